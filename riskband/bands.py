@@ -1,0 +1,263 @@
+"""Confidence bands for the CDF of client risks: one band, every certificate (math §§1-2).
+
+A band is built in two steps. The vertical step bounds the CDF of the values that the clients gave, from their ranks
+(`method`); the horizontal step goes from these to the CDF of true risks (`local`). Whatever is then read off the band
+(means, quantiles, worst cases, for every budget and divergence) holds on the same event of probability 1 - delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.calibration import berk_jones_levels, dkw_levels
+from riskband.checks import FloatArray, check_choice, check_delta, check_fraction
+from riskband.local_steps import LOCAL_STEPS, ClientLaw, LevelsOf, lower_envelope, upper_envelope
+from riskband.risks import ClientRisks
+
+METHODS: Mapping[str, LevelsOf] = {
+    "berk_jones": berk_jones_levels,
+    "dkw": dkw_levels,
+}
+SIDES = ("lower", "upper", "two")
+
+INDEPENDENT_CLIENTS = "the clients that answered are independent draws from one meta-distribution of clients"
+INDEPENDENT_EXAMPLES = "each client's examples are independent draws from its own distribution, unseen in training"
+BOUNDED_LOSS = "every example's loss lies in [0, 1]"
+BINARY_LOSS = "every example's loss is 0 or 1"
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """A region that holds the whole CDF F of client risks with probability 1 - delta. Made by `band`.
+
+    Attributes
+    ----------
+    risks : ClientRisks
+        The answers it was built from.
+    delta : float
+        Probability that the band fails, in (0, 1).
+    method, local, sides : str
+        How it was built; see `band`.
+    eta : float or None
+        Error level of the local limits, where one was used; `None` where all were, or none.
+    lower_points, lower_levels : ndarray, shape (num_points,)
+        F(x) >= lower_levels[i] for x >= lower_points[i]. Empty without a lower side.
+    upper_points, upper_levels : ndarray, shape (num_points,)
+        F(x) <= upper_levels[i] for x < upper_points[i]. Empty without an upper side.
+    mean_law : ClientLaw or None
+        Law whose mean and tail means are not below those of the true risks, even after reweighting clients; `None`
+        without a lower side.
+    assumptions : tuple of str
+        What must be true for the probability to be right.
+    """
+
+    risks: ClientRisks
+    delta: float
+    method: str
+    local: str
+    sides: str
+    eta: float | None
+    lower_points: FloatArray
+    lower_levels: FloatArray
+    upper_points: FloatArray
+    upper_levels: FloatArray
+    mean_law: ClientLaw | None
+    assumptions: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for points, levels in (
+            (self.lower_points, self.lower_levels),
+            (self.upper_points, self.upper_levels),
+        ):
+            if points.shape != levels.shape:
+                raise ValueError(f"a band needs one level per point, got {levels.size} for {points.size}")
+            for array in (points, levels):
+                if np.any(np.diff(array) < 0) or not np.all((array >= 0.0) & (array <= 1.0)):
+                    raise ValueError("points and levels of a band must be nondecreasing and lie in [0, 1]")
+        if self.sides == "two":
+            knots = np.concatenate([self.lower_points, self.upper_points])
+            if np.any(self.lower(knots) > self.upper(knots)):
+                raise ValueError("the lower side of a band must not lie above its upper side")
+
+    @property
+    def subject(self) -> str:
+        """What the CDF is the CDF of."""
+        if self.local == "observed":
+            return "the risk that an unseen client would measure on its own examples"
+        return "the risk of an unseen client"
+
+    def lower(self, risk: npt.ArrayLike) -> FloatArray:
+        """Lower bound on F(risk) = P(a new client's risk <= risk), right-continuous.
+
+        Parameters
+        ----------
+        risk : array_like
+            Points in [0, 1], any shape.
+
+        Returns
+        -------
+        ndarray
+            Bounds in [0, 1], same shape.
+
+        Raises
+        ------
+        ValueError
+            If a point is outside [0, 1] or the band has no lower side.
+        """
+        self.require("lower")
+        x = check_fraction("risk", risk)
+        levels = np.concatenate([[0.0], self.lower_levels])
+        return np.where(x >= 1.0, 1.0, levels[np.searchsorted(self.lower_points, x, side="right")])
+
+    def upper(self, risk: npt.ArrayLike) -> FloatArray:
+        """Upper bound on F(risk), right-continuous; parameters and errors as `lower`."""
+        self.require("upper")
+        x = check_fraction("risk", risk)
+        levels = np.concatenate([self.upper_levels, [1.0]])
+        return np.asarray(levels[np.searchsorted(self.upper_points, x, side="right")])
+
+    def lower_left_limit(self, risk: npt.ArrayLike) -> FloatArray:
+        """Lower bound on F(risk -) = P(a new client's risk < risk); parameters and errors as `lower`."""
+        self.require("lower")
+        x = check_fraction("risk", risk)
+        levels = np.concatenate([[0.0], self.lower_levels])
+        return np.asarray(levels[np.searchsorted(self.lower_points, x, side="left")])
+
+    def quantile_upper(self, level: npt.ArrayLike) -> FloatArray:
+        """Upper bound on the quantile function inf{x : F(x) >= level}.
+
+        Parameters
+        ----------
+        level : array_like
+            Probabilities in [0, 1], any shape.
+
+        Returns
+        -------
+        ndarray
+            Risks in [0, 1], same shape; 1 where the lower side never reaches the level.
+
+        Raises
+        ------
+        ValueError
+            If a level is outside [0, 1] or the band has no lower side.
+        """
+        self.require("lower")
+        p = check_fraction("level", level)
+        points = np.concatenate([self.lower_points, [1.0]])
+        bound = points[np.searchsorted(self.lower_levels, p, side="left")]
+        return np.where(p <= 0.0, 0.0, bound)
+
+    def quantile_lower(self, level: npt.ArrayLike) -> FloatArray:
+        """Lower bound on the quantile function; parameters and errors as `quantile_upper`."""
+        self.require("upper")
+        p = check_fraction("level", level)
+        points = np.concatenate([[0.0], self.upper_points])  # where the upper bound jumps to the next level
+        levels = np.concatenate([self.upper_levels, [1.0]])
+        return np.where(p <= 0.0, 0.0, points[np.searchsorted(levels, p, side="left")])
+
+    @property
+    def law_for_means(self) -> ClientLaw:
+        """`mean_law`; raises ValueError if the band has no lower side."""
+        self.require("lower")
+        assert self.mean_law is not None
+        return self.mean_law
+
+    def require(self, side: str) -> None:
+        """Raise ValueError unless the band has that side ("lower" or "upper")."""
+        if self.sides not in (side, "two"):
+            raise ValueError(f"this band has no {side} side; make it with sides='{side}' or sides='two'")
+
+    def recipe(self) -> dict[str, Any]:
+        """Return the arguments of `band` that rebuild this band from its risks, as plain data."""
+        names = ("delta", "method", "local", "sides", "eta")
+        return {name: getattr(self, name) for name in names}
+
+
+def band(
+    risks: ClientRisks,
+    *,
+    delta: float,
+    method: str = "berk_jones",
+    local: str = "marginal",
+    sides: str = "two",
+    eta: float | None = None,
+) -> Band:
+    """Confidence band for the CDF of the risk of a client that nobody has measured.
+
+    Parameters
+    ----------
+    risks : ClientRisks
+        The clients' answers.
+    delta : float
+        Probability that the band fails, in (0, 1).
+    method : {"berk_jones", "dkw"}
+        Vertical step: exactly calibrated Berk-Jones (sharp in the tails, default) or Dvoretzky-Kiefer-Wolfowitz.
+    local : {"marginal", "counted", "union", "observed"}
+        Horizontal step, from empirical to true risks. `marginal` (default): a client's limit at error level eta is
+        right with probability 1 - eta, so the limits' survival function is at least 1 - eta times that of the true
+        risks; with equal numbers of examples this is used for every eta in `ETA_GRID` at once. `counted`: the number
+        of limits that fail is bounded, so that numbers of examples may differ in any way. `union`: all limits hold
+        at once, as published in [RE] Theorem 4.1. `observed`: no step; the certificate is then about the risk that a
+        new client would measure, not about its true risk.
+    sides : {"two", "lower", "upper"}
+        Sides of the CDF that hold, jointly. `lower` alone is tighter and enough for every upper bound on risk.
+    eta : float, optional
+        Error level of the local limits, in (0, 1), fixed before any risk was seen. Default: all of `ETA_GRID` where
+        they share one event, otherwise `default_eta`.
+
+    Returns
+    -------
+    Band
+        The band. Source: math §§1-2; `union` with `dkw` is [RE] Theorem 4.1.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range or unknown.
+
+    Examples
+    --------
+    >>> import riskband as rb
+    >>> answers = rb.ClientRisks([0.02, 0.05, 0.10, 0.04], num_examples=100)
+    >>> b = rb.band(answers, delta=0.1, sides="lower")
+    >>> bool(b.lower(0.5) <= 1.0)
+    True
+    """
+    check_delta(delta)
+    check_choice("method", method, METHODS)
+    check_choice("local", local, LOCAL_STEPS)
+    check_choice("sides", sides, SIDES)
+    if eta is not None and not 0.0 < eta < 1.0:
+        raise ValueError(f"eta must be in (0, 1), got {eta}; it is the error level of one client's limit")
+    step = LOCAL_STEPS[local](risks, delta=delta, sides=sides, levels_of=METHODS[method], eta=eta)
+    lower, upper = lower_envelope(step.lower), upper_envelope(step.upper)
+    return Band(
+        risks=risks,
+        delta=float(delta),
+        method=method,
+        local=local,
+        sides=sides,
+        eta=step.eta,
+        lower_points=lower[0],
+        lower_levels=lower[1],
+        upper_points=upper[0],
+        upper_levels=upper[1],
+        mean_law=step.mean_law,
+        assumptions=(*shared_assumptions(risks, needs_binary=step.uses_limits), *step.assumptions),
+    )
+
+
+def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False) -> tuple[str, ...]:
+    """What every certificate from these answers assumes; `needs_binary` if it relies on the loss being 0 or 1."""
+    missing = f"the {risks.num_missing} clients that were asked but gave no valid answer are missing at random"
+    return (
+        INDEPENDENT_CLIENTS,
+        INDEPENDENT_EXAMPLES,
+        BINARY_LOSS if needs_binary and risks.binary else BOUNDED_LOSS,
+        *((missing,) if risks.num_missing else ()),
+    )

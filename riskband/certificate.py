@@ -1,0 +1,187 @@
+"""A certificate: a bound, the probability that it fails, and everything it needs to be checked again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from riskband.bands import Band
+from riskband.checks import FloatArray
+from riskband.risks import ClientRisks
+
+SCHEMA = "riskband.certificate/1"
+
+CERTIFICATE = "certificate"
+AS_PUBLISHED = "as-published"
+ESTIMATE = "estimate"
+
+_PREFACE = {
+    CERTIFICATE: "",
+    AS_PUBLISHED: "As published (there is a gap in the proof): ",
+    ESTIMATE: "Estimate, not a proved bound: ",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """An upper bound on a property of clients that nobody has measured.
+
+    Attributes
+    ----------
+    quantity : str
+        What is bounded, as the subject of a sentence.
+    value : float or ndarray
+        The upper bound; an array over `axes`, in their order, if there are any.
+    axes : mapping of str to ndarray
+        Names and points of the axes of `value`, each of shape (num_points,); empty for a single number. The bound
+        holds for all points at once.
+    delta : float
+        Probability that the bound fails, in (0, 1).
+    validity : {"certificate", "as-published", "estimate"}
+        `certificate` for a proved bound, `as-published` for a formula with a gap in its proof, `estimate` when an
+        attack stood in for the worst case.
+    method : str
+        Name of the formula.
+    assumptions : tuple of str
+        What must be true for `delta` to be right.
+    details : mapping of str to ndarray
+        Results that come with the bound, such as the worst-case weight of each client.
+    recipe : mapping
+        Function, arguments, band and answers, as plain data: enough for `verify` to compute the bound again.
+    """
+
+    quantity: str
+    value: float | FloatArray
+    delta: float
+    method: str
+    assumptions: tuple[str, ...]
+    recipe: Mapping[str, Any]
+    validity: str = CERTIFICATE
+    axes: Mapping[str, FloatArray] = field(default_factory=dict)
+    details: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.validity not in _PREFACE:
+            raise ValueError(f"validity must be one of {', '.join(_PREFACE)}, got {self.validity!r}")
+        shape = tuple(len(points) for points in self.axes.values())
+        if np.shape(self.value) != shape:
+            raise ValueError(f"value must have the shape of the axes, {shape}, got {np.shape(self.value)}")
+        if not np.all(np.isfinite(self.value)):
+            raise ValueError("the value of a certificate must be finite")
+
+    @property
+    def statement(self) -> str:
+        """The certificate as one English sentence, without its assumptions."""
+        if self.axes:
+            bound = f"is at most the given curve, for every {' and '.join(self.axes)} at once"
+        else:
+            bound = f"is at most {self.value:.4f}"
+        return (
+            f"{_PREFACE[self.validity]}with probability at least {1.0 - self.delta:g} over the clients that "
+            f"answered, {self.quantity} {bound}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the certificate as plain data for JSON, with its schema version."""
+        return {
+            "schema": SCHEMA,
+            "statement": self.statement,
+            "quantity": self.quantity,
+            "validity": self.validity,
+            "delta": self.delta,
+            "method": self.method,
+            "axes": {name: np.asarray(points).tolist() for name, points in self.axes.items()},
+            "value": np.asarray(self.value).tolist(),
+            "details": {name: np.asarray(values).tolist() for name, values in self.details.items()},
+            "assumptions": list(self.assumptions),
+            "recipe": dict(self.recipe),
+        }
+
+    def to_json(self) -> str:
+        """Return the certificate as JSON text; the same certificate gives the same bytes."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write `to_json` to a file."""
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Certificate:
+        """Rebuild a certificate from `to_dict`.
+
+        Raises
+        ------
+        ValueError
+            If the schema is unknown or a field is missing or malformed.
+        """
+        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+            found = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
+            raise ValueError(f"schema must be {SCHEMA!r}, got {found!r}; is this a certificate of this version?")
+        try:
+            value = np.asarray(data["value"], dtype=np.float64)
+            return cls(
+                quantity=data["quantity"],
+                value=float(value) if value.ndim == 0 else value,
+                delta=float(data["delta"]),
+                method=data["method"],
+                assumptions=tuple(data["assumptions"]),
+                recipe=data["recipe"],
+                validity=data["validity"],
+                axes={name: np.asarray(points, dtype=np.float64) for name, points in data["axes"].items()},
+                details={name: np.asarray(values, dtype=np.float64) for name, values in data["details"].items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"a certificate needs every field of {SCHEMA}; missing or malformed: {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str) -> Certificate:
+        """Rebuild a certificate from `to_json`; raises ValueError for anything else."""
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"a certificate must be JSON, got text that is not: {error}") from error
+        return cls.from_dict(data)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Certificate:
+        """Read a certificate that `save` wrote; raises ValueError or OSError."""
+        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+def recipe(function: str, arguments: Mapping[str, Any], risks: ClientRisks, band: Band | None = None) -> dict[str, Any]:
+    """Plain data from which `verify` computes a certificate again.
+
+    Parameters
+    ----------
+    function : str
+        Public name of the function of riskband that made it.
+    arguments : mapping
+        Its keyword arguments; arrays become lists.
+    risks : ClientRisks
+        The answers.
+    band : Band, optional
+        The band it was read from, if any.
+
+    Returns
+    -------
+    dict
+        JSON-ready.
+    """
+    return {
+        "function": function,
+        "arguments": {
+            name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in arguments.items()
+        },
+        "band": None if band is None else band.recipe(),
+        "answers": {
+            "values": risks.values.tolist(),
+            "num_examples": risks.num_examples.tolist(),
+            "binary": risks.binary,
+            "num_missing": risks.num_missing,
+        },
+    }

@@ -1,0 +1,126 @@
+"""Checks of user input: every message says the rule, the value and the remedy.
+
+A function that passed these checks never has to look again, and bad input never becomes a number.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+def check_delta(delta: float) -> float:
+    """Return `delta` as a float.
+
+    Raises
+    ------
+    ValueError
+        If `delta` is not in (0, 1).
+    """
+    if not 0.0 < float(delta) < 1.0:  # also catches NaN
+        raise ValueError(
+            f"delta must be in (0, 1), got {delta}; delta is the probability that the certificate fails, "
+            "so confidence 0.95 is delta=0.05"
+        )
+    return float(delta)
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> str:
+    """Return `value` if it is one of `choices`.
+
+    Raises
+    ------
+    ValueError
+        If it is not; the message lists the choices.
+    """
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(sorted(choices))}, got {value!r}")
+    return value
+
+
+def check_fraction(name: str, value: npt.ArrayLike, *, remedy: str = "") -> FloatArray:
+    """Return `value` as an array of floats in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If any entry is NaN or outside [0, 1].
+    """
+    array = np.asarray(value, dtype=np.float64)
+    wrong = array[~((array >= 0.0) & (array <= 1.0))]
+    if wrong.size:
+        raise ValueError(f"{name} must lie in [0, 1], got {wrong.flat[0]:g}{'; ' if remedy else ''}{remedy}")
+    return array
+
+
+def check_budget(budget: npt.ArrayLike) -> FloatArray:
+    """Return `budget` as an array of finite numbers >= 0, shape () or (num_budgets,).
+
+    Raises
+    ------
+    ValueError
+        If an entry is negative or not finite, or the array has more than one dimension or no entry.
+    """
+    array = np.asarray(budget, dtype=np.float64)
+    if array.ndim > 1 or array.size == 0:
+        raise ValueError(f"budget must be one number or a flat list of numbers, got shape {array.shape}")
+    wrong = array[~(np.isfinite(array) & (array >= 0.0))]
+    if wrong.size:
+        raise ValueError(
+            f"budget must be finite and >= 0, got {wrong.flat[0]:g}; it bounds the divergence between the target "
+            "and the source network, and 0 means no shift"
+        )
+    return array
+
+
+def check_losses(values: npt.ArrayLike) -> FloatArray:
+    """Return per-client empirical risks as a float array of shape (num_clients,).
+
+    Raises
+    ------
+    ValueError
+        If the shape is not (num_clients,) with at least two clients, or an entry is NaN or outside [0, 1].
+    """
+    array = np.array(values, dtype=np.float64)  # a copy: a certificate must not change when its input does
+    if array.ndim != 1:
+        raise ValueError(f"risks must have shape (num_clients,), got {array.shape}; give one mean loss per client")
+    if array.size < 2:
+        raise ValueError(
+            f"at least 2 clients are needed, got {array.size}; the spread between clients cannot be seen in one"
+        )
+    if np.isnan(array).any():
+        raise ValueError(
+            f"risks must not be NaN, got {int(np.isnan(array).sum())} NaN of {array.size}; leave out clients that "
+            "did not answer, and say so, or count their loss as 1"
+        )
+    above = array[array > 1.0]
+    if above.size:
+        raise ValueError(
+            f"risks must lie in [0, 1], got {above.max():g}; divide percentages by 100 (on the command line: "
+            "--percent), and scale a loss by a known upper limit"
+        )
+    below = array[array < 0.0]
+    if below.size:
+        raise ValueError(f"risks must lie in [0, 1], got {below.min():g}; scale the loss so that its least value is 0")
+    return array
+
+
+def check_num_examples(num_examples: npt.ArrayLike, *, num_clients: int) -> IntArray:
+    """Return the numbers of examples as an integer array of shape (num_clients,).
+
+    Raises
+    ------
+    ValueError
+        If an entry is not a whole number >= 1, or the shape is neither () nor (num_clients,).
+    """
+    array = np.asarray(num_examples)
+    if array.shape not in ((), (num_clients,)):
+        raise ValueError(f"num_examples must be one number or one per client ({num_clients}), got shape {array.shape}")
+    as_float = np.asarray(array, dtype=np.float64)
+    wrong = as_float[~(np.isfinite(as_float) & (as_float >= 1) & (as_float == np.floor(as_float)))]
+    if wrong.size:
+        raise ValueError(f"num_examples must be whole numbers >= 1, got {wrong.flat[0]:g}")
+    return np.broadcast_to(as_float.astype(np.int64), (num_clients,)).copy()

@@ -1,0 +1,179 @@
+"""Exact probabilities that uniform order statistics stay between two boundaries (math §2).
+
+Let U_(1) <= ... <= U_(n) be the order statistics of n uniform variables and N(t) the number of them that are <= t.
+U_(i) >= a_i says N(a_i) <= i - 1, and U_(i) <= b_i says N(b_i) >= i, so the event is that N stays inside a corridor
+at the sorted boundary points. N is a Poisson process conditioned on N(1) = n ([MN] Moscovich & Nadler 2017): one
+forward pass convolves the state with Poisson probabilities from point to point.
+
+Only states that can matter are kept: a state whose bridge probability (be here now, and end at n) is below 1e-30 is
+dropped. That makes the cost O(n^1.5) instead of O(n²), loses less than n · 1e-27, and always on the low side, so a
+band calibrated with it stays valid.
+"""
+
+import math
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammaln
+
+from riskband.checks import FloatArray, IntArray
+
+_LOG_NEGLIGIBLE = math.log(1e-30)
+
+
+def crossing_probability(lower: npt.ArrayLike, upper: npt.ArrayLike | None = None) -> float:
+    """Probability that `lower[i] <= U_(i) <= upper[i]` for all i, for uniform order statistics.
+
+    Parameters
+    ----------
+    lower : array_like, shape (n,)
+        Nondecreasing lower boundaries in [0, 1].
+    upper : array_like, shape (n,), optional
+        Nondecreasing upper boundaries in [0, 1]; none by default.
+
+    Returns
+    -------
+    float
+        The probability, in [0, 1], exact to about 1e-12 and never too large by more than rounding.
+
+    Raises
+    ------
+    ValueError
+        If a boundary is empty, decreasing, NaN or outside [0, 1], or the shapes differ.
+
+    Notes
+    -----
+    Source: math §2, after [MN] Moscovich & Nadler 2017, "Fast calculation of boundary crossing probabilities for
+    Poisson processes"; the pruning of states is ours.
+
+    Examples
+    --------
+    >>> round(crossing_probability([0, 0], [0.5, 1]), 6)
+    0.75
+    """
+    lower_boundary = _checked_boundary("lower", lower)
+    n = lower_boundary.size
+    upper_boundary = np.ones(n) if upper is None else _checked_boundary("upper", upper)
+    if upper_boundary.size != n:
+        raise ValueError(f"lower and upper must have the same length, got {n} and {upper_boundary.size}")
+    if np.any(lower_boundary > upper_boundary):
+        return 0.0
+    points, most, least = _corridor(lower_boundary, upper_boundary)
+    probability = _corridor_probability(points, most, least, n, gammaln(np.arange(n + 2.0)))
+    return float(min(max(probability, 0.0), 1.0))
+
+
+def _checked_boundary(name: str, values: npt.ArrayLike) -> FloatArray:
+    boundary = np.asarray(values, dtype=np.float64)
+    if boundary.ndim != 1 or boundary.size == 0:
+        raise ValueError(f"{name} must have shape (n,) with n >= 1, got {boundary.shape}")
+    if not np.all((boundary >= 0.0) & (boundary <= 1.0)):
+        raise ValueError(f"{name} must lie in [0, 1]: it bounds uniform order statistics")
+    if np.any(np.diff(boundary) < 0.0):
+        raise ValueError(f"{name} must be nondecreasing, as order statistics are; take a running maximum first")
+    return boundary
+
+
+def _corridor(lower: FloatArray, upper: FloatArray) -> tuple[FloatArray, IntArray, IntArray]:
+    """Points in (0, 1), and the most and the least that N may be there."""
+    n = lower.size
+    points = np.unique(np.concatenate([lower, upper]))
+    points = points[(points > 0.0) & (points < 1.0)]
+    most = np.searchsorted(lower, points, side="left").astype(np.int64)  # N(a_i) <= i - 1, first i of a tie
+    is_lower = np.isin(points, lower)
+    most[~is_lower] = n
+    least = np.searchsorted(upper, points, side="right").astype(np.int64)  # N(t) >= #{i : b_i <= t}
+    return points, most, least
+
+
+@numba.njit(cache=True)
+def _corridor_probability(
+    points: FloatArray, most: IntArray, least: IntArray, n: int, log_factorial_shifted: FloatArray
+) -> float:  # pragma: no cover - compiled
+    """P(least <= N(points) <= most) given N(1) = n; `log_factorial_shifted[k + 1]` is log k!."""
+    log_total = -n + n * math.log(n) - log_factorial_shifted[n + 1]  # log P(Poisson(n) = n)
+    state = np.zeros(n + 1)  # state[m] = P(corridor so far, N(t) = m) for the Poisson process of rate n
+    fresh = np.zeros(n + 1)
+    step = np.zeros(n + 1)
+    state[0] = 1.0
+    low, high, now = 0, 0, 0.0
+    for j in range(points.size):
+        mean = n * (points[j] - now)
+        now = points[j]
+        first, last = _poisson_window(mean, n, log_factorial_shifted, step)
+        new_low = max(least[j], low + first)
+        new_high = min(most[j], min(high + last, n))
+        remaining = n * (1.0 - now)
+        new_low, new_high = _prune(new_low, new_high, n, now, remaining, log_total, log_factorial_shifted)
+        if new_low > new_high:
+            return 0.0
+        for m in range(new_low, new_high + 1):
+            total = 0.0
+            for k in range(max(first, m - high), min(last, m - low) + 1):
+                total += state[m - k] * step[k]
+            fresh[m] = total
+        state, fresh = fresh, state
+        low, high = new_low, new_high
+    remaining = n * (1.0 - now)
+    probability = 0.0
+    for m in range(low, high + 1):
+        if state[m] > 0.0:
+            log_rest = _log_poisson(n - m, remaining, log_factorial_shifted)
+            probability += math.exp(math.log(state[m]) + log_rest - log_total)
+    return probability
+
+
+@numba.njit(cache=True)
+def _log_poisson(k: int, mean: float, log_factorial_shifted: FloatArray) -> float:  # pragma: no cover - compiled
+    if mean <= 0.0:
+        return 0.0 if k == 0 else -np.inf
+    return float(k * math.log(mean) - mean - log_factorial_shifted[k + 1])
+
+
+@numba.njit(cache=True)
+def _poisson_window(
+    mean: float, n: int, log_factorial_shifted: FloatArray, step: FloatArray
+) -> tuple[int, int]:  # pragma: no cover - compiled
+    """Fill `step[k]` with Poisson(mean) probabilities around the mode; return the first and last k that matter."""
+    mode = min(int(mean), n)
+    step[mode] = math.exp(_log_poisson(mode, mean, log_factorial_shifted))
+    floor = step[mode] * 1e-32
+    first = mode
+    while first > 0 and step[first] > floor:
+        step[first - 1] = step[first] * first / mean
+        first -= 1
+    last = mode
+    while last < n and step[last] > floor:
+        step[last + 1] = step[last] * mean / (last + 1)
+        last += 1
+    return first, last
+
+
+@numba.njit(cache=True)
+def _prune(
+    low: int,
+    high: int,
+    n: int,
+    now: float,
+    remaining: float,
+    log_total: float,
+    log_factorial_shifted: FloatArray,
+) -> tuple[int, int]:  # pragma: no cover - compiled
+    """Drop states m at both ends with P(N(now) = m | N(1) = n) < 1e-30: the corridor only makes them rarer."""
+    mean = n * now
+    while low <= high and low < mean:
+        log_bridge = _log_poisson(low, mean, log_factorial_shifted) + _log_poisson(
+            n - low, remaining, log_factorial_shifted
+        )
+        if log_bridge - log_total >= _LOG_NEGLIGIBLE:
+            break
+        low += 1
+    while high >= low and high > mean:
+        log_bridge = _log_poisson(high, mean, log_factorial_shifted) + _log_poisson(
+            n - high, remaining, log_factorial_shifted
+        )
+        if log_bridge - log_total >= _LOG_NEGLIGIBLE:
+            break
+        high -= 1
+    return low, high

@@ -1,0 +1,189 @@
+"""From the law of what clients measured to the law of their true risks (math §1, extended).
+
+Each step takes levels for the sorted values of K independent clients and turns them into knots of a bound for the CDF
+of true risks. `marginal` rests on one inequality. Let U be a client's upper limit at error level eta. Whatever the
+client's risk R is, U fails with probability at most eta, so P(U > x) >= (1 - eta) P(R > x), and the CDF G of U gives
+1 - F <= (1 - G) / (1 - eta): sharper than F >= G - eta, and for every eta at once where one event covers them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import binom
+
+from riskband.calibration import Levels
+from riskband.checks import FloatArray, IntArray
+from riskband.risks import ETA_GRID, ClientRisks, default_eta
+
+RANDOM_SIZES = "a client's number of examples is drawn together with the client"
+OBSERVED_SIZES = "the new client measures on as many examples as the clients here (or draws their number as they did)"
+
+Knots = tuple[FloatArray, FloatArray]
+"""Points and levels, shape (num_knots,) each: F >= level from the point on, or F <= level before it."""
+
+LevelsOf = Callable[[int, float, str], Levels]
+
+
+class ClientLaw(NamedTuple):
+    """A discrete law of risks with one atom for each client, and one of risk 1 for the mass that is left.
+
+    Attributes
+    ----------
+    risks, weights : ndarray, shape (num_clients + 1,)
+        Nondecreasing risks in [0, 1], the last being 1, and probabilities.
+    clients : ndarray, shape (num_clients,)
+        Client of each atom but the last.
+    """
+
+    risks: FloatArray
+    weights: FloatArray
+    clients: IntArray
+
+    @classmethod
+    def from_levels(cls, values: FloatArray, levels: FloatArray, *, num_wrong: int = 0) -> ClientLaw:
+        """Stochastically largest law with F >= levels at the sorted values; the first `num_wrong` levels are lost."""
+        order = np.argsort(values, kind="stable")
+        kept = np.concatenate([np.zeros(num_wrong), levels[: levels.size - num_wrong]])
+        return cls(np.append(values[order], 1.0), np.diff(kept, prepend=0.0, append=1.0), order)
+
+    def per_client(self, weights: FloatArray) -> FloatArray:
+        """Weights of the atoms, shape (num_clients + 1,), as weights of the clients in their own order."""
+        spread = np.empty(self.clients.size)
+        spread[self.clients] = weights[:-1]
+        return spread
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """What the horizontal step makes of the levels: bounds for the CDF of true risks."""
+
+    lower: tuple[Knots, ...]
+    upper: tuple[Knots, ...]
+    mean_law: ClientLaw | None
+    eta: float | None = None
+    uses_limits: bool = False  # exact binomial limits, if the loss is binary
+    assumptions: tuple[str, ...] = ()
+
+
+def _marginal(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
+    """P(limit > x) >= (1 - eta) P(R > x), since a limit fails with probability eta whatever the client's risk is."""
+    if risks.has_equal_sizes:
+        # The limits of every eta are functions of the empirical risk: one band for the latter serves them all.
+        levels = observed = levels_of(risks.num_clients, delta, sides)
+        etas = ETA_GRID if eta is None else (eta,)
+        sizes: tuple[str, ...] = ()
+    else:
+        levels, observed = _separate_levels(risks.num_clients, delta, sides, levels_of)
+        eta = default_eta(risks.num_clients) if eta is None else eta
+        etas, sizes = (eta,), (RANDOM_SIZES,)
+    return LocalStep(
+        lower=() if levels.lower is None else tuple((risks.upper_limits(e), _lowered(levels.lower, e)) for e in etas),
+        upper=()
+        if levels.upper is None
+        else tuple((risks.lower_limits(e), np.minimum(levels.upper / (1.0 - e), 1.0)) for e in etas),
+        # Reweighting clients leaves the mean of their empirical risks equal to that of their true risks.
+        mean_law=None if observed.lower is None else ClientLaw.from_levels(risks.values, observed.lower),
+        eta=eta,
+        uses_limits=True,
+        assumptions=sizes,
+    )
+
+
+def _counted(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
+    """At most `num_wrong` limits fail, so the i-th true risk lies below the (i + num_wrong)-th upper limit."""
+    eta = default_eta(risks.num_clients) if eta is None else eta
+    count_delta = delta / 10
+    per_side = count_delta / (2 if sides == "two" else 1)
+    num_wrong = min(int(binom.ppf(1.0 - per_side, risks.num_clients, eta)), risks.num_clients)
+    levels = levels_of(risks.num_clients, delta - count_delta, sides)
+    kept = risks.num_clients - num_wrong
+    upper_limits = risks.upper_limits(eta)
+    return LocalStep(
+        lower=() if levels.lower is None else ((np.sort(upper_limits)[num_wrong:], levels.lower[:kept]),),
+        upper=() if levels.upper is None else ((np.sort(risks.lower_limits(eta))[:kept], levels.upper[num_wrong:]),),
+        mean_law=None
+        if levels.lower is None
+        else ClientLaw.from_levels(upper_limits, levels.lower, num_wrong=num_wrong),
+        eta=eta,
+        uses_limits=True,
+    )
+
+
+def _union(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
+    """All limits hold at once: delta is shared by the clients and twice by the band, as in [RE] Theorem 4.1."""
+    if eta is not None:
+        raise ValueError("local='union' has no eta: its error level per client is delta / (num_clients + 2)")
+    share = delta / (risks.num_clients + 2)
+    per_side = share / (2 if sides == "two" else 1)
+    half_width = np.sqrt(np.log(1.0 / per_side) / (2.0 * risks.num_examples))
+    upper_limits = np.minimum(risks.values + half_width, 1.0)
+    levels = levels_of(risks.num_clients, 2.0 * share, sides)
+    return LocalStep(
+        lower=() if levels.lower is None else ((upper_limits, levels.lower),),
+        upper=() if levels.upper is None else ((np.maximum(risks.values - half_width, 0.0), levels.upper),),
+        mean_law=None if levels.lower is None else ClientLaw.from_levels(upper_limits, levels.lower),
+    )
+
+
+def _observed(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
+    """No step: the law is that of empirical risks."""
+    if eta is not None:
+        raise ValueError("local='observed' has no eta: it takes no step from empirical to true risks")
+    levels = levels_of(risks.num_clients, delta, sides)
+    return LocalStep(
+        lower=() if levels.lower is None else ((risks.values, levels.lower),),
+        upper=() if levels.upper is None else ((risks.values, levels.upper),),
+        mean_law=None if levels.lower is None else ClientLaw.from_levels(risks.values, levels.lower),
+        assumptions=(OBSERVED_SIZES,),
+    )
+
+
+def _separate_levels(num_clients: int, delta: float, sides: str, levels_of: LevelsOf) -> tuple[Levels, Levels]:
+    """Levels for limits, and for empirical risks, whose orders differ: every side of each takes its part of delta."""
+    part = delta / {"lower": 2, "upper": 1, "two": 3}[sides]
+    lower = None if sides == "upper" else levels_of(num_clients, part, "lower").lower
+    upper = None if sides == "lower" else levels_of(num_clients, part, "upper").upper
+    return Levels(lower, upper), Levels(lower, None)
+
+
+def _lowered(levels: FloatArray, eta: float) -> FloatArray:
+    """1 - F <= (1 - level) / (1 - eta)."""
+    return np.maximum((levels - eta) / (1.0 - eta), 0.0)
+
+
+def lower_envelope(families: tuple[Knots, ...]) -> Knots:
+    """Running maximum of the lower levels over all knots; knots that raise nothing are dropped."""
+    points, levels = _sorted_knots(families)
+    best = np.maximum.accumulate(levels)
+    is_step = np.diff(best, prepend=0.0) > 0.0
+    return points[is_step], best[is_step]
+
+
+def upper_envelope(families: tuple[Knots, ...]) -> Knots:
+    """Running minimum from the right of the upper levels over all knots; knots that lower nothing are dropped."""
+    points, levels = _sorted_knots(families)
+    best = np.minimum.accumulate(levels[::-1])[::-1]
+    is_step = np.diff(best, append=1.0) > 0.0
+    return points[is_step], best[is_step]
+
+
+def _sorted_knots(families: tuple[Knots, ...]) -> Knots:
+    if not families:
+        return np.empty(0), np.empty(0)
+    # Within a family, both limits and levels are sorted: the i-th level belongs to the i-th smallest limit.
+    points = np.concatenate([np.sort(limits) for limits, _ in families])
+    levels = np.concatenate([levels for _, levels in families])
+    order = np.argsort(points, kind="stable")
+    return points[order], levels[order]
+
+
+LOCAL_STEPS: Mapping[str, Callable[..., LocalStep]] = {
+    "marginal": _marginal,
+    "counted": _counted,
+    "union": _union,
+    "observed": _observed,
+}

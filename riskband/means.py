@@ -1,0 +1,125 @@
+"""Upper bounds on the mean risk of unseen clients that need no band (math §3).
+
+The expected empirical risk of a fresh client equals the mean risk over clients exactly, so the mean of the answers
+needs no step from empirical to true risks: the examples of a client only add to the spread that we see.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from riskband.bands import shared_assumptions
+from riskband.certificate import CERTIFICATE, Certificate, recipe
+from riskband.checks import FloatArray, check_choice, check_delta
+from riskband.risks import ClientRisks
+from riskband.search import bisect
+
+ORDER_IS_UNINFORMATIVE = (
+    "the order of the clients in the input, after a permutation by the seed, says nothing about their risks"
+)
+
+
+def mean_bound(risks: ClientRisks, *, delta: float, method: str = "betting", seed: int = 0) -> Certificate:
+    """Upper bound on the mean risk over unseen clients.
+
+    Parameters
+    ----------
+    risks : ClientRisks
+        The clients' answers.
+    delta : float
+        Probability that the bound fails, in (0, 1).
+    method : {"betting", "hoeffding", "empirical_bernstein", "published"}
+        `betting` (default) is the sharpest; `published` is [RE] Theorem 4.1.
+    seed : int
+        Betting looks at clients one after the other; the seed permutes them first.
+
+    Returns
+    -------
+    Certificate
+        A single number. Sources: `betting` [WSR] Waudby-Smith & Ramdas 2024, `empirical_bernstein` Maurer & Pontil
+        2009, `published` [RE] Theorem 4.1; math §3.
+
+    Raises
+    ------
+    ValueError
+        If `delta` is not in (0, 1) or the method is unknown.
+    """
+    check_delta(delta)
+    check_choice("method", method, (*MEAN_BOUNDS, "betting"))
+    assumptions = shared_assumptions(risks)
+    if method == "betting":
+        order = np.random.default_rng(seed).permutation(risks.num_clients)
+        value = betting_upper_mean(risks.values[order], delta=delta)
+        assumptions = (*assumptions, ORDER_IS_UNINFORMATIVE)
+    else:
+        value = MEAN_BOUNDS[method](risks, delta)
+    return Certificate(
+        quantity="the mean risk over unseen clients",
+        value=float(min(value, 1.0)),
+        delta=float(delta),
+        method=method,
+        assumptions=assumptions,
+        validity=CERTIFICATE,
+        recipe=recipe("mean_bound", {"delta": float(delta), "method": method, "seed": int(seed)}, risks),
+    )
+
+
+def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
+    """Upper confidence limit for the mean of independent values in [0, 1], by betting.
+
+    A gambler who doubts the mean `m` bets on `values < m`; if `m` is the mean, the capital is a nonnegative
+    martingale and reaches 1/delta with probability at most delta. Every factor grows with `m`, so the means that are
+    not rejected end at one point, found by bisection; the rejected end of the bracket is returned.
+
+    Parameters
+    ----------
+    values : ndarray, shape (num_values,)
+        In an order that does not depend on the values.
+    delta : float
+        Probability that the limit fails, in (0, 1).
+
+    Returns
+    -------
+    float
+        The limit, in [0, 1]. Source: [WSR] §4, predictable plug-in bets for a fixed sample size.
+    """
+    count = np.arange(1, values.size + 1)
+    mean = (0.5 + np.cumsum(values)) / (count + 1)
+    variance = (0.25 + np.cumsum((values - mean) ** 2)) / (count + 1)
+    variance_before = np.concatenate([[0.25], variance[:-1]])  # a bet may only look at the past
+    bets = np.sqrt(2.0 * np.log(1.0 / delta) / (values.size * variance_before))
+
+    def survives(candidate: FloatArray) -> np.ndarray:
+        largest_bet = _LARGEST_SHARE / np.maximum(1.0 - candidate, 1e-300)
+        capital = np.cumsum(np.log1p(np.minimum(bets, largest_bet) * (candidate - values)))
+        return np.asarray(capital.max() < np.log(1.0 / delta))
+
+    return float(bisect(survives, low=0.0, high=1.0)[1])
+
+
+_LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
+
+
+def _hoeffding(risks: ClientRisks, delta: float) -> float:
+    return float(risks.values.mean() + np.sqrt(np.log(1.0 / delta) / (2.0 * risks.num_clients)))
+
+
+def _empirical_bernstein(risks: ClientRisks, delta: float) -> float:
+    num_clients, log_term = risks.num_clients, np.log(2.0 / delta)
+    variance = risks.values.var(ddof=1)
+    slack = np.sqrt(2.0 * variance * log_term / num_clients) + 7.0 * log_term / (3.0 * (num_clients - 1))
+    return float(risks.values.mean() + slack)
+
+
+def _published(risks: ClientRisks, delta: float) -> float:
+    log_term = np.log((risks.num_clients + 1) / delta)
+    between = np.sqrt(log_term / (2.0 * risks.num_clients))
+    within = np.sqrt(log_term / (2.0 * risks.num_examples)).mean()
+    return float(risks.values.mean() + between + within)
+
+
+MEAN_BOUNDS: Mapping[str, Callable[[ClientRisks, float], float]] = {
+    "hoeffding": _hoeffding,
+    "empirical_bernstein": _empirical_bernstein,
+    "published": _published,
+}

@@ -1,0 +1,159 @@
+"""What the clients answered: empirical risks, and limits for each client's true risk (math §1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betaincinv, xlog1py, xlogy
+
+from riskband.checks import FloatArray, IntArray, check_losses, check_num_examples
+from riskband.search import bisect
+
+ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+"""Error levels of the local limits that a band may use (math §1, extended: see docs/mathematics.md)."""
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class ClientRisks:
+    """Mean losses that clients measured on their own examples.
+
+    Parameters
+    ----------
+    values : array_like, shape (num_clients,)
+        Empirical risk of each client, in [0, 1]; at least two clients.
+    num_examples : int or array_like, shape (num_clients,)
+        How many examples each mean is taken over, at least 1.
+    binary : bool, optional
+        Whether every example's loss is 0 or 1, which makes exact binomial limits valid. By default it is inferred:
+        true if `values * num_examples` are whole numbers for every client. Say `False` for a loss that can take
+        other values but happened not to.
+    num_missing : int
+        Clients that were asked and gave no valid answer. It changes no number; above 0, the certificates list the
+        assumption that they are missing at random.
+
+    Raises
+    ------
+    ValueError
+        If a value is NaN or outside [0, 1], there are fewer than two clients, shapes do not fit, a count is not a
+        whole number >= 1, or `binary=True` contradicts the values.
+    """
+
+    values: FloatArray
+    num_examples: IntArray
+    binary: bool
+    num_missing: int
+
+    def __init__(
+        self,
+        values: npt.ArrayLike,
+        num_examples: npt.ArrayLike,
+        binary: bool | None = None,
+        num_missing: int = 0,
+    ) -> None:
+        checked = check_losses(values)
+        counts = check_num_examples(num_examples, num_clients=checked.size)
+        is_whole = _are_whole(checked * counts)
+        if binary and not is_whole:
+            raise ValueError(
+                "binary=True needs values * num_examples to be whole numbers, since they count wrong examples; "
+                "pass binary=False, or more digits of the values"
+            )
+        if num_missing < 0:
+            raise ValueError(f"num_missing must be >= 0, got {num_missing}")
+        checked.flags.writeable = False
+        counts.flags.writeable = False
+        object.__setattr__(self, "values", checked)
+        object.__setattr__(self, "num_examples", counts)
+        object.__setattr__(self, "binary", is_whole if binary is None else bool(binary))
+        object.__setattr__(self, "num_missing", int(num_missing))
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients that answered."""
+        return int(self.values.size)
+
+    @cached_property
+    def has_equal_sizes(self) -> bool:
+        """Whether every client has the same number of examples."""
+        return bool(np.all(self.num_examples == self.num_examples[0]))
+
+    def upper_limits(self, eta: float) -> FloatArray:
+        """Upper confidence limits of the clients' true risks, each alone wrong with probability at most `eta`.
+
+        Clopper-Pearson for 0-1 losses, otherwise the Bernoulli-KL (Chernoff) limit, valid for any loss in [0, 1].
+
+        Parameters
+        ----------
+        eta : float
+            Error level for one client, in (0, 1).
+
+        Returns
+        -------
+        ndarray, shape (num_clients,)
+            Limits in [0, 1]. Source: math §1.
+        """
+        return _upper_limit(self.values, self.num_examples, eta=eta, binary=self.binary)
+
+    def lower_limits(self, eta: float) -> FloatArray:
+        """Lower confidence limits of the clients' true risks: `upper_limits` for one minus the loss.
+
+        Parameters
+        ----------
+        eta : float
+            Error level for one client, in (0, 1).
+
+        Returns
+        -------
+        ndarray, shape (num_clients,)
+            Limits in [0, 1]. Source: math §1.
+        """
+        return 1.0 - _upper_limit(1.0 - self.values, self.num_examples, eta=eta, binary=self.binary)
+
+
+def default_eta(num_clients: int) -> float:
+    """Error level of the local limits where only one can be used: from the number of clients, never from the risks.
+
+    Parameters
+    ----------
+    num_clients : int
+        Number of clients.
+
+    Returns
+    -------
+    float
+        The member of `ETA_GRID` nearest to `0.25 / sqrt(num_clients)`, a quarter of the band's own resolution.
+    """
+    grid = np.array(ETA_GRID)
+    return float(grid[np.argmin(np.abs(np.log(grid * 4.0 * np.sqrt(num_clients))))])
+
+
+def _upper_limit(risk: FloatArray, num_examples: IntArray, *, eta: float, binary: bool) -> FloatArray:
+    limit = _clopper_pearson_limit if binary else _chernoff_limit
+    return limit(risk, num_examples, eta=eta)
+
+
+def _clopper_pearson_limit(risk: FloatArray, num_examples: IntArray, *, eta: float) -> FloatArray:
+    num_wrong = np.rint(risk * num_examples)
+    num_right = num_examples - num_wrong
+    return np.where(num_right > 0, betaincinv(num_wrong + 1.0, np.maximum(num_right, 1.0), 1.0 - eta), 1.0)
+
+
+def _chernoff_limit(risk: FloatArray, num_examples: IntArray, *, eta: float) -> FloatArray:
+    """Largest u with n·kl(risk, u) <= log(1/eta), rounded up."""
+    allowed = np.log(1.0 / eta) / num_examples
+    return bisect(lambda u: binary_kl(risk, u) <= allowed, low=risk, high=np.ones_like(risk))[1]
+
+
+def binary_kl(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Kullback-Leibler divergence of Bernoulli(first) from Bernoulli(second), elementwise; `inf` off the support."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        hit = xlogy(first, first) - xlogy(first, second)
+        miss = xlog1py(1.0 - first, -first) - xlog1py(1.0 - first, -second)
+    return np.asarray(hit + miss, dtype=np.float64)
+
+
+def _are_whole(counts: FloatArray) -> bool:
+    return bool(np.all(np.abs(counts - np.rint(counts)) <= 1e-6))

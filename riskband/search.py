@@ -1,0 +1,59 @@
+"""One search for every monotone question: bisection that returns both ends of the bracket.
+
+A certificate must come from the safe end of a bracket, never from its middle, so the caller always gets both.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.checks import FloatArray
+
+
+class Bracket(NamedTuple):
+    """Two ends that enclose the answer of a search.
+
+    Attributes
+    ----------
+    lower : float
+        Largest point found where the property still holds; `-inf` if it holds nowhere.
+    upper : float
+        Smallest point found where it fails; `inf` if it was never seen to fail.
+    """
+
+    lower: float
+    upper: float
+
+
+def bisect(
+    holds: Callable[[FloatArray], npt.NDArray[np.bool_]],
+    *,
+    low: npt.ArrayLike,
+    high: npt.ArrayLike,
+    num_steps: int = 60,
+) -> tuple[FloatArray, FloatArray]:
+    """Narrow `low <= boundary <= high`, elementwise, for a property that holds below the boundary and not above.
+
+    Parameters
+    ----------
+    holds : callable
+        Maps an array of points to an array of booleans of the same shape.
+    low, high : array_like
+        Ends of the bracket, broadcast against each other. `low` is taken to hold, `high` to fail.
+    num_steps : int
+        Number of halvings; 60 reach the resolution of a float.
+
+    Returns
+    -------
+    low, high : ndarray
+        The narrowed bracket. `holds(low)` was true or `low` is the given one; likewise `high`.
+    """
+    low, high = (np.array(end, dtype=np.float64) for end in np.broadcast_arrays(low, high))
+    for _ in range(num_steps):
+        middle = 0.5 * (low + high)
+        is_below = holds(middle)
+        low = np.where(is_below, middle, low)
+        high = np.where(is_below, high, middle)
+    return low, high

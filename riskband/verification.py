@@ -1,0 +1,123 @@
+"""Check a certificate: compute it again from the answers it stores and compare every field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from riskband import functionals, means, reweighting
+from riskband.bands import band
+from riskband.certificate import Certificate
+from riskband.divergences import FDivergence
+from riskband.functionals import QuantileWeight
+from riskband.risks import ClientRisks
+
+FROM_BAND: Mapping[str, Callable[..., Certificate]] = {
+    "mean": functionals.mean,
+    "cvar": functionals.cvar,
+    "quantile": functionals.quantile,
+    "survival": functionals.survival,
+    "weighted_quantile": functionals.weighted_quantile,
+    "worst_case_mean": reweighting.worst_case_mean,
+    "worst_case_cdf": reweighting.worst_case_cdf,
+}
+FROM_RISKS: Mapping[str, Callable[..., Certificate]] = {"mean_bound": means.mean_bound}
+
+
+class Verification(NamedTuple):
+    """Outcome of `verify`.
+
+    Attributes
+    ----------
+    ok : bool
+        Whether every field agrees with what the stored answers give.
+    problems : tuple of str
+        One line for each field that does not.
+    """
+
+    ok: bool
+    problems: tuple[str, ...]
+
+
+def verify(
+    certificate: Certificate,
+    *,
+    divergences: Mapping[str, FDivergence] | None = None,
+    weights: Mapping[str, QuantileWeight] | None = None,
+) -> Verification:
+    """Compute a certificate again from its stored answers and compare.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        For example `Certificate.load(path)`.
+    divergences, weights : mapping, optional
+        Your own divergences and quantile weights by name, if the certificate uses one.
+
+    Returns
+    -------
+    Verification
+        Numbers must agree to 1e-9, everything else exactly. It tells whether the certificate follows from the
+        answers in it; whether these were the clients' answers, only the clients can tell.
+
+    Raises
+    ------
+    ValueError
+        If the recipe cannot be followed: an unknown function or divergence, or answers that are not valid risks.
+    """
+    again = _follow(certificate.recipe, divergences or {}, weights or {}).to_dict()
+    stored = certificate.to_dict()
+    problems = tuple(
+        f"{name}: stored {_short(stored[name])}, recomputed {_short(again[name])}"
+        for name in again
+        if not _agree(stored[name], again[name])
+    )
+    return Verification(not problems, problems)
+
+
+def _follow(
+    recipe: Mapping[str, Any], divergences: Mapping[str, FDivergence], weights: Mapping[str, QuantileWeight]
+) -> Certificate:
+    try:
+        function, answers = recipe["function"], ClientRisks(**recipe["answers"])
+        arguments = dict(recipe["arguments"])
+        if arguments.get("divergence") in divergences:
+            arguments["divergence"] = divergences[arguments["divergence"]]
+        if function in FROM_RISKS:
+            return FROM_RISKS[function](answers, **arguments)
+        if function not in FROM_BAND:
+            known = ", ".join(sorted((*FROM_BAND, *FROM_RISKS)))
+            raise ValueError(f"function of a recipe must be one of {known}, got {function!r}")
+        if function == "weighted_quantile":
+            arguments["weight"] = weights[arguments["weight"]]
+        return FROM_BAND[function](band(answers, **recipe["band"]), **arguments)
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"the recipe of the certificate cannot be followed ({error!r}); a certificate with your own divergence or "
+            "weight needs it as an argument of verify"
+        ) from error
+
+
+def _agree(stored: Any, again: Any) -> bool:
+    if isinstance(again, Mapping):
+        return (
+            isinstance(stored, Mapping)
+            and stored.keys() == again.keys()
+            and all(_agree(stored[key], again[key]) for key in again)
+        )
+    if isinstance(again, list) and any(isinstance(item, str) for item in again):
+        return bool(stored == again)
+    if isinstance(again, (list, float)):
+        try:
+            first, second = np.asarray(stored, dtype=np.float64), np.asarray(again, dtype=np.float64)
+        except (TypeError, ValueError):
+            return False
+        return first.shape == second.shape and bool(np.allclose(first, second, rtol=0.0, atol=1e-9))
+    return bool(stored == again)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
