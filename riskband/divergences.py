@@ -33,7 +33,9 @@ class FDivergence:
     Attributes
     ----------
     name : str
-        For reports and recipes.
+        What the user types, and what recipes store.
+    title : str
+        For reports.
     generator : callable
         f, vectorised over t >= 0, with f >= 0 = f(1).
     slope_at_infinity : float
@@ -51,6 +53,7 @@ class FDivergence:
     """
 
     name: str
+    title: str
     generator: Callable[[FloatArray], FloatArray]
     slope_at_infinity: float
     best_ratio: Callable[[FloatArray], FloatArray]
@@ -122,6 +125,7 @@ def custom_divergence(
 
     return FDivergence(
         name=name,
+        title=name,
         generator=normalised,
         slope_at_infinity=slope_at_infinity - tilt,
         best_ratio=lambda s: _numeric_best_ratio(normalised, s),
@@ -322,6 +326,7 @@ def _hellinger_best_ratio(slope: FloatArray) -> FloatArray:
 
 KL = FDivergence(
     name="kl",
+    title="KL divergence",
     generator=lambda t: xlogy(t, t) - t + 1.0,
     slope_at_infinity=np.inf,
     best_ratio=np.exp,
@@ -331,6 +336,7 @@ KL = FDivergence(
 )
 CHI2 = FDivergence(
     name="chi2",
+    title="χ² divergence",
     generator=lambda t: np.square(t - 1.0),
     slope_at_infinity=np.inf,
     best_ratio=lambda s: np.maximum(1.0 + s / 2.0, 0.0),
@@ -340,6 +346,7 @@ CHI2 = FDivergence(
 )
 TV = FDivergence(
     name="tv",
+    title="total variation",
     generator=lambda t: np.abs(t - 1.0) / 2.0,
     slope_at_infinity=0.5,
     best_ratio=lambda s: np.where(s > 0.5, np.inf, np.where(s < -0.5, 0.0, 1.0)),
@@ -349,6 +356,7 @@ TV = FDivergence(
 )
 HELLINGER2 = FDivergence(
     name="hellinger2",
+    title="squared Hellinger distance",
     generator=lambda t: np.square(np.sqrt(t) - 1.0),
     slope_at_infinity=1.0,
     best_ratio=_hellinger_best_ratio,

@@ -95,8 +95,7 @@ def mean(band: Band) -> Certificate:
     Certificate
         A number. Source: math §3.
     """
-    quantity = f"the mean over unseen clients of {band.subject}"
-    return _certificate(band, "mean", {}, quantity, _spectral(band, MEAN))
+    return _certificate(band, "mean", {}, "the mean risk over unseen clients", _spectral(band, MEAN))
 
 
 def cvar(band: Band, *, level: float) -> Certificate:

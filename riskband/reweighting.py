@@ -62,9 +62,8 @@ def worst_case_mean(
         values = np.array([value for value, _ in found])
         details["client_weights"] = np.array([law.per_client(worst) for _, worst in found])
         details["unseen_weight"] = np.array([worst[-1] for _, worst in found])
-    within = _ball(f, budgets)
     return Certificate(
-        quantity=f"the mean over the clients of {within} of {band.subject}",
+        quantity=f"the mean risk over the clients of {_ball(f, budgets)}",
         value=float(values[0]) if budgets.ndim == 0 else values,
         details={name: (rows[0] if budgets.ndim == 0 else rows) for name, rows in details.items()},
         axes={"budget": budgets} if budgets.ndim else {},
@@ -247,15 +246,12 @@ def reference_robust_mean(
 
 def _ball(divergence: FDivergence, budgets: FloatArray) -> str:
     size = "the budget" if budgets.ndim else f"{float(budgets):g}"
-    return f"any network within {divergence.name} divergence {size} of the source network"
+    return f"any network within {size} of the source network in {divergence.title}"
 
 
 def _terms(band: Band, divergence: FDivergence, method: str) -> dict[str, Any]:
     published = method == "published"
-    shift = (
-        f"the target network's meta-distribution is within the stated {divergence.name} divergence of the source's, "
-        "and its clients are independent draws from it"
-    )
+    shift = f"the target network is within the stated budget of the source network in {divergence.title}"
     return {
         "delta": band.delta,
         "validity": AS_PUBLISHED if published else CERTIFICATE,

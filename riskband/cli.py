@@ -1,0 +1,240 @@
+"""The `riskband` command: certificates from a table of per-client losses, and a check of certificates.
+
+Exit status: 0 when all is well, 1 when a certificate does not follow from its answers, 2 for wrong input (all errors at
+once).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import riskband as rb
+from riskband.bands import METHODS, SIDES
+from riskband.checks import check_budget, check_delta, check_fraction
+from riskband.functionals import check_tail_level
+from riskband.local_steps import LOCAL_STEPS
+from riskband.table import TableError, read_risks
+
+FIGURE_ENDINGS = (".png", ".svg", ".pdf")
+COLLECTION_SCHEMA = "riskband.certificates/1"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stdout = None
+        return 0
+    except OSError as error:
+        problems: Sequence[str] = (f"cannot use {error.filename}: {error.strerror}",)
+    except TableError as error:
+        problems = error.problems
+    except ValueError as error:
+        problems = (str(error),)
+    for problem in problems:
+        print(f"riskband: {problem}", file=sys.stderr)
+    return 2
+
+
+class Report(NamedTuple):
+    """What `riskband certify` found."""
+
+    certificates: dict[str, rb.Certificate]
+    breakdowns: dict[str, rb.Bracket]
+    band: rb.Band
+
+
+def certify(options: argparse.Namespace) -> int:
+    """Read the table, make the certificates, print them, and write what was asked for."""
+    risks = _checked_risks(options)
+    report = _report(risks, options)
+    print(_summary(risks, report, options))
+    if options.out:
+        document = {
+            "schema": COLLECTION_SCHEMA,
+            "certificates": {name: certificate.to_dict() for name, certificate in report.certificates.items()},
+        }
+        Path(options.out).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        print(f"\ncertificates: {options.out} (check them with: riskband verify {options.out})")
+    if options.plot:
+        from riskband.plots import band_figure, save_figure  # loads matplotlib
+
+        curve = next((c for name, c in report.certificates.items() if name.startswith("worst_case_cdf")), None)
+        save_figure(band_figure(report.band, worst_case=curve, title=Path(options.file).name), options.plot)
+        print(f"figure: {options.plot}")
+    return 0
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Compute every certificate in a file again; 0 only if all agree."""
+    text = Path(options.file).read_text(encoding="utf-8")
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{options.file} must be JSON as riskband writes it: {error}") from error
+    is_collection = isinstance(document, dict) and document.get("schema") == COLLECTION_SCHEMA
+    entries = document["certificates"] if is_collection else {"certificate": document}
+    status = 0
+    for name, entry in entries.items():
+        outcome = rb.verify(rb.Certificate.from_dict(entry))
+        print(f"{name}: {'follows from its answers' if outcome.ok else 'DOES NOT FOLLOW from its answers'}")
+        for problem in outcome.problems:
+            print(f"  {problem}")
+        status = status if outcome.ok else 1
+    return status
+
+
+def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
+    """Check the options and read the table, so that the user sees everything that is wrong at once."""
+    problems: list[str] = []
+
+    def attempt(check: Callable[[], object]) -> object:
+        try:
+            return check()
+        except TableError as error:
+            problems.extend(error.problems)
+        except ValueError as error:
+            problems.append(str(error))
+        return None
+
+    attempt(lambda: check_delta(options.delta))
+    attempt(lambda: check_budget(options.budget))
+    attempt(lambda: check_fraction("--quantile", options.quantile))
+    attempt(lambda: check_fraction("--survival", options.survival))
+    for level in options.cvar:
+        attempt(partial(check_tail_level, level))
+    for name in ("target", "at"):
+        if getattr(options, name) is not None:
+            attempt(partial(check_fraction, f"--{name}", getattr(options, name)))
+    if options.target is not None and not options.divergence:
+        problems.append("--target needs --divergence: it asks how much shift the bound allows")
+    if options.plot and Path(options.plot).suffix.lower() not in FIGURE_ENDINGS:
+        problems.append(f"--plot must end in one of {', '.join(FIGURE_ENDINGS)}, got {options.plot!r}")
+    risks = attempt(
+        lambda: read_risks(
+            options.file,
+            column=options.column,
+            num_examples=options.num_examples,
+            is_percent=options.percent,
+            is_binary=options.binary,
+        )
+    )
+    if problems or not isinstance(risks, rb.ClientRisks):
+        raise TableError(problems)
+    return risks
+
+
+def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
+    band = rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides=options.sides)
+    certificates = {"mean": rb.mean_bound(risks, delta=options.delta, seed=options.seed)}
+    certificates |= {f"quantile:{level:g}": rb.quantile(band, level=level) for level in options.quantile}
+    certificates |= {f"cvar:{level:g}": rb.cvar(band, level=level) for level in options.cvar}
+    certificates |= {f"survival:{point:g}": rb.survival(band, thresholds=point) for point in options.survival}
+    breakdowns = {}
+    budgets = np.array(options.budget)
+    for divergence in options.divergence:
+        mean = rb.worst_case_mean(band, divergence=divergence, budget=budgets)
+        certificates[f"worst_case_mean_{divergence}"] = mean
+        certificates[f"worst_case_cdf_{divergence}"] = rb.worst_case_cdf(band, divergence=divergence, budget=budgets)
+        if options.target is not None:
+            breakdowns[divergence] = rb.breakdown(
+                band, divergence=divergence, target=options.target, threshold=options.at
+            )
+    return Report(certificates, breakdowns, band)
+
+
+def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace) -> str:
+    sizes = (
+        f"{risks.num_examples.min()}"
+        if risks.has_equal_sizes
+        else f"{risks.num_examples.min()} to {risks.num_examples.max()}"
+    )
+    lines = [
+        f"{risks.num_clients} clients with {sizes} examples each; measured mean loss {risks.values.mean():.4f}, "
+        f"largest {risks.values.max():.4f}; {'0-1 losses' if risks.binary else 'losses anywhere in [0, 1]'}",
+        f"with probability at least {1.0 - options.delta:g} (delta = {options.delta:g}):",
+    ]
+    for certificate in report.certificates.values():
+        if not certificate.axes:
+            lines.append(f"  {certificate.quantity} <= {certificate.value:.4f}   [{certificate.validity}]")
+        elif set(certificate.axes) == {"budget"}:
+            lines.append(f"  {certificate.quantity}   [{certificate.validity}]")
+            pairs = zip(certificate.axes["budget"], np.asarray(certificate.value), strict=True)
+            lines += [f"    budget {budget:g}: <= {value:.4f}" for budget, value in pairs]
+    goal = "the mean risk" if options.at is None else f"the share of clients with a risk of at least {options.at:g}"
+    for divergence, bracket in report.breakdowns.items():
+        if np.isneginf(bracket.lower):
+            lines.append(f"  no {divergence} budget keeps {goal} at most {options.target:g}, not even 0")
+        else:
+            lines.append(f"  {goal} stays at most {options.target:g} up to {divergence} budget {bracket.lower:.4g}")
+    lines.append("the mean has its own bound; all other lines hold at the same time, by one band")
+    lines.append("if all of this is true:")
+    assumed = dict.fromkeys(text for c in report.certificates.values() for text in c.assumptions)
+    return "\n".join([*lines, *(f"  - {text}" for text in assumed)])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="riskband", description="Certificates for the risk of a model on clients that nobody has measured."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    certify_command = commands.add_parser("certify", help="certificates from a CSV file with one row per client")
+    add = certify_command.add_argument
+    add("file", metavar="FILE.csv", help="table with a header line and one row per client")
+    add("--column", default="loss", help="column with each client's mean loss, in [0, 1] (default: loss)")
+    add(
+        "--num-examples",
+        required=True,
+        metavar="N|COLUMN",
+        help="examples behind each mean: one number for all clients, or the name of a column",
+    )
+    add("--percent", action="store_true", help="the column holds accuracies in percent: loss = 1 - value / 100")
+    kind = certify_command.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--binary", action="store_const", const=True, help="every example's loss is 0 or 1 (default: if the means fit)"
+    )
+    kind.add_argument(
+        "--not-binary", dest="binary", action="store_const", const=False, help="losses lie anywhere in [0, 1]"
+    )
+    add("--delta", type=float, default=0.05, help="probability that a certificate fails (default: 0.05)")
+    add("--method", choices=sorted(METHODS), default="berk_jones", help="band (default: berk_jones)")
+    add("--local", choices=sorted(LOCAL_STEPS), default="marginal", help="step to true risks (default: marginal)")
+    add("--sides", choices=[side for side in SIDES if side != "upper"], default="two", help="sides of the band")
+    add("--quantile", type=float, nargs="*", default=[0.9], metavar="LEVEL", help="default: 0.9")
+    add(
+        "--cvar",
+        type=float,
+        nargs="*",
+        default=[0.9],
+        metavar="LEVEL",
+        help="mean of the worst 1 - LEVEL (default: 0.9)",
+    )
+    add(
+        "--survival", type=float, nargs="*", default=[], metavar="RISK", help="share of clients with at least this risk"
+    )
+    add("--divergence", nargs="*", default=[], choices=sorted(rb.DIVERGENCES), help="worst cases over this ball")
+    add("--budget", type=float, nargs="+", default=[0.05, 0.1, 0.2], metavar="SIZE", help="sizes of the ball")
+    add("--target", type=float, metavar="BOUND", help="report the largest budget at which the bound still holds")
+    add("--at", type=float, metavar="RISK", help="the target is for the share of clients with at least this risk")
+    add("--seed", type=int, default=0, help="order of the bets behind the mean's bound (default: 0)")
+    add("--out", metavar="FILE.json", help="write the certificates, with all that is needed to verify them")
+    add("--plot", metavar="FILE.png", help="draw the band and the worst cases (.png, .svg or .pdf)")
+    certify_command.set_defaults(run=certify)
+    verify_command = commands.add_parser("verify", help="compute certificates again from the answers they store")
+    verify_command.add_argument("file", metavar="FILE.json")
+    verify_command.set_defaults(run=verify)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Figures of bands and worst cases. Needs matplotlib, which is loaded on use; nothing is drawn on a screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.bands import Band
+from riskband.certificate import CERTIFICATE, Certificate
+from riskband.checks import FloatArray
+from riskband.divergences import DIVERGENCES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BAND = "#3b6ea5"
+_ANSWERS = "#444444"
+_UNSEEN = "#d1701f"
+_WORST = ("#dd94a6", "#c05a76", "#96234a", "#5c0f2e")  # darker as the budget grows
+
+
+def band_figure(
+    band: Band,
+    *,
+    worst_case: Certificate | None = None,
+    unseen_risks: npt.ArrayLike | None = None,
+    title: str = "",
+) -> Figure:
+    """Empirical CDF of the answers, the band, worst-case curves, and the risks of unseen clients where known.
+
+    Parameters
+    ----------
+    band : Band
+        The band to draw.
+    worst_case : Certificate, optional
+        From `worst_case_cdf`, over one or several budgets; drawn as lower bounds on the CDF of the target network.
+    unseen_risks : array_like, shape (num_unseen,), optional
+        True risks of clients that the band never saw (a simulation knows them).
+    title : str
+        Above the figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Save it with `save_figure`.
+    """
+    from matplotlib.figure import Figure  # a heavy import that only figures need
+
+    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+    axes = figure.add_subplot()
+    right = _right_end(band, unseen_risks)
+    grid = np.unique(np.concatenate([[0.0, right], band.lower_points, band.upper_points]))
+    grid = grid[grid <= right]
+    _draw_band(axes, band, grid)
+    answers = np.sort(band.risks.values)
+    share = np.arange(1, answers.size + 1) / answers.size
+    label = f"measured by the {answers.size} clients that answered"
+    axes.step([0.0, *answers, 1.0], [0.0, *share, 1.0], where="post", color=_ANSWERS, lw=1.2, ls=":", label=label)
+    if worst_case is not None:
+        _draw_worst_cases(axes, worst_case)
+    if unseen_risks is not None:
+        unseen = np.sort(np.asarray(unseen_risks, dtype=np.float64))
+        share = np.arange(1, unseen.size + 1) / unseen.size
+        label = f"true risks of {unseen.size} unseen clients (simulated)"
+        axes.step([0.0, *unseen, 1.0], [0.0, *share, 1.0], where="post", color=_UNSEEN, lw=2.0, label=label)
+    axes.set(xlim=(0.0, right), ylim=(0.0, 1.005), title=title)
+    axes.set_xlabel("risk of a client (mean loss, 0 to 1)")
+    axes.set_ylabel("share of clients with at most this risk")
+    axes.grid(alpha=0.25, lw=0.6)
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+    return figure
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure; the same figure gives the same bytes, in SVG too.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        For example from `band_figure`.
+    path : str or Path
+        Ending in .png, .svg or .pdf.
+
+    Raises
+    ------
+    ValueError
+        If matplotlib does not know the ending.
+    """
+    import matplotlib as mpl
+
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower(), {})
+    with mpl.rc_context({"svg.hashsalt": "riskband"}):
+        figure.savefig(path, dpi=150, metadata=metadata)
+
+
+def _right_end(band: Band, unseen_risks: npt.ArrayLike | None) -> float:
+    """Show the whole of what happens, but not an empty half of the axis."""
+    seen = [band.risks.values.max(), float(band.lower_points.max(initial=0.0))]
+    if unseen_risks is not None:
+        seen.append(float(np.max(unseen_risks)))
+    return float(min(1.0, np.ceil((max(seen) + 0.02) * 20) / 20))
+
+
+def _draw_band(axes: Axes, band: Band, grid: FloatArray) -> None:
+    confidence = f"with probability {1.0 - band.delta:g}"
+    if band.sides == "two":
+        label = f"certificate: band for {band.subject}, {confidence}"
+        axes.fill_between(
+            grid, band.lower(grid), band.upper(grid), step="post", color=_BAND, alpha=0.25, lw=0, label=label
+        )
+    if band.sides != "upper":
+        label = "" if band.sides == "two" else f"certificate: lower bound for {band.subject}, {confidence}"
+        axes.step(grid, band.lower(grid), where="post", color=_BAND, lw=1.6, label=label)
+    if band.sides != "lower":
+        label = "" if band.sides == "two" else f"certificate: upper bound for {band.subject}, {confidence}"
+        axes.step(grid, band.upper(grid), where="post", color=_BAND, lw=1.0, label=label)
+
+
+def _draw_worst_cases(axes: Axes, worst_case: Certificate) -> None:
+    thresholds = np.asarray(worst_case.axes["threshold"])
+    curves = np.atleast_2d(worst_case.value)
+    budgets = np.atleast_1d(worst_case.axes.get("budget", worst_case.recipe["arguments"]["budget"]))
+    name = worst_case.recipe["arguments"]["divergence"]
+    divergence = DIVERGENCES[name].title if name in DIVERGENCES else name
+    kind = "certificate" if worst_case.validity == CERTIFICATE else worst_case.validity
+    for index, (budget, curve) in enumerate(zip(budgets, curves, strict=True)):
+        # S(t) <= s says F(t -) >= 1 - s: the bound holds on the step that ends in t.
+        label = f"{kind}: any network within {budget:g} in {divergence}"
+        color = _WORST[index % len(_WORST)]
+        axes.step(thresholds, 1.0 - curve, where="pre", color=color, lw=1.4, ls="--", label=label)
