@@ -1,0 +1,1 @@
+"""What one client can answer, and the ClientApp that answers it."""

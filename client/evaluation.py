@@ -1,0 +1,77 @@
+"""The loss of a model on a client's examples: a plain function, no Flower."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from client.losses import get_loss
+
+
+def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> np.ndarray:
+    """Return the loss of every example.
+
+    Parameters
+    ----------
+    model : Module
+        Maps a float32 batch (batch, *x_shape) to logits (batch, num_classes). Evaluated in eval
+        mode; its previous mode is restored.
+    x : ndarray, shape (num_examples, *x_shape)
+        Examples.
+    y : ndarray of int, shape (num_examples,)
+        Labels in 0..num_classes - 1.
+    loss : str
+        A name in `client.losses.LOSSES`.
+    batch_size : int
+        Examples per forward pass; bounds the memory, does not change the result beyond rounding.
+
+    Returns
+    -------
+    ndarray of float64, shape (num_examples,)
+        Losses in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If the loss is unknown, there are no examples, x and y differ in length, a label is outside
+        the model's classes or a logit is not finite. The texts carry no data values: on a client
+        they travel to the server.
+    """
+    per_example = get_loss(loss).per_example
+    if len(x) == 0:
+        raise ValueError("there must be at least one example to evaluate, got none")
+    if len(x) != len(y):
+        raise ValueError(f"x and y must have the same length, got {len(x)} and {len(y)}")
+    # Copies: the arrays may be read-only and shared, and a model may work in place.
+    inputs = torch.from_numpy(np.array(x, dtype=np.float32))
+    labels = torch.from_numpy(np.array(y, dtype=np.int64))
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            batches = zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True)
+            losses = [per_example(_logits(model, xs, ys), ys) for xs, ys in batches]
+    finally:
+        model.train(was_training)
+    return torch.cat(losses).numpy()
+
+
+def mean_loss(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> tuple[float, int]:
+    """Return the empirical risk, in [0, 1], and the number of examples behind it.
+
+    Parameters and errors are those of `example_losses`. For a binary loss the risk times the number
+    of examples is a whole number up to one rounding, which the server checks.
+    """
+    losses = example_losses(model, x, y, loss=loss, batch_size=batch_size)
+    return float(losses.mean()), len(losses)
+
+
+def _logits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    # float64 before the loss: a softmax in float32 would cost digits that the mean shows.
+    logits: torch.Tensor = model(x).double()
+    if not torch.isfinite(logits).all():
+        raise ValueError("the model must return finite logits, got NaN or infinity")
+    if y.min() < 0 or y.max() >= logits.shape[1]:
+        raise ValueError(f"labels must lie in 0..{logits.shape[1] - 1}, the classes of the model")
+    return logits

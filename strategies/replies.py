@@ -1,0 +1,217 @@
+"""What one round's replies are worth: the checks behind `strategies.query`, without any waiting.
+
+Three steps, all pure: a reply is read (`read_reply`), its claims are compared with what was asked
+(`AnswerCheck`), and after the round all replies are settled together (`settle`), because a stolen
+name or a changed answer only shows when the whole round is on the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flwr.app import Message
+
+from client.losses import get_loss
+from client.wire import LossAnswer, decode_answer
+
+# Ray puts a traceback, with process ids, before the words that matter: of a long text keep the end.
+_HEAD_LENGTH, _TAIL_LENGTH = 40, 240
+# risk·num_examples of an honest 0-1 risk misses a whole number only by rounding.
+_WHOLE_NUMBER_TOLERANCE = 1e-6
+
+
+class FailureReason(StrEnum):
+    """Why a client that was expected is not among the answers."""
+
+    NODE_MISSING = "node-missing"
+    NOT_SENT = "not-sent"
+    NO_REPLY = "no-reply"
+    NODE_UNAVAILABLE = "node-unavailable"
+    CLIENT_RAISED = "client-raised"
+    CLIENT_CRASHED = "client-crashed"
+    FLOWER_ERROR = "flower-error"
+    MALFORMED = "malformed"
+    NOT_FINITE = "not-finite"
+    OUT_OF_RANGE = "out-of-range"
+    NO_EXAMPLES = "no-examples"
+    IMPOSSIBLE_COUNT = "impossible-count"
+    WRONG_LOSS = "wrong-loss"
+    WRONG_MODEL = "wrong-model"
+    WRONG_CODE = "wrong-code"
+    UNKNOWN_CLIENT = "unknown-client"
+    CLAIMED_TWICE = "claimed-twice"
+    CHANGED_ANSWER = "changed-answer"
+
+
+# Flower's error codes (flwr.common.constant.ErrorCode) that have a reason of their own.
+_REASON_OF_CODE = {
+    2: FailureReason.CLIENT_RAISED,
+    5: FailureReason.NODE_UNAVAILABLE,
+    8: FailureReason.CLIENT_CRASHED,
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client without a valid answer.
+
+    Attributes
+    ----------
+    client_id : str or None
+        The name that the reply claimed; None when nothing readable came.
+    reason : FailureReason
+        The rule that was broken.
+    detail : str
+        One line for people. Node and message ids never appear: they are random.
+    """
+
+    client_id: str | None
+    reason: FailureReason
+    detail: str
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """All that one round brought, the same whatever the order of the replies.
+
+    Attributes
+    ----------
+    answers : tuple of LossAnswer
+        The valid answers, one per client, sorted by client id.
+    failures : tuple of Failure
+        One per client that was expected or asked and gave no valid answer, sorted.
+    num_asked : int
+        Number of nodes a message was made for; nodes that never registered are not among them.
+    """
+
+    answers: tuple[LossAnswer, ...]
+    failures: tuple[Failure, ...]
+    num_asked: int
+
+
+@dataclass(frozen=True)
+class AnswerCheck:
+    """What the server knows and a valid answer must agree with.
+
+    Attributes
+    ----------
+    loss : str
+        The loss that was asked for.
+    model_hash, code_hash : str
+        Of the model that was sent and of the code that should have run.
+    expected_client_ids : frozenset of str or None
+        The clients that may answer; None means any name is accepted.
+    """
+
+    loss: str
+    model_hash: str
+    code_hash: str
+    expected_client_ids: frozenset[str] | None
+
+    def failure(self, answer: LossAnswer) -> Failure | None:
+        """Return the first rule that `answer` breaks, or None when it breaks none.
+
+        Identity comes before the numbers: a number computed by other code is not worth judging.
+        """
+        for reason, detail in self._broken_rules(answer):
+            return Failure(answer.client_id, reason, detail)
+        return None
+
+    def _broken_rules(self, answer: LossAnswer) -> Iterator[tuple[FailureReason, str]]:
+        risk, num_examples, expected = answer.risk, answer.num_examples, self.expected_client_ids
+        if expected is not None and answer.client_id not in expected:
+            yield FailureReason.UNKNOWN_CLIENT, "this name is not among the expected clients"
+        if answer.code_hash != self.code_hash:
+            yield FailureReason.WRONG_CODE, "the client ran other code than the server's bundle"
+        if answer.model_hash != self.model_hash:
+            yield FailureReason.WRONG_MODEL, "the client evaluated another model than it was sent"
+        if answer.loss != self.loss:
+            yield FailureReason.WRONG_LOSS, one_line(f"asked for {self.loss!r}, got {answer.loss!r}")
+        if not math.isfinite(risk):
+            yield FailureReason.NOT_FINITE, f"risk must be finite, got {risk}"
+        if not 0 <= risk <= 1:
+            yield FailureReason.OUT_OF_RANGE, f"risk must be in [0, 1], got {risk}"
+        if num_examples < 1:
+            yield FailureReason.NO_EXAMPLES, f"num_examples must be at least 1, got {num_examples}"
+        if get_loss(self.loss).binary and not _is_whole(risk * num_examples):
+            yield (
+                FailureReason.IMPOSSIBLE_COUNT,
+                f"a {self.loss} risk is a whole number out of num_examples, got {risk} of {num_examples}",
+            )
+
+
+def read_reply(reply: Message, check: AnswerCheck) -> LossAnswer | Failure:
+    """Return the valid answer that a reply carries, or what is wrong with it."""
+    if reply.has_error():
+        return _failure_of_error(reply.error.code, reply.error.reason or "")
+    try:
+        answer = decode_answer(reply.content)
+    except ValueError as error:
+        return Failure(None, FailureReason.MALFORMED, one_line(str(error)))
+    return check.failure(answer) or answer
+
+
+def settle(replies_by_message: Iterable[Sequence[LossAnswer | Failure]], num_asked: int) -> RoundOutcome:
+    """Return the round's outcome from everything that was read, grouped by the message it answers.
+
+    Repeating the same answer to one message changes nothing. Different answers to one message, or
+    one client id in the replies to two messages, leave nothing to believe: all of them are refused.
+
+    Parameters
+    ----------
+    replies_by_message : iterable of sequences
+        For each message (and each node that never got one) at least one answer or failure.
+    num_asked : int
+        See `RoundOutcome.num_asked`.
+    """
+    groups = [set(replies) for replies in replies_by_message]
+    # A refused reply's claim counts too: when two nodes use one name, which is genuine is unknown.
+    claims = Counter(name for group in groups for name in {reply.client_id for reply in group})
+    answers, failures = [], []
+    for group in groups:
+        result = _settle_message(group)
+        if isinstance(result, Failure):
+            failures.append(result)
+        elif claims[result.client_id] > 1:
+            detail = f"{claims[result.client_id]} nodes answered under this name"
+            failures.append(Failure(result.client_id, FailureReason.CLAIMED_TWICE, detail))
+        else:
+            answers.append(result)
+    return RoundOutcome(
+        answers=tuple(sorted(answers, key=lambda answer: answer.client_id)),
+        failures=tuple(sorted(failures, key=lambda f: (f.client_id or "", f.reason, f.detail))),
+        num_asked=num_asked,
+    )
+
+
+def one_line(text: str) -> str:
+    """Return text from another machine made safe to print: one line, printable, not too long."""
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    line = " ".join(printable.split())
+    if len(line) <= _HEAD_LENGTH + _TAIL_LENGTH:
+        return line
+    return f"{line[:_HEAD_LENGTH]} … {line[-_TAIL_LENGTH:]}"
+
+
+def _settle_message(replies: set[LossAnswer | Failure]) -> LossAnswer | Failure:
+    if len(replies) == 1:
+        return next(iter(replies))
+    names = {reply.client_id for reply in replies}
+    return Failure(
+        names.pop() if len(names) == 1 else None,
+        FailureReason.CHANGED_ANSWER,
+        "different replies to one message",
+    )
+
+
+def _failure_of_error(code: int, reason: str) -> Failure:
+    kind = _REASON_OF_CODE.get(code, FailureReason.FLOWER_ERROR)
+    return Failure(None, kind, one_line(f"Flower's error {code}: {reason}"))
+
+
+def _is_whole(count: float) -> bool:
+    return abs(count - round(count)) <= _WHOLE_NUMBER_TOLERANCE

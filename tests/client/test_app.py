@@ -1,0 +1,146 @@
+"""The real ClientApp on the in-process network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from flwr.serverapp.strategy import FedAvg
+
+from client import wire
+from client.app import app, client_id
+from client.evaluation import mean_loss
+from client.wire import LossQuery
+from simulations.datasets import load_dataset
+from simulations.engine import InProcessGrid
+from simulations.models import build_model, load_arrays, model_arrays
+from simulations.population import Population, spec_from_config
+
+CONFIG = {
+    "dataset": "digits",
+    "seed": 4,
+    "examples-per-client": 30,
+    "affine-sigma": 0.2,
+    "dirichlet-concentration": 1.0,
+    "model": "mlp",
+    "training-epochs": 2,
+    "learning-rate": 0.01,
+}
+QUERY = LossQuery(loss="zero_one", model="mlp", x_shape=(1, 8, 8), num_classes=10)
+MODEL = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=1)
+
+
+def network(num_clients=2, *, config=CONFIG, **settings):
+    return InProcessGrid(app, num_clients=num_clients, run_config=config, **settings)
+
+
+def send(grid, content, action=wire.LOSS_MESSAGE_TYPE):
+    return list(grid.send_and_receive([Message(content, node, action) for node in grid.get_node_ids()], timeout=30))
+
+
+def refusal(query=QUERY, arrays=None, *, config=CONFIG, action=wire.LOSS_MESSAGE_TYPE, edit=None, **settings):
+    """Return the text of the error that comes back to the server."""
+    content = wire.encode_query(query, model_arrays(MODEL) if arrays is None else arrays)
+    if edit is not None:
+        edit(content)
+    (reply,) = send(network(1, config=config, **settings), content, action)
+    assert reply.error.code == 2
+    return reply.error.reason
+
+
+@pytest.mark.parametrize("loss", ["zero_one", "brier"])
+def test_the_answer_is_the_plain_evaluation_of_the_clients_own_examples(loss):
+    query = LossQuery(loss=loss, model="mlp", x_shape=(1, 8, 8), num_classes=10)
+    replies = send(network(4), wire.encode_query(query, model_arrays(MODEL)))
+    answers = sorted((wire.decode_answer(reply.content) for reply in replies), key=lambda a: a.client_id)
+    population = Population(spec_from_config(CONFIG))
+    for k, answer in enumerate(answers):
+        examples = population.client(k)
+        risk, num_examples = mean_loss(MODEL, examples.x, examples.y, loss=loss)
+        assert answer == wire.LossAnswer(
+            client_id=f"client-{k:05d}",
+            risk=risk,
+            num_examples=num_examples,
+            loss=loss,
+            code_hash=wire.code_hash(),
+            model_hash=wire.model_hash(model_arrays(MODEL)),
+        )
+    assert len({answer.risk for answer in answers}) > 1
+
+
+def test_a_client_id_of_the_node_config_comes_first():
+    grid = network(1, node_configs={0: {"client-id": "hospital-a"}})
+    (reply,) = send(grid, wire.encode_query(QUERY, model_arrays(MODEL)))
+    assert wire.decode_answer(reply.content).client_id == "hospital-a"
+
+
+def test_names_come_from_the_node_config():
+    assert client_id({"partition-id": 12}) == "client-00012"
+    assert client_id({"client-id": "x", "partition-id": 12}) == "x"
+    with pytest.raises(ValueError, match="must have the key 'partition-id'"):
+        client_id({})
+
+
+def without(name):
+    return {key: value for key, value in model_arrays(MODEL).items() if key != name}
+
+
+def test_what_a_client_cannot_answer_it_refuses_by_rule():
+    other_loss = LossQuery("accuracy", "mlp", (1, 8, 8), 10)
+    assert "loss must be one of brier, cross_entropy, zero_one, got 'accuracy'" in refusal(other_loss)
+    assert "No query function registered with name 'everything'" in refusal(action="query.everything")
+    old = refusal(edit=lambda content: content["query"].update({"protocol-version": 0}))
+    assert "protocol-version must be 1, got 0" in old
+    assert "model must be one of" in refusal(LossQuery("brier", "transformer", (1, 8, 8), 10))
+
+
+def test_a_model_that_does_not_fit_is_refused():
+    first_name = next(iter(model_arrays(MODEL)))
+    assert repr(first_name) in refusal(arrays=without(first_name)).replace("\\'", "'")
+    wide = build_model("mlp", x_shape=(1, 9, 9), num_classes=10, seed=0)
+    assert "a model that does not fit" in refusal(arrays=model_arrays(wide))
+    wide_query = LossQuery("brier", "mlp", (1, 9, 9), 10)
+    assert "a model that does not fit" in refusal(wide_query, model_arrays(wide))
+
+
+def test_details_of_a_failure_near_the_data_stay_on_the_client():
+    secret = "npz:/home/patient-4711.npz"
+    text = refusal(config=CONFIG | {"dataset": secret})
+    assert "loading this client's examples failed with ValueError" in text
+    assert "4711" not in text
+
+
+def test_labels_outside_the_models_classes_are_refused_without_showing_them():
+    small = build_model("mlp", x_shape=(1, 8, 8), num_classes=3, seed=0)
+    text = refusal(LossQuery("cross_entropy", "mlp", (1, 8, 8), 3), model_arrays(small))
+    assert "evaluating the model failed with ValueError" in text
+
+
+def federated(num_clients, *, num_rounds, **config):
+    fedavg = FedAvg(fraction_evaluate=0.0, min_train_nodes=2, min_evaluate_nodes=0, min_available_nodes=2)
+    grid = network(num_clients, config=CONFIG | config)
+    return fedavg.start(grid, wire.to_array_record(model_arrays(MODEL)), num_rounds=num_rounds)
+
+
+def test_federated_training_improves_the_model():
+    result = federated(4, num_rounds=3)
+    trained = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
+    load_arrays(trained, wire.to_arrays(result.arrays))
+    data = load_dataset("digits", seed=CONFIG["seed"])
+    before, _ = mean_loss(MODEL, data.x_pool, data.y_pool, loss="zero_one")
+    after, _ = mean_loss(trained, data.x_pool, data.y_pool, loss="zero_one")
+    assert before > 0.7
+    assert after < 0.3
+    assert result.train_metrics_clientapp[3]["train-loss"] < result.train_metrics_clientapp[1]["train-loss"]
+
+
+def test_federated_training_repeats_bit_for_bit():
+    first, second = (federated(2, num_rounds=2, **{"dirichlet-concentration": 0.0}) for _ in range(2))
+    for name, array in first.arrays.items():
+        # Two clients: their weighted sum does not depend on the order of the replies.
+        np.testing.assert_array_equal(array.numpy(), second.arrays[name].numpy())
+
+
+def test_clients_without_training_examples_return_the_model_with_weight_0():
+    result = federated(60, num_rounds=1, **{"dirichlet-concentration": 0.001})
+    assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())

@@ -1,0 +1,157 @@
+"""The contract survives flwr's own serialisation, and hashes see every bit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+import client
+from client import wire
+from client.wire import LossAnswer, LossQuery
+
+QUERY = LossQuery(loss="brier", model="cnn", x_shape=(1, 8, 8), num_classes=10)
+ARRAYS = {
+    "conv.weight": np.random.default_rng(0).normal(size=(4, 1, 3, 3)).astype(np.float32),
+    "norm.num_batches_tracked": np.array(7, dtype=np.int64),
+    "empty": np.zeros((0, 2)),
+}
+names = st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_size=1, max_size=100).filter(str.isprintable)
+
+
+def sent(content):
+    """Return what arrives after flwr's protobuf messages were made and read again."""
+    return recorddict_from_proto(ProtoRecordDict.FromString(recorddict_to_proto(content).SerializeToString()))
+
+
+def test_a_query_arrives_as_it_was_sent():
+    query, arrays = wire.decode_query(sent(wire.encode_query(QUERY, ARRAYS)))
+    assert query == QUERY
+    assert list(arrays) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(arrays[name], array)
+    assert wire.model_hash(arrays) == wire.model_hash(ARRAYS)
+
+
+@given(names, st.floats(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=20))
+def test_an_answer_arrives_as_it_was_sent(client_id, risk, num_examples, loss):
+    answer = LossAnswer(client_id, risk, num_examples, loss, code_hash="c", model_hash="m")
+    received = wire.decode_answer(sent(wire.encode_answer(answer)))
+    # Bitwise: repr shows the same for NaN and keeps every digit of a float.
+    assert repr(received) == repr(answer)
+
+
+def test_numpy_numbers_are_encoded_as_numbers():
+    answer = LossAnswer("a", np.float64(0.25), np.int64(4), "zero_one", "c", "m")  # type: ignore[arg-type]
+    assert wire.decode_answer(wire.encode_answer(answer)).num_examples == 4
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (lambda c: c.pop("query"), "must hold the ConfigRecord 'query'"),
+        (lambda c: c.pop("arrays"), "must hold the ArrayRecord 'arrays'"),
+        (lambda c: c.update({"query": ArrayRecord()}), "must hold the ConfigRecord 'query', got ArrayRecord"),
+        (lambda c: c["query"].update({"protocol-version": 999}), "protocol-version must be 1, got 999"),
+        (lambda c: c["query"].pop("protocol-version"), "protocol-version must be 1, got None"),
+        (lambda c: c["query"].pop("loss"), r"query\['loss'\] must be of type str, got NoneType"),
+        (lambda c: c["query"].update({"model": 3}), r"query\['model'\] must be of type str, got int"),
+        (lambda c: c["query"].update({"num-classes": True}), r"query\['num-classes'\] must be of type int"),
+        (lambda c: c["query"].update({"x-shape": 8}), r"query\['x-shape'\] must be a list of int"),
+        (lambda c: c["query"].update({"x-shape": [1.0]}), r"query\['x-shape'\] must be a list of int"),
+    ],
+)
+def test_a_query_that_breaks_the_protocol_is_refused(edit, text):
+    content = wire.encode_query(QUERY, ARRAYS)
+    edit(content)
+    with pytest.raises(ValueError, match=text):
+        wire.decode_query(content)
+
+
+def test_the_training_messages_use_the_keys_of_flwrs_fedavg():
+    content = wire.encode_query(QUERY, ARRAYS)
+    content["config"] = ConfigRecord({"server-round": 3})
+    arrays, server_round = wire.decode_training(content)
+    assert server_round == 3
+    reply = wire.encode_trained(arrays, num_examples=5, loss=0.5)
+    assert dict(reply["metrics"]) == {"train-loss": 0.5, "num-examples": 5}
+    assert wire.model_hash(wire.to_arrays(reply["arrays"])) == wire.model_hash(ARRAYS)
+
+
+def test_an_array_record_is_passed_through():
+    record = ArrayRecord({"w": Array(np.ones(2))})
+    assert wire.to_array_record(record) is record
+
+
+def test_the_model_hash_is_the_sha256_of_a_stream_anyone_can_rebuild():
+    arrays = {"w": np.array([[1.0, 2.0]], dtype="<f4"), "b": np.array(3, dtype="<i8")}
+    stream = b'["b", "<i8", []]\n' + bytes([3, 0, 0, 0, 0, 0, 0, 0])
+    stream += b'["w", "<f4", [1, 2]]\n' + bytes.fromhex("0000803f00000040")
+    assert wire.model_hash(arrays) == hashlib.sha256(stream).hexdigest()
+
+
+BASE = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "v": np.zeros(3)}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        BASE | {"w": np.nextafter(BASE["w"], np.float32(np.inf))},
+        BASE | {"w": BASE["w"].reshape(3, 2)},
+        BASE | {"w": BASE["w"].astype(np.float64)},
+        BASE | {"w": BASE["w"].view(np.int32)},
+        BASE | {"v": -BASE["v"]},
+        {"w": BASE["w"]},
+        {"w2": BASE["w"], "v": BASE["v"]},
+        {"w": BASE["v"], "v": BASE["w"]},
+    ],
+)
+def test_the_model_hash_sees_every_difference(other):
+    assert wire.model_hash(other) != wire.model_hash(BASE)
+
+
+def test_the_model_hash_ignores_order_and_memory_layout():
+    other = {"v": BASE["v"], "w": np.asfortranarray(BASE["w"])}
+    assert wire.model_hash(other) == wire.model_hash(BASE)
+
+
+def test_the_code_hash_belongs_to_the_text_of_the_sources(tmp_path):
+    """A copy elsewhere has the same hash; one changed character in any answering module does not."""
+    project = Path(client.__file__).parents[1]
+    ignored = shutil.ignore_patterns("__pycache__")
+    for package in ("client", "simulations"):
+        shutil.copytree(project / package, tmp_path / package, ignore=ignored)
+    script = """
+from pathlib import Path
+from client import wire
+print(wire.code_hash())
+for name in ("client/losses.py", "simulations/models.py", "simulations/engine.py"):
+    Path(name).write_text(Path(name).read_text() + "#")
+    wire.code_hash.cache_clear()
+    print(wire.code_hash())
+"""
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    copied, other_loss, other_model, other_engine = run.stdout.split()
+    assert copied == wire.code_hash()
+    assert len({copied, other_loss, other_model}) == 3
+    assert other_engine == other_model  # the engine computes no answer
