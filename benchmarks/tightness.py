@@ -1,4 +1,4 @@
-"""How far above the truth are our bounds, and the published ones, on the same networks?
+"""Slack of our bounds and of the published ones, above the truth, on the same networks.
 
     python -m benchmarks.tightness [--networks 20]
 
@@ -10,6 +10,7 @@ Deterministic: the seed of network i is i.
 from __future__ import annotations
 
 import argparse
+
 import numpy as np
 
 import riskband as rb

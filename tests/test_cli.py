@@ -1,0 +1,165 @@
+"""The `riskband` command, used as a user would: files in, printed numbers, files and exit status out."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import riskband as rb
+from riskband.cli import main
+
+NUM_EXAMPLES = 100
+
+
+@pytest.fixture
+def losses():
+    rng = np.random.default_rng(3)
+    return rng.binomial(NUM_EXAMPLES, rng.beta(3, 21, 60)) / NUM_EXAMPLES
+
+
+@pytest.fixture
+def table(tmp_path, losses):
+    path = tmp_path / "risks.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["client", "loss", "n", "accuracy"])
+        for index, loss in enumerate(losses):
+            writer.writerow([f"client-{index}", loss, NUM_EXAMPLES, 100 - 100 * loss])
+    return path
+
+
+def run(*arguments):
+    return main(["certify", *map(str, arguments)])
+
+
+def certificates(path):
+    entries = json.loads(path.read_text())["certificates"]
+    return {name: rb.Certificate.from_dict(entry) for name, entry in entries.items()}
+
+
+def test_certificates_are_those_of_the_library(tmp_path, table, losses, capsys):
+    out = tmp_path / "certificate.json"
+    status = run(table, "--num-examples", 100, "--delta", 0.1, "--divergence", "chi2", "--budget", 0.2, "--out", out)
+    assert status == 0
+    risks = rb.ClientRisks(losses, NUM_EXAMPLES)
+    band = rb.band(risks, delta=0.1)
+    found = certificates(out)
+    assert found["mean"].value == rb.mean_bound(risks, delta=0.1).value
+    assert found["quantile:0.9"].value == rb.quantile(band, level=0.9).value
+    worst = rb.worst_case_mean(band, divergence="chi2", budget=[0.2])
+    np.testing.assert_array_equal(found["worst_case_mean_chi2"].value, worst.value)
+    assert f"budget 0.2: <= {worst.value[0]:.4f}" in capsys.readouterr().out
+
+
+def test_number_of_examples_may_be_a_column(tmp_path, table, capsys):
+    assert run(table, "--num-examples", "n") == 0
+    by_column = capsys.readouterr().out
+    assert run(table, "--num-examples", "100") == 0
+    assert capsys.readouterr().out == by_column
+
+
+def test_accuracies_in_percent_give_the_same_certificates(table, capsys):
+    assert run(table, "--num-examples", "n") == 0
+    from_losses = capsys.readouterr().out
+    assert run(table, "--num-examples", "n", "--column", "accuracy", "--percent") == 0
+    assert capsys.readouterr().out == from_losses
+
+
+def test_percent_without_the_flag_is_an_error_that_names_it(table, capsys):
+    assert run(table, "--num-examples", "n", "--column", "accuracy") == 2
+    error = capsys.readouterr().err
+    assert "--percent" in error
+    assert "[0, 1]" in error
+
+
+def test_percent_flag_on_fractions_is_an_error(table, capsys):
+    assert run(table, "--num-examples", "n", "--percent") == 2
+    assert "drop --percent" in capsys.readouterr().err
+
+
+def test_all_errors_are_shown_at_once(table, capsys):
+    status = run(table, "--num-examples", "size", "--delta", 5, "--budget", -1, "--cvar", 1, "--plot", "x.gif")
+    assert status == 2
+    error = capsys.readouterr()
+    assert error.out == ""
+    lines = error.err.splitlines()
+    assert len(lines) == 5
+    for rule in ("delta must be in (0, 1)", "budget must be finite", "level must be in [0, 1)", "x.gif", "'size'"):
+        assert sum(rule in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["0.1", "abc", ""], "line 3: 'abc'; line 4: ''"),
+        (["0.1", "nan"], "line 3: nan"),
+        (["0.1", "-0.2"], "line 3: -0.2"),
+        (["0.1"], "at least 2 clients"),
+    ],
+)
+def test_bad_rows_are_named_by_line(tmp_path, capsys, rows, message):
+    path = tmp_path / "bad.csv"
+    path.write_text("client,loss\n" + "".join(f"c{i},{row}\n" for i, row in enumerate(rows)))
+    assert run(path, "--num-examples", 10) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_missing_file_is_an_error_with_its_name(capsys):
+    assert run("absent.csv", "--num-examples", 10) == 2
+    assert "absent.csv" in capsys.readouterr().err
+
+
+def test_breakdown_is_printed_from_the_safe_end(table, losses, capsys):
+    assert run(table, "--num-examples", 100, "--divergence", "kl", "--target", 0.4, "--at", 0.4) == 0
+    band = rb.band(rb.ClientRisks(losses, 100), delta=0.05)
+    bracket = rb.breakdown(band, divergence="kl", target=0.4, threshold=0.4)
+    printed = re.search(r"up to kl budget ([0-9.]+)", capsys.readouterr().out)
+    assert printed
+    assert float(printed[1]) == pytest.approx(bracket.lower, rel=1e-3)
+
+
+def test_figure_is_written_and_the_same_every_time(tmp_path, table):
+    first, second = tmp_path / "a.svg", tmp_path / "b.svg"
+    for path in (first, second):
+        assert run(table, "--num-examples", 100, "--divergence", "kl", "--plot", path) == 0
+    assert first.read_bytes() == second.read_bytes()
+    assert b"certificate: any network within" in first.read_bytes() or b"<path" in first.read_bytes()
+
+
+def test_verify_accepts_what_certify_wrote_and_nothing_else(tmp_path, table, capsys):
+    out = tmp_path / "certificate.json"
+    assert run(table, "--num-examples", 100, "--divergence", "kl", "tv", "--out", out) == 0
+    assert main(["verify", str(out)]) == 0
+    document = json.loads(out.read_text())
+    document["certificates"]["mean"]["value"] -= 0.01
+    out.write_text(json.dumps(document))
+    capsys.readouterr()
+    assert main(["verify", str(out)]) == 1
+    printed = capsys.readouterr().out
+    assert "mean: DOES NOT FOLLOW" in printed
+    assert "value: stored" in printed
+
+
+@pytest.mark.parametrize("text", ["not json", "{}", "[1, 2]", '{"schema": "riskband.certificate/999"}'])
+def test_verify_refuses_other_files(tmp_path, capsys, text):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    assert main(["verify", str(path)]) == 2
+    assert capsys.readouterr().err.startswith("riskband: ")
+
+
+def test_single_certificate_files_are_verified_too(tmp_path, losses):
+    path = tmp_path / "single.json"
+    rb.mean_bound(rb.ClientRisks(losses, 100), delta=0.05).save(path)
+    assert main(["verify", str(path)]) == 0
+
+
+def test_command_is_installed(tmp_path):
+    from importlib.metadata import entry_points
+
+    (entry,) = entry_points(group="console_scripts", name="riskband")
+    assert entry.load() is main
+    assert Path(rb.__file__).name == "__init__.py"

@@ -1,0 +1,70 @@
+"""Figures: what is drawn is the certificate, and says what it is."""
+
+import numpy as np
+import pytest
+
+import riskband as rb
+from riskband.plots import band_figure, save_figure
+
+
+@pytest.fixture
+def band():
+    rng = np.random.default_rng(0)
+    return rb.band(rb.ClientRisks(rng.binomial(50, rng.beta(2, 8, 40)) / 50, 50), delta=0.1)
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_worst_case_curves_are_the_certificates(band):
+    worst = rb.worst_case_cdf(band, divergence="chi2", budget=[0.1, 0.3], thresholds=np.linspace(0, 1, 21))
+    axes = band_figure(band, worst_case=worst).axes[0]
+    dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
+    assert len(dashed) == 2
+    for line, curve in zip(dashed, worst.value, strict=True):
+        np.testing.assert_allclose(line.get_ydata(), 1.0 - curve)
+        assert line.get_drawstyle() == "steps-pre"  # S(t) <= s bounds F just below t
+
+
+def test_legend_carries_the_label_and_delta(band):
+    figure = band_figure(band, worst_case=rb.worst_case_cdf(band, divergence="kl", budget=0.1))
+    labels = texts(figure)
+    assert any(label.startswith("certificate: band") and "0.9" in label for label in labels)
+    assert any("0.1 in KL divergence" in label for label in labels)
+
+
+def test_published_curves_are_not_called_certificates(band):
+    worst = rb.worst_case_cdf(band, divergence="kl", budget=0.1, method="published")
+    labels = texts(band_figure(band, worst_case=worst))
+    assert any(label.startswith("as-published: any network") for label in labels)
+
+
+def test_unseen_risks_are_laid_over(band):
+    unseen = np.array([0.9, 0.2, 0.3])
+    axes = band_figure(band, unseen_risks=unseen).axes[0]
+    drawn = [line for line in axes.get_lines() if "unseen clients (simulated)" in line.get_label()]
+    assert len(drawn) == 1
+    np.testing.assert_array_equal(drawn[0].get_xdata()[1:-1], np.sort(unseen))
+    assert axes.get_xlim()[1] >= 0.9
+
+
+@pytest.mark.parametrize("sides", ["lower", "upper"])
+def test_one_sided_bands_are_drawn(band, sides):
+    one = rb.band(band.risks, delta=0.1, sides=sides)
+    assert any(f"certificate: {sides} bound" in label for label in texts(band_figure(one)))
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_same_figure_same_bytes(tmp_path, band, ending):
+    paths = [tmp_path / f"{name}.{ending}" for name in "ab"]
+    for path in paths:
+        save_figure(band_figure(band), path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_axes_are_labelled_with_their_units(band):
+    axes = band_figure(band, title="a title").axes[0]
+    assert "0 to 1" in axes.get_xlabel()
+    assert "share of clients" in axes.get_ylabel()
+    assert axes.get_title() == "a title"
