@@ -128,7 +128,7 @@ def _draw_worst_cases(axes: Axes, worst_case: Certificate) -> None:
     divergence = DIVERGENCES[name].title if name in DIVERGENCES else name
     kind = "certificate" if worst_case.validity == CERTIFICATE else worst_case.validity
     for index, (budget, curve) in enumerate(zip(budgets, curves, strict=True)):
-        # S(t) <= s says F(t -) >= 1 - s: the bound holds on the step that ends in t.
+        # S(t) <= s says F(x) >= 1 - s for every x >= t: the bound holds from t on.
         label = f"{kind}: any network within {budget:g} in {divergence}"
         color = _WORST[index % len(_WORST)]
-        axes.step(thresholds, 1.0 - curve, where="pre", color=color, lw=1.4, ls="--", label=label)
+        axes.step(thresholds, 1.0 - curve, where="post", color=color, lw=1.4, ls="--", label=label)

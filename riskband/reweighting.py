@@ -91,8 +91,8 @@ def worst_case_cdf(
     budget : float or array_like, shape (num_budgets,)
         Size of the ball: D_f(target || source) <= budget; >= 0.
     thresholds : float or array_like, shape (num_thresholds,), optional
-        Risks in [0, 1]. By default every point where the bound jumps, which gives the whole curve: between two
-        thresholds the bound at the larger one holds just above the smaller one.
+        Risks in [0, 1]. Between two of them the bound at the smaller one holds. By default the points just above
+        every jump of the band, which gives the whole curve.
     method : {"sharp", "published"}
         `sharp`: inv_f at the band's survival bound. `published`: [RE] Theorem 5.3, validity "as-published".
 
@@ -109,7 +109,7 @@ def worst_case_cdf(
     check_choice("method", method, ("sharp", "published"))
     f, budgets = resolve_divergence(divergence), check_budget(budget)
     if thresholds is None:
-        thresholds = np.unique(np.concatenate([[0.0], band.lower_points, [1.0]]))
+        thresholds = np.unique(np.concatenate([[0.0], np.nextafter(band.lower_points, 1.0), [1.0]]))
     points = check_fraction("thresholds", thresholds)
     grid = np.expand_dims(budgets, -1) if budgets.ndim and points.ndim else budgets
     if method == "published":

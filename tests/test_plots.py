@@ -24,7 +24,25 @@ def test_worst_case_curves_are_the_certificates(band):
     assert len(dashed) == 2
     for line, curve in zip(dashed, worst.value, strict=True):
         np.testing.assert_allclose(line.get_ydata(), 1.0 - curve)
-        assert line.get_drawstyle() == "steps-pre"  # S(t) <= s bounds F just below t
+        assert line.get_drawstyle() == "steps-post"  # S(t) <= s bounds F from t on
+
+
+def test_worst_case_curves_lie_below_the_band(band):
+    for thresholds in (None, np.linspace(0, 1, 7)):
+        worst = rb.worst_case_cdf(band, divergence="kl", budget=[0.0, 0.1], thresholds=thresholds)
+        axes = band_figure(band, worst_case=worst).axes[0]
+        for line in (line for line in axes.get_lines() if line.get_linestyle() == "--"):
+            x = np.linspace(0, 1, 997)
+            drawn = np.asarray(line.get_ydata())[np.searchsorted(line.get_xdata(), x, side="right") - 1]
+            assert np.all(drawn <= band.lower(x) + 1e-12)
+
+
+def test_default_thresholds_give_the_whole_curve(band):
+    worst = rb.worst_case_cdf(band, divergence="kl", budget=0.0)
+    x = np.linspace(0, 1, 997)
+    drawn = 1.0 - worst.value[np.searchsorted(worst.axes["threshold"], x, side="right") - 1]
+    away_from_jumps = ~np.isin(x, band.lower_points)
+    np.testing.assert_allclose(drawn[away_from_jumps][:-1], band.lower(x)[away_from_jumps][:-1], atol=1e-12)
 
 
 def test_legend_carries_the_label_and_delta(band):
