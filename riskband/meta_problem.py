@@ -1,0 +1,210 @@
+"""The adversary of a whole network: three routes to one number (math §5, [RE] eq. 15).
+
+max (1/K) sum Q_k(rho_k) subject to (1/K) sum rho_k <= budget, which equals min over multipliers of
+multiplier·budget + (1/K) sum phi_k(multiplier). The routes differ in what the clients are asked, and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize_scalar
+
+from riskband.checks import FloatArray, IntArray, check_budget
+from riskband.search import Bracket
+from riskband.transport import ConcaveCurve, inner_curve, network_curve, outer_curve
+
+Ask = Callable[[IntArray, FloatArray], npt.ArrayLike]
+"""(clients, radii), shape (num_asked,) each -> the clients' adversarial risks at these radii, same shape."""
+
+
+def one_round(radii: npt.ArrayLike, values: npt.ArrayLike) -> tuple[ConcaveCurve, ConcaveCurve]:
+    """Lower and upper curve of a network's worst mean over all cost budgets, from one grid of radii.
+
+    Parameters
+    ----------
+    radii : array_like, shape (num_radii,)
+        Cost budgets that every client was asked for, increasing strictly from 0.
+    values : array_like, shape (num_clients, num_radii)
+        Adversarial risks Q_k(radius), nondecreasing and concave in the radius.
+
+    Returns
+    -------
+    lower, upper : ConcaveCurve
+        The truth lies between them at every budget; their distance is what the grid leaves open.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit or a row is not nondecreasing and concave.
+    """
+    grid, rows = np.asarray(radii, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if rows.ndim != 2 or grid.shape != rows.shape[1:]:
+        raise ValueError(f"values must have shape (num_clients, {grid.size}), one column per radius, got {rows.shape}")
+    lower = network_curve([inner_curve(grid, row) for row in rows])
+    return lower, network_curve([outer_curve(grid, row) for row in rows])
+
+
+def dual(conjugates: Callable[[float], npt.ArrayLike], *, cost_budget: float, max_multiplier: float = 1e6) -> float:
+    """Worst mean of a network, from the clients' conjugates at multipliers that are asked one after the other.
+
+    Parameters
+    ----------
+    conjugates : callable
+        multiplier -> phi_k(multiplier) of every client, shape (num_clients,).
+    cost_budget : float
+        Mean budget of the network, in units of the transport cost; >= 0.
+    max_multiplier : float
+        Where the search ends; a larger one only matters for tiny budgets.
+
+    Returns
+    -------
+    float
+        min over multipliers of multiplier·budget + mean phi: an upper bound at whichever multiplier the search stops.
+    """
+    budget = float(check_budget(cost_budget))
+
+    def mean_conjugate(multiplier: float) -> float:
+        return float(np.mean(np.asarray(conjugates(multiplier), dtype=np.float64)))
+
+    def bound(log_multiplier: float) -> float:
+        multiplier = float(np.exp(log_multiplier))
+        return multiplier * budget + mean_conjugate(multiplier)
+
+    found = minimize_scalar(bound, bounds=(-20.0, np.log(max_multiplier)), method="bounded", options={"xatol": 1e-10})
+    return min(float(found.fun), mean_conjugate(0.0))
+
+
+class Bisection(NamedTuple):
+    """What the bisection found.
+
+    Attributes
+    ----------
+    bracket : Bracket
+        The worst mean lies inside; certify its upper end.
+    num_rounds : int
+        Rounds of questions.
+    num_answers : int
+        Answers over all clients and rounds.
+    """
+
+    bracket: Bracket
+    num_rounds: int
+    num_answers: int
+
+
+def bisection(
+    ask: Ask,
+    *,
+    num_clients: int,
+    cost_budget: float,
+    tolerance: float = 1e-3,
+    max_rounds: int = 200,
+    on_round: Callable[[Bracket], None] | None = None,
+) -> Bisection:
+    """Worst mean of a network by bisection on its value, asking other radii of every client in every round.
+
+    A value v is feasible if some radii with mean at most the budget give a mean risk of at least v. Known points of the
+    clients' curves decide that for every v outside a bracket (their chords say yes below it, the extended chords no
+    above it); while the bracket is wide, the clients whose curve is open where the adversary would spend are asked
+    there.
+
+    Parameters
+    ----------
+    ask : callable
+        (clients, radii) -> adversarial risks; both arrays of shape (num_asked,).
+    num_clients : int
+        Number of clients.
+    cost_budget : float
+        Mean budget of the network, in units of the transport cost; > 0.
+    tolerance : float
+        Width of the bracket at which to stop, > 0.
+    max_rounds : int
+        Rounds after which to stop with the bracket as it is.
+    on_round : callable, optional
+        Called with the bracket after every round.
+
+    Returns
+    -------
+    Bisection
+        Both ends, and what they cost. Source: [RE] Algorithm 1. The paper argues by quasi-concavity of a sum of
+        monotone functions, which is false; it is the concavity of each Q_k that makes the question convex.
+
+    Raises
+    ------
+    ValueError
+        If the budget or the tolerance is out of range, or an answer is not concave with the earlier ones.
+    """
+    budget = float(check_budget(cost_budget))
+    if budget == 0.0 or not tolerance > 0.0:
+        raise ValueError(f"cost_budget and tolerance must be > 0, got {cost_budget} and {tolerance}")
+    known = [_Points() for _ in range(num_clients)]
+    everyone = np.arange(num_clients)
+    num_rounds = num_answers = 0
+    low, high = 0.0, 1.0
+    questions = (everyone, np.zeros(num_clients))
+    while high - low > tolerance and num_rounds < max_rounds and questions[0].size:
+        for client, radius, value in zip(*questions, np.asarray(ask(*questions), dtype=np.float64), strict=True):
+            known[client].add(float(radius), float(value))
+        num_rounds, num_answers = num_rounds + 1, num_answers + questions[0].size
+        inner, outer = [points.inner() for points in known], [points.outer() for points in known]
+        lower, upper = network_curve(inner), network_curve(outer)
+        low, high = max(low, float(lower(budget))), min(high, float(upper(budget)))
+        if on_round is not None:
+            on_round(Bracket(low, high))
+        questions = _next_questions(inner, outer, price=_price(lower, budget), first_radius=budget, gap=tolerance)
+    return Bisection(Bracket(low, high), num_rounds, num_answers)
+
+
+class _Points:
+    """Known points of one client's curve, sorted by radius."""
+
+    def __init__(self) -> None:
+        self.radii: list[float] = []
+        self.values: list[float] = []
+
+    def add(self, radius: float, value: float) -> None:
+        place = int(np.searchsorted(self.radii, radius))
+        if place < len(self.radii) and self.radii[place] == radius:
+            return
+        self.radii.insert(place, radius)
+        self.values.insert(place, value)
+
+    def inner(self) -> ConcaveCurve:
+        return inner_curve(np.array(self.radii), np.array(self.values))
+
+    def outer(self) -> ConcaveCurve:
+        return outer_curve(np.array(self.radii), np.array(self.values))
+
+
+def _next_questions(
+    inner: list[ConcaveCurve], outer: list[ConcaveCurve], *, price: float, first_radius: float, gap: float
+) -> tuple[IntArray, FloatArray]:
+    """The clients whose gain at this price is open by over `gap`, and the radii where it might be largest.
+
+    The upper end of the bracket is at most price·budget + mean outer gain, the lower end is the same with inner gains
+    at the price of the inner network: without an open client the bracket is narrower than `gap`.
+    """
+    clients, radii = [], []
+    for client, (below, above) in enumerate(zip(inner, outer, strict=True)):
+        gains = above.values - price * above.budgets
+        best = int(np.argmax(gains))
+        if gains[best] - float(below.conjugate(price)) <= gap:
+            continue
+        radius = float(above.budgets[best])
+        if radius == 0.0:  # the curve near 0 is open: come closer to it
+            radius = 0.5 * float(below.budgets[1]) if below.budgets.size > 1 else first_radius
+        clients.append(client)
+        radii.append(radius)
+    return np.array(clients, dtype=np.int64), np.array(radii)
+
+
+def _price(curve: ConcaveCurve, budget: float) -> float:
+    """Slope of a network's curve at a budget: what the adversary gains per unit."""
+    place = int(np.searchsorted(curve.budgets, budget, side="right"))
+    if place >= curve.budgets.size:
+        return 0.0
+    return float((curve.values[place] - curve.values[place - 1]) / (curve.budgets[place] - curve.budgets[place - 1]))

@@ -1,0 +1,222 @@
+"""Concave curves of adversarial risk over the transport budget, and how a network shares a budget (math §5).
+
+Q_k(rho), the largest risk of client k's distribution within a Wasserstein ball of cost budget rho, is nondecreasing and
+concave in rho. The adversary of a network moves every client at once: it maximises the mean of Q_k(rho_k) while the
+mean of rho_k stays within the budget. Curves here are piecewise linear, so that problem is solved exactly by spending
+on the steepest slopes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.checks import FloatArray
+
+_TOLERANCE = 1e-9
+_ROUNDING = 1e-13
+
+
+@dataclass(frozen=True, eq=False)
+class ConcaveCurve:
+    """A nondecreasing concave piecewise-linear function on [0, inf), constant after its last knot.
+
+    Attributes
+    ----------
+    budgets : ndarray, shape (num_knots,)
+        Nondecreasing, from 0, in units of the transport cost.
+    values : ndarray, shape (num_knots,)
+        Nondecreasing values.
+    """
+
+    budgets: FloatArray
+    values: FloatArray
+
+    def __post_init__(self) -> None:
+        x, y = self.budgets, self.values
+        if x.size == 0 or x[0] != 0.0 or np.any(np.diff(x) <= 0.0):
+            raise ValueError("budgets of a curve must increase strictly from 0")
+        share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
+        chords = (1.0 - share) * y[:-2] + share * y[2:]
+        if np.any(np.diff(y) < -_TOLERANCE) or np.any(y[1:-1] < chords - _TOLERANCE):
+            raise ValueError("values of a curve must be nondecreasing and concave in the budget")
+
+    def __call__(self, budget: npt.ArrayLike) -> FloatArray:
+        """Values at the given budgets, any shape."""
+        return np.asarray(np.interp(np.asarray(budget, dtype=np.float64), self.budgets, self.values))
+
+    def conjugate(self, multiplier: npt.ArrayLike) -> FloatArray:
+        """Largest `value - multiplier * budget`, for multipliers >= 0 of any shape."""
+        price = np.asarray(multiplier, dtype=np.float64)[..., None]
+        return np.asarray(np.max(self.values - price * self.budgets, axis=-1))
+
+    def inverse(self, value: npt.ArrayLike) -> FloatArray:
+        """Smallest budget at which the curve reaches the value; `inf` where it never does."""
+        wanted = np.asarray(value, dtype=np.float64)
+        top = self.values[-1]
+        keep = np.concatenate([[True], np.diff(self.values) > 0.0])
+        found = np.interp(wanted, self.values[keep], self.budgets[keep])
+        return np.where(wanted > top, np.inf, np.where(wanted <= self.values[0], 0.0, found))
+
+
+def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> ConcaveCurve:
+    """Adversarial 0-1 risk over all budgets: flip the cheapest examples first, the last one in part.
+
+    Parameters
+    ----------
+    costs : array_like, shape (num_examples,)
+        Cost >= 0 of the cheapest misclassified point for each example: 0 if it is wrong already, `inf` if no change
+        makes it wrong.
+    weights : array_like, shape (num_examples,), optional
+        Probability of each example; 1/num_examples by default.
+
+    Returns
+    -------
+    ConcaveCurve
+        Q(rho) for every rho. Exact if the costs are. Source: math §5 (fractional knapsack).
+
+    Raises
+    ------
+    ValueError
+        If a cost is negative or NaN, the shapes differ, or there is no example.
+    """
+    distance = np.asarray(costs, dtype=np.float64)
+    if distance.ndim != 1 or distance.size == 0 or not np.all(distance >= 0.0):
+        raise ValueError("costs must be numbers >= 0 (inf where nothing flips the example), at least one, in one row")
+    mass = np.full(distance.size, 1.0 / distance.size) if weights is None else np.asarray(weights, dtype=np.float64)
+    if mass.shape != distance.shape:
+        raise ValueError(f"weights must have one entry per cost, got {mass.size} for {distance.size}")
+    prices, member = np.unique(distance, return_inverse=True)
+    masses = np.bincount(member, mass)
+    flips = np.isfinite(prices) & (prices > 0.0)
+    start = float(masses[prices == 0.0].sum())
+    spent = np.cumsum(prices[flips] * masses[flips])
+    risks = np.concatenate([[start], start + np.cumsum(masses[flips])])
+    return ConcaveCurve(np.concatenate([[0.0], spent]), np.minimum(risks, 1.0))  # a sum may exceed 1 by rounding
+
+
+def pooled_knapsack(costs: Sequence[npt.ArrayLike]) -> ConcaveCurve:
+    """Adversarial mean 0-1 risk of a network over all budgets, from the examples of all clients.
+
+    Parameters
+    ----------
+    costs : sequence of array_like, shapes (num_examples_k,)
+        As for `knapsack_curve`, one per client; each example weighs 1/(num_clients·num_examples_k).
+
+    Returns
+    -------
+    ConcaveCurve
+        The same curve as `network_curve` of the clients' knapsacks. Source: math §5.
+    """
+    parts = [np.asarray(part, dtype=np.float64) for part in costs]
+    weights = [np.full(part.size, 1.0 / (len(parts) * max(part.size, 1))) for part in parts]
+    return knapsack_curve(np.concatenate(parts), np.concatenate(weights))
+
+
+def inner_curve(radii: FloatArray, values: FloatArray) -> ConcaveCurve:
+    """Largest curve known to lie below a concave function: its chords, constant after the last point.
+
+    Parameters
+    ----------
+    radii, values : ndarray, shape (num_radii,)
+        Points of the function; radii increase strictly from 0.
+
+    Returns
+    -------
+    ConcaveCurve
+        A lower bound, equal to the function at the radii.
+
+    Raises
+    ------
+    ValueError
+        If the points are not those of a nondecreasing concave function.
+    """
+    return ConcaveCurve(np.asarray(radii, dtype=np.float64), np.asarray(values, dtype=np.float64))
+
+
+def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0) -> ConcaveCurve:
+    """Smallest concave curve above every concave function through the points: extended chords, and the largest value.
+
+    Between two points a concave function lies below the chord before them, extended, and the chord after them, extended
+    back. The curve is the concave hull of these bounds, since its conjugate is what a network's budget is spent by.
+
+    Parameters
+    ----------
+    radii, values : ndarray, shape (num_radii,)
+        Points of the function; radii increase strictly from 0, at least two.
+    largest : float
+        A value that the function never exceeds.
+
+    Returns
+    -------
+    ConcaveCurve
+        An upper bound. Source: math §5 (route 3).
+
+    Raises
+    ------
+    ValueError
+        If the points are not those of a nondecreasing concave function.
+    """
+    points = inner_curve(radii, np.minimum(values, largest))
+    x, y = points.budgets, points.values
+    if x.size < 2:
+        return ConcaveCurve(np.zeros(1), np.array([largest]))
+    width, rise = np.diff(x), np.diff(y)
+    # A slope over a short interval is mostly rounding, and extending it would magnify that: lean to the safe side.
+    steepest, flattest = (rise + _ROUNDING) / width, np.maximum(rise - _ROUNDING, 0.0) / width
+    before = np.concatenate([[np.inf], steepest[:-1]])
+    after = np.append(flattest[1:], 0.0)  # a nondecreasing function stays below its value at the end of the interval
+    bend = np.maximum(before - after, np.finfo(float).tiny)
+    shift = np.clip((rise - after * width) / bend, 0.0, width)
+    corners = x[:-1] + shift, y[1:] - after * (width - shift)
+    tail = ([x[-1] + (largest - y[-1]) / steepest[-1]], [largest]) if rise[-1] > _ROUNDING else ([], [])
+    return _concave_hull(*(np.concatenate(parts) for parts in zip((x, y), corners, tail, strict=True)))
+
+
+def network_curve(curves: Sequence[ConcaveCurve]) -> ConcaveCurve:
+    """Best mean value of a network over its mean budget: every client's curve, steepest slopes first.
+
+    Parameters
+    ----------
+    curves : sequence of ConcaveCurve
+        One per client.
+
+    Returns
+    -------
+    ConcaveCurve
+        max of mean Q_k(rho_k) over mean rho_k <= budget, exact, in O(KR log KR). Source: math §5, [RE] eq. 15.
+    """
+    if not curves:
+        raise ValueError("a network needs at least one curve")
+    steps = np.concatenate([np.diff(curve.budgets) for curve in curves])
+    rises = np.concatenate([np.diff(curve.values) for curve in curves])
+    start = float(np.mean([curve.values[0] for curve in curves]))
+    rising = rises > 0.0
+    steps, rises = steps[rising], rises[rising]
+    order = np.argsort(-rises / steps, kind="stable")
+    budgets = np.concatenate([[0.0], np.cumsum(steps[order]) / len(curves)])
+    values = np.concatenate([[0.0], np.cumsum(rises[order]) / len(curves)]) + start
+    distinct = np.concatenate([[True], np.diff(budgets) > 0.0])  # a step too small to be seen in the sum
+    return ConcaveCurve(budgets[distinct], np.maximum.accumulate(values)[distinct])
+
+
+def _concave_hull(x: FloatArray, y: FloatArray) -> ConcaveCurve:
+    """Upper hull of points, nondecreasing in x (Andrew's monotone chain)."""
+    order = np.lexsort((-y, x))
+    hull: list[tuple[float, float]] = []
+    for point in zip(x[order].tolist(), y[order].tolist(), strict=True):
+        if hull and point[0] <= hull[-1][0]:
+            continue
+        while len(hull) > 1 and _is_below(hull[-2], hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    budgets, values = np.array(hull).T
+    return ConcaveCurve(budgets, np.maximum.accumulate(values))
+
+
+def _is_below(first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]) -> bool:
+    rise = (middle[1] - first[1]) * (last[0] - first[0]) - (last[1] - first[1]) * (middle[0] - first[0])
+    return rise <= 0.0

@@ -1,0 +1,204 @@
+"""Knapsacks, envelopes and the meta-problem against linear programs, brute force and each other."""
+
+from itertools import pairwise
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from riskband.meta_problem import bisection, dual, one_round
+from riskband.transport import (
+    ConcaveCurve,
+    inner_curve,
+    knapsack_curve,
+    network_curve,
+    outer_curve,
+    pooled_knapsack,
+)
+
+costs_of_a_client = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.7, 1.0, 3.0, np.inf]), min_size=1, max_size=7)
+
+
+def random_network(seed, num_clients=12, num_examples=15):
+    rng = np.random.default_rng(seed)
+    is_wrong = rng.random((num_clients, num_examples)) < 0.1
+    return np.where(
+        is_wrong, 0.0, rng.gamma(2.0, 0.5, (num_clients, num_examples)) * rng.uniform(0.5, 2, (num_clients, 1))
+    )
+
+
+def transport_program(points, labels, support, predictions, budget):
+    """Largest error over all couplings of the examples with a finite support: the definition, as a linear program.
+
+    `points` (n,) on a line with `labels` (n,); mass may move to any `support` point, at cost |x - x'|.
+    """
+    n, m = len(points), len(support)
+    cost = np.abs(points[:, None] - support[None, :])
+    gain = (predictions[None, :] != labels[:, None]).astype(float)
+    rows = np.kron(np.eye(n), np.ones(m))
+    found = linprog(-gain.ravel(), A_ub=[cost.ravel()], b_ub=[budget], A_eq=rows, b_eq=np.full(n, 1.0 / n))
+    assert found.success
+    return -found.fun
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("budget", [0.0, 0.05, 0.2, 0.6])
+def test_knapsack_is_the_transport_program(seed, budget):
+    rng = np.random.default_rng(seed)
+    support = np.linspace(-2, 2, 41)
+    predictions = (support > 0.05).astype(int)
+    points = rng.choice(support, size=6)
+    labels = rng.integers(0, 2, size=6)
+    distances = np.abs(points[:, None] - support[None, :])
+    costs = [distances[i, predictions != labels[i]].min() for i in range(6)]
+    assert knapsack_curve(costs)(budget) == pytest.approx(
+        transport_program(points, labels, support, predictions, budget)
+    )
+
+
+def fractional_knapsack(costs, weights, budget):
+    """Greedy, one example after the other, as on paper."""
+    total = 0.0
+    for cost, weight in sorted(zip(costs, weights, strict=True)):
+        if not np.isfinite(cost):
+            break
+        share = 1.0 if cost == 0.0 else min(1.0, budget / (cost * weight))
+        total, budget = total + share * weight, budget - share * cost * weight
+        if share < 1.0:
+            break
+    return total
+
+
+@given(costs=costs_of_a_client, budget=st.floats(0, 4))
+def test_knapsack_is_greedy(costs, budget):
+    weights = np.full(len(costs), 1.0 / len(costs))
+    assert knapsack_curve(costs)(budget) == pytest.approx(fractional_knapsack(costs, weights, budget))
+
+
+@given(costs=costs_of_a_client, multiplier=st.floats(1e-3, 50))
+def test_conjugate_of_the_knapsack_is_the_mean_of_flips(costs, multiplier):
+    wanted = np.mean([max(1.0 - multiplier * cost, 0.0) if np.isfinite(cost) else 0.0 for cost in costs])
+    assert knapsack_curve(costs).conjugate(multiplier) == pytest.approx(wanted)
+
+
+@given(network=st.lists(costs_of_a_client, min_size=1, max_size=5), budget=st.floats(0, 4))
+def test_pooled_knapsack_is_the_merged_network(network, budget):
+    merged = network_curve([knapsack_curve(costs) for costs in network])
+    assert pooled_knapsack(network)(budget) == pytest.approx(float(merged(budget)))
+
+
+@given(costs=costs_of_a_client, value=st.floats(0, 1))
+def test_inverse_is_the_least_budget_that_reaches_a_value(costs, value):
+    curve = knapsack_curve(costs)
+    budget = float(curve.inverse(value))
+    if np.isinf(budget):
+        assert curve.values[-1] < value
+    else:
+        assert curve(budget) >= value - 1e-9
+        assert budget == 0.0 or curve(budget * (1 - 1e-6)) <= value
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10_000), num_radii=st.integers(2, 9))
+def test_envelopes_enclose_the_curve(seed, num_radii):
+    rng = np.random.default_rng(seed)
+    curve = knapsack_curve(random_network(seed, 1, 8)[0])
+    radii = np.concatenate([[0.0], np.sort(rng.uniform(0.01, 4.0, num_radii - 1))])
+    inner, outer = inner_curve(radii, curve(radii)), outer_curve(radii, curve(radii))
+    grid = np.linspace(0.0, 6.0, 400)
+    assert np.all(inner(grid) <= curve(grid) + 1e-9)
+    assert np.all(outer(grid) >= curve(grid) - 1e-9)
+    np.testing.assert_allclose(inner(radii), curve(radii), atol=1e-9)
+
+
+def test_outer_curve_by_hand():
+    # Through (0, .2), (1, .5), (2, .6): below .4 + .1 x on [0, 1] and from 2 on, below .2 + .3 x and .6 on [1, 2].
+    outer = outer_curve(np.array([0.0, 1.0, 2.0]), np.array([0.2, 0.5, 0.6]))
+    np.testing.assert_allclose(outer.budgets, [0.0, 4 / 3, 6.0])
+    np.testing.assert_allclose(outer.values, [0.4, 0.6, 1.0])
+
+
+def by_cvxpy(curves, budget):
+    """The meta-problem as a concave program: every curve is the minimum of its pieces, extended."""
+    radii = cp.Variable(len(curves), nonneg=True)
+    values = cp.Variable(len(curves))
+    constraints = [cp.sum(radii) / len(curves) <= budget]
+    for k, curve in enumerate(curves):
+        constraints.append(values[k] <= curve.values[-1])
+        slopes = np.diff(curve.values) / np.diff(curve.budgets)
+        constraints += [
+            values[k] <= y + slope * (radii[k] - x)
+            for x, y, slope in zip(curve.budgets, curve.values, slopes, strict=False)
+        ]
+    problem = cp.Problem(cp.Maximize(cp.sum(values) / len(curves)), constraints)
+    return problem.solve(solver=cp.CLARABEL)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("budget", [0.02, 0.2, 1.0])
+def test_all_routes_agree_with_cvxpy(seed, budget):
+    curves = [knapsack_curve(costs) for costs in random_network(seed)]
+    truth = by_cvxpy(curves, budget)
+    assert network_curve(curves)(budget) == pytest.approx(truth, abs=1e-6)
+    found = dual(lambda multiplier: [curve.conjugate(multiplier) for curve in curves], cost_budget=budget)
+    assert found == pytest.approx(truth, abs=1e-6)
+    halved = bisection(
+        lambda clients, radii: [curves[k](radius) for k, radius in zip(clients, radii, strict=True)],
+        num_clients=len(curves),
+        cost_budget=budget,
+        tolerance=1e-7,
+    )
+    assert halved.bracket.lower - 1e-7 <= truth <= halved.bracket.upper + 1e-7
+    assert halved.bracket.upper - halved.bracket.lower <= 1e-6
+
+
+@pytest.mark.parametrize("budget", [0.02, 0.2, 1.0])
+def test_one_round_encloses_and_converges(budget):
+    curves = [knapsack_curve(costs) for costs in random_network(0)]
+    truth = float(network_curve(curves)(budget))
+    gaps = []
+    for num_radii in (10, 50, 250):
+        radii = np.concatenate([[0.0], np.geomspace(0.001, 8.0, num_radii)])
+        lower, upper = one_round(radii, [curve(radii) for curve in curves])
+        assert lower(budget) - 1e-9 <= truth <= upper(budget) + 1e-9
+        gaps.append(float(upper(budget) - lower(budget)))
+    assert gaps[2] < gaps[1] < gaps[0]
+    assert gaps[2] < 1e-2
+
+
+def test_bisection_counts_what_it_asked():
+    curves = [knapsack_curve(costs) for costs in random_network(1)]
+    asked = []
+
+    def ask(clients, radii):
+        asked.append(len(clients))
+        return [curves[k](radius) for k, radius in zip(clients, radii, strict=True)]
+
+    brackets = []
+    found = bisection(ask, num_clients=len(curves), cost_budget=0.1, on_round=brackets.append)
+    assert (found.num_rounds, found.num_answers) == (len(asked), sum(asked))
+    assert brackets[-1] == found.bracket
+    assert all(b.lower >= a.lower and b.upper <= a.upper for a, b in pairwise(brackets))
+    assert found.bracket.upper - found.bracket.lower <= 1e-3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: knapsack_curve([-1.0]), ">= 0"),
+        (lambda: knapsack_curve([np.nan]), ">= 0"),
+        (lambda: knapsack_curve([]), "at least one"),
+        (lambda: ConcaveCurve(np.array([0.0, 1.0, 2.0]), np.array([0.0, 0.1, 0.5])), "concave"),
+        (lambda: ConcaveCurve(np.array([0.0, 1.0]), np.array([0.5, 0.1])), "nondecreasing"),
+        (lambda: ConcaveCurve(np.array([0.1, 1.0]), np.array([0.1, 0.5])), "strictly from 0"),
+        (lambda: one_round([0.0, 1.0], [[0.1, 0.2, 0.3]]), "one column per radius"),
+        (lambda: bisection(lambda c, r: r, num_clients=2, cost_budget=0.0), "> 0"),
+        (lambda: network_curve([]), "at least one curve"),
+    ],
+)
+def test_wrong_input_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
