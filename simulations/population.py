@@ -1,0 +1,194 @@
+"""Simulated networks: client k is a real pool of images under the shift drawn for client k.
+
+Given the pool, client distributions P_0, P_1, … are i.i.d. draws from one meta-distribution μ, and the
+examples of client k are i.i.d. draws from P_k: the two assumptions every certificate rests on hold
+exactly here. Nothing is partitioned, so clients do not compete for images and their number has no limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .checks import checked_count, checked_number, checked_seed
+from .datasets import load_dataset
+from .shifts import AffineShift, DirichletLabelShift, DrawnShift, Shift, combined
+
+NETWORKS = ("source", "unseen")
+"""Two networks drawn from the same μ: the one that answers, and one that nobody has measured."""
+
+
+@dataclass(frozen=True)
+class PopulationSpec:
+    """Everything that decides the data of every client; two equal specs give the same bytes.
+
+    Attributes
+    ----------
+    dataset
+        Name for `simulations.datasets.load_dataset`; its pool supplies the images.
+    seed
+        ≥ 0; also the seed of the dataset's split.
+    examples_per_client
+        ≥ 1, the number of examples each client holds.
+    shifts
+        What differs between clients, applied in this order; () makes all clients alike.
+    network
+        "source" or "unseen": disjoint random streams, the same meta-distribution.
+
+    Raises
+    ------
+    ValueError
+        If a field breaks its rule.
+    """
+
+    dataset: str = "digits"
+    seed: int = 0
+    examples_per_client: int = 100
+    shifts: tuple[Shift, ...] = (AffineShift(0.3), DirichletLabelShift(1.0))
+    network: str = "source"
+
+    def __post_init__(self) -> None:
+        checked_seed(self.seed)
+        remedy = "give the number of examples each client holds"
+        checked_count("examples_per_client", self.examples_per_client, minimum=1, remedy=remedy)
+        if not isinstance(self.shifts, tuple) or not all(isinstance(shift, Shift) for shift in self.shifts):
+            raise ValueError(
+                f"shifts must be a tuple of Shift objects, got {self.shifts!r}; "
+                "give for example (AffineShift(0.3),), or () for none"
+            )
+        if self.network not in NETWORKS:
+            raise ValueError(
+                f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}; "
+                "the unseen network serves to check a certificate"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """The examples one client holds: images `x` (num_examples, *x_shape), labels `y` (num_examples,)."""
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientDistribution:
+    """A client distribution P_k itself, as finitely many weighted examples.
+
+    The exact risk is R(P_k) = (weights * losses).sum().
+
+    Attributes
+    ----------
+    x, y
+        Every image of the pool under the client's transform, (num_pool, *x_shape), and its label,
+        (num_pool,).
+    weights
+        Probability of each, (num_pool,), summing to 1.
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+
+class Population:
+    """The clients of a network, built one at a time, on demand.
+
+    Client k depends on the spec and on k alone: not on the number of clients, nor on which were built
+    before, nor in which process.
+
+    Parameters
+    ----------
+    spec
+        Which network.
+
+    Raises
+    ------
+    ValueError
+        If the dataset cannot be loaded.
+    """
+
+    def __init__(self, spec: PopulationSpec) -> None:
+        self.spec = spec
+        self.data = load_dataset(spec.dataset, seed=spec.seed)
+
+    def client(self, k: int) -> Examples:
+        """Draw the examples of client k: i.i.d. from P_k, that is with replacement.
+
+        Raises
+        ------
+        ValueError
+            If `k` is not a whole number ≥ 0.
+        """
+        shift, rng = self._drawn_shift(k)
+        weights = shift.example_weights(self.data.y_pool)
+        index = rng.choice(len(weights), size=self.spec.examples_per_client, p=weights)
+        return Examples(x=shift.moved(self.data.x_pool[index]), y=self.data.y_pool[index])
+
+    def distribution(self, k: int) -> ClientDistribution:
+        """Return P_k, the distribution that the examples of client k are drawn from.
+
+        Raises
+        ------
+        ValueError
+            If `k` is not a whole number ≥ 0.
+        """
+        shift, _ = self._drawn_shift(k)
+        y = self.data.y_pool
+        return ClientDistribution(x=shift.moved(self.data.x_pool), y=y.copy(), weights=shift.example_weights(y))
+
+    def _drawn_shift(self, k: int) -> tuple[DrawnShift, np.random.Generator]:
+        """Return client k's shift and the generator its examples are to be drawn with."""
+        k = checked_count("k", k, minimum=0, remedy="clients are numbered from 0")
+        root = np.random.SeedSequence(self.spec.seed, spawn_key=(NETWORKS.index(self.spec.network), k))
+        # One stream each, so that a shift added at the end of the tuple leaves all other draws alone.
+        example_rng, *shift_rngs = map(np.random.default_rng, root.spawn(1 + len(self.spec.shifts)))
+        data = self.data
+        parts = [
+            shift.draw(rng, x_shape=data.x_pool.shape[1:], num_classes=data.num_classes)
+            for shift, rng in zip(self.spec.shifts, shift_rngs, strict=True)
+        ]
+        return combined(parts), example_rng
+
+
+def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> PopulationSpec:
+    """Read a population from a run config.
+
+    Parameters
+    ----------
+    config
+        Needs the keys "dataset", "seed", "examples-per-client", "affine-sigma" and
+        "dirichlet-concentration"; 0 for one of the last two means: no such shift. Others are ignored.
+    network
+        "source" or "unseen".
+
+    Raises
+    ------
+    ValueError
+        If a key is missing or its value breaks its rule.
+    """
+    sigma = _shift_strength(config, "affine-sigma")
+    concentration = _shift_strength(config, "dirichlet-concentration")
+    affine: tuple[Shift, ...] = (AffineShift(sigma),) if sigma else ()
+    label: tuple[Shift, ...] = (DirichletLabelShift(concentration),) if concentration else ()
+    return PopulationSpec(
+        dataset=_required(config, "dataset"),
+        seed=_required(config, "seed"),
+        examples_per_client=_required(config, "examples-per-client"),
+        shifts=affine + label,
+        network=network,
+    )
+
+
+def _shift_strength(config: Mapping[str, Any], key: str) -> float:
+    return checked_number(key, _required(config, key), minimum=0, remedy="give 0 for no such shift")
+
+
+def _required(config: Mapping[str, Any], key: str) -> Any:
+    if key not in config:
+        raise ValueError(f"the run config must have the key {key!r}, got none; add it, as in pyproject.toml")
+    return config[key]
