@@ -32,6 +32,13 @@ from riskband.reweighting import breakdown, worst_case_cdf, worst_case_mean
 from riskband.risks import ClientRisks
 from riskband.search import Bracket
 from riskband.verification import Verification, verify
+from riskband.wasserstein import (
+    AdversarialAnswers,
+    wasserstein_breakdown,
+    wasserstein_cdf,
+    wasserstein_mean,
+    wasserstein_published,
+)
 
 __all__ = [
     "CHI2",
@@ -39,6 +46,7 @@ __all__ = [
     "HELLINGER2",
     "KL",
     "TV",
+    "AdversarialAnswers",
     "Band",
     "Bracket",
     "Certificate",
@@ -59,6 +67,10 @@ __all__ = [
     "survival",
     "tail_weight",
     "verify",
+    "wasserstein_breakdown",
+    "wasserstein_cdf",
+    "wasserstein_mean",
+    "wasserstein_published",
     "weighted_quantile",
     "worst_case_cdf",
     "worst_case_mean",

@@ -78,7 +78,8 @@ class Certificate:
     def statement(self) -> str:
         """The certificate as one English sentence, without its assumptions."""
         if self.axes:
-            bound = f"is at most the given curve, for every {' and '.join(self.axes)} at once"
+            names = " and ".join(name.replace("_", " ") for name in self.axes)
+            bound = f"is at most the given curve, for every {names} at once"
         else:
             bound = f"is at most {self.value:.4f}"
         return (

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from riskband import functionals, means, reweighting
+from riskband import functionals, means, reweighting, wasserstein
 from riskband.bands import band
 from riskband.certificate import Certificate
 from riskband.divergences import FDivergence
 from riskband.functionals import QuantileWeight
 from riskband.risks import ClientRisks
+from riskband.wasserstein import AdversarialAnswers
 
 FROM_BAND: Mapping[str, Callable[..., Certificate]] = {
     "mean": functionals.mean,
@@ -24,6 +25,11 @@ FROM_BAND: Mapping[str, Callable[..., Certificate]] = {
     "worst_case_cdf": reweighting.worst_case_cdf,
 }
 FROM_RISKS: Mapping[str, Callable[..., Certificate]] = {"mean_bound": means.mean_bound}
+FROM_ADVERSARIAL_ANSWERS: Mapping[str, Callable[..., Certificate]] = {
+    "wasserstein_mean": wasserstein.wasserstein_mean,
+    "wasserstein_cdf": wasserstein.wasserstein_cdf,
+    "wasserstein_published": wasserstein.wasserstein_published,
+}
 
 
 class Verification(NamedTuple):
@@ -81,14 +87,16 @@ def _follow(
     recipe: Mapping[str, Any], divergences: Mapping[str, FDivergence], weights: Mapping[str, QuantileWeight]
 ) -> Certificate:
     try:
-        function, answers = recipe["function"], ClientRisks(**recipe["answers"])
-        arguments = dict(recipe["arguments"])
+        function, arguments = recipe["function"], dict(recipe["arguments"])
+        if function in FROM_ADVERSARIAL_ANSWERS:
+            return FROM_ADVERSARIAL_ANSWERS[function](AdversarialAnswers(**recipe["answers"]), **arguments)
+        answers = ClientRisks(**recipe["answers"])
         if arguments.get("divergence") in divergences:
             arguments["divergence"] = divergences[arguments["divergence"]]
         if function in FROM_RISKS:
             return FROM_RISKS[function](answers, **arguments)
         if function not in FROM_BAND:
-            known = ", ".join(sorted((*FROM_BAND, *FROM_RISKS)))
+            known = ", ".join(sorted((*FROM_BAND, *FROM_RISKS, *FROM_ADVERSARIAL_ANSWERS)))
             raise ValueError(f"function of a recipe must be one of {known}, got {function!r}")
         if function == "weighted_quantile":
             arguments["weight"] = weights[arguments["weight"]]

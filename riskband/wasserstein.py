@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.bands import METHODS, shared_assumptions
-from riskband.certificate import CERTIFICATE, ESTIMATE, Certificate
+from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, Certificate
 from riskband.checks import FloatArray, IntArray, check_budget, check_choice, check_delta, check_fraction
 from riskband.means import ORDER_IS_UNINFORMATIVE, betting_upper_mean
 from riskband.risks import ClientRisks, default_eta
 from riskband.search import Bracket, bisect
-from riskband.transport import ConcaveCurve, knapsack_curve, outer_curve
+from riskband.transport import ConcaveCurve, knapsack_curve, network_curve, outer_curve
 
 GUARANTEES = ("exact", "upper", "lower")
 DEFAULT_NUM_MULTIPLIERS = 24
@@ -211,6 +211,57 @@ def wasserstein_mean(
         validity=_validity(answers),
         axes={"cost_budget": budgets} if budgets.ndim else {},
         recipe=_recipe("wasserstein_mean", arguments, answers),
+    )
+
+
+def wasserstein_published(
+    answers: AdversarialAnswers, *, delta: float, cost_budget: npt.ArrayLike, cost_bound: float
+) -> Certificate:
+    """Upper bound on the mean risk as published in [RE] Theorem 6.3, to compare with.
+
+    Parameters
+    ----------
+    answers : AdversarialAnswers
+        The clients' answers.
+    delta : float
+        In (0, 1).
+    cost_budget : float or array_like, shape (num_budgets,)
+        Mean transport cost between the networks' clients; >= 0.
+    cost_bound : float
+        The theorem's constant: a bound on the transport cost between any two clients, > 0.
+
+    Returns
+    -------
+    Certificate
+        A number, or a curve over `cost_budget`, with validity "as-published": the constant is the user's word, and the
+        paper's floor on the radii, which could only lower the number, is left out. The meta-problem is solved for the
+        budget plus cost_bound·sqrt(log(K/delta)/(2K)), from the upper curve of `one_round`; then the slacks of [RE]
+        Theorem 4.1 are added. Source: [RE] Theorem 6.3; math §5.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+    """
+    check_delta(delta)
+    budgets = check_budget(cost_budget)
+    if not (np.isfinite(cost_bound) and cost_bound > 0.0):
+        raise ValueError(f"cost_bound must be > 0, got {cost_bound}; it bounds the cost of moving any example")
+    num_clients = answers.num_clients
+    widened = budgets + cost_bound * np.sqrt(np.log(num_clients / delta) / (2.0 * num_clients))
+    log_term = np.log((num_clients + 1) / delta)
+    slack = np.sqrt(log_term / (2.0 * num_clients)) + np.sqrt(log_term / (2.0 * answers.num_examples)).mean()
+    values = np.minimum(network_curve(answers.curves)(widened) + slack, 1.0)
+    arguments = {"delta": float(delta), "cost_budget": budgets.tolist(), "cost_bound": float(cost_bound)}
+    return Certificate(
+        quantity=f"the mean risk over the clients of {_ball(answers, budgets)}",
+        value=values if budgets.ndim else float(values),
+        delta=float(delta),
+        method="[RE] Theorem 6.3",
+        assumptions=(*_assumptions(answers), f"no two clients are further apart than cost {cost_bound:g}"),
+        validity=ESTIMATE if answers.guarantee == "lower" else AS_PUBLISHED,
+        axes={"cost_budget": budgets} if budgets.ndim else {},
+        recipe=_recipe("wasserstein_published", arguments, answers),
     )
 
 
