@@ -1,0 +1,1 @@
+"""The entry point: the ServerApp, its configuration, the ledger of answers, and the report."""

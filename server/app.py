@@ -1,0 +1,116 @@
+"""The ServerApp: configuration -> model -> one question to every client -> certificates -> report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from client.wire import code_hash, model_hash, to_array_record
+from server.config import RunConfig, load_config
+from server.folder import LEDGER_FILE, ResultFolder
+from server.ledger import Ledger
+from server.report import write_report
+from server.table import print_report
+from server.training import prepare_model
+from server.truth import check_certificates, unseen_risks
+from simulations.datasets import load_dataset
+from simulations.models import model_arrays
+from strategies.f_divergence import FDivergence, FDivergenceResult
+from strategies.query import Progress
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one evaluation and write its report; a failure is written down, then raised again."""
+    config = load_config(context.run_config)
+    folder = ResultFolder(config.output_folder)
+    folder.clear()
+    torch.set_num_threads(1)  # the sums of more threads would differ between machines
+    try:
+        evaluate(grid, config, folder)
+    except Exception as error:
+        folder.show_failure(error)
+        raise
+
+
+def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
+    """Prepare the model, ask the clients, check the certificates on unseen ones, write and print the report.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's connection to the clients.
+    config : RunConfig
+        What to evaluate.
+    folder : ResultFolder
+        An empty place for the results.
+    """
+    clock = _Clock()
+    folder.show_stage("preparing the model")
+    with clock.part("model"):
+        model = prepare_model(config, grid)
+    arrays = model_arrays(model)
+    hashes = {"model": model_hash(arrays), "code": code_hash()}
+    folder.show_stage("asking the clients")
+    header = {"hashes": hashes, "config": config.to_run_config()}
+    with clock.part("answers"), Ledger(folder.path / LEDGER_FILE, header=header) as ledger:
+        result = _ask(grid, config, folder, ledger, to_array_record(arrays))
+    folder.show_stage("computing the exact risks of the unseen clients")
+    with clock.part("unseen"):
+        unseen = unseen_risks(config, model) if config.num_unseen else None
+        checks = check_certificates(result.certificates, unseen) if unseen is not None else {}
+    report = write_report(
+        folder, config=config, result=result, hashes=hashes, unseen=unseen, checks=checks, seconds=clock.seconds
+    )
+    print_report(report)
+
+
+def _ask(grid: Grid, config: RunConfig, folder: ResultFolder, ledger: Ledger, arrays: ArrayRecord) -> FDivergenceResult:
+    data = load_dataset(config.dataset, seed=config.seed)
+
+    def show(progress: Progress) -> None:
+        counts = {"asked": progress.asked, "answered": progress.answered, "failed": progress.failed}
+        folder.show_stage("asking the clients", **counts)
+
+    strategy = FDivergence(
+        num_clients=config.num_clients,
+        quorum=config.quorum,
+        node_timeout=config.node_timeout,
+        reply_timeout=config.reply_timeout,
+        on_answer=ledger.append,
+        on_progress=show,
+        model=config.model,
+        x_shape=data.x_train.shape[1:],
+        num_classes=data.num_classes,
+        loss=config.loss,
+        delta=config.delta,
+        band=config.band,
+        local=config.local,
+        divergences=config.divergences,
+        budgets=config.budgets,
+        thresholds=config.threshold_grid,
+        breakdown_threshold=config.breakdown_threshold,
+        breakdown_target=config.breakdown_target,
+    )
+    conclusion: FDivergenceResult = strategy.start(grid, arrays).conclusion
+    return conclusion
+
+
+class _Clock:
+    """Wall-clock seconds of the parts of a run."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - started, 3)

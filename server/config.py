@@ -1,0 +1,210 @@
+"""The run configuration: one typed object, or every mistake at once.
+
+Flower hands an app a flat mapping with hyphenated keys. The defaults live in one place, the table
+``[tool.flwr.app.config]`` of pyproject.toml; a scenario file or ``-c`` replaces some of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails
+
+from client.losses import LOSSES
+
+DIVERGENCES = ("kl", "chi2", "tv", "hellinger2")
+FIGURE_FORMATS = ("png", "svg", "pdf")
+
+
+Value = TypeVar("Value")
+
+
+class ConfigError(ValueError):
+    """The run configuration is wrong; `problems` has one line per mistake.
+
+    Attributes
+    ----------
+    problems : tuple of str
+        One sentence per mistake: the key, the rule, the value, the remedy.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def _split(value: object) -> object:
+    """Flower's run configuration has no lists: ``"kl,chi2"`` and ``0.1`` both mean a list."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return (value,) if isinstance(value, int | float) else value
+
+
+# The description of a field is the remedy that its error messages end with.
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split), Field(min_length=1)]
+Numbers = Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_split), Field(min_length=1)]
+
+
+class RunConfig(BaseModel):
+    """Everything that decides a run. Build it with `load_config`.
+
+    The attributes are the keys of ``[tool.flwr.app.config]`` with underscores for hyphens; what each
+    means stands beside it there. Comma-separated keys are tuples here.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=lambda name: name.replace("_", "-"),
+        allow_inf_nan=False,
+        coerce_numbers_to_str=True,
+        extra="forbid",
+        frozen=True,
+    )
+
+    scenario: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="it names the result folder: letters, digits, '.', '_' and '-' only",
+    )
+    seed: int = Field(ge=0, lt=2**63, description="the same seed gives the same report")
+
+    dataset: str = Field(description='use "digits", "npz:/absolute/path.npz" or "hf:OWNER/NAME"')
+    num_clients: int = Field(ge=2, description="the spread between clients cannot be seen in one client")
+    num_unseen: int = Field(ge=0, description="0 means: do not check the certificates on unseen clients")
+    examples_per_client: Count = Field(description="every client answers from this many examples")
+    affine_sigma: float = Field(ge=0, description="0 means: no affine shift")
+    dirichlet_concentration: float = Field(ge=0, description="0 means: no label shift; small means strong")
+
+    model: str = Field(min_length=1, description='use "cnn", "mlp" or "module:factory"')
+    training: Literal["central", "fedavg", "checkpoint"]
+    checkpoint: str = Field(description="give the absolute path of a file that simulations.training saved")
+    training_rounds: Count = Field(description='rounds of FedAvg; only used when training is "fedavg"')
+    training_epochs: Count = Field(description="passes over the training examples (per round in FedAvg)")
+    learning_rate: Positive = Field(description="0.001 to 0.1 is usual")
+
+    loss: str = Field(description=f"use one of {', '.join(sorted(LOSSES))}")
+    delta: float = Field(gt=0, lt=1, description="delta is the probability of failure, not the confidence")
+    band: Literal["berk_jones", "dkw"]
+    local: Literal["marginal", "counted", "union", "observed"]
+    divergences: Names = Field(description=f"give a comma-separated list of {', '.join(DIVERGENCES)}")
+    budgets: Numbers = Field(description='give a comma-separated list such as "0.05,0.1"; 0 means no shift')
+    thresholds: int = Field(ge=1, le=10_000, description="the number of risks at which curves are read")
+    breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
+    breakdown_target: float = Field(gt=0, lt=1, description="the share of failing clients you can accept")
+
+    quorum: float = Field(gt=0, le=1, description="the fraction of num-clients that must answer")
+    node_timeout: Positive = Field(description="seconds to wait for the clients to connect")
+    reply_timeout: Positive = Field(description="seconds to wait for the answers of one round")
+    output_dir: str = Field(description='give an absolute path, or "" for ~/riskband-results/<scenario>')
+    figure_format: Names = Field(description=f"give a comma-separated list of {', '.join(FIGURE_FORMATS)}")
+
+    @field_validator("dataset")
+    @classmethod
+    def _is_dataset(cls, value: str) -> str:
+        kind, _, rest = value.partition(":")
+        is_file = kind == "npz" and Path(rest).expanduser().is_absolute()
+        return _require(value == "digits" or is_file or (kind == "hf" and rest), value)
+
+    @field_validator("checkpoint")
+    @classmethod
+    def _is_checkpoint(cls, value: str, info: ValidationInfo) -> str:
+        return _require(info.data.get("training") != "checkpoint" or Path(value).is_absolute(), value)
+
+    @field_validator("loss")
+    @classmethod
+    def _is_loss(cls, value: str) -> str:
+        return _require(value in LOSSES, value)
+
+    @field_validator("divergences")
+    @classmethod
+    def _are_divergences(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _require(_are_distinct(value, DIVERGENCES), value)
+
+    @field_validator("figure_format")
+    @classmethod
+    def _are_figure_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _require(_are_distinct(value, FIGURE_FORMATS), value)
+
+    @field_validator("budgets")
+    @classmethod
+    def _are_budgets(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        return _require(len(set(value)) == len(value), value)
+
+    @field_validator("output_dir")
+    @classmethod
+    def _is_output_dir(cls, value: str) -> str:
+        return _require(value == "" or Path(value).expanduser().is_absolute(), value)
+
+    @property
+    def output_folder(self) -> Path:
+        """The absolute folder that receives every result."""
+        if self.output_dir:
+            return Path(self.output_dir).expanduser()
+        return Path.home() / "riskband-results" / self.scenario
+
+    @property
+    def threshold_grid(self) -> np.ndarray:
+        """Risks at which curves are read, shape (thresholds,), evenly spaced in (0, 1]."""
+        return np.arange(1, self.thresholds + 1) / self.thresholds
+
+    @property
+    def num_needed(self) -> int:
+        """How many valid answers the quorum asks for."""
+        return math.ceil(self.quorum * self.num_clients - 1e-9)  # 0.9 * 10 must not become 10
+
+    def to_run_config(self) -> dict[str, str | int | float]:
+        """Return the flat mapping that Flower carries; `load_config` of it gives this object back."""
+        values = self.model_dump(by_alias=True)
+        return {key: ",".join(map(str, v)) if isinstance(v, tuple) else v for key, v in values.items()}
+
+
+def load_config(run_config: Mapping[str, Any]) -> RunConfig:
+    """Return the checked configuration.
+
+    Parameters
+    ----------
+    run_config : mapping of str to scalar
+        Flower's run configuration (``context.run_config``). Numbers may come as text, as on a
+        command line.
+
+    Raises
+    ------
+    ConfigError
+        If anything is wrong; it lists every mistake, not only the first.
+    """
+    try:
+        return RunConfig.model_validate(dict(run_config))
+    except ValidationError as error:
+        raise ConfigError([_problem(details) for details in error.errors(include_url=False)]) from None
+
+
+def _require(condition: object, value: Value) -> Value:
+    if not condition:
+        raise ValueError  # the field's description says the rule
+    return value
+
+
+def _are_distinct(names: tuple[str, ...], known: tuple[str, ...]) -> bool:
+    return len(set(names)) == len(names) and set(names) <= set(known)
+
+
+def _problem(details: ErrorDetails) -> str:
+    """One mistake as "key must …, got …; remedy"."""
+    key = str(details["loc"][0])
+    known = {name.replace("_", "-"): field for name, field in RunConfig.model_fields.items()}
+    if details["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(sorted(known))}"
+        return f"{key} is not a key of the run configuration; {hint}"
+    remedy = known[key].description
+    if details["type"] == "missing":
+        return f"{key} is missing; " + (remedy or "see [tool.flwr.app.config] in pyproject.toml")
+    rule = "is not valid" if details["type"] == "value_error" else details["msg"].replace("Input should", "must", 1)
+    return f"{key} {rule}, got {details['input']!r}" + (f"; {remedy}" if remedy else "")

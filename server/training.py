@@ -1,0 +1,125 @@
+"""The model that is evaluated: trained here, trained by the clients, or read from a file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+
+from client.wire import model_hash, to_array_record, to_arrays
+from server.config import RunConfig
+from simulations.datasets import load_dataset
+from simulations.models import build_model, load_arrays, model_arrays
+from simulations.training import load_checkpoint, train_centrally
+
+_POLL_INTERVAL = 0.2
+
+
+class TrainingError(RuntimeError):
+    """Too few clients took part in the federated training."""
+
+
+class RepeatableFedAvg(FedAvg):
+    """Flower's FedAvg with two promises more: the same replies give the same model, and none is made of too few.
+
+    A sum of floats depends on its order, and replies come in any order from nodes with random ids; so
+    they are sorted by what they hold.
+
+    Parameters
+    ----------
+    num_clients : int
+        Number of nodes to train on, all of them in every round.
+    num_needed : int
+        How many of them must return a model.
+    """
+
+    def __init__(self, *, num_clients: int, num_needed: int) -> None:
+        super().__init__(fraction_evaluate=0.0, min_train_nodes=num_clients, min_available_nodes=num_clients)
+        self.num_needed = num_needed
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average the models in an order that does not depend on the network.
+
+        Raises
+        ------
+        TrainingError
+            If fewer than `num_needed` clients returned a model.
+        """
+        replies = list(replies)
+        trained = [reply for reply in replies if not reply.has_error()]
+        if len(trained) < self.num_needed:
+            reasons = [str(reply.error.reason) for reply in replies if reply.has_error()]
+            raise TrainingError(
+                f"{self.num_needed} clients must return a model, got {len(trained)} in round {server_round}; "
+                f"the first failure: {reasons[0] if reasons else 'no reply in time'}; "
+                "lower quorum, or raise reply-timeout"
+            )
+        return super().aggregate_train(server_round, sorted(trained, key=_content_key))
+
+
+def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
+    """Return the model that the run evaluates, as ``training`` says.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Which model, data and training.
+    grid : Grid
+        The clients; they are only asked when ``training = "fedavg"``.
+
+    Raises
+    ------
+    ValueError
+        If the dataset, model or checkpoint cannot be had, or do not fit each other.
+    TrainingError
+        If too few clients take part in the federated training.
+    """
+    data = load_dataset(config.dataset, seed=config.seed)
+    if config.training == "central":
+        return train_centrally(
+            data,
+            model=config.model,
+            seed=config.seed,
+            num_epochs=config.training_epochs,
+            learning_rate=config.learning_rate,
+        )
+    x_shape = data.x_train.shape[1:]
+    model = build_model(config.model, x_shape=x_shape, num_classes=data.num_classes, seed=config.seed)
+    if config.training == "checkpoint":
+        load_arrays(model, load_checkpoint(config.checkpoint))
+    else:
+        load_arrays(model, to_arrays(_train_federated(config, grid, to_array_record(model_arrays(model)))))
+    return model
+
+
+def _train_federated(config: RunConfig, grid: Grid, initial: ArrayRecord) -> ArrayRecord:
+    num_nodes = _wait_for_nodes(config, grid)
+    strategy = RepeatableFedAvg(num_clients=num_nodes, num_needed=config.num_needed)
+    result = strategy.start(grid, initial, num_rounds=config.training_rounds, timeout=config.reply_timeout)
+    return result.arrays
+
+
+def _wait_for_nodes(config: RunConfig, grid: Grid) -> int:
+    """Wait for all clients, but not for ever, as Flower's own sampling would."""
+    deadline = time.monotonic() + config.node_timeout
+    while (num_nodes := len(list(grid.get_node_ids()))) < config.num_clients and time.monotonic() < deadline:
+        time.sleep(_POLL_INTERVAL)
+    if num_nodes < config.num_needed:
+        raise TrainingError(
+            f"{config.num_needed} clients must connect for the training, got {num_nodes} within "
+            f"{config.node_timeout:g} s; start as many nodes as num-clients says, or lower num-clients"
+        )
+    return num_nodes
+
+
+def _content_key(reply: Message) -> tuple[str, list[str]]:
+    content = reply.content
+    arrays = next(iter(content.array_records.values()))
+    metrics = [repr(sorted(record.items())) for record in content.metric_records.values()]
+    return model_hash(to_arrays(arrays)), metrics

@@ -1,0 +1,193 @@
+"""``python -m simulations [scenario]``: run a scenario with Flower from start to finish.
+
+It checks the configuration, starts a private SuperLink (`simulations.launcher`), runs the Flower
+App on as many simulated clients as the scenario has, shows the progress, finds out how the run
+really ended, prints the report and leaves nothing behind but the results.
+
+Exit status: 0 the report is there; 1 the run failed; 2 the command line or the configuration is
+wrong; 130, 143 ended by Ctrl-C, SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from server.config import ConfigError, RunConfig, load_config
+from server.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder
+from server.table import report_table
+from simulations.launcher import (
+    COMPLETED,
+    Interrupted,
+    LaunchError,
+    PrivateSuperLink,
+    RunStatus,
+    private_superlink,
+    signals_as_exceptions,
+)
+
+APP_FOLDER = Path(__file__).resolve().parents[1]
+SCENARIO_FOLDER = APP_FOLDER / "simulations" / "scenarios"
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+_POLL_INTERVAL = 0.2
+
+_ERR = Console(stderr=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The command line without the program's name; default: `sys.argv`.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        config = load_config(_run_config(options))
+        folder = ResultFolder(config.output_folder)
+        folder.clear()
+    except ConfigError as error:
+        for problem in error.problems:
+            _say(f"error: {problem}")
+        return EXIT_USAGE
+    except OSError as error:
+        _say(f"error: output-dir must be a folder that can be written, got {error}; choose another with --out")
+        return EXIT_USAGE
+    try:
+        with signals_as_exceptions():
+            return run_scenario(config, folder)
+    except Interrupted as interruption:
+        _say(f"{interruption}; everything that was started has ended")
+        return 128 + interruption.signum
+    except LaunchError as error:
+        _say(str(error))
+        return EXIT_FAILED
+
+
+def run_scenario(config: RunConfig, folder: ResultFolder) -> int:
+    """Run the Flower App on a private SuperLink, wait, print its report, and return the exit status.
+
+    Parameters
+    ----------
+    config : RunConfig
+        What to run.
+    folder : ResultFolder
+        A cleared folder for the results.
+
+    Raises
+    ------
+    LaunchError
+        If Flower does not start.
+    """
+    started = time.monotonic()
+    try:
+        with private_superlink() as superlink:
+            run_config = config.to_run_config() | {"output-dir": str(folder.path)}
+            run = superlink.start_run(APP_FOLDER, num_supernodes=config.num_clients, run_config=run_config)
+            _show_progress(run, folder, num_clients=config.num_clients)
+            status = superlink.run_status()
+            report = folder.read_json(REPORT_FILE)
+            if status.status != COMPLETED or not report:
+                _explain_failure(superlink, status, folder)
+                return EXIT_FAILED
+    finally:
+        folder.end_progress()  # a run that was killed had no chance to
+    console = Console()
+    console.print(report_table(report))
+    console.print(f"{time.monotonic() - started:.0f} s; results: {folder.path}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations",
+        description="Simulate a federated network with Flower and certify a model on clients nobody has asked.",
+        epilog=f"Scenarios: {', '.join(_scenario_names())}. Keys: [tool.flwr.app.config] in pyproject.toml.",
+    )
+    parser.add_argument("scenario", nargs="?", default="quickstart", help="a name, or a path to a .toml file")
+    parser.add_argument("--clients", metavar="N", help="number of clients (num-clients)")
+    parser.add_argument("--out", metavar="DIR", help="folder for the results (output-dir)")
+    parser.add_argument("--seed", metavar="S", help="seed of everything random (seed)")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", nargs="+", default=[], help="replace other keys")
+    return parser
+
+
+def _scenario_names() -> list[str]:
+    return sorted(path.stem for path in SCENARIO_FOLDER.glob("*.toml"))
+
+
+def _run_config(options: argparse.Namespace) -> dict[str, Any]:
+    """The app's defaults, then the scenario, then the command line; nothing is checked yet."""
+    project = tomllib.loads((APP_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))
+    config: dict[str, Any] = project["tool"]["flwr"]["app"]["config"]
+    config |= _scenario(options.scenario)
+    for pair in (pair for group in options.set for pair in group):
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise ConfigError([f"--set needs KEY=VALUE, got {pair!r}"])
+        config[key] = value
+    if options.clients is not None:
+        config["num-clients"] = options.clients
+    if options.seed is not None:
+        config["seed"] = options.seed
+    if options.out is not None:
+        config["output-dir"] = str(Path(options.out).expanduser().absolute())
+    return config
+
+
+def _scenario(name: str) -> dict[str, Any]:
+    path = Path(name) if name.endswith(".toml") else SCENARIO_FOLDER / f"{name}.toml"
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = ", ".join(_scenario_names())
+        raise ConfigError([f"there is no scenario {name!r}; use one of {known}, or a path to a .toml file"]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{path} is not valid TOML: {error}"]) from None
+
+
+def _show_progress(run: subprocess.Popen[bytes], folder: ResultFolder, *, num_clients: int) -> None:
+    """Show what the ServerApp writes to its progress file, until the run ends."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("answered")
+    with Progress(*columns, TimeElapsedColumn(), console=_ERR, transient=True) as display:
+        bar = display.add_task("")
+        shown = ""
+        progress: dict[str, Any] = {"stage": "starting Flower", "asked": 0, "answered": 0, "failed": 0}
+        while run.poll() is None:
+            progress |= folder.read_json(PROGRESS_FILE)
+            if progress["stage"] != shown:  # one line for each stage, also where there is no terminal
+                shown = progress["stage"]
+                display.console.print(shown)
+            failed = f", {progress['failed']} failed" if progress["failed"] else ""
+            total = progress["asked"] or num_clients
+            display.update(bar, description=shown + failed, completed=progress["answered"], total=total)
+            time.sleep(_POLL_INTERVAL)
+
+
+def _explain_failure(superlink: PrivateSuperLink, status: RunStatus, folder: ResultFolder) -> None:
+    """Keep the logs, show their ends, and say the reason last, where it is read."""
+    for log in superlink.logs:
+        shutil.copy(log, folder.path)
+    reason = folder.read_json(FAILURE_FILE).get("reason", status.details)
+    _say(f"{superlink.log_tail()}---\nthe run ended as {status.status}: {reason}\nlogs: {folder.path}")
+
+
+def _say(text: str) -> None:
+    """Print to standard error, as it is: texts from logs and users may look like rich's markup."""
+    _ERR.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

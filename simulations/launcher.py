@@ -1,0 +1,327 @@
+"""A Flower SuperLink of our own: started in an empty folder, used for one run, gone afterwards.
+
+`flwr run` from a fresh home would start a SuperLink that stays for ever, lends its working directory
+and environment to every later run, and reports success when a ServerApp raised. Hence this module:
+every process lives below one temporary folder, listens on the loopback interface only, and is ended
+whatever happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+START_TIMEOUT = 60.0
+STOP_TIMEOUT = 10.0
+COMPLETED = "finished:completed"
+
+_CONNECTION = "private"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Ray puts Unix sockets below its folder, and their paths may have 107 characters at most.
+_MAX_RAY_FOLDER = 40
+_DEAD = ("Z", "X")  # states in /proc of a process that has ended
+
+
+class LaunchError(RuntimeError):
+    """Flower itself did not start or did not answer; the message ends with its log."""
+
+
+class Interrupted(BaseException):
+    """A signal asked this process to end.
+
+    Not an `Exception`, so that no handler between the signal and the cleaning up swallows it.
+    """
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+        super().__init__(f"interrupted by {signal.Signals(signum).name}")
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """What the SuperLink says of a run.
+
+    Attributes
+    ----------
+    status : str
+        `COMPLETED`, or another state such as ``"finished:failed"``.
+    details : str
+        The reason in words when it failed.
+    """
+
+    status: str
+    details: str
+
+
+@dataclass(frozen=True)
+class PrivateSuperLink:
+    """A running SuperLink; made by `private_superlink`.
+
+    Attributes
+    ----------
+    home : Path
+        The temporary folder that holds everything of Flower and Ray.
+    environment : mapping of str to str
+        The environment for every command that talks to it.
+    children : list of Popen
+        The processes started so far, oldest first.
+    """
+
+    home: Path
+    environment: Mapping[str, str]
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def logs(self) -> tuple[Path, Path]:
+        """The SuperLink's own log and the log of the run."""
+        return self.home / "superlink.log", self.home / "run.log"
+
+    def start_run(
+        self, app_folder: Path, *, num_supernodes: int, run_config: Mapping[str, str | int | float]
+    ) -> subprocess.Popen[bytes]:
+        """Start ``flwr run``; the returned process ends when the run has ended.
+
+        Its exit status says nothing about the run: ask `run_status`.
+
+        Parameters
+        ----------
+        app_folder : Path
+            The project that holds the Flower App.
+        num_supernodes : int
+            Number of simulated clients.
+        run_config : mapping of str to scalar
+            Values for keys of ``[tool.flwr.app.config]``.
+        """
+        config_file = self.home / "run-config.toml"
+        # JSON scalars are TOML scalars; a file needs none of the quoting that `-c "key='value'"` does.
+        lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in run_config.items()]
+        config_file.write_text("".join(lines), encoding="utf-8")
+        size = f"num-supernodes={num_supernodes} client-resources-num-cpus=1"
+        arguments = [str(app_folder), _CONNECTION, "--stream", "--federation-config", size, "-c", str(config_file)]
+        return self._popen("flwr", "run", *arguments, log=self.logs[1])
+
+    def run_status(self) -> RunStatus:
+        """Return the status of the only run of this SuperLink.
+
+        Raises
+        ------
+        LaunchError
+            If Flower does not say.
+        """
+        listing = subprocess.run(
+            [self._script("flwr"), "list", _CONNECTION, "--format", "json"],
+            env=dict(self.environment),
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT,
+            start_new_session=True,
+        )
+        try:
+            run = json.loads(listing.stdout)["runs"][0]
+            return RunStatus(status=run["status"], details=run["status-details"])
+        except (ValueError, LookupError):
+            raise LaunchError(f"Flower did not start the run\n{self.log_tail()}{listing.stderr}") from None
+
+    def log_tail(self, *, num_lines: int = 30) -> str:
+        """Return the last lines of both logs, each under the name of its file."""
+        parts = []
+        for path in self.logs:
+            if path.exists():
+                lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-num_lines:]
+                parts.append("\n".join([f"--- {path.name}", *lines, ""]))
+        return "".join(parts)
+
+    def start(self, *, port: int) -> None:
+        """Start ``flower-superlink`` on a loopback port and wait until it answers.
+
+        Raises
+        ------
+        LaunchError
+            If it ends, or does not answer in time.
+        """
+        flwr_home = Path(self.environment["FLWR_HOME"])
+        flwr_home.mkdir()
+        connection = f'[superlink]\ndefault = "{_CONNECTION}"\n[superlink.{_CONNECTION}]\n'
+        (flwr_home / "config.toml").write_text(f'{connection}address = "127.0.0.1:{port}"\ninsecure = true\n')
+        arguments = ["--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1"]
+        arguments += ["--port", str(port), "--database", str(flwr_home / "state.db")]
+        process = self._popen("flower-superlink", *arguments, log=self.logs[0])
+        deadline = time.monotonic() + START_TIMEOUT
+        while not _is_healthy(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise LaunchError(f"flower-superlink did not start on 127.0.0.1:{port}\n{self.log_tail()}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End every process of this SuperLink: ask its own children to end, then kill what is left."""
+        sessions = set(processes_of(self.home).values())  # while those that can be recognised are alive
+        for child in self.children:
+            child.terminate()
+        deadline = time.monotonic() + STOP_TIMEOUT
+        for child in self.children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.0, deadline - time.monotonic()))
+            child.kill()
+            child.wait()
+        # A process about to be killed may just have started another: look until none is found.
+        deadline = time.monotonic() + STOP_TIMEOUT
+        while (left := processes_of(self.home, sessions=sessions)) and time.monotonic() < deadline:
+            sessions |= set(left.values())
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+    def _popen(self, script: str, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [self._script(script), *arguments],
+                env=dict(self.environment),
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches us alone; we end the others in order
+            )
+        self.children.append(process)
+        return process
+
+    def _script(self, name: str) -> str:
+        path = shutil.which(name, path=self.environment["PATH"])
+        if path is None:
+            raise LaunchError(f'{name} was not found; install the simulation extra: pip install "flwr[simulation]"')
+        return path
+
+
+@contextlib.contextmanager
+def private_superlink() -> Iterator[PrivateSuperLink]:
+    """Run a SuperLink for the duration of a ``with`` block.
+
+    On leaving the block, by whatever way, every process below it (the run, Ray and its workers
+    included) has ended and its folder is gone.
+
+    Raises
+    ------
+    LaunchError
+        If Flower does not start.
+    """
+    home = Path(tempfile.mkdtemp(prefix="riskband-")).resolve()
+    superlink = PrivateSuperLink(home=home, environment=_environment(home))
+    try:
+        superlink.start(port=_free_port())
+        yield superlink
+    finally:
+        with _signals_ignored():
+            superlink.stop()
+            shutil.rmtree(home, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def signals_as_exceptions() -> Iterator[None]:
+    """Raise `Interrupted` on Ctrl-C, SIGTERM and SIGHUP for the duration of a ``with`` block."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise Interrupted(signum)
+
+    with _handlers(interrupt):
+        yield
+
+
+def processes_of(home: Path, *, sessions: Collection[int] = ()) -> dict[int, int]:
+    """Return the session of every live process, by process id, that was started for the SuperLink in `home`.
+
+    They are known by FLWR_HOME in the environment they were started with, so also those count that made
+    a session of their own or lost their parent. Some of Ray's write their title over their environment;
+    these are known by their session only, which Flower shares with nobody else.
+
+    Parameters
+    ----------
+    home : Path
+        The SuperLink's folder.
+    sessions : collection of int
+        Sessions that are known to belong to it.
+
+    Returns
+    -------
+    dict of int to int
+        Empty where there is no /proc (not on Linux).
+    """
+    marker = f"FLWR_HOME={home / 'flwr'}".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        # Processes of others cannot be read, and any may end while we look.
+        with contextlib.suppress(OSError):
+            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            is_marked = marker in (folder / "environ").read_bytes().split(b"\0")
+            if state not in _DEAD and (is_marked or int(session) in sessions):
+                found[int(folder.name)] = int(session)
+    return found
+
+
+def _environment(home: Path) -> dict[str, str]:
+    environment = dict(os.environ)
+    environment.pop("RAY_ADDRESS", None)  # would join somebody else's cluster
+    environment |= {
+        "FLWR_HOME": str(home / "flwr"),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # keeps Ray on the loopback interface, on Linux too
+        "PYTHONUNBUFFERED": "1",
+        # The SuperLink starts flower-superexec by name: it must be the one of this Python.
+        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
+    }
+    for name in ("NO_PROXY", "no_proxy"):
+        environment[name] = ",".join(filter(None, ["127.0.0.1,localhost", os.environ.get(name)]))
+    if len(str(home)) <= _MAX_RAY_FOLDER:
+        environment["RAY_TMPDIR"] = str(home)
+    return environment
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.client.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def _signals_ignored() -> Iterator[None]:
+    """Let nobody interrupt the cleaning up: a second Ctrl-C would leave processes behind."""
+    with _handlers(signal.SIG_IGN):
+        yield
+
+
+@contextlib.contextmanager
+def _handlers(handler: object) -> Iterator[None]:
+    previous = {signum: signal.signal(signum, handler) for signum in _SIGNALS}  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for signum, old in previous.items():
+            signal.signal(signum, old)

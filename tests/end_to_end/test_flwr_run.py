@@ -1,0 +1,235 @@
+"""`python -m simulations` as a user runs it: real SuperLink, real `flwr run`, real Ray, real signals.
+
+Slow by nature (about ten seconds for Flower and Ray to start), so each run serves several tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict
+
+import riskband as rb
+from client.app import app as client_app
+from server.app import app as server_app
+from server.ledger import read_ledger
+from simulations.engine import InProcessGrid
+from simulations.launcher import COMPLETED, private_superlink
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes through /proc")
+
+PROJECT = Path(__file__).resolve().parents[2]
+LOOPBACK = re.compile(r"0100007F|0000000000000000FFFF00000100007F|0{24}01000000")
+LISTENING = "0A"
+
+SMALL = ["num-unseen=10", "examples-per-client=40", "training-epochs=1", "thresholds=10", "quorum=1.0", "seed=3"]
+
+
+def start(*arguments: str, home: Path) -> subprocess.Popen[str]:
+    """Start ``python -m simulations`` with a home folder of its own."""
+    command = [sys.executable, "-m", "simulations", *arguments]
+    environment = {**os.environ, "HOME": str(home)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def finish(process: subprocess.Popen[str], *, timeout: float = 110.0) -> tuple[int, str, str]:
+    """Wait for the end; return exit status, standard output and standard error."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def stat_of(pid: int) -> tuple[str, int, str] | None:
+    """State, parent and start time of a process; None if there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return fields[0], int(fields[1]), fields[19]
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Ids and start times of all processes below a process (itself excluded)."""
+    found = {int(path.name): stat_of(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+    below, parents = {}, {pid}
+    while children := {p for p, s in found.items() if s is not None and s[1] in parents and p not in below}:
+        below |= {child: found[child][2] for child in children}  # type: ignore[index]
+        parents = children
+    return below
+
+
+def is_alive(pid: int, started: str) -> bool:
+    """Whether this very process still runs: no other with its id, and no dead one that waits to be counted."""
+    stat = stat_of(pid)
+    return stat is not None and stat[2] == started and stat[0] != "Z"
+
+
+def wait_until(condition: Callable[[], Any], *, timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def listening_addresses(pids: Iterable[int]) -> set[str]:
+    """Local addresses (hexadecimal, as the kernel shows them) that these processes listen on."""
+    sockets = set()
+    for pid in pids:
+        try:
+            sockets |= {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
+        except FileNotFoundError:
+            continue
+    addresses = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for row in Path(table).read_text().splitlines()[1:]:
+            fields = row.split()
+            if fields[3] == LISTENING and f"socket:[{fields[9]}]" in sockets:
+                addresses.add(fields[1].partition(":")[0])
+    return addresses
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One complete run with 50 clients; what it said, left and started."""
+    home = tmp_path_factory.mktemp("home")
+    process = start("quickstart", "--clients", "50", "--out", str(home / "out"), "--set", *SMALL, home=home)
+    seen: dict[int, str] = {}
+    listened: set[str] = set()
+    while process.poll() is None and (home / "out" / "report.json").exists() is False:
+        now = descendants(process.pid)
+        seen |= now
+        listened |= listening_addresses(list(now))
+        time.sleep(0.2)
+    status, out, err = finish(process)
+    return {"status": status, "out": out, "err": err, "home": home, "seen": seen, "listened": listened}
+
+
+def test_a_run_succeeds_and_its_results_are_in_the_users_folder(run: dict[str, Any]) -> None:
+    assert run["status"] == 0, run["err"]
+    folder = run["home"] / "out"
+    report = json.loads((folder / "report.json").read_text())
+    assert report["network"]["num_answered"] == 50
+    assert len(read_ledger(folder / "ledger.jsonl")[1]) == 50
+    for name, entry in report["certificates"].items():
+        assert rb.verify(rb.Certificate.load(folder / entry["file"])).ok, name
+    names = {"report.json", "ledger.jsonl", "certificates", "band.png", "band.svg"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert not (run["home"] / ".flwr").exists()
+
+
+def test_a_run_says_what_it_does_and_what_it_found(run: dict[str, Any]) -> None:
+    for stage in ("starting Flower", "preparing the model", "asking the clients", "unseen clients"):
+        assert stage in run["err"]
+    assert "50 expected, 50 asked, 50 answered validly" in run["out"]
+    assert "mean risk" in run["out"]
+
+
+def test_a_run_leaves_no_process_behind(run: dict[str, Any]) -> None:
+    assert len(run["seen"]) > 5  # SuperLink, SuperExec, simulation, Ray and its workers
+    wait_until(lambda: not [pid for pid, started in run["seen"].items() if is_alive(pid, started)], timeout=5)
+
+
+def test_a_run_listens_on_the_loopback_interface_only(run: dict[str, Any]) -> None:
+    assert run["listened"]
+    assert all(LOOPBACK.fullmatch(address) for address in run["listened"]), run["listened"]
+
+
+def test_flower_and_the_in_process_engine_give_the_same_report(run: dict[str, Any], tmp_path: Path) -> None:
+    config = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    config |= json.loads((run["home"] / "out" / "report.json").read_text())["config"]
+    config["output-dir"] = str(tmp_path)
+    grid = InProcessGrid(client_app, num_clients=50, run_config=config)
+    server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config))
+    reports = [json.loads((folder / "report.json").read_text()) for folder in (run["home"] / "out", tmp_path)]
+    for report in reports:
+        del report["timing"]
+    assert json.dumps(reports[0]) == json.dumps(reports[1])
+    for entry in reports[0]["certificates"].values():
+        assert (run["home"] / "out" / entry["file"]).read_bytes() == (tmp_path / entry["file"]).read_bytes()
+
+
+def test_a_failing_server_app_is_a_failing_command(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    settings = ["training=checkpoint", f"checkpoint={tmp_path / 'absent.pt'}"]
+    status, _, err = finish(start("--clients", "2", "--out", str(folder), "--set", *settings, home=tmp_path))
+    assert status == 1
+    assert "finished:failed" in err
+    assert "absent.pt" in err
+    assert "--- superlink.log" in err
+    assert {path.name for path in folder.iterdir()} == {"failed.json", "certificates", "superlink.log", "run.log"}
+    assert "absent.pt" in json.loads((folder / "failed.json").read_text())["reason"]
+
+
+def wait_for_workers(process: subprocess.Popen[str]) -> dict[int, str]:
+    def has_workers() -> bool:
+        commands = [Path(f"/proc/{pid}/cmdline") for pid in descendants(process.pid)]
+        return any(b"ClientAppActor" in path.read_bytes() for path in commands if path.exists())
+
+    wait_until(lambda: process.poll() is not None or has_workers())
+    return descendants(process.pid)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_everything_it_started(tmp_path: Path, signum: signal.Signals) -> None:
+    folder = tmp_path / "out"
+    process = start("--clients", "50", "--out", str(folder), "--set", "examples-per-client=20000", home=tmp_path)
+    started = wait_for_workers(process)
+    homes = {cwd.readlink() for pid in started if (cwd := Path(f"/proc/{pid}/cwd")).exists()}
+    (home,) = {path for path in homes if path.name.startswith("riskband-")}
+    process.send_signal(signum)
+    time.sleep(0.2)
+    process.send_signal(signum)  # an impatient user
+    status, _, err = finish(process, timeout=40)
+    assert status == 128 + signum, err
+    assert f"interrupted by {signum.name}" in err
+    assert not [pid for pid, begun in started.items() if is_alive(pid, begun)]
+    assert not home.exists()
+    assert not {"report.json", "progress.json"} & {path.name for path in folder.iterdir()}
+
+
+def test_a_wrong_configuration_exits_2_with_all_mistakes_and_starts_nothing(tmp_path: Path) -> None:
+    process = start("--clients", "0", "--set", "delta=2", "loss=mse", "foo=1", home=tmp_path)
+    status, _, err = finish(process, timeout=60)
+    assert status == 2
+    assert [line.split()[1] for line in err.splitlines()] == ["num-clients", "loss", "delta", "foo"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "use one of affine, both, dirichlet, quickstart"),
+        (["--set", "delta"], "KEY=VALUE"),
+        (["--out", "/proc/nowhere"], "output-dir must be a folder that can be written"),
+    ],
+)
+def test_a_wrong_command_line_exits_2(tmp_path: Path, arguments: list[str], message: str) -> None:
+    status, _, err = finish(start(*arguments, home=tmp_path), timeout=60)
+    assert status == 2
+    assert message in err
+
+
+@pytest.mark.slow
+def test_flwr_run_by_hand_with_a_scenario_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with private_superlink() as superlink:
+        command = ["flwr", "run", ".", "private", "--stream", "-c", "simulations/scenarios/quickstart.toml"]
+        command += ["--federation-config", "num-supernodes=300 client-resources-num-cpus=1"]
+        subprocess.run(command, cwd=PROJECT, env=dict(superlink.environment), check=True, capture_output=True)
+        assert superlink.run_status().status == COMPLETED
+    report = json.loads((tmp_path / "riskband-results" / "quickstart" / "report.json").read_text())
+    assert report["network"]["num_answered"] == 300

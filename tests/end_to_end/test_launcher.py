@@ -1,0 +1,93 @@
+"""The private SuperLink with stand-ins for Flower's commands: the ways a start or an end can go wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulations import launcher
+from simulations.launcher import Interrupted, LaunchError, PrivateSuperLink, processes_of, signals_as_exceptions
+
+
+def superlink_with(tmp_path: Path, script: str | None) -> PrivateSuperLink:
+    """Make a SuperLink whose ``flower-superlink`` is a Python script of ours, or not there at all."""
+    commands, home = tmp_path / "bin", tmp_path / "home"
+    commands.mkdir()
+    home.mkdir()
+    if script is not None:
+        command = commands / "flower-superlink"
+        command.write_text(f"#!{sys.executable}\n{script}")
+        command.chmod(0o755)
+    return PrivateSuperLink(home=home, environment={"PATH": str(commands), "FLWR_HOME": str(home / "flwr")})
+
+
+def test_a_missing_command_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"flower-superlink was not found.*flwr\[simulation\]"):
+        superlink_with(tmp_path, None).start(port=9)
+
+
+def test_a_superlink_that_ends_at_once_is_reported_with_its_log(tmp_path: Path) -> None:
+    superlink = superlink_with(tmp_path, "raise SystemExit('the port is taken')")
+    with pytest.raises(LaunchError, match=r"did not start(.|\n)*the port is taken"):
+        superlink.start(port=9)
+
+
+def test_stop_ends_stubborn_orphaned_and_unrecognisable_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "STOP_TIMEOUT", 1.0)
+    monkeypatch.setattr(launcher, "START_TIMEOUT", 2.0)
+    # It ignores SIGTERM, has started a process in a session of its own whose parent is gone, and one
+    # without FLWR_HOME in its environment, as Ray's agents are once they have changed their title.
+    superlink = superlink_with(
+        tmp_path,
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], env={})\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        time.sleep(600)\n"
+        "    os._exit(0)\n"
+        "time.sleep(600)\n",
+    )
+    with pytest.raises(LaunchError):
+        superlink.start(port=9)
+    sessions = set(processes_of(superlink.home).values())
+    assert len(sessions) == 2
+    assert len(processes_of(superlink.home)) == 2
+    assert len(processes_of(superlink.home, sessions=sessions)) == 3
+    superlink.stop()
+    assert processes_of(superlink.home, sessions=sessions) == {}
+
+
+def test_processes_of_others_are_not_ours(tmp_path: Path) -> None:
+    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "other" / "flwr")}
+    with subprocess.Popen([sys.executable, "-c", "input()"], env=environment, stdin=subprocess.PIPE) as other:
+        assert processes_of(tmp_path / "home") == {}
+        assert list(processes_of(tmp_path / "other")) == [other.pid]
+        assert other.stdin is not None
+        other.stdin.write(b"\n")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_becomes_an_exception_and_the_old_handler_comes_back(signum: signal.Signals) -> None:
+    before = signal.getsignal(signum)
+    with pytest.raises(Interrupted) as caught, signals_as_exceptions():
+        signal.raise_signal(signum)
+    assert caught.value.signum == signum
+    assert signal.getsignal(signum) is before
+
+
+def test_a_listing_that_says_nothing_is_a_launch_error(tmp_path: Path) -> None:
+    superlink = superlink_with(tmp_path, None)
+    command = Path(superlink.environment["PATH"]) / "flwr"
+    command.write_text(f"#!{sys.executable}\nprint('no runs')")
+    command.chmod(0o755)
+    with pytest.raises(LaunchError, match="did not start the run"):
+        superlink.run_status()

@@ -1,0 +1,203 @@
+"""The whole app, ServerApp and ClientApps, over `InProcessGrid`: what a run writes, and when it refuses to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+import riskband as rb
+from client.app import app as client_app
+from server.app import app as server_app
+from server.ledger import read_ledger
+from server.training import TrainingError
+from simulations.engine import Behaviour, InProcessGrid
+from simulations.models import build_model
+from simulations.training import save_checkpoint
+from strategies.query import QuorumError
+
+SMALL = {
+    "num-clients": 12,
+    "num-unseen": 8,
+    "examples-per-client": 40,
+    "training-epochs": 1,
+    "thresholds": 10,
+    "model": "mlp",
+    "node-timeout": 0.5,
+    "reply-timeout": 20.0,
+}
+
+
+def run_app(
+    folder: Path,
+    defaults: Mapping[str, Any],
+    *,
+    grid_seed: int = 0,
+    behaviours: Mapping[int, Behaviour] | None = None,
+    num_nodes: int | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Run the app in this process and return its report."""
+    config = {**defaults, **SMALL, "output-dir": str(folder)}
+    config |= {key.replace("_", "-"): value for key, value in changes.items()}
+    size = config["num-clients"] if num_nodes is None else num_nodes
+    grid = InProcessGrid(
+        client_app, num_clients=size, run_config=config, behaviours=behaviours, seed=grid_seed, clients_per_pull=5
+    )
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    server_app(grid, context)
+    return json.loads((folder / "report.json").read_text())
+
+
+def raises(message: Any, answer: Any) -> list[Any]:
+    raise ValueError("this client is broken")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    run_app(folder, defaults)
+    return folder
+
+
+def test_everything_lands_in_the_folder(finished: Path) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    assert report["network"]["num_answered"] == 12
+    assert report["network"]["failures"] == []
+    worst_cases = {f"worst_case_{kind}_{name}" for kind in ("mean", "cdf") for name in ("kl", "chi2")}
+    assert set(report["certificates"]) == {"mean", "survival"} | worst_cases
+    assert {path.name for path in (finished / "certificates").iterdir()} == {
+        f"{name}.json" for name in report["certificates"]
+    }
+    assert {path.name for path in finished.iterdir()} == {
+        "report.json",
+        "ledger.jsonl",
+        "certificates",
+        "band.png",
+        "band.svg",
+    }
+
+
+def test_every_saved_certificate_verifies_and_a_changed_one_does_not(finished: Path) -> None:
+    for path in (finished / "certificates").iterdir():
+        assert rb.verify(rb.Certificate.load(path)).ok
+    changed = json.loads((finished / "certificates" / "mean.json").read_text())
+    changed["value"] -= 0.01
+    assert not rb.verify(rb.Certificate.from_dict(changed)).ok
+
+
+def test_the_ledger_and_the_certificates_hold_the_same_answers(finished: Path) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    header, answers = read_ledger(finished / "ledger.jsonl")
+    by_name = {answer.client_id: answer.risk for answer in answers}
+    recipe = json.loads((finished / "certificates" / "survival.json").read_text())["recipe"]
+    assert [by_name[name] for name in report["network"]["client_ids"]] == recipe["answers"]["values"]
+    assert header["hashes"] == report["hashes"]
+
+
+def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
+    finished: Path, tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    run_app(tmp_path, defaults, grid_seed=1)
+    first, second = (json.loads((folder / "report.json").read_text()) for folder in (finished, tmp_path))
+    del first["timing"], second["timing"]
+    assert json.dumps(first) == json.dumps(second)
+    for name in ("band.png", "band.svg", *(f"certificates/{name}.json" for name in first["certificates"])):
+        assert (finished / name).read_bytes() == (tmp_path / name).read_bytes(), name
+
+
+def test_another_seed_gives_another_model_and_other_answers(
+    finished: Path, tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    report = run_app(tmp_path, defaults, seed=1)
+    first = json.loads((finished / "report.json").read_text())
+    assert report["hashes"]["model"] != first["hashes"]["model"]
+    assert report["network"]["mean_empirical_risk"] != first["network"]["mean_empirical_risk"]
+
+
+def test_failed_clients_are_counted_and_the_rest_is_certified(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    report = run_app(tmp_path, defaults, behaviours={2: raises, 7: raises}, quorum=0.8)
+    network = report["network"]
+    assert (network["num_asked"], network["num_answered"], network["num_failed"]) == (12, 10, 2)
+    assert {failure["reason"] for failure in network["failures"]} == {"client-raised"}
+    assert network["clients_without_answer"] == ["client-00002", "client-00007"]
+    assert len(network["client_ids"]) == 10
+
+
+def test_below_quorum_the_run_fails_and_keeps_what_it_has(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    with pytest.raises(QuorumError):
+        run_app(tmp_path, defaults, behaviours=dict.fromkeys(range(4), raises), quorum=0.9)
+    assert not (tmp_path / "report.json").exists()
+    assert not (tmp_path / "progress.json").exists()
+    failure = json.loads((tmp_path / "failed.json").read_text())
+    assert failure["error"] == "QuorumError"
+    assert "8" in failure["reason"]
+    assert len(read_ledger(tmp_path / "ledger.jsonl")[1]) == 8
+
+
+def test_a_new_run_replaces_the_results_but_keeps_the_answers(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    run_app(tmp_path, defaults)
+    with pytest.raises(QuorumError):
+        run_app(tmp_path, defaults, num_nodes=3)
+    assert not (tmp_path / "report.json").exists()
+    assert list((tmp_path / "certificates").iterdir()) == []
+    assert len(read_ledger(tmp_path / "ledger-1.jsonl")[1]) == 12
+
+
+def test_without_unseen_clients_there_is_no_check(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    report = run_app(tmp_path, defaults, num_unseen=0)
+    assert report["unseen"]["num_clients"] == 0
+    assert all(entry["check"] is None for entry in report["certificates"].values())
+
+
+@pytest.mark.parametrize("local", ["marginal", "counted", "union", "observed"])
+@pytest.mark.parametrize("loss", ["zero_one", "brier"])
+def test_certificates_hold_on_unseen_clients(
+    tmp_path: Path, defaults: Mapping[str, Any], local: str, loss: str
+) -> None:
+    report = run_app(tmp_path, defaults, local=local, loss=loss, num_clients=40, num_unseen=40, delta=0.01)
+    assert all(entry["check"]["holds"] for entry in report["certificates"].values())
+
+
+def test_federated_training_does_not_depend_on_the_order_of_replies(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    hashes = [
+        run_app(tmp_path / str(seed), defaults, grid_seed=seed, training="fedavg", training_rounds=2)["hashes"]
+        for seed in (0, 1)
+    ]
+    assert hashes[0] == hashes[1]
+
+
+def test_federated_training_needs_a_quorum(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    with pytest.raises(TrainingError, match=r"11 clients must return a model, got 10 in round 1.*client is broken"):
+        run_app(tmp_path, defaults, training="fedavg", behaviours={0: raises, 1: raises})
+    with pytest.raises(TrainingError, match="11 clients must connect for the training, got 4"):
+        run_app(tmp_path, defaults, training="fedavg", num_nodes=4)
+
+
+def test_a_checkpoint_is_evaluated_as_it_is(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=5)
+    save_checkpoint(model, tmp_path / "model.pt")
+    report = run_app(
+        tmp_path / "out", defaults, training="checkpoint", checkpoint=str(tmp_path / "model.pt"), quorum=1.0
+    )
+    # Ten classes and random weights: nine in ten are wrong, give or take.
+    assert 0.75 < report["network"]["mean_empirical_risk"] < 1.0
+
+
+def test_a_missing_checkpoint_fails_with_the_reason(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    with pytest.raises(ValueError, match="checkpoint"):
+        run_app(tmp_path, defaults, training="checkpoint", checkpoint=str(tmp_path / "none.pt"))
+    assert "none.pt" in json.loads((tmp_path / "failed.json").read_text())["reason"]
+
+
+def test_risks_in_the_report_are_risks(finished: Path) -> None:
+    risks = np.array(json.loads((finished / "report.json").read_text())["unseen"]["risks"])
+    assert risks.shape == (8,)
+    assert ((risks >= 0) & (risks <= 1)).all()

@@ -1,0 +1,95 @@
+import math
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.config import ConfigError, RunConfig, load_config
+
+PROJECT = Path(__file__).resolve().parents[2]
+DEFAULTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+SCENARIOS = sorted((PROJECT / "simulations" / "scenarios").glob("*.toml"))
+
+
+def test_defaults_are_valid_and_complete() -> None:
+    config = load_config(DEFAULTS)
+    assert {name.replace("_", "-") for name in RunConfig.model_fields} == set(DEFAULTS)
+    assert config.divergences == ("kl", "chi2")
+    assert config.budgets == (0.05, 0.1, 0.2)
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_scenarios_are_valid_and_named_like_their_files(path: Path) -> None:
+    scenario = tomllib.loads(path.read_text())
+    assert set(scenario) <= set(DEFAULTS)  # Flower refuses keys that have no default
+    assert load_config(DEFAULTS | scenario).scenario == path.stem
+
+
+def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
+    wrong = {
+        "delta": 1.5,
+        "quorum": 0,
+        "loss": "mse",
+        "dataset": "mnist",
+        "training": "checkpoint",
+        "checkpoint": "model.pt",
+        "divergences": "kl,kl",
+        "budgets": "0.1,-1",
+        "output-dir": "results",
+        "num-client": 10,
+        "thresholds": math.nan,
+        "figure-format": "",
+    }
+    with pytest.raises(ConfigError) as caught:
+        load_config(DEFAULTS | wrong)
+    problems = caught.value.problems
+    for key in wrong.keys() - {"training"}:
+        assert any(problem.startswith(key) for problem in problems), key
+    assert len(problems) == len(wrong) - 1
+    (delta,) = [problem for problem in problems if problem.startswith("delta")]
+    assert delta == "delta must be less than 1, got 1.5; delta is the probability of failure, not the confidence"
+    assert any("did you mean num-clients?" in problem for problem in problems)
+
+
+def test_missing_keys_are_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({})
+    assert len(caught.value.problems) == len(DEFAULTS)
+    assert all("is missing" in problem for problem in caught.value.problems)
+
+
+def test_text_from_a_command_line_is_read_like_typed_values() -> None:
+    as_text = {key: str(value) for key, value in DEFAULTS.items()}
+    assert load_config(as_text) == load_config(DEFAULTS)
+    assert load_config(DEFAULTS | {"budgets": 0.1}).budgets == (0.1,)
+
+
+@given(
+    delta=st.floats(1e-9, 1, exclude_max=True),
+    budgets=st.lists(st.floats(0, 1e6), min_size=1, max_size=5, unique=True),
+    divergences=st.lists(st.sampled_from(["kl", "chi2", "tv", "hellinger2"]), min_size=1, unique=True),
+)
+def test_what_flower_carries_gives_the_same_configuration_back(
+    delta: float, budgets: list[float], divergences: list[str]
+) -> None:
+    changes = {"delta": delta, "budgets": ",".join(map(repr, budgets)), "divergences": ",".join(divergences)}
+    config = load_config(DEFAULTS | changes)
+    carried = config.to_run_config()
+    assert set(carried) == set(DEFAULTS)
+    assert all(isinstance(value, str | int | float) for value in carried.values())
+    assert load_config(carried) == config
+    assert config.budgets == tuple(budgets)
+
+
+def test_thresholds_are_spread_over_the_unit_interval() -> None:
+    np.testing.assert_allclose(load_config(DEFAULTS | {"thresholds": 4}).threshold_grid, [0.25, 0.5, 0.75, 1])
+
+
+def test_results_go_to_the_folder_given_or_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_config(DEFAULTS).output_folder == tmp_path / "riskband-results" / "quickstart"
+    assert load_config(DEFAULTS | {"output-dir": "/some/where"}).output_folder == Path("/some/where")
+    assert load_config(DEFAULTS | {"output-dir": "~/there"}).output_folder == tmp_path / "there"

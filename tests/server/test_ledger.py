@@ -1,0 +1,98 @@
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from client.wire import LossAnswer
+from server.ledger import Ledger, read_ledger
+
+HEADER = {"hashes": {"model": "m"}, "config": {"seed": 0}}
+
+
+def answer(number: int) -> LossAnswer:
+    return LossAnswer(f"client-{number:05d}", 1 / (number + 3), 100 + number, "zero_one", "code", "model")
+
+
+def test_answers_come_back_in_order_of_arrival(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "ledger.jsonl"
+    answers = tuple(answer(number) for number in (3, 1, 2))
+    with Ledger(path, header=HEADER) as ledger:
+        for one in answers:
+            ledger.append(one)
+    header, read = read_ledger(path)
+    assert read == answers
+    assert header["config"] == {"seed": 0}
+
+
+def test_answers_are_readable_while_the_ledger_is_open(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.jsonl", header=HEADER) as ledger:
+        ledger.append(answer(0))
+        assert read_ledger(ledger.path)[1] == (answer(0),)
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path, header=HEADER) as ledger:
+        ledger.append(answer(0))
+        ledger.append(answer(1))
+    whole = path.read_bytes()
+    end_of_first = whole.rindex(b"\n", 0, len(whole) - 1) + 1
+    for size in range(end_of_first, len(whole)):  # cut at every byte of the last line
+        path.write_bytes(whole[:size])
+        assert read_ledger(path)[1] == (answer(0),)
+
+
+def test_a_damaged_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path, header=HEADER) as ledger:
+        ledger.append(answer(0))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[1][:10], lines[1], ""]))
+    with pytest.raises(ValueError, match="line 2"):
+        read_ledger(path)
+
+
+def test_a_line_that_is_no_answer_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path, header=HEADER):
+        pass
+    path.write_text(path.read_text() + json.dumps({"client_id": "a"}) + "\n")
+    with pytest.raises(ValueError, match="not an answer"):
+        read_ledger(path)
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", '{"schema": "something/1"}\n'])
+def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="header"):
+        read_ledger(path)
+
+
+def test_an_earlier_ledger_is_kept_under_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    for number in range(3):
+        with Ledger(path, header=HEADER) as ledger:
+            ledger.append(answer(number))
+    assert read_ledger(path)[1] == (answer(2),)
+    assert read_ledger(tmp_path / "ledger-1.jsonl")[1] == (answer(0),)
+    assert read_ledger(tmp_path / "ledger-2.jsonl")[1] == (answer(1),)
+
+
+def append_and_die(path: Path) -> None:
+    ledger = Ledger(path, header=HEADER)
+    ledger.append(answer(0))
+    ledger.append(answer(1))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_answers_survive_a_killed_process(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    process = multiprocessing.get_context("fork").Process(target=append_and_die, args=(path,))
+    process.start()
+    process.join(30)
+    assert process.exitcode == -signal.SIGKILL
+    assert read_ledger(path)[1] == (answer(0), answer(1))

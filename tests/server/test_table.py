@@ -1,0 +1,89 @@
+import copy
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from server.table import report_table
+
+
+def entry(function: str, value: Any, observed: Any, **changes: Any) -> dict[str, Any]:
+    return {
+        "function": function,
+        "divergence": None,
+        "from_band": True,
+        "validity": "certificate",
+        "delta": 0.05,
+        "axes": {},
+        "value": value,
+        "assumptions": ["clients are drawn independently"],
+        "check": {"holds": True, "smallest_margin": 0.01, "observed": observed},
+        **changes,
+    }
+
+
+REPORT = {
+    "scenario": "tiny",
+    "config": {"breakdown-threshold": 0.3},
+    "unseen": {"num_clients": 7},
+    "network": {
+        "num_clients": 10,
+        "num_asked": 9,
+        "num_answered": 8,
+        "failures": [{"client_id": None, "reason": "node-missing", "detail": ""}] * 2,
+    },
+    "certificates": {
+        "mean": entry("mean_bound", 0.1234, 0.1111, from_band=False),
+        "survival": entry("survival", [0.9, 0.4321, 0.2], [0.8, 0.3, 0.1], axes={"threshold": [0.1, 0.25, 0.4]}),
+        "worst_case_mean_kl": entry(
+            "worst_case_mean", [0.2222, 0.3333], [0.2, 0.3], axes={"budget": [0.05, 0.1]}, divergence="kl"
+        ),
+    },
+    "breakdowns": {"kl": {"statement": "up to budget 0.5 it is certified that all is well"}},
+}
+
+
+def rendered(report: dict[str, Any]) -> str:
+    console = Console(width=140, no_color=True)
+    with console.capture() as capture:
+        console.print(report_table(report))
+    return capture.get()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mean risk of the clients",
+        "0.123",
+        "share of clients with risk ≥ 0.25",  # the last point of the curve at or below the threshold 0.3
+        "0.432",
+        "kl ≤ 0.05",
+        "0.333",
+        "10 expected, 9 asked, 8 answered validly; failures: 2 × node-missing",
+        "confidence 0.95 (delta = 0.05), on its own: mean.",
+        "all at once, from one band: survival, worst_case_mean_kl.",
+        "Breakdown, kl: up to budget 0.5",
+        "all 3 certificates hold on the unseen clients",
+        "clients are drawn independently",
+    ],
+)
+def test_it_says_in_words(text: str) -> None:
+    assert text in rendered(REPORT)
+
+
+def test_a_failed_certificate_is_not_hidden() -> None:
+    report = copy.deepcopy(REPORT)
+    report["certificates"]["mean"]["check"] = {"holds": False, "smallest_margin": -0.1, "observed": 0.2234}
+    text = rendered(report)
+    assert "NO" in text
+    assert "the unseen clients exceed mean" in text
+    assert "NO" not in rendered(REPORT)
+
+
+def test_without_unseen_clients_nothing_is_said_about_them() -> None:
+    report = copy.deepcopy(REPORT)
+    report["unseen"]["num_clients"] = 0
+    for certificate in report["certificates"].values():
+        certificate["check"] = None
+    assert "unseen" not in rendered(report)
+    assert "0.123" in rendered(report)

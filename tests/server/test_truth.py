@@ -1,0 +1,87 @@
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import riskband as rb
+from client.evaluation import mean_loss
+from server.config import RunConfig, load_config
+from server.truth import check_certificates, unseen_risks
+from simulations.models import build_model
+from simulations.population import Population, spec_from_config
+
+BUDGETS = np.array([0.0, 0.1])
+THRESHOLDS = np.array([0.1, 0.25, 0.4])
+
+
+def small(defaults: Mapping[str, Any], **changes: Any) -> RunConfig:
+    return load_config({**defaults, "num-unseen": 4, **{k.replace("_", "-"): v for k, v in changes.items()}})
+
+
+def certificates(values: np.ndarray) -> dict[str, rb.Certificate]:
+    risks = rb.ClientRisks(values, num_examples=1000)
+    band = rb.band(risks, delta=0.05, sides="lower")
+    return {
+        "mean": rb.mean_bound(risks, delta=0.05),
+        "survival": rb.survival(band, thresholds=THRESHOLDS),
+        "worst_case_mean_kl": rb.worst_case_mean(band, divergence="kl", budget=BUDGETS),
+        "worst_case_cdf_chi2": rb.worst_case_cdf(band, divergence="chi2", budget=BUDGETS, thresholds=THRESHOLDS),
+    }
+
+
+def test_exact_risks_are_what_ever_more_examples_approach(defaults: Mapping[str, Any]) -> None:
+    model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
+    num_examples = 20_000
+    config = small(defaults, examples_per_client=num_examples, loss="brier")
+    population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+    measured = []
+    for k in range(config.num_unseen):
+        examples = population.client(k)
+        measured.append(mean_loss(model, examples.x, examples.y, loss="brier")[0])
+    # Hoeffding: four means in [0, 1] all stay within this of their expectations, except with probability 1e-6.
+    tolerance = np.sqrt(np.log(2 * 4 / 1e-6) / (2 * num_examples))
+    np.testing.assert_allclose(unseen_risks(config, model), measured, atol=tolerance)
+
+
+def test_for_observed_risks_the_unseen_clients_measure_too(defaults: Mapping[str, Any]) -> None:
+    model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
+    risks = unseen_risks(small(defaults, local="observed", examples_per_client=50), model)
+    np.testing.assert_allclose(risks * 50, np.round(risks * 50), atol=1e-9)
+
+
+def test_a_check_compares_with_the_same_quantity_of_the_unseen_network() -> None:
+    unseen = np.array([0.05, 0.1, 0.25, 0.5])
+    checks = check_certificates(certificates(np.full(50, 0.9)), unseen)
+    assert checks["mean"].observed == pytest.approx(0.225)
+    np.testing.assert_allclose(checks["survival"].observed, [0.75, 0.5, 0.25])
+    p = np.array([0.75, 0.5, 0.25])
+    # The worst probability in a chi-squared ball is p + sqrt(budget p (1 - p)) as long as that is below 1.
+    chi2 = p + np.sqrt(BUDGETS[:, np.newaxis] * p * (1 - p))
+    np.testing.assert_allclose(checks["worst_case_cdf_chi2"].observed, chi2, atol=1e-9)
+
+    def tilted_mean(weights: np.ndarray) -> float:
+        return -float(weights @ unseen)
+
+    def budget_left(weights: np.ndarray) -> float:
+        return float(0.1 - (weights * np.log(np.maximum(weights, 1e-300) * 4)).sum())
+
+    sum_is_one = {"type": "eq", "fun": lambda weights: weights.sum() - 1}
+    in_ball = {"type": "ineq", "fun": budget_left}
+    worst = minimize(tilted_mean, np.full(4, 0.25), bounds=[(0, 1)] * 4, constraints=[sum_is_one, in_ball])
+    np.testing.assert_allclose(checks["worst_case_mean_kl"].observed, [0.225, -worst.fun], atol=1e-5)
+    assert all(check.holds for check in checks.values())
+
+
+def test_a_certificate_from_better_clients_fails_the_check() -> None:
+    checks = check_certificates(certificates(np.full(200, 0.01)), np.full(100, 0.3))
+    assert not any(check.holds for check in checks.values())
+    assert all(check.smallest_margin < 0 for check in checks.values())
+
+
+def test_what_cannot_be_checked_is_an_error() -> None:
+    risks = rb.ClientRisks(np.full(20, 0.1), num_examples=100)
+    certificate = rb.quantile(rb.band(risks, delta=0.1, sides="lower"), level=[0.5])
+    with pytest.raises(ValueError, match="quantile"):
+        check_certificates({"quantile": certificate}, np.full(10, 0.1))
