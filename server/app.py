@@ -84,6 +84,7 @@ def _ask(grid: Grid, config: RunConfig, folder: ResultFolder, ledger: Ledger, ar
         quorum=config.quorum,
         node_timeout=config.node_timeout,
         reply_timeout=config.reply_timeout,
+        expected_client_ids=config.known_clients,
         on_answer=ledger.append,
         on_progress=show,
         model=config.model,

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
+from client.app import client_id
 from client.losses import LOSSES
 
 DIVERGENCES = ("kl", "chi2", "tv", "hellinger2")
@@ -99,6 +100,7 @@ class RunConfig(BaseModel):
     breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
     breakdown_target: float = Field(gt=0, lt=1, description="the share of failing clients you can accept")
 
+    client_ids: Literal["numbered", "any"]
     quorum: float = Field(gt=0, le=1, description="the fraction of num-clients that must answer")
     node_timeout: Positive = Field(description="seconds to wait for the clients to connect")
     reply_timeout: Positive = Field(description="seconds to wait for the answers of one round")
@@ -153,6 +155,13 @@ class RunConfig(BaseModel):
     def threshold_grid(self) -> np.ndarray:
         """Risks at which curves are read, shape (thresholds,), evenly spaced in (0, 1]."""
         return np.arange(1, self.thresholds + 1) / self.thresholds
+
+    @property
+    def known_clients(self) -> frozenset[str] | None:
+        """Names that may answer; None accepts any."""
+        if self.client_ids == "any":
+            return None
+        return frozenset(client_id({"partition-id": k}) for k in range(self.num_clients))
 
     @property
     def num_needed(self) -> int:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
-from client.app import client_id
 from riskband.plots import band_figure, save_figure
 from server.config import RunConfig
 from server.folder import CERTIFICATE_FOLDER, FIGURE_STEM, ResultFolder
@@ -97,7 +96,6 @@ def _save_figure(folder: ResultFolder, config: RunConfig, result: FDivergenceRes
 def _network(config: RunConfig, outcome: RoundOutcome) -> dict[str, Any]:
     risks = np.array([answer.risk for answer in outcome.answers])
     names = [answer.client_id for answer in outcome.answers]
-    expected = {client_id({"partition-id": k}) for k in range(config.num_clients)}
     return {
         "num_clients": config.num_clients,
         "num_asked": outcome.num_asked,
@@ -109,8 +107,8 @@ def _network(config: RunConfig, outcome: RoundOutcome) -> dict[str, Any]:
         ],
         "mean_empirical_risk": float(risks.mean()),
         "largest_empirical_risk": float(risks.max()),
-        # Flower's errors carry no name; where clients go by their partition, who is missing is known all the same.
-        "clients_without_answer": sorted(expected - set(names)) if expected >= set(names) else None,
+        # Flower's errors carry no name; where the names are known, so is who is missing.
+        "clients_without_answer": None if config.known_clients is None else sorted(config.known_clients - set(names)),
         "client_ids": names,  # in the order of the certificates' answers
     }
 

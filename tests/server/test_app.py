@@ -40,6 +40,7 @@ def run_app(
     grid_seed: int = 0,
     behaviours: Mapping[int, Behaviour] | None = None,
     num_nodes: int | None = None,
+    node_configs: Mapping[int, Mapping[str, Any]] | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
     """Run the app in this process and return its report."""
@@ -47,7 +48,13 @@ def run_app(
     config |= {key.replace("_", "-"): value for key, value in changes.items()}
     size = config["num-clients"] if num_nodes is None else num_nodes
     grid = InProcessGrid(
-        client_app, num_clients=size, run_config=config, behaviours=behaviours, seed=grid_seed, clients_per_pull=5
+        client_app,
+        num_clients=size,
+        run_config=config,
+        node_configs=node_configs,
+        behaviours=behaviours,
+        seed=grid_seed,
+        clients_per_pull=5,
     )
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
     server_app(grid, context)
@@ -127,6 +134,19 @@ def test_failed_clients_are_counted_and_the_rest_is_certified(tmp_path: Path, de
     assert {failure["reason"] for failure in network["failures"]} == {"client-raised"}
     assert network["clients_without_answer"] == ["client-00002", "client-00007"]
     assert len(network["client_ids"]) == 10
+
+
+def test_a_client_with_a_name_of_its_own_is_only_known_where_any_name_is(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    visitor = {3: {"client-id": "hospital-a"}}
+    numbered = run_app(tmp_path, defaults, node_configs=visitor, quorum=0.8)["network"]
+    assert [(f["client_id"], f["reason"]) for f in numbered["failures"]] == [("hospital-a", "unknown-client")]
+    assert numbered["clients_without_answer"] == ["client-00003"]
+    free = run_app(tmp_path, defaults, node_configs=visitor, client_ids="any")["network"]
+    assert free["failures"] == []
+    assert "hospital-a" in free["client_ids"]
+    assert free["clients_without_answer"] is None
 
 
 def test_below_quorum_the_run_fails_and_keeps_what_it_has(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
