@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-_MEAN, _SHARE = "mean risk of the clients", "share of clients with risk ≥ {threshold:g}"
+_MEAN, _SHARE = "mean risk", "P(risk ≥ {threshold:g})"
 _QUANTITIES = {"mean_bound": _MEAN, "worst_case_mean": _MEAN, "survival": _SHARE, "worst_case_cdf": _SHARE}
 
 
@@ -29,11 +29,11 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
     config, certificates, unseen = report["config"], report["certificates"], report["unseen"]
     has_checks = unseen["num_clients"] > 0
     table = Table(title=f"{report['scenario']}: certified for clients and networks that nobody has measured")
-    table.add_column("quantity")
+    table.add_column("of the clients")
     table.add_column("on any network")
     table.add_column("is at most", justify="right")
     if has_checks:
-        table.add_column(f"found on {unseen['num_clients']} unseen clients", justify="right")
+        table.add_column(f"on {unseen['num_clients']} unseen", justify="right")
         table.add_column("holds")
     for entry in certificates.values():
         for quantity, networks, bound, observed in _rows(entry, threshold=config["breakdown-threshold"]):
@@ -62,7 +62,7 @@ def _rows(entry: Mapping[str, Any], *, threshold: float) -> Iterator[tuple[str, 
     observed = np.asarray(entry["check"]["observed"]) if entry["check"] else np.full(bounds.shape, np.nan)
     for index in product(*shown.values()):
         point = {name: axes[name][i] for name, i in zip(axes, index, strict=True)}
-        networks = f"{entry['divergence']} ≤ {point['budget']:g}" if "budget" in point else "like the source"
+        networks = f"within {entry['divergence']} {point['budget']:g}" if "budget" in point else "like the source"
         quantity = _QUANTITIES[entry["function"]].format(**point)
         yield quantity, networks, float(bounds[index]), float(observed[index])
 

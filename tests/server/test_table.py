@@ -53,11 +53,11 @@ def rendered(report: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        "mean risk of the clients",
+        "mean risk",
         "0.123",
-        "share of clients with risk ≥ 0.25",  # the last point of the curve at or below the threshold 0.3
+        "P(risk ≥ 0.25)",  # the last point of the curve at or below the threshold 0.3
         "0.432",
-        "kl ≤ 0.05",
+        "within kl 0.05",
         "0.333",
         "10 expected, 9 asked, 8 answered validly; failures: 2 × node-missing",
         "confidence 0.95 (delta = 0.05), on its own: mean.",
