@@ -207,7 +207,7 @@ def band(
     sides : {"two", "lower", "upper"}
         Sides of the CDF that hold, jointly. `lower` alone is tighter and enough for every upper bound on risk.
     eta : float, optional
-        Error level of the local limits, in (0, 1), fixed before any risk was seen. Default: all of `ETA_GRID` where
+        Error level of the local limits, in (0, 0.5], fixed before any risk was seen. Default: all of `ETA_GRID` where
         they share one event, otherwise `default_eta`.
 
     Returns
@@ -232,8 +232,8 @@ def band(
     check_choice("method", method, METHODS)
     check_choice("local", local, LOCAL_STEPS)
     check_choice("sides", sides, SIDES)
-    if eta is not None and not 0.0 < eta < 1.0:
-        raise ValueError(f"eta must be in (0, 1), got {eta}; it is the error level of one client's limit")
+    if eta is not None and not 0.0 < eta <= 0.5:
+        raise ValueError(f"eta must be in (0, 0.5], got {eta}; it is the error level of one client's limit")
     step = LOCAL_STEPS[local](risks, delta=delta, sides=sides, levels_of=METHODS[method], eta=eta)
     lower, upper = lower_envelope(step.lower), upper_envelope(step.upper)
     return Band(

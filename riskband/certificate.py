@@ -118,11 +118,21 @@ class Certificate:
         Raises
         ------
         ValueError
-            If the schema is unknown or a field is missing or malformed.
+            If the schema is unknown, or a field is missing, malformed or foreign. The statement is made from the other
+            fields; give the stored data to `verify` to have the stored one compared.
         """
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
             found = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
             raise ValueError(f"schema must be {SCHEMA!r}, got {found!r}; is this a certificate of this version?")
+        certificate = cls._from_fields(data)
+        expected = certificate.to_dict()
+        if data.keys() != expected.keys():
+            extra = ", ".join(sorted(data.keys() - expected.keys()))
+            raise ValueError(f"a certificate of {SCHEMA} has no fields beyond its own, got {extra}; remove them")
+        return certificate
+
+    @classmethod
+    def _from_fields(cls, data: Mapping[str, Any]) -> Certificate:
         try:
             value = np.asarray(data["value"], dtype=np.float64)
             return cls(

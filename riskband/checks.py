@@ -41,7 +41,9 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> str:
     return value
 
 
-def check_fraction(name: str, value: npt.ArrayLike, *, remedy: str = "") -> FloatArray:
+def check_fraction(
+    name: str, value: npt.ArrayLike, *, remedy: str = "it is a share or a mean loss, never a percentage"
+) -> FloatArray:
     """Return `value` as an array of floats in [0, 1].
 
     Raises
@@ -52,7 +54,7 @@ def check_fraction(name: str, value: npt.ArrayLike, *, remedy: str = "") -> Floa
     array = np.asarray(value, dtype=np.float64)
     wrong = array[~((array >= 0.0) & (array <= 1.0))]
     if wrong.size:
-        raise ValueError(f"{name} must lie in [0, 1], got {wrong.flat[0]:g}{'; ' if remedy else ''}{remedy}")
+        raise ValueError(f"{name} must lie in [0, 1], got {wrong.flat[0]:g}; {remedy}")
     return array
 
 
@@ -66,7 +68,7 @@ def check_budget(budget: npt.ArrayLike) -> FloatArray:
     """
     array = np.asarray(budget, dtype=np.float64)
     if array.ndim > 1 or array.size == 0:
-        raise ValueError(f"budget must be one number or a flat list of numbers, got shape {array.shape}")
+        raise ValueError(f"budget must be one number or a flat list of numbers, got shape {array.shape}; flatten it")
     wrong = array[~(np.isfinite(array) & (array >= 0.0))]
     if wrong.size:
         raise ValueError(
@@ -122,5 +124,7 @@ def check_num_examples(num_examples: npt.ArrayLike, *, num_clients: int) -> IntA
     as_float = np.asarray(array, dtype=np.float64)
     wrong = as_float[~(np.isfinite(as_float) & (as_float >= 1) & (as_float == np.floor(as_float)))]
     if wrong.size:
-        raise ValueError(f"num_examples must be whole numbers >= 1, got {wrong.flat[0]:g}")
+        raise ValueError(
+            f"num_examples must be whole numbers >= 1, got {wrong.flat[0]:g}; leave out clients without examples"
+        )
     return np.broadcast_to(as_float.astype(np.int64), (num_clients,)).copy()

@@ -86,7 +86,7 @@ def verify(options: argparse.Namespace) -> int:
     entries = document["certificates"] if is_collection else {"certificate": document}
     status = 0
     for name, entry in entries.items():
-        outcome = rb.verify(rb.Certificate.from_dict(entry))
+        outcome = rb.verify(entry)
         print(f"{name}: {'follows from its answers' if outcome.ok else 'DOES NOT FOLLOW from its answers'}")
         for problem in outcome.problems:
             print(f"  {problem}")

@@ -57,8 +57,8 @@ def crossing_probability(lower: npt.ArrayLike, upper: npt.ArrayLike | None = Non
     upper_boundary = np.ones(n) if upper is None else _checked_boundary("upper", upper)
     if upper_boundary.size != n:
         raise ValueError(f"lower and upper must have the same length, got {n} and {upper_boundary.size}")
-    if np.any(lower_boundary > upper_boundary):
-        return 0.0
+    if np.any(lower_boundary > upper_boundary) or lower_boundary[-1] >= 1.0 or upper_boundary[0] <= 0.0:
+        return 0.0  # no uniform variable reaches 1 from above, or 0 from below
     points, most, least = _corridor(lower_boundary, upper_boundary)
     probability = _corridor_probability(points, most, least, n, gammaln(np.arange(n + 2.0)))
     return float(min(max(probability, 0.0), 1.0))
@@ -69,7 +69,9 @@ def _checked_boundary(name: str, values: npt.ArrayLike) -> FloatArray:
     if boundary.ndim != 1 or boundary.size == 0:
         raise ValueError(f"{name} must have shape (n,) with n >= 1, got {boundary.shape}")
     if not np.all((boundary >= 0.0) & (boundary <= 1.0)):
-        raise ValueError(f"{name} must lie in [0, 1]: it bounds uniform order statistics")
+        raise ValueError(
+            f"{name} must lie in [0, 1], got {boundary.min():g} to {boundary.max():g}; it bounds uniform variables"
+        )
     if np.any(np.diff(boundary) < 0.0):
         raise ValueError(f"{name} must be nondecreasing, as order statistics are; take a running maximum first")
     return boundary

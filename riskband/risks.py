@@ -12,8 +12,12 @@ from scipy.special import betaincinv, xlog1py, xlogy
 from riskband.checks import FloatArray, IntArray, check_losses, check_num_examples
 from riskband.search import bisect
 
-ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-"""Error levels of the local limits that a band may use (math §1, extended: see docs/mathematics.md)."""
+ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
+"""Error levels of the local limits that a band may use (math §1, extended: see docs/mathematics.md).
+
+None is above 1/2: then an upper limit is never below the measured risk, so clients that measure with less noise than
+independent examples have (all their data, say) cannot break the bound, and the sides of a band cannot cross.
+"""
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -62,7 +66,7 @@ class ClientRisks:
                 "pass binary=False, or more digits of the values"
             )
         if num_missing < 0:
-            raise ValueError(f"num_missing must be >= 0, got {num_missing}")
+            raise ValueError(f"num_missing must be >= 0, got {num_missing}; it counts clients without a valid answer")
         checked.flags.writeable = False
         counts.flags.writeable = False
         object.__setattr__(self, "values", checked)

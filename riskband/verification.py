@@ -48,7 +48,7 @@ class Verification(NamedTuple):
 
 
 def verify(
-    certificate: Certificate,
+    certificate: Certificate | Mapping[str, Any],
     *,
     divergences: Mapping[str, FDivergence] | None = None,
     weights: Mapping[str, QuantileWeight] | None = None,
@@ -57,8 +57,9 @@ def verify(
 
     Parameters
     ----------
-    certificate : Certificate
-        For example `Certificate.load(path)`.
+    certificate : Certificate or mapping
+        For example `Certificate.load(path)`, or the stored data as `json.load` gives it; then its sentence is compared
+        as well.
     divergences, weights : mapping, optional
         Your own divergences and quantile weights by name, if the certificate uses one.
 
@@ -73,8 +74,8 @@ def verify(
     ValueError
         If the recipe cannot be followed: an unknown function or divergence, or answers that are not valid risks.
     """
-    again = _follow(certificate.recipe, divergences or {}, weights or {}).to_dict()
-    stored = certificate.to_dict()
+    stored = certificate.to_dict() if isinstance(certificate, Certificate) else certificate
+    again = _follow(Certificate.from_dict(stored).recipe, divergences or {}, weights or {}).to_dict()
     problems = tuple(
         f"{name}: stored {_short(stored[name])}, recomputed {_short(again[name])}"
         for name in again

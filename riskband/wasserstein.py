@@ -50,6 +50,11 @@ class AdversarialAnswers:
     num_missing : int
         Clients that were asked and gave no valid answer.
 
+    Attributes
+    ----------
+    curves : tuple of ConcaveCurve
+        For each client, the smallest concave curve above every concave function through its points.
+
     Raises
     ------
     ValueError
@@ -313,8 +318,8 @@ def wasserstein_cdf(
     if np.any(points <= 0.0) or np.any(np.diff(np.atleast_1d(points)) <= 0.0):
         raise ValueError("thresholds must be > 0 and increase: every client has a risk of at least 0")
     level = default_eta(answers.num_clients) if eta is None else float(eta)
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"eta must be in (0, 1), got {eta}; it is the error level of one client's limit")
+    if not 0.0 < level <= 0.5:
+        raise ValueError(f"eta must be in (0, 0.5], got {eta}; it is the error level of one client's limit")
     levels = METHODS[check_choice("method", method, METHODS)](answers.num_clients, delta / points.size, "upper").upper
     assert levels is not None
     margins = np.sqrt(np.log(1.0 / level) / (2.0 * answers.num_examples))

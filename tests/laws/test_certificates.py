@@ -1,0 +1,175 @@
+"""Certificates as files: round trips without loss, and verification that notices every change."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import riskband as rb
+from tests.laws.draws import DELTAS, DIVERGENCES, LOCALS, METHODS, client_risks
+
+LEVELS = [0.0, 0.2, 0.5, 0.9, 1.0]
+MAKERS = {
+    "mean": lambda band, divergence: rb.mean(band),
+    "cvar": lambda band, divergence: rb.cvar(band, level=0.9),
+    "quantile": lambda band, divergence: rb.quantile(band, level=0.5),
+    "quantiles": lambda band, divergence: rb.quantile(band, level=LEVELS),
+    "survival": lambda band, divergence: rb.survival(band, thresholds=0.3),
+    "survivals": lambda band, divergence: rb.survival(band, thresholds=LEVELS),
+    "worst mean": lambda band, divergence: rb.worst_case_mean(band, divergence=divergence, budget=0.1),
+    "worst means": lambda band, divergence: rb.worst_case_mean(band, divergence=divergence, budget=[0.0, 0.3]),
+    "worst share": lambda band, divergence: rb.worst_case_cdf(band, divergence=divergence, budget=0.1, thresholds=0.2),
+    "worst shares": lambda band, divergence: rb.worst_case_cdf(
+        band, divergence=divergence, budget=[0.1, 0.2], thresholds=LEVELS
+    ),
+    "whole curve": lambda band, divergence: rb.worst_case_cdf(band, divergence=divergence, budget=0.1),
+}
+
+
+@st.composite
+def certificates(draw):
+    risks = draw(client_risks(max_clients=8))
+    if draw(st.integers(0, 4)) == 0:
+        method = draw(st.sampled_from(["betting", "hoeffding", "empirical_bernstein", "published"]))
+        return rb.mean_bound(risks, delta=draw(DELTAS), method=method, seed=draw(st.integers(0, 9)))
+    band = rb.band(risks, delta=draw(DELTAS), method=draw(METHODS), local=draw(LOCALS), sides="lower")
+    return MAKERS[draw(st.sampled_from(sorted(MAKERS)))](band, draw(DIVERGENCES))
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(certificates())
+def test_a_round_trip_keeps_every_byte_and_verifies(certificate):
+    text = certificate.to_json()
+    loaded = rb.Certificate.from_json(text)
+    assert loaded.to_json() == text
+    assert loaded.statement == certificate.statement
+    verification = rb.verify(loaded)
+    assert verification.ok, verification.problems
+    assert verification.problems == ()
+
+
+def test_a_saved_file_is_the_same_certificate(tmp_path, certificate):
+    certificate.save(tmp_path / "certificate.json")
+    assert rb.Certificate.load(tmp_path / "certificate.json").to_json() == certificate.to_json()
+
+
+def test_the_same_answers_give_the_same_bytes(certificate):
+    assert make().to_json() == certificate.to_json()
+
+
+def make(**options):
+    rng = np.random.default_rng(2)
+    risks = rb.ClientRisks(rng.binomial(50, rng.beta(3, 12, 30)) / 50, 50, num_missing=2)
+    band = rb.band(risks, delta=0.05, sides="lower", **options)
+    return rb.worst_case_mean(band, divergence="chi2", budget=[0.05, 0.2])
+
+
+@pytest.fixture
+def certificate():
+    return make()
+
+
+def place(data, path):
+    for step in path[:-1]:
+        data = data[step]
+    return data, path[-1]
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        (("value", 0), lambda v: v - 1e-6),
+        (("value", 1), lambda v: v + 1e-6),
+        (("delta",), lambda v: 0.01),
+        (("quantity",), lambda v: v.replace("mean", "smallest")),
+        (("method",), lambda v: v + " (improved)"),
+        (("validity",), lambda v: "as-published"),
+        (("assumptions",), lambda v: v[:-1]),
+        (("assumptions", 0), lambda v: "none"),
+        (("axes", "budget", 1), lambda v: 0.9),
+        (("details", "client_weights", 0, 3), lambda v: v + 1e-6),
+        (("details", "unseen_weight", 0), lambda v: 0.0),
+        (("recipe", "band", "delta"), lambda v: 0.1),
+        (("recipe", "band", "method"), lambda v: "dkw"),
+        (("recipe", "band", "local"), lambda v: "union"),
+        (("recipe", "arguments", "divergence"), lambda v: "kl"),
+        (("recipe", "arguments", "budget", 0), lambda v: 0.051),
+        (("recipe", "answers", "values", 7), lambda v: v + 0.02),
+        (("recipe", "answers", "num_missing"), lambda v: 0),
+    ],
+)
+def test_verification_notices_every_change(certificate, path, change):
+    data = json.loads(certificate.to_json())
+    parent, name = place(data, path)
+    parent[name] = change(parent[name])
+    verification = rb.verify(rb.Certificate.from_json(json.dumps(data)))
+    assert not verification.ok
+    assert verification.problems
+
+
+def test_a_statement_that_promises_more_is_noticed(certificate):
+    data = json.loads(certificate.to_json())
+    data["statement"] = re.sub("0.95", "0.999", data["statement"])
+    assert data["statement"] != certificate.statement
+    assert not rb.verify(data).ok
+
+
+def test_num_examples_matter_where_local_limits_do():
+    rng = np.random.default_rng(2)
+    risks = rb.ClientRisks(rng.binomial(50, 0.2, 30) / 50, 50)
+    curve = rb.survival(rb.band(risks, delta=0.05, sides="lower"), thresholds=np.linspace(0, 1, 20))
+    data = json.loads(curve.to_json())
+    data["recipe"]["answers"]["num_examples"] = [500] * 30
+    assert not rb.verify(rb.Certificate.from_json(json.dumps(data))).ok
+
+
+def test_divergences_and_weights_of_ones_own_can_be_verified():
+    own = rb.custom_divergence("cubic", lambda t: (t**3 - 3 * t + 2) / 6, slope_at_infinity=np.inf)
+    band = rb.band(rb.ClientRisks([0.1, 0.2, 0.3], 10), delta=0.1, sides="lower")
+    share = rb.worst_case_cdf(band, divergence=own, budget=0.1, thresholds=0.5)
+    assert rb.verify(share, divergences={"cubic": own}).ok
+    with pytest.raises(ValueError, match="cubic"):
+        rb.verify(share)
+    weight = rb.interval_weight(0.5, 0.9)
+    integral = rb.weighted_quantile(band, weight)
+    assert rb.verify(integral, weights={weight.name: weight}).ok
+    with pytest.raises(ValueError, match="argument of verify"):
+        rb.verify(integral)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "null", '{"schema": "riskband.certificate/999"}', '{"schema": "riskband.certificate/1"}']
+)
+def test_other_files_are_refused(text):
+    with pytest.raises(ValueError, match=r"JSON|schema|field"):
+        rb.Certificate.from_json(text)
+
+
+def test_a_number_that_is_not_finite_never_becomes_a_certificate(certificate):
+    data = json.loads(certificate.to_json())
+    data["value"][0] = float("nan")
+    with pytest.raises(ValueError, match="finite"):
+        rb.Certificate.from_dict(data)
+
+
+def test_a_certificate_does_not_change_when_its_input_does():
+    values = np.array([0.1, 0.2, 0.3])
+    risks = rb.ClientRisks(values, 10)
+    before = rb.mean(rb.band(risks, delta=0.1, sides="lower")).to_json()
+    values[:] = 0.9
+    assert rb.mean(rb.band(risks, delta=0.1, sides="lower")).to_json() == before
+    with pytest.raises(ValueError, match="read-only"):
+        risks.values[0] = 0.5
+
+
+def test_statements_say_what_holds_and_how_sure_it_is(certificate):
+    assert "with probability at least 0.95" in certificate.statement
+    assert "for every budget at once" in certificate.statement
+    number = rb.mean_bound(rb.ClientRisks([0.1, 0.2], 10), delta=0.1)
+    assert f"is at most {number.value:.4f}" in number.statement
+    assert "with probability at least 0.9 " in number.statement

@@ -1,0 +1,122 @@
+"""Every wrong input raises ValueError, and the message says the rule, the value and the remedy."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import riskband as rb
+
+RISKS = rb.ClientRisks([0.1, 0.2, 0.3], 10)
+LOWER = rb.band(RISKS, delta=0.1, sides="lower")
+UPPER = rb.band(RISKS, delta=0.1, sides="upper")
+
+
+@pytest.mark.parametrize(
+    ("call", "rule", "value", "remedy"),
+    [
+        (lambda: rb.ClientRisks([97.5, 96.0], 100), "in [0, 1]", "97.5", "divide percentages by 100"),
+        (lambda: rb.ClientRisks([0.1, -0.2], 10), "in [0, 1]", "-0.2", "least value is 0"),
+        (lambda: rb.ClientRisks([0.1, np.nan, 0.2], 10), "must not be NaN", "1 NaN of 3", "leave out"),
+        (lambda: rb.ClientRisks([0.1], 10), "at least 2", "got 1", "cannot be seen in one"),
+        (lambda: rb.ClientRisks([], 10), "at least 2", "got 0", "cannot be seen in one"),
+        (lambda: rb.ClientRisks(0.3, 10), "shape (num_clients,)", "()", "one mean loss per client"),
+        (lambda: rb.ClientRisks([[0.1, 0.2]], 10), "shape (num_clients,)", "(1, 2)", "one mean loss per client"),
+        (lambda: rb.ClientRisks([0.1, 0.2], [10, 10, 10]), "one per client (2)", "(3,)", "one number or one per"),
+        (lambda: rb.ClientRisks([0.1, 0.2], 0), "whole numbers >= 1", "got 0", ""),
+        (lambda: rb.ClientRisks([0.1, 0.2], -5), "whole numbers >= 1", "got -5", ""),
+        (lambda: rb.ClientRisks([0.1, 0.2], 10.5), "whole numbers >= 1", "10.5", ""),
+        (lambda: rb.ClientRisks([0.1, 0.2], [10, np.nan]), "whole numbers >= 1", "nan", ""),
+        (lambda: rb.ClientRisks([0.1, 0.25], 10, binary=True), "binary=True", "", "pass binary=False"),
+        (lambda: rb.ClientRisks([0.1, 0.2], 10, num_missing=-1), "num_missing must be >= 0", "-1", ""),
+        (lambda: rb.band(RISKS, delta=0.0), "in (0, 1)", "got 0.0", "delta=0.05"),
+        (lambda: rb.band(RISKS, delta=1.0), "in (0, 1)", "got 1.0", "delta=0.05"),
+        (lambda: rb.band(RISKS, delta=2), "in (0, 1)", "got 2", "delta=0.05"),
+        (lambda: rb.band(RISKS, delta=np.nan), "in (0, 1)", "nan", "delta=0.05"),
+        (lambda: rb.mean_bound(RISKS, delta=1.0), "in (0, 1)", "got 1.0", "delta=0.05"),
+        (lambda: rb.band(RISKS, delta=1e-12), "delta >= 1e-9", "1e-12", "method='dkw'"),
+        (lambda: rb.band(RISKS, delta=0.1, method="ks"), "berk_jones, dkw", "'ks'", "one of"),
+        (lambda: rb.band(RISKS, delta=0.1, local="global"), "counted, marginal, observed, union", "'global'", "one of"),
+        (lambda: rb.band(RISKS, delta=0.1, sides="both"), "lower, two, upper", "'both'", "one of"),
+        (lambda: rb.band(RISKS, delta=0.1, eta=0.0), "eta must be in (0, 0.5]", "0.0", "error level"),
+        (lambda: rb.band(RISKS, delta=0.1, eta=1.5), "eta must be in (0, 0.5]", "1.5", "error level"),
+        (lambda: rb.band(RISKS, delta=0.1, eta=np.nan), "eta must be in (0, 0.5]", "nan", "error level"),
+        (lambda: rb.band(RISKS, delta=0.1, eta=0.1, local="union"), "no eta", "union", "delta / (num_clients + 2)"),
+        (lambda: rb.band(RISKS, delta=0.1, eta=0.1, local="observed"), "no eta", "observed", "takes no step"),
+        (lambda: rb.mean_bound(RISKS, delta=0.1, method="clt"), "betting", "'clt'", "one of"),
+        (lambda: rb.worst_case_mean(LOWER, divergence="renyi", budget=0.1), "kl, tv", "'renyi'", "one of"),
+        (lambda: rb.worst_case_mean(LOWER, divergence="kl", budget=-0.1), ">= 0", "-0.1", "0 means no shift"),
+        (lambda: rb.worst_case_mean(LOWER, divergence="kl", budget=np.inf), "finite", "inf", "0 means no shift"),
+        (lambda: rb.worst_case_mean(LOWER, divergence="kl", budget=np.nan), "finite", "nan", "0 means no shift"),
+        (lambda: rb.worst_case_mean(LOWER, divergence="kl", budget=[]), "one number or a flat list", "(0,)", ""),
+        (lambda: rb.worst_case_mean(LOWER, divergence="kl", budget=[[0.1]]), "flat list", "(1, 1)", ""),
+        (lambda: rb.worst_case_mean(LOWER, divergence="kl", budget=0.1, method="fast"), "sharp", "'fast'", "one of"),
+        (lambda: rb.worst_case_cdf(LOWER, divergence="kl", budget=-1.0), ">= 0", "-1", "0 means no shift"),
+        (lambda: rb.worst_case_cdf(LOWER, divergence="kl", budget=0.1, thresholds=1.5), "in [0, 1]", "1.5", ""),
+        (lambda: rb.worst_case_cdf(LOWER, divergence="kl", budget=0.1, thresholds=[np.nan]), "in [0, 1]", "nan", ""),
+        (lambda: rb.worst_case_cdf(LOWER, divergence="kl", budget=0.1, method="reference"), "published", "", "one of"),
+        (lambda: rb.binary_worst_case(1.1, divergence="kl", budget=0.1), "p must lie in [0, 1]", "1.1", ""),
+        (lambda: rb.binary_worst_case(0.1, divergence="kl", budget=-1), ">= 0", "-1", "0 means no shift"),
+        (lambda: rb.survival(LOWER, thresholds=-0.1), "in [0, 1]", "-0.1", ""),
+        (lambda: rb.quantile(LOWER, level=50), "level must lie in [0, 1]", "50", ""),
+        (lambda: rb.cvar(LOWER, level=1.0), "[0, 1)", "1.0", "worst tenth"),
+        (lambda: rb.cvar(LOWER, level=np.nan), "[0, 1)", "nan", "worst tenth"),
+        (lambda: rb.breakdown(LOWER, divergence="kl", target=10.0), "in [0, 1]", "10", ""),
+        (lambda: rb.breakdown(LOWER, divergence="kl", target=0.1, threshold=30), "in [0, 1]", "30", ""),
+        (lambda: rb.breakdown(LOWER, divergence="kl", target=0.1, max_budget=-1), ">= 0", "-1", ""),
+        (lambda: LOWER.upper(0.5), "no upper side", "", "sides='two'"),
+        (lambda: UPPER.lower(0.5), "no lower side", "", "sides='two'"),
+        (lambda: rb.mean(UPPER), "no lower side", "", "sides='two'"),
+        (lambda: rb.worst_case_mean(UPPER, divergence="kl", budget=0.1), "no lower side", "", "sides='two'"),
+        (lambda: rb.interval_weight(0.5, 0.5), "low < high", "0.5 and 0.5", "needs"),
+        (
+            lambda: rb.QuantileWeight("half", lambda p: p / 2),
+            "must integrate to 1",
+            "got 0.5",
+            "divide it by that",
+        ),
+        (
+            lambda: rb.QuantileWeight.from_density(lambda p: 3.0 - 4.0 * p, name="signed"),
+            "must be >= 0",
+            "'signed'",
+            "must not decrease",
+        ),
+        (
+            lambda: rb.custom_divergence("shifted", lambda t: (t - 1) ** 2 + 1, slope_at_infinity=np.inf),
+            "must be 0 at t = 1",
+            "got 1",
+            "subtract it",
+        ),
+        (
+            lambda: rb.custom_divergence("concave", lambda t: np.sqrt(t) - 1, slope_at_infinity=0.0),
+            "convex",
+            "'concave'",
+            "",
+        ),
+        (
+            lambda: rb.custom_divergence("steep", lambda t: (t - 1) ** 2, slope_at_infinity=1.0),
+            "limit of f(t)/t",
+            "got 1",
+            "while f grows",
+        ),
+        (lambda: rb.crossing_probability([0.5, 0.1]), "nondecreasing", "", "running maximum"),
+        (lambda: rb.crossing_probability([0.5, np.nan]), "in [0, 1]", "", ""),
+        (lambda: rb.crossing_probability([]), "n >= 1", "(0,)", ""),
+        (lambda: rb.crossing_probability([0.1, 0.2], [0.5]), "same length", "2 and 1", ""),
+    ],
+)
+def test_wrong_input_is_refused_with_its_rule_value_and_remedy(call, rule, value, remedy):
+    with pytest.raises(ValueError, match=re.escape(rule)) as caught:
+        call()
+    assert value in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize("exactly", [0, 1])
+def test_the_ends_of_the_range_are_fine(exactly):
+    band = rb.band(rb.ClientRisks([exactly, exactly, exactly], 10), delta=0.1, sides="lower")
+    assert 0.0 <= rb.mean(band).value <= 1.0
+    assert rb.worst_case_mean(band, divergence="kl", budget=0.1).value <= 1.0
+    assert rb.survival(band, thresholds=[0.0, 1.0]).value[0] == 1.0

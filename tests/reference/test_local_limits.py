@@ -1,0 +1,92 @@
+"""Limits for one client's true risk, against scipy.stats.beta, root finding and exact binomial coverage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import beta, binom
+
+import riskband as rb
+from riskband.risks import ETA_GRID, default_eta
+
+ETAS = (*ETA_GRID, 0.9)
+
+
+@pytest.mark.parametrize("eta", ETAS)
+@pytest.mark.parametrize("num_examples", [1, 7, 200])
+def test_binary_limits_are_clopper_and_pearsons(num_examples, eta):
+    wrong = np.arange(num_examples + 1)
+    risks = rb.ClientRisks(wrong / num_examples, num_examples)
+    upper = np.append(beta.ppf(1.0 - eta, wrong[:-1] + 1, num_examples - wrong[:-1]), 1.0)
+    lower = np.append(0.0, beta.ppf(eta, wrong[1:], num_examples - wrong[1:] + 1))
+    np.testing.assert_allclose(risks.upper_limits(eta), upper, rtol=1e-10)
+    np.testing.assert_allclose(risks.lower_limits(eta), lower, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("eta", ETAS)
+@pytest.mark.parametrize("num_examples", [1, 7, 60])
+def test_binary_limits_fail_with_probability_at_most_eta_whatever_the_risk(num_examples, eta):
+    wrong = np.arange(num_examples + 1)
+    risks = rb.ClientRisks(wrong / num_examples, num_examples)
+    upper, lower = risks.upper_limits(eta), risks.lower_limits(eta)
+    true_risks = np.unique(np.concatenate([np.linspace(0, 1, 401), upper, np.nextafter(upper, 2).clip(0, 1), lower]))
+    mass = binom.pmf(wrong[:, None], num_examples, true_risks)
+    assert np.max(np.sum(mass * (upper[:, None] < true_risks), axis=0)) <= eta + 1e-9
+    assert np.max(np.sum(mass * (lower[:, None] > true_risks), axis=0)) <= eta + 1e-9
+
+
+def chernoff(risk, num_examples, eta):
+    """Largest u with n·kl(risk, u) <= log(1/eta), by scipy.optimize.brentq."""
+
+    def excess(u):
+        parts = [p * np.log(p / q) for p, q in ((risk, u), (1.0 - risk, 1.0 - u)) if p > 0.0]
+        return num_examples * sum(parts) - np.log(1.0 / eta)
+
+    end = 1.0 - 1e-15
+    return 1.0 if risk == 1.0 or excess(end) < 0.0 else brentq(excess, risk, end, xtol=1e-15)
+
+
+@pytest.mark.parametrize("eta", [1e-4, 0.05, 0.7])
+@pytest.mark.parametrize("num_examples", [2, 50, 3000])
+def test_limits_for_any_bounded_loss_solve_the_kl_equation(num_examples, eta):
+    values = np.array([0.0, 1e-4, 0.037, 0.3, 0.5, 0.871, 0.9999, 1.0])
+    risks = rb.ClientRisks(values, num_examples, binary=False)
+    upper = np.array([chernoff(value, num_examples, eta) for value in values])
+    lower = np.array([1.0 - chernoff(1.0 - value, num_examples, eta) for value in values])
+    np.testing.assert_allclose(risks.upper_limits(eta), upper, atol=1e-9)
+    np.testing.assert_allclose(risks.lower_limits(eta), lower, atol=1e-9)
+
+
+def test_kl_limits_lie_between_clopper_pearson_and_hoeffding():
+    values, num_examples, eta = np.arange(51) / 50, 50, 0.01
+    exact = rb.ClientRisks(values, num_examples).upper_limits(eta)
+    chernoff_limits = rb.ClientRisks(values, num_examples, binary=False).upper_limits(eta)
+    hoeffding = np.minimum(values + np.sqrt(np.log(1 / eta) / (2 * num_examples)), 1.0)
+    assert np.all(exact <= chernoff_limits + 1e-12)
+    assert np.all(chernoff_limits <= hoeffding + 1e-12)
+
+
+def test_every_client_has_its_own_number_of_examples():
+    risks = rb.ClientRisks([0.5, 0.5, 0.25], [2, 200, 40])
+    expected = beta.ppf(0.95, [2, 101, 11], [1, 100, 30])
+    np.testing.assert_allclose(risks.upper_limits(0.05), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "num_examples", "is_binary"),
+    [
+        ([0.1, 0.2], 10, True),
+        ([0.1, 0.25], 10, False),
+        ([1 / 3, 2 / 3], 3, True),
+        ([0.5, 0.5], [2, 3], False),
+    ],
+)
+def test_zero_one_losses_are_recognised_by_whole_counts(values, num_examples, is_binary):
+    assert rb.ClientRisks(values, num_examples).binary is is_binary
+
+
+def test_the_default_error_level_is_a_quarter_of_the_bands_resolution():
+    assert {default_eta(num_clients) for num_clients in range(2, 5000, 7)} <= set(ETA_GRID)
+    assert default_eta(500) == 1e-2  # 0.25 / sqrt(500) = 0.0112
+    assert default_eta(25) == 5e-2

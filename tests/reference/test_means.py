@@ -1,0 +1,81 @@
+"""Bounds for the mean alone: formulas by hand, and betting against a plain implementation over a grid of means."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import riskband as rb
+
+
+def betting_by_grid(values, delta, *, num_cells=4000):
+    """Try every mean on a grid: play the game of [WSR] client by client and stop at the first refuted mean."""
+    size = len(values)
+    for cell in range(num_cells + 1):
+        m = cell / num_cells
+        capital, peak = 1.0, 1.0
+        total, square = 0.5, 0.25
+        for seen, x in enumerate(values, start=1):
+            bet = math.sqrt(2 * math.log(1 / delta) / (size * square / seen))
+            largest = 0.9 / (1 - m) if m < 1 else math.inf
+            capital *= 1 + min(bet, largest) * (m - x)
+            peak = max(peak, capital)
+            total += x
+            square += (x - total / (seen + 1)) ** 2
+        if peak >= 1 / delta:
+            return m
+    return 1.0
+
+
+@pytest.mark.parametrize("delta", [0.3, 0.05, 0.001])
+@pytest.mark.parametrize("seed", range(4))
+def test_betting_is_the_first_refuted_mean(delta, seed):
+    rng = np.random.default_rng(seed)
+    values = [rng.beta(3, 21, 60), rng.random(12), rng.binomial(1, 0.1, 40), np.full(25, 0.25)][seed].astype(float)
+    order = np.random.default_rng(7).permutation(values.size)
+    certificate = rb.mean_bound(rb.ClientRisks(values, 1, binary=False), delta=delta, seed=7)
+    expected = betting_by_grid(values[order].tolist(), delta)
+    assert expected - 1 / 4000 <= certificate.value <= expected + 1e-12
+
+
+def test_hoeffding_by_hand():
+    risks = rb.ClientRisks([0.0, 0.2, 0.1, 0.1], 10)
+    assert rb.mean_bound(risks, delta=math.exp(-2.0), method="hoeffding").value == pytest.approx(0.1 + 0.5)
+
+
+def test_empirical_bernstein_by_hand():
+    values = [0.0, 0.2] * 500  # sample variance 0.01 · 1000/999, log(2/delta) = 2
+    expected = 0.1 + math.sqrt(2 * (0.01 * 1000 / 999) * 2 / 1000) + 7 * 2 / (3 * 999)
+    risks = rb.ClientRisks(values, 10)
+    assert rb.mean_bound(risks, delta=2 * math.exp(-2.0), method="empirical_bernstein").value == pytest.approx(expected)
+
+
+def test_theorem_4_1_by_hand():
+    """log((K + 1)/delta) = 2 with K = 4: between clients sqrt(2/8) = 0.5, within sqrt(2/200) = 0.1 and 0.05."""
+    risks = rb.ClientRisks([0.1, 0.2, 0.0, 0.1], [100, 100, 400, 400])
+    published = rb.mean_bound(risks, delta=5 * math.exp(-2.0), method="published")
+    assert published.value == pytest.approx(0.1 + 0.5 + 0.075)
+
+
+def test_bounds_never_exceed_one():
+    risks = rb.ClientRisks([0.9, 1.0], 10)
+    for method in ("betting", "hoeffding", "empirical_bernstein", "published"):
+        assert rb.mean_bound(risks, delta=0.01, method=method).value <= 1.0
+
+
+def test_betting_has_the_smallest_slack_in_the_designs_example():
+    """K = 500, n = 100, risks ~ Beta(3, 21): slacks over the normal one were 64, 11, 5.2, 4.8 and 1.8."""
+    rng = np.random.default_rng(11)
+    values = rng.binomial(100, rng.beta(3, 21, 500)) / 100
+    risks = rb.ClientRisks(values, 100)
+    normal = 1.645 * values.std() / math.sqrt(500)
+    slack = {
+        method: (rb.mean_bound(risks, delta=0.05, method=method).value - values.mean()) / normal
+        for method in ("published", "hoeffding", "empirical_bernstein", "betting")
+    }
+    slack["band"] = (rb.mean(rb.band(risks, delta=0.05, sides="lower")).value - values.mean()) / normal
+    expected = {"published": 64, "hoeffding": 11, "empirical_bernstein": 5.2, "band": 4.8, "betting": 1.8}
+    for method, ratio in expected.items():
+        assert slack[method] == pytest.approx(ratio, rel=0.15)
