@@ -71,22 +71,22 @@ class LocalStep:
 
 def _marginal(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
     """P(limit > x) >= (1 - eta) P(R > x), since a limit fails with probability eta whatever the client's risk is."""
+    sizes: tuple[str, ...] = ()
     if risks.has_equal_sizes:
         # The limits of every eta are functions of the empirical risk: one band for the latter serves them all.
         levels = observed = levels_of(risks.num_clients, delta, sides)
         etas = ETA_GRID if eta is None else (eta,)
-        sizes: tuple[str, ...] = ()
     else:
         levels, observed = _separate_levels(risks.num_clients, delta, sides, levels_of)
         eta = default_eta(risks.num_clients) if eta is None else eta
         etas, sizes = (eta,), (RANDOM_SIZES,)
+    lower = [] if levels.lower is None else [(risks.upper_limits(e), _lowered(levels.lower, e)) for e in etas]
+    upper = [] if levels.upper is None else [(risks.lower_limits(e), _raised(levels.upper, e)) for e in etas]
     return LocalStep(
-        lower=() if levels.lower is None else tuple((risks.upper_limits(e), _lowered(levels.lower, e)) for e in etas),
-        upper=()
-        if levels.upper is None
-        else tuple((risks.lower_limits(e), np.minimum(levels.upper / (1.0 - e), 1.0)) for e in etas),
+        lower=tuple(lower),
+        upper=tuple(upper),
         # Reweighting clients leaves the mean of their empirical risks equal to that of their true risks.
-        mean_law=None if observed.lower is None else ClientLaw.from_levels(risks.values, observed.lower),
+        mean_law=_law(risks.values, observed.lower),
         eta=eta,
         uses_limits=True,
         assumptions=sizes,
@@ -101,13 +101,11 @@ def _counted(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsO
     num_wrong = min(int(binom.ppf(1.0 - per_side, risks.num_clients, eta)), risks.num_clients)
     levels = levels_of(risks.num_clients, delta - count_delta, sides)
     kept = risks.num_clients - num_wrong
-    upper_limits = risks.upper_limits(eta)
+    upper_limits, lower_limits = risks.upper_limits(eta), risks.lower_limits(eta)
     return LocalStep(
-        lower=() if levels.lower is None else ((np.sort(upper_limits)[num_wrong:], levels.lower[:kept]),),
-        upper=() if levels.upper is None else ((np.sort(risks.lower_limits(eta))[:kept], levels.upper[num_wrong:]),),
-        mean_law=None
-        if levels.lower is None
-        else ClientLaw.from_levels(upper_limits, levels.lower, num_wrong=num_wrong),
+        lower=_knots(np.sort(upper_limits)[num_wrong:], levels.lower, slice(kept)),
+        upper=_knots(np.sort(lower_limits)[:kept], levels.upper, slice(num_wrong, None)),
+        mean_law=_law(upper_limits, levels.lower, num_wrong=num_wrong),
         eta=eta,
         uses_limits=True,
     )
@@ -123,9 +121,9 @@ def _union(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf,
     upper_limits = np.minimum(risks.values + half_width, 1.0)
     levels = levels_of(risks.num_clients, 2.0 * share, sides)
     return LocalStep(
-        lower=() if levels.lower is None else ((upper_limits, levels.lower),),
-        upper=() if levels.upper is None else ((np.maximum(risks.values - half_width, 0.0), levels.upper),),
-        mean_law=None if levels.lower is None else ClientLaw.from_levels(upper_limits, levels.lower),
+        lower=_knots(upper_limits, levels.lower),
+        upper=_knots(np.maximum(risks.values - half_width, 0.0), levels.upper),
+        mean_law=_law(upper_limits, levels.lower),
     )
 
 
@@ -135,11 +133,19 @@ def _observed(risks: ClientRisks, *, delta: float, sides: str, levels_of: Levels
         raise ValueError("local='observed' has no eta: it takes no step from empirical to true risks")
     levels = levels_of(risks.num_clients, delta, sides)
     return LocalStep(
-        lower=() if levels.lower is None else ((risks.values, levels.lower),),
-        upper=() if levels.upper is None else ((risks.values, levels.upper),),
-        mean_law=None if levels.lower is None else ClientLaw.from_levels(risks.values, levels.lower),
+        lower=_knots(risks.values, levels.lower),
+        upper=_knots(risks.values, levels.upper),
+        mean_law=_law(risks.values, levels.lower),
         assumptions=(OBSERVED_SIZES,),
     )
+
+
+def _knots(limits: FloatArray, levels: FloatArray | None, kept: slice = slice(None)) -> tuple[Knots, ...]:
+    return () if levels is None else ((limits, levels[kept]),)
+
+
+def _law(values: FloatArray, levels: FloatArray | None, *, num_wrong: int = 0) -> ClientLaw | None:
+    return None if levels is None else ClientLaw.from_levels(values, levels, num_wrong=num_wrong)
 
 
 def _separate_levels(num_clients: int, delta: float, sides: str, levels_of: LevelsOf) -> tuple[Levels, Levels]:
@@ -153,6 +159,11 @@ def _separate_levels(num_clients: int, delta: float, sides: str, levels_of: Leve
 def _lowered(levels: FloatArray, eta: float) -> FloatArray:
     """1 - F <= (1 - level) / (1 - eta)."""
     return np.maximum((levels - eta) / (1.0 - eta), 0.0)
+
+
+def _raised(levels: FloatArray, eta: float) -> FloatArray:
+    """F <= level / (1 - eta)."""
+    return np.minimum(levels / (1.0 - eta), 1.0)
 
 
 def lower_envelope(families: tuple[Knots, ...]) -> Knots:
