@@ -4,6 +4,7 @@ The library turns per-client mean losses into certificates: bounds that hold wit
 assumption written down. It knows nothing of Flower; the Flower App in the same repository asks the clients.
 """
 
+from riskband.adversarial_answers import AdversarialAnswers, default_multipliers
 from riskband.bands import Band, band
 from riskband.certificate import Certificate
 from riskband.crossing import crossing_probability
@@ -33,7 +34,6 @@ from riskband.risks import ClientRisks
 from riskband.search import Bracket
 from riskband.verification import Verification, verify
 from riskband.wasserstein import (
-    AdversarialAnswers,
     wasserstein_breakdown,
     wasserstein_cdf,
     wasserstein_mean,
@@ -60,6 +60,7 @@ __all__ = [
     "crossing_probability",
     "custom_divergence",
     "cvar",
+    "default_multipliers",
     "interval_weight",
     "mean",
     "mean_bound",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +74,85 @@ def band_figure(
     axes.grid(alpha=0.25, lw=0.6)
     figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
     return figure
+
+
+def transport_figure(
+    mean: Certificate,
+    *,
+    cdf: Certificate | None = None,
+    networks: Sequence[TransportPoint] = (),
+    unit: float | None = None,
+    title: str = "",
+) -> Figure:
+    """Certified mean risk, and certified shares of failing clients, over the cost budget.
+
+    Parameters
+    ----------
+    mean : Certificate
+        From `wasserstein_mean`, over several cost budgets.
+    cdf : Certificate, optional
+        From `wasserstein_cdf`, over the same budgets; one curve for each threshold.
+    networks : sequence of TransportPoint
+        Networks whose distance and risks are known, drawn as points: where they lie, not a proof of anything.
+    unit : float, optional
+        Mean cost that makes an example wrong; adds an axis in these units.
+    title : str
+        Above the figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Save it with `save_figure`.
+    """
+    from matplotlib.figure import Figure  # a heavy import that only figures need
+
+    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+    axes = figure.add_subplot()
+    confidence = f"with probability {1.0 - mean.delta:g}"
+    budgets = mean.axes["cost_budget"]
+    axes.plot(budgets, mean.value, color=_BAND, lw=2.0, label=f"{mean.validity}: mean risk, {confidence}")
+    for network in networks:
+        axes.plot(network.cost, network.mean_risk, "o", color=_BAND, mec="white", ms=7)
+    if networks:
+        axes.plot([], [], "o", color=_BAND, mec="white", label="mean risk of a shifted network (simulated)")
+    if cdf is not None:
+        for index, (threshold, curve) in enumerate(zip(cdf.axes["threshold"], np.transpose(cdf.value), strict=True)):
+            color = _WORST[index % len(_WORST)]
+            label = f"{cdf.validity}: share of clients with risk ≥ {threshold:g}, {confidence}"
+            axes.plot(cdf.axes["cost_budget"], curve, color=color, lw=1.4, ls="--", label=label)
+            for network in networks:
+                axes.plot(network.cost, np.mean(network.risks >= threshold), "s", color=color, mec="white", ms=6)
+    axes.set(ylim=(0.0, 1.02), title=title)
+    axes.set_xlabel("cost budget: mean transport cost to the target network")
+    axes.set_ylabel("risk, or share of clients (0 to 1)")
+    axes.grid(alpha=0.25, lw=0.6)
+    if unit is not None:
+        second = axes.secondary_xaxis(
+            "top", functions=(lambda cost: np.divide(cost, unit), lambda ratio: np.multiply(ratio, unit))
+        )
+        second.set_xlabel("in units of the mean cost that makes an example wrong", fontsize="small")
+    figure.legend(loc="outside lower center", ncols=1 if cdf is not None else 2, fontsize="small", frameon=False)
+    return figure
+
+
+class TransportPoint(NamedTuple):
+    """A network whose distance from the source network is known.
+
+    Attributes
+    ----------
+    cost : float
+        Mean transport cost, or an upper bound on it, >= 0.
+    risks : ndarray, shape (num_clients,)
+        True risks of its clients.
+    """
+
+    cost: float
+    risks: FloatArray
+
+    @property
+    def mean_risk(self) -> float:
+        """Mean of `risks`."""
+        return float(np.mean(self.risks))
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskband import functionals, means, reweighting, wasserstein
+from riskband.adversarial_answers import AdversarialAnswers
 from riskband.bands import band
 from riskband.certificate import Certificate
 from riskband.divergences import FDivergence
 from riskband.functionals import QuantileWeight
 from riskband.risks import ClientRisks
-from riskband.wasserstein import AdversarialAnswers
 
 FROM_BAND: Mapping[str, Callable[..., Certificate]] = {
     "mean": functionals.mean,

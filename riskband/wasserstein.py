@@ -8,141 +8,19 @@ meta-distributions. Budgets are in units of that cost: for order 2 a radius rho 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from riskband.adversarial_answers import AdversarialAnswers, checked_multipliers, default_multipliers
 from riskband.bands import METHODS, shared_assumptions
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, Certificate
-from riskband.checks import FloatArray, IntArray, check_budget, check_choice, check_delta, check_fraction
+from riskband.checks import FloatArray, check_budget, check_choice, check_delta, check_fraction
 from riskband.means import ORDER_IS_UNINFORMATIVE, betting_upper_mean
-from riskband.risks import ClientRisks, default_eta
+from riskband.risks import default_eta
 from riskband.search import Bracket, bisect
-from riskband.transport import ConcaveCurve, knapsack_curve, network_curve, outer_curve
-
-GUARANTEES = ("exact", "upper", "lower")
-DEFAULT_NUM_MULTIPLIERS = 24
-
-
-@dataclass(frozen=True, eq=False, init=False)
-class AdversarialAnswers:
-    """Adversarial risks that clients computed on their own examples, over one grid of radii.
-
-    Parameters
-    ----------
-    radii : array_like, shape (num_radii,)
-        Cost budgets of one client, increasing strictly from 0, in units of the transport cost.
-    values : array_like, shape (num_clients, num_radii)
-        Adversarial risks in [0, 1], nondecreasing and concave in the radius.
-    num_examples : int or array_like, shape (num_clients,)
-        How many examples each client has.
-    cost : str
-        The ground cost in words, for reports: its norm, order and space.
-    guarantee : {"exact", "upper", "lower"}
-        What the values are of the true supremum; of mixed answers, the weakest. With "lower" (an attack), results are
-        estimates.
-    binary : bool
-        Whether the loss is 0-1.
-    unit : float, optional
-        Mean cost that makes an example wrong (rho_adv² for order 2, [DG]), to report budgets in.
-    num_missing : int
-        Clients that were asked and gave no valid answer.
-
-    Attributes
-    ----------
-    curves : tuple of ConcaveCurve
-        For each client, the smallest concave curve above every concave function through its points.
-
-    Raises
-    ------
-    ValueError
-        If a value is outside its range, a row is not nondecreasing and concave, or shapes do not fit.
-    """
-
-    radii: FloatArray
-    values: FloatArray
-    num_examples: IntArray
-    cost: str
-    guarantee: str
-    binary: bool
-    unit: float | None
-    num_missing: int
-    curves: tuple[ConcaveCurve, ...]
-
-    def __init__(
-        self,
-        radii: npt.ArrayLike,
-        values: npt.ArrayLike,
-        num_examples: npt.ArrayLike,
-        *,
-        cost: str,
-        guarantee: str,
-        binary: bool,
-        unit: float | None = None,
-        num_missing: int = 0,
-    ) -> None:
-        grid = np.array(radii, dtype=np.float64)
-        rows = np.array(check_fraction("values", values, remedy="adversarial risks are means of losses in [0, 1]"))
-        if rows.ndim != 2 or grid.shape != rows.shape[1:] or grid.size < 2:
-            raise ValueError(
-                f"values must have shape (num_clients, num_radii) with at least two radii, got {rows.shape} "
-                f"for {grid.size} radii"
-            )
-        clean = ClientRisks(rows[:, 0], num_examples, binary=False, num_missing=num_missing)
-        if unit is not None and not (np.isfinite(unit) and unit > 0.0):
-            raise ValueError(f"unit must be a cost > 0, got {unit}; leave it out if it is not known")
-        fields = {
-            "radii": grid,
-            "values": rows,
-            "num_examples": clean.num_examples,
-            "cost": cost,
-            "guarantee": check_choice("guarantee", guarantee, GUARANTEES),
-            "binary": bool(binary),
-            "unit": unit,
-            "num_missing": int(num_missing),
-            "curves": tuple(outer_curve(grid, row) for row in rows),
-        }
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def num_clients(self) -> int:
-        """Number of clients that answered."""
-        return int(self.values.shape[0])
-
-    @property
-    def clean(self) -> ClientRisks:
-        """The clients' risks without an adversary."""
-        return ClientRisks(self.values[:, 0], self.num_examples, binary=False, num_missing=self.num_missing)
-
-    def conjugates(self, multipliers: FloatArray) -> FloatArray:
-        """Upper bounds on phi_k(multiplier), in [0, 1], shape (num_clients, num_multipliers)."""
-        return np.clip([curve.conjugate(multipliers) for curve in self.curves], 0.0, 1.0)
-
-
-def default_multipliers(cost_budgets: npt.ArrayLike, *, num_multipliers: int = DEFAULT_NUM_MULTIPLIERS) -> FloatArray:
-    """Geometric grid of multipliers from the budgets of interest only, never from the answers.
-
-    Parameters
-    ----------
-    cost_budgets : array_like
-        Budgets that will be certified, in units of the transport cost; at least one must be > 0.
-    num_multipliers : int
-        Size of the grid.
-
-    Returns
-    -------
-    ndarray, shape (num_multipliers,)
-        From 0.05 / largest budget (below it the budget costs next to nothing) to 1 / smallest positive budget (above it
-        the bound is 1). Source: math §5.
-    """
-    budgets = check_budget(cost_budgets).ravel()
-    positive = budgets[budgets > 0.0]
-    if positive.size == 0:
-        raise ValueError("at least one cost budget must be > 0 to choose multipliers; pass multipliers yourself")
-    return np.geomspace(0.05 / positive.max(), 1.0 / positive.min(), num_multipliers)
+from riskband.transport import knapsack_curve, network_curve
 
 
 def wasserstein_mean(
@@ -169,7 +47,8 @@ def wasserstein_mean(
     cost_budget : float or array_like, shape (num_budgets,)
         Mean transport cost between the networks' clients; >= 0.
     multipliers : array_like, shape (num_multipliers,), optional
-        Grid fixed before any answer was seen; by default `default_multipliers` of the budgets.
+        Grid fixed before any answer was seen; by default the one that the clients answered, or else
+        `default_multipliers` of the budgets.
     method : {"betting", "hoeffding"}
         Confidence bound for each mean.
     seed : int
@@ -188,12 +67,14 @@ def wasserstein_mean(
     check_delta(delta)
     check_choice("method", method, ("betting", "hoeffding"))
     budgets = check_budget(cost_budget)
-    grid = default_multipliers(budgets) if multipliers is None else np.asarray(multipliers, dtype=np.float64)
-    if grid.ndim != 1 or grid.size == 0 or not np.all(np.isfinite(grid) & (grid >= 0.0)):
-        raise ValueError("multipliers must be a flat list of finite numbers >= 0")
+    if multipliers is None and answers.multipliers is not None and answers.conjugates is not None:
+        grid, phi = answers.multipliers, answers.conjugates
+    else:
+        grid = default_multipliers(budgets) if multipliers is None else checked_multipliers(multipliers)
+        phi = answers.conjugates_at(grid)
     share = delta / grid.size
     order = np.random.default_rng(seed).permutation(answers.num_clients)
-    columns = answers.conjugates(grid)[order].T
+    columns = phi[order].T
     if method == "betting":
         bounds = np.array([betting_upper_mean(column, delta=share) for column in columns])
     else:
@@ -202,7 +83,7 @@ def wasserstein_mean(
     arguments = {
         "delta": float(delta),
         "cost_budget": budgets.tolist(),
-        "multipliers": grid.tolist(),
+        "multipliers": None if multipliers is None else grid.tolist(),
         "method": method,
         "seed": int(seed),
     }
@@ -381,7 +262,7 @@ def wasserstein_breakdown(
     threshold : float, optional
         With it, the target is for the share of clients with a risk of at least the threshold; without, for the mean.
     multipliers : array_like, optional
-        Of `wasserstein_mean`; by default for budgets from 1/1000 of `max_cost_budget` on.
+        Of `wasserstein_mean`; by default the clients' own, or else for budgets from 1/1000 of `max_cost_budget` on.
 
     Returns
     -------
@@ -395,7 +276,7 @@ def wasserstein_breakdown(
     """
     goal = float(check_fraction("target", target))
     largest = float(check_budget(max_cost_budget))
-    if multipliers is None:
+    if multipliers is None and answers.multipliers is None:
         multipliers = default_multipliers([largest / 1000.0, largest])
 
     def meets(budget: npt.ArrayLike) -> npt.NDArray[np.bool_]:
@@ -442,6 +323,8 @@ def _recipe(function: str, arguments: Mapping[str, Any], answers: AdversarialAns
             "cost": answers.cost,
             "guarantee": answers.guarantee,
             "binary": answers.binary,
+            "multipliers": None if answers.multipliers is None else answers.multipliers.tolist(),
+            "conjugates": None if answers.conjugates is None else answers.conjugates.tolist(),
             "unit": answers.unit,
             "num_missing": answers.num_missing,
         },

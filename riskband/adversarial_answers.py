@@ -1,0 +1,162 @@
+"""What clients answered about adversarial risk, checked once (math §5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.checks import FloatArray, IntArray, check_budget, check_choice, check_fraction
+from riskband.risks import ClientRisks
+from riskband.transport import ConcaveCurve, outer_curve
+
+GUARANTEES = ("exact", "upper", "lower")
+DEFAULT_NUM_MULTIPLIERS = 24
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class AdversarialAnswers:
+    """Adversarial risks that clients computed on their own examples, over one grid of radii.
+
+    Parameters
+    ----------
+    radii : array_like, shape (num_radii,)
+        Cost budgets of one client, increasing strictly from 0, in units of the transport cost.
+    values : array_like, shape (num_clients, num_radii)
+        Adversarial risks in [0, 1], nondecreasing and concave in the radius.
+    num_examples : int or array_like, shape (num_clients,)
+        How many examples each client has.
+    cost : str
+        The ground cost in words, for reports: its norm, order and space.
+    guarantee : {"exact", "upper", "lower"}
+        What the values are of the true supremum; of mixed answers, the weakest. With "lower" (an attack), results are
+        estimates.
+    binary : bool
+        Whether the loss is 0-1.
+    multipliers, conjugates : array_like, shape (num_multipliers,) and (num_clients, num_multipliers), optional
+        Prices of a unit of cost, fixed before the answers, and phi_k at each, in [0, 1]. Without them the conjugates
+        come from the radii, a little above the truth.
+    unit : float, optional
+        Mean cost that makes an example wrong (rho_adv² for order 2, [DG]), to report budgets in.
+    num_missing : int
+        Clients that were asked and gave no valid answer.
+
+    Attributes
+    ----------
+    curves : tuple of ConcaveCurve
+        For each client, the smallest concave curve above every concave function through its points.
+
+    Raises
+    ------
+    ValueError
+        If a value is outside its range, a row is not nondecreasing and concave, or shapes do not fit.
+    """
+
+    radii: FloatArray
+    values: FloatArray
+    num_examples: IntArray
+    cost: str
+    guarantee: str
+    binary: bool
+    multipliers: FloatArray | None
+    conjugates: FloatArray | None
+    unit: float | None
+    num_missing: int
+    curves: tuple[ConcaveCurve, ...]
+
+    def __init__(
+        self,
+        radii: npt.ArrayLike,
+        values: npt.ArrayLike,
+        num_examples: npt.ArrayLike,
+        *,
+        cost: str,
+        guarantee: str,
+        binary: bool,
+        multipliers: npt.ArrayLike | None = None,
+        conjugates: npt.ArrayLike | None = None,
+        unit: float | None = None,
+        num_missing: int = 0,
+    ) -> None:
+        grid = np.array(radii, dtype=np.float64)
+        rows = np.array(check_fraction("values", values, remedy="adversarial risks are means of losses in [0, 1]"))
+        if rows.ndim != 2 or grid.shape != rows.shape[1:] or grid.size < 2:
+            raise ValueError(
+                f"values must have shape (num_clients, num_radii) with at least two radii, got {rows.shape} "
+                f"for {grid.size} radii"
+            )
+        clean = ClientRisks(rows[:, 0], num_examples, binary=False, num_missing=num_missing)
+        if unit is not None and not (np.isfinite(unit) and unit > 0.0):
+            raise ValueError(f"unit must be a cost > 0, got {unit}; leave it out if it is not known")
+        if (multipliers is None) != (conjugates is None):
+            raise ValueError("multipliers and conjugates belong together; give both or neither")
+        prices = phi = None
+        if multipliers is not None and conjugates is not None:
+            prices = checked_multipliers(multipliers)
+            phi = np.array(check_fraction("conjugates", conjugates))
+            if phi.shape != (rows.shape[0], prices.size):
+                raise ValueError(
+                    f"conjugates must have shape (num_clients, num_multipliers) = {(rows.shape[0], prices.size)}, "
+                    f"got {phi.shape}"
+                )
+        fields = {
+            "radii": grid,
+            "values": rows,
+            "num_examples": clean.num_examples,
+            "cost": cost,
+            "guarantee": check_choice("guarantee", guarantee, GUARANTEES),
+            "binary": bool(binary),
+            "multipliers": prices,
+            "conjugates": phi,
+            "unit": unit,
+            "num_missing": int(num_missing),
+            "curves": tuple(outer_curve(grid, row) for row in rows),
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients that answered."""
+        return int(self.values.shape[0])
+
+    @property
+    def clean(self) -> ClientRisks:
+        """The clients' risks without an adversary."""
+        return ClientRisks(self.values[:, 0], self.num_examples, binary=False, num_missing=self.num_missing)
+
+    def conjugates_at(self, multipliers: FloatArray) -> FloatArray:
+        """Upper bounds on phi_k at any multipliers, in [0, 1], shape (num_clients, num_multipliers)."""
+        return np.clip([curve.conjugate(multipliers) for curve in self.curves], 0.0, 1.0)
+
+
+def checked_multipliers(multipliers: npt.ArrayLike) -> FloatArray:
+    """Return prices of a unit of cost as a flat array; raises ValueError unless all are finite and >= 0."""
+    grid = np.array(multipliers, dtype=np.float64)
+    if grid.ndim != 1 or grid.size == 0 or not np.all(np.isfinite(grid) & (grid >= 0.0)):
+        raise ValueError("multipliers must be a flat list of finite numbers >= 0; they are prices of a unit of cost")
+    return grid
+
+
+def default_multipliers(cost_budgets: npt.ArrayLike, *, num_multipliers: int = DEFAULT_NUM_MULTIPLIERS) -> FloatArray:
+    """Geometric grid of multipliers from the budgets of interest only, never from the answers.
+
+    Parameters
+    ----------
+    cost_budgets : array_like
+        Budgets that will be certified, in units of the transport cost; at least one must be > 0.
+    num_multipliers : int
+        Size of the grid.
+
+    Returns
+    -------
+    ndarray, shape (num_multipliers,)
+        From 0.05 / largest budget (below it the budget costs next to nothing) to 1 / smallest positive budget (above it
+        the bound is 1). Source: math §5.
+    """
+    budgets = check_budget(cost_budgets).ravel()
+    positive = budgets[budgets > 0.0]
+    if positive.size == 0:
+        raise ValueError("at least one cost budget must be > 0 to choose multipliers; pass multipliers yourself")
+    return np.geomspace(0.05 / positive.max(), 1.0 / positive.min(), num_multipliers)
