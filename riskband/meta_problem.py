@@ -18,7 +18,8 @@ from riskband.search import Bracket
 from riskband.transport import ConcaveCurve, inner_curve, network_curve, outer_curve
 
 Ask = Callable[[IntArray, FloatArray], npt.ArrayLike]
-"""(clients, radii), shape (num_asked,) each -> the clients' adversarial risks at these radii, same shape."""
+"""(clients, radii), shape (num_asked,) each -> the clients' adversarial risks at these radii, same shape; NaN where a
+client gave no answer."""
 
 
 def one_round(radii: npt.ArrayLike, values: npt.ArrayLike) -> tuple[ConcaveCurve, ConcaveCurve]:
@@ -103,6 +104,7 @@ def bisection(
     cost_budget: float,
     tolerance: float = 1e-3,
     max_rounds: int = 200,
+    known: list[KnownPoints] | None = None,
     on_round: Callable[[Bracket], None] | None = None,
 ) -> Bisection:
     """Worst mean of a network by bisection on its value, asking other radii of every client in every round.
@@ -124,14 +126,18 @@ def bisection(
         Width of the bracket at which to stop, > 0.
     max_rounds : int
         Rounds after which to stop with the bracket as it is.
+    known : list of KnownPoints, one per client, optional
+        Points that were answered before; new ones are added, so that a search at another budget starts from them.
     on_round : callable, optional
         Called with the bracket after every round.
 
     Returns
     -------
     Bisection
-        Both ends, and what they cost. Source: [RE] Algorithm 1. The paper argues by quasi-concavity of a sum of
-        monotone functions, which is false; it is the concavity of each Q_k that makes the question convex.
+        Both ends, and what they cost. A client that gives no answer is not asked again: the bracket stays valid, with
+        what is known of that client, but may stay wider than the tolerance. Source: [RE] Algorithm 1. The paper argues
+        by quasi-concavity of a sum of monotone functions, which is false; it is the concavity of each Q_k that makes
+        the question convex.
 
     Raises
     ------
@@ -141,25 +147,38 @@ def bisection(
     budget = float(check_budget(cost_budget))
     if budget == 0.0 or not tolerance > 0.0:
         raise ValueError(f"cost_budget and tolerance must be > 0, got {cost_budget} and {tolerance}")
-    known = [_Points() for _ in range(num_clients)]
-    everyone = np.arange(num_clients)
+    points = [KnownPoints() for _ in range(num_clients)] if known is None else known
+    silent: set[int] = set()
     num_rounds = num_answers = 0
-    low, high = 0.0, 1.0
-    questions = (everyone, np.zeros(num_clients))
-    while high - low > tolerance and num_rounds < max_rounds and questions[0].size:
-        for client, radius, value in zip(*questions, np.asarray(ask(*questions), dtype=np.float64), strict=True):
-            known[client].add(float(radius), float(value))
-        num_rounds, num_answers = num_rounds + 1, num_answers + questions[0].size
-        inner, outer = [points.inner() for points in known], [points.outer() for points in known]
+    while True:
+        inner, outer = [each.inner() for each in points], [each.outer() for each in points]
         lower, upper = network_curve(inner), network_curve(outer)
-        low, high = max(low, float(lower(budget))), min(high, float(upper(budget)))
-        if on_round is not None:
-            on_round(Bracket(low, high))
-        questions = _next_questions(inner, outer, price=_price(lower, budget), first_radius=budget, gap=tolerance)
-    return Bisection(Bracket(low, high), num_rounds, num_answers)
+        bracket = Bracket(float(lower(budget)), float(upper(budget)))
+        if on_round is not None and num_rounds:
+            on_round(bracket)
+        if bracket.upper - bracket.lower <= tolerance or num_rounds == max_rounds:
+            break
+        unmet = [client for client in range(num_clients) if not points[client].radii and client not in silent]
+        if unmet:
+            clients, radii = np.array(unmet), np.zeros(len(unmet))
+        else:
+            clients, radii = _next_questions(
+                inner, outer, price=_price(lower, budget), first_radius=budget, gap=tolerance, silent=silent
+            )
+        if not clients.size:
+            break
+        answers = np.asarray(ask(clients, radii), dtype=np.float64)
+        for client, radius, value in zip(clients.tolist(), radii.tolist(), answers.tolist(), strict=True):
+            if np.isnan(value):
+                silent.add(client)
+            else:
+                points[client].add(radius, value)
+                num_answers += 1
+        num_rounds += 1
+    return Bisection(bracket, num_rounds, num_answers)
 
 
-class _Points:
+class KnownPoints:
     """Known points of one client's curve, sorted by radius."""
 
     def __init__(self) -> None:
@@ -167,6 +186,7 @@ class _Points:
         self.values: list[float] = []
 
     def add(self, radius: float, value: float) -> None:
+        """Add a point; a radius that is known already changes nothing."""
         place = int(np.searchsorted(self.radii, radius))
         if place < len(self.radii) and self.radii[place] == radius:
             return
@@ -174,14 +194,26 @@ class _Points:
         self.values.insert(place, value)
 
     def inner(self) -> ConcaveCurve:
+        """Lower bound on the curve, 0 as long as nothing is known."""
+        if not self.radii:
+            return ConcaveCurve(np.zeros(1), np.zeros(1))
         return inner_curve(np.array(self.radii), np.array(self.values))
 
     def outer(self) -> ConcaveCurve:
+        """Upper bound on the curve, 1 as long as nothing is known."""
+        if not self.radii:
+            return ConcaveCurve(np.zeros(1), np.ones(1))
         return outer_curve(np.array(self.radii), np.array(self.values))
 
 
 def _next_questions(
-    inner: list[ConcaveCurve], outer: list[ConcaveCurve], *, price: float, first_radius: float, gap: float
+    inner: list[ConcaveCurve],
+    outer: list[ConcaveCurve],
+    *,
+    price: float,
+    first_radius: float,
+    gap: float,
+    silent: set[int],
 ) -> tuple[IntArray, FloatArray]:
     """The clients whose gain at this price is open by over `gap`, and the radii where it might be largest.
 
@@ -192,7 +224,7 @@ def _next_questions(
     for client, (below, above) in enumerate(zip(inner, outer, strict=True)):
         gains = above.values - price * above.budgets
         best = int(np.argmax(gains))
-        if gains[best] - float(below.conjugate(price)) <= gap:
+        if client in silent or gains[best] - float(below.conjugate(price)) <= gap:
             continue
         radius = float(above.budgets[best])
         if radius == 0.0:  # the curve near 0 is open: come closer to it

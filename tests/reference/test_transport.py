@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from riskband.meta_problem import bisection, dual, one_round
+from riskband.meta_problem import KnownPoints, bisection, dual, one_round
 from riskband.transport import (
     ConcaveCurve,
     inner_curve,
@@ -202,3 +202,37 @@ def test_bisection_counts_what_it_asked():
 def test_wrong_input_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_client_that_falls_silent_widens_the_bracket_and_nothing_else():
+    curves = [knapsack_curve(costs) for costs in random_network(2)]
+    truth = float(network_curve(curves)(0.1))
+    rounds = []
+
+    def ask(clients, radii):
+        rounds.append(set(clients.tolist()))
+        answers = [curves[k](radius) for k, radius in zip(clients, radii, strict=True)]
+        return [np.nan if k == 3 and len(rounds) > 1 else value for k, value in zip(clients, answers, strict=True)]
+
+    found = bisection(ask, num_clients=len(curves), cost_budget=0.1, tolerance=1e-6)
+    assert found.bracket.lower - 1e-9 <= truth <= found.bracket.upper + 1e-9
+    assert found.bracket.upper - found.bracket.lower > 1e-3
+    assert all(3 not in asked for asked in rounds[2:])
+
+
+def test_another_budget_starts_from_what_is_known():
+    curves = [knapsack_curve(costs) for costs in random_network(3)]
+
+    def ask(clients, radii):
+        return [curves[k](radius) for k, radius in zip(clients, radii, strict=True)]
+
+    known = [KnownPoints() for _ in curves]
+    first = bisection(ask, num_clients=len(curves), cost_budget=0.1, known=known)
+    again = bisection(ask, num_clients=len(curves), cost_budget=0.1, known=known)
+    assert again.num_answers == 0
+    assert again.bracket == first.bracket
+    second = bisection(ask, num_clients=len(curves), cost_budget=0.12, known=known)
+    fresh = bisection(ask, num_clients=len(curves), cost_budget=0.12)
+    assert second.num_answers < fresh.num_answers
+    truth = float(network_curve(curves)(0.12))
+    assert second.bracket.lower - 1e-9 <= truth <= second.bracket.upper + 1e-9
