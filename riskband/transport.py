@@ -16,7 +16,9 @@ import numpy.typing as npt
 
 from riskband.checks import FloatArray
 
-_TOLERANCE = 1e-9
+TOLERANCE = 1e-9
+"""How far values may be from nondecreasing and concave: rounding, not a lie."""
+
 _ROUNDING = 1e-13
 
 
@@ -41,7 +43,7 @@ class ConcaveCurve:
             raise ValueError("budgets of a curve must increase strictly from 0")
         share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
         chords = (1.0 - share) * y[:-2] + share * y[2:]
-        if np.any(np.diff(y) < -_TOLERANCE) or np.any(y[1:-1] < chords - _TOLERANCE):
+        if np.any(np.diff(y) < -TOLERANCE) or np.any(y[1:-1] < chords - TOLERANCE):
             raise ValueError("values of a curve must be nondecreasing and concave in the budget")
 
     def __call__(self, budget: npt.ArrayLike) -> FloatArray:
@@ -95,7 +97,9 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     start = float(masses[prices == 0.0].sum())
     spent = np.cumsum(prices[flips] * masses[flips])
     risks = np.concatenate([[start], start + np.cumsum(masses[flips])])
-    return ConcaveCurve(np.concatenate([[0.0], spent]), np.minimum(risks, 1.0))  # a sum may exceed 1 by rounding
+    budgets = np.concatenate([[0.0], spent])
+    distinct = np.concatenate([[True], np.diff(budgets) > 0.0])  # a mass too small to be seen in the sum, or none at all
+    return ConcaveCurve(budgets[distinct], np.minimum(risks, 1.0)[distinct])  # a sum may exceed 1 by rounding
 
 
 def pooled_knapsack(costs: Sequence[npt.ArrayLike]) -> ConcaveCurve:

@@ -1,0 +1,306 @@
+"""Adversarial losses -> certificates for networks within a transport budget, in one message or round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+import riskband as rb
+from client.losses import get_loss
+from client.wire import AdversarialAnswer, AdversarialQuery
+from riskband.meta_problem import Bisection, KnownPoints, bisection, one_round
+from strategies.query import QueryResult, QueryStrategy, RoundOutcome
+
+ONE_ROUND, BISECTION = "one-round", "bisection"
+PROTOCOLS = (ONE_ROUND, BISECTION)
+_GUARANTEES = ("exact", "upper", "lower")  # from the strongest to the weakest
+
+
+@dataclass(frozen=True, eq=False)
+class EmpiricalWorstCase:
+    """The worst mean risk of the network that answered, without any step to unseen clients.
+
+    Attributes
+    ----------
+    cost_budgets : ndarray, shape (num_budgets,)
+        In units of the transport cost.
+    lower, upper : ndarray, shape (num_budgets,)
+        Ends of the bracket at each budget.
+    num_rounds, num_messages : int
+        What finding it took, over all budgets.
+    """
+
+    cost_budgets: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    num_rounds: int
+    num_messages: int
+
+
+@dataclass(frozen=True, eq=False)
+class WassersteinResult:
+    """What the answers certify.
+
+    Attributes
+    ----------
+    outcome : RoundOutcome
+        Valid answers and failures of the first round, which asks every client.
+    answers : riskband.AdversarialAnswers
+        The valid answers, in the order of `outcome.answers`.
+    certificates : dict of str to riskband.Certificate
+        "wasserstein_mean"; "wasserstein_cdf" for the 0-1 loss where a grid of radii was asked; "wasserstein_published"
+        where a bound on the cost was given.
+    breakdowns : dict of str to riskband.Bracket
+        "wasserstein_mean": the largest cost budget at which the mean is certified to be at most the breakdown target.
+    empirical : EmpiricalWorstCase
+        The worst case on the clients that answered.
+    """
+
+    outcome: RoundOutcome[AdversarialAnswer]
+    answers: rb.AdversarialAnswers
+    certificates: dict[str, rb.Certificate]
+    breakdowns: dict[str, rb.Bracket]
+    empirical: EmpiricalWorstCase
+
+
+class Wasserstein(QueryStrategy):
+    """Ask every client for its adversarial loss; certify networks that transport can reach.
+
+    `start(grid, arrays).conclusion` is a `WassersteinResult`. The protocol "one-round" asks everything in one message,
+    since a round is precious. "bisection" is [RE] Algorithm 1: after the first message, other radii for every client in
+    every round, with a line of the bracket to `on_bracket`.
+
+    Parameters
+    ----------
+    model, x_shape, num_classes, loss :
+        See `client.wire.AdversarialQuery`.
+    order, norm, adversary :
+        The ground cost and how the client computes its answer; see `client.wire.AdversarialQuery`.
+    head : str
+        Name of the model's last linear layer; "" lets the client find it.
+    delta : float
+        Probability that a certificate fails, in (0, 1): for each certificate on its own.
+    cost_budgets : sequence of float
+        In units of the transport cost, >= 0, at least one > 0.
+    cost_thresholds : sequence of float
+        Risks in (0, 1] at which the share of clients is certified.
+    num_radii, num_multipliers : int
+        Sizes of the grids, chosen from the budgets before anything is asked.
+    protocol : {"one-round", "bisection"}
+        See above.
+    bisection_tolerance : float
+        Width of the bracket at which the bisection stops, > 0.
+    cost_bound : float
+        Bound on the cost between any two clients, for the published bound; 0 leaves that out.
+    breakdown_target : float
+        Mean risk whose breakdown budget is searched, in [0, 1].
+    on_bracket : callable, optional
+        Called with (cost budget, bracket) after every round of the bisection.
+    **settings
+        Of `QueryStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is unknown or out of its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        x_shape: Sequence[int],
+        num_classes: int,
+        loss: str,
+        order: int,
+        norm: str,
+        adversary: str,
+        head: str,
+        delta: float,
+        cost_budgets: Sequence[float],
+        cost_thresholds: Sequence[float],
+        num_radii: int,
+        num_multipliers: int,
+        protocol: str,
+        bisection_tolerance: float,
+        cost_bound: float,
+        breakdown_target: float,
+        on_bracket: Callable[[float, rb.Bracket], None] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        if protocol not in PROTOCOLS:
+            raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
+        self.delta = delta
+        self.cost_budgets = np.asarray(cost_budgets, dtype=np.float64)
+        self.cost_thresholds = np.asarray(cost_thresholds, dtype=np.float64)
+        self.protocol = protocol
+        self.bisection_tolerance = bisection_tolerance
+        self.cost_bound = cost_bound
+        self.breakdown_target = breakdown_target
+        self.on_bracket = on_bracket
+        grid = radii_grid(self.cost_budgets, num_radii=num_radii)
+        self._query = AdversarialQuery(
+            loss=get_loss(loss).name,
+            model=model,
+            x_shape=tuple(x_shape),
+            num_classes=num_classes,
+            order=order,
+            norm=norm,
+            adversary=adversary,
+            head=head or None,
+            radii=tuple(grid.tolist()) if protocol == ONE_ROUND else (0.0, float(grid[-1])),
+            multipliers=tuple(rb.default_multipliers(self.cost_budgets, num_multipliers=num_multipliers).tolist()),
+        )
+
+    def query(self) -> AdversarialQuery:
+        """Return the question of the first round."""
+        return self._query
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> QueryResult:
+        """Ask, in one round or several, and conclude; see `QueryStrategy.start`."""
+        result = super().start(grid, initial_arrays, *args, **kwargs)
+        if self.protocol == BISECTION and result.outcome is not None:
+            result.conclusion = self._conclude(result.outcome, self._bisect(grid, initial_arrays, result.outcome))
+        return result
+
+    def conclude(self, outcome: RoundOutcome[AdversarialAnswer]) -> WassersteinResult:
+        """Return the certificates that one round gives.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer than two answers, or an argument of a certificate is out of its range.
+        """
+        lower, upper = one_round(self._query.radii, [_curve(answer) for answer in outcome.answers])
+        empirical = EmpiricalWorstCase(
+            cost_budgets=self.cost_budgets,
+            lower=lower(self.cost_budgets),
+            upper=upper(self.cost_budgets),
+            num_rounds=1,
+            num_messages=outcome.num_asked,
+        )
+        return self._conclude(outcome, empirical)
+
+    def _conclude(self, outcome: RoundOutcome[AdversarialAnswer], empirical: EmpiricalWorstCase) -> WassersteinResult:
+        answers = self._adversarial_answers(outcome)
+        certificates = {
+            "wasserstein_mean": rb.wasserstein_mean(answers, delta=self.delta, cost_budget=self.cost_budgets)
+        }
+        if answers.binary and self.protocol == ONE_ROUND:
+            certificates["wasserstein_cdf"] = rb.wasserstein_cdf(
+                answers, delta=self.delta, cost_budget=self.cost_budgets, thresholds=self.cost_thresholds
+            )
+        if self.cost_bound > 0.0:
+            certificates["wasserstein_published"] = rb.wasserstein_published(
+                answers, delta=self.delta, cost_budget=self.cost_budgets, cost_bound=self.cost_bound
+            )
+        breakdown = rb.wasserstein_breakdown(
+            answers, delta=self.delta, target=self.breakdown_target, max_cost_budget=float(self.cost_budgets.max())
+        )
+        return WassersteinResult(outcome, answers, certificates, {"wasserstein_mean": breakdown}, empirical)
+
+    def _adversarial_answers(self, outcome: RoundOutcome[AdversarialAnswer]) -> rb.AdversarialAnswers:
+        replies = outcome.answers
+        units = [answer.adversarial_unit for answer in replies if answer.adversarial_unit > 0.0]
+        query = self._query
+        return rb.AdversarialAnswers(
+            query.radii,
+            [_curve(answer) for answer in replies],
+            [answer.num_examples for answer in replies],
+            cost=f"order {query.order}, {query.norm} distance, in {query.space} space",
+            guarantee=max((answer.guarantee for answer in replies), key=_GUARANTEES.index),
+            binary=get_loss(query.loss).binary,
+            multipliers=query.multipliers,
+            conjugates=[_conjugates(answer) for answer in replies],
+            unit=float(np.mean(units)) if units else None,
+            num_missing=len(outcome.failures),
+        )
+
+    def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> EmpiricalWorstCase:
+        """[RE] Algorithm 1 at every budget, each starting from all that is known."""
+        names = [answer.client_id for answer in first.answers]
+        known = [KnownPoints() for _ in names]
+        for points, answer in zip(known, first.answers, strict=True):
+            for radius, value in zip(self._query.radii, _curve(answer), strict=True):
+                points.add(radius, value)
+        num_rounds = 1
+
+        def ask(clients: np.ndarray, radii: np.ndarray) -> list[float]:
+            nonlocal num_rounds
+            num_rounds += 1
+            queries = {
+                names[client]: replace(self._query, radii=(radius,), multipliers=())
+                for client, radius in zip(clients.tolist(), radii.tolist(), strict=True)
+            }
+            outcome = self.ask_each(grid, queries, arrays, round=num_rounds)
+            values = {answer.client_id: _curve(answer)[0] for answer in outcome.answers}
+            return [values.get(names[client], np.nan) for client in clients.tolist()]
+
+        found = [self._search(ask, known, float(budget)) for budget in self.cost_budgets]
+        return EmpiricalWorstCase(
+            cost_budgets=self.cost_budgets,
+            lower=np.array([each.bracket.lower for each in found]),
+            upper=np.array([each.bracket.upper for each in found]),
+            num_rounds=num_rounds,
+            num_messages=first.num_asked + sum(each.num_answers for each in found),
+        )
+
+    def _search(self, ask: Callable[..., Any], known: list[KnownPoints], budget: float) -> Bisection:
+        if budget == 0.0:  # nothing to spend: the clean risks are known
+            clean = float(np.mean([points.values[0] for points in known]))
+            return Bisection(rb.Bracket(clean, clean), 0, 0)
+        return bisection(
+            ask,
+            num_clients=len(known),
+            cost_budget=budget,
+            tolerance=self.bisection_tolerance,
+            known=known,
+            on_round=None if self.on_bracket is None else partial(self.on_bracket, budget),
+        )
+
+
+def radii_grid(cost_budgets: Sequence[float] | np.ndarray, *, num_radii: int) -> np.ndarray:
+    """Radii to ask every client, from the budgets of interest only.
+
+    The adversary spends unevenly: some clients get nothing, others many times the mean budget.
+
+    Parameters
+    ----------
+    cost_budgets : array_like
+        In units of the transport cost; at least one must be > 0.
+    num_radii : int
+        At least 3.
+
+    Returns
+    -------
+    ndarray, shape (num_radii,)
+        0, and a geometric grid from 1/20 of the smallest positive budget to 20 times the largest.
+
+    Raises
+    ------
+    ValueError
+        If no budget is positive or the grid would be too small.
+    """
+    budgets = np.asarray(cost_budgets, dtype=np.float64)
+    positive = budgets[budgets > 0.0]
+    if positive.size == 0:
+        raise ValueError("cost_budgets must hold at least one budget > 0; a budget of 0 means no shift")
+    if num_radii < 3:
+        raise ValueError(f"num_radii must be at least 3, got {num_radii}; 50 leaves a gap of about 0.001")
+    return np.concatenate([[0.0], np.geomspace(positive.min() / 20.0, positive.max() * 20.0, num_radii - 1)])
+
+
+def _curve(answer: AdversarialAnswer) -> tuple[float, ...]:
+    """The values to build on: what is proved if anything is, else what an attack reached."""
+    return answer.values_lower if answer.guarantee == "lower" else answer.values_upper
+
+
+def _conjugates(answer: AdversarialAnswer) -> tuple[float, ...]:
+    return answer.conjugates_lower if answer.guarantee == "lower" else answer.conjugates_upper
