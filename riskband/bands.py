@@ -27,6 +27,7 @@ SIDES = ("lower", "upper", "two")
 
 INDEPENDENT_CLIENTS = "the clients that answered are independent draws from one meta-distribution of clients"
 INDEPENDENT_EXAMPLES = "each client's examples are independent draws from its own distribution, unseen in training"
+TRUE_ANSWERS = "every answer is the mean loss that the client measured"
 BOUNDED_LOSS = "every example's loss lies in [0, 1]"
 BINARY_LOSS = "every example's loss is 0 or 1"
 
@@ -70,6 +71,8 @@ class Band:
     assumptions: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        for array in (self.lower_points, self.lower_levels, self.upper_points, self.upper_levels):
+            array.flags.writeable = False
         for points, levels in (
             (self.lower_points, self.lower_levels),
             (self.upper_points, self.upper_levels),
@@ -228,17 +231,18 @@ def band(
     >>> bool(b.lower(0.5) <= 1.0)
     True
     """
-    check_delta(delta)
+    delta = check_delta(delta)
     check_choice("method", method, METHODS)
     check_choice("local", local, LOCAL_STEPS)
     check_choice("sides", sides, SIDES)
     if eta is not None and not 0.0 < eta <= 0.5:
         raise ValueError(f"eta must be in (0, 0.5], got {eta}; it is the error level of one client's limit")
+    eta = None if eta is None else float(eta)
     step = LOCAL_STEPS[local](risks, delta=delta, sides=sides, levels_of=METHODS[method], eta=eta)
     lower, upper = lower_envelope(step.lower), upper_envelope(step.upper)
     return Band(
         risks=risks,
-        delta=float(delta),
+        delta=delta,
         method=method,
         local=local,
         sides=sides,
@@ -258,6 +262,7 @@ def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False) -> tup
     return (
         INDEPENDENT_CLIENTS,
         INDEPENDENT_EXAMPLES,
+        TRUE_ANSWERS,
         BINARY_LOSS if needs_binary and risks.binary else BOUNDED_LOSS,
         *((missing,) if risks.num_missing else ()),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from riskband.bands import Band
-from riskband.checks import FloatArray
+from riskband.checks import FloatArray, check_delta
 from riskband.risks import ClientRisks
 
 SCHEMA = "riskband.certificate/1"
@@ -66,6 +66,12 @@ class Certificate:
     details: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_delta(self.delta)
+        if not isinstance(self.recipe, Mapping):
+            raise ValueError(f"the recipe of a certificate must be a mapping, got {type(self.recipe).__name__}")
+        for array in (self.value, *self.axes.values(), *self.details.values()):
+            if isinstance(array, np.ndarray):
+                array.flags.writeable = False
         if self.validity not in _PREFACE:
             raise ValueError(f"validity must be one of {', '.join(_PREFACE)}, got {self.validity!r}")
         shape = tuple(len(points) for points in self.axes.values())
@@ -83,8 +89,8 @@ class Certificate:
         else:
             bound = f"is at most {self.value:.4f}"
         return (
-            f"{_PREFACE[self.validity]}with probability at least {1.0 - self.delta:g} over the clients that "
-            f"answered, {self.quantity} {bound}."
+            f"{_PREFACE[self.validity]}with probability at least {1.0 - self.delta:g} over the draw of the "
+            f"clients and their examples, {self.quantity} {bound}."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,7 +152,7 @@ class Certificate:
                 axes={name: np.asarray(points, dtype=np.float64) for name, points in data["axes"].items()},
                 details={name: np.asarray(values, dtype=np.float64) for name, values in data["details"].items()},
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"a certificate needs every field of {SCHEMA}; missing or malformed: {error}") from error
 
     @classmethod

@@ -12,20 +12,28 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 
+MAX_EXAMPLES = 10**12
+"""Beyond it, floats times the number of examples can hardly be told from whole numbers."""
+
+
 def check_delta(delta: float) -> float:
     """Return `delta` as a float.
 
     Raises
     ------
     ValueError
-        If `delta` is not in (0, 1).
+        If `delta` is not a number in (0, 1).
     """
-    if not 0.0 < float(delta) < 1.0:  # also catches NaN
+    try:
+        value = float(delta)
+    except (TypeError, ValueError):
+        value = np.nan
+    if not 0.0 < value < 1.0:  # also catches NaN
         raise ValueError(
             f"delta must be in (0, 1), got {delta}; delta is the probability that the certificate fails, "
             "so confidence 0.95 is delta=0.05"
         )
-    return float(delta)
+    return value
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
@@ -51,11 +59,33 @@ def check_fraction(
     ValueError
         If any entry is NaN or outside [0, 1].
     """
-    array = np.asarray(value, dtype=np.float64)
+    array = np.array(value, dtype=np.float64)  # a copy: a certificate must not change when its input does
     wrong = array[~((array >= 0.0) & (array <= 1.0))]
     if wrong.size:
         raise ValueError(f"{name} must lie in [0, 1], got {wrong.flat[0]:g}; {remedy}")
     return array
+
+
+def check_points(name: str, value: npt.ArrayLike) -> FloatArray:
+    """Return `value` as one number or a flat, nonempty array of numbers in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If an entry is NaN or outside [0, 1], or the array is empty or has more than one dimension.
+    """
+    array = check_fraction(name, value)
+    if array.ndim > 1 or array.size == 0:
+        raise ValueError(f"{name} must be one number or a flat list of numbers, got shape {array.shape}; flatten it")
+    return array
+
+
+def check_single(name: str, value: npt.ArrayLike) -> float:
+    """Return `value` as one number in [0, 1]; raises ValueError for anything else."""
+    array = check_points(name, value)
+    if array.ndim:
+        raise ValueError(f"{name} must be one number, got {array.size}; ask for one at a time")
+    return float(array)
 
 
 def check_budget(budget: npt.ArrayLike) -> FloatArray:
@@ -66,7 +96,7 @@ def check_budget(budget: npt.ArrayLike) -> FloatArray:
     ValueError
         If an entry is negative or not finite, or the array has more than one dimension or no entry.
     """
-    array = np.asarray(budget, dtype=np.float64)
+    array = np.array(budget, dtype=np.float64)
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"budget must be one number or a flat list of numbers, got shape {array.shape}; flatten it")
     wrong = array[~(np.isfinite(array) & (array >= 0.0))]
@@ -86,7 +116,9 @@ def check_losses(values: npt.ArrayLike) -> FloatArray:
     ValueError
         If the shape is not (num_clients,) with at least two clients, or an entry is NaN or outside [0, 1].
     """
-    array = np.array(values, dtype=np.float64)  # a copy: a certificate must not change when its input does
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError("risks must be a plain array, got a masked one; leave out the masked clients")
+    array = np.array(values, dtype=np.float64)
     if array.ndim != 1:
         raise ValueError(f"risks must have shape (num_clients,), got {array.shape}; give one mean loss per client")
     if array.size < 2:
@@ -101,8 +133,8 @@ def check_losses(values: npt.ArrayLike) -> FloatArray:
     above = array[array > 1.0]
     if above.size:
         raise ValueError(
-            f"risks must lie in [0, 1], got {above.max():g}; divide percentages by 100 (on the command line: "
-            "--percent), and scale a loss by a known upper limit"
+            f"risks must lie in [0, 1], got {above.max():g}; divide a percentage by 100, turn an accuracy into an "
+            "error rate, and scale a loss by a known upper limit"
         )
     below = array[array < 0.0]
     if below.size:
@@ -116,15 +148,16 @@ def check_num_examples(num_examples: npt.ArrayLike, *, num_clients: int) -> IntA
     Raises
     ------
     ValueError
-        If an entry is not a whole number >= 1, or the shape is neither () nor (num_clients,).
+        If an entry is not a whole number from 1 to `MAX_EXAMPLES`, or the shape is neither () nor (num_clients,).
     """
     array = np.asarray(num_examples)
     if array.shape not in ((), (num_clients,)):
         raise ValueError(f"num_examples must be one number or one per client ({num_clients}), got shape {array.shape}")
     as_float = np.asarray(array, dtype=np.float64)
-    wrong = as_float[~(np.isfinite(as_float) & (as_float >= 1) & (as_float == np.floor(as_float)))]
+    wrong = as_float[~((as_float >= 1) & (as_float <= MAX_EXAMPLES) & (as_float == np.floor(as_float)))]
     if wrong.size:
         raise ValueError(
-            f"num_examples must be whole numbers >= 1, got {wrong.flat[0]:g}; leave out clients without examples"
+            f"num_examples must be whole numbers from 1 to {MAX_EXAMPLES:g}, got {wrong.flat[0]:g}; "
+            "leave out clients without examples"
         )
     return np.broadcast_to(as_float.astype(np.int64), (num_clients,)).copy()

@@ -80,10 +80,12 @@ def verify(options: argparse.Namespace) -> int:
     text = Path(options.file).read_text(encoding="utf-8")
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{options.file} must be JSON as riskband writes it: {error}") from error
     is_collection = isinstance(document, dict) and document.get("schema") == COLLECTION_SCHEMA
-    entries = document["certificates"] if is_collection else {"certificate": document}
+    entries = document.get("certificates") if is_collection else {"certificate": document}
+    if not isinstance(entries, dict) or not entries:
+        raise ValueError(f"{options.file} must hold at least one certificate, by name; was it cut?")
     status = 0
     for name, entry in entries.items():
         outcome = rb.verify(entry)
@@ -116,6 +118,8 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
     for name in ("target", "at"):
         if getattr(options, name) is not None:
             attempt(partial(check_fraction, f"--{name}", getattr(options, name)))
+    if options.at is not None and options.target is None:
+        problems.append("--at needs --target: it says which share of clients the target is for")
     if options.target is not None and not options.divergence:
         problems.append("--target needs --divergence: it asks how much shift the bound allows")
     if options.plot and Path(options.plot).suffix.lower() not in FIGURE_ENDINGS:
@@ -161,7 +165,7 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
     )
     lines = [
         f"{risks.num_clients} clients with {sizes} examples each; measured mean loss {risks.values.mean():.4f}, "
-        f"largest {risks.values.max():.4f}; {'0-1 losses' if risks.binary else 'losses anywhere in [0, 1]'}",
+        f"largest {risks.values.max():.4f}; {_kind_of_loss(risks, options)}",
         f"with probability at least {1.0 - options.delta:g} (delta = {options.delta:g}):",
     ]
     for certificate in report.certificates.values():
@@ -177,10 +181,18 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
             lines.append(f"  no {divergence} budget keeps {goal} at most {options.target:g}, not even 0")
         else:
             lines.append(f"  {goal} stays at most {options.target:g} up to {divergence} budget {bracket.lower:.4g}")
+    if any(np.any(np.asarray(c.value) == 1.0) for c in report.certificates.values() if "threshold" not in c.axes):
+        lines.append("  a bound of 1.0000 says nothing: there are too few clients for that level or budget")
     lines.append("the mean has its own bound; all other lines hold at the same time, by one band")
     lines.append("if all of this is true:")
     assumed = dict.fromkeys(text for c in report.certificates.values() for text in c.assumptions)
     return "\n".join([*lines, *(f"  - {text}" for text in assumed)])
+
+
+def _kind_of_loss(risks: rb.ClientRisks, options: argparse.Namespace) -> str:
+    if not risks.binary:
+        return "losses anywhere in [0, 1]"
+    return "0-1 losses" if options.binary else "0-1 losses (inferred from the means; say --not-binary if they are not)"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -209,7 +221,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--delta", type=float, default=0.05, help="probability that a certificate fails (default: 0.05)")
     add("--method", choices=sorted(METHODS), default="berk_jones", help="band (default: berk_jones)")
     add("--local", choices=sorted(LOCAL_STEPS), default="marginal", help="step to true risks (default: marginal)")
-    add("--sides", choices=[side for side in SIDES if side != "upper"], default="two", help="sides of the band")
+    add(
+        "--sides",
+        choices=[side for side in SIDES if side != "upper"],
+        default="lower",
+        help="sides of the band; lower is enough for every bound and sharper, two draws the whole band",
+    )
     add("--quantile", type=float, nargs="*", default=[0.9], metavar="LEVEL", help="default: 0.9")
     add(
         "--cvar",

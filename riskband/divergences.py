@@ -101,8 +101,11 @@ def custom_divergence(
     Raises
     ------
     ValueError
-        If f(1) is not 0, f is not convex on a grid, or the slope contradicts f.
+        If the name is that of a built-in divergence, f(1) is not 0, f is not convex on a grid, or the slope
+        contradicts f.
     """
+    if name in DIVERGENCES:
+        raise ValueError(f"name must not be that of a built-in divergence, got {name!r}; reports would confuse the two")
     grid = np.concatenate([np.linspace(0.0, 3.0, 601), np.geomspace(3.1, 1e3, 200)])
     with np.errstate(divide="ignore", invalid="ignore"):  # f(0) may be infinite
         values = np.asarray(generator(grid), dtype=np.float64)
@@ -137,7 +140,11 @@ def _check_slope(name: str, generator: Callable[[FloatArray], FloatArray], slope
     near_slope, far_slope = (values[1] - values[0]) / 1e6, (values[3] - values[2]) / 1e9
     allowance = 0.01 * (1.0 + abs(far_slope))
     is_levelling = far_slope - near_slope < allowance
-    if far_slope > slope_at_infinity + allowance or (is_levelling and slope_at_infinity > far_slope + allowance):
+    if (
+        np.isnan(slope_at_infinity)
+        or far_slope > slope_at_infinity + allowance
+        or (is_levelling and slope_at_infinity > far_slope + allowance)
+    ):
         raise ValueError(
             f"slope_at_infinity of {name!r} must be the limit of f(t)/t, got {slope_at_infinity:g} while f grows with "
             f"slope {far_slope:g} near t = 1e9; with a wrong one, the mass on new clients would be wrong"

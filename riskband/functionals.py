@@ -17,7 +17,7 @@ from scipy.integrate import quad
 
 from riskband.bands import Band
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_fraction
+from riskband.checks import FloatArray, check_points
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def interval_weight(low: float, high: float) -> QuantileWeight:
 
 
 def check_tail_level(level: float) -> float:
-    """Return `level` if it is in [0, 1); raises ValueError."""
-    if not 0.0 <= level < 1.0:
-        raise ValueError(f"level must be in [0, 1), got {level}; 0.9 means the worst tenth of the clients")
+    """Return `level` as a float if it is one number in [0, 1); raises ValueError."""
+    if np.ndim(level) or not 0.0 <= float(level) < 1.0:
+        raise ValueError(f"level must be one number in [0, 1), got {level}; 0.9 means the worst tenth of the clients")
     return float(level)
 
 
@@ -118,6 +118,7 @@ def cvar(band: Band, *, level: float) -> Certificate:
     ValueError
         If the level is out of range or the band has no lower side.
     """
+    level = check_tail_level(level)
     quantity = f"the mean risk of the worst {1.0 - level:g} of unseen clients"
     return _certificate(band, "cvar", {"level": level}, quantity, _spectral(band, tail_weight(level)))
 
@@ -142,7 +143,7 @@ def quantile(band: Band, *, level: npt.ArrayLike) -> Certificate:
     ValueError
         If a level is out of range or the band has no lower side.
     """
-    levels = check_fraction("level", level)
+    levels = check_points("level", level)
     name = "" if levels.ndim else f" at level {float(levels):g}"
     quantity = f"the quantile{name} of {band.subject}"
     axes = {"level": levels} if levels.ndim else {}
@@ -169,7 +170,7 @@ def survival(band: Band, *, thresholds: npt.ArrayLike) -> Certificate:
     ValueError
         If a threshold is out of range or the band has no lower side.
     """
-    points = check_fraction("thresholds", thresholds)
+    points = check_points("thresholds", thresholds)
     name = "the threshold" if points.ndim else f"{float(points):g}"
     quantity = f"the probability that {band.subject} is at least {name}"
     axes = {"threshold": points} if points.ndim else {}

@@ -44,7 +44,7 @@ def mean_bound(risks: ClientRisks, *, delta: float, method: str = "betting", see
     ValueError
         If `delta` is not in (0, 1) or the method is unknown.
     """
-    check_delta(delta)
+    delta = check_delta(delta)
     check_choice("method", method, (*MEAN_BOUNDS, "betting"))
     assumptions = shared_assumptions(risks)
     if method == "betting":
@@ -56,11 +56,11 @@ def mean_bound(risks: ClientRisks, *, delta: float, method: str = "betting", see
     return Certificate(
         quantity="the mean risk over unseen clients",
         value=float(min(value, 1.0)),
-        delta=float(delta),
+        delta=delta,
         method=method,
         assumptions=assumptions,
         validity=CERTIFICATE,
-        recipe=recipe("mean_bound", {"delta": float(delta), "method": method, "seed": int(seed)}, risks),
+        recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": int(seed)}, risks),
     )
 
 

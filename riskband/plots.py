@@ -81,19 +81,26 @@ def transport_figure(
     *,
     cdf: Certificate | None = None,
     networks: Sequence[TransportPoint] = (),
+    worst_mean: npt.ArrayLike | None = None,
+    worst_shares: npt.ArrayLike | None = None,
     unit: float | None = None,
     title: str = "",
 ) -> Figure:
-    """Certified mean risk, and certified shares of failing clients, over the cost budget.
+    """Certified mean risk and, beside it, certified shares of failing clients, over the cost budget.
 
     Parameters
     ----------
     mean : Certificate
         From `wasserstein_mean`, over several cost budgets.
     cdf : Certificate, optional
-        From `wasserstein_cdf`, over the same budgets; one curve for each threshold.
+        From `wasserstein_cdf`, over several cost budgets; one curve for each threshold.
     networks : sequence of TransportPoint
         Networks whose distance and risks are known, drawn as points: where they lie, not a proof of anything.
+    worst_mean : array_like, shape (num_budgets,), optional
+        At the budgets of `mean`, the largest mean risk of any network that clients who never answered can be made into
+        (a simulation knows it).
+    worst_shares : array_like, shape (num_budgets, num_thresholds), optional
+        The same for the shares, at the budgets and thresholds of `cdf`.
     unit : float, optional
         Mean cost that makes an example wrong; adds an axis in these units.
     title : str
@@ -106,32 +113,21 @@ def transport_figure(
     """
     from matplotlib.figure import Figure  # a heavy import that only figures need
 
-    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
-    axes = figure.add_subplot()
-    confidence = f"with probability {1.0 - mean.delta:g}"
-    budgets = mean.axes["cost_budget"]
-    axes.plot(budgets, mean.value, color=_BAND, lw=2.0, label=f"{mean.validity}: mean risk, {confidence}")
-    for network in networks:
-        axes.plot(network.cost, network.mean_risk, "o", color=_BAND, mec="white", ms=7)
-    if networks:
-        axes.plot([], [], "o", color=_BAND, mec="white", label="mean risk of a shifted network (simulated)")
+    figure = Figure(figsize=(8.0, 5.0) if cdf is None else (11.0, 5.2), layout="constrained")
+    panels = figure.subplots(1, 1 if cdf is None else 2, squeeze=False)[0]
+    _draw_transport_mean(panels[0], mean, networks, worst_mean)
     if cdf is not None:
-        for index, (threshold, curve) in enumerate(zip(cdf.axes["threshold"], np.transpose(cdf.value), strict=True)):
-            color = _WORST[index % len(_WORST)]
-            label = f"{cdf.validity}: share of clients with risk ≥ {threshold:g}, {confidence}"
-            axes.plot(cdf.axes["cost_budget"], curve, color=color, lw=1.4, ls="--", label=label)
-            for network in networks:
-                axes.plot(network.cost, np.mean(network.risks >= threshold), "s", color=color, mec="white", ms=6)
-    axes.set(ylim=(0.0, 1.02), title=title)
-    axes.set_xlabel("cost budget: mean transport cost to the target network")
-    axes.set_ylabel("risk, or share of clients (0 to 1)")
-    axes.grid(alpha=0.25, lw=0.6)
-    if unit is not None:
-        second = axes.secondary_xaxis(
-            "top", functions=(lambda cost: np.divide(cost, unit), lambda ratio: np.multiply(ratio, unit))
-        )
-        second.set_xlabel("in units of the mean cost that makes an example wrong", fontsize="small")
-    figure.legend(loc="outside lower center", ncols=1 if cdf is not None else 2, fontsize="small", frameon=False)
+        _draw_transport_shares(panels[1], cdf, networks, worst_shares)
+    for axes in panels:
+        axes.set_ylim(-0.02, 1.02)  # points on the axis stay visible
+        axes.set_xlabel("cost budget: mean transport cost to the target network")
+        axes.grid(alpha=0.25, lw=0.6)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", frameon=False)
+        if unit is not None:
+            functions = (lambda cost: np.divide(cost, unit), lambda ratio: np.multiply(ratio, unit))
+            second = axes.secondary_xaxis("top", functions=functions)
+            second.set_xlabel("in units of the mean cost that makes an example wrong", fontsize="small")
+    figure.suptitle(title)
     return figure
 
 
@@ -200,7 +196,46 @@ def _draw_band(axes: Axes, band: Band, grid: FloatArray) -> None:
         axes.step(grid, band.upper(grid), where="post", color=_BAND, lw=1.0, label=label)
 
 
+def _draw_transport_mean(
+    axes: Axes, mean: Certificate, networks: Sequence[TransportPoint], worst: npt.ArrayLike | None
+) -> None:
+    budgets = mean.axes["cost_budget"]
+    label = f"{mean.validity}: mean risk, with probability {1.0 - mean.delta:g}"
+    axes.plot(budgets, mean.value, color=_BAND, lw=2.0, marker=".", label=label)
+    if worst is not None:
+        label = "worst network that unseen clients can be made into (simulated)"
+        axes.plot(budgets, np.asarray(worst), color=_UNSEEN, lw=1.4, label=label)
+    if networks:
+        costs, risks = [network.cost for network in networks], [network.mean_risk for network in networks]
+        label = "unseen clients that were moved at random, at their distance (simulated)"
+        axes.plot(costs, risks, "o", color=_UNSEEN, mec="white", ms=7, label=label)
+    axes.set_ylabel("mean risk (0 to 1)")
+
+
+def _draw_transport_shares(
+    axes: Axes, cdf: Certificate, networks: Sequence[TransportPoint], worst: npt.ArrayLike | None
+) -> None:
+    budgets, thresholds, confidence = cdf.axes["cost_budget"], cdf.axes["threshold"], f"{1.0 - cdf.delta:g}"
+    for index, threshold in enumerate(thresholds):
+        color = _WORST[index % len(_WORST)]
+        label = f"{cdf.validity}: share with risk ≥ {threshold:g}, with probability {confidence}"
+        axes.plot(budgets, np.asarray(cdf.value)[:, index], color=color, lw=2.0, ls="--", marker=".", label=label)
+        if worst is not None:
+            axes.plot(budgets, np.asarray(worst)[:, index], color=color, lw=1.2)
+        for network in networks:
+            axes.plot(network.cost, np.mean(network.risks >= threshold), "o", color=color, mec="white", ms=6)
+    if worst is not None:
+        axes.plot([], [], color=_WORST[-1], lw=1.2, label="the same on the worst network (simulated)")
+    if networks:
+        axes.plot(
+            [], [], "o", color=_WORST[-1], mec="white", ms=6, label="the same of clients moved at random (simulated)"
+        )
+    axes.set_ylabel("share of clients (0 to 1)")
+
+
 def _draw_worst_cases(axes: Axes, worst_case: Certificate) -> None:
+    if "threshold" not in worst_case.axes:
+        raise ValueError(f"the worst case of a band figure needs several thresholds, got {worst_case.quantity!r}")
     thresholds = np.asarray(worst_case.axes["threshold"])
     curves = np.atleast_2d(worst_case.value)
     budgets = np.atleast_1d(worst_case.axes.get("budget", worst_case.recipe["arguments"]["budget"]))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from riskband.bands import Band
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, Certificate, recipe
-from riskband.checks import FloatArray, check_budget, check_choice, check_fraction
+from riskband.checks import FloatArray, check_budget, check_choice, check_points, check_single
 from riskband.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
 from riskband.published import published_worst_case_cdf, published_worst_case_mean
 from riskband.search import Bracket, bisect
@@ -110,7 +110,7 @@ def worst_case_cdf(
     f, budgets = resolve_divergence(divergence), check_budget(budget)
     if thresholds is None:
         thresholds = np.unique(np.concatenate([[0.0], np.nextafter(band.lower_points, 1.0), [1.0]]))
-    points = check_fraction("thresholds", thresholds)
+    points = check_points("thresholds", thresholds)
     grid = np.expand_dims(budgets, -1) if budgets.ndim and points.ndim else budgets
     if method == "published":
         values = published_worst_case_cdf(
@@ -166,19 +166,19 @@ def breakdown(
     ValueError
         If an argument is out of range or unknown, or the band has no lower side.
     """
-    goal = float(check_fraction("target", target))
+    goal = check_single("target", target)
+    at = None if threshold is None else check_single("threshold", threshold)
     f = resolve_divergence(divergence)
     law = band.law_for_means
     check_budget(max_budget)
 
+    def bound(budget: FloatArray) -> FloatArray:
+        if at is None:
+            return np.asarray(robust_mean(law.risks, law.weights, divergence=f, budget=float(budget))[0])
+        return binary_worst_case(1.0 - band.lower_left_limit(at), divergence=f, budget=budget)
+
     def meets(budget: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        if threshold is None:
-            value: npt.ArrayLike = robust_mean(law.risks, law.weights, divergence=f, budget=float(np.asarray(budget)))[
-                0
-            ]
-        else:
-            value = binary_worst_case(1.0 - band.lower_left_limit(threshold), divergence=f, budget=budget)
-        return np.asarray(value) <= goal
+        return np.asarray(bound(np.asarray(budget)) <= goal)
 
     if not meets(0.0):
         return Bracket(-np.inf, 0.0)

@@ -15,8 +15,8 @@ from riskband.search import bisect
 ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
 """Error levels of the local limits that a band may use (math §1, extended: see docs/mathematics.md).
 
-None is above 1/2: then an upper limit is never below the measured risk, so clients that measure with less noise than
-independent examples have (all their data, say) cannot break the bound, and the sides of a band cannot cross.
+None is above 1/2: then an upper limit is never below the measured risk, so clients that measure their risk exactly (all
+the data they will ever hold) cannot break the bound, and the sides of a band cannot cross.
 """
 
 
@@ -33,7 +33,7 @@ class ClientRisks:
     binary : bool, optional
         Whether every example's loss is 0 or 1, which makes exact binomial limits valid. By default it is inferred:
         true if `values * num_examples` are whole numbers for every client. Say `False` for a loss that can take
-        other values but happened not to.
+        other values but happened not to: means that were rounded to few digits can look binary.
     num_missing : int
         Clients that were asked and gave no valid answer. It changes no number; above 0, the certificates list the
         assumption that they are missing at random.
@@ -65,8 +65,10 @@ class ClientRisks:
                 "binary=True needs values * num_examples to be whole numbers, since they count wrong examples; "
                 "pass binary=False, or more digits of the values"
             )
-        if num_missing < 0:
-            raise ValueError(f"num_missing must be >= 0, got {num_missing}; it counts clients without a valid answer")
+        if num_missing < 0 or num_missing != int(num_missing):
+            raise ValueError(
+                f"num_missing must be a whole number >= 0, got {num_missing}; it counts clients without a valid answer"
+            )
         checked.flags.writeable = False
         counts.flags.writeable = False
         object.__setattr__(self, "values", checked)

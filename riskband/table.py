@@ -61,17 +61,18 @@ def read_risks(
     OSError
         If the file cannot be read.
     """
-    with Path(path).open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        header, rows = reader.fieldnames or [], list(reader)
-    wanted = [column] if num_examples.isdigit() else [column, num_examples]
-    absent = [name for name in wanted if name not in header]
+    header, rows = _read_rows(path)
+    has_constant = num_examples.isascii() and num_examples.isdecimal()
+    wanted = [column] if has_constant else [column, num_examples]
+    absent = [name for name in wanted if header.count(name) != 1]
     if absent:
-        raise TableError([f"column {name!r} is not in {path}; its columns are: {', '.join(header)}" for name in absent])
+        found = ", ".join(header) or "none"
+        raise TableError([f"column {name!r} must be in {path} once; its columns are: {found}" for name in absent])
     problems: list[str] = []
     values = _numbers(rows, column, problems)
-    sizes = np.array([float(num_examples)]) if num_examples.isdigit() else _numbers(rows, num_examples, problems)
-    _check_scale(values, column, is_percent, problems)
+    sizes = np.array([float(num_examples)]) if has_constant else _numbers(rows, num_examples, problems)
+    if not problems:
+        _check_scale(values, [line for line, _ in rows], column, is_percent, problems)
     if problems:
         raise TableError(problems)
     losses = np.round(1.0 - values / 100.0, 12) if is_percent else values
@@ -81,9 +82,23 @@ def read_risks(
         raise TableError([str(error)]) from error
 
 
-def _numbers(rows: list[dict[str, str]], column: str, problems: list[str]) -> np.ndarray:
+Row = tuple[int, dict[str, str]]
+"""Line number in the file, and the fields by column."""
+
+
+def _read_rows(path: str | Path) -> tuple[list[str], list[Row]]:
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            header = list(reader.fieldnames or [])
+            return header, [(reader.line_num, row) for row in reader]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TableError([f"{path} must be a CSV file in UTF-8, got {error}; export it again"]) from error
+
+
+def _numbers(rows: list[Row], column: str, problems: list[str]) -> np.ndarray:
     numbers, wrong = [], []
-    for line, row in enumerate(rows, start=2):
+    for line, row in rows:
         text = (row[column] or "").strip()
         try:
             numbers.append(float(text))
@@ -93,15 +108,15 @@ def _numbers(rows: list[dict[str, str]], column: str, problems: list[str]) -> np
     return np.array(numbers)
 
 
-def _check_scale(values: np.ndarray, column: str, is_percent: bool, problems: list[str]) -> None:
+def _check_scale(values: np.ndarray, lines: list[int], column: str, is_percent: bool, problems: list[str]) -> None:
     top = 100.0 if is_percent else 1.0
-    outside = [f"line {line}: {value:g}" for line, value in enumerate(values, start=2) if not 0.0 <= value <= top]
+    outside = [f"line {n}: {value:g}" for n, value in zip(lines, values, strict=True) if not 0.0 <= value <= top]
     if is_percent:
         _list_problems("accuracies in percent must lie in [0, 100]", outside, "correct these rows", problems)
         if values.size and not outside and values.max() <= 1.0:
             problems.append(f"--percent was given, but no value of column {column!r} is above 1; drop --percent")
     else:
-        remedy = "if the column holds accuracies in percent, add --percent; otherwise scale the loss to [0, 1]"
+        remedy = "for accuracies in percent add --percent; divide error rates in percent by 100; scale other losses"
         _list_problems(f"losses in column {column!r} must lie in [0, 1]", outside, remedy, problems)
 
 

@@ -98,7 +98,7 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     spent = np.cumsum(prices[flips] * masses[flips])
     risks = np.concatenate([[start], start + np.cumsum(masses[flips])])
     budgets = np.concatenate([[0.0], spent])
-    distinct = np.concatenate([[True], np.diff(budgets) > 0.0])  # a mass too small to be seen in the sum, or none at all
+    distinct = np.concatenate([[True], np.diff(budgets) > 0.0])  # no mass, or too little to be seen in the sum
     return ConcaveCurve(budgets[distinct], np.minimum(risks, 1.0)[distinct])  # a sum may exceed 1 by rounding
 
 

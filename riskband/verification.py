@@ -102,7 +102,7 @@ def _follow(
         if function == "weighted_quantile":
             arguments["weight"] = weights[arguments["weight"]]
         return FROM_BAND[function](band(answers, **recipe["band"]), **arguments)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(
             f"the recipe of the certificate cannot be followed ({error!r}); a certificate with your own divergence or "
             "weight needs it as an argument of verify"
@@ -120,7 +120,10 @@ def _agree(stored: Any, again: Any) -> bool:
         return bool(stored == again)
     if isinstance(again, (list, float)):
         try:
-            first, second = np.asarray(stored, dtype=np.float64), np.asarray(again, dtype=np.float64)
+            raw = np.asarray(stored)
+            if raw.size and raw.dtype.kind not in "iuf":  # a number in quotes is not a number
+                return False
+            first, second = raw.astype(np.float64), np.asarray(again, dtype=np.float64)
         except (TypeError, ValueError):
             return False
         return first.shape == second.shape and bool(np.allclose(first, second, rtol=0.0, atol=1e-9))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from riskband.adversarial_answers import AdversarialAnswers, checked_multipliers, default_multipliers
 from riskband.bands import METHODS, shared_assumptions
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, Certificate
-from riskband.checks import FloatArray, check_budget, check_choice, check_delta, check_fraction
+from riskband.checks import FloatArray, check_budget, check_choice, check_delta, check_points, check_single
 from riskband.means import ORDER_IS_UNINFORMATIVE, betting_upper_mean
 from riskband.risks import default_eta
 from riskband.search import Bracket, bisect
@@ -64,7 +64,7 @@ def wasserstein_mean(
     ValueError
         If an argument is out of range or unknown.
     """
-    check_delta(delta)
+    delta = check_delta(delta)
     check_choice("method", method, ("betting", "hoeffding"))
     budgets = check_budget(cost_budget)
     if multipliers is None and answers.multipliers is not None and answers.conjugates is not None:
@@ -81,7 +81,7 @@ def wasserstein_mean(
         bounds = columns.mean(axis=1) + np.sqrt(np.log(1.0 / share) / (2.0 * answers.num_clients))
     values = np.minimum(np.min(np.multiply.outer(budgets, grid) + bounds, axis=-1), 1.0)
     arguments = {
-        "delta": float(delta),
+        "delta": delta,
         "cost_budget": budgets.tolist(),
         "multipliers": None if multipliers is None else grid.tolist(),
         "method": method,
@@ -91,7 +91,7 @@ def wasserstein_mean(
     return Certificate(
         quantity=f"the mean risk over the clients of {_ball(answers, budgets)}",
         value=values if budgets.ndim else float(values),
-        delta=float(delta),
+        delta=delta,
         method=method,
         assumptions=assumptions,
         validity=_validity(answers),
@@ -129,7 +129,7 @@ def wasserstein_published(
     ValueError
         If an argument is out of range.
     """
-    check_delta(delta)
+    delta = check_delta(delta)
     budgets = check_budget(cost_budget)
     if not (np.isfinite(cost_bound) and cost_bound > 0.0):
         raise ValueError(f"cost_bound must be > 0, got {cost_bound}; it bounds the cost of moving any example")
@@ -138,11 +138,11 @@ def wasserstein_published(
     log_term = np.log((num_clients + 1) / delta)
     slack = np.sqrt(log_term / (2.0 * num_clients)) + np.sqrt(log_term / (2.0 * answers.num_examples)).mean()
     values = np.minimum(network_curve(answers.curves)(widened) + slack, 1.0)
-    arguments = {"delta": float(delta), "cost_budget": budgets.tolist(), "cost_bound": float(cost_bound)}
+    arguments = {"delta": delta, "cost_budget": budgets.tolist(), "cost_bound": float(cost_bound)}
     return Certificate(
         quantity=f"the mean risk over the clients of {_ball(answers, budgets)}",
         value=values if budgets.ndim else float(values),
-        delta=float(delta),
+        delta=delta,
         method="[RE] Theorem 6.3",
         assumptions=(*_assumptions(answers), f"no two clients are further apart than cost {cost_bound:g}"),
         validity=ESTIMATE if answers.guarantee == "lower" else AS_PUBLISHED,
@@ -192,8 +192,8 @@ def wasserstein_cdf(
     ValueError
         If the loss is not 0-1 or an argument is out of range.
     """
-    check_delta(delta)
-    budgets, points = check_budget(cost_budget), check_fraction("thresholds", thresholds)
+    delta = check_delta(delta)
+    budgets, points = check_budget(cost_budget), check_points("thresholds", thresholds)
     if not answers.binary:
         raise ValueError("wasserstein_cdf needs answers of a 0-1 loss: its limits rest on the law of flip costs")
     if np.any(points <= 0.0) or np.any(np.diff(np.atleast_1d(points)) <= 0.0):
@@ -215,7 +215,7 @@ def wasserstein_cdf(
     values = values if points.ndim else values[..., 0]
     threshold = "the threshold" if points.ndim else f"{float(points):g}"
     arguments = {
-        "delta": float(delta),
+        "delta": delta,
         "cost_budget": budgets.tolist(),
         "thresholds": points.tolist(),
         "eta": level,
@@ -226,7 +226,7 @@ def wasserstein_cdf(
             f"the probability, on {_ball(answers, budgets)}, that the risk of an unseen client is at least {threshold}"
         ),
         value=values if values.ndim else float(values),
-        delta=float(delta),
+        delta=delta,
         method=f"{method} band of transport costs",
         assumptions=(*_assumptions(answers), "every example's loss is 0 or 1"),
         validity=_validity(answers),
@@ -274,7 +274,7 @@ def wasserstein_breakdown(
     ValueError
         If an argument is out of range.
     """
-    goal = float(check_fraction("target", target))
+    goal = check_single("target", target)
     largest = float(check_budget(max_cost_budget))
     if multipliers is None and answers.multipliers is None:
         multipliers = default_multipliers([largest / 1000.0, largest])

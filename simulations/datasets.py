@@ -14,7 +14,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import checked_count, checked_seed
+from simulations.checks import checked_count, checked_seed
 
 
 @dataclass(frozen=True, eq=False)

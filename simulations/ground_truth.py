@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-from .checks import checked_count, checked_number
-from .worst_cases import Array, quadrature, worst_case_mean, worst_case_probability
+from simulations.checks import checked_count, checked_number
+from simulations.worst_cases import Array, quadrature, worst_case_mean, worst_case_probability
 
 
 class MetaDistribution(ABC):

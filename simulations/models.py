@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from .checks import checked_count, checked_seed
+from simulations.checks import checked_count, checked_seed
 
 
 def build_model(name: str, *, x_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import checked_count, checked_number, checked_seed
-from .datasets import load_dataset
-from .shifts import AffineShift, DirichletLabelShift, DrawnShift, Shift, combined
+from simulations.checks import checked_count, checked_number, checked_seed
+from simulations.datasets import load_dataset
+from simulations.shifts import AffineShift, DirichletLabelShift, DrawnShift, Shift, combined
 
 NETWORKS = ("source", "unseen")
 """Two networks drawn from the same μ: the one that answers, and one that nobody has measured."""

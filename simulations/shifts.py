@@ -14,7 +14,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import checked_count, checked_number
+from simulations.checks import checked_count, checked_number
 
 Transform = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 """A map of a batch of images (num_examples, *x_shape) to images of the same shape."""

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from .checks import checked_count, checked_number, checked_seed
-from .datasets import BaseData
-from .models import build_model
-from .shifts import AffineShift
+from simulations.checks import checked_count, checked_number, checked_seed
+from simulations.datasets import BaseData
+from simulations.models import build_model
+from simulations.shifts import AffineShift
 
 
 def train_centrally(

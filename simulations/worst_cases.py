@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 
-from .checks import checked_number
+from simulations.checks import checked_number
 
 Array = NDArray[np.float64]
 

@@ -173,3 +173,33 @@ def test_statements_say_what_holds_and_how_sure_it_is(certificate):
     number = rb.mean_bound(rb.ClientRisks([0.1, 0.2], 10), delta=0.1)
     assert f"is at most {number.value:.4f}" in number.statement
     assert "with probability at least 0.9 " in number.statement
+
+
+def test_a_certificate_is_not_changed_by_its_inputs_nor_by_hand():
+    risks = rb.ClientRisks([0.1, 0.2, 0.4, 0.3], 20)
+    budgets, thresholds = np.array([0.1, 0.2]), np.array([0.3, 0.5])
+    band = rb.band(risks, delta=0.1)
+    made = rb.worst_case_cdf(band, divergence="kl", budget=budgets, thresholds=thresholds)
+    budgets[0] = thresholds[0] = 0.9
+    assert rb.verify(made).ok
+    for array in (made.value, made.axes["budget"], band.lower_points, band.lower_levels):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0.0
+
+
+@pytest.mark.parametrize("delta", [np.float32(0.05), np.array(0.05)])
+def test_numbers_of_other_types_give_certificates_that_verify(delta):
+    risks = rb.ClientRisks([0.1, 0.2, 0.4, 0.3], 20)
+    band = rb.band(risks, delta=delta, eta=np.float32(0.01))
+    for made in (
+        rb.mean_bound(risks, delta=delta),
+        rb.survival(band, thresholds=0.5),
+        rb.cvar(band, level=np.float32(0.5)),
+    ):
+        assert rb.verify(json.loads(made.to_json())).ok
+
+
+def test_a_number_in_quotes_is_not_a_number(certificate):
+    data = json.loads(certificate.to_json())
+    data["value"] = [str(value) for value in data["value"]]
+    assert not rb.verify(data).ok

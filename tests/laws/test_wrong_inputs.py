@@ -10,6 +10,7 @@ import pytest
 import riskband as rb
 
 RISKS = rb.ClientRisks([0.1, 0.2, 0.3], 10)
+BAND = rb.band(RISKS, delta=0.1)
 LOWER = rb.band(RISKS, delta=0.1, sides="lower")
 UPPER = rb.band(RISKS, delta=0.1, sides="upper")
 
@@ -17,7 +18,7 @@ UPPER = rb.band(RISKS, delta=0.1, sides="upper")
 @pytest.mark.parametrize(
     ("call", "rule", "value", "remedy"),
     [
-        (lambda: rb.ClientRisks([97.5, 96.0], 100), "in [0, 1]", "97.5", "divide percentages by 100"),
+        (lambda: rb.ClientRisks([97.5, 96.0], 100), "in [0, 1]", "97.5", "divide a percentage by 100"),
         (lambda: rb.ClientRisks([0.1, -0.2], 10), "in [0, 1]", "-0.2", "least value is 0"),
         (lambda: rb.ClientRisks([0.1, np.nan, 0.2], 10), "must not be NaN", "1 NaN of 3", "leave out"),
         (lambda: rb.ClientRisks([0.1], 10), "at least 2", "got 1", "cannot be seen in one"),
@@ -25,12 +26,12 @@ UPPER = rb.band(RISKS, delta=0.1, sides="upper")
         (lambda: rb.ClientRisks(0.3, 10), "shape (num_clients,)", "()", "one mean loss per client"),
         (lambda: rb.ClientRisks([[0.1, 0.2]], 10), "shape (num_clients,)", "(1, 2)", "one mean loss per client"),
         (lambda: rb.ClientRisks([0.1, 0.2], [10, 10, 10]), "one per client (2)", "(3,)", "one number or one per"),
-        (lambda: rb.ClientRisks([0.1, 0.2], 0), "whole numbers >= 1", "got 0", ""),
-        (lambda: rb.ClientRisks([0.1, 0.2], -5), "whole numbers >= 1", "got -5", ""),
-        (lambda: rb.ClientRisks([0.1, 0.2], 10.5), "whole numbers >= 1", "10.5", ""),
-        (lambda: rb.ClientRisks([0.1, 0.2], [10, np.nan]), "whole numbers >= 1", "nan", ""),
+        (lambda: rb.ClientRisks([0.1, 0.2], 0), "whole numbers from 1", "got 0", ""),
+        (lambda: rb.ClientRisks([0.1, 0.2], -5), "whole numbers from 1", "got -5", ""),
+        (lambda: rb.ClientRisks([0.1, 0.2], 10.5), "whole numbers from 1", "10.5", ""),
+        (lambda: rb.ClientRisks([0.1, 0.2], [10, np.nan]), "whole numbers from 1", "nan", ""),
         (lambda: rb.ClientRisks([0.1, 0.25], 10, binary=True), "binary=True", "", "pass binary=False"),
-        (lambda: rb.ClientRisks([0.1, 0.2], 10, num_missing=-1), "num_missing must be >= 0", "-1", ""),
+        (lambda: rb.ClientRisks([0.1, 0.2], 10, num_missing=-1), "num_missing must be a whole number >= 0", "-1", ""),
         (lambda: rb.band(RISKS, delta=0.0), "in (0, 1)", "got 0.0", "delta=0.05"),
         (lambda: rb.band(RISKS, delta=1.0), "in (0, 1)", "got 1.0", "delta=0.05"),
         (lambda: rb.band(RISKS, delta=2), "in (0, 1)", "got 2", "delta=0.05"),
@@ -100,6 +101,27 @@ UPPER = rb.band(RISKS, delta=0.1, sides="upper")
             "limit of f(t)/t",
             "got 1",
             "while f grows",
+        ),
+        (lambda: rb.ClientRisks([0.1, 0.2], 10**19), "whole numbers from 1", "1e+19", "leave out"),
+        (lambda: rb.ClientRisks(np.ma.array([0.1, 0.2], mask=[0, 1]), 10), "plain array", "masked", "leave out"),
+        (lambda: rb.ClientRisks([0.1, 0.2], 10, num_missing=1.5), "whole number >= 0", "1.5", ""),
+        (lambda: rb.band(RISKS, delta="0.05x"), "delta must be in (0, 1)", "0.05x", "confidence"),
+        (lambda: rb.band(RISKS, delta=None), "delta must be in (0, 1)", "None", "confidence"),
+        (lambda: rb.survival(BAND, thresholds=[]), "flat list", "(0,)", "flatten"),
+        (lambda: rb.quantile(BAND, level=[[0.5]]), "flat list", "(1, 1)", "flatten"),
+        (lambda: rb.cvar(BAND, level=[0.5]), "one number", "[0.5]", ""),
+        (lambda: rb.breakdown(BAND, divergence="kl", target=[0.5, 0.6]), "one number", "2", "one at a time"),
+        (
+            lambda: rb.custom_divergence("kl", lambda t: (t - 1) ** 2, slope_at_infinity=np.inf),
+            "built-in",
+            "'kl'",
+            "confuse",
+        ),
+        (
+            lambda: rb.custom_divergence("own", lambda t: (t - 1) ** 2, slope_at_infinity=np.nan),
+            "limit of f(t)/t",
+            "nan",
+            "",
         ),
         (lambda: rb.crossing_probability([0.5, 0.1]), "nondecreasing", "", "running maximum"),
         (lambda: rb.crossing_probability([0.5, np.nan]), "in [0, 1]", "", ""),
