@@ -7,16 +7,21 @@ one that names its type (`_details_withheld`); the original stays in the client'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from flwr.app import Context, Message, UserConfig
 from flwr.clientapp import ClientApp
+from torch import nn
 
 from client import wire
+from client.budget import Request, budget_from_config
 from client.evaluation import mean_loss
 from client.losses import get_loss
+from client.questions import RefusedError
 from client.training import local_seed, training_partition
 from simulations.datasets import load_dataset
 from simulations.models import build_model, load_arrays, model_arrays
@@ -34,23 +39,14 @@ def answer_loss(message: Message, context: Context) -> Message:
     ------
     ValueError
         If the query is malformed, names an unknown loss or model, carries weights that do not fit
-        the model or a model that does not fit the examples, or the client has no name or examples.
+        the model or a model that does not fit the examples, exceeds the query budget, or the client
+        has no name or examples.
     RuntimeError
         If loading the examples or evaluating the model fails; without the details.
     """
-    torch.set_num_threads(1)
     query, arrays = wire.decode_query(message.content)
-    get_loss(query.loss)
-    model = build_model(query.model, x_shape=query.x_shape, num_classes=query.num_classes, seed=0)
-    load_arrays(model, arrays)
-    examples = _own_examples(context)
-    if len(examples.x) == 0:
-        raise ValueError("a client must hold at least one example, this one holds none")
-    if examples.x.shape[1:] != query.x_shape:
-        raise ValueError(
-            f"the model takes inputs of shape {query.x_shape}, this client's have shape "
-            f"{examples.x.shape[1:]}: a model that does not fit"
-        )
+    model, examples = _model_and_examples(query, arrays, context)
+    _spend(context, Request(losses=1))
     with _details_withheld("evaluating the model"):
         risk, num_examples = mean_loss(model, examples.x, examples.y, loss=query.loss)
     answer = wire.LossAnswer(
@@ -60,6 +56,57 @@ def answer_loss(message: Message, context: Context) -> Message:
         loss=query.loss,
         code_hash=wire.code_hash(),
         model_hash=wire.model_hash(arrays),
+    )
+    return Message(wire.encode_answer(answer), reply_to=message)
+
+
+@app.query(wire.ADVERSARIAL_ACTION)
+def answer_adversarial_loss(message: Message, context: Context) -> Message:
+    """Answer an `AdversarialQuery` with bounds of the largest mean loss at all its radii and multipliers.
+
+    Raises
+    ------
+    ValueError
+        As `answer_loss`, or if there is no such adversary, or no linear head.
+    RuntimeError
+        As `answer_loss`.
+    """
+    # Imported here: it loads riskband, seconds that a process for one plain loss should not pay.
+    from client.adversaries import adversarial_curves, check_adversary
+
+    query, arrays = wire.decode_adversarial_query(message.content)
+    check_adversary(loss=query.loss, order=query.order, norm=query.norm, adversary=query.adversary, space=query.space)
+    model, examples = _model_and_examples(query, arrays, context)
+    request = Request(losses=1, radii=len(query.radii), multipliers=len(query.multipliers))
+    budget_left = _spend(context, request)
+    with _details_withheld("evaluating the model"):
+        curves = adversarial_curves(
+            model,
+            examples.x,
+            examples.y,
+            loss=query.loss,
+            order=query.order,
+            norm=query.norm,
+            multipliers=query.multipliers,
+            head=query.head,
+            adversary=query.adversary,
+        )
+    values_lower, values_upper = curves.values(query.radii)
+    conjugates_lower, conjugates_upper = curves.conjugates(query.multipliers)
+    answer = wire.AdversarialAnswer(
+        client_id=client_id(context.node_config),
+        num_examples=curves.num_examples,
+        loss=query.loss,
+        clean_risk=curves.clean_risk,
+        values_lower=tuple(values_lower.tolist()),
+        values_upper=tuple(values_upper.tolist()),
+        conjugates_lower=tuple(conjugates_lower.tolist()),
+        conjugates_upper=tuple(conjugates_upper.tolist()),
+        adversarial_unit=curves.adversarial_unit,
+        guarantee=curves.guarantee,
+        code_hash=wire.code_hash(),
+        model_hash=wire.model_hash(arrays),
+        budget_left=budget_left,
     )
     return Message(wire.encode_answer(answer), reply_to=message)
 
@@ -113,6 +160,34 @@ def client_id(node_config: UserConfig) -> str:
     return f"client-{_partition(node_config):05d}"
 
 
+def _model_and_examples(
+    query: wire.Query, arrays: Mapping[str, np.ndarray], context: Context
+) -> tuple[nn.Module, Examples]:
+    """Return the model a query is about and this client's examples, which fit each other."""
+    torch.set_num_threads(1)
+    get_loss(query.loss)
+    model = build_model(query.model, x_shape=query.x_shape, num_classes=query.num_classes, seed=0)
+    load_arrays(model, arrays)
+    examples = _own_examples(context)
+    if len(examples.x) == 0:
+        raise ValueError("a client must hold at least one example, this one holds none")
+    if examples.x.shape[1:] != query.x_shape:
+        raise ValueError(
+            f"the model takes inputs of shape {query.x_shape}, this client's have shape "
+            f"{examples.x.shape[1:]}: a model that does not fit"
+        )
+    return model, examples
+
+
+def _spend(context: Context, request: Request) -> int | None:
+    """Count the values that are about to be answered; return how many are left, None if there is no limit."""
+    budget = budget_from_config(context.node_config, client_id=client_id(context.node_config))
+    try:
+        return budget.spend(request)
+    except sqlite3.Error as error:
+        raise RuntimeError(f"counting the query budget failed with {type(error).__name__}") from error
+
+
 def _own_examples(context: Context) -> Examples:
     partition = _partition(context.node_config)
     with _details_withheld("loading this client's examples"):
@@ -133,6 +208,8 @@ def _details_withheld(step: str) -> Iterator[None]:
     """Replace an exception by one whose text says only which step failed and how."""
     try:
         yield
+    except RefusedError:
+        raise
     except Exception as error:
         raise RuntimeError(
             f"{step} failed with {type(error).__name__}; the details are in this client's own log"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import nn
@@ -39,22 +41,7 @@ def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str,
         they travel to the server.
     """
     per_example = get_loss(loss).per_example
-    if len(x) == 0:
-        raise ValueError("there must be at least one example to evaluate, got none")
-    if len(x) != len(y):
-        raise ValueError(f"x and y must have the same length, got {len(x)} and {len(y)}")
-    # Copies: the arrays may be read-only and shared, and a model may work in place.
-    inputs = torch.from_numpy(np.array(x, dtype=np.float32))
-    labels = torch.from_numpy(np.array(y, dtype=np.int64))
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            batches = zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True)
-            losses = [per_example(_logits(model, xs, ys), ys) for xs, ys in batches]
-    finally:
-        model.train(was_training)
-    return torch.cat(losses).numpy()
+    return torch.cat([per_example(logits, ys) for _, ys, logits in logit_batches(model, x, y, batch_size)]).numpy()
 
 
 def mean_loss(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> tuple[float, int]:
@@ -65,6 +52,31 @@ def mean_loss(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batc
     """
     losses = example_losses(model, x, y, loss=loss, batch_size=batch_size)
     return float(losses.mean()), len(losses)
+
+
+def logit_batches(
+    model: nn.Module, x: np.ndarray, y: np.ndarray, batch_size: int = 512
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield inputs, labels and logits (float64, no gradients), one batch of examples at a time.
+
+    Parameters and errors are those of `example_losses`, the loss apart.
+    """
+    if len(x) == 0:
+        raise ValueError("there must be at least one example to evaluate, got none")
+    if len(x) != len(y):
+        raise ValueError(f"x and y must have the same length, got {len(x)} and {len(y)}")
+    # Copies: the arrays may be read-only and shared, and a model may work in place.
+    inputs = torch.from_numpy(np.array(x, dtype=np.float32))
+    labels = torch.from_numpy(np.array(y, dtype=np.int64))
+    was_training = model.training
+    model.eval()
+    try:
+        for xs, ys in zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True):
+            with torch.no_grad():
+                logits = _logits(model, xs, ys)
+            yield xs, ys, logits
+    finally:
+        model.train(was_training)
 
 
 def _logits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ class LossFunction:
         Its key in `LOSSES`.
     per_example : callable
         (logits (num_examples, num_classes), labels (num_examples,)) -> losses (num_examples,) in
-        [0, 1]; differentiable in the logits unless `binary`.
+        [0, 1]; differentiable in the logits almost everywhere unless `binary`.
     binary : bool
         True if a loss is always 0 or 1, so that a client's risk is a whole number of errors out of
         its examples and exact binomial limits apply.
@@ -58,12 +58,23 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return nats.clamp(min=0, max=CROSS_ENTROPY_CAP) / CROSS_ENTROPY_CAP
 
 
+def margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return (1 + the largest wrong logit - the label's logit) / 2, cut to [0, 1].
+
+    At most 0.5 exactly where the prediction is right; a hinge that saturates on both sides.
+    """
+    label = labels[:, None]
+    largest_wrong = logits.scatter(1, label, float("-inf")).amax(dim=1)
+    return ((1 + largest_wrong - logits.gather(1, label).squeeze(1)) / 2).clamp(0, 1)
+
+
 LOSSES: dict[str, LossFunction] = {
     loss.name: loss
     for loss in (
         LossFunction("zero_one", zero_one, binary=True),
         LossFunction("brier", brier, binary=False),
         LossFunction("cross_entropy", cross_entropy, binary=False),
+        LossFunction("margin", margin, binary=False),
     )
 }
 

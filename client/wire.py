@@ -1,30 +1,49 @@
 """The contract between server and client: queries and answers as Flower records.
 
-Every string key that crosses the network is written here and nowhere else. A question and its
-answer form a pair (`LossQuery`, `LossAnswer`), each with an ``encode_`` and a ``decode_`` function;
-a new kind of question is a new pair that reuses the readers at the end of this file.
-`docs/protocol.md` describes the messages in words.
+Every string key that crosses the network is written here and nowhere else; what a question and its
+answer mean is said in `client.questions`. `docs/protocol.md` describes the messages in words.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-import simulations
+from client.hashes import code_hash, model_hash
+from client.questions import AdversarialAnswer, AdversarialQuery, Answer, LossAnswer, LossQuery, Query
+from client.records import read, read_list, read_record
+
+__all__ = [
+    "AdversarialAnswer",
+    "AdversarialQuery",
+    "Answer",
+    "LossAnswer",
+    "LossQuery",
+    "Query",
+    "code_hash",
+    "decode_adversarial_answer",
+    "decode_adversarial_query",
+    "decode_answer",
+    "decode_query",
+    "decode_training",
+    "encode_answer",
+    "encode_query",
+    "encode_trained",
+    "message_type",
+    "model_hash",
+    "to_array_record",
+    "to_arrays",
+]
 
 PROTOCOL_VERSION = 1
 
 LOSS_ACTION = "loss"
 LOSS_MESSAGE_TYPE = f"query.{LOSS_ACTION}"
+ADVERSARIAL_ACTION = "adversarial_loss"
+ADVERSARIAL_MESSAGE_TYPE = f"query.{ADVERSARIAL_ACTION}"
 
 ARRAYS_RECORD = "arrays"
 QUERY_RECORD = "query"
@@ -49,69 +68,36 @@ CLIENT_ID_KEY = "client-id"
 CODE_HASH_KEY = "code-hash"
 MODEL_HASH_KEY = "model-hash"
 
-# What decides a client's answer besides client/ itself; both ends must run the same text.
-_ANSWERING_MODULES = ("checks.py", "datasets.py", "models.py", "population.py", "shifts.py")
+ORDER_KEY = "order"
+NORM_KEY = "norm"
+RADII_KEY = "radii"
+MULTIPLIERS_KEY = "multipliers"
+HEAD_KEY = "head"
+SPACE_KEY = "space"
+ADVERSARY_KEY = "adversary"
+CLEAN_RISK_KEY = "clean-risk"
+VALUES_LOWER_KEY = "values-lower"
+VALUES_UPPER_KEY = "values-upper"
+CONJUGATES_LOWER_KEY = "conjugates-lower"
+CONJUGATES_UPPER_KEY = "conjugates-upper"
+ADVERSARIAL_UNIT_KEY = "adversarial-unit"
+GUARANTEE_KEY = "guarantee"
+BUDGET_LEFT_KEY = "budget-left"
 
 _MAX_CLIENT_ID_LENGTH = 100
 
-Record = TypeVar("Record", ArrayRecord, MetricRecord, ConfigRecord)
-Value = TypeVar("Value", str, int, float)
+
+def message_type(query: Query) -> str:
+    """Return the type of the message that asks `query`."""
+    return ADVERSARIAL_MESSAGE_TYPE if isinstance(query, AdversarialQuery) else LOSS_MESSAGE_TYPE
 
 
-@dataclass(frozen=True)
-class LossQuery:
-    """The question "what is this model's mean loss on your examples?".
-
-    Attributes
-    ----------
-    loss : str
-        A name in `client.losses.LOSSES`.
-    model : str
-        The architecture, a name that `simulations.models.build_model` knows.
-    x_shape : tuple of int
-        Shape of one example, such as ``(1, 8, 8)``.
-    num_classes : int
-        Number of classes the model tells apart.
-    """
-
-    loss: str
-    model: str
-    x_shape: tuple[int, ...]
-    num_classes: int
-
-
-@dataclass(frozen=True)
-class LossAnswer:
-    """One client's answer to a `LossQuery`; what it claims, not yet checked.
-
-    Attributes
-    ----------
-    client_id : str
-        The client's stable name (Flower's node ids change with every run).
-    risk : float
-        Mean loss on the client's examples; an honest one lies in [0, 1].
-    num_examples : int
-        How many examples the mean was taken over.
-    loss : str
-        The loss that was computed.
-    code_hash, model_hash : str
-        What computed it: `code_hash` and `model_hash` as seen by the client.
-    """
-
-    client_id: str
-    risk: float
-    num_examples: int
-    loss: str
-    code_hash: str
-    model_hash: str
-
-
-def encode_query(query: LossQuery, arrays: Mapping[str, np.ndarray] | ArrayRecord) -> RecordDict:
+def encode_query(query: Query, arrays: Mapping[str, np.ndarray] | ArrayRecord) -> RecordDict:
     """Return the content of the message that asks `query` about the model with these weights.
 
     Parameters
     ----------
-    query : LossQuery
+    query : LossQuery or AdversarialQuery
         The question.
     arrays : mapping of str to ndarray, or ArrayRecord
         The weights by name, as `simulations.models.model_arrays` returns them.
@@ -125,6 +111,14 @@ def encode_query(query: LossQuery, arrays: Mapping[str, np.ndarray] | ArrayRecor
             NUM_CLASSES_KEY: query.num_classes,
         }
     )
+    if isinstance(query, AdversarialQuery):
+        record[ORDER_KEY] = query.order
+        record[NORM_KEY] = query.norm
+        record[RADII_KEY] = [float(radius) for radius in query.radii]
+        record[MULTIPLIERS_KEY] = [float(multiplier) for multiplier in query.multipliers]
+        record[HEAD_KEY] = query.head or ""
+        record[SPACE_KEY] = query.space
+        record[ADVERSARY_KEY] = query.adversary
     return RecordDict({ARRAYS_RECORD: to_array_record(arrays), QUERY_RECORD: record})
 
 
@@ -136,20 +130,34 @@ def decode_query(content: RecordDict) -> tuple[LossQuery, dict[str, np.ndarray]]
     ValueError
         If a record or key is missing or ill-typed, or the sender speaks another protocol version.
     """
-    record = _read_record(content, QUERY_RECORD, ConfigRecord)
-    _check_version(record)
-    query = LossQuery(
-        loss=_read(record, QUERY_RECORD, LOSS_KEY, str),
-        model=_read(record, QUERY_RECORD, MODEL_KEY, str),
-        x_shape=_read_ints(record, QUERY_RECORD, X_SHAPE_KEY),
-        num_classes=_read(record, QUERY_RECORD, NUM_CLASSES_KEY, int),
+    return LossQuery(**_read_question(content)), to_arrays(read_record(content, ARRAYS_RECORD, ArrayRecord))
+
+
+def decode_adversarial_query(content: RecordDict) -> tuple[AdversarialQuery, dict[str, np.ndarray]]:
+    """Return the question and the model's weights from a message's content.
+
+    Raises
+    ------
+    ValueError
+        As `decode_query`, or if radii or multipliers break their rule.
+    """
+    question = _read_question(content)
+    record = read_record(content, QUERY_RECORD, ConfigRecord)
+    query = AdversarialQuery(
+        **question,
+        order=read(record, QUERY_RECORD, ORDER_KEY, int),
+        norm=read(record, QUERY_RECORD, NORM_KEY, str),
+        radii=read_list(record, QUERY_RECORD, RADII_KEY, float),
+        multipliers=read_list(record, QUERY_RECORD, MULTIPLIERS_KEY, float),
+        head=read(record, QUERY_RECORD, HEAD_KEY, str) or None,
+        space=read(record, QUERY_RECORD, SPACE_KEY, str),
+        adversary=read(record, QUERY_RECORD, ADVERSARY_KEY, str),
     )
-    return query, to_arrays(_read_record(content, ARRAYS_RECORD, ArrayRecord))
+    return query, to_arrays(read_record(content, ARRAYS_RECORD, ArrayRecord))
 
 
-def encode_answer(answer: LossAnswer) -> RecordDict:
+def encode_answer(answer: Answer) -> RecordDict:
     """Return the content of the reply that carries `answer`."""
-    numbers = MetricRecord({RISK_KEY: float(answer.risk), NUM_EXAMPLES_KEY: int(answer.num_examples)})
     identity = ConfigRecord(
         {
             VERSION_KEY: PROTOCOL_VERSION,
@@ -159,11 +167,28 @@ def encode_answer(answer: LossAnswer) -> RecordDict:
             MODEL_HASH_KEY: answer.model_hash,
         }
     )
+    if isinstance(answer, LossAnswer):
+        numbers = MetricRecord({RISK_KEY: float(answer.risk), NUM_EXAMPLES_KEY: int(answer.num_examples)})
+        return RecordDict({ANSWER_RECORD: numbers, IDENTITY_RECORD: identity})
+    identity[GUARANTEE_KEY] = answer.guarantee
+    numbers = MetricRecord(
+        {
+            NUM_EXAMPLES_KEY: int(answer.num_examples),
+            CLEAN_RISK_KEY: float(answer.clean_risk),
+            VALUES_LOWER_KEY: [float(value) for value in answer.values_lower],
+            VALUES_UPPER_KEY: [float(value) for value in answer.values_upper],
+            CONJUGATES_LOWER_KEY: [float(value) for value in answer.conjugates_lower],
+            CONJUGATES_UPPER_KEY: [float(value) for value in answer.conjugates_upper],
+            ADVERSARIAL_UNIT_KEY: float(answer.adversarial_unit),
+        }
+    )
+    if answer.budget_left is not None:
+        numbers[BUDGET_LEFT_KEY] = int(answer.budget_left)
     return RecordDict({ANSWER_RECORD: numbers, IDENTITY_RECORD: identity})
 
 
 def decode_answer(content: RecordDict) -> LossAnswer:
-    """Return the answer from a reply's content.
+    """Return the answer to a `LossQuery` from a reply's content.
 
     The types are checked here, the claims (range, hashes, identity) by
     `strategies.query.QueryStrategy`, which knows what was asked.
@@ -173,16 +198,36 @@ def decode_answer(content: RecordDict) -> LossAnswer:
     ValueError
         If a record or key is missing or ill-typed, or the client speaks another protocol version.
     """
-    identity = _read_record(content, IDENTITY_RECORD, ConfigRecord)
-    _check_version(identity)
-    numbers = _read_record(content, ANSWER_RECORD, MetricRecord)
+    identity = _read_identity(content)
+    numbers = read_record(content, ANSWER_RECORD, MetricRecord)
     return LossAnswer(
-        client_id=_read_client_id(identity),
-        risk=_read(numbers, ANSWER_RECORD, RISK_KEY, float),
-        num_examples=_read(numbers, ANSWER_RECORD, NUM_EXAMPLES_KEY, int),
-        loss=_read(identity, IDENTITY_RECORD, LOSS_KEY, str),
-        code_hash=_read(identity, IDENTITY_RECORD, CODE_HASH_KEY, str),
-        model_hash=_read(identity, IDENTITY_RECORD, MODEL_HASH_KEY, str),
+        **identity,
+        risk=read(numbers, ANSWER_RECORD, RISK_KEY, float),
+        num_examples=read(numbers, ANSWER_RECORD, NUM_EXAMPLES_KEY, int),
+    )
+
+
+def decode_adversarial_answer(content: RecordDict) -> AdversarialAnswer:
+    """Return the answer to an `AdversarialQuery` from a reply's content; see `decode_answer`.
+
+    Raises
+    ------
+    ValueError
+        If a record or key is missing or ill-typed, or the client speaks another protocol version.
+    """
+    identity = _read_identity(content)
+    numbers = read_record(content, ANSWER_RECORD, MetricRecord)
+    return AdversarialAnswer(
+        **identity,
+        guarantee=read(read_record(content, IDENTITY_RECORD, ConfigRecord), IDENTITY_RECORD, GUARANTEE_KEY, str),
+        num_examples=read(numbers, ANSWER_RECORD, NUM_EXAMPLES_KEY, int),
+        clean_risk=read(numbers, ANSWER_RECORD, CLEAN_RISK_KEY, float),
+        values_lower=read_list(numbers, ANSWER_RECORD, VALUES_LOWER_KEY, float),
+        values_upper=read_list(numbers, ANSWER_RECORD, VALUES_UPPER_KEY, float),
+        conjugates_lower=read_list(numbers, ANSWER_RECORD, CONJUGATES_LOWER_KEY, float),
+        conjugates_upper=read_list(numbers, ANSWER_RECORD, CONJUGATES_UPPER_KEY, float),
+        adversarial_unit=read(numbers, ANSWER_RECORD, ADVERSARIAL_UNIT_KEY, float),
+        budget_left=read(numbers, ANSWER_RECORD, BUDGET_LEFT_KEY, int) if BUDGET_LEFT_KEY in numbers else None,
     )
 
 
@@ -194,9 +239,9 @@ def decode_training(content: RecordDict) -> tuple[dict[str, np.ndarray], int]:
     ValueError
         If a record or key is missing or ill-typed.
     """
-    config = _read_record(content, FEDAVG_CONFIG_RECORD, ConfigRecord)
-    server_round = _read(config, FEDAVG_CONFIG_RECORD, FEDAVG_ROUND_KEY, int)
-    return to_arrays(_read_record(content, FEDAVG_ARRAYS_RECORD, ArrayRecord)), server_round
+    config = read_record(content, FEDAVG_CONFIG_RECORD, ConfigRecord)
+    server_round = read(config, FEDAVG_CONFIG_RECORD, FEDAVG_ROUND_KEY, int)
+    return to_arrays(read_record(content, FEDAVG_ARRAYS_RECORD, ArrayRecord)), server_round
 
 
 def encode_trained(arrays: Mapping[str, np.ndarray], *, num_examples: int, loss: float) -> RecordDict:
@@ -217,49 +262,6 @@ def to_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
     return {name: array.numpy() for name, array in record.items()}
 
 
-def model_hash(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return the SHA-256 of a model's weights: names, dtypes, shapes and bytes, in order of name.
-
-    Parameters
-    ----------
-    arrays : mapping of str to ndarray
-        The weights by name.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits; equal exactly when the models are equal bit for bit.
-    """
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        # The JSON line fixes the number of bytes that follow, so no two models share a stream.
-        digest.update(json.dumps([name, array.dtype.str, np.shape(arrays[name])]).encode() + b"\n")
-        digest.update(array.tobytes())
-    return digest.hexdigest()
-
-
-@cache
-def code_hash() -> str:
-    """Return the SHA-256 of the source text that computes an answer.
-
-    That is every module of ``client`` and what builds a client's examples and model in
-    ``simulations``. The server compares it with its own: Flower's simulation imports top-level
-    packages from the SuperLink's working directory first, so another project's ``client`` can run
-    in place of ours without any error.
-    """
-    client_folder = Path(__file__).parent
-    simulations_folder = Path(simulations.__file__).parent
-    files = {f"client/{p.relative_to(client_folder).as_posix()}": p for p in client_folder.rglob("*.py")}
-    files |= {f"simulations/{name}": simulations_folder / name for name in _ANSWERING_MODULES}
-    digest = hashlib.sha256()
-    for name in sorted(files):
-        text = files[name].read_bytes()
-        digest.update(json.dumps([name, len(text)]).encode() + b"\n")
-        digest.update(text)
-    return digest.hexdigest()
-
-
 def _check_version(record: ConfigRecord) -> None:
     version = record.get(VERSION_KEY)
     if version != PROTOCOL_VERSION:
@@ -269,8 +271,32 @@ def _check_version(record: ConfigRecord) -> None:
         )
 
 
+def _read_question(content: RecordDict) -> dict[str, Any]:
+    """The part that both questions share."""
+    record = read_record(content, QUERY_RECORD, ConfigRecord)
+    _check_version(record)
+    return {
+        "loss": read(record, QUERY_RECORD, LOSS_KEY, str),
+        "model": read(record, QUERY_RECORD, MODEL_KEY, str),
+        "x_shape": read_list(record, QUERY_RECORD, X_SHAPE_KEY, int),
+        "num_classes": read(record, QUERY_RECORD, NUM_CLASSES_KEY, int),
+    }
+
+
+def _read_identity(content: RecordDict) -> dict[str, Any]:
+    """The part that both answers share."""
+    identity = read_record(content, IDENTITY_RECORD, ConfigRecord)
+    _check_version(identity)
+    return {
+        "client_id": _read_client_id(identity),
+        "loss": read(identity, IDENTITY_RECORD, LOSS_KEY, str),
+        "code_hash": read(identity, IDENTITY_RECORD, CODE_HASH_KEY, str),
+        "model_hash": read(identity, IDENTITY_RECORD, MODEL_HASH_KEY, str),
+    }
+
+
 def _read_client_id(identity: ConfigRecord) -> str:
-    client_id = _read(identity, IDENTITY_RECORD, CLIENT_ID_KEY, str)
+    client_id = read(identity, IDENTITY_RECORD, CLIENT_ID_KEY, str)
     # Names end up in ledgers, tables and figures: no control characters, no novels.
     if not 1 <= len(client_id) <= _MAX_CLIENT_ID_LENGTH or not client_id.isprintable():
         raise ValueError(
@@ -278,30 +304,3 @@ def _read_client_id(identity: ConfigRecord) -> str:
             f"got {len(client_id)} characters"
         )
     return client_id
-
-
-def _read_record(content: RecordDict, name: str, kind: type[Record]) -> Record:
-    record = content.get(name)
-    if not isinstance(record, kind):
-        raise ValueError(
-            f"a message must hold the {kind.__name__} {name!r}, got {type(record).__name__}; "
-            "the sender does not speak this protocol"
-        )
-    return record
-
-
-def _read(record: MetricRecord | ConfigRecord, name: str, key: str, kind: type[Value]) -> Value:
-    value = record.get(key)
-    # bool is a subclass of int, but True is not a count.
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"{name}[{key!r}] must be of type {kind.__name__}, got {type(value).__name__}")
-    return value
-
-
-def _read_ints(record: ConfigRecord, name: str, key: str) -> tuple[int, ...]:
-    values = record.get(key)
-    if isinstance(values, list):
-        ints = tuple(value for value in values if type(value) is int)
-        if len(ints) == len(values):
-            return ints
-    raise ValueError(f"{name}[{key!r}] must be a list of int, got {type(values).__name__}")

@@ -11,8 +11,8 @@ import math
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from logging import INFO
 from typing import Any
 
@@ -23,15 +23,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from client import wire
-from client.wire import LossAnswer, LossQuery
-from strategies.replies import (
-    AnswerCheck,
-    Failure,
-    FailureReason,
-    RoundOutcome,
-    read_reply,
-    settle,
-)
+from client.wire import AdversarialQuery, Answer, Query
+from strategies.exchange import Exchange, Progress, Replies, pause_until
+from strategies.failures import Failure, FailureReason
+from strategies.replies import AnswerCheck, RoundOutcome, settle
 
 __all__ = [
     "Failure",
@@ -47,27 +42,18 @@ __all__ = [
 _TTL_MARGIN = 60.0
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a round is: counts of messages asked, answered validly so far, and failed so far."""
-
-    asked: int
-    answered: int
-    failed: int
-
-
 @dataclass
 class QueryResult(Result):
     """Flower's result, with what the round brought and what the strategy concluded from it."""
 
-    outcome: RoundOutcome | None = None
+    outcome: RoundOutcome[Any] | None = None
     conclusion: Any = None
 
 
 class QuorumError(RuntimeError):
     """Too few valid answers to conclude anything; `outcome` holds all that came."""
 
-    def __init__(self, message: str, outcome: RoundOutcome) -> None:
+    def __init__(self, message: str, outcome: RoundOutcome[Any]) -> None:
         super().__init__(message)
         self.outcome = outcome
 
@@ -111,7 +97,7 @@ class QueryStrategy(Strategy):
         node_timeout: float = 120.0,
         reply_timeout: float = 3600.0,
         expected_client_ids: frozenset[str] | None = None,
-        on_answer: Callable[[LossAnswer], None] | None = None,
+        on_answer: Callable[[Any], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         poll_interval: float = 0.2,
     ) -> None:
@@ -124,13 +110,14 @@ class QueryStrategy(Strategy):
         self.on_answer = on_answer
         self.on_progress = on_progress
         self.poll_interval = poll_interval
+        self._nodes: dict[str, int] = {}  # node ids of the clients that have answered
 
     @abstractmethod
-    def query(self) -> LossQuery:
+    def query(self) -> Query:
         """Return the question to ask."""
 
     @abstractmethod
-    def conclude(self, outcome: RoundOutcome) -> Any:
+    def conclude(self, outcome: RoundOutcome[Any]) -> Any:
         """Return what the strategy makes of a round that met the quorum."""
 
     @property
@@ -142,18 +129,18 @@ class QueryStrategy(Strategy):
     def ask(
         self,
         grid: Grid,
-        query: LossQuery,
+        query: Query,
         arrays: Mapping[str, np.ndarray] | ArrayRecord,
         *,
         round: int = 1,
-    ) -> RoundOutcome:
+    ) -> RoundOutcome[Any]:
         """Ask all nodes one question and return every valid answer and every failure.
 
         Parameters
         ----------
         grid : Grid
             Flower's connection to the nodes.
-        query : LossQuery
+        query : LossQuery or AdversarialQuery
             The question.
         arrays : mapping of str to ndarray, or ArrayRecord
             The model's weights by name.
@@ -170,28 +157,55 @@ class QueryStrategy(Strategy):
         missing = [self._missing_node()] * (self.num_clients - len(node_ids))
         if len(node_ids) < self.num_needed:
             self._require_quorum(settle([[failure] for failure in missing], num_asked=0))
-        record = wire.to_array_record(arrays)
-        check = AnswerCheck(
-            loss=query.loss,
-            model_hash=wire.model_hash(wire.to_arrays(record)),
-            code_hash=wire.code_hash(),
-            expected_client_ids=self.expected_client_ids,
-        )
-        content = wire.encode_query(query, record)
-        messages = [
-            Message(
-                content,
-                node_id,
-                wire.LOSS_MESSAGE_TYPE,
-                ttl=self.reply_timeout + _TTL_MARGIN,
-                group_id=str(round),
-            )
-            for node_id in node_ids
-        ]
-        replies = self._collect(grid, messages, check)
-        outcome = settle([*replies, *([failure] for failure in missing)], num_asked=len(messages))
+        questions = [(node_id, query, self.expected_client_ids) for node_id in node_ids]
+        replies = self._exchange(grid, questions, arrays, round=round)
+        outcome = settle([*replies, *([failure] for failure in missing)], num_asked=len(questions))
+        self._remember_nodes(node_ids, replies, outcome)
         self._require_quorum(outcome)
         return outcome
+
+    def ask_each(
+        self,
+        grid: Grid,
+        queries: Mapping[str, Query],
+        arrays: Mapping[str, np.ndarray] | ArrayRecord,
+        *,
+        round: int,
+    ) -> RoundOutcome[Any]:
+        """Ask some clients, each a question of its own, and return every valid answer and every failure.
+
+        There is no quorum here: what a missing answer means is known only to who asks.
+
+        Parameters
+        ----------
+        grid, arrays, round :
+            See `ask`.
+        queries : mapping of str to LossQuery or AdversarialQuery
+            The question for each client, by client id. Clients that are left out are not asked.
+
+        Returns
+        -------
+        RoundOutcome
+            Failures carry the name of the client that was asked.
+
+        Raises
+        ------
+        ValueError
+            If a client has not answered an earlier `ask` of this strategy validly: which node it is, is unknown.
+        """
+        unknown = sorted(set(queries) - set(self._nodes))
+        if unknown:
+            raise ValueError(
+                f"only clients that answered an earlier round can be asked by name, got {unknown[0]!r} and "
+                f"{len(unknown) - 1} others that did not; ask all clients first"
+            )
+        clients = sorted(queries)
+        questions = [(self._nodes[client], queries[client], frozenset({client})) for client in clients]
+        replies = self._exchange(grid, questions, arrays, round=round)
+        named = [
+            [_named(reply, client) for reply in received] for client, received in zip(clients, replies, strict=True)
+        ]
+        return settle(named, num_asked=len(clients))
 
     def start(
         self,
@@ -257,57 +271,59 @@ class QueryStrategy(Strategy):
         """Return nothing: `ask` reads its own replies."""
         return None
 
+    def _exchange(
+        self,
+        grid: Grid,
+        questions: Sequence[tuple[int, Query, frozenset[str] | None]],
+        arrays: Mapping[str, np.ndarray] | ArrayRecord,
+        *,
+        round: int,
+    ) -> list[Replies]:
+        """Put questions to nodes: (node id, query, clients that may answer) -> what came back for each."""
+        record = wire.to_array_record(arrays)
+        model_hash, code_hash = wire.model_hash(wire.to_arrays(record)), wire.code_hash()
+        contents = {query: wire.encode_query(query, record) for query in {query for _, query, _ in questions}}
+        messages = [
+            Message(
+                contents[query],
+                node_id,
+                wire.message_type(query),
+                ttl=self.reply_timeout + _TTL_MARGIN,
+                group_id=str(round),
+            )
+            for node_id, query, _ in questions
+        ]
+        checks = [
+            AnswerCheck(
+                loss=query.loss,
+                model_hash=model_hash,
+                code_hash=code_hash,
+                expected_client_ids=expected,
+                adversarial=query if isinstance(query, AdversarialQuery) else None,
+            )
+            for _, query, expected in questions
+        ]
+        exchange = Exchange(self.reply_timeout, self.poll_interval, self.on_answer, self.on_progress)
+        return exchange.run(grid, messages, checks)
+
+    def _remember_nodes(self, node_ids: Sequence[int], replies: Sequence[Replies], outcome: RoundOutcome[Any]) -> None:
+        node_of = {
+            reply.client_id: node_id
+            for node_id, received in zip(node_ids, replies, strict=True)
+            for reply in received
+            if not isinstance(reply, Failure)
+        }
+        self._nodes |= {answer.client_id: node_of[answer.client_id] for answer in outcome.answers}
+
     def _wait_for_nodes(self, grid: Grid) -> list[int]:
         deadline = time.monotonic() + self.node_timeout
         while True:
             node_ids = sorted(grid.get_node_ids())
             if len(node_ids) >= self.num_clients or time.monotonic() >= deadline:
                 return node_ids
-            self._pause_until(deadline)
+            pause_until(deadline, self.poll_interval)
 
-    def _collect(self, grid: Grid, messages: list[Message], check: AnswerCheck) -> list[list[LossAnswer | Failure]]:
-        """Push the messages and return what came back for each, at least one entry per message."""
-        message_ids = list(grid.push_messages(messages))
-        # A message the SuperLink did not take has no id; a refused push returns no ids at all.
-        replies: dict[str, list[LossAnswer | Failure]] = {key: [] for key in message_ids if key}
-        deadline = time.monotonic() + self.reply_timeout
-        self._report(replies)
-        while pending := [key for key, received in replies.items() if not received]:
-            # Only open messages are pulled: the SuperLink forgets a reply once it is delivered.
-            arrived = list(grid.pull_messages(pending))
-            for reply in arrived:
-                self._receive(reply, replies, check)
-            if arrived:
-                self._report(replies)
-            if time.monotonic() >= deadline:
-                break
-            if not arrived:
-                self._pause_until(deadline)
-        silent = Failure(None, FailureReason.NO_REPLY, f"no reply within {self.reply_timeout:g} s")
-        not_sent = Failure(None, FailureReason.NOT_SENT, "the SuperLink did not accept the message")
-        return [received or [silent] for received in replies.values()] + [
-            [not_sent] for _ in range(len(messages) - len(replies))
-        ]
-
-    def _receive(self, reply: Message, replies: dict[str, list[LossAnswer | Failure]], check: AnswerCheck) -> None:
-        received = replies.get(reply.metadata.reply_to_message_id)
-        if received is None:  # not a reply to anything we asked in this round
-            return
-        result = read_reply(reply, check)
-        if result in received:
-            return
-        received.append(result)
-        if isinstance(result, LossAnswer) and self.on_answer is not None:
-            self.on_answer(result)
-
-    def _report(self, replies: Mapping[str, list[LossAnswer | Failure]]) -> None:
-        if self.on_progress is None:
-            return
-        first = [received[0] for received in replies.values() if received]
-        num_failed = sum(isinstance(result, Failure) for result in first)
-        self.on_progress(Progress(asked=len(replies), answered=len(first) - num_failed, failed=num_failed))
-
-    def _require_quorum(self, outcome: RoundOutcome) -> None:
+    def _require_quorum(self, outcome: RoundOutcome[Any]) -> None:
         if len(outcome.answers) >= self.num_needed:
             return
         counts = Counter(failure.reason for failure in outcome.failures)
@@ -325,8 +341,10 @@ class QueryStrategy(Strategy):
         detail = f"the node did not register within {self.node_timeout:g} s"
         return Failure(None, FailureReason.NODE_MISSING, detail)
 
-    def _pause_until(self, deadline: float) -> None:
-        time.sleep(max(0.0, min(self.poll_interval, deadline - time.monotonic())))
+
+def _named(reply: Answer | Failure, client: str) -> Answer | Failure:
+    """A failure without a name, under the name of the client that was asked."""
+    return replace(reply, client_id=client) if isinstance(reply, Failure) and reply.client_id is None else reply
 
 
 def _check_settings(

@@ -11,40 +11,27 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Any, Generic
 
 from flwr.app import Message
+from typing_extensions import TypeVar
 
 from client.losses import get_loss
-from client.wire import LossAnswer, decode_answer
+from client.wire import (
+    AdversarialAnswer,
+    AdversarialQuery,
+    Answer,
+    LossAnswer,
+    decode_adversarial_answer,
+    decode_answer,
+)
+from strategies.curve_rules import broken_curve_rules
+from strategies.failures import Failure, FailureReason
 
 # Ray puts a traceback, with process ids, before the words that matter: of a long text keep the end.
 _HEAD_LENGTH, _TAIL_LENGTH = 40, 240
 # risk·num_examples of an honest 0-1 risk misses a whole number only by rounding.
 _WHOLE_NUMBER_TOLERANCE = 1e-6
-
-
-class FailureReason(StrEnum):
-    """Why a client that was expected is not among the answers."""
-
-    NODE_MISSING = "node-missing"
-    NOT_SENT = "not-sent"
-    NO_REPLY = "no-reply"
-    NODE_UNAVAILABLE = "node-unavailable"
-    CLIENT_RAISED = "client-raised"
-    CLIENT_CRASHED = "client-crashed"
-    FLOWER_ERROR = "flower-error"
-    MALFORMED = "malformed"
-    NOT_FINITE = "not-finite"
-    OUT_OF_RANGE = "out-of-range"
-    NO_EXAMPLES = "no-examples"
-    IMPOSSIBLE_COUNT = "impossible-count"
-    WRONG_LOSS = "wrong-loss"
-    WRONG_MODEL = "wrong-model"
-    WRONG_CODE = "wrong-code"
-    UNKNOWN_CLIENT = "unknown-client"
-    CLAIMED_TWICE = "claimed-twice"
-    CHANGED_ANSWER = "changed-answer"
 
 
 # Flower's error codes (flwr.common.constant.ErrorCode) that have a reason of their own.
@@ -55,32 +42,16 @@ _REASON_OF_CODE = {
 }
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A client without a valid answer.
-
-    Attributes
-    ----------
-    client_id : str or None
-        The name that the reply claimed; None when nothing readable came.
-    reason : FailureReason
-        The rule that was broken.
-    detail : str
-        One line for people. Node and message ids never appear: they are random.
-    """
-
-    client_id: str | None
-    reason: FailureReason
-    detail: str
+AnswerT = TypeVar("AnswerT", bound=Answer, default=LossAnswer)
 
 
 @dataclass(frozen=True)
-class RoundOutcome:
+class RoundOutcome(Generic[AnswerT]):
     """All that one round brought, the same whatever the order of the replies.
 
     Attributes
     ----------
-    answers : tuple of LossAnswer
+    answers : tuple of LossAnswer, or of AdversarialAnswer if that was asked
         The valid answers, one per client, sorted by client id.
     failures : tuple of Failure
         One per client that was expected or asked and gave no valid answer, sorted.
@@ -88,7 +59,7 @@ class RoundOutcome:
         Number of nodes a message was made for; nodes that never registered are not among them.
     """
 
-    answers: tuple[LossAnswer, ...]
+    answers: tuple[AnswerT, ...]
     failures: tuple[Failure, ...]
     num_asked: int
 
@@ -105,14 +76,17 @@ class AnswerCheck:
         Of the model that was sent and of the code that should have run.
     expected_client_ids : frozenset of str or None
         The clients that may answer; None means any name is accepted.
+    adversarial : AdversarialQuery or None
+        What was asked, if it was more than the plain loss.
     """
 
     loss: str
     model_hash: str
     code_hash: str
     expected_client_ids: frozenset[str] | None
+    adversarial: AdversarialQuery | None = None
 
-    def failure(self, answer: LossAnswer) -> Failure | None:
+    def failure(self, answer: Answer) -> Failure | None:
         """Return the first rule that `answer` breaks, or None when it breaks none.
 
         Identity comes before the numbers: a number computed by other code is not worth judging.
@@ -121,8 +95,8 @@ class AnswerCheck:
             return Failure(answer.client_id, reason, detail)
         return None
 
-    def _broken_rules(self, answer: LossAnswer) -> Iterator[tuple[FailureReason, str]]:
-        risk, num_examples, expected = answer.risk, answer.num_examples, self.expected_client_ids
+    def _broken_rules(self, answer: Answer) -> Iterator[tuple[FailureReason, str]]:
+        expected = self.expected_client_ids
         if expected is not None and answer.client_id not in expected:
             yield FailureReason.UNKNOWN_CLIENT, "this name is not among the expected clients"
         if answer.code_hash != self.code_hash:
@@ -131,6 +105,14 @@ class AnswerCheck:
             yield FailureReason.WRONG_MODEL, "the client evaluated another model than it was sent"
         if answer.loss != self.loss:
             yield FailureReason.WRONG_LOSS, one_line(f"asked for {self.loss!r}, got {answer.loss!r}")
+        if isinstance(answer, AdversarialAnswer):
+            yield from self._broken_risk_rules(answer.clean_risk, answer.num_examples)
+            assert self.adversarial is not None
+            yield from broken_curve_rules(answer, self.adversarial)
+        else:
+            yield from self._broken_risk_rules(answer.risk, answer.num_examples)
+
+    def _broken_risk_rules(self, risk: float, num_examples: int) -> Iterator[tuple[FailureReason, str]]:
         if not math.isfinite(risk):
             yield FailureReason.NOT_FINITE, f"risk must be finite, got {risk}"
         if not 0 <= risk <= 1:
@@ -144,18 +126,22 @@ class AnswerCheck:
             )
 
 
-def read_reply(reply: Message, check: AnswerCheck) -> LossAnswer | Failure:
+def read_reply(reply: Message, check: AnswerCheck) -> Answer | Failure:
     """Return the valid answer that a reply carries, or what is wrong with it."""
     if reply.has_error():
         return _failure_of_error(reply.error.code, reply.error.reason or "")
     try:
-        answer = decode_answer(reply.content)
+        answer = _decoded(reply, check)
     except ValueError as error:
         return Failure(None, FailureReason.MALFORMED, one_line(str(error)))
     return check.failure(answer) or answer
 
 
-def settle(replies_by_message: Iterable[Sequence[LossAnswer | Failure]], num_asked: int) -> RoundOutcome:
+def _decoded(reply: Message, check: AnswerCheck) -> Answer:
+    return decode_answer(reply.content) if check.adversarial is None else decode_adversarial_answer(reply.content)
+
+
+def settle(replies_by_message: Iterable[Sequence[Answer | Failure]], num_asked: int) -> RoundOutcome[Any]:
     """Return the round's outcome from everything that was read, grouped by the message it answers.
 
     Repeating the same answer to one message changes nothing. Different answers to one message, or
@@ -197,7 +183,7 @@ def one_line(text: str) -> str:
     return f"{line[:_HEAD_LENGTH]} … {line[-_TAIL_LENGTH:]}"
 
 
-def _settle_message(replies: set[LossAnswer | Failure]) -> LossAnswer | Failure:
+def _settle_message(replies: set[Answer | Failure]) -> Answer | Failure:
     if len(replies) == 1:
         return next(iter(replies))
     names = {reply.client_id for reply in replies}

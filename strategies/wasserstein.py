@@ -170,19 +170,28 @@ class Wasserstein(QueryStrategy):
             result.conclusion = self._conclude(result.outcome, self._bisect(grid, initial_arrays, result.outcome))
         return result
 
-    def conclude(self, outcome: RoundOutcome[AdversarialAnswer]) -> WassersteinResult:
-        """Return the certificates that one round gives.
+    def conclude(self, outcome: RoundOutcome[AdversarialAnswer]) -> WassersteinResult | None:
+        """Return the certificates that one round gives; nothing in a bisection, which `start` concludes.
 
         Raises
         ------
         ValueError
             If there are fewer than two answers, or an argument of a certificate is out of its range.
         """
+        if self.protocol == BISECTION:
+            return None
         lower, upper = one_round(self._query.radii, [_curve(answer) for answer in outcome.answers])
+        mean_gains = np.mean([_conjugates(answer) for answer in outcome.answers], axis=0)
+        prices = np.multiply.outer(self.cost_budgets, self._query.multipliers)
         empirical = EmpiricalWorstCase(
             cost_budgets=self.cost_budgets,
             lower=lower(self.cost_budgets),
-            upper=upper(self.cost_budgets),
+            # Without a budget nothing moves: the clean risks are known, whatever a chord says.
+            upper=np.where(
+                self.cost_budgets == 0.0,
+                lower(0.0),
+                np.minimum(upper(self.cost_budgets), np.min(prices + mean_gains, axis=1)),
+            ),
             num_rounds=1,
             num_messages=outcome.num_asked,
         )
@@ -281,7 +290,7 @@ def radii_grid(cost_budgets: Sequence[float] | np.ndarray, *, num_radii: int) ->
     Returns
     -------
     ndarray, shape (num_radii,)
-        0, and a geometric grid from 1/20 of the smallest positive budget to 20 times the largest.
+        0, and a geometric grid from 1/10 of the smallest positive budget to 5 times the largest.
 
     Raises
     ------
@@ -293,8 +302,8 @@ def radii_grid(cost_budgets: Sequence[float] | np.ndarray, *, num_radii: int) ->
     if positive.size == 0:
         raise ValueError("cost_budgets must hold at least one budget > 0; a budget of 0 means no shift")
     if num_radii < 3:
-        raise ValueError(f"num_radii must be at least 3, got {num_radii}; 50 leaves a gap of about 0.001")
-    return np.concatenate([[0.0], np.geomspace(positive.min() / 20.0, positive.max() * 20.0, num_radii - 1)])
+        raise ValueError(f"num_radii must be at least 3, got {num_radii}; 100 leave a gap of about 0.0005")
+    return np.concatenate([[0.0], np.geomspace(positive.min() / 10.0, positive.max() * 5.0, num_radii - 1)])
 
 
 def _curve(answer: AdversarialAnswer) -> tuple[float, ...]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from flwr.app import Message
 from flwr.serverapp.strategy import FedAvg
 
 from client import wire
+from client.adversaries import adversarial_curves
 from client.app import app, client_id
 from client.evaluation import mean_loss
-from client.wire import LossQuery
+from client.wire import AdversarialQuery, LossQuery
 from simulations.datasets import load_dataset
 from simulations.engine import InProcessGrid
 from simulations.models import build_model, load_arrays, model_arrays
@@ -87,7 +90,7 @@ def without(name):
 
 def test_what_a_client_cannot_answer_it_refuses_by_rule():
     other_loss = LossQuery("accuracy", "mlp", (1, 8, 8), 10)
-    assert "loss must be one of brier, cross_entropy, zero_one, got 'accuracy'" in refusal(other_loss)
+    assert "loss must be one of brier, cross_entropy, margin, zero_one, got 'accuracy'" in refusal(other_loss)
     assert "No query function registered with name 'everything'" in refusal(action="query.everything")
     old = refusal(edit=lambda content: content["query"].update({"protocol-version": 0}))
     assert "protocol-version must be 1, got 0" in old
@@ -114,6 +117,90 @@ def test_labels_outside_the_models_classes_are_refused_without_showing_them():
     small = build_model("mlp", x_shape=(1, 8, 8), num_classes=3, seed=0)
     text = refusal(LossQuery("cross_entropy", "mlp", (1, 8, 8), 3), model_arrays(small))
     assert "evaluating the model failed with ValueError" in text
+
+
+ADVERSARIAL_QUERY = AdversarialQuery(
+    "zero_one", "mlp", (1, 8, 8), 10, order=2, radii=(0.0, 0.1, 1.0, 10.0), multipliers=(0.05, 0.5)
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "guarantee"), [({}, "exact"), ({"loss": "cross_entropy", "order": 1, "norm": "linf"}, "upper")]
+)
+def test_the_adversarial_answer_is_the_plain_evaluation_of_the_clients_own_examples(change, guarantee):
+    query = dataclasses.replace(ADVERSARIAL_QUERY, **change)
+    replies = send(network(2), wire.encode_query(query, model_arrays(MODEL)), wire.ADVERSARIAL_MESSAGE_TYPE)
+    answers = sorted((wire.decode_adversarial_answer(r.content) for r in replies), key=lambda a: a.client_id)
+    population = Population(spec_from_config(CONFIG))
+    for k, answer in enumerate(answers):
+        x, y = population.client(k).x, population.client(k).y
+        curves = adversarial_curves(
+            MODEL, x, y, loss=query.loss, order=query.order, norm=query.norm, multipliers=query.multipliers
+        )
+        lower, upper = curves.values(query.radii)
+        assert answer.client_id == f"client-{k:05d}"
+        assert (answer.values_lower, answer.values_upper) == (tuple(lower), tuple(upper))
+        low, high = curves.conjugates(query.multipliers)
+        assert (answer.conjugates_lower, answer.conjugates_upper) == (tuple(low), tuple(high))
+        assert (answer.clean_risk, answer.num_examples) == mean_loss(MODEL, x, y, loss=query.loss)
+        assert answer.adversarial_unit == curves.adversarial_unit > 0
+        assert (answer.guarantee, answer.budget_left) == (guarantee, None)
+        assert answer.model_hash == wire.model_hash(model_arrays(MODEL))
+
+
+def adversarial_refusal(model=None, **change):
+    query = dataclasses.replace(ADVERSARIAL_QUERY, **change)
+    return refusal(query, model_arrays(model or MODEL), action=wire.ADVERSARIAL_MESSAGE_TYPE)
+
+
+def test_an_adversarial_question_that_nobody_can_answer_is_refused_by_rule():
+    assert "order must be one of 1, 2, got 7" in adversarial_refusal(order=7)
+    assert "norm must be" in adversarial_refusal(norm="linf")
+    assert "space must be one of representation" in adversarial_refusal(space="input").replace("\\'", "'")
+    assert "no exact adversary" in adversarial_refusal(loss="brier", adversary="exact")
+    assert "its linear layers are 1, 3" in adversarial_refusal(head="7")
+    assert "must be the output of one nn.Linear" in adversarial_refusal(head="1")
+    wide = build_model("mlp", x_shape=(1, 9, 9), num_classes=10, seed=0)
+    assert "a model that does not fit" in adversarial_refusal(wide, x_shape=(1, 9, 9))
+
+
+def test_the_query_budget_is_kept_across_messages_and_processes(tmp_path):
+    own = {"query-budget": 12, "query-budget-file": str(tmp_path / "budget.sqlite")}
+    adversarial = wire.encode_query(ADVERSARIAL_QUERY, model_arrays(MODEL))
+    plain = wire.encode_query(QUERY, model_arrays(MODEL))
+    left = []
+    for _ in range(2):  # a new grid is a new process as far as the client can tell
+        grid = network(1, node_configs={0: own})
+        (reply,) = send(grid, adversarial, wire.ADVERSARIAL_MESSAGE_TYPE)
+        if not reply.has_error():
+            left.append(wire.decode_adversarial_answer(reply.content).budget_left)
+    assert left == [12 - 1 - 4 - 2]
+    assert "query budget of 12 values, got 7 with 5 left" in reply.error.reason
+    for _ in range(5):
+        (reply,) = send(network(1, node_configs={0: own}), plain)
+        assert not reply.has_error()
+    (reply,) = send(network(1, node_configs={0: own}), plain)
+    assert "got 1 with 0 left" in reply.error.reason
+
+
+def test_a_refused_question_costs_nothing(tmp_path):
+    own = {"query-budget": 7, "query-budget-file": str(tmp_path / "budget.sqlite")}
+    for query in (
+        dataclasses.replace(ADVERSARIAL_QUERY, order=7),
+        dataclasses.replace(ADVERSARIAL_QUERY, loss="hinge"),
+    ):
+        content = wire.encode_query(query, model_arrays(MODEL))
+        (reply,) = send(network(1, node_configs={0: own}), content, wire.ADVERSARIAL_MESSAGE_TYPE)
+        assert reply.has_error()
+    content = wire.encode_query(ADVERSARIAL_QUERY, model_arrays(MODEL))
+    (reply,) = send(network(1, node_configs={0: own}), content, wire.ADVERSARIAL_MESSAGE_TYPE)
+    assert wire.decode_adversarial_answer(reply.content).budget_left == 0
+
+
+def test_the_servers_config_does_not_set_the_clients_budget():
+    config = CONFIG | {"query-budget": 0, "query-budget-file": "/nowhere/at.all"}
+    (reply,) = send(network(1, config=config), wire.encode_query(QUERY, model_arrays(MODEL)))
+    assert not reply.has_error()
 
 
 def federated(num_clients, *, num_rounds, **config):

@@ -65,7 +65,7 @@ def test_a_loss_is_known_by_the_name_it_carries(name):
     assert get_loss(name).name == name
 
 
-@pytest.mark.parametrize("name", sorted(set(LOSSES) - {"zero_one"}))
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - {"zero_one", "margin"}))
 def test_smooth_losses_have_gradients(name):
     logits = torch.as_tensor(LOGITS).clone().requires_grad_()
     LOSSES[name].per_example(logits, torch.as_tensor(LABELS)).sum().backward()
@@ -73,6 +73,13 @@ def test_smooth_losses_have_gradients(name):
     assert torch.all(logits.grad.abs().sum(dim=1) > 0)
 
 
+def test_the_margin_loss_rises_by_half_the_margin_and_is_a_half_on_the_boundary():
+    logits = np.array([[3.0, 0.0, 1.0], [0.25, 0.0, 0.0], [0.0, 0.0, -5.0], [0.0, 0.5, 0.0], [0.0, -1.0, 7.0]])
+    np.testing.assert_array_equal(losses("margin", logits, np.zeros(5, dtype=np.int64)), [0.0, 0.375, 0.5, 0.75, 1.0])
+    wrong = LOGITS.argmax(axis=1) != LABELS
+    np.testing.assert_array_equal(losses("margin") > 0.5, wrong)
+
+
 def test_an_unknown_loss_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="must be one of brier, cross_entropy, zero_one, got 'accuracy'"):
+    with pytest.raises(ValueError, match="must be one of brier, cross_entropy, margin, zero_one, got 'accuracy'"):
         get_loss("accuracy")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import client
 from client import wire
-from client.wire import LossAnswer, LossQuery
+from client.wire import AdversarialAnswer, AdversarialQuery, LossAnswer, LossQuery
 
 QUERY = LossQuery(loss="brier", model="cnn", x_shape=(1, 8, 8), num_classes=10)
 ARRAYS = {
@@ -51,6 +51,93 @@ def test_an_answer_arrives_as_it_was_sent(client_id, risk, num_examples, loss):
     received = wire.decode_answer(sent(wire.encode_answer(answer)))
     # Bitwise: repr shows the same for NaN and keeps every digit of a float.
     assert repr(received) == repr(answer)
+
+
+ADVERSARIAL_QUERY = AdversarialQuery(
+    "cross_entropy", "cnn", (1, 8, 8), 10, order=1, norm="linf", radii=(0.0, 0.1, 1 / 3), multipliers=(0.5,), head="9"
+)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        ADVERSARIAL_QUERY,
+        AdversarialQuery("zero_one", "mlp", (2,), 2, order=2),
+        AdversarialQuery("zero_one", "mlp", (2,), 2, order=2, radii=[0, 5e-324, 1e308], adversary="exact"),
+    ],
+)
+def test_an_adversarial_query_arrives_as_it_was_sent(query):
+    received, arrays = wire.decode_adversarial_query(sent(wire.encode_query(query, ARRAYS)))
+    assert received == query
+    assert wire.model_hash(arrays) == wire.model_hash(ARRAYS)
+
+
+numbers = st.lists(st.floats(), max_size=5).map(tuple)
+
+
+@given(names, numbers, numbers, numbers, st.floats(), st.none() | st.integers(0, 2**62), st.text(max_size=10))
+def test_an_adversarial_answer_arrives_as_it_was_sent(client_id, lower, upper, conjugates, unit, left, guarantee):
+    answer = AdversarialAnswer(
+        client_id=client_id,
+        num_examples=7,
+        loss="brier",
+        clean_risk=unit,
+        values_lower=lower,
+        values_upper=upper,
+        conjugates_lower=conjugates,
+        conjugates_upper=conjugates,
+        adversarial_unit=unit,
+        guarantee=guarantee,
+        code_hash="c",
+        model_hash="m",
+        budget_left=left,
+    )
+    assert repr(wire.decode_adversarial_answer(sent(wire.encode_answer(answer)))) == repr(answer)
+
+
+@pytest.mark.parametrize(
+    ("grid", "rule"),
+    [
+        ((0.0, 0.0), "must increase strictly"),
+        ((1.0, 0.5), "must increase strictly"),
+        ((-1.0,), "must be finite and >= 0"),
+        ((float("nan"),), "must be finite and >= 0"),
+        ((float("inf"),), "must be finite and >= 0"),
+    ],
+)
+@pytest.mark.parametrize("name", ["radii", "multipliers"])
+def test_a_grid_is_checked_on_both_ends(name, grid, rule):
+    with pytest.raises(ValueError, match=f"{name} {rule}"):
+        AdversarialQuery("brier", "cnn", (1,), 2, order=1, **{name: grid})
+    content = wire.encode_query(ADVERSARIAL_QUERY, ARRAYS)
+    content["query"][name] = list(grid)
+    with pytest.raises(ValueError, match=f"{name} {rule}"):
+        wire.decode_adversarial_query(content)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("radii", [1, 2], r"query\['radii'\] must be a list of float"),
+        ("radii", 0.5, r"query\['radii'\] must be a list of float"),
+        ("order", 1.0, r"query\['order'\] must be of type int"),
+        ("order", True, r"query\['order'\] must be of type int"),
+        ("head", 3, r"query\['head'\] must be of type str"),
+        ("protocol-version", 2, "protocol-version must be 1"),
+    ],
+)
+def test_an_adversarial_query_that_breaks_the_protocol_is_refused(key, value, text):
+    content = wire.encode_query(ADVERSARIAL_QUERY, ARRAYS)
+    content["query"][key] = value
+    with pytest.raises(ValueError, match=text):
+        wire.decode_adversarial_query(content)
+
+
+def test_each_question_has_its_own_message_type():
+    assert wire.message_type(QUERY) == "query.loss"
+    assert wire.message_type(ADVERSARIAL_QUERY) == "query.adversarial_loss"
+    with pytest.raises(ValueError, match="order"):
+        wire.decode_adversarial_query(wire.encode_query(QUERY, ARRAYS))
 
 
 def test_numpy_numbers_are_encoded_as_numbers():
@@ -137,7 +224,7 @@ def test_the_code_hash_belongs_to_the_text_of_the_sources(tmp_path):
 from pathlib import Path
 from client import wire
 print(wire.code_hash())
-for name in ("client/losses.py", "simulations/models.py", "simulations/engine.py"):
+for name in ("client/losses.py", "simulations/models.py", "client/adversaries/radial.py", "simulations/engine.py"):
     Path(name).write_text(Path(name).read_text() + "#")
     wire.code_hash.cache_clear()
     print(wire.code_hash())
@@ -151,7 +238,7 @@ for name in ("client/losses.py", "simulations/models.py", "simulations/engine.py
         text=True,
         check=True,
     )
-    copied, other_loss, other_model, other_engine = run.stdout.split()
+    copied, other_loss, other_model, other_bound, other_engine = run.stdout.split()
     assert copied == wire.code_hash()
-    assert len({copied, other_loss, other_model}) == 3
-    assert other_engine == other_model  # the engine computes no answer
+    assert len({copied, other_loss, other_model, other_bound}) == 4
+    assert other_engine == other_bound  # the engine computes no answer

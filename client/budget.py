@@ -1,0 +1,151 @@
+"""The query budget: how many numbers this client will ever give away. Kept by the client, not by the server.
+
+Each number that leaves a client says a little about its examples. So the client counts them: 1 for a loss, 1 for each
+radius and 1 for each multiplier of an adversarial loss. The count lives in a small SQLite file and outlives the
+process, which in a deployment is a new one for every message.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIMIT_KEY = "query-budget"
+FILE_KEY = "query-budget-file"
+
+_LOCK_TIMEOUT = 60.0
+_SCHEMA = "CREATE TABLE IF NOT EXISTS answered (client TEXT, kind TEXT, number INTEGER, PRIMARY KEY (client, kind))"
+_ADD = (
+    "INSERT INTO answered VALUES (?, ?, ?) ON CONFLICT (client, kind) DO UPDATE SET number = number + excluded.number"
+)
+
+
+class QueryBudgetError(ValueError):
+    """The query asks for more numbers than the client has left to give."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one query asks for: counts of loss values, radii and multipliers."""
+
+    losses: int = 0
+    radii: int = 0
+    multipliers: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of values in all."""
+        return self.losses + self.radii + self.multipliers
+
+
+@dataclass(frozen=True)
+class QueryBudget:
+    """A client's budget.
+
+    Attributes
+    ----------
+    client_id : str
+        Whose; clients may share a file.
+    limit : int or None
+        Values that may be answered in all, >= 0. None: unlimited, nothing is counted.
+    path : Path or None
+        The SQLite file; made if it does not exist. Needed with a limit: a count that a restart forgets is none.
+
+    Raises
+    ------
+    ValueError
+        If the limit is negative, there is a limit and no file, or the file's path is not absolute.
+    """
+
+    client_id: str
+    limit: int | None = None
+    path: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 0:
+            raise ValueError(f"{LIMIT_KEY} must be at least 0, got {self.limit}; leave it out for no limit")
+        if self.limit is not None and self.path is None:
+            raise ValueError(f"a {LIMIT_KEY} needs a {FILE_KEY}, got none; name a file, or a restart forgets the count")
+        if self.path is not None and not self.path.is_absolute():
+            raise ValueError(f"{FILE_KEY} must be an absolute path: Flower chooses a client's working directory")
+
+    def spend(self, request: Request) -> int | None:
+        """Count a query that is about to be answered, before its answer is computed, or refuse it whole.
+
+        One transaction: of two processes that ask for the last values at once, one is refused.
+
+        Parameters
+        ----------
+        request : Request
+            What the query asks for.
+
+        Returns
+        -------
+        int or None
+            Values left after this; None if unlimited.
+
+        Raises
+        ------
+        QueryBudgetError
+            If less is left. Nothing is counted then.
+        """
+        if self.limit is None:
+            return None
+        with closing(self._connect()) as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            left = self.limit - _spent(connection, self.client_id)
+            if request.size > left:
+                raise QueryBudgetError(
+                    f"a query must fit the client's query budget of {self.limit} values, got {request.size} with "
+                    f"{max(left, 0)} left; ask for fewer radii and multipliers, or ask the client's owner"
+                )
+            counts = (("loss", request.losses), ("radius", request.radii), ("multiplier", request.multipliers))
+            connection.executemany(_ADD, [(self.client_id, kind, number) for kind, number in counts])
+        return left - request.size
+
+    def spent(self) -> dict[str, int]:
+        """Return the numbers answered so far by kind: "loss", "radius", "multiplier"; empty if none or unlimited."""
+        if self.path is None or not self.path.exists():
+            return {}
+        with closing(self._connect()) as connection:
+            rows = connection.execute("SELECT kind, number FROM answered WHERE client = ?", (self.client_id,))
+            return dict(rows.fetchall())
+
+    def _connect(self) -> sqlite3.Connection:
+        assert self.path is not None
+        # Transactions are begun by hand: the module's own would begin only at the first write, after the reading.
+        connection = sqlite3.connect(self.path, timeout=_LOCK_TIMEOUT, isolation_level=None)
+        connection.execute(_SCHEMA)
+        return connection
+
+
+def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBudget:
+    """Return the budget that a client's own config sets: ``query-budget`` and ``query-budget-file``.
+
+    Parameters
+    ----------
+    config : mapping
+        The node config (``--node-config``). Never the run config: that is the server's.
+    client_id : str
+        The client's name.
+
+    Raises
+    ------
+    ValueError
+        If the limit is not a whole number >= 0, or has no file with an absolute path.
+    """
+    limit, path = config.get(LIMIT_KEY), config.get(FILE_KEY)
+    if limit is not None and type(limit) is not int:
+        raise ValueError(f"{LIMIT_KEY} must be a whole number, got {type(limit).__name__}; leave it out for no limit")
+    return QueryBudget(client_id, limit, None if path is None else Path(str(path)))
+
+
+def _spent(connection: sqlite3.Connection, client: str) -> int:
+    (total,) = connection.execute(
+        "SELECT COALESCE(SUM(number), 0) FROM answered WHERE client = ?", (client,)
+    ).fetchone()
+    return int(total)

@@ -1,0 +1,71 @@
+"""What computed an answer, as hashes: the weights, and the source text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+import simulations
+
+# What decides a client's answer besides client/ itself; both ends must run the same text.
+_ANSWERING_MODULES = ("checks.py", "datasets.py", "models.py", "population.py", "shifts.py")
+_LIBRARY_MODULE = "riskband"
+_LIBRARY_FILES = ("checks.py", "transport.py")
+
+
+def model_hash(arrays: Mapping[str, np.ndarray]) -> str:
+    """Return the SHA-256 of a model's weights: names, dtypes, shapes and bytes, in order of name.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+        The weights by name.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits; equal exactly when the models are equal bit for bit.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        # The JSON line fixes the number of bytes that follow, so no two models share a stream.
+        digest.update(json.dumps([name, array.dtype.str, np.shape(arrays[name])]).encode() + b"\n")
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+@cache
+def code_hash() -> str:
+    """Return the SHA-256 of the source text that computes an answer.
+
+    That is every module of ``client``, what builds a client's examples and model in ``simulations``, and
+    the curves of ``riskband``. The server compares it with its own: Flower's simulation imports top-level
+    packages from the SuperLink's working directory first, so another project's ``client`` can run
+    in place of ours without any error.
+    """
+    client_folder = Path(__file__).parent
+    simulations_folder = Path(simulations.__file__).parent
+    files = {f"client/{p.relative_to(client_folder).as_posix()}": p for p in client_folder.rglob("*.py")}
+    files |= {f"simulations/{name}": simulations_folder / name for name in _ANSWERING_MODULES}
+    files |= {f"riskband/{name}": _library_folder() / name for name in _LIBRARY_FILES}
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        text = files[name].read_bytes()
+        digest.update(json.dumps([name, len(text)]).encode() + b"\n")
+        digest.update(text)
+    return digest.hexdigest()
+
+
+def _library_folder() -> Path:
+    # Found, not imported: a client that is asked for plain losses need not wait for the library to load.
+    spec = find_spec(_LIBRARY_MODULE)
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the package 'riskband' must be installed, or in the app's folder, where a client runs")
+    return Path(spec.origin).parent

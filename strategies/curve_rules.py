@@ -1,0 +1,96 @@
+"""What the numbers of an honest adversarial answer obey, whatever the data (math §5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from client.wire import AdversarialAnswer, AdversarialQuery
+from riskband.transport import TOLERANCE
+from strategies.failures import FailureReason
+
+GUARANTEES = ("exact", "upper", "lower")
+# How far two numbers of one client may contradict each other by rounding; losses lie in [0, 1].
+_TOLERANCE = 1e-6
+
+Rule = tuple[FailureReason, str]
+
+
+def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> Iterator[Rule]:
+    """Yield each rule that the curves of an answer break, in order of checking; the first one is the one to report.
+
+    Parameters
+    ----------
+    answer : AdversarialAnswer
+        Its clean risk and identity have been checked.
+    query : AdversarialQuery
+        What was asked.
+    """
+    if answer.guarantee not in GUARANTEES:
+        yield FailureReason.MALFORMED, f"guarantee must be one of {', '.join(GUARANTEES)}, got another word"
+    if answer.budget_left is not None and answer.budget_left < 0:
+        yield FailureReason.MALFORMED, "budget-left must be at least 0"
+    yield from _broken_number_rules("values", answer.values_lower, answer.values_upper, num_asked=len(query.radii))
+    num_multipliers = len(query.multipliers)
+    yield from _broken_number_rules(
+        "conjugates", answer.conjugates_lower, answer.conjugates_upper, num_asked=num_multipliers
+    )
+    if not 0.0 <= answer.adversarial_unit < np.inf:
+        yield FailureReason.OUT_OF_RANGE, f"adversarial_unit must be finite and >= 0, got {answer.adversarial_unit}"
+    for name, values in (("lower", answer.values_lower), ("upper", answer.values_upper)):
+        if not is_concave(query.radii, values):
+            detail = f"the {name} values must be nondecreasing and concave in the radius"
+            yield FailureReason.NOT_CONCAVE, detail
+    yield from _contradictions(answer, query)
+
+
+def is_concave(radii: tuple[float, ...], values: tuple[float, ...]) -> bool:
+    """Return whether values are nondecreasing and concave in the radii, up to the `TOLERANCE` of `riskband.transport`.
+
+    Parameters
+    ----------
+    radii : tuple of float
+        Increasing strictly.
+    values : tuple of float
+        As many, finite.
+    """
+    x, y = np.asarray(radii, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    # Against the largest value before, not the last one: many small steps down are one large step.
+    if np.any(y < np.maximum.accumulate(y) - TOLERANCE):
+        return False
+    share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
+    chords = (1.0 - share) * y[:-2] + share * y[2:]
+    return not np.any(y[1:-1] < chords - TOLERANCE)
+
+
+def _broken_number_rules(
+    name: str, lower: tuple[float, ...], upper: tuple[float, ...], *, num_asked: int
+) -> Iterator[Rule]:
+    if not len(lower) == len(upper) == num_asked:
+        yield FailureReason.WRONG_LENGTH, f"asked for {num_asked} {name}, got {len(lower)} lower and {len(upper)} upper"
+    numbers = np.array([*lower, *upper], dtype=np.float64)
+    if not np.all(np.isfinite(numbers)):
+        yield FailureReason.NOT_FINITE, f"{name} must be finite"
+    if np.any((numbers < 0.0) | (numbers > 1.0)):
+        yield FailureReason.OUT_OF_RANGE, f"{name} must be in [0, 1]"
+
+
+def _contradictions(answer: AdversarialAnswer, query: AdversarialQuery) -> Iterator[Rule]:
+    """What cannot be true of one client at once. The lengths have been checked."""
+    ends = np.array([answer.values_lower, answer.values_upper])
+    conjugates = np.array([answer.conjugates_lower, answer.conjugates_upper])
+    least = answer.clean_risk - _TOLERANCE
+    if np.any(ends[0] < least) or np.any(conjugates[0] < least):
+        yield FailureReason.CONTRADICTION, "no adversarial risk may lie below the clean risk"
+    if np.any(ends[0] > ends[1] + _TOLERANCE) or np.any(conjugates[0] > conjugates[1] + _TOLERANCE):
+        yield FailureReason.CONTRADICTION, "no lower bound may lie above its upper bound"
+    if np.any(conjugates > np.minimum.accumulate(conjugates, axis=1) + _TOLERANCE):
+        yield FailureReason.CONTRADICTION, "conjugates must not increase with the multiplier"
+    lines = np.outer(query.multipliers, query.radii) + conjugates[1][:, None]
+    if np.any(ends[0] > lines + _TOLERANCE):
+        yield FailureReason.CONTRADICTION, "no value may exceed multiplier * radius + conjugate"
+    is_equal = np.allclose(ends[0], ends[1], rtol=0.0, atol=_TOLERANCE)
+    is_equal = is_equal and np.allclose(conjugates[0], conjugates[1], rtol=0.0, atol=_TOLERANCE)
+    if answer.guarantee == "exact" and not is_equal:
+        yield FailureReason.CONTRADICTION, "lower and upper bounds of an exact answer must be equal"
