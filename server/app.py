@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from flwr.app import ArrayRecord, Context
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from client.wire import code_hash, model_hash, to_array_record
@@ -15,13 +15,12 @@ from server.config import RunConfig, load_config
 from server.folder import LEDGER_FILE, ResultFolder
 from server.ledger import Ledger
 from server.report import write_report
+from server.strategy import build_strategy
 from server.table import print_report
+from server.targets import TargetNetwork, target_networks
 from server.training import prepare_model
-from server.truth import check_certificates, unseen_risks
-from simulations.datasets import load_dataset
+from server.truth import check_certificates, unseen_clients
 from simulations.models import model_arrays
-from strategies.f_divergence import FDivergence, FDivergenceResult
-from strategies.query import Progress
 
 app = ServerApp()
 
@@ -61,47 +60,28 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     folder.show_stage("asking the clients")
     header = {"hashes": hashes, "config": config.to_run_config()}
     with clock.part("answers"), Ledger(folder.path / LEDGER_FILE, header=header) as ledger:
-        result = _ask(grid, config, folder, ledger, to_array_record(arrays))
+        strategy = build_strategy(config, folder=folder, ledger=ledger)
+        result = strategy.start(grid, to_array_record(arrays)).conclusion
     folder.show_stage("computing the exact risks of the unseen clients")
     with clock.part("unseen"):
-        unseen = unseen_risks(config, model) if config.num_unseen else None
+        unseen = unseen_clients(config, model) if config.num_unseen else None
         checks = check_certificates(result.certificates, unseen) if unseen is not None else {}
+    targets: tuple[TargetNetwork, ...] = ()
+    if config.strategy == "wasserstein" and config.target_sigmas:
+        folder.show_stage("moving unseen clients further and measuring how far that is")
+        with clock.part("targets"):
+            targets = target_networks(config, model)
     report = write_report(
-        folder, config=config, result=result, hashes=hashes, unseen=unseen, checks=checks, seconds=clock.seconds
+        folder,
+        config=config,
+        result=result,
+        hashes=hashes,
+        unseen=unseen,
+        checks=checks,
+        targets=targets,
+        seconds=clock.seconds,
     )
     print_report(report)
-
-
-def _ask(grid: Grid, config: RunConfig, folder: ResultFolder, ledger: Ledger, arrays: ArrayRecord) -> FDivergenceResult:
-    data = load_dataset(config.dataset, seed=config.seed)
-
-    def show(progress: Progress) -> None:
-        counts = {"asked": progress.asked, "answered": progress.answered, "failed": progress.failed}
-        folder.show_stage("asking the clients", **counts)
-
-    strategy = FDivergence(
-        num_clients=config.num_clients,
-        quorum=config.quorum,
-        node_timeout=config.node_timeout,
-        reply_timeout=config.reply_timeout,
-        expected_client_ids=config.known_clients,
-        on_answer=ledger.append,
-        on_progress=show,
-        model=config.model,
-        x_shape=data.x_train.shape[1:],
-        num_classes=data.num_classes,
-        loss=config.loss,
-        delta=config.delta,
-        band=config.band,
-        local=config.local,
-        divergences=config.divergences,
-        budgets=config.budgets,
-        thresholds=config.threshold_grid,
-        breakdown_threshold=config.breakdown_threshold,
-        breakdown_target=config.breakdown_target,
-    )
-    conclusion: FDivergenceResult = strategy.start(grid, arrays).conclusion
-    return conclusion
 
 
 class _Clock:

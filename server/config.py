@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,12 +17,11 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
+from client.adversaries import ADVERSARIES, NORMS, check_adversary
 from client.app import client_id
 from client.losses import LOSSES
-
-DIVERGENCES = ("kl", "chi2", "tv", "hellinger2")
-FIGURE_FORMATS = ("png", "svg", "pdf")
-
+from riskband import DIVERGENCES
+from server.folder import FIGURE_SUFFIXES
 
 Value = TypeVar("Value")
 
@@ -52,7 +52,8 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split), Field(min_length=1)]
-Numbers = Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_split), Field(min_length=1)]
+AnyNumbers = Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_split)]
+Numbers = Annotated[AnyNumbers, Field(min_length=1)]
 
 
 class RunConfig(BaseModel):
@@ -76,48 +77,73 @@ class RunConfig(BaseModel):
     )
     seed: int = Field(ge=0, lt=2**63, description="the same seed gives the same report")
 
-    dataset: str = Field(description='use "digits", "npz:/absolute/path.npz" or "hf:OWNER/NAME"')
+    dataset: str = Field(description='use "digits", "npz:/absolute/path.npz" (a file that exists) or "hf:OWNER/NAME"')
     num_clients: int = Field(ge=2, description="the spread between clients cannot be seen in one client")
     num_unseen: int = Field(ge=0, description="0 means: do not check the certificates on unseen clients")
     examples_per_client: Count = Field(description="every client answers from this many examples")
-    affine_sigma: float = Field(ge=0, description="0 means: no affine shift")
-    dirichlet_concentration: float = Field(ge=0, description="0 means: no label shift; small means strong")
+    affine_sigma: float = Field(ge=0, le=1e6, description="0 means: no affine shift")
+    dirichlet_concentration: float = Field(ge=0, le=1e6, description="0 means: no label shift; small means strong")
 
     model: str = Field(min_length=1, description='use "cnn", "mlp" or "module:factory"')
     training: Literal["central", "fedavg", "checkpoint"]
-    checkpoint: str = Field(description="give the absolute path of a file that simulations.training saved")
+    checkpoint: str = Field(description="give the absolute path of an existing file that simulations.training saved")
     training_rounds: Count = Field(description='rounds of FedAvg; only used when training is "fedavg"')
     training_epochs: Count = Field(description="passes over the training examples (per round in FedAvg)")
-    learning_rate: Positive = Field(description="0.001 to 0.1 is usual")
+    learning_rate: float = Field(gt=0, le=1, description="0.001 to 0.1 is usual")
 
+    strategy: Literal["f_divergence", "wasserstein"]
     loss: str = Field(description=f"use one of {', '.join(sorted(LOSSES))}")
-    delta: float = Field(gt=0, lt=1, description="delta is the probability of failure, not the confidence")
+    delta: float = Field(ge=1e-6, lt=1, description="delta is the probability of failure, not the confidence")
+    breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
+    breakdown_target: float = Field(gt=0, lt=1, description="the share of failing clients, or mean risk, you accept")
+
     band: Literal["berk_jones", "dkw"]
     local: Literal["marginal", "counted", "union", "observed"]
     divergences: Names = Field(description=f"give a comma-separated list of {', '.join(DIVERGENCES)}")
     budgets: Numbers = Field(description='give a comma-separated list such as "0.05,0.1"; 0 means no shift')
     thresholds: int = Field(ge=1, le=10_000, description="the number of risks at which curves are read")
-    breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
-    breakdown_target: float = Field(gt=0, lt=1, description="the share of failing clients you can accept")
+
+    transport_order: int = Field(ge=1, le=2, description="1: moving by a distance t costs t; 2: it costs t squared")
+    transport_norm: str = Field(description=f"use one of {', '.join(NORMS)}; with transport-order 2 only l2")
+    cost_budgets: Numbers = Field(description='give increasing costs, at least one above 0, such as "0,5,10"')
+    cost_thresholds: Numbers = Field(description='give increasing risks in (0, 1], such as "0.3,0.5"')
+    num_radii: int = Field(ge=3, le=10_000, description="cost budgets asked of every client; 50 is plenty")
+    num_multipliers: int = Field(ge=1, le=10_000, description="prices of cost that share delta; 24 is plenty")
+    adversary: str = Field(
+        description='use "auto"; "exact" fits the loss zero_one (and margin with order 1), "ascent" the others'
+    )
+    head: str = Field(description='give the name of the model\'s last linear layer, or "" to let the clients find it')
+    protocol: Literal["one-round", "bisection"]
+    bisection_tolerance: float = Field(gt=0, lt=1, description="where the bisection stops, in units of the loss")
+    cost_bound: float = Field(ge=0, description="a bound on the cost between any two clients; 0 means: none is known")
+    target_sigmas: AnyNumbers = Field(description='give different strengths such as "0.05,0.1", or "" for no targets')
+    num_targets: Count = Field(description="clients of each target network")
 
     client_ids: Literal["numbered", "any"]
     quorum: float = Field(gt=0, le=1, description="the fraction of num-clients that must answer")
     node_timeout: Positive = Field(description="seconds to wait for the clients to connect")
     reply_timeout: Positive = Field(description="seconds to wait for the answers of one round")
     output_dir: str = Field(description='give an absolute path, or "" for ~/riskband-results/<scenario>')
-    figure_format: Names = Field(description=f"give a comma-separated list of {', '.join(FIGURE_FORMATS)}")
+    figure_format: Names = Field(description=f"give a comma-separated list of {', '.join(FIGURE_SUFFIXES)}")
 
     @field_validator("dataset")
     @classmethod
     def _is_dataset(cls, value: str) -> str:
         kind, _, rest = value.partition(":")
-        is_file = kind == "npz" and Path(rest).expanduser().is_absolute()
+        is_file = kind == "npz" and _is_absolute(rest) and Path(rest).expanduser().is_file()
         return _require(value == "digits" or is_file or (kind == "hf" and rest), value)
 
     @field_validator("checkpoint")
     @classmethod
     def _is_checkpoint(cls, value: str, info: ValidationInfo) -> str:
-        return _require(info.data.get("training") != "checkpoint" or Path(value).is_absolute(), value)
+        is_file = _is_absolute(value) and Path(value).is_file()
+        return _require(info.data.get("training") != "checkpoint" or is_file, value)
+
+    @field_validator("model")
+    @classmethod
+    def _is_model(cls, value: str) -> str:
+        module, _, factory = value.partition(":")
+        return _require(value in ("cnn", "mlp") or (module and factory), value)
 
     @field_validator("loss")
     @classmethod
@@ -132,17 +158,37 @@ class RunConfig(BaseModel):
     @field_validator("figure_format")
     @classmethod
     def _are_figure_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return _require(_are_distinct(value, FIGURE_FORMATS), value)
+        return _require(_are_distinct(value, FIGURE_SUFFIXES), value)
 
-    @field_validator("budgets")
+    @field_validator("budgets", "target_sigmas")
     @classmethod
     def _are_budgets(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         return _require(len(set(value)) == len(value), value)
 
+    @field_validator("transport_norm")
+    @classmethod
+    def _is_transport_norm(cls, value: str, info: ValidationInfo) -> str:
+        return _require(value in NORMS and (value == "l2" or info.data.get("transport_order") != 2), value)
+
+    @field_validator("cost_budgets", "cost_thresholds")
+    @classmethod
+    def _do_increase(cls, value: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        is_in_range = value[-1] > 0 if info.field_name == "cost_budgets" else value[0] > 0 and value[-1] <= 1
+        return _require(is_in_range and all(a < b for a, b in pairwise(value)), value)
+
+    @field_validator("adversary")
+    @classmethod
+    def _is_adversary(cls, value: str, info: ValidationInfo) -> str:
+        question = {"loss": "loss", "order": "transport_order", "norm": "transport_norm"}
+        known = {name: info.data[field] for name, field in question.items() if field in info.data}
+        if len(known) == len(question):  # otherwise another mistake comes first
+            check_adversary(**known, adversary=value)
+        return _require(value in ("auto", *ADVERSARIES), value)
+
     @field_validator("output_dir")
     @classmethod
     def _is_output_dir(cls, value: str) -> str:
-        return _require(value == "" or Path(value).expanduser().is_absolute(), value)
+        return _require(value == "" or _is_absolute(value), value)
 
     @property
     def output_folder(self) -> Path:
@@ -200,7 +246,14 @@ def _require(condition: object, value: Value) -> Value:
     return value
 
 
-def _are_distinct(names: tuple[str, ...], known: tuple[str, ...]) -> bool:
+def _is_absolute(path: str) -> bool:
+    try:
+        return Path(path).expanduser().is_absolute()
+    except RuntimeError:  # "~nobody": there is no such user
+        return False
+
+
+def _are_distinct(names: tuple[str, ...], known: Collection[str]) -> bool:
     return len(set(names)) == len(names) and set(names) <= set(known)
 
 

@@ -13,8 +13,11 @@ FAILURE_FILE = "failed.json"
 PROGRESS_FILE = "progress.json"
 LEDGER_FILE = "ledger.jsonl"
 CERTIFICATE_FOLDER = "certificates"
-FIGURE_STEM = "band"
+FIGURE_STEMS = {"f_divergence": "band", "wasserstein": "transport"}
+"""By strategy."""
+FIGURE_SUFFIXES = ("png", "svg", "pdf")
 LOG_FILES = ("superlink.log", "run.log")
+_MARKS = (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE, LEDGER_FILE)
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,18 @@ class ResultFolder:
         """Create the folder, and remove what an earlier run left in it; ledgers of answers stay.
 
         Afterwards a report in the folder is the report of this run.
+
+        Raises
+        ------
+        FileExistsError
+            If the folder holds files but no results of an earlier run: they may be somebody's own.
         """
+        if self.path.is_dir() and any(self.path.iterdir()) and not any((self.path / name).exists() for name in _MARKS):
+            raise FileExistsError(f"{self.path} holds files that are not results of a run")
         (self.path / CERTIFICATE_FOLDER).mkdir(parents=True, exist_ok=True)
         old = [self.path / name for name in (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE, *LOG_FILES)]
         old += (self.path / CERTIFICATE_FOLDER).glob("*.json")
-        old += self.path.glob(f"{FIGURE_STEM}.*")
+        old += [self.path / f"{stem}.{suffix}" for stem in FIGURE_STEMS.values() for suffix in FIGURE_SUFFIXES]
         for path in old:
             path.unlink(missing_ok=True)
 
@@ -56,10 +66,10 @@ class ResultFolder:
             return {}
         return content
 
-    def show_stage(self, stage: str, *, asked: int = 0, answered: int = 0, failed: int = 0) -> None:
-        """Tell whoever watches the folder what the run is doing, and how many clients answered."""
+    def show_stage(self, stage: str, *, detail: str = "", asked: int = 0, answered: int = 0, failed: int = 0) -> None:
+        """Tell whoever watches the folder what the run is doing, where it stands, and how many clients answered."""
         counts = {"asked": asked, "answered": answered, "failed": failed}
-        self.write_json(PROGRESS_FILE, {"stage": stage, **counts})
+        self.write_json(PROGRESS_FILE, {"stage": stage, "detail": detail, **counts})
 
     def show_failure(self, error: Exception) -> None:
         """Write why the run failed."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from client.wire import LossAnswer
+from client.wire import AdversarialAnswer, Answer, LossAnswer
 
 SCHEMA = "riskband.ledger/1"
 
@@ -42,7 +42,7 @@ class Ledger:
         self._file = path.open("x", encoding="utf-8", newline="\n")
         self._write({"schema": SCHEMA, **header})
 
-    def append(self, answer: LossAnswer) -> None:
+    def append(self, answer: Answer) -> None:
         """Write one answer; it is on the disk when this returns."""
         self._write(asdict(answer))
 
@@ -64,7 +64,7 @@ class Ledger:
         os.fsync(self._file.fileno())
 
 
-def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[LossAnswer, ...]]:
+def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[Answer, ...]]:
     """Return the header of a ledger and its answers, in order of arrival.
 
     A last line that a crash cut off is left out: that answer was never complete.
@@ -84,9 +84,16 @@ def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[LossAnswer, ...]]:
     if not entries or entries[0].get("schema") != SCHEMA:
         raise ValueError(f"{path} must start with a header of {SCHEMA!r}; it is not a ledger of this version")
     try:
-        return entries[0], tuple(LossAnswer(**entry) for entry in entries[1:])
+        return entries[0], tuple(_answer(entry) for entry in entries[1:])
     except TypeError as error:
         raise ValueError(f"{path} holds a line that is not an answer: {error}; restore the file") from None
+
+
+def _answer(entry: dict[str, Any]) -> Answer:
+    if "guarantee" not in entry:
+        return LossAnswer(**entry)
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
+    return AdversarialAnswer(**values)
 
 
 def _entry(path: Path, number: int, line: str) -> dict[str, Any]:

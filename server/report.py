@@ -5,19 +5,25 @@ The same run with the same seed gives the same bytes, apart from the section "ti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import riskband as rb
-from riskband.plots import band_figure, save_figure
+from riskband.certificate import CERTIFICATE
+from riskband.plots import band_figure, save_figure, transport_figure
 from server.config import RunConfig
-from server.folder import CERTIFICATE_FOLDER, FIGURE_STEM, ResultFolder
-from server.truth import Check
+from server.folder import CERTIFICATE_FOLDER, FIGURE_STEMS, ResultFolder
+from server.targets import TargetNetwork, check_target
+from server.truth import Check, Unseen
 from strategies.f_divergence import FDivergenceResult
 from strategies.replies import RoundOutcome
+from strategies.wasserstein import WassersteinResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCHEMA = "riskband.report/1"
 
@@ -29,10 +35,11 @@ def write_report(
     folder: ResultFolder,
     *,
     config: RunConfig,
-    result: FDivergenceResult,
+    result: FDivergenceResult | WassersteinResult,
     hashes: Mapping[str, str],
-    unseen: np.ndarray | None,
+    unseen: Unseen | None,
     checks: Mapping[str, Check],
+    targets: Sequence[TargetNetwork] = (),
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
     """Write the certificates and the figure, then report.json as the sign that all is there.
@@ -43,14 +50,16 @@ def write_report(
         Where to.
     config : RunConfig
         The run's configuration.
-    result : FDivergenceResult
+    result : FDivergenceResult or WassersteinResult
         What the strategy concluded.
     hashes : mapping of str to str
         What was evaluated by what: ``"model"`` and ``"code"``.
-    unseen : ndarray, shape (num_unseen,), or None
-        Risks of the unseen clients, if they are known.
+    unseen : Unseen or None
+        The unseen clients, if they are known.
     checks : mapping of str to Check
         Certificates beside the unseen clients; empty if those are not known.
+    targets : sequence of TargetNetwork
+        Networks at a known distance, for the strategy "wasserstein".
     seconds : mapping of str to float
         Wall-clock seconds of each part of the run.
 
@@ -61,40 +70,62 @@ def write_report(
     """
     for name, certificate in result.certificates.items():
         certificate.save(folder.path / CERTIFICATE_FOLDER / f"{name}.json")
-    _save_figure(folder, config, result, unseen)
+    stem = FIGURE_STEMS[config.strategy]
+    figure = _figure(config, result, unseen, checks, targets)
+    for suffix in config.figure_format:
+        save_figure(figure, folder.path / f"{stem}.{suffix}")
     report = {
         "schema": SCHEMA,
         "scenario": config.scenario,
         "seed": config.seed,
         "config": {key: value for key, value in config.to_run_config().items() if key not in _NOT_REPORTED},
         "hashes": dict(hashes),
-        "network": _network(config, result.outcome),
+        "network": _network(config, result),
         "certificates": {
             name: _certificate_entry(name, certificate, checks.get(name))
             for name, certificate in result.certificates.items()
         },
-        "breakdowns": {name: _breakdown_entry(config, bracket) for name, bracket in result.breakdowns.items()},
+        "breakdowns": {name: _breakdown_entry(config, result, name) for name in result.breakdowns},
+        **(_transport_sections(result, unseen, targets) if isinstance(result, WassersteinResult) else {}),
         "unseen": _unseen_entry(unseen),
-        "figures": [f"{FIGURE_STEM}.{suffix}" for suffix in config.figure_format],
+        "figures": [f"{stem}.{suffix}" for suffix in config.figure_format],
         "timing": {"created": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": dict(seconds)},
     }
     folder.finish(report)
     return report
 
 
-def _save_figure(folder: ResultFolder, config: RunConfig, result: FDivergenceResult, unseen: np.ndarray | None) -> None:
-    figure = band_figure(
+def _figure(
+    config: RunConfig,
+    result: FDivergenceResult | WassersteinResult,
+    unseen: Unseen | None,
+    checks: Mapping[str, Check],
+    targets: Sequence[TargetNetwork],
+) -> Figure:
+    title = f"{config.scenario}: {config.loss} risk, delta = {config.delta:g}"
+    if isinstance(result, WassersteinResult):
+        worst = {name: check.observed for name, check in checks.items()} if unseen and unseen.curves else {}
+        return transport_figure(
+            result.certificates["wasserstein_mean"],
+            cdf=result.certificates.get("wasserstein_cdf"),
+            networks=[target.point for target in targets],
+            worst_mean=worst.get("wasserstein_mean"),
+            worst_shares=worst.get("wasserstein_cdf"),
+            unit=result.answers.unit,
+            title=title,
+        )
+    return band_figure(
         result.band,
         worst_case=result.certificates.get(f"worst_case_cdf_{config.divergences[0]}"),
-        unseen_risks=None if config.local == "observed" else unseen,  # the figure calls them true risks
-        title=f"{config.scenario}: {config.loss} risk, delta = {config.delta:g}",
+        # The figure calls them true risks.
+        unseen_risks=unseen.risks if unseen is not None and config.local != "observed" else None,
+        title=title,
     )
-    for suffix in config.figure_format:
-        save_figure(figure, folder.path / f"{FIGURE_STEM}.{suffix}")
 
 
-def _network(config: RunConfig, outcome: RoundOutcome) -> dict[str, Any]:
-    risks = np.array([answer.risk for answer in outcome.answers])
+def _network(config: RunConfig, result: FDivergenceResult | WassersteinResult) -> dict[str, Any]:
+    outcome: RoundOutcome[Any] = result.outcome
+    risks = (result.risks if isinstance(result, FDivergenceResult) else result.answers.clean).values
     names = [answer.client_id for answer in outcome.answers]
     return {
         "num_clients": config.num_clients,
@@ -121,29 +152,77 @@ def _certificate_entry(name: str, certificate: rb.Certificate, check: Check | No
     entry["divergence"] = certificate.recipe["arguments"].get("divergence")
     entry["from_band"] = certificate.recipe["band"] is not None
     entry["file"] = f"{CERTIFICATE_FOLDER}/{name}.json"
-    entry["check"] = None
-    if check is not None:
-        entry["check"] = {
-            "holds": check.holds,
-            "smallest_margin": check.smallest_margin,
-            "observed": check.observed.tolist(),
-        }
+    entry["check"] = None if check is None else _check_entry(check)
     return entry
 
 
-def _breakdown_entry(config: RunConfig, bracket: rb.Bracket) -> dict[str, Any]:
+def _check_entry(check: Check) -> dict[str, Any]:
+    return {
+        "holds": check.holds,
+        "smallest_margin": check.smallest_margin,
+        "observed": check.observed.tolist(),
+    }
+
+
+def _breakdown_entry(config: RunConfig, result: FDivergenceResult | WassersteinResult, name: str) -> dict[str, Any]:
+    bracket = result.breakdowns[name]
     goal = f"at most {config.breakdown_target:g} of the clients have a risk of {config.breakdown_threshold:g} or more"
+    is_certified, budget = True, "budget"
+    if isinstance(result, WassersteinResult):
+        budget, goal = "cost budget", f"the mean risk is at most {config.breakdown_target:g}"
+        is_certified = result.certificates[name].validity == CERTIFICATE
+    found = f"it is {'certified' if is_certified else 'estimated'} that {goal}"
     if np.isneginf(bracket.lower):
-        statement = f"not even without a shift is it certified that {goal}"
+        statement = f"not even without a shift {found.replace('it is', 'is it', 1)}"
     elif np.isposinf(bracket.upper):
-        statement = f"up to budget {bracket.lower:g} and possibly beyond, it is certified that {goal}"
+        statement = f"up to {budget} {bracket.lower:g} and possibly beyond, {found}"
     else:
-        statement = f"up to budget {bracket.lower:.4g} it is certified that {goal}"
+        statement = f"up to {budget} {bracket.lower:.4g} {found}"
     ends = {"lower": bracket.lower, "upper": bracket.upper}
     return {"statement": statement, **{end: v if np.isfinite(v) else None for end, v in ends.items()}}
 
 
-def _unseen_entry(unseen: np.ndarray | None) -> dict[str, Any]:
+def _transport_sections(
+    result: WassersteinResult, unseen: Unseen | None, targets: Sequence[TargetNetwork]
+) -> dict[str, Any]:
+    answers, empirical = result.answers, result.empirical
+    unit = answers.unit
+    return {
+        "transport": {
+            "cost": answers.cost,
+            "guarantee": answers.guarantee,
+            "mean_cost_that_makes_an_example_wrong": unit,
+            "cost_budgets": empirical.cost_budgets.tolist(),
+            "cost_budgets_in_that_unit": None if unit is None else (empirical.cost_budgets / unit).tolist(),
+            "empirical_worst_mean": {"lower": empirical.lower.tolist(), "upper": empirical.upper.tolist()},
+            "num_rounds": empirical.num_rounds,
+            "num_messages": empirical.num_messages,
+            # Whether the checks are against the worst network that the unseen clients can be made into, or as they are.
+            "unseen_are_moved": unseen is not None and bool(unseen.curves),
+        },
+        "targets": [_target_entry(result, target) for target in targets],
+    }
+
+
+def _target_entry(result: WassersteinResult, target: TargetNetwork) -> dict[str, Any]:
+    cost, unit = target.point.cost, result.answers.unit
+    return {
+        "sigma": target.sigma,
+        "num_clients": len(target.risks),
+        "mean_cost": cost,
+        "mean_cost_in_unit": None if unit is None else cost / unit,
+        "mean_risk": target.point.mean_risk,
+        "checks": {
+            name: {"bound": bound.tolist(), **_check_entry(check)}
+            for name, (bound, check) in check_target(result, target).items()
+        },
+        "costs": target.costs.tolist(),
+        "risks": target.risks.tolist(),
+    }
+
+
+def _unseen_entry(unseen: Unseen | None) -> dict[str, Any]:
     if unseen is None:
         return {"num_clients": 0, "mean_risk": None, "risks": []}
-    return {"num_clients": len(unseen), "mean_risk": float(unseen.mean()), "risks": unseen.tolist()}
+    risks = unseen.risks
+    return {"num_clients": len(risks), "mean_risk": float(risks.mean()), "risks": risks.tolist()}

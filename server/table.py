@@ -13,13 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 _MEAN, _SHARE = "mean risk", "P(risk ≥ {threshold:g})"
-_QUANTITIES = {"mean_bound": _MEAN, "worst_case_mean": _MEAN, "survival": _SHARE, "worst_case_cdf": _SHARE}
+_QUANTITIES = {
+    **dict.fromkeys(("mean_bound", "worst_case_mean", "wasserstein_mean", "wasserstein_published"), _MEAN),
+    **dict.fromkeys(("survival", "worst_case_cdf", "wasserstein_cdf"), _SHARE),
+}
+_NUM_COSTS = 5  # of a long list of cost budgets, the table shows this many
 
 
 def report_table(report: Mapping[str, Any]) -> RenderableType:
     """Return a report as a table for people, ready for rich to print.
 
-    Curves over the risk are shown at one point, the run's ``breakdown-threshold``.
+    Curves over the risk are shown at one point, the run's ``breakdown-threshold``; curves over the transport cost at
+    a few.
 
     Parameters
     ----------
@@ -28,6 +33,8 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
     """
     config, certificates, unseen = report["config"], report["certificates"], report["unseen"]
     has_checks = unseen["num_clients"] > 0
+    transport = report.get("transport", {})
+    unit = transport.get("mean_cost_that_makes_an_example_wrong")
     table = Table(title=f"{report['scenario']}: certified for clients and networks that nobody has measured")
     table.add_column("of the clients")
     table.add_column("on any network")
@@ -36,14 +43,15 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         table.add_column(f"on {unseen['num_clients']} unseen", justify="right")
         table.add_column("holds")
     for entry in certificates.values():
-        for quantity, networks, bound, observed in _rows(entry, threshold=config["breakdown-threshold"]):
+        for quantity, networks, bound, observed in _rows(entry, threshold=config["breakdown-threshold"], unit=unit):
             checked = [f"{observed:.3f}", "yes" if observed <= bound + 1e-12 else "[bold red]NO[/]"]
             table.add_row(quantity, networks, f"{bound:.3f}", *(checked if has_checks else []))
-    lines = [_who(report["network"]), *_guarantees(certificates)]
+    lines = [_who(report["network"]), *_transport(transport), *_guarantees(certificates)]
     lines += [f"Breakdown, {name}: {entry['statement']}." for name, entry in report["breakdowns"].items()]
     if has_checks:
-        lines.append(_verdict(certificates))
-    return Group(table, Text("\n".join([*lines, *_assumptions(certificates)])))
+        lines.append(_verdict(certificates, are_shifted=transport.get("unseen_are_moved", True)))
+    tables = [table, *([_target_table(report["targets"], unit=unit)] if report.get("targets") else [])]
+    return Group(*tables, Text("\n".join([*lines, *_assumptions(certificates)])))
 
 
 def print_report(report: Mapping[str, Any]) -> None:
@@ -51,20 +59,51 @@ def print_report(report: Mapping[str, Any]) -> None:
     Console(width=110).print(report_table(report))
 
 
-def _rows(entry: Mapping[str, Any], *, threshold: float) -> Iterator[tuple[str, str, float, float]]:
+def _rows(entry: Mapping[str, Any], *, threshold: float, unit: float | None) -> Iterator[tuple[str, str, float, float]]:
     """The numbers of a certificate to show: (quantity, networks, bound, observed)."""
     axes = {name: np.asarray(points) for name, points in entry["axes"].items()}
     shown: dict[str, Sequence[int]] = {name: range(len(points)) for name, points in axes.items()}
     if "threshold" in axes:
         # The bound at the last grid point at or below the threshold also bounds the share above the threshold.
         shown["threshold"] = [max(0, int(np.searchsorted(axes["threshold"], threshold, side="right")) - 1)]
+    if "cost_budget" in axes:
+        last = len(axes["cost_budget"]) - 1
+        shown["cost_budget"] = sorted({round(i) for i in np.linspace(0, last, _NUM_COSTS).tolist()})
     bounds = np.asarray(entry["value"])
     observed = np.asarray(entry["check"]["observed"]) if entry["check"] else np.full(bounds.shape, np.nan)
     for index in product(*shown.values()):
         point = {name: axes[name][i] for name, i in zip(axes, index, strict=True)}
-        networks = f"within {entry['divergence']} {point['budget']:g}" if "budget" in point else "like the source"
-        quantity = _QUANTITIES[entry["function"]].format(**point)
-        yield quantity, networks, float(bounds[index]), float(observed[index])
+        label = "" if entry["validity"] == "certificate" else f" ({entry['validity']})"
+        quantity = _QUANTITIES[entry["function"]].format(**point) + label
+        yield quantity, _networks(entry, point, unit), float(bounds[index]), float(observed[index])
+
+
+def _networks(entry: Mapping[str, Any], point: Mapping[str, float], unit: float | None) -> str:
+    if "budget" in point:
+        return f"within {entry['divergence']} {point['budget']:g}"
+    if "cost_budget" in point:
+        return f"cost ≤ {_cost(point['cost_budget'], unit)}"
+    return "like the source"
+
+
+def _cost(cost: float, unit: float | None) -> str:
+    return f"{cost:.3g}" + ("" if unit is None else f" ({cost / unit:.2g} u)")
+
+
+def _target_table(targets: Sequence[Mapping[str, Any]], *, unit: float | None) -> Table:
+    table = Table(title="Unseen clients, moved further: the distance is measured, the risks are exact")
+    table.add_column("sigma", justify="right")
+    table.add_column("mean cost")
+    for header in ("mean risk", "is at most"):
+        table.add_column(header, justify="right")
+    table.add_column("holds")
+    for target in targets:
+        checks = target["checks"]
+        holds = all(check["holds"] for check in checks.values())
+        distance, bound = _cost(target["mean_cost"], unit), checks["wasserstein_mean"]["bound"]
+        numbers = f"{target['mean_risk']:.3f}", f"{bound:.3f}"
+        table.add_row(f"{target['sigma']:g}", distance, *numbers, "yes" if holds else "[bold red]NO[/]")
+    return table
 
 
 def _who(network: Mapping[str, Any]) -> str:
@@ -72,6 +111,20 @@ def _who(network: Mapping[str, Any]) -> str:
     reasons = Counter(failure["reason"] for failure in network["failures"])
     failed = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items())) or "none"
     return f"Clients: {expected} expected, {asked} asked, {answered} answered validly; failures: {failed}."
+
+
+def _transport(transport: Mapping[str, Any]) -> Iterator[str]:
+    if not transport:
+        return
+    unit, ends = transport["mean_cost_that_makes_an_example_wrong"], transport["empirical_worst_mean"]
+    if unit is not None:
+        yield f"Costs: {transport['cost']}; 1 u = {unit:.4g}, the mean cost that makes an example wrong."
+    gap = max(np.subtract(ends["upper"], ends["lower"]))
+    rounds = "1 round" if transport["num_rounds"] == 1 else f"{transport['num_rounds']} rounds"
+    yield (
+        f"The worst mean risk of the clients that answered is known to within {gap:.2g}, from {rounds} and "
+        f"{transport['num_messages']} messages."
+    )
 
 
 def _guarantees(certificates: Mapping[str, Any]) -> Iterator[str]:
@@ -84,13 +137,16 @@ def _guarantees(certificates: Mapping[str, Any]) -> Iterator[str]:
         yield f"Validity: {validity}, confidence {1 - delta:g} (delta = {delta:g}), {scope}: {', '.join(names)}."
 
 
-def _verdict(certificates: Mapping[str, Any]) -> str:
+def _verdict(certificates: Mapping[str, Any], *, are_shifted: bool) -> str:
     failed = [name for name, entry in certificates.items() if not entry["check"]["holds"]]
     if failed:
         return f"Check: the unseen clients exceed {', '.join(failed)}."
+    network = "for a shifted network: on the worst one within the budget that they can be made into"
+    if not are_shifted:
+        network = "as they are; the worst network that they can be made into is only known for the 0-1 loss"
     return (
         f"Check: all {len(certificates)} certificates hold on the unseen clients, at every point of every curve "
-        "(for a shifted network: on their worst reweighting within the budget)."
+        f"({network})."
     )
 
 

@@ -6,16 +6,37 @@ draw from the meta-distribution that the certificates are about.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from torch import nn
 
 import riskband as rb
-from client.evaluation import example_losses, mean_loss
+from client.adversaries import Batch
+from client.adversaries.representation import ExactAdversary, LinearHead
+from client.evaluation import example_losses, logit_batches, mean_loss
+from client.losses import get_loss
 from riskband.divergences import robust_mean
+from riskband.transport import ConcaveCurve, knapsack_curve, network_curve
 from server.config import RunConfig
-from simulations.population import Population, spec_from_config
+from simulations.population import ClientDistribution, Population, spec_from_config
+
+
+@dataclass(frozen=True, eq=False)
+class Unseen:
+    """What is known of the unseen clients.
+
+    Attributes
+    ----------
+    risks : ndarray, shape (num_unseen,)
+        In [0, 1].
+    curves : tuple of ConcaveCurve
+        Of each client, the largest risk within a cost budget, exact; empty where that is not known.
+    """
+
+    risks: np.ndarray
+    curves: tuple[ConcaveCurve, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +59,12 @@ class Check:
     smallest_margin: float
 
 
-def unseen_risks(config: RunConfig, model: nn.Module) -> np.ndarray:
-    """Return the risks of the unseen clients, shape (num_unseen,), each in [0, 1].
+def unseen_clients(config: RunConfig, model: nn.Module) -> Unseen:
+    """Return what can be known of the unseen clients.
 
-    They are exact: every image a client could hold, by its probability. Only for ``local = "observed"``,
-    where the certificates are about the risk that a new client would *measure*, does each unseen client
-    measure on as many examples as the others had.
+    Risks are exact: every image a client could hold, by its probability. So are the curves, which are computed for the
+    strategy "wasserstein" and the 0-1 loss. Only for ``local = "observed"``, where the certificates are about the risk
+    that a new client would *measure*, does each unseen client measure on as many examples as the others had.
 
     Parameters
     ----------
@@ -53,6 +74,10 @@ def unseen_risks(config: RunConfig, model: nn.Module) -> np.ndarray:
         The model that the clients evaluated.
     """
     population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+    clients = range(config.num_unseen)
+    if config.strategy == "wasserstein" and get_loss(config.loss).binary:
+        curves = tuple(_exact_curve(config, model, population.distribution(k)) for k in clients)
+        return Unseen(np.array([float(curve(0.0)) for curve in curves]), curves)
 
     def exact_risk(k: int) -> float:
         client = population.distribution(k)
@@ -62,51 +87,73 @@ def unseen_risks(config: RunConfig, model: nn.Module) -> np.ndarray:
         client = population.client(k)
         return mean_loss(model, client.x, client.y, loss=config.loss)[0]
 
-    risk_of = measured_risk if config.local == "observed" else exact_risk
-    return np.clip([risk_of(k) for k in range(config.num_unseen)], 0.0, 1.0)  # the weights sum to 1 up to rounding
+    is_measured = config.strategy == "f_divergence" and config.local == "observed"
+    risk_of = measured_risk if is_measured else exact_risk
+    return Unseen(np.clip([risk_of(k) for k in clients], 0.0, 1.0))  # the weights sum to 1 up to rounding
 
 
-def check_certificates(certificates: dict[str, rb.Certificate], risks: np.ndarray) -> dict[str, Check]:
+def check_certificates(certificates: Mapping[str, rb.Certificate], unseen: Unseen) -> dict[str, Check]:
     """Compare every certificate with the same quantity of the unseen network.
 
     Parameters
     ----------
     certificates : dict of str to Certificate
-        As `strategies.f_divergence.FDivergence` names them.
-    risks : ndarray, shape (num_unseen,)
-        Risks of the unseen clients.
+        As the strategies name them.
+    unseen : Unseen
+        The unseen clients.
 
     Returns
     -------
     dict of str to Check
         Under the names of the certificates.
     """
-    return {name: _check(certificate, _observed(certificate, risks)) for name, certificate in certificates.items()}
+    return {
+        name: compare(certificate.value, _observed(certificate, unseen)) for name, certificate in certificates.items()
+    }
 
 
-def _check(certificate: rb.Certificate, observed: np.ndarray) -> Check:
-    margin = float(np.min(np.asarray(certificate.value) - observed))
+def compare(bound: float | np.ndarray, observed: np.ndarray) -> Check:
+    """Return the check of a bound beside what was observed, of the same shape."""
+    margin = float(np.min(np.asarray(bound) - observed))
     return Check(observed=observed, holds=margin >= -1e-12, smallest_margin=margin)  # rounding is no failure
 
 
-def _observed(certificate: rb.Certificate, risks: np.ndarray) -> np.ndarray:
-    """What the certificate bounds, read off a finite network whose risks are known."""
+def shares(risks: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Share of clients whose risk is at least a threshold, shape (num_thresholds,)."""
+    return np.asarray(np.mean(risks[:, np.newaxis] >= thresholds, axis=0))
+
+
+def _exact_curve(config: RunConfig, model: nn.Module, client: ClientDistribution) -> ConcaveCurve:
+    costs = []
+    with LinearHead(model, config.head or None) as head:
+        adversary = ExactAdversary(head, loss=config.loss, order=config.transport_order, norm=config.transport_norm)
+        for x, y, logits in logit_batches(model, client.x, client.y):
+            head.check(logits)
+            losses = get_loss(config.loss).per_example(logits, y)
+            costs.append(adversary.flip_costs(Batch(x=x, labels=y, logits=logits, losses=losses)).numpy())
+    return knapsack_curve(np.concatenate(costs), client.weights)
+
+
+def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
+    """What the certificate bounds, on the finite network of the unseen clients."""
     function, arguments, axes = certificate.recipe["function"], certificate.recipe["arguments"], certificate.axes
+    risks = unseen.risks
     match function:
         case "mean_bound":
             return np.asarray(risks.mean())
         case "survival":
-            return _shares(risks, axes["threshold"])
+            return shares(risks, axes["threshold"])
         case "worst_case_cdf":
-            shares, budgets = _shares(risks, axes["threshold"]), axes["budget"][:, np.newaxis]
-            return rb.binary_worst_case(shares, divergence=arguments["divergence"], budget=budgets)
+            tails, budgets = shares(risks, axes["threshold"]), axes["budget"][:, np.newaxis]
+            return rb.binary_worst_case(tails, divergence=arguments["divergence"], budget=budgets)
         case "worst_case_mean":
             divergence, equal = rb.DIVERGENCES[arguments["divergence"]], np.full(len(risks), 1 / len(risks))
             budgets = axes["budget"].tolist()
             return np.array([robust_mean(risks, equal, divergence=divergence, budget=size)[0] for size in budgets])
+        case "wasserstein_mean" | "wasserstein_published":
+            budgets = axes["cost_budget"]
+            return network_curve(unseen.curves)(budgets) if unseen.curves else np.full(len(budgets), risks.mean())
+        case "wasserstein_cdf":
+            pushes = [knapsack_curve([curve.inverse(t) for curve in unseen.curves]) for t in axes["threshold"]]
+            return np.stack([push(axes["cost_budget"]) for push in pushes], axis=-1)
     raise ValueError(f"there is no check for certificates made by {function!r}; add one to server.truth")
-
-
-def _shares(risks: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Share of clients whose risk is at least a threshold, shape (num_thresholds,)."""
-    return np.asarray(np.mean(risks[:, np.newaxis] >= thresholds, axis=0))

@@ -143,6 +143,8 @@ def _run_config(options: argparse.Namespace) -> dict[str, Any]:
     if options.seed is not None:
         config["seed"] = options.seed
     if options.out is not None:
+        if not options.out.strip():
+            raise ConfigError(["--out must name a folder, got an empty text; leave it out for the default"])
         config["output-dir"] = str(Path(options.out).expanduser().absolute())
     return config
 
@@ -154,6 +156,8 @@ def _scenario(name: str) -> dict[str, Any]:
     except FileNotFoundError:
         known = ", ".join(_scenario_names())
         raise ConfigError([f"there is no scenario {name!r}; use one of {known}, or a path to a .toml file"]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path} must be a TOML file in UTF-8, got {error}"]) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"{path} is not valid TOML: {error}"]) from None
 
@@ -164,15 +168,16 @@ def _show_progress(run: subprocess.Popen[bytes], folder: ResultFolder, *, num_cl
     with Progress(*columns, TimeElapsedColumn(), console=_ERR, transient=True) as display:
         bar = display.add_task("")
         shown = ""
-        progress: dict[str, Any] = {"stage": "starting Flower", "asked": 0, "answered": 0, "failed": 0}
+        progress: dict[str, Any] = {"stage": "starting Flower", "detail": "", "asked": 0, "answered": 0, "failed": 0}
         while run.poll() is None:
             progress |= folder.read_json(PROGRESS_FILE)
             if progress["stage"] != shown:  # one line for each stage, also where there is no terminal
                 shown = progress["stage"]
                 display.console.print(shown)
-            failed = f", {progress['failed']} failed" if progress["failed"] else ""
+            failed = f"{progress['failed']} failed" if progress["failed"] else ""
+            description = ", ".join(filter(None, [shown, progress["detail"], failed]))
             total = progress["asked"] or num_clients
-            display.update(bar, description=shown + failed, completed=progress["answered"], total=total)
+            display.update(bar, description=description, completed=progress["answered"], total=total)
             time.sleep(_POLL_INTERVAL)
 
 

@@ -121,15 +121,18 @@ class PrivateSuperLink:
         LaunchError
             If Flower does not say.
         """
-        listing = subprocess.run(
-            [self._script("flwr"), "list", _CONNECTION, "--format", "json"],
-            env=dict(self.environment),
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            timeout=START_TIMEOUT,
-            start_new_session=True,
-        )
+        try:
+            listing = subprocess.run(
+                [self._script("flwr"), "list", _CONNECTION, "--format", "json"],
+                env=dict(self.environment),
+                cwd=self.home,
+                capture_output=True,
+                text=True,
+                timeout=START_TIMEOUT,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired:
+            raise LaunchError(f"Flower did not say how the run ended\n{self.log_tail()}") from None
         try:
             run = json.loads(listing.stdout)["runs"][0]
             return RunStatus(status=run["status"], details=run["status-details"])
@@ -161,7 +164,7 @@ class PrivateSuperLink:
         arguments += ["--port", str(port), "--database", str(flwr_home / "state.db")]
         process = self._popen("flower-superlink", *arguments, log=self.logs[0])
         deadline = time.monotonic() + START_TIMEOUT
-        while not _is_healthy(port):
+        while not (_is_healthy(port) and process.poll() is None):  # another process may have taken the port
             if process.poll() is not None or time.monotonic() > deadline:
                 raise LaunchError(f"flower-superlink did not start on 127.0.0.1:{port}\n{self.log_tail()}")
             time.sleep(0.1)
@@ -304,7 +307,7 @@ def _is_healthy(port: int) -> bool:
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == http.client.OK
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False
     finally:
         connection.close()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.plots import band_figure, save_figure
+from riskband.plots import TransportPoint, band_figure, save_figure, transport_figure
 
 
 @pytest.fixture
@@ -86,3 +86,64 @@ def test_axes_are_labelled_with_their_units(band):
     assert "0 to 1" in axes.get_xlabel()
     assert "share of clients" in axes.get_ylabel()
     assert axes.get_title() == "a title"
+
+
+BUDGETS = [0.0, 1.0, 3.0]
+
+
+def transport_certificates(guarantee="exact"):
+    radii = np.linspace(0.0, 20.0, 40)
+    values = np.minimum(0.1 + radii / 10.0, 1.0)
+    answers = rb.AdversarialAnswers(
+        radii, np.tile(values, (100, 1)), 1000, cost="a cost", guarantee=guarantee, binary=True, unit=4.0
+    )
+    mean = rb.wasserstein_mean(answers, delta=0.1, cost_budget=BUDGETS)
+    return mean, rb.wasserstein_cdf(answers, delta=0.1, cost_budget=BUDGETS, thresholds=[0.5, 0.8])
+
+
+def lines_of(axes, text):
+    return [line for line in axes.get_lines() if text in str(line.get_label())]
+
+
+def test_transport_curves_are_the_certificates():
+    mean, cdf = transport_certificates()
+    left, right = transport_figure(mean, cdf=cdf).axes
+    (line,) = lines_of(left, "certificate: mean risk, with probability 0.9")
+    np.testing.assert_array_equal(line.get_xdata(), BUDGETS)
+    np.testing.assert_array_equal(line.get_ydata(), mean.value)
+    for index, threshold in enumerate([0.5, 0.8]):
+        (line,) = lines_of(right, f"certificate: share with risk ≥ {threshold}")
+        np.testing.assert_array_equal(line.get_ydata(), cdf.value[:, index])
+
+
+def test_known_networks_are_points_at_their_cost_and_the_worst_one_is_a_line():
+    mean, cdf = transport_certificates()
+    networks = [TransportPoint(cost, np.array([0.1, 0.6, 0.9])) for cost in (0.5, 2.0)]
+    worst_shares = np.array([[0.0, 0.0], [0.4, 0.1], [0.9, 0.2]])
+    figure = transport_figure(mean, cdf=cdf, networks=networks, worst_mean=[0.1, 0.2, 0.3], worst_shares=worst_shares)
+    left, right = figure.axes
+    (points,) = lines_of(left, "moved at random")
+    np.testing.assert_allclose(points.get_xydata(), [[0.5, 1.6 / 3], [2.0, 1.6 / 3]])
+    (worst,) = lines_of(left, "worst network")
+    np.testing.assert_array_equal(worst.get_ydata(), [0.1, 0.2, 0.3])
+    drawn = [tuple(line.get_ydata()) for line in right.get_lines()]
+    assert all(tuple(curve) in drawn for curve in worst_shares.T)
+    assert drawn.count((2 / 3,)) == 2
+    assert drawn.count((1 / 3,)) == 2
+
+
+def test_estimates_are_called_estimates_in_the_figure_of_transport():
+    mean, cdf = transport_certificates("lower")
+    left, right = transport_figure(mean, cdf=cdf).axes
+    assert not lines_of(left, "certificate")
+    assert not lines_of(right, "certificate")
+    assert lines_of(left, "estimate: mean risk")
+    assert len(lines_of(right, "estimate: share")) == 2
+
+
+def test_costs_are_also_shown_in_units_of_a_wrong_example():
+    figure = transport_figure(transport_certificates()[0], unit=4.0)
+    (axes,) = figure.axes
+    (second,) = axes.child_axes
+    figure.draw_without_rendering()
+    np.testing.assert_allclose(np.array(axes.get_xlim()) / 4.0, second.get_xlim())

@@ -149,17 +149,36 @@ def test_a_run_listens_on_the_loopback_interface_only(run: dict[str, Any]) -> No
 
 
 def test_flower_and_the_in_process_engine_give_the_same_report(run: dict[str, Any], tmp_path: Path) -> None:
+    assert_the_engine_gives_the_same_report(run["home"] / "out", tmp_path, num_clients=50)
+
+
+def test_transport_certificates_through_flower_and_through_the_engine_are_the_same(tmp_path: Path) -> None:
+    sizes = ["num-unseen=5", "num-targets=3", "training-epochs=1", "quorum=1.0", "target-sigmas=0.02"]
+    arguments = ["--clients", "20", "--out", str(tmp_path / "out"), "--set", *sizes]
+    status, out, err = finish(start("wasserstein-affine", *arguments, home=tmp_path))
+    assert status == 0, err
+    assert "moving unseen clients further" in err
+    assert "20 expected, 20 asked, 20 answered validly" in out
+    assert "Unseen clients, moved further" in out
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["transport"]["num_messages"] == 20
+    for name, entry in report["certificates"].items():
+        assert rb.verify(rb.Certificate.load(tmp_path / "out" / entry["file"])).ok, name
+    assert_the_engine_gives_the_same_report(tmp_path / "out", tmp_path / "engine", num_clients=20)
+
+
+def assert_the_engine_gives_the_same_report(folder: Path, other: Path, *, num_clients: int) -> None:
     config = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    config |= json.loads((run["home"] / "out" / "report.json").read_text())["config"]
-    config["output-dir"] = str(tmp_path)
-    grid = InProcessGrid(client_app, num_clients=50, run_config=config)
+    config |= json.loads((folder / "report.json").read_text())["config"]
+    config["output-dir"] = str(other)
+    grid = InProcessGrid(client_app, num_clients=num_clients, run_config=config)
     server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config))
-    reports = [json.loads((folder / "report.json").read_text()) for folder in (run["home"] / "out", tmp_path)]
+    reports = [json.loads((each / "report.json").read_text()) for each in (folder, other)]
     for report in reports:
         del report["timing"]
     assert json.dumps(reports[0]) == json.dumps(reports[1])
     for entry in reports[0]["certificates"].values():
-        assert (run["home"] / "out" / entry["file"]).read_bytes() == (tmp_path / entry["file"]).read_bytes()
+        assert (folder / entry["file"]).read_bytes() == (other / entry["file"]).read_bytes()
 
 
 def test_a_failing_server_app_is_a_failing_command(tmp_path: Path) -> None:
@@ -224,12 +243,15 @@ def test_a_wrong_command_line_exits_2(tmp_path: Path, arguments: list[str], mess
 
 
 @pytest.mark.slow
-def test_flwr_run_by_hand_with_a_scenario_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("scenario", "num_clients"), [("quickstart", 300), ("both", 500)])
+def test_flwr_run_by_hand_with_a_scenario_file_misses_no_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str, num_clients: int
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with private_superlink() as superlink:
-        command = ["flwr", "run", ".", "private", "--stream", "-c", "simulations/scenarios/quickstart.toml"]
-        command += ["--federation-config", "num-supernodes=300 client-resources-num-cpus=1"]
+        command = ["flwr", "run", ".", "private", "--stream", "-c", f"simulations/scenarios/{scenario}.toml"]
+        command += ["--federation-config", f"num-supernodes={num_clients} client-resources-num-cpus=1"]
         subprocess.run(command, cwd=PROJECT, env=dict(superlink.environment), check=True, capture_output=True)
         assert superlink.run_status().status == COMPLETED
-    report = json.loads((tmp_path / "riskband-results" / "quickstart" / "report.json").read_text())
-    assert report["network"]["num_answered"] == 300
+    report = json.loads((tmp_path / "riskband-results" / scenario / "report.json").read_text())
+    assert report["network"]["num_answered"] == num_clients

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.config import ConfigError, RunConfig, load_config
+from server.folder import ResultFolder
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEFAULTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -42,6 +43,19 @@ def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
         "num-client": 10,
         "thresholds": math.nan,
         "figure-format": "",
+        "strategy": "wassertein",
+        "transport-order": 3,
+        "transport-norm": "l3",
+        "cost-budgets": "0",
+        "cost-thresholds": "0.5,0.3",
+        "num-radii": 2,
+        "num-multipliers": 0,
+        "adversary": "pgd",
+        "protocol": "one_round",
+        "bisection-tolerance": 0,
+        "cost-bound": -1,
+        "target-sigmas": "0.1,0.1",
+        "num-targets": 0,
     }
     with pytest.raises(ConfigError) as caught:
         load_config(DEFAULTS | wrong)
@@ -52,6 +66,43 @@ def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
     (delta,) = [problem for problem in problems if problem.startswith("delta")]
     assert delta == "delta must be less than 1, got 1.5; delta is the probability of failure, not the confidence"
     assert any("did you mean num-clients?" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "remedy"),
+    [
+        ("transport-norm", {"transport-order": 2, "transport-norm": "linf"}, "with transport-order 2 only l2"),
+        ("adversary", {"loss": "brier", "adversary": "exact"}, '"exact" fits the loss zero_one'),
+        ("adversary", {"loss": "zero_one", "adversary": "ascent"}, '"ascent" the others'),
+        ("cost-budgets", {"cost-budgets": "0,0"}, "at least one above 0"),
+        ("cost-budgets", {"cost-budgets": ""}, "give increasing costs"),
+        ("cost-thresholds", {"cost-thresholds": "0,0.5"}, "risks in (0, 1]"),
+        ("cost-thresholds", {"cost-thresholds": "0.5,1.1"}, "risks in (0, 1]"),
+        ("num-radii", {"num-radii": 2}, "50 is plenty"),
+    ],
+)
+def test_what_does_not_go_together_is_reported_under_one_key(key: str, wrong: dict[str, object], remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(DEFAULTS | {"strategy": "wasserstein"} | wrong)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{key} ")
+    assert remedy in problem
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        {"transport-order": 1, "transport-norm": "linf"},
+        {"transport-order": "1", "transport-norm": "l1", "loss": "margin", "adversary": "exact"},
+        {"loss": "brier", "adversary": "ascent"},
+        {"target-sigmas": ""},
+        {"target-sigmas": 0.1},
+        {"cost-budgets": 3},
+    ],
+)
+def test_what_goes_together_is_accepted(right: dict[str, object]) -> None:
+    config = load_config(DEFAULTS | {"strategy": "wasserstein"} | right)
+    assert load_config(config.to_run_config()) == config
 
 
 def test_missing_keys_are_named() -> None:
@@ -68,7 +119,7 @@ def test_text_from_a_command_line_is_read_like_typed_values() -> None:
 
 
 @given(
-    delta=st.floats(1e-9, 1, exclude_max=True),
+    delta=st.floats(1e-6, 1, exclude_max=True),
     budgets=st.lists(st.floats(0, 1e6), min_size=1, max_size=5, unique=True),
     divergences=st.lists(st.sampled_from(["kl", "chi2", "tv", "hellinger2"]), min_size=1, unique=True),
 )
@@ -93,3 +144,46 @@ def test_results_go_to_the_folder_given_or_home(monkeypatch: pytest.MonkeyPatch,
     assert load_config(DEFAULTS).output_folder == tmp_path / "riskband-results" / "quickstart"
     assert load_config(DEFAULTS | {"output-dir": "/some/where"}).output_folder == Path("/some/where")
     assert load_config(DEFAULTS | {"output-dir": "~/there"}).output_folder == tmp_path / "there"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "remedy"),
+    [
+        ("model", "resnet", '"module:factory"'),
+        ("model", ":", '"module:factory"'),
+        ("dataset", "npz:/absent/data.npz", "a file that exists"),
+        ("dataset", "npz:~nobody-of-this-name/x.npz", "a file that exists"),
+        ("output-dir", "~nobody-of-this-name/x", "absolute path"),
+        ("learning-rate", 2, "0.001 to 0.1 is usual"),
+        ("affine-sigma", 1e7, "no affine shift"),
+        ("dirichlet-concentration", 1e9, "no label shift"),
+        ("delta", 1e-12, "probability of failure"),
+    ],
+)
+def test_what_would_fail_later_is_refused_before_anything_starts(key: str, value: object, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(DEFAULTS | {key: value})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{key} ")
+    assert remedy in problem
+
+
+def test_a_checkpoint_must_exist(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    with pytest.raises(ConfigError, match="existing file"):
+        load_config(DEFAULTS | {"training": "checkpoint", "checkpoint": str(path)})
+    path.touch()
+    assert load_config(DEFAULTS | {"training": "checkpoint", "checkpoint": str(path)}).checkpoint == str(path)
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    own = tmp_path / "certificates" / "diploma.json"
+    own.parent.mkdir()
+    own.touch()
+    with pytest.raises(FileExistsError, match="not results of a run"):
+        ResultFolder(tmp_path).clear()
+    assert own.exists()
+    (tmp_path / "report.json").touch()
+    (tmp_path / "band.csv").touch()
+    ResultFolder(tmp_path).clear()
+    assert {path.name for path in tmp_path.iterdir()} == {"band.csv", "certificates"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from client.wire import LossAnswer
+from client.wire import AdversarialAnswer, LossAnswer
 from server.ledger import Ledger, read_ledger
 
 HEADER = {"hashes": {"model": "m"}, "config": {"seed": 0}}
@@ -25,6 +25,32 @@ def test_answers_come_back_in_order_of_arrival(tmp_path: Path) -> None:
     header, read = read_ledger(path)
     assert read == answers
     assert header["config"] == {"seed": 0}
+
+
+def test_adversarial_answers_come_back_too(tmp_path: Path) -> None:
+    answers = (
+        AdversarialAnswer(
+            client_id="client-00001",
+            num_examples=100,
+            loss="zero_one",
+            clean_risk=0.1,
+            values_lower=(0.1, 0.3),
+            values_upper=(0.1, 1 / 3),
+            conjugates_lower=(0.25,),
+            conjugates_upper=(0.25,),
+            adversarial_unit=2.5,
+            guarantee="exact",
+            code_hash="code",
+            model_hash="model",
+            budget_left=budget_left,
+        )
+        for budget_left in (None, 7)
+    )
+    written = (*answers, answer(1))
+    with Ledger(tmp_path / "ledger.jsonl", header=HEADER) as ledger:
+        for one in written:
+            ledger.append(one)
+    assert read_ledger(ledger.path)[1] == written
 
 
 def test_answers_are_readable_while_the_ledger_is_open(tmp_path: Path) -> None:

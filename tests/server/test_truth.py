@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 import riskband as rb
 from client.evaluation import mean_loss
 from server.config import RunConfig, load_config
-from server.truth import check_certificates, unseen_risks
+from server.truth import Unseen, check_certificates, unseen_clients
 from simulations.models import build_model
 from simulations.population import Population, spec_from_config
 
@@ -42,18 +42,18 @@ def test_exact_risks_are_what_ever_more_examples_approach(defaults: Mapping[str,
         measured.append(mean_loss(model, examples.x, examples.y, loss="brier")[0])
     # Hoeffding: four means in [0, 1] all stay within this of their expectations, except with probability 1e-6.
     tolerance = np.sqrt(np.log(2 * 4 / 1e-6) / (2 * num_examples))
-    np.testing.assert_allclose(unseen_risks(config, model), measured, atol=tolerance)
+    np.testing.assert_allclose(unseen_clients(config, model).risks, measured, atol=tolerance)
 
 
 def test_for_observed_risks_the_unseen_clients_measure_too(defaults: Mapping[str, Any]) -> None:
     model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
-    risks = unseen_risks(small(defaults, local="observed", examples_per_client=50), model)
+    risks = unseen_clients(small(defaults, local="observed", examples_per_client=50), model).risks
     np.testing.assert_allclose(risks * 50, np.round(risks * 50), atol=1e-9)
 
 
 def test_a_check_compares_with_the_same_quantity_of_the_unseen_network() -> None:
     unseen = np.array([0.05, 0.1, 0.25, 0.5])
-    checks = check_certificates(certificates(np.full(50, 0.9)), unseen)
+    checks = check_certificates(certificates(np.full(50, 0.9)), Unseen(unseen))
     assert checks["mean"].observed == pytest.approx(0.225)
     np.testing.assert_allclose(checks["survival"].observed, [0.75, 0.5, 0.25])
     p = np.array([0.75, 0.5, 0.25])
@@ -75,7 +75,7 @@ def test_a_check_compares_with_the_same_quantity_of_the_unseen_network() -> None
 
 
 def test_a_certificate_from_better_clients_fails_the_check() -> None:
-    checks = check_certificates(certificates(np.full(200, 0.01)), np.full(100, 0.3))
+    checks = check_certificates(certificates(np.full(200, 0.01)), Unseen(np.full(100, 0.3)))
     assert not any(check.holds for check in checks.values())
     assert all(check.smallest_margin < 0 for check in checks.values())
 
@@ -84,4 +84,4 @@ def test_what_cannot_be_checked_is_an_error() -> None:
     risks = rb.ClientRisks(np.full(20, 0.1), num_examples=100)
     certificate = rb.quantile(rb.band(risks, delta=0.1, sides="lower"), level=[0.5])
     with pytest.raises(ValueError, match="quantile"):
-        check_certificates({"quantile": certificate}, np.full(10, 0.1))
+        check_certificates({"quantile": certificate}, Unseen(np.full(10, 0.1)))

@@ -1,0 +1,57 @@
+"""Run the whole app, ServerApp and ClientApps, over `InProcessGrid`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, RecordDict
+
+from client.app import app as client_app
+from server.app import app as server_app
+from simulations.engine import Behaviour, InProcessGrid
+
+SMALL = {
+    "num-clients": 12,
+    "num-unseen": 8,
+    "examples-per-client": 40,
+    "training-epochs": 1,
+    "thresholds": 10,
+    "model": "mlp",
+    "node-timeout": 0.5,
+    "reply-timeout": 20.0,
+}
+
+
+def run_app(
+    folder: Path,
+    defaults: Mapping[str, Any],
+    *,
+    grid_seed: int = 0,
+    behaviours: Mapping[int, Behaviour] | None = None,
+    num_nodes: int | None = None,
+    node_configs: Mapping[int, Mapping[str, Any]] | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Run the app in this process and return its report."""
+    config = {**defaults, **SMALL, "output-dir": str(folder)}
+    config |= {key.replace("_", "-"): value for key, value in changes.items()}
+    size = config["num-clients"] if num_nodes is None else num_nodes
+    grid = InProcessGrid(
+        client_app,
+        num_clients=size,
+        run_config=config,
+        node_configs=node_configs,
+        behaviours=behaviours,
+        seed=grid_seed,
+        clients_per_pull=5,
+    )
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    server_app(grid, context)
+    return json.loads((folder / "report.json").read_text())
+
+
+def raises(message: Any, answer: Any) -> list[Any]:
+    raise ValueError("this client is broken")
