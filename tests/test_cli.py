@@ -87,7 +87,13 @@ def test_all_errors_are_shown_at_once(table, capsys):
     assert error.out == ""
     lines = error.err.splitlines()
     assert len(lines) == 5
-    for rule in ("delta must be in (0, 1)", "budget must be finite", "level must be one number in [0, 1)", "x.gif", "'size'"):
+    for rule in (
+        "delta must be in (0, 1)",
+        "budget must be finite",
+        "level must be one number in [0, 1)",
+        "x.gif",
+        "'size'",
+    ):
         assert sum(rule in line for line in lines) == 1
 
 
