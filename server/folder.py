@@ -42,7 +42,8 @@ class ResultFolder:
         FileExistsError
             If the folder holds files but no results of an earlier run: they may be somebody's own.
         """
-        if self.path.is_dir() and any(self.path.iterdir()) and not any((self.path / name).exists() for name in _MARKS):
+        has_files = any(path.is_file() for path in self.path.rglob("*"))
+        if has_files and not any((self.path / name).exists() for name in _MARKS):
             raise FileExistsError(f"{self.path} holds files that are not results of a run")
         (self.path / CERTIFICATE_FOLDER).mkdir(parents=True, exist_ok=True)
         old = [self.path / name for name in (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE, *LOG_FILES)]

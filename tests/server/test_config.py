@@ -187,3 +187,9 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "band.csv").touch()
     ResultFolder(tmp_path).clear()
     assert {path.name for path in tmp_path.iterdir()} == {"band.csv", "certificates"}
+
+
+def test_a_cleared_folder_can_be_cleared_again(tmp_path: Path) -> None:
+    """As the launcher does, and then the app."""
+    for _ in range(2):
+        ResultFolder(tmp_path / "new").clear()
