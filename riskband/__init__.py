@@ -8,6 +8,15 @@ from riskband.adversarial_answers import AdversarialAnswers, default_multipliers
 from riskband.bands import Band, band
 from riskband.certificate import Certificate
 from riskband.crossing import crossing_probability
+from riskband.dispersion import (
+    ExtremalLaws,
+    Interval,
+    dispersion_certificate,
+    dispersion_interval,
+    extremal_laws,
+    lorenz,
+    measured_dispersion,
+)
 from riskband.divergences import (
     CHI2,
     DIVERGENCES,
@@ -28,10 +37,38 @@ from riskband.functionals import (
     tail_weight,
     weighted_quantile,
 )
+from riskband.inequality import (
+    atkinson,
+    coefficient_of_variation,
+    extended_gini,
+    generalised_entropy,
+    gini,
+    hoover,
+    mean_log_deviation,
+    mean_range,
+    quantile_range,
+    quantile_ratio,
+    theil,
+    top_share,
+)
 from riskband.means import mean_bound
+from riskband.measures import DispersionMeasure
+from riskband.quantile_limits import RiskLaw
+from riskband.quantile_measures import (
+    LINEAR,
+    cvar_interval,
+    maximum_weight,
+    mean_interval,
+    minimum_weight,
+    quantile_interval,
+    smoothed_median_weight,
+    transformed_quantile_interval,
+    weighted_quantile_interval,
+)
 from riskband.reweighting import breakdown, worst_case_cdf, worst_case_mean
 from riskband.risks import ClientRisks
 from riskband.search import Bracket
+from riskband.transforms import Transform, absolute_transform, polynomial_transform, smooth_transform
 from riskband.verification import Verification, verify
 from riskband.wasserstein import (
     wasserstein_breakdown,
@@ -45,34 +82,68 @@ __all__ = [
     "DIVERGENCES",
     "HELLINGER2",
     "KL",
+    "LINEAR",
     "TV",
     "AdversarialAnswers",
     "Band",
     "Bracket",
     "Certificate",
     "ClientRisks",
+    "DispersionMeasure",
+    "ExtremalLaws",
     "FDivergence",
+    "Interval",
     "QuantileWeight",
+    "RiskLaw",
+    "Transform",
     "Verification",
+    "absolute_transform",
+    "atkinson",
     "band",
     "binary_worst_case",
     "breakdown",
+    "coefficient_of_variation",
     "crossing_probability",
     "custom_divergence",
     "cvar",
+    "cvar_interval",
     "default_multipliers",
+    "dispersion_certificate",
+    "dispersion_interval",
+    "extended_gini",
+    "extremal_laws",
+    "generalised_entropy",
+    "gini",
+    "hoover",
     "interval_weight",
+    "lorenz",
+    "maximum_weight",
     "mean",
     "mean_bound",
+    "mean_interval",
+    "mean_log_deviation",
+    "mean_range",
+    "measured_dispersion",
+    "minimum_weight",
+    "polynomial_transform",
     "quantile",
+    "quantile_interval",
+    "quantile_range",
+    "quantile_ratio",
+    "smooth_transform",
+    "smoothed_median_weight",
     "survival",
     "tail_weight",
+    "theil",
+    "top_share",
+    "transformed_quantile_interval",
     "verify",
     "wasserstein_breakdown",
     "wasserstein_cdf",
     "wasserstein_mean",
     "wasserstein_published",
     "weighted_quantile",
+    "weighted_quantile_interval",
     "worst_case_cdf",
     "worst_case_mean",
 ]

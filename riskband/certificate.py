@@ -29,7 +29,7 @@ _PREFACE = {
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """An upper bound on a property of clients that nobody has measured.
+    """A bound on a property of clients that nobody has measured: an upper one, or bounds from both sides.
 
     Attributes
     ----------
@@ -49,6 +49,8 @@ class Certificate:
         Name of the formula.
     assumptions : tuple of str
         What must be true for `delta` to be right.
+    lower : float, ndarray or None
+        The lower bound, of the shape of `value`; `None` if only the upper one is certified.
     details : mapping of str to ndarray
         Results that come with the bound, such as the worst-case weight of each client.
     recipe : mapping
@@ -64,30 +66,37 @@ class Certificate:
     validity: str = CERTIFICATE
     axes: Mapping[str, FloatArray] = field(default_factory=dict)
     details: Mapping[str, FloatArray] = field(default_factory=dict)
+    lower: float | FloatArray | None = None
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
         if not isinstance(self.recipe, Mapping):
             raise ValueError(f"the recipe of a certificate must be a mapping, got {type(self.recipe).__name__}")
-        for array in (self.value, *self.axes.values(), *self.details.values()):
+        for array in (self.value, self.lower, *self.axes.values(), *self.details.values()):
             if isinstance(array, np.ndarray):
                 array.flags.writeable = False
         if self.validity not in _PREFACE:
             raise ValueError(f"validity must be one of {', '.join(_PREFACE)}, got {self.validity!r}")
         shape = tuple(len(points) for points in self.axes.values())
-        if np.shape(self.value) != shape:
-            raise ValueError(f"value must have the shape of the axes, {shape}, got {np.shape(self.value)}")
-        if not np.all(np.isfinite(self.value)):
-            raise ValueError("the value of a certificate must be finite")
+        for bound in (self.value,) if self.lower is None else (self.lower, self.value):
+            if np.shape(bound) != shape:
+                raise ValueError(f"bounds must have the shape of the axes, {shape}, got {np.shape(bound)}")
+            if not np.all(np.isfinite(bound)):
+                raise ValueError("the value of a certificate must be finite")
+        if self.lower is not None and np.any(np.greater(self.lower, self.value)):
+            raise ValueError("the lower bound of a certificate must not be above its value")
 
     @property
     def statement(self) -> str:
         """The certificate as one English sentence, without its assumptions."""
         if self.axes:
             names = " and ".join(name.replace("_", " ") for name in self.axes)
-            bound = f"is at most the given curve, for every {names} at once"
-        else:
+            sides = "is at most the given curve" if self.lower is None else "lies between the given curves"
+            bound = f"{sides}, for every {names} at once"
+        elif self.lower is None:
             bound = f"is at most {self.value:.4f}"
+        else:
+            bound = f"lies between {self.lower:.4f} and {self.value:.4f}"
         return (
             f"{_PREFACE[self.validity]}with probability at least {1.0 - self.delta:g} over the draw of the "
             f"clients and their examples, {self.quantity} {bound}."
@@ -104,6 +113,7 @@ class Certificate:
             "method": self.method,
             "axes": {name: np.asarray(points).tolist() for name, points in self.axes.items()},
             "value": np.asarray(self.value).tolist(),
+            **({} if self.lower is None else {"lower": np.asarray(self.lower).tolist()}),
             "details": {name: np.asarray(values).tolist() for name, values in self.details.items()},
             "assumptions": list(self.assumptions),
             "recipe": dict(self.recipe),
@@ -141,9 +151,11 @@ class Certificate:
     def _from_fields(cls, data: Mapping[str, Any]) -> Certificate:
         try:
             value = np.asarray(data["value"], dtype=np.float64)
+            lower = np.asarray(data["lower"], dtype=np.float64) if "lower" in data else None
             return cls(
                 quantity=data["quantity"],
                 value=float(value) if value.ndim == 0 else value,
+                lower=float(lower) if lower is not None and lower.ndim == 0 else lower,
                 delta=float(data["delta"]),
                 method=data["method"],
                 assumptions=tuple(data["assumptions"]),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from riskband import functionals, means, reweighting, wasserstein
+from riskband import dispersion, functionals, means, reweighting, wasserstein
 from riskband.adversarial_answers import AdversarialAnswers
 from riskband.bands import band
 from riskband.certificate import Certificate
@@ -23,6 +23,7 @@ FROM_BAND: Mapping[str, Callable[..., Certificate]] = {
     "weighted_quantile": functionals.weighted_quantile,
     "worst_case_mean": reweighting.worst_case_mean,
     "worst_case_cdf": reweighting.worst_case_cdf,
+    "dispersion_certificate": dispersion.dispersion_certificate,
 }
 FROM_RISKS: Mapping[str, Callable[..., Certificate]] = {"mean_bound": means.mean_bound}
 FROM_ADVERSARIAL_ANSWERS: Mapping[str, Callable[..., Certificate]] = {

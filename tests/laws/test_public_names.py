@@ -13,7 +13,7 @@ import riskband as rb
 
 FUNCTIONS = [name for name in rb.__all__ if inspect.isfunction(getattr(rb, name))]
 CLASSES = [name for name in rb.__all__ if inspect.isclass(getattr(rb, name))]
-CONSTANTS = ["CHI2", "DIVERGENCES", "HELLINGER2", "KL", "TV"]
+CONSTANTS = ["CHI2", "DIVERGENCES", "HELLINGER2", "KL", "LINEAR", "TV"]
 
 
 def section(text, name):

@@ -1,0 +1,140 @@
+"""Functions of bounded variation, with their Jordan decomposition ([DC] theorem 2 and proposition 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from numpy.polynomial import Polynomial
+from scipy.optimize import brentq
+
+from riskband.checks import FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Transform:
+    """A function of bounded variation on [0, 1], through the points at which it turns.
+
+    Attributes
+    ----------
+    name : str
+        For reports.
+    function : callable
+        ξ, vectorised over [0, 1]; monotone between neighbouring turning points.
+    turning_points : ndarray, shape (num_points,)
+        Increasing, inside (0, 1). More than needed do no harm.
+    coefficients : tuple of float
+        Of a polynomial, from the constant on; empty for other functions.
+    """
+
+    name: str
+    function: Callable[[FloatArray], FloatArray]
+    turning_points: FloatArray
+    coefficients: tuple[float, ...] = ()
+
+    @cached_property
+    def _pieces(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        starts = np.concatenate([[0.0], self.turning_points])
+        values = self.function(starts)
+        return starts, values, np.concatenate([[0.0], np.cumsum(np.abs(np.diff(values)))])
+
+    def variation(self, points: npt.ArrayLike) -> FloatArray:
+        """Total variation of ξ from 0 to each point: the rising half of its Jordan decomposition ξ = V - (V - ξ)."""
+        x = np.asarray(points, dtype=np.float64)
+        starts, values, before = self._pieces
+        piece = np.searchsorted(starts, x, side="right") - 1
+        return np.asarray(before[piece] + np.abs(self.function(x) - values[piece]))
+
+    def extremes(self, lower: FloatArray, upper: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Smallest and largest value of ξ on each [lower, upper], of the shape of `lower`."""
+        ends = np.stack([self.function(lower), self.function(upper)])
+        least, most = ends.min(axis=0), ends.max(axis=0)
+        for point, value in zip(self.turning_points, self.function(self.turning_points), strict=True):
+            is_inside = (lower < point) & (point < upper)
+            least = np.where(is_inside, np.minimum(least, value), least)
+            most = np.where(is_inside, np.maximum(most, value), most)
+        return least, most
+
+
+def polynomial_transform(polynomial: Polynomial, *, name: str = "polynomial") -> Transform:
+    """Transform s -> polynomial(s), turning at the real roots of its derivative.
+
+    Parameters
+    ----------
+    polynomial : numpy.polynomial.Polynomial
+        Of any degree.
+    name : str
+        For reports.
+
+    Returns
+    -------
+    Transform
+        The polynomial with its turning points. Source: [DC] proposition 3.
+    """
+    power = polynomial.convert()
+    roots = np.atleast_1d(power.deriv().roots()) if power.degree() > 0 else np.empty(0)
+    real = np.unique(roots[np.abs(roots.imag) < 1e-4].real)  # near-real ones may be real and double: they do no harm
+    return Transform(
+        name,
+        lambda s: np.asarray(power(s), dtype=np.float64),
+        real[(real > 0.0) & (real < 1.0)],
+        tuple(float(coefficient) for coefficient in power.coef),
+    )
+
+
+def absolute_transform(centre: float) -> Transform:
+    """Transform s -> |s - centre|, for a centre in [0, 1]."""
+    if not 0.0 <= centre <= 1.0:
+        raise ValueError(f"centre must be in [0, 1], got {centre:g}; it is a risk")
+    points = np.array([centre]) if 0.0 < centre < 1.0 else np.empty(0)
+    return Transform(f"absolute:{centre:g}", lambda s: np.abs(s - centre), points)
+
+
+def smooth_transform(
+    function: Callable[[FloatArray], FloatArray],
+    derivative: Callable[[FloatArray], FloatArray],
+    *,
+    name: str,
+    num_points: int = 4096,
+) -> Transform:
+    """Transform from a continuously differentiable function and its derivative ([DC] theorem 2).
+
+    Parameters
+    ----------
+    function, derivative : callable
+        ξ and ξ', vectorised over [0, 1].
+    name : str
+        For reports.
+    num_points : int
+        Steps of [0, 1] on which the derivative is searched for changes of sign; each is then located exactly.
+
+    Returns
+    -------
+    Transform
+        The function with its turning points.
+
+    Raises
+    ------
+    ValueError
+        If the integral of |derivative| differs from the variation so found: then the derivative is not that of the
+        function, or it changes sign twice within one step.
+    """
+    grid = np.linspace(0.0, 1.0, num_points + 1)
+    slopes = np.broadcast_to(derivative(grid), grid.shape)
+    changes = np.flatnonzero(slopes[:-1] * slopes[1:] < 0.0)
+    roots = [float(brentq(lambda s: float(derivative(np.asarray(s))), grid[i], grid[i + 1])) for i in changes]
+    flat = grid[1:-1][slopes[1:-1] == 0.0]
+    found = Transform(name, function, np.unique(np.concatenate([roots, flat])))
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    inside = grid[:-1, None] + (nodes + 1.0) / (2.0 * num_points)
+    total = float(np.sum(np.abs(derivative(inside)) @ weights) / (2.0 * num_points))
+    variation = float(found.variation(1.0))
+    if not abs(total - variation) <= 1e-6 * max(total, 1.0):
+        raise ValueError(
+            f"derivative of {name!r} does not fit: its absolute value integrates to {total:g}, but the function varies "
+            f"by {variation:g}; check both, or raise num_points if the function oscillates quickly"
+        )
+    return found
