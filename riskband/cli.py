@@ -21,6 +21,7 @@ from riskband.bands import METHODS, SIDES
 from riskband.checks import check_budget, check_delta, check_fraction
 from riskband.functionals import check_tail_level
 from riskband.local_steps import LOCAL_STEPS
+from riskband.measures import resolve_measure
 from riskband.table import TableError, read_risks
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
@@ -113,6 +114,8 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
     attempt(lambda: check_budget(options.budget))
     attempt(lambda: check_fraction("--quantile", options.quantile))
     attempt(lambda: check_fraction("--survival", options.survival))
+    for name in options.measure:
+        attempt(partial(resolve_measure, name))
     for level in options.cvar:
         attempt(partial(check_tail_level, level))
     for name in ("target", "at"):
@@ -144,6 +147,13 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     certificates |= {f"quantile:{level:g}": rb.quantile(band, level=level) for level in options.quantile}
     certificates |= {f"cvar:{level:g}": rb.cvar(band, level=level) for level in options.cvar}
     certificates |= {f"survival:{point:g}": rb.survival(band, thresholds=point) for point in options.survival}
+    if options.measure:  # dispersion needs both sides; each kind of band spends its own delta
+        both = (
+            band
+            if options.sides == "two"
+            else rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides="two")
+        )
+        certificates |= {name: rb.dispersion_certificate(both, name) for name in options.measure}
     breakdowns = {}
     budgets = np.array(options.budget)
     for divergence in options.divergence:
@@ -169,7 +179,12 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
         f"with probability at least {1.0 - options.delta:g} (delta = {options.delta:g}):",
     ]
     for certificate in report.certificates.values():
-        if not certificate.axes:
+        if certificate.lower is not None:
+            lines.append(
+                f"  {certificate.lower:.4f} <= {certificate.quantity} <= {certificate.value:.4f}   "
+                f"[{certificate.validity}]"
+            )
+        elif not certificate.axes:
             lines.append(f"  {certificate.quantity} <= {certificate.value:.4f}   [{certificate.validity}]")
         elif set(certificate.axes) == {"budget"}:
             lines.append(f"  {certificate.quantity}   [{certificate.validity}]")
@@ -183,7 +198,11 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
             lines.append(f"  {goal} stays at most {options.target:g} up to {divergence} budget {bracket.lower:.4g}")
     if any(np.any(np.asarray(c.value) == 1.0) for c in report.certificates.values() if "threshold" not in c.axes):
         lines.append("  a bound of 1.0000 says nothing: there are too few clients for that level or budget")
-    lines.append("the mean has its own bound; all other lines hold at the same time, by one band")
+    two_bands = options.measure and options.sides != "two"
+    lines.append(
+        "the mean has its own bound; all other lines hold at the same time, by one band"
+        + (" (the measures of dispersion by another, which has both sides)" if two_bands else "")
+    )
     lines.append("if all of this is true:")
     assumed = dict.fromkeys(text for c in report.certificates.values() for text in c.assumptions)
     return "\n".join([*lines, *(f"  - {text}" for text in assumed)])
@@ -239,6 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--survival", type=float, nargs="*", default=[], metavar="RISK", help="share of clients with at least this risk"
     )
+    add("--measure", nargs="*", default=[], metavar="NAME", help="dispersion: gini, atkinson:0.5, hoover, theil, …")
     add("--divergence", nargs="*", default=[], choices=sorted(rb.DIVERGENCES), help="worst cases over this ball")
     add("--budget", type=float, nargs="+", default=[0.05, 0.1, 0.2], metavar="SIZE", help="sizes of the ball")
     add("--target", type=float, metavar="BOUND", help="report the largest budget at which the bound still holds")

@@ -215,3 +215,21 @@ def test_command_is_installed(tmp_path):
     (entry,) = entry_points(group="console_scripts", name="riskband")
     assert entry.load() is main
     assert Path(rb.__file__).name == "__init__.py"
+
+
+def test_dispersion_is_certified_on_both_sides(tmp_path, table, losses, capsys):
+    out = tmp_path / "certificate.json"
+    assert run(table, "--num-examples", 100, "--measure", "gini", "atkinson:0.5", "--out", out) == 0
+    band = rb.band(rb.ClientRisks(losses, NUM_EXAMPLES), delta=0.05, sides="two")
+    interval = rb.gini(band)
+    found = certificates(out)
+    assert (found["gini"].lower, found["gini"].value) == pytest.approx(interval)
+    printed = capsys.readouterr().out
+    assert f"{interval.lower:.4f} <= " in printed
+    assert "which has both sides" in printed
+    assert main(["verify", str(out)]) == 0
+
+
+def test_unknown_measures_are_refused(table, capsys):
+    assert run(table, "--num-examples", 100, "--measure", "ginny") == 2
+    assert "measure must be one of" in capsys.readouterr().err
