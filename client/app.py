@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from client import wire
-from client.budget import Request, budget_from_config
+from client.budget import QueryBudget, Request, budget_from_config
 from client.evaluation import mean_loss
 from client.losses import get_loss
 from client.questions import RefusedError
@@ -111,6 +111,24 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
+@app.query(wire.HELLO_ACTION)
+def answer_hello(message: Message, context: Context) -> Message:
+    """Answer a `HelloQuery` with this client's name and what is left of its query budget; nothing is spent.
+
+    Raises
+    ------
+    ValueError
+        If the query is malformed, or the client has no name or a budget that could not hold.
+    RuntimeError
+        If the count cannot be read.
+    """
+    wire.decode_hello(message.content)
+    with _counting():
+        budget_left = _budget(context).left()
+    answer = wire.HelloAnswer(client_id(context.node_config), wire.code_hash(), budget_left)
+    return Message(wire.encode_hello_answer(answer), reply_to=message)
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the model that Flower's FedAvg sends on this client's share of the training split.
@@ -181,9 +199,18 @@ def _model_and_examples(
 
 def _spend(context: Context, request: Request) -> int | None:
     """Count the values that are about to be answered; return how many are left, None if there is no limit."""
-    budget = budget_from_config(context.node_config, client_id=client_id(context.node_config))
+    with _counting():
+        return _budget(context).spend(request)
+
+
+def _budget(context: Context) -> QueryBudget:
+    return budget_from_config(context.node_config, client_id=client_id(context.node_config))
+
+
+@contextmanager
+def _counting() -> Iterator[None]:
     try:
-        return budget.spend(request)
+        yield
     except sqlite3.Error as error:
         raise RuntimeError(f"counting the query budget failed with {type(error).__name__}") from error
 

@@ -107,6 +107,13 @@ class QueryBudget:
             connection.executemany(_ADD, [(self.client_id, kind, number) for kind, number in counts])
         return left - request.size
 
+    def left(self) -> int | None:
+        """Return how many values may still be answered, and count nothing; None if unlimited."""
+        if self.limit is None:
+            return None
+        with closing(self._connect()) as connection:
+            return max(0, self.limit - _spent(connection, self.client_id))
+
     def spent(self) -> dict[str, int]:
         """Return the numbers answered so far by kind: "loss", "radius", "multiplier"; empty if none or unlimited."""
         if self.path is None or not self.path.exists():

@@ -1,6 +1,7 @@
 """Questions to a client and its answers, as plain data. `client.wire` puts them on the network.
 
-A question and its answer form a pair: `LossQuery` and `LossAnswer`, `AdversarialQuery` and `AdversarialAnswer`.
+A question and its answer form a pair: `LossQuery` and `LossAnswer`, `AdversarialQuery` and `AdversarialAnswer`,
+`HelloQuery` and `HelloAnswer`.
 """
 
 from __future__ import annotations
@@ -145,6 +146,28 @@ class AdversarialAnswer:
     guarantee: str
     code_hash: str
     model_hash: str
+    budget_left: int | None = None
+
+
+@dataclass(frozen=True)
+class HelloQuery:
+    """The question "who are you, and what will you still answer?". It touches no examples and no model."""
+
+
+@dataclass(frozen=True)
+class HelloAnswer:
+    """One client's answer to a `HelloQuery`, which spends nothing of its query budget.
+
+    Attributes
+    ----------
+    client_id, code_hash :
+        See `LossAnswer`.
+    budget_left : int or None
+        Values that the client will still answer; None: no limit.
+    """
+
+    client_id: str
+    code_hash: str
     budget_left: int | None = None
 
 

@@ -13,13 +13,24 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from client.hashes import code_hash, model_hash
-from client.questions import AdversarialAnswer, AdversarialQuery, Answer, LossAnswer, LossQuery, Query
+from client.questions import (
+    AdversarialAnswer,
+    AdversarialQuery,
+    Answer,
+    HelloAnswer,
+    HelloQuery,
+    LossAnswer,
+    LossQuery,
+    Query,
+)
 from client.records import read, read_list, read_record
 
 __all__ = [
     "AdversarialAnswer",
     "AdversarialQuery",
     "Answer",
+    "HelloAnswer",
+    "HelloQuery",
     "LossAnswer",
     "LossQuery",
     "Query",
@@ -27,9 +38,13 @@ __all__ = [
     "decode_adversarial_answer",
     "decode_adversarial_query",
     "decode_answer",
+    "decode_hello",
+    "decode_hello_answer",
     "decode_query",
     "decode_training",
     "encode_answer",
+    "encode_hello",
+    "encode_hello_answer",
     "encode_query",
     "encode_trained",
     "message_type",
@@ -44,6 +59,8 @@ LOSS_ACTION = "loss"
 LOSS_MESSAGE_TYPE = f"query.{LOSS_ACTION}"
 ADVERSARIAL_ACTION = "adversarial_loss"
 ADVERSARIAL_MESSAGE_TYPE = f"query.{ADVERSARIAL_ACTION}"
+HELLO_ACTION = "hello"
+HELLO_MESSAGE_TYPE = f"query.{HELLO_ACTION}"
 
 ARRAYS_RECORD = "arrays"
 QUERY_RECORD = "query"
@@ -228,6 +245,54 @@ def decode_adversarial_answer(content: RecordDict) -> AdversarialAnswer:
         conjugates_upper=read_list(numbers, ANSWER_RECORD, CONJUGATES_UPPER_KEY, float),
         adversarial_unit=read(numbers, ANSWER_RECORD, ADVERSARIAL_UNIT_KEY, float),
         budget_left=read(numbers, ANSWER_RECORD, BUDGET_LEFT_KEY, int) if BUDGET_LEFT_KEY in numbers else None,
+    )
+
+
+def encode_hello() -> RecordDict:
+    """Return the content of the message that asks a `HelloQuery`: no weights, so it is small."""
+    return RecordDict({QUERY_RECORD: ConfigRecord({VERSION_KEY: PROTOCOL_VERSION})})
+
+
+def decode_hello(content: RecordDict) -> HelloQuery:
+    """Return the question from a message's content.
+
+    Raises
+    ------
+    ValueError
+        If the record is missing or the sender speaks another protocol version.
+    """
+    _check_version(read_record(content, QUERY_RECORD, ConfigRecord))
+    return HelloQuery()
+
+
+def encode_hello_answer(answer: HelloAnswer) -> RecordDict:
+    """Return the content of the reply that carries `answer`."""
+    identity = ConfigRecord(
+        {VERSION_KEY: PROTOCOL_VERSION, CLIENT_ID_KEY: answer.client_id, CODE_HASH_KEY: answer.code_hash}
+    )
+    numbers = MetricRecord() if answer.budget_left is None else MetricRecord({BUDGET_LEFT_KEY: answer.budget_left})
+    return RecordDict({ANSWER_RECORD: numbers, IDENTITY_RECORD: identity})
+
+
+def decode_hello_answer(content: RecordDict) -> HelloAnswer:
+    """Return the answer to a `HelloQuery` from a reply's content; see `decode_answer`.
+
+    Raises
+    ------
+    ValueError
+        If a record or key is missing or ill-typed, the client speaks another protocol version, or less than nothing is
+        left of its budget.
+    """
+    identity = read_record(content, IDENTITY_RECORD, ConfigRecord)
+    _check_version(identity)
+    numbers = read_record(content, ANSWER_RECORD, MetricRecord)
+    budget_left = read(numbers, ANSWER_RECORD, BUDGET_LEFT_KEY, int) if BUDGET_LEFT_KEY in numbers else None
+    if budget_left is not None and budget_left < 0:
+        raise ValueError(f"{BUDGET_LEFT_KEY} must be at least 0, got {budget_left}")
+    return HelloAnswer(
+        client_id=_read_client_id(identity),
+        code_hash=read(identity, IDENTITY_RECORD, CODE_HASH_KEY, str),
+        budget_left=budget_left,
     )
 
 

@@ -59,7 +59,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     hashes = {"model": model_hash(arrays), "code": code_hash()}
     folder.show_stage("asking the clients")
     header = {"hashes": hashes, "config": config.to_run_config()}
-    with clock.part("answers"), Ledger(folder.path / LEDGER_FILE, header=header) as ledger:
+    with clock.part("answers"), Ledger(folder.path / LEDGER_FILE, header=header, resume=config.resume) as ledger:
         strategy = build_strategy(config, folder=folder, ledger=ledger)
         result = strategy.start(grid, to_array_record(arrays)).conclusion
     folder.show_stage("computing the exact risks of the unseen clients")

@@ -123,6 +123,8 @@ class RunConfig(BaseModel):
     quorum: float = Field(gt=0, le=1, description="the fraction of num-clients that must answer")
     node_timeout: Positive = Field(description="seconds to wait for the clients to connect")
     reply_timeout: Positive = Field(description="seconds to wait for the answers of one round")
+    respect_query_budgets: bool = Field(description="true: ask the clients first what they have left, one more round")
+    resume: bool = Field(description="true: continue the run whose ledger is in the output folder")
     output_dir: str = Field(description='give an absolute path, or "" for ~/riskband-results/<scenario>')
     figure_format: Names = Field(description=f"give a comma-separated list of {', '.join(FIGURE_SUFFIXES)}")
 

@@ -17,7 +17,7 @@ FIGURE_STEMS = {"f_divergence": "band", "wasserstein": "transport"}
 """By strategy."""
 FIGURE_SUFFIXES = ("png", "svg", "pdf")
 LOG_FILES = ("superlink.log", "run.log")
-_MARKS = (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE, LEDGER_FILE)
+_MARKS = (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE, LEDGER_FILE, *LOG_FILES)
 
 
 @dataclass(frozen=True)

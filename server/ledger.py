@@ -1,7 +1,8 @@
 """Every valid answer on disk the moment it arrives, so that no failure later costs a client's work.
 
 One JSON object a line: a header that says which run it is, then the answers in order of arrival. Lines
-are only ever added, and each is on the disk before the next answer is looked at.
+are only ever added, and each is on the disk before the next answer is looked at. An adversarial answer stands beside
+what was asked ("asked"), since that differs within a run.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from client.wire import AdversarialAnswer, Answer, LossAnswer
+from client.wire import AdversarialAnswer, AdversarialQuery, Answer, LossAnswer, Query
+from strategies.earlier import EarlierAnswer
 
-SCHEMA = "riskband.ledger/1"
+SCHEMA = "riskband.ledger/2"
+NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume")
+"""Keys of the configuration that may change when a run is resumed: they do not change what it finds."""
 
 
 class Ledger:
@@ -31,20 +35,41 @@ class Ledger:
     path : Path
         The file.
     header : mapping
-        What tells this run from others, as plain data for JSON: hashes of model and code, the configuration.
+        What tells this run from others, as plain data for JSON: "hashes" of model and code, the "config".
+    resume : bool
+        Whether to continue the ledger at `path` instead.
+
+    Attributes
+    ----------
+    earlier : tuple of EarlierAnswer or None
+        What the ledger held when a run is resumed, in order of arrival; else None.
+
+    Raises
+    ------
+    ValueError
+        If there is no ledger to resume, or it is damaged or of another run.
     """
 
-    def __init__(self, path: Path, *, header: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, *, header: Mapping[str, Any], resume: bool = False) -> None:
+        self.path = path
+        self.earlier: tuple[EarlierAnswer, ...] | None = None
+        if resume:
+            self.earlier = _earlier(path, header)
+            _cut_torn_line(path)
+            self._file = path.open("a", encoding="utf-8", newline="\n")
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             path.rename(_first_free(path))
-        self.path = path
         self._file = path.open("x", encoding="utf-8", newline="\n")
         self._write({"schema": SCHEMA, **header})
 
-    def append(self, answer: Answer) -> None:
-        """Write one answer; it is on the disk when this returns."""
-        self._write(asdict(answer))
+    def append(self, query: Query, answer: Answer) -> None:
+        """Write one answer to a question; it is on the disk when this returns."""
+        entry = asdict(answer)
+        if isinstance(query, AdversarialQuery):
+            entry["asked"] = {"radii": query.radii, "multipliers": query.multipliers}
+        self._write(entry)
 
     def close(self) -> None:
         """Close the file."""
@@ -79,21 +104,57 @@ def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[Answer, ...]]:
     ValueError
         If the file is not a ledger, or a complete line of it is damaged.
     """
+    header, entries = _read(path)
+    return header, tuple(entry.answer for entry in entries)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # after the last newline: nothing, or a torn line
     entries = [_entry(path, number, line) for number, line in enumerate(lines, start=1)]
     if not entries or entries[0].get("schema") != SCHEMA:
         raise ValueError(f"{path} must start with a header of {SCHEMA!r}; it is not a ledger of this version")
     try:
-        return entries[0], tuple(_answer(entry) for entry in entries[1:])
-    except TypeError as error:
+        return entries[0], tuple(_entry_of(fields) for fields in entries[1:])
+    except (TypeError, KeyError) as error:
         raise ValueError(f"{path} holds a line that is not an answer: {error}; restore the file") from None
 
 
-def _answer(entry: dict[str, Any]) -> Answer:
-    if "guarantee" not in entry:
-        return LossAnswer(**entry)
-    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
-    return AdversarialAnswer(**values)
+def _entry_of(fields: dict[str, Any]) -> EarlierAnswer:
+    if "guarantee" not in fields:
+        return EarlierAnswer(LossAnswer(**fields))
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
+    asked = values.pop("asked")
+    return EarlierAnswer(AdversarialAnswer(**values), tuple(asked["radii"]), tuple(asked["multipliers"]))
+
+
+def _earlier(path: Path, header: Mapping[str, Any]) -> tuple[EarlierAnswer, ...]:
+    """The answers in the ledger of a run that is to be resumed with this header."""
+    if not path.exists():
+        raise ValueError(f"{path} must be the ledger of the interrupted run, but there is none; leave resume out")
+    found, entries = _read(path)
+    before, now = _identity(found), _identity(header)
+    differences = [
+        f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
+    if differences:
+        raise ValueError(
+            f"{path} is the ledger of another run: {'; '.join(differences)}; resume with the settings, the model and "
+            "the code of that run, or leave resume out"
+        )
+    return entries
+
+
+def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
+    config = {key: value for key, value in header.get("config", {}).items() if key not in NOT_PART_OF_A_RUN}
+    return {**config, **{f"the hash of the {name}": value for name, value in header.get("hashes", {}).items()}}
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Remove what a crash left of a line: the next answer must begin a new one."""
+    with path.open("r+b") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _entry(path: Path, number: int, line: str) -> dict[str, Any]:

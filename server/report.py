@@ -16,6 +16,7 @@ from riskband.certificate import CERTIFICATE
 from riskband.plots import band_figure, save_figure, transport_figure
 from server.config import RunConfig
 from server.folder import CERTIFICATE_FOLDER, FIGURE_STEMS, ResultFolder
+from server.ledger import NOT_PART_OF_A_RUN
 from server.targets import TargetNetwork, check_target
 from server.truth import Check, Unseen
 from strategies.f_divergence import FDivergenceResult
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCHEMA = "riskband.report/1"
-
-# Where a run writes and how long it waits does not change what it finds.
-_NOT_REPORTED = ("output-dir", "node-timeout", "reply-timeout")
 
 
 def write_report(
@@ -78,7 +76,7 @@ def write_report(
         "schema": SCHEMA,
         "scenario": config.scenario,
         "seed": config.seed,
-        "config": {key: value for key, value in config.to_run_config().items() if key not in _NOT_REPORTED},
+        "config": {key: value for key, value in config.to_run_config().items() if key not in NOT_PART_OF_A_RUN},
         "hashes": dict(hashes),
         "network": _network(config, result),
         "certificates": {
@@ -197,6 +195,12 @@ def _transport_sections(
             "empirical_worst_mean": {"lower": empirical.lower.tolist(), "upper": empirical.upper.tolist()},
             "num_rounds": empirical.num_rounds,
             "num_messages": empirical.num_messages,
+            "query_budget": {
+                "num_radii": result.query_budget.num_radii,
+                "num_multipliers": result.query_budget.num_multipliers,
+                "clients_left_out": list(result.query_budget.clients_left_out),
+                "smallest_left": result.query_budget.smallest_left,
+            },
             # Whether the checks are against the worst network that the unseen clients can be made into, or as they are.
             "unseen_are_moved": unseen is not None and bool(unseen.curves),
         },

@@ -35,6 +35,8 @@ def build_strategy(config: RunConfig, *, folder: ResultFolder, ledger: Ledger) -
         "reply_timeout": config.reply_timeout,
         "expected_client_ids": config.known_clients,
         "on_answer": ledger.append,
+        "earlier": ledger.earlier,
+        "respect_budgets": config.respect_query_budgets,
         "on_progress": display.show_progress,
         "model": config.model,
         "x_shape": data.x_train.shape[1:],

@@ -125,6 +125,13 @@ def _transport(transport: Mapping[str, Any]) -> Iterator[str]:
         f"The worst mean risk of the clients that answered is known to within {gap:.2g}, from {rounds} and "
         f"{transport['num_messages']} messages."
     )
+    budget = transport["query_budget"]
+    left_out, left = len(budget["clients_left_out"]), budget["smallest_left"]
+    if left_out or left is not None:
+        yield (
+            f"Query budgets: asked for {budget['num_radii']} radii and {budget['num_multipliers']} multipliers; "
+            f"{left_out} clients left out; the smallest budget left is {'unlimited' if left is None else left}."
+        )
 
 
 def _guarantees(certificates: Mapping[str, Any]) -> Iterator[str]:

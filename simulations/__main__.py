@@ -120,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", metavar="N", help="number of clients (num-clients)")
     parser.add_argument("--out", metavar="DIR", help="folder for the results (output-dir)")
     parser.add_argument("--seed", metavar="S", help="seed of everything random (seed)")
+    parser.add_argument("--resume", action="store_true", help="continue the interrupted run in that folder (resume)")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", nargs="+", default=[], help="replace other keys")
     return parser
 
@@ -142,6 +143,8 @@ def _run_config(options: argparse.Namespace) -> dict[str, Any]:
         config["num-clients"] = options.clients
     if options.seed is not None:
         config["seed"] = options.seed
+    if options.resume:
+        config["resume"] = True
     if options.out is not None:
         if not options.out.strip():
             raise ConfigError(["--out must name a folder, got an empty text; leave it out for the default"])

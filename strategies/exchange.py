@@ -10,11 +10,11 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from client.wire import Answer
+from client.wire import Answer, HelloAnswer
 from strategies.failures import Failure, FailureReason
-from strategies.replies import AnswerCheck, read_reply
+from strategies.replies import Check, read_reply
 
-Replies = list[Answer | Failure]
+Replies = list[Answer | HelloAnswer | Failure]
 """What came back for one message, repetitions apart."""
 
 
@@ -33,10 +33,10 @@ class Exchange:
 
     reply_timeout: float
     poll_interval: float
-    on_answer: Callable[[Any], None] | None
+    on_answer: Callable[[Any, Any], None] | None
     on_progress: Callable[[Progress], None] | None
 
-    def run(self, grid: Grid, messages: list[Message], checks: Sequence[AnswerCheck]) -> list[Replies]:
+    def run(self, grid: Grid, messages: list[Message], checks: Sequence[Check]) -> list[Replies]:
         """Push the messages and return what came back for each, in their order: at least one entry per message.
 
         Parameters
@@ -45,7 +45,7 @@ class Exchange:
             Flower's connection to the nodes.
         messages : list of Message
             A list: HttpGrid pushes nothing when given a generator.
-        checks : sequence of AnswerCheck
+        checks : sequence of AnswerCheck or HelloCheck
             What a valid answer to each message must agree with.
         """
         # A message the SuperLink did not take has no id; a refused push returns no ids at all.
@@ -69,7 +69,7 @@ class Exchange:
         not_sent = Failure(None, FailureReason.NOT_SENT, "the SuperLink did not accept the message")
         return [(replies[key] or [silent]) if key else [not_sent] for key in message_ids]
 
-    def _receive(self, reply: Message, replies: dict[str, Replies], check_of: Mapping[str, AnswerCheck]) -> None:
+    def _receive(self, reply: Message, replies: dict[str, Replies], check_of: Mapping[str, Check]) -> None:
         message_id = reply.metadata.reply_to_message_id
         if message_id not in replies:  # not a reply to anything we asked in this round
             return
@@ -78,7 +78,7 @@ class Exchange:
             return
         replies[message_id].append(result)
         if not isinstance(result, Failure) and self.on_answer is not None:
-            self.on_answer(result)
+            self.on_answer(check_of[message_id].query, result)
 
     def _report(self, replies: Mapping[str, Replies]) -> None:
         if self.on_progress is None:

@@ -30,6 +30,7 @@ class FailureReason(StrEnum):
     UNKNOWN_CLIENT = "unknown-client"
     CLAIMED_TWICE = "claimed-twice"
     CHANGED_ANSWER = "changed-answer"
+    BUDGET_SPENT = "budget-spent"
 
 
 @dataclass(frozen=True)

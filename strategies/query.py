@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO
 from typing import Any
@@ -20,13 +19,16 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 
 from client import wire
-from client.wire import AdversarialQuery, Answer, Query
+from client.wire import Answer, HelloAnswer, Query
+from strategies.earlier import EarlierAnswer, EarlierAnswers, join
 from strategies.exchange import Exchange, Progress, Replies, pause_until
 from strategies.failures import Failure, FailureReason
-from strategies.replies import AnswerCheck, RoundOutcome, settle
+from strategies.quorum import QuorumError, num_needed, require_quorum
+from strategies.replies import AnswerCheck, HelloCheck, RoundOutcome, settle
+from strategies.untrained import UntrainedStrategy
 
 __all__ = [
     "Failure",
@@ -50,15 +52,7 @@ class QueryResult(Result):
     conclusion: Any = None
 
 
-class QuorumError(RuntimeError):
-    """Too few valid answers to conclude anything; `outcome` holds all that came."""
-
-    def __init__(self, message: str, outcome: RoundOutcome[Any]) -> None:
-        super().__init__(message)
-        self.outcome = outcome
-
-
-class QueryStrategy(Strategy):
+class QueryStrategy(UntrainedStrategy):
     """Ask every client one question; hand the valid answers to a subclass.
 
     Parameters
@@ -75,11 +69,15 @@ class QueryStrategy(Strategy):
     expected_client_ids : frozenset of str, optional
         The clients that may answer. None accepts any name, each at most once.
     on_answer : callable, optional
-        Called with each valid answer the moment it arrives, before anything can go wrong later.
+        Called with (query, answer) for each valid answer the moment it arrives, before anything can go wrong later.
         A contested client id is known only at the end of the round, so a ledger may hold answers
         that the outcome refuses: there, a name under different answers must not be believed.
     on_progress : callable, optional
         Called with a `Progress` after the push and whenever replies came in.
+    earlier : sequence of EarlierAnswer, optional
+        What an interrupted run was answered. `start` says hello first and asks only for what is missing.
+    respect_budgets : bool
+        Whether `start` says hello first and fits the question to what the clients have left to answer.
     poll_interval : float, seconds
         Pause between two looks at the grid while nothing arrives.
 
@@ -97,8 +95,10 @@ class QueryStrategy(Strategy):
         node_timeout: float = 120.0,
         reply_timeout: float = 3600.0,
         expected_client_ids: frozenset[str] | None = None,
-        on_answer: Callable[[Any], None] | None = None,
+        on_answer: Callable[[Any, Any], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
+        earlier: Sequence[EarlierAnswer] | None = None,
+        respect_budgets: bool = False,
         poll_interval: float = 0.2,
     ) -> None:
         _check_settings(num_clients, quorum, node_timeout, reply_timeout, poll_interval)
@@ -109,7 +109,10 @@ class QueryStrategy(Strategy):
         self.expected_client_ids = expected_client_ids
         self.on_answer = on_answer
         self.on_progress = on_progress
+        self.earlier = EarlierAnswers(earlier or ())
+        self.respect_budgets = respect_budgets
         self.poll_interval = poll_interval
+        self._says_hello = respect_budgets or earlier is not None
         self._nodes: dict[str, int] = {}  # node ids of the clients that have answered
 
     @abstractmethod
@@ -123,8 +126,37 @@ class QueryStrategy(Strategy):
     @property
     def num_needed(self) -> int:
         """Number of valid answers that meets the quorum, at least 1."""
-        # 0.07 * 100 is 7.000000000000001 in floating point; that must not ask for an 8th client.
-        return max(1, math.ceil(self.quorum * self.num_clients - 1e-9))
+        return num_needed(self.num_clients, self.quorum)
+
+    def fit(self, budgets: Mapping[str, int | None]) -> int:
+        """Fit the question to what the clients have left, and return how many values an answer to it takes.
+
+        Parameters
+        ----------
+        budgets : mapping of str to int or None
+            Values left by client id; None: no limit.
+        """
+        return 1
+
+    def meet(self, grid: Grid) -> RoundOutcome[HelloAnswer]:
+        """Ask all nodes who they are and what is left of their query budgets, and remember which node is which client.
+
+        Nothing of a model travels, no client spends anything, and there is no quorum.
+
+        Parameters
+        ----------
+        grid : Grid
+            Flower's connection to the nodes.
+        """
+        node_ids, missing = self._wait_for_nodes(grid)
+        check = HelloCheck(wire.code_hash(), self.expected_client_ids)
+        kind, ttl = wire.HELLO_MESSAGE_TYPE, self.reply_timeout + _TTL_MARGIN
+        messages = [Message(wire.encode_hello(), node_id, kind, ttl=ttl, group_id="0") for node_id in node_ids]
+        exchange = Exchange(self.reply_timeout, self.poll_interval, on_answer=None, on_progress=None)
+        replies = exchange.run(grid, messages, [check] * len(messages))
+        outcome = settle([*replies, *missing], num_asked=len(messages))
+        self._remember_nodes(node_ids, replies, outcome)
+        return outcome
 
     def ask(
         self,
@@ -153,13 +185,12 @@ class QueryStrategy(Strategy):
             If fewer than `num_needed` nodes register or answer validly. `on_answer` has been
             called for every valid answer by then.
         """
-        node_ids = self._wait_for_nodes(grid)
-        missing = [self._missing_node()] * (self.num_clients - len(node_ids))
+        node_ids, missing = self._wait_for_nodes(grid)
         if len(node_ids) < self.num_needed:
-            self._require_quorum(settle([[failure] for failure in missing], num_asked=0))
+            self._require_quorum(settle(missing, num_asked=0))
         questions = [(node_id, query, self.expected_client_ids) for node_id in node_ids]
         replies = self._exchange(grid, questions, arrays, round=round)
-        outcome = settle([*replies, *([failure] for failure in missing)], num_asked=len(questions))
+        outcome = settle([*replies, *missing], num_asked=len(questions))
         self._remember_nodes(node_ids, replies, outcome)
         self._require_quorum(outcome)
         return outcome
@@ -191,7 +222,7 @@ class QueryStrategy(Strategy):
         Raises
         ------
         ValueError
-            If a client has not answered an earlier `ask` of this strategy validly: which node it is, is unknown.
+            If a client has answered no earlier `ask` or `meet` validly: which node it is, is unknown.
         """
         unknown = sorted(set(queries) - set(self._nodes))
         if unknown:
@@ -206,6 +237,27 @@ class QueryStrategy(Strategy):
             [_named(reply, client) for reply in received] for client, received in zip(clients, replies, strict=True)
         ]
         return settle(named, num_asked=len(clients))
+
+    def ask_unanswered(
+        self,
+        grid: Grid,
+        queries: Mapping[str, Query],
+        arrays: Mapping[str, np.ndarray] | ArrayRecord,
+        *,
+        round: int,
+    ) -> RoundOutcome[Any]:
+        """Ask as `ask_each`, but only for what the interrupted run was not answered, and only clients that are there.
+
+        Parameters
+        ----------
+        grid, queries, arrays, round :
+            See `ask_each`.
+        """
+        held = [answer for name in queries if (answer := self.earlier.find(name, queries[name])) is not None]
+        names = queries.keys() & self._nodes.keys() - {answer.client_id for answer in held}
+        outcome = self.ask_each(grid, {name: queries[name] for name in names}, arrays, round=round)
+        answers = sorted([*held, *outcome.answers], key=lambda answer: answer.client_id)
+        return replace(outcome, answers=tuple(answers))
 
     def start(
         self,
@@ -235,7 +287,10 @@ class QueryStrategy(Strategy):
                 "set reply_timeout in the constructor instead of timeout"
             )
         self.summary()
-        outcome = self.ask(grid, self.query(), initial_arrays)
+        if self._says_hello:
+            outcome = self._ask_after_hello(grid, initial_arrays)
+        else:
+            outcome = self.ask(grid, self.query(), initial_arrays)
         return QueryResult(arrays=initial_arrays, outcome=outcome, conclusion=self.conclude(outcome))
 
     def summary(self) -> None:
@@ -249,27 +304,26 @@ class QueryStrategy(Strategy):
             self.reply_timeout,
         )
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return no messages: nothing is trained."""
-        return []
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return nothing: nothing was trained."""
-        return None, None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return no messages: `ask` sends its own."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return nothing: `ask` reads its own replies."""
-        return None
+    def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
+        hello = self.meet(grid)
+        budgets = {answer.client_id: answer.budget_left for answer in hello.answers}
+        num_values = self.fit(budgets) if self.respect_budgets else 0
+        query = self.query()
+        # Under a name that two nodes claim now, nothing is believed, as in a run without an interruption.
+        claimed_twice = {f.client_id for f in hello.failures if f.reason is FailureReason.CLAIMED_TWICE}
+        held = {name for name in self.earlier.names(query) if name not in claimed_twice}
+        spent = [
+            Failure(name, FailureReason.BUDGET_SPENT, f"the question takes {num_values} values, {left} are left")
+            for name, left in budgets.items()
+            if left is not None and left < num_values and name not in held
+        ]
+        queries = dict.fromkeys((held | set(budgets)) - {failure.client_id for failure in spent}, query)
+        if len(queries) < self.num_needed:
+            queries = dict.fromkeys(held, query)  # what is there is counted, nobody is asked in vain
+        asked = self.ask_unanswered(grid, queries, arrays, round=1)
+        outcome = join(asked, hello, spent)
+        self._require_quorum(outcome)
+        return outcome
 
     def _exchange(
         self,
@@ -283,23 +337,17 @@ class QueryStrategy(Strategy):
         record = wire.to_array_record(arrays)
         model_hash, code_hash = wire.model_hash(wire.to_arrays(record)), wire.code_hash()
         contents = {query: wire.encode_query(query, record) for query in {query for _, query, _ in questions}}
+        ttl = self.reply_timeout + _TTL_MARGIN
         messages = [
-            Message(
-                contents[query],
-                node_id,
-                wire.message_type(query),
-                ttl=self.reply_timeout + _TTL_MARGIN,
-                group_id=str(round),
-            )
+            Message(contents[query], node_id, wire.message_type(query), ttl=ttl, group_id=str(round))
             for node_id, query, _ in questions
         ]
         checks = [
             AnswerCheck(
-                loss=query.loss,
+                query=query,
                 model_hash=model_hash,
                 code_hash=code_hash,
                 expected_client_ids=expected,
-                adversarial=query if isinstance(query, AdversarialQuery) else None,
             )
             for _, query, expected in questions
         ]
@@ -315,34 +363,23 @@ class QueryStrategy(Strategy):
         }
         self._nodes |= {answer.client_id: node_of[answer.client_id] for answer in outcome.answers}
 
-    def _wait_for_nodes(self, grid: Grid) -> list[int]:
+    def _wait_for_nodes(self, grid: Grid) -> tuple[list[int], list[Replies]]:
+        """The nodes that are there, and what came back from each that is not: a failure."""
         deadline = time.monotonic() + self.node_timeout
         while True:
             node_ids = sorted(grid.get_node_ids())
             if len(node_ids) >= self.num_clients or time.monotonic() >= deadline:
-                return node_ids
+                failure = Failure(
+                    None, FailureReason.NODE_MISSING, f"the node did not register within {self.node_timeout:g} s"
+                )
+                return node_ids, [[failure] for _ in range(self.num_clients - len(node_ids))]
             pause_until(deadline, self.poll_interval)
 
     def _require_quorum(self, outcome: RoundOutcome[Any]) -> None:
-        if len(outcome.answers) >= self.num_needed:
-            return
-        counts = Counter(failure.reason for failure in outcome.failures)
-        reasons = ", ".join(f"{count} x {reason}" for reason, count in sorted(counts.items()))
-        first = "; ".join(f"{f.client_id or 'a client'}: {f.detail}" for f in outcome.failures[:3])
-        raise QuorumError(
-            f"{self.num_needed} of {self.num_clients} clients must answer validly (quorum {self.quorum:g}), "
-            f"got {len(outcome.answers)} valid answers from {outcome.num_asked} asked: {reasons}. "
-            f"First failures: {first}. Repair these clients, wait longer (node-timeout, reply-timeout) "
-            "or lower quorum",
-            outcome,
-        )
-
-    def _missing_node(self) -> Failure:
-        detail = f"the node did not register within {self.node_timeout:g} s"
-        return Failure(None, FailureReason.NODE_MISSING, detail)
+        require_quorum(outcome, num_clients=self.num_clients, quorum=self.quorum)
 
 
-def _named(reply: Answer | Failure, client: str) -> Answer | Failure:
+def _named(reply: Answer | HelloAnswer | Failure, client: str) -> Answer | HelloAnswer | Failure:
     """A failure without a name, under the name of the client that was asked."""
     return replace(reply, client_id=client) if isinstance(reply, Failure) and reply.client_id is None else reply
 

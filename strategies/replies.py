@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from typing_extensions import TypeVar
 
 from client.losses import get_loss
@@ -21,9 +21,13 @@ from client.wire import (
     AdversarialAnswer,
     AdversarialQuery,
     Answer,
+    HelloAnswer,
+    HelloQuery,
     LossAnswer,
+    Query,
     decode_adversarial_answer,
     decode_answer,
+    decode_hello_answer,
 )
 from strategies.curve_rules import broken_curve_rules
 from strategies.failures import Failure, FailureReason
@@ -42,7 +46,7 @@ _REASON_OF_CODE = {
 }
 
 
-AnswerT = TypeVar("AnswerT", bound=Answer, default=LossAnswer)
+AnswerT = TypeVar("AnswerT", bound=Answer | HelloAnswer, default=LossAnswer)
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class RoundOutcome(Generic[AnswerT]):
 
     Attributes
     ----------
-    answers : tuple of LossAnswer, or of AdversarialAnswer if that was asked
+    answers : tuple of LossAnswer, or of AdversarialAnswer or HelloAnswer if that was asked
         The valid answers, one per client, sorted by client id.
     failures : tuple of Failure
         One per client that was expected or asked and gave no valid answer, sorted.
@@ -70,21 +74,23 @@ class AnswerCheck:
 
     Attributes
     ----------
-    loss : str
-        The loss that was asked for.
+    query : LossQuery or AdversarialQuery
+        What was asked.
     model_hash, code_hash : str
         Of the model that was sent and of the code that should have run.
     expected_client_ids : frozenset of str or None
         The clients that may answer; None means any name is accepted.
-    adversarial : AdversarialQuery or None
-        What was asked, if it was more than the plain loss.
     """
 
-    loss: str
+    query: Query
     model_hash: str
     code_hash: str
     expected_client_ids: frozenset[str] | None
-    adversarial: AdversarialQuery | None = None
+
+    def decode(self, content: RecordDict) -> Answer:
+        """Return the answer that a reply's content carries, or raise ValueError."""
+        is_adversarial = isinstance(self.query, AdversarialQuery)
+        return decode_adversarial_answer(content) if is_adversarial else decode_answer(content)
 
     def failure(self, answer: Answer) -> Failure | None:
         """Return the first rule that `answer` breaks, or None when it breaks none.
@@ -96,19 +102,15 @@ class AnswerCheck:
         return None
 
     def _broken_rules(self, answer: Answer) -> Iterator[tuple[FailureReason, str]]:
-        expected = self.expected_client_ids
-        if expected is not None and answer.client_id not in expected:
-            yield FailureReason.UNKNOWN_CLIENT, "this name is not among the expected clients"
-        if answer.code_hash != self.code_hash:
-            yield FailureReason.WRONG_CODE, "the client ran other code than the server's bundle"
+        yield from _broken_identity_rules(answer, self.code_hash, self.expected_client_ids)
         if answer.model_hash != self.model_hash:
             yield FailureReason.WRONG_MODEL, "the client evaluated another model than it was sent"
-        if answer.loss != self.loss:
-            yield FailureReason.WRONG_LOSS, one_line(f"asked for {self.loss!r}, got {answer.loss!r}")
+        if answer.loss != self.query.loss:
+            yield FailureReason.WRONG_LOSS, one_line(f"asked for {self.query.loss!r}, got {answer.loss!r}")
         if isinstance(answer, AdversarialAnswer):
             yield from self._broken_risk_rules(answer.clean_risk, answer.num_examples)
-            assert self.adversarial is not None
-            yield from broken_curve_rules(answer, self.adversarial)
+            assert isinstance(self.query, AdversarialQuery)
+            yield from broken_curve_rules(answer, self.query)
         else:
             yield from self._broken_risk_rules(answer.risk, answer.num_examples)
 
@@ -119,29 +121,48 @@ class AnswerCheck:
             yield FailureReason.OUT_OF_RANGE, f"risk must be in [0, 1], got {risk}"
         if num_examples < 1:
             yield FailureReason.NO_EXAMPLES, f"num_examples must be at least 1, got {num_examples}"
-        if get_loss(self.loss).binary and not _is_whole(risk * num_examples):
+        loss = self.query.loss
+        if get_loss(loss).binary and not _is_whole(risk * num_examples):
             yield (
                 FailureReason.IMPOSSIBLE_COUNT,
-                f"a {self.loss} risk is a whole number out of num_examples, got {risk} of {num_examples}",
+                f"a {loss} risk is a whole number out of num_examples, got {risk} of {num_examples}",
             )
 
 
-def read_reply(reply: Message, check: AnswerCheck) -> Answer | Failure:
+@dataclass(frozen=True)
+class HelloCheck:
+    """What the server knows and the answer to a hello must agree with; see `AnswerCheck`."""
+
+    code_hash: str
+    expected_client_ids: frozenset[str] | None
+    query: HelloQuery = field(default_factory=HelloQuery)
+
+    def decode(self, content: RecordDict) -> HelloAnswer:
+        """Return the answer that a reply's content carries, or raise ValueError."""
+        return decode_hello_answer(content)
+
+    def failure(self, answer: HelloAnswer) -> Failure | None:
+        """Return the first rule that `answer` breaks, or None when it breaks none."""
+        for reason, detail in _broken_identity_rules(answer, self.code_hash, self.expected_client_ids):
+            return Failure(answer.client_id, reason, detail)
+        return None
+
+
+Check = AnswerCheck | HelloCheck
+
+
+def read_reply(reply: Message, check: Check) -> Any:
     """Return the valid answer that a reply carries, or what is wrong with it."""
     if reply.has_error():
         return _failure_of_error(reply.error.code, reply.error.reason or "")
     try:
-        answer = _decoded(reply, check)
+        answer: Any = check.decode(reply.content)
     except ValueError as error:
         return Failure(None, FailureReason.MALFORMED, one_line(str(error)))
     return check.failure(answer) or answer
 
 
-def _decoded(reply: Message, check: AnswerCheck) -> Answer:
-    return decode_answer(reply.content) if check.adversarial is None else decode_adversarial_answer(reply.content)
-
-
-def settle(replies_by_message: Iterable[Sequence[Answer | Failure]], num_asked: int) -> RoundOutcome[Any]:
+def settle(replies_by_message: Iterable[Sequence[Answer | HelloAnswer | Failure]], num_asked: int) -> RoundOutcome[Any]:
     """Return the round's outcome from everything that was read, grouped by the message it answers.
 
     Repeating the same answer to one message changes nothing. Different answers to one message, or
@@ -183,7 +204,16 @@ def one_line(text: str) -> str:
     return f"{line[:_HEAD_LENGTH]} … {line[-_TAIL_LENGTH:]}"
 
 
-def _settle_message(replies: set[Answer | Failure]) -> Answer | Failure:
+def _broken_identity_rules(
+    answer: Answer | HelloAnswer, code_hash: str, expected: frozenset[str] | None
+) -> Iterator[tuple[FailureReason, str]]:
+    if expected is not None and answer.client_id not in expected:
+        yield FailureReason.UNKNOWN_CLIENT, "this name is not among the expected clients"
+    if answer.code_hash != code_hash:
+        yield FailureReason.WRONG_CODE, "the client ran other code than the server's bundle"
+
+
+def _settle_message(replies: set[Answer | HelloAnswer | Failure]) -> Answer | HelloAnswer | Failure:
     if len(replies) == 1:
         return next(iter(replies))
     names = {reply.client_id for reply in replies}

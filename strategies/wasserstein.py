@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,8 @@ import riskband as rb
 from client.losses import get_loss
 from client.wire import AdversarialAnswer, AdversarialQuery
 from riskband.meta_problem import Bisection, KnownPoints, bisection, one_round
+from strategies.failures import FailureReason
+from strategies.planning import fitted_sizes, radii_grid
 from strategies.query import QueryResult, QueryStrategy, RoundOutcome
 
 ONE_ROUND, BISECTION = "one-round", "bisection"
@@ -43,6 +45,26 @@ class EmpiricalWorstCase:
     num_messages: int
 
 
+@dataclass(frozen=True)
+class QueryBudgetUse:
+    """What the clients' query budgets allowed.
+
+    Attributes
+    ----------
+    num_radii, num_multipliers : int
+        Asked of every client in the first message.
+    clients_left_out : tuple of str
+        Not asked: what they have left is less than any useful question takes.
+    smallest_left : int or None
+        Values left after the run to the client that has the fewest, of those that answered; None: no limit.
+    """
+
+    num_radii: int
+    num_multipliers: int
+    clients_left_out: tuple[str, ...]
+    smallest_left: int | None
+
+
 @dataclass(frozen=True, eq=False)
 class WassersteinResult:
     """What the answers certify.
@@ -60,6 +82,8 @@ class WassersteinResult:
         "wasserstein_mean": the largest cost budget at which the mean is certified to be at most the breakdown target.
     empirical : EmpiricalWorstCase
         The worst case on the clients that answered.
+    query_budget : QueryBudgetUse
+        What was asked of the clients, and what they have left.
     """
 
     outcome: RoundOutcome[AdversarialAnswer]
@@ -67,6 +91,7 @@ class WassersteinResult:
     certificates: dict[str, rb.Certificate]
     breakdowns: dict[str, rb.Bracket]
     empirical: EmpiricalWorstCase
+    query_budget: QueryBudgetUse
 
 
 class Wasserstein(QueryStrategy):
@@ -145,6 +170,7 @@ class Wasserstein(QueryStrategy):
         self.cost_bound = cost_bound
         self.breakdown_target = breakdown_target
         self.on_bracket = on_bracket
+        self._budgets_left: dict[str, int] = {}
         grid = radii_grid(self.cost_budgets, num_radii=num_radii)
         self._query = AdversarialQuery(
             loss=get_loss(loss).name,
@@ -162,6 +188,22 @@ class Wasserstein(QueryStrategy):
     def query(self) -> AdversarialQuery:
         """Return the question of the first round."""
         return self._query
+
+    def fit(self, budgets: Mapping[str, int | None]) -> int:
+        """Ask for fewer radii and multipliers where a query budget demands it; see `QueryStrategy.fit`."""
+        sizes = len(self._query.radii), len(self._query.multipliers)
+        earlier = self.earlier.first_question()
+        if earlier is not None:  # all answers of a run must be to one question
+            sizes = len(earlier[0]), len(earlier[1])
+        else:
+            sizes = fitted_sizes(*sizes, budgets=budgets.values(), are_radii_fixed=self.protocol == BISECTION)
+        num_radii, num_multipliers = sizes
+        if self.protocol == ONE_ROUND:
+            grid = radii_grid(self.cost_budgets, num_radii=num_radii)
+            self._query = replace(self._query, radii=tuple(grid.tolist()))
+        multipliers = rb.default_multipliers(self.cost_budgets, num_multipliers=num_multipliers)
+        self._query = replace(self._query, multipliers=tuple(multipliers.tolist()))
+        return 1 + num_radii + num_multipliers
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> QueryResult:
         """Ask, in one round or several, and conclude; see `QueryStrategy.start`."""
@@ -213,7 +255,25 @@ class Wasserstein(QueryStrategy):
         breakdown = rb.wasserstein_breakdown(
             answers, delta=self.delta, target=self.breakdown_target, max_cost_budget=float(self.cost_budgets.max())
         )
-        return WassersteinResult(outcome, answers, certificates, {"wasserstein_mean": breakdown}, empirical)
+        return WassersteinResult(
+            outcome, answers, certificates, {"wasserstein_mean": breakdown}, empirical, self._query_budget(outcome)
+        )
+
+    def _query_budget(self, outcome: RoundOutcome[AdversarialAnswer]) -> QueryBudgetUse:
+        self._note_budgets(outcome)
+        spent = [failure for failure in outcome.failures if failure.reason is FailureReason.BUDGET_SPENT]
+        return QueryBudgetUse(
+            num_radii=len(self._query.radii),
+            num_multipliers=len(self._query.multipliers),
+            clients_left_out=tuple(failure.client_id for failure in spent if failure.client_id is not None),
+            smallest_left=min(self._budgets_left.values(), default=None),
+        )
+
+    def _note_budgets(self, outcome: RoundOutcome[AdversarialAnswer]) -> None:
+        for answer in outcome.answers:
+            if answer.budget_left is not None:
+                left = self._budgets_left.get(answer.client_id, answer.budget_left)
+                self._budgets_left[answer.client_id] = min(left, answer.budget_left)
 
     def _adversarial_answers(self, outcome: RoundOutcome[AdversarialAnswer]) -> rb.AdversarialAnswers:
         replies = outcome.answers
@@ -239,6 +299,7 @@ class Wasserstein(QueryStrategy):
         for points, answer in zip(known, first.answers, strict=True):
             for radius, value in zip(self._query.radii, _curve(answer), strict=True):
                 points.add(radius, value)
+        self._note_budgets(first)
         num_rounds = 1
 
         def ask(clients: np.ndarray, radii: np.ndarray) -> list[float]:
@@ -248,7 +309,8 @@ class Wasserstein(QueryStrategy):
                 names[client]: replace(self._query, radii=(radius,), multipliers=())
                 for client, radius in zip(clients.tolist(), radii.tolist(), strict=True)
             }
-            outcome = self.ask_each(grid, queries, arrays, round=num_rounds)
+            outcome = self.ask_unanswered(grid, self._affordable(queries), arrays, round=num_rounds)
+            self._note_budgets(outcome)
             values = {answer.client_id: _curve(answer)[0] for answer in outcome.answers}
             return [values.get(names[client], np.nan) for client in clients.tolist()]
 
@@ -260,6 +322,11 @@ class Wasserstein(QueryStrategy):
             num_rounds=num_rounds,
             num_messages=first.num_asked + sum(each.num_answers for each in found),
         )
+
+    def _affordable(self, queries: Mapping[str, AdversarialQuery]) -> dict[str, AdversarialQuery]:
+        """The questions about one more radius that a client can still answer."""
+        cost = 2  # the radius, and the clean risk that comes with every answer
+        return {name: query for name, query in queries.items() if self._budgets_left.get(name, cost) >= cost}
 
     def _search(self, ask: Callable[..., Any], known: list[KnownPoints], budget: float) -> Bisection:
         if budget == 0.0:  # nothing to spend: the clean risks are known
@@ -273,37 +340,6 @@ class Wasserstein(QueryStrategy):
             known=known,
             on_round=None if self.on_bracket is None else partial(self.on_bracket, budget),
         )
-
-
-def radii_grid(cost_budgets: Sequence[float] | np.ndarray, *, num_radii: int) -> np.ndarray:
-    """Radii to ask every client, from the budgets of interest only.
-
-    The adversary spends unevenly: some clients get nothing, others many times the mean budget.
-
-    Parameters
-    ----------
-    cost_budgets : array_like
-        In units of the transport cost; at least one must be > 0.
-    num_radii : int
-        At least 3.
-
-    Returns
-    -------
-    ndarray, shape (num_radii,)
-        0, and a geometric grid from 1/10 of the smallest positive budget to 5 times the largest.
-
-    Raises
-    ------
-    ValueError
-        If no budget is positive or the grid would be too small.
-    """
-    budgets = np.asarray(cost_budgets, dtype=np.float64)
-    positive = budgets[budgets > 0.0]
-    if positive.size == 0:
-        raise ValueError("cost_budgets must hold at least one budget > 0; a budget of 0 means no shift")
-    if num_radii < 3:
-        raise ValueError(f"num_radii must be at least 3, got {num_radii}; 100 leave a gap of about 0.0005")
-    return np.concatenate([[0.0], np.geomspace(positive.min() / 10.0, positive.max() * 5.0, num_radii - 1)])
 
 
 def _curve(answer: AdversarialAnswer) -> tuple[float, ...]:

@@ -197,6 +197,38 @@ def test_a_refused_question_costs_nothing(tmp_path):
     assert wire.decode_adversarial_answer(reply.content).budget_left == 0
 
 
+def test_a_hello_says_who_and_how_much_is_left_and_spends_nothing(tmp_path):
+    own = {"client-id": "a", "query-budget": 12, "query-budget-file": str(tmp_path / "budget.sqlite")}
+    # No data are touched: there is no such dataset.
+    grid = network(2, config=CONFIG | {"dataset": "npz:/nowhere/at.all"}, node_configs={0: own})
+    for _ in range(2):
+        replies = send(grid, wire.encode_hello(), wire.HELLO_MESSAGE_TYPE)
+        answers = sorted((wire.decode_hello_answer(reply.content) for reply in replies), key=lambda a: a.client_id)
+        assert answers == [
+            wire.HelloAnswer("a", wire.code_hash(), 12),
+            wire.HelloAnswer("client-00001", wire.code_hash(), None),
+        ]
+    grid = network(1, node_configs={0: own})
+    send(grid, wire.encode_query(QUERY, model_arrays(MODEL)))
+    (reply,) = send(grid, wire.encode_hello(), wire.HELLO_MESSAGE_TYPE)
+    assert wire.decode_hello_answer(reply.content).budget_left == 11
+
+
+def test_a_hello_in_another_language_is_refused():
+    content = wire.encode_hello()
+    content["query"]["protocol-version"] = 2
+    (reply,) = send(network(1), content, wire.HELLO_MESSAGE_TYPE)
+    assert "protocol-version must be 1, got 2" in reply.error.reason
+
+
+def test_a_hello_does_not_pass_over_a_count_that_cannot_be_read(tmp_path):
+    path = tmp_path / "budget.sqlite"
+    path.write_text("this is not a database, and long enough to be sure of it" * 10)
+    own = {"query-budget": 12, "query-budget-file": str(path)}
+    (reply,) = send(network(1, node_configs={0: own}), wire.encode_hello(), wire.HELLO_MESSAGE_TYPE)
+    assert "counting the query budget failed with DatabaseError" in reply.error.reason
+
+
 def test_the_servers_config_does_not_set_the_clients_budget():
     config = CONFIG | {"query-budget": 0, "query-budget-file": "/nowhere/at.all"}
     (reply,) = send(network(1, config=config), wire.encode_query(QUERY, model_arrays(MODEL)))

@@ -134,3 +134,11 @@ def test_the_budget_is_read_from_the_node_config(tmp_path):
 def test_a_budget_that_could_not_hold_is_refused(config, rule):
     with pytest.raises(ValueError, match=rule):
         budget_from_config(config, client_id="a")
+
+
+def test_what_is_left_can_be_asked_without_spending(tmp_path):
+    path = tmp_path / "b.sqlite"
+    assert QueryBudget("a").left() is None
+    assert QueryBudget("a", 7, path).left() == 7
+    QueryBudget("a", 7, path).spend(Request(radii=5))
+    assert [QueryBudget("a", limit, path).left() for limit in (7, 7, 3)] == [2, 2, 0]

@@ -242,3 +242,15 @@ for name in ("client/losses.py", "simulations/models.py", "client/adversaries/ra
     assert copied == wire.code_hash()
     assert len({copied, other_loss, other_model, other_bound}) == 4
     assert other_engine == other_bound  # the engine computes no answer
+
+
+@given(names, st.one_of(st.none(), st.integers(0, 10**9)))
+def test_a_hello_and_its_answer_arrive_as_they_were_sent(name, left):
+    assert wire.decode_hello(sent(wire.encode_hello())) == wire.HelloQuery()
+    answer = wire.HelloAnswer(name, "code", left)
+    assert wire.decode_hello_answer(sent(wire.encode_hello_answer(answer))) == answer
+
+
+def test_less_than_nothing_cannot_be_left():
+    with pytest.raises(ValueError, match="budget-left must be at least 0, got -1"):
+        wire.decode_hello_answer(wire.encode_hello_answer(wire.HelloAnswer("a", "code", -1)))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from server.config import ConfigError
 from server.ledger import read_ledger
 from server.training import TrainingError
 from simulations.models import build_model
@@ -165,10 +166,13 @@ def test_a_checkpoint_is_evaluated_as_it_is(tmp_path: Path, defaults: Mapping[st
     assert 0.75 < report["network"]["mean_empirical_risk"] < 1.0
 
 
-def test_a_missing_checkpoint_fails_with_the_reason(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
-    with pytest.raises(ValueError, match="checkpoint"):
-        run_app(tmp_path, defaults, training="checkpoint", checkpoint=str(tmp_path / "none.pt"))
-    assert "none.pt" in json.loads((tmp_path / "failed.json").read_text())["reason"]
+def test_a_missing_checkpoint_is_refused_before_the_folder_is_touched(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    folder = tmp_path / "out"
+    with pytest.raises(ConfigError, match=r"checkpoint .*none\.pt.*existing file"):
+        run_app(folder, defaults, training="checkpoint", checkpoint=str(tmp_path / "none.pt"))
+    assert not folder.exists()
 
 
 def test_risks_in_the_report_are_risks(finished: Path) -> None:

@@ -56,6 +56,8 @@ def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
         "cost-bound": -1,
         "target-sigmas": "0.1,0.1",
         "num-targets": 0,
+        "resume": "perhaps",
+        "respect-query-budgets": 2,
     }
     with pytest.raises(ConfigError) as caught:
         load_config(DEFAULTS | wrong)

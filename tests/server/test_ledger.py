@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from client.wire import AdversarialAnswer, LossAnswer
+from client.wire import AdversarialAnswer, AdversarialQuery, Answer, LossAnswer, LossQuery, Query
 from server.ledger import Ledger, read_ledger
+from strategies.earlier import EarlierAnswer
 
 HEADER = {"hashes": {"model": "m"}, "config": {"seed": 0}}
+
+
+QUERY = LossQuery("zero_one", "mlp", (3,), 2)
+ADVERSARIAL = AdversarialQuery("zero_one", "mlp", (3,), 2, order=1, radii=(0.0, 1 / 3), multipliers=(0.7,))
+
+
+def question(one: Answer) -> Query:
+    return QUERY if isinstance(one, LossAnswer) else ADVERSARIAL
 
 
 def answer(number: int) -> LossAnswer:
@@ -21,7 +30,7 @@ def test_answers_come_back_in_order_of_arrival(tmp_path: Path) -> None:
     answers = tuple(answer(number) for number in (3, 1, 2))
     with Ledger(path, header=HEADER) as ledger:
         for one in answers:
-            ledger.append(one)
+            ledger.append(question(one), one)
     header, read = read_ledger(path)
     assert read == answers
     assert header["config"] == {"seed": 0}
@@ -49,21 +58,24 @@ def test_adversarial_answers_come_back_too(tmp_path: Path) -> None:
     written = (*answers, answer(1))
     with Ledger(tmp_path / "ledger.jsonl", header=HEADER) as ledger:
         for one in written:
-            ledger.append(one)
+            ledger.append(question(one), one)
     assert read_ledger(ledger.path)[1] == written
+    with Ledger(ledger.path, header=HEADER, resume=True) as resumed:
+        asked = (ADVERSARIAL.radii, ADVERSARIAL.multipliers)
+        assert resumed.earlier == (*(EarlierAnswer(one, *asked) for one in written[:-1]), EarlierAnswer(answer(1)))
 
 
 def test_answers_are_readable_while_the_ledger_is_open(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.jsonl", header=HEADER) as ledger:
-        ledger.append(answer(0))
+        ledger.append(QUERY, answer(0))
         assert read_ledger(ledger.path)[1] == (answer(0),)
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with Ledger(path, header=HEADER) as ledger:
-        ledger.append(answer(0))
-        ledger.append(answer(1))
+        ledger.append(QUERY, answer(0))
+        ledger.append(QUERY, answer(1))
     whole = path.read_bytes()
     end_of_first = whole.rindex(b"\n", 0, len(whole) - 1) + 1
     for size in range(end_of_first, len(whole)):  # cut at every byte of the last line
@@ -74,7 +86,7 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
 def test_a_damaged_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with Ledger(path, header=HEADER) as ledger:
-        ledger.append(answer(0))
+        ledger.append(QUERY, answer(0))
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], lines[1][:10], lines[1], ""]))
     with pytest.raises(ValueError, match="line 2"):
@@ -102,7 +114,7 @@ def test_an_earlier_ledger_is_kept_under_a_number(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     for number in range(3):
         with Ledger(path, header=HEADER) as ledger:
-            ledger.append(answer(number))
+            ledger.append(QUERY, answer(number))
     assert read_ledger(path)[1] == (answer(2),)
     assert read_ledger(tmp_path / "ledger-1.jsonl")[1] == (answer(0),)
     assert read_ledger(tmp_path / "ledger-2.jsonl")[1] == (answer(1),)
@@ -110,8 +122,8 @@ def test_an_earlier_ledger_is_kept_under_a_number(tmp_path: Path) -> None:
 
 def append_and_die(path: Path) -> None:
     ledger = Ledger(path, header=HEADER)
-    ledger.append(answer(0))
-    ledger.append(answer(1))
+    ledger.append(QUERY, answer(0))
+    ledger.append(QUERY, answer(1))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -122,3 +134,36 @@ def test_answers_survive_a_killed_process(tmp_path: Path) -> None:
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
     assert read_ledger(path)[1] == (answer(0), answer(1))
+
+
+def test_a_resumed_ledger_grows_behind_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    append_and_leave(path, numbers=(0, 1))
+    path.write_bytes(path.read_bytes()[:-5])
+    with Ledger(path, header=HEADER, resume=True) as ledger:
+        assert ledger.earlier == (EarlierAnswer(answer(0)),)
+        ledger.append(QUERY, answer(2))
+    assert read_ledger(path)[1] == (answer(0), answer(2))
+    assert [file.name for file in tmp_path.iterdir()] == ["ledger.jsonl"]
+
+
+def append_and_leave(path: Path, *, numbers: tuple[int, ...]) -> None:
+    with Ledger(path, header=HEADER) as ledger:
+        for number in numbers:
+            ledger.append(QUERY, answer(number))
+
+
+def test_a_ledger_of_another_run_is_not_resumed_and_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    append_and_leave(path, numbers=(0,))
+    before = path.read_bytes()
+    other = {"hashes": {"model": "n"}, "config": {"seed": 1, "reply-timeout": 5.0}}
+    with pytest.raises(ValueError, match=r"seed was 0 and is now 1; the hash of the model was 'm' and is now 'n'") as e:
+        Ledger(path, header=other, resume=True)
+    assert "reply-timeout" not in str(e.value)
+    assert path.read_bytes() == before
+
+
+def test_nothing_can_be_resumed_without_a_ledger(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is none"):
+        Ledger(tmp_path / "ledger.jsonl", header=HEADER, resume=True)

@@ -19,7 +19,7 @@ from simulations.models import build_model
 from simulations.population import Population, spec_from_config
 from simulations.targets import moved_further
 from strategies.replies import RoundOutcome
-from strategies.wasserstein import EmpiricalWorstCase, WassersteinResult
+from strategies.wasserstein import EmpiricalWorstCase, QueryBudgetUse, WassersteinResult
 
 BUDGETS, THRESHOLDS = np.array([0.0, 0.5, 2.0]), np.array([0.3, 0.6])
 
@@ -59,7 +59,9 @@ def result(found: rb.AdversarialAnswers) -> WassersteinResult:
         "wasserstein_published": rb.wasserstein_published(found, delta=0.05, cost_budget=BUDGETS, cost_bound=5.0),
     }
     empirical = EmpiricalWorstCase(BUDGETS, np.zeros(3), np.ones(3), 1, found.num_clients)
-    return WassersteinResult(RoundOutcome((), (), 0), found, certificates, {}, empirical)
+    return WassersteinResult(
+        RoundOutcome((), (), 0), found, certificates, {}, empirical, QueryBudgetUse(3, 3, (), None)
+    )
 
 
 def test_targets_are_the_unseen_clients_moved_with_exact_risks(defaults: Mapping[str, Any], model: Any) -> None:

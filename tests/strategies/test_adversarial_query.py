@@ -197,7 +197,7 @@ def test_every_honest_curve_passes(costs, radii, multipliers):
         conjugates_lower=tuple(honest.conjugate(query.multipliers).tolist()),
         conjugates_upper=tuple(honest.conjugate(query.multipliers).tolist()),
     )
-    check = AnswerCheck("zero_one", answer.model_hash, answer.code_hash, None, adversarial=query)
+    check = AnswerCheck(query, answer.model_hash, answer.code_hash, None)
     assert check.failure(answer) is None
 
 
@@ -295,7 +295,7 @@ def test_a_name_that_two_nodes_claimed_can_not_be_asked():
 
 def test_answers_are_handed_over_in_later_rounds_too():
     received = []
-    asking, grid = strategy(on_answer=received.append), network()
+    asking, grid = strategy(on_answer=lambda query, answer: received.append(answer)), network()
     asking.ask(grid, PLAIN, ARRAYS)
     asking.ask_each(grid, own_questions(1), ARRAYS, round=2)
     assert [type(answer) for answer in received] == [LossAnswer] * NUM_CLIENTS + [AdversarialAnswer]

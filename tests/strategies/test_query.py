@@ -177,7 +177,7 @@ def test_any_risk_in_range_is_possible_for_a_loss_that_is_not_binary():
 def test_every_honest_zero_one_risk_passes_the_count_check(num_examples, data):
     num_errors = data.draw(st.integers(0, num_examples))
     answer = dataclasses.replace(expected_answer(0), risk=num_errors / num_examples, num_examples=num_examples)
-    check = AnswerCheck("zero_one", answer.model_hash, answer.code_hash, expected_client_ids=None)
+    check = AnswerCheck(QUERY, answer.model_hash, answer.code_hash, expected_client_ids=None)
     assert check.failure(answer) is None
 
 
@@ -259,7 +259,7 @@ def test_an_answer_after_the_deadline_does_not_leak_into_the_next_round():
 
 def test_repeating_the_same_answer_changes_nothing():
     received = []
-    outcome = ask({3: twice(claiming(), claiming())}, on_answer=received.append)
+    outcome = ask({3: twice(claiming(), claiming())}, on_answer=lambda query, answer: received.append(answer))
     assert names(outcome) == everyone_but()
     assert sorted(answer.client_id for answer in received) == everyone_but()
 
@@ -384,7 +384,7 @@ def test_at_least_one_answer_is_needed_however_small_the_quorum():
 def test_below_the_quorum_every_valid_answer_was_handed_over():
     received = []
     with pytest.raises(QuorumError):
-        ask(dict.fromkeys(range(5), raising), quorum=1.0, on_answer=received.append)
+        ask(dict.fromkeys(range(5), raising), quorum=1.0, on_answer=lambda query, answer: received.append(answer))
     assert sorted(received, key=lambda a: a.client_id) == [expected_answer(k) for k in range(5, 10)]
 
 
@@ -401,7 +401,7 @@ def test_answers_are_handed_over_before_the_network_breaks():
     received = []
     grid = Breaking(app, num_clients=NUM_CLIENTS, run_config={}, clients_per_pull=3)
     with pytest.raises(ConnectionError):
-        strategy(on_answer=received.append).ask(grid, QUERY, ARRAYS)
+        strategy(on_answer=lambda query, answer: received.append(answer)).ask(grid, QUERY, ARRAYS)
     # Two pulls of three clients each came through.
     assert len({answer.client_id for answer in received}) == len(received) == 6
 

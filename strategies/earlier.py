@@ -1,0 +1,97 @@
+"""What an interrupted run was answered, and one outcome from that and from what came since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from client.wire import AdversarialQuery, Answer, HelloAnswer, Query
+from strategies.failures import Failure, FailureReason
+from strategies.replies import RoundOutcome
+
+Asked = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class EarlierAnswer:
+    """A valid answer of an interrupted run, and the part of the question that varies within a run.
+
+    Attributes
+    ----------
+    answer : LossAnswer or AdversarialAnswer
+        The answer.
+    radii, multipliers : tuple of float
+        Of the `AdversarialQuery` that was asked; empty for a plain loss.
+    """
+
+    answer: Answer
+    radii: tuple[float, ...] = ()
+    multipliers: tuple[float, ...] = ()
+
+
+class EarlierAnswers:
+    """The answers of an interrupted run by client and question.
+
+    Parameters
+    ----------
+    entries : iterable of EarlierAnswer
+        In any order. The same answer twice is one; different answers of one client to one question are none: which of
+        them is genuine is unknown.
+    """
+
+    def __init__(self, entries: Iterable[EarlierAnswer]) -> None:
+        self._found: dict[tuple[str, Asked], set[Answer]] = {}
+        for entry in entries:
+            key = entry.answer.client_id, (entry.radii, entry.multipliers)
+            self._found.setdefault(key, set()).add(entry.answer)
+
+    def find(self, client_id: str, query: Query) -> Answer | None:
+        """Return a client's answer to a question, None if there is none to believe."""
+        answers = self._found.get((client_id, _asked(query)), set())
+        return next(iter(answers)) if len(answers) == 1 else None
+
+    def names(self, query: Query) -> set[str]:
+        """Return the clients whose answer to this question is to be believed."""
+        asked = _asked(query)
+        return {name for name, question in self._found if question == asked and self.find(name, query) is not None}
+
+    def first_question(self) -> Asked | None:
+        """Return radii and multipliers of the question that every client was asked, None if nobody answered it.
+
+        Only that one has multipliers: later questions ask for further radii.
+        """
+        return next((question for _, question in self._found if question[1]), None)
+
+
+def join(asked: RoundOutcome[Any], hello: RoundOutcome[HelloAnswer], spent: Sequence[Failure]) -> RoundOutcome[Any]:
+    """Return the outcome of a round that began with a hello: what one question to all clients would have brought.
+
+    Parameters
+    ----------
+    asked : RoundOutcome
+        The answers of the interrupted run and the new ones; the failures of those who were asked now.
+    hello : RoundOutcome
+        Of the hello.
+    spent : sequence of Failure
+        Clients that were not asked, since their query budget does not allow it.
+    """
+    heard = {answer.client_id for answer in hello.answers}
+    answered = {answer.client_id for answer in asked.answers}
+    claims = {failure.client_id for failure in hello.failures if failure.client_id is not None}
+    # A client that has answered has not failed, whatever became of its node since. A node without a name may be any.
+    named = [f for f in hello.failures if f.client_id is not None and f.client_id not in answered]
+    nameless = [f for f in hello.failures if f.client_id is None]
+    nameless.sort(key=lambda failure: failure.reason is not FailureReason.NODE_MISSING)
+    num_away = len(answered - heard - claims)
+    failures = [*asked.failures, *spent, *named, *nameless[num_away:]]
+    was_asked = sum(failure.reason is FailureReason.NODE_MISSING for failure in nameless[:num_away])
+    return RoundOutcome(
+        answers=asked.answers,
+        failures=tuple(sorted(failures, key=lambda f: (f.client_id or "", f.reason, f.detail))),
+        num_asked=hello.num_asked + was_asked,
+    )
+
+
+def _asked(query: Query) -> Asked:
+    return (query.radii, query.multipliers) if isinstance(query, AdversarialQuery) else ((), ())

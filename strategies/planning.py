@@ -1,0 +1,72 @@
+"""Which radii and how many multipliers to ask every client for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+# Below this, certificates are hardly worth a client's values.
+MIN_RADII, MIN_MULTIPLIERS = 10, 6
+
+
+def radii_grid(cost_budgets: Sequence[float] | np.ndarray, *, num_radii: int) -> np.ndarray:
+    """Radii to ask every client, from the budgets of interest only.
+
+    The adversary spends unevenly: some clients get nothing, others many times the mean budget.
+
+    Parameters
+    ----------
+    cost_budgets : array_like
+        In units of the transport cost; at least one must be > 0.
+    num_radii : int
+        At least 3.
+
+    Returns
+    -------
+    ndarray, shape (num_radii,)
+        0, and a geometric grid from 1/10 of the smallest positive budget to 5 times the largest.
+
+    Raises
+    ------
+    ValueError
+        If no budget is positive or the grid would be too small.
+    """
+    budgets = np.asarray(cost_budgets, dtype=np.float64)
+    positive = budgets[budgets > 0.0]
+    if positive.size == 0:
+        raise ValueError("cost_budgets must hold at least one budget > 0; a budget of 0 means no shift")
+    if num_radii < 3:
+        raise ValueError(f"num_radii must be at least 3, got {num_radii}; 100 leave a gap of about 0.0005")
+    return np.concatenate([[0.0], np.geomspace(positive.min() / 10.0, positive.max() * 5.0, num_radii - 1)])
+
+
+def fitted_sizes(
+    num_radii: int, num_multipliers: int, *, budgets: Iterable[int | None], are_radii_fixed: bool = False
+) -> tuple[int, int]:
+    """Return how many radii and multipliers fit the smallest query budget that allows a useful question.
+
+    Parameters
+    ----------
+    num_radii, num_multipliers : int
+        What is wanted. A question also takes one value for the clean risk.
+    budgets : iterable of int or None
+        Values that each client has left; None: no limit. One below `MIN_RADII` + `MIN_MULTIPLIERS` + 1 is not
+        considered: that client cannot be asked.
+    are_radii_fixed : bool
+        Whether only multipliers can be left out.
+
+    Returns
+    -------
+    num_radii, num_multipliers : int
+        What is wanted, or less: both are cut towards their minimum by the same share.
+    """
+    min_radii = num_radii if are_radii_fixed else min(num_radii, MIN_RADII)
+    min_multipliers = min(num_multipliers, MIN_MULTIPLIERS)
+    least, wanted = 1 + min_radii + min_multipliers, 1 + num_radii + num_multipliers
+    smallest = min((left for left in budgets if left is not None and left >= least), default=wanted)
+    if smallest >= wanted:
+        return num_radii, num_multipliers
+    spare = smallest - least
+    more_radii = spare * (num_radii - min_radii) // (wanted - least)
+    return min_radii + more_radii, min_multipliers + spare - more_radii

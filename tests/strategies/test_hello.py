@@ -1,0 +1,182 @@
+"""Hello before the question: who is where, who is asked again after an interruption, and who is not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+from client import wire
+from client.wire import HelloAnswer, LossAnswer, LossQuery
+from simulations.engine import Delivery, InProcessGrid
+from strategies.earlier import EarlierAnswer
+from strategies.query import QueryStrategy, QuorumError
+
+ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
+QUERY = LossQuery(loss="zero_one", model="tiny", x_shape=(3,), num_classes=2)
+NUM_CLIENTS = 6
+
+app = ClientApp()
+
+
+def name(partition):
+    return f"client-{partition:05d}"
+
+
+def honest_answer(partition):
+    return LossAnswer(name(partition), partition / 10, 10, "zero_one", wire.code_hash(), wire.model_hash(ARRAYS))
+
+
+@app.query("loss")
+def plain(message, context):
+    return Message(wire.encode_answer(honest_answer(context.node_config["partition-id"])), reply_to=message)
+
+
+@app.query("hello")
+def hello(message, context):
+    wire.decode_hello(message.content)
+    answer = HelloAnswer(name(context.node_config["partition-id"]), wire.code_hash(), context.node_config.get("left"))
+    return Message(wire.encode_hello_answer(answer), reply_to=message)
+
+
+class Asking(QueryStrategy):
+    def query(self):
+        return QUERY
+
+    def conclude(self, outcome):
+        return outcome
+
+
+def strategy(**settings):
+    defaults = {"num_clients": NUM_CLIENTS, "quorum": 1.0, "node_timeout": 0.02, "reply_timeout": 0.5}
+    return Asking(**(defaults | {"poll_interval": 0.001} | settings))
+
+
+class Network:
+    """Counts the questions that each node gets."""
+
+    def __init__(self, behaviours=None, num_clients=NUM_CLIENTS, **settings):
+        self.asked = {"query.hello": [], "query.loss": []}
+        noting = {k: self.noting(k, (behaviours or {}).get(k)) for k in range(num_clients)}
+        self.grid = InProcessGrid(app, num_clients=num_clients, run_config={}, behaviours=noting, **settings)
+
+    def noting(self, partition, behaviour):
+        def behave(message, answer):
+            self.asked[message.metadata.message_type].append(partition)
+            return [Delivery(answer(message))] if behaviour is None else behaviour(message, answer)
+
+        return behave
+
+
+def run(network, **settings):
+    return strategy(**settings).start(network.grid, wire.to_array_record(ARRAYS)).conclusion
+
+
+def earlier(*partitions):
+    return [EarlierAnswer(honest_answer(k)) for k in partitions]
+
+
+def raising(message, answer):
+    raise ValueError("no")
+
+
+def greeting(**claims):
+    def behave(message, answer):
+        reply = answer(message)
+        if message.metadata.message_type == "query.hello":
+            greeted = dataclasses.replace(wire.decode_hello_answer(reply.content), **claims)
+            reply = Message(wire.encode_hello_answer(greeted), reply_to=message)
+        return [Delivery(reply)]
+
+    return behave
+
+
+def reasons(outcome):
+    return [(failure.client_id, failure.reason.value) for failure in outcome.failures]
+
+
+ALL = run(Network())
+
+
+def test_without_a_reason_nobody_says_hello():
+    network = Network()
+    assert run(network).num_asked == NUM_CLIENTS
+    assert network.asked["query.hello"] == []
+
+
+def test_meeting_tells_who_is_where_and_what_is_left():
+    network, asking = Network(node_configs={2: {"left": 7}}), strategy()
+    outcome = asking.meet(network.grid)
+    assert outcome.answers == tuple(
+        HelloAnswer(name(k), wire.code_hash(), 7 if k == 2 else None) for k in range(NUM_CLIENTS)
+    )
+    assert asking.ask_each(network.grid, {name(4): QUERY}, ARRAYS, round=1).answers == (honest_answer(4),)
+    assert network.asked["query.loss"] == [4]
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({"code_hash": "0" * 64}, (name(2), "wrong-code")),
+        ({"client_id": "stranger"}, ("stranger", "unknown-client")),
+        ({"budget_left": -1}, (None, "malformed")),
+    ],
+)
+def test_a_greeting_that_cannot_be_is_refused_and_the_client_not_asked(claims, reason):
+    network = Network({2: greeting(**claims)})
+    known = frozenset(map(name, range(NUM_CLIENTS)))
+    outcome = run(network, respect_budgets=True, quorum=0.5, expected_client_ids=known)
+    assert reasons(outcome) == [reason]
+    assert sorted(network.asked["query.loss"]) == [0, 1, 3, 4, 5]
+    assert outcome.num_asked == NUM_CLIENTS
+
+
+def test_who_has_answered_is_not_asked_again_and_the_outcome_is_the_same():
+    network = Network()
+    assert run(network, earlier=earlier(0, 2, 5)) == ALL
+    assert sorted(network.asked["query.loss"]) == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "network",
+    [Network(num_clients=5), Network({5: raising}), Network({5: greeting(code_hash="other")})],
+    ids=["away", "broken", "other code"],
+)
+def test_who_has_answered_may_go_away(network):
+    assert run(network, earlier=earlier(5)) == ALL
+
+
+def test_new_answers_only_are_handed_over():
+    received = []
+    run(Network(), earlier=earlier(0, 2, 5), on_answer=lambda query, answer: received.append((query, answer)))
+    assert sorted(received, key=lambda pair: pair[1].client_id) == [(QUERY, honest_answer(k)) for k in (1, 3, 4)]
+
+
+def test_a_contested_name_is_asked_again_and_a_repeated_answer_is_not():
+    network = Network()
+    other = dataclasses.replace(honest_answer(3), risk=0.9)
+    assert run(network, earlier=[*earlier(2, 2, 3), EarlierAnswer(other)]) == ALL
+    assert sorted(network.asked["query.loss"]) == [0, 1, 3, 4, 5]
+
+
+def test_a_name_that_two_nodes_claim_is_not_believed_although_it_has_answered():
+    outcome = run(Network({4: greeting(client_id=name(1))}), earlier=earlier(1), quorum=0.5)
+    assert [answer.client_id for answer in outcome.answers] == [name(k) for k in (0, 2, 3, 5)]
+    assert reasons(outcome) == [(name(1), "claimed-twice")] * 2
+
+
+def test_nobody_is_asked_in_vain():
+    network = Network(num_clients=4)
+    with pytest.raises(QuorumError, match=r"got 1 valid answers from 4 asked: 2 x node-missing"):
+        run(network, earlier=earlier(0))
+    assert network.asked["query.loss"] == []
+
+
+def test_a_client_without_anything_left_is_named_and_not_asked():
+    network = Network(node_configs={1: {"left": 0}, 2: {"left": 1}})
+    outcome = run(network, respect_budgets=True, quorum=0.5)
+    assert reasons(outcome) == [(name(1), "budget-spent")]
+    assert sorted(network.asked["query.loss"]) == [0, 2, 3, 4, 5]
