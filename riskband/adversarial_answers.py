@@ -86,6 +86,10 @@ class AdversarialAnswers:
                 f"values must have shape (num_clients, num_radii) with at least two radii, got {rows.shape} "
                 f"for {grid.size} radii"
             )
+        if not (np.all(np.isfinite(grid)) and grid[0] == 0.0 and np.all(np.diff(grid) > 0.0)):
+            raise ValueError(
+                "radii must be finite and increase strictly from 0; they are costs, in units of the transport cost"
+            )
         clean = ClientRisks(rows[:, 0], num_examples, binary=False, num_missing=num_missing)
         if unit is not None and not (np.isfinite(unit) and unit > 0.0):
             raise ValueError(f"unit must be a cost > 0, got {unit}; leave it out if it is not known")
@@ -100,6 +104,7 @@ class AdversarialAnswers:
                     f"conjugates must have shape (num_clients, num_multipliers) = {(rows.shape[0], prices.size)}, "
                     f"got {phi.shape}"
                 )
+            _check_conjugates(prices, phi, radii=grid, values=rows, is_exact=guarantee == "exact")
         fields = {
             "radii": grid,
             "values": rows,
@@ -114,6 +119,8 @@ class AdversarialAnswers:
             "curves": tuple(outer_curve(grid, row) for row in rows),
         }
         for name, value in fields.items():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
             object.__setattr__(self, name, value)
 
     @property
@@ -129,6 +136,20 @@ class AdversarialAnswers:
     def conjugates_at(self, multipliers: FloatArray) -> FloatArray:
         """Upper bounds on phi_k at any multipliers, in [0, 1], shape (num_clients, num_multipliers)."""
         return np.clip([curve.conjugate(multipliers) for curve in self.curves], 0.0, 1.0)
+
+
+def _check_conjugates(
+    prices: FloatArray, phi: FloatArray, *, radii: FloatArray, values: FloatArray, is_exact: bool
+) -> None:
+    """Refuse conjugates that cannot belong to the values: they would make a bound too small."""
+    slack = 1e-6
+    order = np.argsort(prices, kind="stable")
+    if np.any(np.diff(phi[:, order], axis=1) > slack) or np.any(phi < values[:, :1] - slack):
+        raise ValueError("conjugates must not grow with the multiplier, nor lie below the risk without an adversary")
+    if is_exact and any(np.any(phi[:, j] < np.max(values - p * radii, axis=1) - slack) for j, p in enumerate(prices)):
+        raise ValueError(
+            "conjugates of exact answers must be at least value - multiplier * radius; were they mixed up?"
+        )
 
 
 def checked_multipliers(multipliers: npt.ArrayLike) -> FloatArray:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
-from riskband.checks import FloatArray, IntArray, check_budget
+from riskband.checks import FloatArray, IntArray, check_budget, check_fraction
 from riskband.search import Bracket
-from riskband.transport import ConcaveCurve, inner_curve, network_curve, outer_curve
+from riskband.transport import TOLERANCE, ConcaveCurve, inner_curve, is_concave, network_curve, outer_curve
 
 Ask = Callable[[IntArray, FloatArray], npt.ArrayLike]
 """(clients, radii), shape (num_asked,) each -> the clients' adversarial risks at these radii, same shape; NaN where a
@@ -45,6 +45,7 @@ def one_round(radii: npt.ArrayLike, values: npt.ArrayLike) -> tuple[ConcaveCurve
     grid, rows = np.asarray(radii, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if rows.ndim != 2 or grid.shape != rows.shape[1:]:
         raise ValueError(f"values must have shape (num_clients, {grid.size}), one column per radius, got {rows.shape}")
+    check_fraction("values", rows)
     lower = network_curve([inner_curve(grid, row) for row in rows])
     return lower, network_curve([outer_curve(grid, row) for row in rows])
 
@@ -85,7 +86,7 @@ class Bisection(NamedTuple):
     Attributes
     ----------
     bracket : Bracket
-        The worst mean lies inside; certify its upper end.
+        The worst mean of the answered curves lies inside. It is about the clients that answered, no certificate yet.
     num_rounds : int
         Rounds of questions.
     num_answers : int
@@ -134,8 +135,9 @@ def bisection(
     Returns
     -------
     Bisection
-        Both ends, and what they cost. A client that gives no answer is not asked again: the bracket stays valid, with
-        what is known of that client, but may stay wider than the tolerance. Source: [RE] Algorithm 1. The paper argues
+        Both ends, and what they cost. A client that gives no answer, or one that no concave curve through its others
+        allows, becomes silent and is not asked again: the bracket stays valid, with what is known of that client, but
+        may stay wider than the tolerance. Source: [RE] Algorithm 1. The paper argues
         by quasi-concavity of a sum of monotone functions, which is false; it is the concavity of each Q_k that makes
         the question convex.
 
@@ -148,7 +150,8 @@ def bisection(
     if budget == 0.0 or not tolerance > 0.0:
         raise ValueError(f"cost_budget and tolerance must be > 0, got {cost_budget} and {tolerance}")
     points = [KnownPoints() for _ in range(num_clients)] if known is None else known
-    silent: set[int] = set()
+    if len(points) != num_clients:
+        raise ValueError(f"known must hold the points of every client, got {len(points)} for {num_clients} clients")
     num_rounds = num_answers = 0
     while True:
         inner, outer = [each.inner() for each in points], [each.outer() for each in points]
@@ -156,34 +159,47 @@ def bisection(
         bracket = Bracket(float(lower(budget)), float(upper(budget)))
         if on_round is not None and num_rounds:
             on_round(bracket)
-        if bracket.upper - bracket.lower <= tolerance or num_rounds == max_rounds:
+        if bracket.upper - bracket.lower <= tolerance or num_rounds >= max_rounds:
             break
-        unmet = [client for client in range(num_clients) if not points[client].radii and client not in silent]
+        unmet = [client for client, each in enumerate(points) if not each.radii and not each.is_silent]
         if unmet:
             clients, radii = np.array(unmet), np.zeros(len(unmet))
         else:
             clients, radii = _next_questions(
-                inner, outer, price=_price(lower, budget), first_radius=budget, gap=tolerance, silent=silent
+                points, inner, outer, price=_price(lower, budget), first_radius=budget, gap=tolerance
             )
         if not clients.size:
             break
         answers = np.asarray(ask(clients, radii), dtype=np.float64)
+        if answers.shape != clients.shape:
+            raise ValueError(f"ask must return one value per client, got {answers.shape} for {clients.shape}")
         for client, radius, value in zip(clients.tolist(), radii.tolist(), answers.tolist(), strict=True):
-            if np.isnan(value):
-                silent.add(client)
-            else:
+            if points[client].admits(radius, value):
                 points[client].add(radius, value)
                 num_answers += 1
+            else:
+                points[client].is_silent = True
         num_rounds += 1
     return Bisection(bracket, num_rounds, num_answers)
 
 
 class KnownPoints:
-    """Known points of one client's curve, sorted by radius."""
+    """Known points of one client's curve, sorted by radius, and whether the client has fallen silent."""
 
     def __init__(self) -> None:
         self.radii: list[float] = []
         self.values: list[float] = []
+        self.is_silent = False
+
+    def admits(self, radius: float, value: float) -> bool:
+        """Whether a nondecreasing concave curve in [0, 1] can go through the known points and this one."""
+        if not 0.0 <= value <= 1.0:  # NaN included
+            return False
+        place = int(np.searchsorted(self.radii, radius))
+        if place < len(self.radii) and self.radii[place] == radius:
+            return abs(self.values[place] - value) <= TOLERANCE
+        radii = np.insert(np.array(self.radii), place, radius)
+        return is_concave(radii, np.insert(np.array(self.values), place, value))
 
     def add(self, radius: float, value: float) -> None:
         """Add a point; a radius that is known already changes nothing."""
@@ -207,13 +223,13 @@ class KnownPoints:
 
 
 def _next_questions(
+    points: list[KnownPoints],
     inner: list[ConcaveCurve],
     outer: list[ConcaveCurve],
     *,
     price: float,
     first_radius: float,
     gap: float,
-    silent: set[int],
 ) -> tuple[IntArray, FloatArray]:
     """The clients whose gain at this price is open by over `gap`, and the radii where it might be largest.
 
@@ -224,7 +240,7 @@ def _next_questions(
     for client, (below, above) in enumerate(zip(inner, outer, strict=True)):
         gains = above.values - price * above.budgets
         best = int(np.argmax(gains))
-        if client in silent or gains[best] - float(below.conjugate(price)) <= gap:
+        if points[client].is_silent or gains[best] - float(below.conjugate(price)) <= gap:
             continue
         radius = float(above.budgets[best])
         if radius == 0.0:  # the curve near 0 is open: come closer to it

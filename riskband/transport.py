@@ -39,11 +39,11 @@ class ConcaveCurve:
 
     def __post_init__(self) -> None:
         x, y = self.budgets, self.values
-        if x.size == 0 or x[0] != 0.0 or np.any(np.diff(x) <= 0.0):
+        if x.size == 0 or x.shape != y.shape or not (np.all(np.isfinite(x)) and np.all(np.isfinite(y))):
+            raise ValueError(f"a curve needs finite values at finite budgets, one each, got {y.size} for {x.size}")
+        if x[0] != 0.0 or not np.all(np.diff(x) > 0.0):
             raise ValueError("budgets of a curve must increase strictly from 0")
-        share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
-        chords = (1.0 - share) * y[:-2] + share * y[2:]
-        if np.any(np.diff(y) < -TOLERANCE) or np.any(y[1:-1] < chords - TOLERANCE):
+        if not is_concave(x, y):
             raise ValueError("values of a curve must be nondecreasing and concave in the budget")
 
     def __call__(self, budget: npt.ArrayLike) -> FloatArray:
@@ -62,6 +62,14 @@ class ConcaveCurve:
         keep = np.concatenate([[True], np.diff(self.values) > 0.0])
         found = np.interp(wanted, self.values[keep], self.budgets[keep])
         return np.where(wanted > top, np.inf, np.where(wanted <= self.values[0], 0.0, found))
+
+
+def is_concave(x: FloatArray, y: FloatArray) -> bool:
+    """Whether finite values over increasing points are nondecreasing and concave, up to `TOLERANCE`."""
+    share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
+    chords = (1.0 - share) * y[:-2] + share * y[2:]
+    # Against the largest value before, not the last one: many small steps down are one large step.
+    return bool(np.all(y >= np.maximum.accumulate(y) - TOLERANCE) and np.all(y[1:-1] >= chords - TOLERANCE))
 
 
 def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> ConcaveCurve:
@@ -83,7 +91,7 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     Raises
     ------
     ValueError
-        If a cost is negative or NaN, the shapes differ, or there is no example.
+        If a cost is negative or NaN, the shapes differ, there is no example, or the weights are no probabilities.
     """
     distance = np.asarray(costs, dtype=np.float64)
     if distance.ndim != 1 or distance.size == 0 or not np.all(distance >= 0.0):
@@ -91,6 +99,8 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     mass = np.full(distance.size, 1.0 / distance.size) if weights is None else np.asarray(weights, dtype=np.float64)
     if mass.shape != distance.shape:
         raise ValueError(f"weights must have one entry per cost, got {mass.size} for {distance.size}")
+    if not np.all(np.isfinite(mass) & (mass >= 0.0)) or mass.sum() > 1.0 + TOLERANCE:
+        raise ValueError(f"weights must be finite, >= 0 and sum to at most 1, got a sum of {mass.sum():g}")
     prices, member = np.unique(distance, return_inverse=True)
     masses = np.bincount(member, mass)
     flips = np.isfinite(prices) & (prices > 0.0)
@@ -98,8 +108,8 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     spent = np.cumsum(prices[flips] * masses[flips])
     risks = np.concatenate([[start], start + np.cumsum(masses[flips])])
     budgets = np.concatenate([[0.0], spent])
-    distinct = np.concatenate([[True], np.diff(budgets) > 0.0])  # no mass, or too little to be seen in the sum
-    return ConcaveCurve(budgets[distinct], np.minimum(risks, 1.0)[distinct])  # a sum may exceed 1 by rounding
+    last = np.append(np.diff(budgets) > 0.0, True)  # where a cost is too small to be seen in the sum, it is no cost
+    return ConcaveCurve(budgets[last], np.minimum(risks, 1.0)[last])  # a sum may exceed 1 by rounding
 
 
 def pooled_knapsack(costs: Sequence[npt.ArrayLike]) -> ConcaveCurve:
@@ -116,7 +126,9 @@ def pooled_knapsack(costs: Sequence[npt.ArrayLike]) -> ConcaveCurve:
         The same curve as `network_curve` of the clients' knapsacks. Source: math §5.
     """
     parts = [np.asarray(part, dtype=np.float64) for part in costs]
-    weights = [np.full(part.size, 1.0 / (len(parts) * max(part.size, 1))) for part in parts]
+    if not parts or any(part.ndim != 1 or part.size == 0 for part in parts):
+        raise ValueError("a network needs at least one client, and every client at least one example, in one row")
+    weights = [np.full(part.size, 1.0 / (len(parts) * part.size)) for part in parts]
     return knapsack_curve(np.concatenate(parts), np.concatenate(weights))
 
 
@@ -176,7 +188,7 @@ def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0) 
     bend = np.maximum(before - after, np.finfo(float).tiny)
     shift = np.clip((rise - after * width) / bend, 0.0, width)
     corners = x[:-1] + shift, y[1:] - after * (width - shift)
-    tail = ([x[-1] + (largest - y[-1]) / steepest[-1]], [largest]) if rise[-1] > _ROUNDING else ([], [])
+    tail = ([x[-1] + (largest - y[-1]) / steepest[-1]], [largest]) if rise[-1] > 0.0 else ([], [])
     return _concave_hull(*(np.concatenate(parts) for parts in zip((x, y), corners, tail, strict=True)))
 
 
@@ -203,8 +215,8 @@ def network_curve(curves: Sequence[ConcaveCurve]) -> ConcaveCurve:
     order = np.argsort(-rises / steps, kind="stable")
     budgets = np.concatenate([[0.0], np.cumsum(steps[order]) / len(curves)])
     values = np.concatenate([[0.0], np.cumsum(rises[order]) / len(curves)]) + start
-    distinct = np.concatenate([[True], np.diff(budgets) > 0.0])  # a step too small to be seen in the sum
-    return ConcaveCurve(budgets[distinct], np.maximum.accumulate(values)[distinct])
+    last = np.append(np.diff(budgets) > 0.0, True)  # a step too small to be seen in the sum costs nothing
+    return ConcaveCurve(budgets[last], np.maximum.accumulate(values)[last])
 
 
 def _concave_hull(x: FloatArray, y: FloatArray) -> ConcaveCurve:

@@ -195,6 +195,7 @@ def _transport_sections(
             "empirical_worst_mean": {"lower": empirical.lower.tolist(), "upper": empirical.upper.tolist()},
             "num_rounds": empirical.num_rounds,
             "num_messages": empirical.num_messages,
+            "silent_clients": list(empirical.silent_clients),
             "query_budget": {
                 "num_radii": result.query_budget.num_radii,
                 "num_multipliers": result.query_budget.num_multipliers,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from client.wire import AdversarialAnswer, AdversarialQuery
-from riskband.transport import TOLERANCE
+from riskband.transport import is_concave
 from strategies.failures import FailureReason
 
 GUARANTEES = ("exact", "upper", "lower")
@@ -39,29 +39,10 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
     if not 0.0 <= answer.adversarial_unit < np.inf:
         yield FailureReason.OUT_OF_RANGE, f"adversarial_unit must be finite and >= 0, got {answer.adversarial_unit}"
     for name, values in (("lower", answer.values_lower), ("upper", answer.values_upper)):
-        if not is_concave(query.radii, values):
+        if not is_concave(np.array(query.radii), np.array(values)):
             detail = f"the {name} values must be nondecreasing and concave in the radius"
             yield FailureReason.NOT_CONCAVE, detail
     yield from _contradictions(answer, query)
-
-
-def is_concave(radii: tuple[float, ...], values: tuple[float, ...]) -> bool:
-    """Return whether values are nondecreasing and concave in the radii, up to the `TOLERANCE` of `riskband.transport`.
-
-    Parameters
-    ----------
-    radii : tuple of float
-        Increasing strictly.
-    values : tuple of float
-        As many, finite.
-    """
-    x, y = np.asarray(radii, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    # Against the largest value before, not the last one: many small steps down are one large step.
-    if np.any(y < np.maximum.accumulate(y) - TOLERANCE):
-        return False
-    share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
-    chords = (1.0 - share) * y[:-2] + share * y[2:]
-    return not np.any(y[1:-1] < chords - TOLERANCE)
 
 
 def _broken_number_rules(

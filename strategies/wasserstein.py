@@ -33,9 +33,12 @@ class EmpiricalWorstCase:
     cost_budgets : ndarray, shape (num_budgets,)
         In units of the transport cost.
     lower, upper : ndarray, shape (num_budgets,)
-        Ends of the bracket at each budget.
+        Ends of the bracket at each budget. In a bisection they are about the answered curves, which for a guarantee
+        other than "exact" are bounds themselves.
     num_rounds, num_messages : int
         What finding it took, over all budgets.
+    silent_clients : tuple of str
+        Clients that gave no answer, or an impossible one, after the first round; what they had answered still counts.
     """
 
     cost_budgets: np.ndarray
@@ -43,6 +46,7 @@ class EmpiricalWorstCase:
     upper: np.ndarray
     num_rounds: int
     num_messages: int
+    silent_clients: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class WassersteinResult:
         The valid answers, in the order of `outcome.answers`.
     certificates : dict of str to riskband.Certificate
         "wasserstein_mean"; "wasserstein_cdf" for the 0-1 loss where a grid of radii was asked; "wasserstein_published"
-        where a bound on the cost was given.
+        where a bound on the cost was given, also only with a grid.
     breakdowns : dict of str to riskband.Bracket
         "wasserstein_mean": the largest cost budget at which the mean is certified to be at most the breakdown target.
     empirical : EmpiricalWorstCase
@@ -222,7 +226,8 @@ class Wasserstein(QueryStrategy):
         """
         if self.protocol == BISECTION:
             return None
-        lower, upper = one_round(self._query.radii, [_curve(answer) for answer in outcome.answers])
+        lower, _ = one_round(self._query.radii, [answer.values_lower for answer in outcome.answers])
+        _, upper = one_round(self._query.radii, [_curve(answer) for answer in outcome.answers])
         mean_gains = np.mean([_conjugates(answer) for answer in outcome.answers], axis=0)
         prices = np.multiply.outer(self.cost_budgets, self._query.multipliers)
         empirical = EmpiricalWorstCase(
@@ -248,7 +253,7 @@ class Wasserstein(QueryStrategy):
             certificates["wasserstein_cdf"] = rb.wasserstein_cdf(
                 answers, delta=self.delta, cost_budget=self.cost_budgets, thresholds=self.cost_thresholds
             )
-        if self.cost_bound > 0.0:
+        if self.cost_bound > 0.0 and self.protocol == ONE_ROUND:
             certificates["wasserstein_published"] = rb.wasserstein_published(
                 answers, delta=self.delta, cost_budget=self.cost_budgets, cost_bound=self.cost_bound
             )
@@ -300,17 +305,19 @@ class Wasserstein(QueryStrategy):
             for radius, value in zip(self._query.radii, _curve(answer), strict=True):
                 points.add(radius, value)
         self._note_budgets(first)
-        num_rounds = 1
+        num_rounds, num_messages = 1, first.num_asked
 
         def ask(clients: np.ndarray, radii: np.ndarray) -> list[float]:
-            nonlocal num_rounds
+            nonlocal num_rounds, num_messages
             num_rounds += 1
             queries = {
                 names[client]: replace(self._query, radii=(radius,), multipliers=())
                 for client, radius in zip(clients.tolist(), radii.tolist(), strict=True)
             }
-            outcome = self.ask_unanswered(grid, self._affordable(queries), arrays, round=num_rounds)
+            affordable = self._affordable(queries)
+            outcome = self.ask_unanswered(grid, affordable, arrays, round=num_rounds)
             self._note_budgets(outcome)
+            num_messages += len(affordable)  # an interrupted run's messages count as this one's
             values = {answer.client_id: _curve(answer)[0] for answer in outcome.answers}
             return [values.get(names[client], np.nan) for client in clients.tolist()]
 
@@ -320,7 +327,8 @@ class Wasserstein(QueryStrategy):
             lower=np.array([each.bracket.lower for each in found]),
             upper=np.array([each.bracket.upper for each in found]),
             num_rounds=num_rounds,
-            num_messages=first.num_asked + sum(each.num_answers for each in found),
+            num_messages=num_messages,
+            silent_clients=tuple(name for name, points in zip(names, known, strict=True) if points.is_silent),
         )
 
     def _affordable(self, queries: Mapping[str, AdversarialQuery]) -> dict[str, AdversarialQuery]:

@@ -183,14 +183,16 @@ def assert_the_engine_gives_the_same_report(folder: Path, other: Path, *, num_cl
 
 def test_a_failing_server_app_is_a_failing_command(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    settings = ["training=checkpoint", f"checkpoint={tmp_path / 'absent.pt'}"]
+    broken = tmp_path / "broken.pt"
+    broken.write_text("no checkpoint")
+    settings = ["training=checkpoint", f"checkpoint={broken}"]
     status, _, err = finish(start("--clients", "2", "--out", str(folder), "--set", *settings, home=tmp_path))
     assert status == 1
     assert "finished:failed" in err
-    assert "absent.pt" in err
+    assert "broken.pt" in err
     assert "--- superlink.log" in err
     assert {path.name for path in folder.iterdir()} == {"failed.json", "certificates", "superlink.log", "run.log"}
-    assert "absent.pt" in json.loads((folder / "failed.json").read_text())["reason"]
+    assert "broken.pt" in json.loads((folder / "failed.json").read_text())["reason"]
 
 
 def wait_for_workers(process: subprocess.Popen[str]) -> dict[int, str]:

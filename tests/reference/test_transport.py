@@ -197,6 +197,19 @@ def test_bisection_counts_what_it_asked():
         (lambda: one_round([0.0, 1.0], [[0.1, 0.2, 0.3]]), "one column per radius"),
         (lambda: bisection(lambda c, r: r, num_clients=2, cost_budget=0.0), "> 0"),
         (lambda: network_curve([]), "at least one curve"),
+        (lambda: ConcaveCurve(np.array([0.0, np.nan, 2.0]), np.array([0.1, 0.2, 0.3])), "finite"),
+        (lambda: ConcaveCurve(np.array([0.0, 1.0]), np.array([0.1, np.nan])), "finite"),
+        (lambda: ConcaveCurve(np.array([0.0, np.inf]), np.array([0.1, 0.2])), "finite"),
+        (lambda: ConcaveCurve(np.linspace(0, 1, 2001), np.linspace(0.5, 0.5 - 9e-7, 2001)), "nondecreasing"),
+        (lambda: knapsack_curve([1.0, 2.0], [np.nan, 0.5]), "sum to at most 1"),
+        (lambda: knapsack_curve([1.0, 2.0], [-0.5, 1.0]), "sum to at most 1"),
+        (lambda: knapsack_curve([1.0, 2.0], [1.0, 1.0]), "sum to at most 1"),
+        (lambda: pooled_knapsack([[1.0], []]), "at least one example"),
+        (lambda: pooled_knapsack([]), "at least one client"),
+        (lambda: one_round([0.0, 0.1], [[0.5, 2.0]]), "0, 1"),
+        (lambda: one_round([0.0, 0.1], [[0.1, np.nan]]), "0, 1"),
+        (lambda: bisection(lambda c, r: r, num_clients=2, cost_budget=0.1, known=[KnownPoints()]), "every client"),
+        (lambda: bisection(lambda c, r: [0.1], num_clients=2, cost_budget=0.1), "one value per client"),
     ],
 )
 def test_wrong_input_is_refused(make, message):
@@ -236,3 +249,25 @@ def test_another_budget_starts_from_what_is_known():
     assert second.num_answers < fresh.num_answers
     truth = float(network_curve(curves)(0.12))
     assert second.bracket.lower - 1e-9 <= truth <= second.bracket.upper + 1e-9
+
+
+def test_a_cost_too_small_to_be_seen_is_no_cost():
+    assert knapsack_curve([5e-324, 1.0])(0.01) >= 0.5
+
+
+@pytest.mark.parametrize("lie", [5.0, -1.0, np.inf, np.nan, 0.0])
+def test_an_impossible_answer_silences_the_client_and_not_the_search(lie):
+    curves = [knapsack_curve(costs) for costs in random_network(4)]
+    truth = float(network_curve(curves)(0.1))
+    known = [KnownPoints() for _ in curves]
+    num_asked = 0
+
+    def ask(clients, radii):
+        nonlocal num_asked
+        num_asked += 1
+        answers = np.array([float(curves[k](radius)) for k, radius in zip(clients, radii, strict=True)])
+        return np.where((clients == 2) & (num_asked > 2), lie, answers)
+
+    found = bisection(ask, num_clients=len(curves), cost_budget=0.1, tolerance=1e-6, known=known)
+    assert found.bracket.lower - 1e-9 <= truth <= found.bracket.upper + 1e-9
+    assert [k for k, points in enumerate(known) if points.is_silent] in ([2], [])

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from client import wire
 from client.wire import AdversarialAnswer, AdversarialQuery, LossAnswer, LossQuery
-from riskband.transport import inner_curve, knapsack_curve
+from riskband.transport import inner_curve, is_concave, knapsack_curve
 from simulations.engine import Delivery, InProcessGrid, node_unavailable
-from strategies.curve_rules import is_concave
 from strategies.query import QueryStrategy, QuorumError
 from strategies.replies import AnswerCheck
 
@@ -206,7 +205,7 @@ def test_what_passes_the_concavity_check_is_a_curve_to_riskband(numbers, seed):
     rng = np.random.default_rng(seed)
     radii = np.concatenate([[0.0], np.cumsum(rng.uniform(0.01, 1.0, size=len(numbers) - 1))])
     for candidate in (numbers, sorted(numbers), np.sqrt(radii / radii[-1]), np.cumsum(sorted(numbers, reverse=True))):
-        if is_concave(tuple(radii), tuple(candidate)):
+        if is_concave(np.array(radii), np.array(candidate)):
             inner_curve(radii, np.asarray(candidate))
         else:
             with pytest.raises(ValueError, match="nondecreasing and concave"):

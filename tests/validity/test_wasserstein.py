@@ -223,6 +223,12 @@ def test_wrong_arguments_are_refused(make, message):
         ({"values": [[0.1, 0.2, 0.25]]}, "at least 2 clients"),
         ({"radii": [0.0, 0.1]}, "one column|shape"),
         ({"radii": [0.1, 0.2, 0.3]}, "strictly from 0"),
+        ({"radii": [0.0, np.nan, 0.3]}, "strictly from 0"),
+        ({"radii": [0.0, 0.1, np.inf]}, "strictly from 0"),
+        ({"radii": [0.0, 0.1, 0.1]}, "strictly from 0"),
+        ({"multipliers": [1.0, 2.0], "conjugates": [[0.0, 0.0], [0.0, 0.0]]}, "without an adversary"),
+        ({"multipliers": [1.0, 2.0], "conjugates": [[0.2, 0.4], [0.2, 0.4]]}, "must not grow"),
+        ({"multipliers": [0.1, 0.2], "conjugates": [[0.15, 0.12], [0.15, 0.12]]}, "mixed up"),
         ({"guarantee": "sure"}, "guarantee must be one of"),
         ({"unit": 0.0}, "unit must be a cost > 0"),
         ({"multipliers": [1.0]}, "belong together"),
@@ -241,3 +247,9 @@ def test_wrong_answers_are_refused(changes, message):
     rb.AdversarialAnswers(**good)
     with pytest.raises(ValueError, match=message):
         rb.AdversarialAnswers(**{**good, **changes})
+
+
+def test_answers_cannot_be_changed_after_their_check():
+    network = answers(np.random.default_rng(0), 5, 10)
+    with pytest.raises(ValueError, match="read-only"):
+        network.values[:] = 0.0
