@@ -12,6 +12,8 @@ from riskband.risks import ClientRisks
 from riskband.transport import ConcaveCurve, outer_curve
 
 GUARANTEES = ("exact", "upper", "lower")
+"""What an answer's upper values are, from the strongest: the truth, a proven upper bound, or nothing (an attack)."""
+
 DEFAULT_NUM_MULTIPLIERS = 24
 
 

@@ -7,7 +7,6 @@ Flower hands an app a flat mapping with hyphenated keys. The defaults live in on
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ from client.app import client_id
 from client.losses import LOSSES
 from riskband import DIVERGENCES
 from server.folder import FIGURE_SUFFIXES
+from strategies.quorum import num_needed
 
 Value = TypeVar("Value")
 
@@ -214,7 +214,7 @@ class RunConfig(BaseModel):
     @property
     def num_needed(self) -> int:
         """How many valid answers the quorum asks for."""
-        return math.ceil(self.quorum * self.num_clients - 1e-9)  # 0.9 * 10 must not become 10
+        return num_needed(self.num_clients, self.quorum)
 
     def to_run_config(self) -> dict[str, str | int | float]:
         """Return the flat mapping that Flower carries; `load_config` of it gives this object back."""

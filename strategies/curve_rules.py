@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from client.wire import AdversarialAnswer, AdversarialQuery
+from riskband.adversarial_answers import GUARANTEES
 from riskband.transport import is_concave
 from strategies.failures import FailureReason
 
-GUARANTEES = ("exact", "upper", "lower")
 # How far two numbers of one client may contradict each other by rounding; losses lie in [0, 1].
 _TOLERANCE = 1e-6
 

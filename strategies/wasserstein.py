@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 import riskband as rb
 from client.losses import get_loss
 from client.wire import AdversarialAnswer, AdversarialQuery
+from riskband.adversarial_answers import GUARANTEES
 from riskband.meta_problem import Bisection, KnownPoints, bisection, one_round
 from strategies.failures import FailureReason
 from strategies.planning import fitted_sizes, radii_grid
@@ -21,7 +22,6 @@ from strategies.query import QueryResult, QueryStrategy, RoundOutcome
 
 ONE_ROUND, BISECTION = "one-round", "bisection"
 PROTOCOLS = (ONE_ROUND, BISECTION)
-_GUARANTEES = ("exact", "upper", "lower")  # from the strongest to the weakest
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,7 +289,7 @@ class Wasserstein(QueryStrategy):
             [_curve(answer) for answer in replies],
             [answer.num_examples for answer in replies],
             cost=f"order {query.order}, {query.norm} distance, in {query.space} space",
-            guarantee=max((answer.guarantee for answer in replies), key=_GUARANTEES.index),
+            guarantee=max((answer.guarantee for answer in replies), key=GUARANTEES.index),
             binary=get_loss(query.loss).binary,
             multipliers=query.multipliers,
             conjugates=[_conjugates(answer) for answer in replies],

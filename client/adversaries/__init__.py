@@ -13,11 +13,12 @@ from torch import nn
 
 from client.adversaries.ascent import AscentAdversary
 from client.adversaries.base import Adversary, Batch, Evidence
-from client.adversaries.curves import GUARANTEES, AdversarialCurves, Points
+from client.adversaries.curves import AdversarialCurves, Points
 from client.adversaries.radial import DUAL_NORMS, GROWTHS
 from client.adversaries.representation import ExactAdversary, LinearHead, RepresentationAdversary, is_exact
 from client.evaluation import logit_batches
 from client.losses import get_loss
+from riskband.adversarial_answers import GUARANTEES
 
 __all__ = [
     "ADVERSARIES",

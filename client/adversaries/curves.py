@@ -19,9 +19,6 @@ from riskband.transport import ConcaveCurve, knapsack_curve
 
 FloatArray = npt.NDArray[np.float64]
 
-GUARANTEES = ("exact", "upper", "lower")
-"""What an answer's upper values are: the truth, a proven upper bound, or nothing (then they are 1)."""
-
 # Gains below this cannot be seen in a sum of masses; they are rounded to the safe side.
 _NEGLIGIBLE_GAIN = 1e-14
 _TOLERANCE = 1e-6
@@ -55,7 +52,7 @@ class AdversarialCurves:
         Mean cost of the cheapest misclassified point over the examples that have one (rho_adv of Mehra et al. 2022,
         squared if the order is 2); 0 if none has. Radii may be reported as multiples of it.
     guarantee : str
-        One of `GUARANTEES`.
+        One of `riskband.adversarial_answers.GUARANTEES`.
     lower, upper : ConcaveCurve
         Q lies between them.
     lines : tuple of (float, float)
