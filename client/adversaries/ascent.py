@@ -38,7 +38,7 @@ class AscentAdversary(RepresentationAdversary):
     head, loss, order, norm :
         See `RepresentationAdversary`.
     multipliers : sequence of float
-        Multipliers >= 0 that the answer is wanted at; they are tried besides our own.
+        Multipliers >= 0 at which good conjugates are wanted. The values at the radii do not depend on them.
     """
 
     def __init__(self, head: LinearHead, *, loss: str, order: int, norm: str, multipliers: Sequence[float]) -> None:
@@ -50,16 +50,13 @@ class AscentAdversary(RepresentationAdversary):
         """Return attained points, proven points and proven suprema."""
         margins, speeds = self.geometry(batch)
         bounding = bounding_points(self.growth, margins, speeds, batch.losses, order=self.order)
-        found = [self._along_lines(batch, margins, speeds)]
-        suprema = {}
-        for price in self._prices():
-            reached, suprema[price] = self._climb(batch, price)
-            found.append(reached)
+        climbs = {price: self._climb(batch, price) for price in self._own_prices}
         return Evidence(
-            attained=_joined(found),
+            attained=_joined([self._along_lines(batch, margins, speeds), *(reached for reached, _ in climbs.values())]),
             bounding=bounding,
             flip_costs=self.flip_costs(batch),
-            suprema=suprema,
+            suprema={price: bound for price, (_, bound) in climbs.items()},
+            asked_suprema={price: self._climb(batch, price)[1] for price in self._asked_prices},
         )
 
     def _along_lines(self, batch: Batch, margins: Tensor, speeds: Tensor) -> Points:
@@ -133,12 +130,16 @@ class AscentAdversary(RepresentationAdversary):
         spread = float(torch.linalg.eigvalsh(centred @ centred.T)[-1])
         return self.growth.curvature * max(spread, 0.0) * (1.0 + 1e-9)
 
-    def _prices(self) -> list[float]:
-        """Multipliers to ascend at: ours, and those asked that are not much smaller."""
-        if not self._curvature:
-            return []
-        own = [self._curvature / 2.0 * factor for factor in _CERTIFIED + _UNCERTIFIED]
-        return sorted({*own, *(multiplier for multiplier in self.multipliers if multiplier > min(own))})
+    @cached_property
+    def _own_prices(self) -> list[float]:
+        """Multipliers to ascend at, whatever is asked."""
+        certain = (self._curvature or 0.0) / 2.0  # above it, ascent is certified
+        return sorted(certain * factor for factor in _CERTIFIED + _UNCERTIFIED) if certain else []
+
+    @cached_property
+    def _asked_prices(self) -> list[float]:
+        """Multipliers that are asked, but for those too small for ascent to prove anything."""
+        return [price for price in self.multipliers if self._curvature and 2.0 * price > self._curvature]
 
     def _climb(self, batch: Batch, price: float) -> tuple[Points, Tensor]:
         """Ascend loss - price * cost (order 2) and return the points reached, and a bound of each supremum.

@@ -56,12 +56,16 @@ class Evidence:
     suprema : mapping of float to Tensor, shape (num_examples,)
         Multipliers at which more is proven, the same for every batch: upper bounds of sup over c of
         q(c) - multiplier * c.
+    asked_suprema : mapping of float to Tensor, shape (num_examples,)
+        The same, for the conjugates only: whatever multipliers are asked for, the values at the radii are those of one
+        curve, so that answers to several questions belong together.
     """
 
     attained: Points
     bounding: Points | None
     flip_costs: Tensor
     suprema: Mapping[float, Tensor] = field(default_factory=dict)
+    asked_suprema: Mapping[float, Tensor] = field(default_factory=dict)
 
     @property
     def guarantee(self) -> str:
@@ -95,16 +99,17 @@ class Adversary(ABC):
         kinds: set[tuple[str, tuple[float, ...]]] = set()
         clean, flips = [], []
         suprema: dict[float, float] = {}
+        asked_suprema: dict[float, float] = {}
         for batch in batches:
             evidence = self.examine(batch)
-            kinds.add((evidence.guarantee, tuple(evidence.suprema)))
+            kinds.add((evidence.guarantee, (*evidence.suprema, *evidence.asked_suprema)))
             clean.append(batch.losses)
             flips.append(evidence.flip_costs)
             lower.add(batch.losses, _checked(evidence.attained, largest=1.0))
             if evidence.bounding is not None and evidence.guarantee != "exact":
                 upper.add(batch.losses, _checked(evidence.bounding))
-            for multiplier, bounds in evidence.suprema.items():
-                suprema[multiplier] = suprema.get(multiplier, 0.0) + float(bounds.sum())
+            _add_sums(suprema, evidence.suprema)
+            _add_sums(asked_suprema, evidence.asked_suprema)
         if len(kinds) != 1:
             raise RuntimeError("an adversary must give one guarantee, at the same multipliers, for all examples")
         guarantee, _ = kinds.pop()
@@ -118,8 +123,18 @@ class Adversary(ABC):
             guarantee=guarantee,
             lower=below,
             upper=_upper_curve(guarantee, below, upper),
-            lines=tuple((multiplier, total / len(losses)) for multiplier, total in sorted(suprema.items())),
+            lines=_mean_lines(suprema, len(losses)),
+            asked_lines=_mean_lines(asked_suprema, len(losses)),
         )
+
+
+def _add_sums(sums: dict[float, float], bounds_by_multiplier: Mapping[float, Tensor]) -> None:
+    for multiplier, bounds in bounds_by_multiplier.items():
+        sums[multiplier] = sums.get(multiplier, 0.0) + float(bounds.sum())
+
+
+def _mean_lines(sums: Mapping[float, float], num_examples: int) -> tuple[tuple[float, float], ...]:
+    return tuple((multiplier, total / num_examples) for multiplier, total in sorted(sums.items()))
 
 
 def _upper_curve(guarantee: str, lower: ConcaveCurve, upper: Pool) -> ConcaveCurve:

@@ -55,8 +55,9 @@ class AdversarialCurves:
         One of `riskband.adversarial_answers.GUARANTEES`.
     lower, upper : ConcaveCurve
         Q lies between them.
-    lines : tuple of (float, float)
-        Pairs (multiplier, bound): Q(radius) <= multiplier * radius + bound.
+    lines, asked_lines : tuple of (float, float)
+        Pairs (multiplier, bound): Q(radius) <= multiplier * radius + bound. The conjugates use both, the values only
+        `lines`, so that they do not depend on the multipliers that were asked.
     """
 
     clean_risk: float
@@ -66,6 +67,7 @@ class AdversarialCurves:
     lower: ConcaveCurve
     upper: ConcaveCurve
     lines: tuple[tuple[float, float], ...]
+    asked_lines: tuple[tuple[float, float], ...] = ()
 
     def values(self, radii: Sequence[float] | npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return lower and upper bounds of Q at the radii, in units of the transport cost.
@@ -105,7 +107,7 @@ class AdversarialCurves:
         # One at a time: all at once would need memory for num_multipliers * num_examples numbers.
         lower = np.array([float(self.lower.conjugate(price)) for price in prices])
         upper = np.array([float(self.upper.conjugate(price)) for price in prices])
-        for multiplier, bound in self.lines:  # a bound at one multiplier holds at every larger one
+        for multiplier, bound in (*self.lines, *self.asked_lines):  # a bound at one multiplier holds at every larger one
             upper = np.where(prices >= multiplier, np.minimum(upper, bound), upper)
         lower, upper = np.minimum(lower, 1.0), np.minimum(upper, 1.0)
         return lower, _not_below(lower, upper)

@@ -103,6 +103,27 @@ def test_logits_that_no_linear_layer_returned_are_refused(model):
         answer(model)
 
 
+class Halved(nn.Linear):
+    """Returns less than its weight says."""
+
+    def forward(self, x):
+        return 0.5 * super().forward(x)
+
+
+@pytest.mark.parametrize("size", [1e-8, 1.0, 1e8])
+def test_a_head_is_told_by_digits_not_by_the_size_of_its_logits(size):
+    torch.manual_seed(3)
+    for head in (nn.Linear(4, 3), Halved(4, 3)):
+        with torch.no_grad():
+            for parameter in head.parameters():
+                parameter.mul_(size)
+        if isinstance(head, Halved):
+            with pytest.raises(ValueError, match=r"nn\.Linear"):
+                answer(head)
+        else:
+            assert answer(head).shape == (5,)
+
+
 def test_a_layer_that_is_called_twice_counts_as_called_last():
     torch.manual_seed(1)
     model = TwiceCalled()
