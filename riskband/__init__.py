@@ -17,6 +17,7 @@ from riskband.dispersion import (
     lorenz,
     measured_dispersion,
 )
+from riskband.dispersion_curves import lorenz_certificate, quantile_certificate
 from riskband.divergences import (
     CHI2,
     DIVERGENCES,
@@ -37,6 +38,21 @@ from riskband.functionals import (
     tail_weight,
     weighted_quantile,
 )
+from riskband.gini_correlation import gini_correlation, measured_gini_correlation
+from riskband.group_certificates import group_certificate
+from riskband.grouping import GroupBands
+from riskband.groups import (
+    cvar_fairness,
+    group_bands,
+    group_gap,
+    group_intervals,
+    group_transform_mean,
+    group_variance,
+    largest_gap,
+    quadratic_gaps,
+    weighted_group_mean,
+    worst_group,
+)
 from riskband.inequality import (
     atkinson,
     coefficient_of_variation,
@@ -51,8 +67,12 @@ from riskband.inequality import (
     theil,
     top_share,
 )
+from riskband.joint import JointBand, JointRisks, joint_band, joint_cdf
 from riskband.means import mean_bound
 from riskband.measures import DispersionMeasure
+from riskband.objective import Objective
+from riskband.optimised_levels import OptimisedLevels
+from riskband.pilots import ClientSplit, split_clients
 from riskband.quantile_limits import RiskLaw
 from riskband.quantile_measures import (
     LINEAR,
@@ -68,14 +88,11 @@ from riskband.quantile_measures import (
 from riskband.reweighting import breakdown, worst_case_cdf, worst_case_mean
 from riskband.risks import ClientRisks
 from riskband.search import Bracket
+from riskband.selection import CandidateBound, Selection, select
 from riskband.transforms import Transform, absolute_transform, polynomial_transform, smooth_transform
+from riskband.transport_cdf import wasserstein_cdf
 from riskband.verification import Verification, verify
-from riskband.wasserstein import (
-    wasserstein_breakdown,
-    wasserstein_cdf,
-    wasserstein_mean,
-    wasserstein_published,
-)
+from riskband.wasserstein import wasserstein_breakdown, wasserstein_mean, wasserstein_published
 
 __all__ = [
     "CHI2",
@@ -87,14 +104,22 @@ __all__ = [
     "AdversarialAnswers",
     "Band",
     "Bracket",
+    "CandidateBound",
     "Certificate",
     "ClientRisks",
+    "ClientSplit",
     "DispersionMeasure",
     "ExtremalLaws",
     "FDivergence",
+    "GroupBands",
     "Interval",
+    "JointBand",
+    "JointRisks",
+    "Objective",
+    "OptimisedLevels",
     "QuantileWeight",
     "RiskLaw",
+    "Selection",
     "Transform",
     "Verification",
     "absolute_transform",
@@ -106,6 +131,7 @@ __all__ = [
     "crossing_probability",
     "custom_divergence",
     "cvar",
+    "cvar_fairness",
     "cvar_interval",
     "default_multipliers",
     "dispersion_certificate",
@@ -114,9 +140,20 @@ __all__ = [
     "extremal_laws",
     "generalised_entropy",
     "gini",
+    "gini_correlation",
+    "group_bands",
+    "group_certificate",
+    "group_gap",
+    "group_intervals",
+    "group_transform_mean",
+    "group_variance",
     "hoover",
     "interval_weight",
+    "joint_band",
+    "joint_cdf",
+    "largest_gap",
     "lorenz",
+    "lorenz_certificate",
     "maximum_weight",
     "mean",
     "mean_bound",
@@ -124,14 +161,19 @@ __all__ = [
     "mean_log_deviation",
     "mean_range",
     "measured_dispersion",
+    "measured_gini_correlation",
     "minimum_weight",
     "polynomial_transform",
+    "quadratic_gaps",
     "quantile",
+    "quantile_certificate",
     "quantile_interval",
     "quantile_range",
     "quantile_ratio",
+    "select",
     "smooth_transform",
     "smoothed_median_weight",
+    "split_clients",
     "survival",
     "tail_weight",
     "theil",
@@ -142,8 +184,10 @@ __all__ = [
     "wasserstein_cdf",
     "wasserstein_mean",
     "wasserstein_published",
+    "weighted_group_mean",
     "weighted_quantile",
     "weighted_quantile_interval",
     "worst_case_cdf",
     "worst_case_mean",
+    "worst_group",
 ]

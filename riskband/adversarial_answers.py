@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from riskband.checks import FloatArray, IntArray, check_budget, check_choice, check_fraction
+from riskband.checks import FloatArray, IntArray, check_choice, check_cost, check_costs, check_fraction
 from riskband.risks import ClientRisks
 from riskband.transport import ConcaveCurve, outer_curve
 
@@ -41,8 +41,8 @@ class AdversarialAnswers:
         come from the radii, a little above the truth.
     unit : float, optional
         Mean cost that makes an example wrong (rho_adv² for order 2, [DG]), to report budgets in.
-    num_missing : int
-        Clients that were asked and gave no valid answer.
+    num_missing, missing, contamination : int, str, int
+        Who answered, as for `ClientRisks`. An answer is a client's values and conjugates together.
 
     Attributes
     ----------
@@ -65,6 +65,8 @@ class AdversarialAnswers:
     conjugates: FloatArray | None
     unit: float | None
     num_missing: int
+    missing: str
+    contamination: int
     curves: tuple[ConcaveCurve, ...]
 
     def __init__(
@@ -80,21 +82,28 @@ class AdversarialAnswers:
         conjugates: npt.ArrayLike | None = None,
         unit: float | None = None,
         num_missing: int = 0,
+        missing: str = "ignore",
+        contamination: int = 0,
     ) -> None:
-        grid = np.array(radii, dtype=np.float64)
+        grid = check_costs("radii", radii, remedy="they are costs, in units of the transport cost")
         rows = np.array(check_fraction("values", values, remedy="adversarial risks are means of losses in [0, 1]"))
         if rows.ndim != 2 or grid.shape != rows.shape[1:] or grid.size < 2:
             raise ValueError(
                 f"values must have shape (num_clients, num_radii) with at least two radii, got {rows.shape} "
                 f"for {grid.size} radii"
             )
-        if not (np.all(np.isfinite(grid)) and grid[0] == 0.0 and np.all(np.diff(grid) > 0.0)):
-            raise ValueError(
-                "radii must be finite and increase strictly from 0; they are costs, in units of the transport cost"
-            )
-        clean = ClientRisks(rows[:, 0], num_examples, binary=False, num_missing=num_missing)
-        if unit is not None and not (np.isfinite(unit) and unit > 0.0):
-            raise ValueError(f"unit must be a cost > 0, got {unit}; leave it out if it is not known")
+        if grid[0] != 0.0 or np.any(np.diff(grid) <= 0.0):
+            raise ValueError("radii must increase strictly from 0; sort them, and ask for the risk at 0 as well")
+        clean = ClientRisks(
+            rows[:, 0],
+            num_examples,
+            binary=False,
+            num_missing=num_missing,
+            missing=missing,
+            contamination=contamination,
+        )
+        if unit is not None:
+            unit = check_cost("unit", unit, remedy="it is a mean cost; leave it out if it is not known")
         if (multipliers is None) != (conjugates is None):
             raise ValueError("multipliers and conjugates belong together; give both or neither")
         prices = phi = None
@@ -117,7 +126,9 @@ class AdversarialAnswers:
             "multipliers": prices,
             "conjugates": phi,
             "unit": unit,
-            "num_missing": int(num_missing),
+            "num_missing": clean.num_missing,
+            "missing": clean.missing,
+            "contamination": clean.contamination,
             "curves": tuple(outer_curve(grid, row) for row in rows),
         }
         for name, value in fields.items():
@@ -133,7 +144,14 @@ class AdversarialAnswers:
     @property
     def clean(self) -> ClientRisks:
         """The clients' risks without an adversary."""
-        return ClientRisks(self.values[:, 0], self.num_examples, binary=False, num_missing=self.num_missing)
+        return ClientRisks(
+            self.values[:, 0],
+            self.num_examples,
+            binary=False,
+            num_missing=self.num_missing,
+            missing=self.missing,
+            contamination=self.contamination,
+        )
 
     def conjugates_at(self, multipliers: FloatArray) -> FloatArray:
         """Upper bounds on phi_k at any multipliers, in [0, 1], shape (num_clients, num_multipliers)."""
@@ -155,11 +173,8 @@ def _check_conjugates(
 
 
 def checked_multipliers(multipliers: npt.ArrayLike) -> FloatArray:
-    """Return prices of a unit of cost as a flat array; raises ValueError unless all are finite and >= 0."""
-    grid = np.array(multipliers, dtype=np.float64)
-    if grid.ndim != 1 or grid.size == 0 or not np.all(np.isfinite(grid) & (grid >= 0.0)):
-        raise ValueError("multipliers must be a flat list of finite numbers >= 0; they are prices of a unit of cost")
-    return grid
+    """Return prices of a unit of cost, >= 0, as a flat array; raises ValueError for anything else."""
+    return np.atleast_1d(check_costs("multipliers", multipliers, remedy="they are prices of a unit of cost"))
 
 
 def default_multipliers(cost_budgets: npt.ArrayLike, *, num_multipliers: int = DEFAULT_NUM_MULTIPLIERS) -> FloatArray:
@@ -177,9 +192,16 @@ def default_multipliers(cost_budgets: npt.ArrayLike, *, num_multipliers: int = D
     ndarray, shape (num_multipliers,)
         From 0.05 / largest budget (below it the budget costs next to nothing) to 1 / smallest positive budget (above it
         the bound is 1). Source: math §5.
+
+    Raises
+    ------
+    ValueError
+        If a budget is not a cost, none is positive, or the size is not a whole number >= 1.
     """
-    budgets = check_budget(cost_budgets).ravel()
+    budgets = np.atleast_1d(check_costs("cost_budgets", cost_budgets, remedy="they are mean transport costs"))
     positive = budgets[budgets > 0.0]
+    if not (isinstance(num_multipliers, (int, np.integer)) and num_multipliers >= 1):
+        raise ValueError(f"num_multipliers must be a whole number >= 1, got {num_multipliers!r}; 24 are usual")
     if positive.size == 0:
         raise ValueError("at least one cost budget must be > 0 to choose multipliers; pass multipliers yourself")
     return np.geomspace(0.05 / positive.max(), 1.0 / positive.min(), num_multipliers)

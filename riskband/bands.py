@@ -14,18 +14,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from riskband.calibration import berk_jones_levels, dkw_levels
+from riskband.calibration import Levels
 from riskband.checks import FloatArray, check_choice, check_delta, check_fraction
+from riskband.level_methods import NAMED_LEVELS, LevelMethod, level_key, resolve_level_method
 from riskband.local_steps import LOCAL_STEPS, ClientLaw, LevelsOf, lower_envelope, upper_envelope
 from riskband.risks import ClientRisks
 
-METHODS: Mapping[str, LevelsOf] = {
-    "berk_jones": berk_jones_levels,
-    "dkw": dkw_levels,
-}
+METHODS: Mapping[str, LevelsOf] = NAMED_LEVELS
 SIDES = ("lower", "upper", "two")
 
 INDEPENDENT_CLIENTS = "the clients that answered are independent draws from one meta-distribution of clients"
+INDEPENDENT_ASKED = (
+    "the clients that were asked, also those that gave no valid answer, are independent draws from one "
+    "meta-distribution of clients"
+)
 INDEPENDENT_EXAMPLES = "each client's examples are independent draws from its own distribution, unseen in training"
 TRUE_ANSWERS = "every answer is the mean loss that the client measured"
 BOUNDED_LOSS = "every example's loss lies in [0, 1]"
@@ -55,6 +57,8 @@ class Band:
         without a lower side.
     assumptions : tuple of str
         What must be true for the probability to be right.
+    method_recipe : str or mapping
+        The method as plain data that `band` takes: its name, or what was tuned.
     """
 
     risks: ClientRisks
@@ -69,6 +73,7 @@ class Band:
     upper_levels: FloatArray
     mean_law: ClientLaw | None
     assumptions: tuple[str, ...]
+    method_recipe: str | Mapping[str, Any]
 
     def __post_init__(self) -> None:
         for array in (self.lower_points, self.lower_levels, self.upper_points, self.upper_levels):
@@ -177,15 +182,15 @@ class Band:
 
     def recipe(self) -> dict[str, Any]:
         """Return the arguments of `band` that rebuild this band from its risks, as plain data."""
-        names = ("delta", "method", "local", "sides", "eta")
-        return {name: getattr(self, name) for name in names}
+        names = {"delta": "delta", "method": "method_recipe", "local": "local", "sides": "sides", "eta": "eta"}
+        return {argument: getattr(self, name) for argument, name in names.items()}
 
 
 def band(
     risks: ClientRisks,
     *,
     delta: float,
-    method: str = "berk_jones",
+    method: str | LevelMethod | Mapping[str, Any] = "berk_jones",
     local: str = "marginal",
     sides: str = "two",
     eta: float | None = None,
@@ -198,8 +203,11 @@ def band(
         The clients' answers.
     delta : float
         Probability that the band fails, in (0, 1).
-    method : {"berk_jones", "dkw"}
-        Vertical step: exactly calibrated Berk-Jones (sharp in the tails, default) or Dvoretzky-Kiefer-Wolfowitz.
+    method : str or OptimisedLevels
+        Vertical step. "berk_jones": exactly calibrated, sharp in the tails (default). "dkw":
+        Dvoretzky-Kiefer-Wolfowitz. "truncated:LOW:HIGH": Berk-Jones where the empirical CDF is in [LOW, HIGH], and
+        constant outside. `OptimisedLevels`: tuned on other clients for what will be read off; refused if its pilot is
+        visibly among these clients. What `Band.recipe` holds of a method is accepted too.
     local : {"marginal", "counted", "union", "observed"}
         Horizontal step, from empirical to true risks. `marginal` (default): a client's limit at error level eta is
         right with probability 1 - eta, so the limits' survival function is at least 1 - eta times that of the true
@@ -232,18 +240,25 @@ def band(
     True
     """
     delta = check_delta(delta)
-    check_choice("method", method, METHODS)
+    level_method = resolve_level_method(method)
     check_choice("local", local, LOCAL_STEPS)
     check_choice("sides", sides, SIDES)
     if eta is not None and not 0.0 < eta <= 0.5:
         raise ValueError(f"eta must be in (0, 0.5], got {eta}; it is the error level of one client's limit")
     eta = None if eta is None else float(eta)
-    step = LOCAL_STEPS[local](risks, delta=delta, sides=sides, levels_of=METHODS[method], eta=eta)
+    level_method.check_risks(risks)
+    used: dict[str, Levels] = {}
+
+    def levels_of(num_values: int, delta: float, sides: str) -> Levels:
+        used[level_key(num_values, delta, sides)] = levels = level_method.levels(num_values, delta, sides)
+        return levels
+
+    step = LOCAL_STEPS[local](risks, delta=delta, sides=sides, levels_of=levels_of, eta=eta)
     lower, upper = lower_envelope(step.lower), upper_envelope(step.upper)
     return Band(
         risks=risks,
         delta=delta,
-        method=method,
+        method=level_method.name,
         local=local,
         sides=sides,
         eta=step.eta,
@@ -252,17 +267,24 @@ def band(
         upper_points=upper[0],
         upper_levels=upper[1],
         mean_law=step.mean_law,
-        assumptions=(*shared_assumptions(risks, needs_binary=step.uses_limits), *step.assumptions),
+        assumptions=(
+            *shared_assumptions(risks, needs_binary=step.uses_limits),
+            *step.assumptions,
+            *level_method.assumptions,
+        ),
+        method_recipe=level_method.recipe(used),
     )
 
 
 def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False) -> tuple[str, ...]:
     """What every certificate from these answers assumes; `needs_binary` if it relies on the loss being 0 or 1."""
+    is_random = risks.num_missing > risks.num_missing_worst
     missing = f"the {risks.num_missing} clients that were asked but gave no valid answer are missing at random"
+    but = f"every answer but at most {risks.contamination}, which may be wrong in any way, is"
     return (
-        INDEPENDENT_CLIENTS,
+        INDEPENDENT_ASKED if risks.num_missing_worst else INDEPENDENT_CLIENTS,
         INDEPENDENT_EXAMPLES,
-        TRUE_ANSWERS,
+        TRUE_ANSWERS.replace("every answer is", but) if risks.contamination else TRUE_ANSWERS,
         BINARY_LOSS if needs_binary and risks.binary else BOUNDED_LOSS,
-        *((missing,) if risks.num_missing else ()),
+        *((missing,) if is_random else ()),
     )

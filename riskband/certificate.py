@@ -211,6 +211,6 @@ def recipe(function: str, arguments: Mapping[str, Any], risks: ClientRisks, band
             "values": risks.values.tolist(),
             "num_examples": risks.num_examples.tolist(),
             "binary": risks.binary,
-            "num_missing": risks.num_missing,
+            **risks.who_answered,
         },
     }

@@ -12,6 +12,9 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 
+SMALLEST_COST, LARGEST_COST = 1e-150, 1e150
+"""Between them a cost, and a slope over so short or long a way, is a number that floats can multiply."""
+
 MAX_EXAMPLES = 10**12
 """Beyond it, floats times the number of examples can hardly be told from whole numbers."""
 
@@ -106,6 +109,47 @@ def check_budget(budget: npt.ArrayLike) -> FloatArray:
             "and the source network, and 0 means no shift"
         )
     return array
+
+
+def check_cost(name: str, value: object, *, remedy: str) -> float:
+    """Return `value` as one number > 0 in units of the transport cost.
+
+    Raises
+    ------
+    ValueError
+        If it is not one, or not within `SMALLEST_COST` and `LARGEST_COST`.
+    """
+    number = _as_numbers(value)
+    if number is None or number.ndim or not SMALLEST_COST <= number <= LARGEST_COST:
+        raise ValueError(f"{name} must be one finite number > 0, got {value!r}; {remedy}")
+    return float(number)
+
+
+def check_costs(name: str, values: object, *, remedy: str) -> FloatArray:
+    """Return `values` as an array of costs >= 0, or of prices of a unit of cost, of shape () or (num_costs,).
+
+    Raises
+    ------
+    ValueError
+        If an entry is not a number, negative, not finite, or, but for 0, beyond `SMALLEST_COST` and `LARGEST_COST`; or
+        if there is no entry, or more than one dimension.
+    """
+    array = _as_numbers(values)
+    if array is None or array.ndim > 1 or array.size == 0:
+        raise ValueError(f"{name} must be one number or a flat list of numbers, got {values!r}; {remedy}")
+    wrong = array[~((array == 0.0) | ((array >= SMALLEST_COST) & (array <= LARGEST_COST)))]
+    if wrong.size:
+        raise ValueError(f"{name} must be finite and >= 0, got {wrong.flat[0]:g}; {remedy}")
+    return array
+
+
+def _as_numbers(values: object) -> FloatArray | None:
+    """The values as floats; None for truth values, text, ragged lists and the like."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        return None
+    return np.array(array, dtype=np.float64) if array.dtype.kind in "iuf" else None
 
 
 def check_losses(values: npt.ArrayLike) -> FloatArray:

@@ -17,11 +17,15 @@ from typing import NamedTuple
 import numpy as np
 
 import riskband as rb
-from riskband.bands import METHODS, SIDES
+from riskband.bands import SIDES
 from riskband.checks import check_budget, check_delta, check_fraction
 from riskband.functionals import check_tail_level
+from riskband.level_methods import resolve_level_method
 from riskband.local_steps import LOCAL_STEPS
 from riskband.measures import resolve_measure
+from riskband.optimised_levels import resolve_objective
+from riskband.pilots import check_pilot_share
+from riskband.risks import MISSING, check_contamination, check_num_missing
 from riskband.table import TableError, read_risks
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
@@ -53,11 +57,17 @@ class Report(NamedTuple):
     certificates: dict[str, rb.Certificate]
     breakdowns: dict[str, rb.Bracket]
     band: rb.Band
+    two_sided: rb.Band | None = None  # what the measures of dispersion are read off
 
 
 def certify(options: argparse.Namespace) -> int:
     """Read the table, make the certificates, print them, and write what was asked for."""
     risks = _checked_risks(options)
+    if options.tune:
+        pilot, risks = rb.split_clients(risks, pilot_share=options.pilot_share, seed=options.seed)
+        options.method = rb.OptimisedLevels(pilot, dict.fromkeys(options.tune, 1.0))
+        print(f"{pilot.num_clients} clients, drawn with seed {options.seed}, are spent on tuning the band for", end=" ")
+        print(f"{', '.join(options.tune)}; the certificates rest on the others")
     report = _report(risks, options)
     print(_summary(risks, report, options))
     if options.out:
@@ -73,6 +83,18 @@ def certify(options: argparse.Namespace) -> int:
         curve = next((c for name, c in report.certificates.items() if name.startswith("worst_case_cdf")), None)
         save_figure(band_figure(report.band, worst_case=curve, title=Path(options.file).name), options.plot)
         print(f"figure: {options.plot}")
+    if options.plot_dispersion and report.two_sided is not None:
+        from riskband.dispersion_plots import dispersion_figure
+        from riskband.plots import save_figure
+
+        figure = dispersion_figure(
+            report.two_sided,
+            measures=[report.certificates[name] for name in options.measure],
+            lorenz=rb.lorenz_certificate(report.two_sided),
+            title=Path(options.file).name,
+        )
+        save_figure(figure, options.plot_dispersion)
+        print(f"figure: {options.plot_dispersion}")
     return 0
 
 
@@ -111,6 +133,13 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
         return None
 
     attempt(lambda: check_delta(options.delta))
+    attempt(lambda: resolve_level_method(options.method))
+    for name in options.tune:
+        attempt(partial(resolve_objective, name))
+    if options.tune:
+        attempt(lambda: check_pilot_share(options.pilot_share))
+        if options.method != "berk_jones":
+            problems.append(f"--tune makes the band, so it cannot be {options.method!r} too; leave out one of the two")
     attempt(lambda: check_budget(options.budget))
     attempt(lambda: check_fraction("--quantile", options.quantile))
     attempt(lambda: check_fraction("--survival", options.survival))
@@ -125,8 +154,16 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
         problems.append("--at needs --target: it says which share of clients the target is for")
     if options.target is not None and not options.divergence:
         problems.append("--target needs --divergence: it asks how much shift the bound allows")
-    if options.plot and Path(options.plot).suffix.lower() not in FIGURE_ENDINGS:
-        problems.append(f"--plot must end in one of {', '.join(FIGURE_ENDINGS)}, got {options.plot!r}")
+    num_missing = options.num_missing or 0
+    attempt(lambda: check_num_missing(num_missing))
+    attempt(lambda: check_contamination(options.contamination))
+    if options.missing == "worst" and options.num_missing is None:
+        problems.append("--missing worst needs --num-missing: how many clients were asked and did not answer")
+    for flag, path in (("--plot", options.plot), ("--plot-dispersion", options.plot_dispersion)):
+        if path and Path(path).suffix.lower() not in FIGURE_ENDINGS:
+            problems.append(f"{flag} must end in one of {', '.join(FIGURE_ENDINGS)}, got {path!r}")
+    if options.plot_dispersion and not options.measure:
+        problems.append("--plot-dispersion needs --measure: it draws the measures, for example gini")
     risks = attempt(
         lambda: read_risks(
             options.file,
@@ -134,10 +171,13 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
             num_examples=options.num_examples,
             is_percent=options.percent,
             is_binary=options.binary,
+            num_missing=num_missing,
+            missing=options.missing,
+            contamination=options.contamination,
         )
     )
     if problems or not isinstance(risks, rb.ClientRisks):
-        raise TableError(problems)
+        raise TableError(list(dict.fromkeys(problems)))  # some checks see the same mistake
     return risks
 
 
@@ -147,6 +187,7 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     certificates |= {f"quantile:{level:g}": rb.quantile(band, level=level) for level in options.quantile}
     certificates |= {f"cvar:{level:g}": rb.cvar(band, level=level) for level in options.cvar}
     certificates |= {f"survival:{point:g}": rb.survival(band, thresholds=point) for point in options.survival}
+    both = None
     if options.measure:  # dispersion needs both sides; each kind of band spends its own delta
         both = (
             band
@@ -164,7 +205,7 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
             breakdowns[divergence] = rb.breakdown(
                 band, divergence=divergence, target=options.target, threshold=options.at
             )
-    return Report(certificates, breakdowns, band)
+    return Report(certificates, breakdowns, band, both)
 
 
 def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace) -> str:
@@ -176,6 +217,7 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
     lines = [
         f"{risks.num_clients} clients with {sizes} examples each; measured mean loss {risks.values.mean():.4f}, "
         f"largest {risks.values.max():.4f}; {_kind_of_loss(risks, options)}",
+        *_who_answered(risks),
         f"with probability at least {1.0 - options.delta:g} (delta = {options.delta:g}):",
     ]
     for certificate in report.certificates.values():
@@ -208,10 +250,28 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
     return "\n".join([*lines, *(f"  - {text}" for text in assumed)])
 
 
+def _who_answered(risks: rb.ClientRisks) -> list[str]:
+    lines = []
+    if risks.num_missing:
+        counted = "with the worst answer possible" if risks.missing == "worst" else "as missing at random"
+        lines.append(f"asked, but without an answer: {risks.num_missing}, which count {counted}")
+    if risks.contamination:
+        lines.append(f"answers that may be wrong, whichever they are: {risks.contamination}")
+    return lines
+
+
 def _kind_of_loss(risks: rb.ClientRisks, options: argparse.Namespace) -> str:
     if not risks.binary:
         return "losses anywhere in [0, 1]"
     return "0-1 losses" if options.binary else "0-1 losses (inferred from the means; say --not-binary if they are not)"
+
+
+class _Collect(argparse.Action):
+    """Values of a flag that may be given several times; the first time replaces the default."""
+
+    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+        earlier = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*([] if earlier is self.default else earlier), *values])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -237,8 +297,13 @@ def _parser() -> argparse.ArgumentParser:
     kind.add_argument(
         "--not-binary", dest="binary", action="store_const", const=False, help="losses lie anywhere in [0, 1]"
     )
+    add("--num-missing", type=int, metavar="N", help="clients that were asked and did not answer (default: 0)")
+    add("--missing", choices=MISSING, default="ignore", help="count them as missing at random (default), or as worst")
+    add("--contamination", type=int, default=0, metavar="N", help="answers that may be wrong in any way (default: 0)")
     add("--delta", type=float, default=0.05, help="probability that a certificate fails (default: 0.05)")
-    add("--method", choices=sorted(METHODS), default="berk_jones", help="band (default: berk_jones)")
+    add("--method", default="berk_jones", help="band: berk_jones (default), dkw, or truncated:LOW:HIGH")
+    add("--tune", nargs="*", default=[], metavar="OBJECTIVE", help="tune the band on a pilot: cvar:0.9, mean, …")
+    add("--pilot-share", type=float, default=0.2, help="share of the clients that tuning spends (default: 0.2)")
     add("--local", choices=sorted(LOCAL_STEPS), default="marginal", help="step to true risks (default: marginal)")
     add(
         "--sides",
@@ -246,26 +311,56 @@ def _parser() -> argparse.ArgumentParser:
         default="lower",
         help="sides of the band; lower is enough for every bound and sharper, two draws the whole band",
     )
-    add("--quantile", type=float, nargs="*", default=[0.9], metavar="LEVEL", help="default: 0.9")
+    add("--quantile", type=float, nargs="*", action=_Collect, default=[0.9], metavar="LEVEL", help="default: 0.9")
     add(
         "--cvar",
         type=float,
         nargs="*",
+        action=_Collect,
         default=[0.9],
         metavar="LEVEL",
         help="mean of the worst 1 - LEVEL (default: 0.9)",
     )
     add(
-        "--survival", type=float, nargs="*", default=[], metavar="RISK", help="share of clients with at least this risk"
+        "--survival",
+        type=float,
+        nargs="*",
+        action=_Collect,
+        default=[],
+        metavar="RISK",
+        help="share of clients with at least this risk",
     )
-    add("--measure", nargs="*", default=[], metavar="NAME", help="dispersion: gini, atkinson:0.5, hoover, theil, …")
-    add("--divergence", nargs="*", default=[], choices=sorted(rb.DIVERGENCES), help="worst cases over this ball")
-    add("--budget", type=float, nargs="+", default=[0.05, 0.1, 0.2], metavar="SIZE", help="sizes of the ball")
+    add(
+        "--measure",
+        nargs="*",
+        action=_Collect,
+        default=[],
+        metavar="NAME",
+        help="dispersion: gini, atkinson:0.5, hoover, theil, …",
+    )
+    add(
+        "--divergence",
+        nargs="*",
+        action=_Collect,
+        default=[],
+        choices=sorted(rb.DIVERGENCES),
+        help="worst cases over this ball",
+    )
+    add(
+        "--budget",
+        type=float,
+        nargs="+",
+        action=_Collect,
+        default=[0.05, 0.1, 0.2],
+        metavar="SIZE",
+        help="sizes of the ball",
+    )
     add("--target", type=float, metavar="BOUND", help="report the largest budget at which the bound still holds")
     add("--at", type=float, metavar="RISK", help="the target is for the share of clients with at least this risk")
-    add("--seed", type=int, default=0, help="order of the bets behind the mean's bound (default: 0)")
+    add("--seed", type=int, default=0, help="order of bets for the mean, and draw of the pilot (default: 0)")
     add("--out", metavar="FILE.json", help="write the certificates, with all that is needed to verify them")
     add("--plot", metavar="FILE.png", help="draw the band and the worst cases (.png, .svg or .pdf)")
+    add("--plot-dispersion", metavar="FILE.png", help="draw quantiles, Lorenz curve and the measures of --measure")
     certify_command.set_defaults(run=certify)
     verify_command = commands.add_parser("verify", help="compute certificates again from the answers they store")
     verify_command.add_argument("file", metavar="FILE.json")

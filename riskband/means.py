@@ -29,9 +29,10 @@ def mean_bound(risks: ClientRisks, *, delta: float, method: str = "betting", see
     delta : float
         Probability that the bound fails, in (0, 1).
     method : {"betting", "hoeffding", "empirical_bernstein", "published"}
-        `betting` (default) is the sharpest; `published` is [RE] Theorem 4.1.
+        `betting` (default) is the sharpest; `published` is [RE] Theorem 4.1. Only the first two know clients that are
+        missing="worst" and contamination; betting then takes fixed bets, see `fixed_bets_upper_mean`.
     seed : int
-        Betting looks at clients one after the other; the seed permutes them first.
+        Adaptive bets look at clients one after the other; the seed permutes them first.
 
     Returns
     -------
@@ -42,12 +43,17 @@ def mean_bound(risks: ClientRisks, *, delta: float, method: str = "betting", see
     Raises
     ------
     ValueError
-        If `delta` is not in (0, 1) or the method is unknown.
+        If `delta` is not in (0, 1), the method is unknown, or it does not know missing or wrong answers.
     """
     delta = check_delta(delta)
     check_choice("method", method, (*MEAN_BOUNDS, "betting"))
-    assumptions = shared_assumptions(risks)
-    if method == "betting":
+    if method in ("empirical_bernstein", "published"):
+        risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")
+    assumptions, name = shared_assumptions(risks), method
+    if method == "betting" and not risks.are_answers_certain:
+        value = fixed_bets_upper_mean(risks.worst_completion(risks.values), delta=delta)
+        name = FIXED_BETS
+    elif method == "betting":
         order = np.random.default_rng(seed).permutation(risks.num_clients)
         value = betting_upper_mean(risks.values[order], delta=delta)
         assumptions = (*assumptions, ORDER_IS_UNINFORMATIVE)
@@ -57,7 +63,7 @@ def mean_bound(risks: ClientRisks, *, delta: float, method: str = "betting", see
         quantity="the mean risk over unseen clients",
         value=float(min(value, 1.0)),
         delta=delta,
-        method=method,
+        method=name,
         assumptions=assumptions,
         validity=CERTIFICATE,
         recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": int(seed)}, risks),
@@ -97,11 +103,45 @@ def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     return float(bisect(survives, low=0.0, high=1.0)[1])
 
 
+def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
+    """Upper confidence limit for the mean of independent values in [0, 1] that falls with no value.
+
+    As `betting_upper_mean`, but every gambler bets one share of the capital on all values, so their order is of no
+    consequence and the limit grows with every value: it stays valid if any value is replaced by a larger one. Several
+    gamblers start with equal parts of the capital; their sum is tested once, by Markov's inequality.
+
+    Parameters
+    ----------
+    values : ndarray, shape (num_values,)
+        In any order.
+    delta : float
+        Probability that the limit fails, in (0, 1).
+
+    Returns
+    -------
+    float
+        The limit, in [0, 1]. Source: docs/mathematics.md, "Who answered".
+    """
+    # From the best share for the largest variance of a mean of 1/2, doubled up to the largest.
+    smallest = min(float(np.sqrt(2.0 * np.log(1.0 / delta) / values.size)), _LARGEST_SHARE)
+    num_bets = 1 + int(np.ceil(np.log2(_LARGEST_SHARE / smallest)))
+    shares = np.geomspace(smallest, _LARGEST_SHARE, num_bets)[:, None]
+
+    def survives(candidate: FloatArray) -> np.ndarray:
+        odds = (1.0 - values) / np.maximum(1.0 - candidate, 1e-300)  # of mean 1 if the candidate is the mean
+        capitals = np.sum(np.log1p(shares * (odds - 1.0)), axis=1)
+        return np.asarray(np.logaddexp.reduce(capitals) < np.log(num_bets / delta))
+
+    return float(bisect(survives, low=0.0, high=1.0)[1])
+
+
+FIXED_BETS = "betting with fixed bets"
 _LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
 
 
 def _hoeffding(risks: ClientRisks, delta: float) -> float:
-    return float(risks.values.mean() + np.sqrt(np.log(1.0 / delta) / (2.0 * risks.num_clients)))
+    values = risks.worst_completion(risks.values)
+    return float(values.mean() + np.sqrt(np.log(1.0 / delta) / (2.0 * values.size)))
 
 
 def _empirical_bernstein(risks: ClientRisks, delta: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
-from riskband.checks import FloatArray, IntArray, check_budget, check_fraction
+from riskband.checks import FloatArray, IntArray, check_cost, check_costs, check_fraction
 from riskband.search import Bracket
 from riskband.transport import TOLERANCE, ConcaveCurve, inner_curve, is_concave, network_curve, outer_curve
 
@@ -42,10 +42,10 @@ def one_round(radii: npt.ArrayLike, values: npt.ArrayLike) -> tuple[ConcaveCurve
     ValueError
         If the shapes do not fit or a row is not nondecreasing and concave.
     """
-    grid, rows = np.asarray(radii, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    grid = check_costs("radii", radii, remedy="they are costs, in units of the transport cost")
+    rows = check_fraction("values", values)
     if rows.ndim != 2 or grid.shape != rows.shape[1:]:
         raise ValueError(f"values must have shape (num_clients, {grid.size}), one column per radius, got {rows.shape}")
-    check_fraction("values", rows)
     lower = network_curve([inner_curve(grid, row) for row in rows])
     return lower, network_curve([outer_curve(grid, row) for row in rows])
 
@@ -58,7 +58,7 @@ def dual(conjugates: Callable[[float], npt.ArrayLike], *, cost_budget: float, ma
     conjugates : callable
         multiplier -> phi_k(multiplier) of every client, shape (num_clients,).
     cost_budget : float
-        Mean budget of the network, in units of the transport cost; >= 0.
+        Mean budget of the network, in units of the transport cost; > 0.
     max_multiplier : float
         Where the search ends; a larger one only matters for tiny budgets.
 
@@ -66,17 +66,26 @@ def dual(conjugates: Callable[[float], npt.ArrayLike], *, cost_budget: float, ma
     -------
     float
         min over multipliers of multiplier·budget + mean phi: an upper bound at whichever multiplier the search stops.
+
+    Raises
+    ------
+    ValueError
+        If the budget or the largest multiplier is not a cost, or a conjugate is not in [0, 1].
     """
-    budget = float(check_budget(cost_budget))
+    budget = check_cost("cost_budget", cost_budget, remedy="without a budget the answer is the mean risk")
+    largest = check_cost("max_multiplier", max_multiplier, remedy="it is where the search ends")
 
     def mean_conjugate(multiplier: float) -> float:
-        return float(np.mean(np.asarray(conjugates(multiplier), dtype=np.float64)))
+        found = check_fraction("conjugates", conjugates(multiplier), remedy="they are means of gains")
+        if found.ndim != 1 or found.size == 0:
+            raise ValueError(f"conjugates must have shape (num_clients,), got {found.shape}; give one per client")
+        return float(found.mean())
 
     def bound(log_multiplier: float) -> float:
         multiplier = float(np.exp(log_multiplier))
         return multiplier * budget + mean_conjugate(multiplier)
 
-    found = minimize_scalar(bound, bounds=(-20.0, np.log(max_multiplier)), method="bounded", options={"xatol": 1e-10})
+    found = minimize_scalar(bound, bounds=(-20.0, np.log(largest)), method="bounded", options={"xatol": 1e-10})
     return min(float(found.fun), mean_conjugate(0.0))
 
 
@@ -146,9 +155,8 @@ def bisection(
     ValueError
         If the budget or the tolerance is out of range, or an answer is not concave with the earlier ones.
     """
-    budget = float(check_budget(cost_budget))
-    if budget == 0.0 or not tolerance > 0.0:
-        raise ValueError(f"cost_budget and tolerance must be > 0, got {cost_budget} and {tolerance}")
+    budget = check_cost("cost_budget", cost_budget, remedy="without a budget the answer is the mean risk")
+    check_cost("tolerance", tolerance, remedy="it is the width of the bracket at which to stop")
     points = [KnownPoints() for _ in range(num_clients)] if known is None else known
     if len(points) != num_clients:
         raise ValueError(f"known must hold the points of every client, got {len(points)} for {num_clients} clients")

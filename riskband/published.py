@@ -97,8 +97,9 @@ def published_worst_case_mean(risks: ClientRisks, *, delta: float, divergence: s
     Raises
     ------
     ValueError
-        For another divergence.
+        For another divergence, or if missing clients count as worst or answers may be wrong.
     """
+    risks.require_certain_answers("method='published'", "method='sharp'")
     return np.array([_published_mean(risks, delta, divergence, float(size)) for size in budget])
 
 
@@ -149,8 +150,9 @@ def published_worst_case_cdf(
     Raises
     ------
     ValueError
-        For another divergence.
+        For another divergence, or if missing clients count as worst or answers may be wrong.
     """
+    risks.require_certain_answers("method='published'", "method='sharp'")
     num_clients = risks.num_clients
     delay = np.sqrt(np.log((num_clients + 2) / delta) / (2.0 * risks.num_examples))
     share = np.mean(risks.values >= np.expand_dims(thresholds, -1) - delay, axis=-1)

@@ -43,7 +43,8 @@ def worst_case_mean(
     Certificate
         A number, or a curve over `budget`. `details["client_weights"]`, shape (num_clients,) or (num_budgets,
         num_clients), says how the worst case weighs the clients (which ones carry the risk), and
-        `details["unseen_weight"]` what it puts on clients of risk 1 that nobody has seen. Source: math §4.
+        `details["unseen_weight"]` what it puts on clients of risk 1 that nobody has seen, also those missing="worst".
+        With contamination b, the b smallest answers weigh 0: most could be hidden behind them. Source: math §4.
 
     Raises
     ------

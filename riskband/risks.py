@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, xlog1py, xlogy
 
-from riskband.checks import FloatArray, IntArray, check_losses, check_num_examples
+from riskband.checks import FloatArray, IntArray, check_choice, check_losses, check_num_examples
 from riskband.search import bisect
 
 ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -18,6 +19,9 @@ ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
 None is above 1/2: then an upper limit is never below the measured risk, so clients that measure their risk exactly (all
 the data they will ever hold) cannot break the bound, and the sides of a band cannot cross.
 """
+
+MISSING = ("ignore", "worst")
+"""What clients without a valid answer count as: missing at random, or the worst answer possible."""
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -35,20 +39,27 @@ class ClientRisks:
         true if `values * num_examples` are whole numbers for every client. Say `False` for a loss that can take
         other values but happened not to: means that were rounded to few digits can look binary.
     num_missing : int
-        Clients that were asked and gave no valid answer. It changes no number; above 0, the certificates list the
-        assumption that they are missing at random.
+        Clients that were asked and gave no valid answer.
+    missing : {"ignore", "worst"}
+        `ignore` (default): they change no number; above 0, the certificates list the assumption that they are missing
+        at random. `worst`: each counts with the worst answer possible, and that assumption is not needed.
+    contamination : int
+        At most so many of the answers, any of them, are wrong in any way: value and number of examples; below the
+        number of clients. Neither the inference of `binary` nor its check is then upset by so many.
 
     Raises
     ------
     ValueError
-        If a value is NaN or outside [0, 1], there are fewer than two clients, shapes do not fit, a count is not a
-        whole number >= 1, or `binary=True` contradicts the values.
+        If a value is NaN or outside [0, 1], there are fewer than two clients, shapes do not fit, a count is no whole
+        number in its range, `missing` is unknown, or `binary=True` contradicts the values.
     """
 
     values: FloatArray
     num_examples: IntArray
     binary: bool
     num_missing: int
+    missing: str
+    contamination: int
 
     def __init__(
         self,
@@ -56,30 +67,83 @@ class ClientRisks:
         num_examples: npt.ArrayLike,
         binary: bool | None = None,
         num_missing: int = 0,
+        *,
+        missing: str = "ignore",
+        contamination: int = 0,
     ) -> None:
         checked = check_losses(values)
         counts = check_num_examples(num_examples, num_clients=checked.size)
-        is_whole = _are_whole(checked * counts)
+        num_wrong = check_contamination(contamination, num_clients=checked.size)
+        num_absent = check_num_missing(num_missing)
+        is_whole = _num_not_whole(checked * counts) <= num_wrong
         if binary and not is_whole:
             raise ValueError(
                 "binary=True needs values * num_examples to be whole numbers, since they count wrong examples; "
                 "pass binary=False, or more digits of the values"
-            )
-        if num_missing < 0 or num_missing != int(num_missing):
-            raise ValueError(
-                f"num_missing must be a whole number >= 0, got {num_missing}; it counts clients without a valid answer"
             )
         checked.flags.writeable = False
         counts.flags.writeable = False
         object.__setattr__(self, "values", checked)
         object.__setattr__(self, "num_examples", counts)
         object.__setattr__(self, "binary", is_whole if binary is None else bool(binary))
-        object.__setattr__(self, "num_missing", int(num_missing))
+        object.__setattr__(self, "num_missing", num_absent)
+        object.__setattr__(self, "missing", check_choice("missing", missing, MISSING))
+        object.__setattr__(self, "contamination", num_wrong)
 
     @property
     def num_clients(self) -> int:
         """Number of clients that answered."""
         return int(self.values.size)
+
+    @property
+    def num_missing_worst(self) -> int:
+        """Number of missing clients that count with the worst answer."""
+        return self.num_missing if self.missing == "worst" else 0
+
+    @property
+    def num_counted(self) -> int:
+        """Number of clients that every level counts: those that answered, and the missing if they count as worst."""
+        return self.num_clients + self.num_missing_worst
+
+    @property
+    def are_answers_certain(self) -> bool:
+        """Whether every client that counts gave an answer, and every answer is taken to be right."""
+        return self.num_missing_worst == 0 and self.contamination == 0
+
+    @property
+    def who_answered(self) -> dict[str, Any]:
+        """Keyword arguments that say who answered, as plain data; without those that have their default."""
+        return {
+            "num_missing": self.num_missing,
+            **({"missing": self.missing} if self.missing != "ignore" else {}),
+            **({"contamination": self.contamination} if self.contamination else {}),
+        }
+
+    def worst_completion(self, numbers: FloatArray) -> FloatArray:
+        """Fill in what is not known of one number per client so that the sum is as large as it can be.
+
+        Parameters
+        ----------
+        numbers : ndarray, shape (num_clients,)
+            A number in [0, 1] from each client that answered.
+
+        Returns
+        -------
+        ndarray, shape (num_counted,)
+            The numbers, with 1 for the `contamination` smallest ones, and 1 for each missing client that counts. The
+            sorted true numbers of all these clients are nowhere larger. Source: docs/mathematics.md, "Who answered".
+        """
+        filled = np.append(numbers, np.ones(self.num_missing_worst))
+        filled[np.argsort(numbers, kind="stable")[: self.contamination]] = 1.0
+        return filled
+
+    def require_certain_answers(self, name: str, remedy: str) -> None:
+        """Raise ValueError, with what to use instead of `name`, unless `are_answers_certain`."""
+        if not self.are_answers_certain:
+            raise ValueError(
+                f"{name} needs missing='ignore' and contamination=0, got missing={self.missing!r} and "
+                f"contamination={self.contamination}: its formula does not know missing or wrong answers; use {remedy}"
+            )
 
     @cached_property
     def has_equal_sizes(self) -> bool:
@@ -117,6 +181,57 @@ class ClientRisks:
             Limits in [0, 1]. Source: math §1.
         """
         return 1.0 - _upper_limit(1.0 - self.values, self.num_examples, eta=eta, binary=self.binary)
+
+
+def check_num_missing(num_missing: object) -> int:
+    """Return `num_missing` as an int; raises ValueError unless it is a whole number >= 0."""
+    count = _whole_number(num_missing)
+    if count is None or count < 0:
+        raise ValueError(
+            f"num_missing must be a whole number >= 0, got {num_missing!r}; it counts clients without a valid answer"
+        )
+    return count
+
+
+def check_contamination(contamination: object, *, num_clients: int | None = None) -> int:
+    """Return `contamination` as an int.
+
+    Parameters
+    ----------
+    contamination : object
+        How many answers may be wrong.
+    num_clients : int, optional
+        How many there are, where that is known.
+
+    Returns
+    -------
+    int
+        The number.
+
+    Raises
+    ------
+    ValueError
+        Unless it is a whole number >= 0, and below `num_clients`.
+    """
+    count = _whole_number(contamination)
+    if count is None or count < 0:
+        raise ValueError(
+            f"contamination must be a whole number >= 0, got {contamination!r}; it counts clients, it is not a share"
+        )
+    if num_clients is not None and count >= num_clients:
+        raise ValueError(
+            f"contamination must be below the number of clients that answered, {num_clients}, got {count}; "
+            "if every answer may be wrong, nothing is known"
+        )
+    return count
+
+
+def _whole_number(value: object) -> int | None:
+    """The value as an int if it is one whole number, in any numeric type; a truth value is none."""
+    array = np.asarray(value)
+    if array.shape != () or array.dtype.kind not in "iuf" or not np.isfinite(array) or array % 1 != 0:
+        return None
+    return int(array)
 
 
 def default_eta(num_clients: int) -> float:
@@ -161,5 +276,5 @@ def binary_kl(first: FloatArray, second: FloatArray) -> FloatArray:
     return np.asarray(hit + miss, dtype=np.float64)
 
 
-def _are_whole(counts: FloatArray) -> bool:
-    return bool(np.all(np.abs(counts - np.rint(counts)) <= 1e-6))
+def _num_not_whole(counts: FloatArray) -> int:
+    return int(np.sum(np.abs(counts - np.rint(counts)) > 1e-6))

@@ -33,6 +33,9 @@ def read_risks(
     num_examples: str,
     is_percent: bool = False,
     is_binary: bool | None = None,
+    num_missing: int = 0,
+    missing: str = "ignore",
+    contamination: int = 0,
 ) -> ClientRisks:
     """Read one row per client.
 
@@ -46,7 +49,7 @@ def read_risks(
         A whole number for all clients, or the name of a column.
     is_percent : bool
         Whether `column` holds accuracies in percent; the loss is then 1 - value / 100.
-    is_binary : bool, optional
+    is_binary, num_missing, missing, contamination : optional
         See `ClientRisks`.
 
     Returns
@@ -77,7 +80,14 @@ def read_risks(
         raise TableError(problems)
     losses = np.round(1.0 - values / 100.0, 12) if is_percent else values
     try:
-        return ClientRisks(losses, sizes[0] if sizes.size == 1 else sizes, binary=is_binary)
+        return ClientRisks(
+            losses,
+            sizes[0] if sizes.size == 1 else sizes,
+            binary=is_binary,
+            num_missing=num_missing,
+            missing=missing,
+            contamination=contamination,
+        )
     except ValueError as error:
         raise TableError([str(error)]) from error
 

@@ -14,15 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from riskband.checks import FloatArray
+from riskband.checks import SMALLEST_COST, FloatArray
 
 TOLERANCE = 1e-9
 """How far values may be from nondecreasing and concave: rounding, not a lie."""
-
-SMALLEST_COST = 1e-150
-"""Costs below it are taken for 0: the slope of a curve over so short a way is no longer a number."""
-LARGEST_COST = 1e150
-"""Beyond it a cost times a multiplier is no longer a number."""
 
 _ROUNDING = 1e-13
 
@@ -106,7 +101,7 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
         raise ValueError(f"weights must have one entry per cost, got {mass.size} for {distance.size}")
     if not np.all(np.isfinite(mass) & (mass >= 0.0)) or mass.sum() > 1.0 + TOLERANCE:
         raise ValueError(f"weights must be finite, >= 0 and sum to at most 1, got a sum of {mass.sum():g}")
-    distance = np.where(distance < SMALLEST_COST, 0.0, distance)
+    distance = np.where(distance < SMALLEST_COST, 0.0, distance)  # a slope over so short a way is no number
     prices, member = np.unique(distance, return_inverse=True)
     masses = np.bincount(member, mass)
     flips = np.isfinite(prices) & (prices > 0.0)

@@ -7,12 +7,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from riskband import dispersion, functionals, means, reweighting, wasserstein
+from riskband import (
+    dispersion,
+    dispersion_curves,
+    functionals,
+    means,
+    reweighting,
+    selection,
+    transport_cdf,
+    wasserstein,
+)
 from riskband.adversarial_answers import AdversarialAnswers
 from riskband.bands import band
 from riskband.certificate import Certificate
 from riskband.divergences import FDivergence
 from riskband.functionals import QuantileWeight
+from riskband.gini_correlation import gini_correlation
+from riskband.group_certificates import group_certificate, rebuilt_group_bands
+from riskband.joint import JointRisks, joint_band, joint_cdf
 from riskband.risks import ClientRisks
 
 FROM_BAND: Mapping[str, Callable[..., Certificate]] = {
@@ -24,11 +36,17 @@ FROM_BAND: Mapping[str, Callable[..., Certificate]] = {
     "worst_case_mean": reweighting.worst_case_mean,
     "worst_case_cdf": reweighting.worst_case_cdf,
     "dispersion_certificate": dispersion.dispersion_certificate,
+    "lorenz_certificate": dispersion_curves.lorenz_certificate,
+    "quantile_certificate": dispersion_curves.quantile_certificate,
 }
 FROM_RISKS: Mapping[str, Callable[..., Certificate]] = {"mean_bound": means.mean_bound}
+FROM_GROUPS: Mapping[str, Callable[..., Certificate]] = {"group_certificate": group_certificate}
+FROM_JOINT_BAND: Mapping[str, Callable[..., Certificate]] = {"joint_cdf": joint_cdf}
+FROM_JOINT_RISKS: Mapping[str, Callable[..., Certificate]] = {"gini_correlation": gini_correlation}
+FROM_CANDIDATES: Mapping[str, Callable[..., Certificate]] = {"select": selection.selection_certificate}
 FROM_ADVERSARIAL_ANSWERS: Mapping[str, Callable[..., Certificate]] = {
     "wasserstein_mean": wasserstein.wasserstein_mean,
-    "wasserstein_cdf": wasserstein.wasserstein_cdf,
+    "wasserstein_cdf": transport_cdf.wasserstein_cdf,
     "wasserstein_published": wasserstein.wasserstein_published,
 }
 
@@ -92,13 +110,27 @@ def _follow(
         function, arguments = recipe["function"], dict(recipe["arguments"])
         if function in FROM_ADVERSARIAL_ANSWERS:
             return FROM_ADVERSARIAL_ANSWERS[function](AdversarialAnswers(**recipe["answers"]), **arguments)
+        if function in FROM_CANDIDATES:
+            candidates = {name: ClientRisks(**answers) for name, answers in recipe["answers"].items()}
+            return FROM_CANDIDATES[function](candidates, **arguments)
+        if function in FROM_JOINT_BAND:
+            joint = joint_band(JointRisks(**recipe["answers"]), **recipe["band"])
+            return FROM_JOINT_BAND[function](joint, **arguments)
+        if function in FROM_JOINT_RISKS:
+            return FROM_JOINT_RISKS[function](JointRisks(**recipe["answers"]), **arguments)
         answers = ClientRisks(**recipe["answers"])
         if arguments.get("divergence") in divergences:
             arguments["divergence"] = divergences[arguments["divergence"]]
         if function in FROM_RISKS:
             return FROM_RISKS[function](answers, **arguments)
+        if function in FROM_GROUPS:
+            arguments["functional"] = weights.get(arguments["functional"], arguments["functional"])
+            bands = rebuilt_group_bands(answers, recipe["groups"], recipe["bands"])
+            return FROM_GROUPS[function](bands, **arguments)
         if function not in FROM_BAND:
-            known = ", ".join(sorted((*FROM_BAND, *FROM_RISKS, *FROM_ADVERSARIAL_ANSWERS)))
+            known = ", ".join(
+                sorted((*FROM_BAND, *FROM_RISKS, *FROM_GROUPS, *FROM_CANDIDATES, *FROM_ADVERSARIAL_ANSWERS))
+            )
             raise ValueError(f"function of a recipe must be one of {known}, got {function!r}")
         if function == "weighted_quantile":
             arguments["weight"] = weights[arguments["weight"]]
@@ -117,7 +149,7 @@ def _agree(stored: Any, again: Any) -> bool:
             and stored.keys() == again.keys()
             and all(_agree(stored[key], again[key]) for key in again)
         )
-    if isinstance(again, list) and any(isinstance(item, str) for item in again):
+    if isinstance(again, list) and any(isinstance(item, (str, bool)) for item in again):
         return bool(stored == again)
     if isinstance(again, (list, float)):
         try:

@@ -230,6 +230,59 @@ def test_dispersion_is_certified_on_both_sides(tmp_path, table, losses, capsys):
     assert main(["verify", str(out)]) == 0
 
 
+def test_a_flag_may_be_given_again(tmp_path, table):
+    out = tmp_path / "certificate.json"
+    assert (
+        run(table, "--num-examples", 100, "--measure", "gini", "--measure", "hoover", "--quantile", 0.5, "--out", out)
+        == 0
+    )
+    assert {"gini", "hoover", "quantile:0.5", "cvar:0.9"} <= certificates(out).keys()
+    assert "quantile:0.9" not in certificates(out)  # a default, replaced
+
+
+def test_the_figure_of_dispersion_shows_the_measures_and_is_the_same_every_time(tmp_path, table, losses, capsys):
+    first, second = tmp_path / "a.svg", tmp_path / "b.svg"
+    for path in (first, second):
+        assert run(table, "--num-examples", 100, "--measure", "gini", "hoover", "--plot-dispersion", path) == 0
+    assert f"figure: {second}" in capsys.readouterr().out
+    assert first.read_bytes() == second.read_bytes()
+    lower, upper = rb.hoover(rb.band(rb.ClientRisks(losses, NUM_EXAMPLES), delta=0.05))
+    assert f"<!-- Hoover index: {lower:.3f} to {upper:.3f} -->".encode() in first.read_bytes()
+
+
+def test_the_figure_of_dispersion_needs_measures_and_a_known_ending(table, capsys):
+    assert run(table, "--num-examples", 100, "--plot-dispersion", "x.gif") == 2
+    error = capsys.readouterr().err
+    assert "--plot-dispersion must end in one of .png, .svg, .pdf, got 'x.gif'" in error
+    assert "--plot-dispersion needs --measure" in error
+
+
 def test_unknown_measures_are_refused(table, capsys):
     assert run(table, "--num-examples", 100, "--measure", "ginny") == 2
     assert "measure must be one of" in capsys.readouterr().err
+
+
+def test_missing_and_wrong_answers_reach_every_certificate(tmp_path, table, losses, capsys):
+    out = tmp_path / "certificate.json"
+    doubt = ("--num-missing", 3, "--missing", "worst", "--contamination", 2)
+    assert run(table, "--num-examples", 100, *doubt, "--measure", "gini", "--out", out) == 0
+    risks = rb.ClientRisks(losses, NUM_EXAMPLES, num_missing=3, missing="worst", contamination=2)
+    found = certificates(out)
+    assert found["mean"].value == rb.mean_bound(risks, delta=0.05).value
+    assert found["cvar:0.9"].value == rb.cvar(rb.band(risks, delta=0.05, sides="lower"), level=0.9).value
+    printed = capsys.readouterr().out
+    assert "asked, but without an answer: 3, which count with the worst answer possible" in printed
+    assert "answers that may be wrong, whichever they are: 2" in printed
+    assert "missing at random" not in printed
+    assert main(["verify", str(out)]) == 0
+
+
+def test_missing_and_wrong_answers_are_checked_with_everything_else(table, capsys):
+    doubt = ("--missing", "worst", "--contamination", -1)
+    assert run(table, "--num-examples", 100, "--delta", 3, *doubt) == 2
+    printed = capsys.readouterr().err
+    assert printed.count("contamination must be a whole number >= 0, got -1") == 1
+    assert "--missing worst needs --num-missing" in printed
+    assert "delta must be in (0, 1)" in printed
+    assert run(table, "--num-examples", 100, "--contamination", 60) == 2
+    assert "contamination must be below the number of clients that answered, 60" in capsys.readouterr().err

@@ -210,6 +210,14 @@ def test_bisection_counts_what_it_asked():
         (lambda: one_round([0.0, 0.1], [[0.1, np.nan]]), "0, 1"),
         (lambda: bisection(lambda c, r: r, num_clients=2, cost_budget=0.1, known=[KnownPoints()]), "every client"),
         (lambda: bisection(lambda c, r: [0.1], num_clients=2, cost_budget=0.1), "one value per client"),
+        (lambda: bisection(lambda c, r: r, num_clients=2, cost_budget=[0.1]), "cost_budget must be one"),
+        (lambda: bisection(lambda c, r: r, num_clients=2, cost_budget=True), "cost_budget must be one"),
+        (lambda: bisection(lambda c, r: r, num_clients=2, cost_budget=0.1, tolerance=np.nan), "tolerance must be"),
+        (lambda: one_round([0.0, "x"], [[0.1, 0.2]]), "radii must be"),
+        (lambda: dual(lambda m: [0.1, np.nan], cost_budget=0.1), "conjugates must lie"),
+        (lambda: dual(lambda m: [], cost_budget=0.1), "one per client"),
+        (lambda: dual(lambda m: [0.1], cost_budget="0.1"), "cost_budget must be one"),
+        (lambda: dual(lambda m: [0.1], cost_budget=0.1, max_multiplier=np.inf), "max_multiplier must be"),
     ],
 )
 def test_wrong_input_is_refused(make, message):

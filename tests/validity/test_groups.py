@@ -1,0 +1,115 @@
+"""Comparisons of groups miss the truth no more often than delta; bands at the full delta each do not hold together."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.special import betaln
+
+import riskband as rb
+from simulations.ground_truth import BetaRisks
+from tests.validity.coverage import is_rejected, leaves, rejected, true_cvar
+
+LAWS = {"calm": BetaRisks(3.0, 21.0), "mixed": BetaRisks(1.5, 8.0), "rough": BetaRisks(1.0, 3.0)}
+WEIGHTS = {"calm": 0.5, "mixed": 0.3, "rough": 0.2}
+W = np.array(list(WEIGHTS.values()))
+
+
+@cache
+def true_value(law, functional):
+    kind, *level = functional.split(":")
+    if kind == "mean":
+        return law.a / (law.a + law.b)
+    if kind == "gini":  # of Beta(a, b)
+        return 2 / law.a * float(np.exp(betaln(2 * law.a, 2 * law.b) - 2 * betaln(law.a, law.b)))
+    if kind == "quantile":
+        return float(law.risk_quantile(float(level[0])))
+    return true_cvar(law, float(level[0]))
+
+
+def comparisons(values):
+    """The truth of every comparison of the three groups, from its definition."""
+    gaps = np.array([abs(a - b) for i, a in enumerate(values) for b in values[:i]])
+    worst_first = sorted(zip(values, W, strict=True), reverse=True)
+    tail, left = 0.0, 0.4
+    for value, weight in worst_first:
+        tail, left = tail + value * min(weight, left), left - min(weight, left)
+    return {
+        "group_gap": abs(values[0] - values[2]),
+        "largest_gap": gaps.max(),
+        "quadratic_gaps": np.mean(gaps**2),
+        "group_variance": W @ values**2 - (W @ values) ** 2,
+        "worst_group": max(values),
+        "weighted_group_mean": W @ values,
+        "group_transform_mean": np.mean(np.abs(values - 0.25)),
+        "cvar_fairness": tail / 0.4 - W @ values,
+    }
+
+
+def intervals(bands, functional):
+    return {
+        "group_gap": rb.group_gap(bands, "calm", "rough", functional),
+        "largest_gap": rb.largest_gap(bands, functional),
+        "quadratic_gaps": rb.quadratic_gaps(bands, functional),
+        "group_variance": rb.group_variance(bands, functional, weights=WEIGHTS),
+        "worst_group": rb.worst_group(bands, functional),
+        "weighted_group_mean": rb.weighted_group_mean(bands, functional, weights=WEIGHTS),
+        "group_transform_mean": rb.group_transform_mean(bands, functional, rb.absolute_transform(0.25)),
+        "cvar_fairness": rb.cvar_fairness(bands, functional, level=0.6, weights=WEIGHTS),
+    }
+
+
+FUNCTIONALS = ("mean", "gini", "quantile:0.5", "cvar:0.8")
+
+
+def failures(*, num_networks, num_clients, num_examples, delta, seed, **settings):
+    """Failures of every comparison, and of any at all: they share one event."""
+    found = {}
+    labels = [name for name in LAWS for _ in range(num_clients)]
+    for child in np.random.SeedSequence(seed).spawn(num_networks):
+        rng = np.random.default_rng(child)
+        drawn = [law.draw(rng, num_clients=num_clients, num_examples=num_examples)[1] for law in LAWS.values()]
+        risks = rb.ClientRisks(np.concatenate(drawn), num_examples, binary=True)
+        bands = rb.group_bands(risks, labels, delta=delta, **settings)
+        missed = []
+        for functional in FUNCTIONALS:
+            truth = comparisons(np.array([true_value(law, functional) for law in LAWS.values()]))
+            for name, (lower, upper) in intervals(bands, functional).items():
+                missed.append(lower > truth[name] + 1e-9 or upper < truth[name] - 1e-9)
+                found.setdefault(f"{name} of {functional}", []).append(missed[-1])
+        found.setdefault("any", []).append(any(missed))
+    return found
+
+
+def test_every_comparison_holds():
+    """80 networks, 33 tests: some is wrongly rejected with probability below 0.0033."""
+    found = failures(num_networks=80, num_clients=60, num_examples=400, delta=0.2, seed=1)
+    assert rejected(found, 0.2) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"method": "dkw"}, {"local": "counted"}, {"shares": WEIGHTS}], ids=str)
+def test_every_comparison_holds_in_larger_studies(settings):
+    found = failures(num_networks=200, num_clients=200, num_examples=1000, delta=0.1, seed=2, **settings)
+    assert rejected(found, 0.1) == {}
+
+
+def test_bands_at_the_full_delta_each_do_not_hold_together():
+    """The negative control: six groups, each band at delta instead of delta / 6."""
+    delta, uniform = 0.1, BetaRisks(1.0, 1.0)
+    labels = [f"g{i % 6}" for i in range(180)]
+    rng = np.random.default_rng(3)
+    right, wrong = [], []
+    for _ in range(400):
+        risks = rb.ClientRisks(rng.random(180), 1000, binary=False)
+        bands = rb.group_bands(risks, labels, delta=delta, local="observed")
+        right.append(any(leaves(band, uniform) for band in bands.bands.values()))
+        full = (
+            rb.band(rb.ClientRisks(risks.values[i::6], 1000, binary=False), delta=delta, local="observed")
+            for i in range(6)
+        )
+        wrong.append(any(leaves(band, uniform) for band in full))
+    assert is_rejected(wrong, delta)
+    assert not is_rejected(right, delta)
