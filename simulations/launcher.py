@@ -1,4 +1,4 @@
-"""A Flower SuperLink of our own: started in an empty folder, used for one run, gone afterwards.
+"""A Flower SuperLink of our own: started in an empty folder, used for its runs, gone afterwards.
 
 `flwr run` from a fresh home would start a SuperLink that stays for ever, lends its working directory
 and environment to every later run, and reports success when a ServerApp raised. Hence this module:
@@ -76,12 +76,15 @@ class PrivateSuperLink:
         The temporary folder that holds everything of Flower and Ray.
     environment : mapping of str to str
         The environment for every command that talks to it.
+    port : int
+        Of the loopback interface: where `flwr` and SuperNodes reach it.
     children : list of Popen
         The processes started so far, oldest first.
     """
 
     home: Path
     environment: Mapping[str, str]
+    port: int
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -90,7 +93,7 @@ class PrivateSuperLink:
         return self.home / "superlink.log", self.home / "run.log"
 
     def start_run(
-        self, app_folder: Path, *, num_supernodes: int, run_config: Mapping[str, str | int | float]
+        self, app_folder: Path, *, num_supernodes: int | None, run_config: Mapping[str, str | int | float]
     ) -> subprocess.Popen[bytes]:
         """Start ``flwr run``; the returned process ends when the run has ended.
 
@@ -100,8 +103,8 @@ class PrivateSuperLink:
         ----------
         app_folder : Path
             The project that holds the Flower App.
-        num_supernodes : int
-            Number of simulated clients.
+        num_supernodes : int or None
+            Number of simulated clients; None where SuperNodes are processes of their own.
         run_config : mapping of str to scalar
             Values for keys of ``[tool.flwr.app.config]``.
         """
@@ -109,12 +112,27 @@ class PrivateSuperLink:
         # JSON scalars are TOML scalars; a file needs none of the quoting that `-c "key='value'"` does.
         lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in run_config.items()]
         config_file.write_text("".join(lines), encoding="utf-8")
-        size = f"num-supernodes={num_supernodes} client-resources-num-cpus=1"
-        arguments = [str(app_folder), _CONNECTION, "--stream", "--federation-config", size, "-c", str(config_file)]
+        arguments = [str(app_folder), _CONNECTION, "--stream", "-c", str(config_file)]
+        if num_supernodes is not None:
+            size = f"num-supernodes={num_supernodes} client-resources-num-cpus=1"
+            arguments += ["--federation-config", size]
         return self._popen("flwr", "run", *arguments, log=self.logs[1])
 
+    def start_supernode(self, *, partition_id: int, num_partitions: int) -> subprocess.Popen[bytes]:
+        """Start ``flower-supernode`` as a process of its own; it registers within seconds.
+
+        Parameters
+        ----------
+        partition_id, num_partitions : int
+            Which client of the simulated population it holds, and how many there are.
+        """
+        node_config = f"partition-id={partition_id} num-partitions={num_partitions}"
+        arguments = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1"]
+        arguments += ["--port", str(free_port()), "--node-config", node_config]
+        return self._popen("flower-supernode", *arguments, log=self.home / f"supernode-{partition_id}.log")
+
     def run_status(self) -> RunStatus:
-        """Return the status of the only run of this SuperLink.
+        """Return the status of the latest run of this SuperLink.
 
         Raises
         ------
@@ -148,8 +166,13 @@ class PrivateSuperLink:
                 parts.append("\n".join([f"--- {path.name}", *lines, ""]))
         return "".join(parts)
 
-    def start(self, *, port: int) -> None:
-        """Start ``flower-superlink`` on a loopback port and wait until it answers.
+    def start(self, *, is_simulation: bool) -> None:
+        """Start ``flower-superlink`` on its port and wait until it answers.
+
+        Parameters
+        ----------
+        is_simulation : bool
+            Whether it runs the clients itself, on Ray; otherwise it waits for SuperNodes.
 
         Raises
         ------
@@ -159,14 +182,14 @@ class PrivateSuperLink:
         flwr_home = Path(self.environment["FLWR_HOME"])
         flwr_home.mkdir()
         connection = f'[superlink]\ndefault = "{_CONNECTION}"\n[superlink.{_CONNECTION}]\n'
-        (flwr_home / "config.toml").write_text(f'{connection}address = "127.0.0.1:{port}"\ninsecure = true\n')
-        arguments = ["--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1"]
-        arguments += ["--port", str(port), "--database", str(flwr_home / "state.db")]
+        (flwr_home / "config.toml").write_text(f'{connection}address = "127.0.0.1:{self.port}"\ninsecure = true\n')
+        arguments = ["--insecure", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(self.port)]
+        arguments += ["--database", str(flwr_home / "state.db"), *(["--simulation"] if is_simulation else [])]
         process = self._popen("flower-superlink", *arguments, log=self.logs[0])
         deadline = time.monotonic() + START_TIMEOUT
-        while not (_is_healthy(port) and process.poll() is None):  # another process may have taken the port
+        while not (_is_healthy(self.port) and process.poll() is None):  # another process may have taken the port
             if process.poll() is not None or time.monotonic() > deadline:
-                raise LaunchError(f"flower-superlink did not start on 127.0.0.1:{port}\n{self.log_tail()}")
+                raise LaunchError(f"flower-superlink did not start on 127.0.0.1:{self.port}\n{self.log_tail()}")
             time.sleep(0.1)
 
     def stop(self) -> None:
@@ -211,8 +234,13 @@ class PrivateSuperLink:
 
 
 @contextlib.contextmanager
-def private_superlink() -> Iterator[PrivateSuperLink]:
+def private_superlink(*, is_simulation: bool = True) -> Iterator[PrivateSuperLink]:
     """Run a SuperLink for the duration of a ``with`` block.
+
+    Parameters
+    ----------
+    is_simulation : bool
+        Whether it runs the clients itself, on Ray, or waits for SuperNodes.
 
     On leaving the block, by whatever way, every process below it (the run, Ray and its workers
     included) has ended and its folder is gone.
@@ -223,9 +251,9 @@ def private_superlink() -> Iterator[PrivateSuperLink]:
         If Flower does not start.
     """
     home = Path(tempfile.mkdtemp(prefix="riskband-")).resolve()
-    superlink = PrivateSuperLink(home=home, environment=_environment(home))
+    superlink = PrivateSuperLink(home=home, environment=_environment(home), port=free_port())
     try:
-        superlink.start(port=_free_port())
+        superlink.start(is_simulation=is_simulation)
         yield superlink
     finally:
         with _signals_ignored():
@@ -296,7 +324,8 @@ def _environment(home: Path) -> dict[str, str]:
     return environment
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

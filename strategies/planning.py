@@ -41,9 +41,7 @@ def radii_grid(cost_budgets: Sequence[float] | np.ndarray, *, num_radii: int) ->
     return np.concatenate([[0.0], np.geomspace(positive.min() / 10.0, positive.max() * 5.0, num_radii - 1)])
 
 
-def fitted_sizes(
-    num_radii: int, num_multipliers: int, *, budgets: Iterable[int | None], are_radii_fixed: bool = False
-) -> tuple[int, int]:
+def fitted_sizes(num_radii: int, num_multipliers: int, *, budgets: Iterable[int | None]) -> tuple[int, int]:
     """Return how many radii and multipliers fit the smallest query budget that allows a useful question.
 
     Parameters
@@ -53,15 +51,13 @@ def fitted_sizes(
     budgets : iterable of int or None
         Values that each client has left; None: no limit. One below `MIN_RADII` + `MIN_MULTIPLIERS` + 1 is not
         considered: that client cannot be asked.
-    are_radii_fixed : bool
-        Whether only multipliers can be left out.
 
     Returns
     -------
     num_radii, num_multipliers : int
         What is wanted, or less: both are cut towards their minimum by the same share.
     """
-    min_radii = num_radii if are_radii_fixed else min(num_radii, MIN_RADII)
+    min_radii = min(num_radii, MIN_RADII)
     min_multipliers = min(num_multipliers, MIN_MULTIPLIERS)
     least, wanted = 1 + min_radii + min_multipliers, 1 + num_radii + num_multipliers
     smallest = min((left for left in budgets if left is not None and left >= least), default=wanted)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,19 @@ import riskband as rb
 from client.losses import get_loss
 from client.wire import AdversarialAnswer, AdversarialQuery
 from riskband.adversarial_answers import GUARANTEES
-from riskband.meta_problem import Bisection, KnownPoints, bisection, one_round
-from strategies.failures import FailureReason
+from riskband.meta_problem import one_round
+from riskband.wasserstein import published_budgets
+from strategies.failures import Failure, FailureReason
 from strategies.planning import fitted_sizes, radii_grid
 from strategies.query import QueryResult, QueryStrategy, RoundOutcome
+from strategies.rounds import BisectionRounds, curve_values, smallest_budgets
 
 ONE_ROUND, BISECTION = "one-round", "bisection"
 PROTOCOLS = (ONE_ROUND, BISECTION)
+
+# Values of a query budget that a bisection sets aside for the rounds after the first, if there are as many: about what
+# it asked of a client in the scenarios here.
+_LATER_VALUES = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,21 +37,24 @@ class EmpiricalWorstCase:
     ----------
     cost_budgets : ndarray, shape (num_budgets,)
         In units of the transport cost.
+    about : {"clients", "upper-bounds", "attacks"}
+        Whose worst mean: that of the clients' risks, or of what they answered instead, their upper bounds (a bisection
+        sees only those) or what an attack reached.
     lower, upper : ndarray, shape (num_budgets,)
-        Ends of the bracket at each budget. In a bisection they are about the answered curves, which for a guarantee
-        other than "exact" are bounds themselves.
+        Ends of the bracket at each budget.
     num_rounds, num_messages : int
-        What finding it took, over all budgets.
-    silent_clients : tuple of str
+        What finding it took, over all budgets, and that of the published bound.
+    later_failures : tuple of Failure
         Clients that gave no answer, or an impossible one, after the first round; what they had answered still counts.
     """
 
+    about: str
     cost_budgets: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
     num_rounds: int
     num_messages: int
-    silent_clients: tuple[str, ...] = ()
+    later_failures: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,7 @@ class WassersteinResult:
     answers : riskband.AdversarialAnswers
         The valid answers, in the order of `outcome.answers`.
     certificates : dict of str to riskband.Certificate
-        "wasserstein_mean"; "wasserstein_cdf" for the 0-1 loss where a grid of radii was asked; "wasserstein_published"
-        where a bound on the cost was given, also only with a grid.
+        "wasserstein_mean", "wasserstein_cdf", and "wasserstein_published" where a bound on the cost was given.
     breakdowns : dict of str to riskband.Bracket
         "wasserstein_mean": the largest cost budget at which the mean is certified to be at most the breakdown target.
     empirical : EmpiricalWorstCase
@@ -131,6 +138,8 @@ class Wasserstein(QueryStrategy):
         Mean risk whose breakdown budget is searched, in [0, 1].
     on_bracket : callable, optional
         Called with (cost budget, bracket) after every round of the bisection.
+    missing, contamination :
+        What is assumed of who answered; see `riskband.AdversarialAnswers`.
     **settings
         Of `QueryStrategy`.
 
@@ -161,6 +170,8 @@ class Wasserstein(QueryStrategy):
         cost_bound: float,
         breakdown_target: float,
         on_bracket: Callable[[float, rb.Bracket], None] | None = None,
+        missing: str = "ignore",
+        contamination: int = 0,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
@@ -174,7 +185,8 @@ class Wasserstein(QueryStrategy):
         self.cost_bound = cost_bound
         self.breakdown_target = breakdown_target
         self.on_bracket = on_bracket
-        self._budgets_left: dict[str, int] = {}
+        self.missing = missing
+        self.contamination = contamination
         grid = radii_grid(self.cost_budgets, num_radii=num_radii)
         self._query = AdversarialQuery(
             loss=get_loss(loss).name,
@@ -195,13 +207,15 @@ class Wasserstein(QueryStrategy):
 
     def fit(self, budgets: Mapping[str, int | None]) -> int:
         """Ask for fewer radii and multipliers where a query budget demands it; see `QueryStrategy.fit`."""
-        sizes = len(self._query.radii), len(self._query.multipliers)
+        num_radii, num_multipliers = len(self._query.radii), len(self._query.multipliers)
         earlier = self.earlier.first_question()
         if earlier is not None:  # all answers of a run must be to one question
-            sizes = len(earlier[0]), len(earlier[1])
+            num_radii, num_multipliers = len(earlier[0]), len(earlier[1])
+        elif self.protocol == BISECTION:
+            planned = num_radii + _LATER_VALUES
+            num_multipliers = fitted_sizes(planned, num_multipliers, budgets=budgets.values())[1]
         else:
-            sizes = fitted_sizes(*sizes, budgets=budgets.values(), are_radii_fixed=self.protocol == BISECTION)
-        num_radii, num_multipliers = sizes
+            num_radii, num_multipliers = fitted_sizes(num_radii, num_multipliers, budgets=budgets.values())
         if self.protocol == ONE_ROUND:
             grid = radii_grid(self.cost_budgets, num_radii=num_radii)
             self._query = replace(self._query, radii=tuple(grid.tolist()))
@@ -213,7 +227,7 @@ class Wasserstein(QueryStrategy):
         """Ask, in one round or several, and conclude; see `QueryStrategy.start`."""
         result = super().start(grid, initial_arrays, *args, **kwargs)
         if self.protocol == BISECTION and result.outcome is not None:
-            result.conclusion = self._conclude(result.outcome, self._bisect(grid, initial_arrays, result.outcome))
+            result.conclusion = self._bisect(grid, initial_arrays, result.outcome)
         return result
 
     def conclude(self, outcome: RoundOutcome[AdversarialAnswer]) -> WassersteinResult | None:
@@ -227,10 +241,12 @@ class Wasserstein(QueryStrategy):
         if self.protocol == BISECTION:
             return None
         lower, _ = one_round(self._query.radii, [answer.values_lower for answer in outcome.answers])
-        _, upper = one_round(self._query.radii, [_curve(answer) for answer in outcome.answers])
+        _, upper = one_round(self._query.radii, [curve_values(answer) for answer in outcome.answers])
         mean_gains = np.mean([_conjugates(answer) for answer in outcome.answers], axis=0)
         prices = np.multiply.outer(self.cost_budgets, self._query.multipliers)
+        answers = self._adversarial_answers(outcome)
         empirical = EmpiricalWorstCase(
+            about="attacks" if answers.guarantee == "lower" else "clients",
             cost_budgets=self.cost_budgets,
             lower=lower(self.cost_budgets),
             # Without a budget nothing moves: the clean risks are known, whatever a chord says.
@@ -242,43 +258,89 @@ class Wasserstein(QueryStrategy):
             num_rounds=1,
             num_messages=outcome.num_asked,
         )
-        return self._conclude(outcome, empirical)
+        certificates = self._certificates(answers, local="best")
+        if self.cost_bound > 0.0:
+            certificates["wasserstein_published"] = self._published_certificate(answers)
+        return self._result(outcome, answers, certificates, empirical, smallest_budgets(outcome.answers))
 
-    def _conclude(self, outcome: RoundOutcome[AdversarialAnswer], empirical: EmpiricalWorstCase) -> WassersteinResult:
-        answers = self._adversarial_answers(outcome)
-        certificates = {
-            "wasserstein_mean": rb.wasserstein_mean(answers, delta=self.delta, cost_budget=self.cost_budgets)
+    def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> WassersteinResult:
+        rounds = BisectionRounds(
+            self,
+            grid,
+            arrays,
+            first,
+            query=self._query,
+            tolerance=self.bisection_tolerance,
+            on_bracket=self.on_bracket,
+        )
+        answers = self._adversarial_answers(first)
+        certificates = self._certificates(answers, local="average")  # two radii say little of the cost of a push
+        lower, upper = rounds.worst_means(self.cost_budgets)
+        if self.cost_bound > 0.0:
+            widened = published_budgets(
+                self.cost_budgets, num_clients=answers.num_clients, delta=self.delta, cost_bound=self.cost_bound
+            )
+            worst_means = rounds.worst_means(widened)[1]
+            certificates["wasserstein_published"] = self._published_certificate(answers, worst_means=worst_means)
+        empirical = EmpiricalWorstCase(
+            about={"exact": "clients", "upper": "upper-bounds", "lower": "attacks"}[answers.guarantee],
+            cost_budgets=self.cost_budgets,
+            lower=lower,
+            upper=upper,
+            num_rounds=rounds.num_rounds,
+            num_messages=rounds.num_messages,
+            later_failures=tuple(rounds.failures),
+        )
+        return self._result(first, answers, certificates, empirical, rounds.budgets_left)
+
+    def _certificates(self, answers: rb.AdversarialAnswers, *, local: str) -> dict[str, rb.Certificate]:
+        """What the multipliers of the first message certify, whatever the protocol."""
+        settings: dict[str, Any] = {"delta": self.delta, "cost_budget": self.cost_budgets}
+        return {
+            "wasserstein_mean": rb.wasserstein_mean(answers, **settings),
+            "wasserstein_cdf": rb.wasserstein_cdf(answers, **settings, thresholds=self.cost_thresholds, local=local),
         }
-        if answers.binary and self.protocol == ONE_ROUND:
-            certificates["wasserstein_cdf"] = rb.wasserstein_cdf(
-                answers, delta=self.delta, cost_budget=self.cost_budgets, thresholds=self.cost_thresholds
-            )
-        if self.cost_bound > 0.0 and self.protocol == ONE_ROUND:
-            certificates["wasserstein_published"] = rb.wasserstein_published(
-                answers, delta=self.delta, cost_budget=self.cost_budgets, cost_bound=self.cost_bound
-            )
-        breakdown = rb.wasserstein_breakdown(
-            answers, delta=self.delta, target=self.breakdown_target, max_cost_budget=float(self.cost_budgets.max())
-        )
-        return WassersteinResult(
-            outcome, answers, certificates, {"wasserstein_mean": breakdown}, empirical, self._query_budget(outcome)
+
+    def _published_certificate(
+        self, answers: rb.AdversarialAnswers, *, worst_means: np.ndarray | None = None
+    ) -> rb.Certificate:
+        return rb.wasserstein_published(
+            answers,
+            delta=self.delta,
+            cost_budget=self.cost_budgets,
+            cost_bound=self.cost_bound,
+            worst_means=worst_means,
         )
 
-    def _query_budget(self, outcome: RoundOutcome[AdversarialAnswer]) -> QueryBudgetUse:
-        self._note_budgets(outcome)
+    def _result(
+        self,
+        outcome: RoundOutcome[AdversarialAnswer],
+        answers: rb.AdversarialAnswers,
+        certificates: dict[str, rb.Certificate],
+        empirical: EmpiricalWorstCase,
+        budgets_left: Mapping[str, int],
+    ) -> WassersteinResult:
         spent = [failure for failure in outcome.failures if failure.reason is FailureReason.BUDGET_SPENT]
-        return QueryBudgetUse(
-            num_radii=len(self._query.radii),
-            num_multipliers=len(self._query.multipliers),
-            clients_left_out=tuple(failure.client_id for failure in spent if failure.client_id is not None),
-            smallest_left=min(self._budgets_left.values(), default=None),
+        return WassersteinResult(
+            outcome=outcome,
+            answers=answers,
+            certificates=certificates,
+            breakdowns={
+                "wasserstein_mean": rb.wasserstein_breakdown(
+                    answers,
+                    delta=self.delta,
+                    target=self.breakdown_target,
+                    max_cost_budget=float(self.cost_budgets.max()),
+                )
+            },
+            empirical=empirical,
+            query_budget=QueryBudgetUse(
+                num_radii=len(self._query.radii),
+                num_multipliers=len(self._query.multipliers),
+                clients_left_out=tuple(failure.client_id for failure in spent if failure.client_id is not None),
+                smallest_left=min(budgets_left.values(), default=None),
+            ),
         )
-
-    def _note_budgets(self, outcome: RoundOutcome[AdversarialAnswer]) -> None:
-        for answer in outcome.answers:
-            if answer.budget_left is not None:
-                left = self._budgets_left.get(answer.client_id, answer.budget_left)
-                self._budgets_left[answer.client_id] = min(left, answer.budget_left)
 
     def _adversarial_answers(self, outcome: RoundOutcome[AdversarialAnswer]) -> rb.AdversarialAnswers:
         replies = outcome.answers
@@ -286,7 +348,7 @@ class Wasserstein(QueryStrategy):
         query = self._query
         return rb.AdversarialAnswers(
             query.radii,
-            [_curve(answer) for answer in replies],
+            [curve_values(answer) for answer in replies],
             [answer.num_examples for answer in replies],
             cost=f"order {query.order}, {query.norm} distance, in {query.space} space",
             guarantee=max((answer.guarantee for answer in replies), key=GUARANTEES.index),
@@ -295,64 +357,9 @@ class Wasserstein(QueryStrategy):
             conjugates=[_conjugates(answer) for answer in replies],
             unit=float(np.mean(units)) if units else None,
             num_missing=len(outcome.failures),
+            missing=self.missing,
+            contamination=self.contamination,
         )
-
-    def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> EmpiricalWorstCase:
-        """[RE] Algorithm 1 at every budget, each starting from all that is known."""
-        names = [answer.client_id for answer in first.answers]
-        known = [KnownPoints() for _ in names]
-        for points, answer in zip(known, first.answers, strict=True):
-            for radius, value in zip(self._query.radii, _curve(answer), strict=True):
-                points.add(radius, value)
-        self._note_budgets(first)
-        num_rounds, num_messages = 1, first.num_asked
-
-        def ask(clients: np.ndarray, radii: np.ndarray) -> list[float]:
-            nonlocal num_rounds, num_messages
-            num_rounds += 1
-            queries = {
-                names[client]: replace(self._query, radii=(radius,), multipliers=())
-                for client, radius in zip(clients.tolist(), radii.tolist(), strict=True)
-            }
-            affordable = self._affordable(queries)
-            outcome = self.ask_unanswered(grid, affordable, arrays, round=num_rounds)
-            self._note_budgets(outcome)
-            num_messages += len(affordable)  # an interrupted run's messages count as this one's
-            values = {answer.client_id: _curve(answer)[0] for answer in outcome.answers}
-            return [values.get(names[client], np.nan) for client in clients.tolist()]
-
-        found = [self._search(ask, known, float(budget)) for budget in self.cost_budgets]
-        return EmpiricalWorstCase(
-            cost_budgets=self.cost_budgets,
-            lower=np.array([each.bracket.lower for each in found]),
-            upper=np.array([each.bracket.upper for each in found]),
-            num_rounds=num_rounds,
-            num_messages=num_messages,
-            silent_clients=tuple(name for name, points in zip(names, known, strict=True) if points.is_silent),
-        )
-
-    def _affordable(self, queries: Mapping[str, AdversarialQuery]) -> dict[str, AdversarialQuery]:
-        """The questions about one more radius that a client can still answer."""
-        cost = 2  # the radius, and the clean risk that comes with every answer
-        return {name: query for name, query in queries.items() if self._budgets_left.get(name, cost) >= cost}
-
-    def _search(self, ask: Callable[..., Any], known: list[KnownPoints], budget: float) -> Bisection:
-        if budget == 0.0:  # nothing to spend: the clean risks are known
-            clean = float(np.mean([points.values[0] for points in known]))
-            return Bisection(rb.Bracket(clean, clean), 0, 0)
-        return bisection(
-            ask,
-            num_clients=len(known),
-            cost_budget=budget,
-            tolerance=self.bisection_tolerance,
-            known=known,
-            on_round=None if self.on_bracket is None else partial(self.on_bracket, budget),
-        )
-
-
-def _curve(answer: AdversarialAnswer) -> tuple[float, ...]:
-    """The values to build on: what is proved if anything is, else what an attack reached."""
-    return answer.values_lower if answer.guarantee == "lower" else answer.values_upper
 
 
 def _conjugates(answer: AdversarialAnswer) -> tuple[float, ...]:

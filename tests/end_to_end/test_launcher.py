@@ -23,18 +23,18 @@ def superlink_with(tmp_path: Path, script: str | None) -> PrivateSuperLink:
         command = commands / "flower-superlink"
         command.write_text(f"#!{sys.executable}\n{script}")
         command.chmod(0o755)
-    return PrivateSuperLink(home=home, environment={"PATH": str(commands), "FLWR_HOME": str(home / "flwr")})
+    return PrivateSuperLink(home=home, environment={"PATH": str(commands), "FLWR_HOME": str(home / "flwr")}, port=9)
 
 
 def test_a_missing_command_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"flower-superlink was not found.*flwr\[simulation\]"):
-        superlink_with(tmp_path, None).start(port=9)
+        superlink_with(tmp_path, None).start(is_simulation=True)
 
 
 def test_a_superlink_that_ends_at_once_is_reported_with_its_log(tmp_path: Path) -> None:
     superlink = superlink_with(tmp_path, "raise SystemExit('the port is taken')")
     with pytest.raises(LaunchError, match=r"did not start(.|\n)*the port is taken"):
-        superlink.start(port=9)
+        superlink.start(is_simulation=True)
 
 
 def test_stop_ends_stubborn_orphaned_and_unrecognisable_processes(
@@ -57,7 +57,7 @@ def test_stop_ends_stubborn_orphaned_and_unrecognisable_processes(
         "time.sleep(600)\n",
     )
     with pytest.raises(LaunchError):
-        superlink.start(port=9)
+        superlink.start(is_simulation=True)
     sessions = set(processes_of(superlink.home).values())
     assert len(sessions) == 2
     assert len(processes_of(superlink.home)) == 2

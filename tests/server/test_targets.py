@@ -58,7 +58,7 @@ def result(found: rb.AdversarialAnswers) -> WassersteinResult:
         "wasserstein_cdf": rb.wasserstein_cdf(found, delta=0.05, cost_budget=BUDGETS, thresholds=THRESHOLDS),
         "wasserstein_published": rb.wasserstein_published(found, delta=0.05, cost_budget=BUDGETS, cost_bound=5.0),
     }
-    empirical = EmpiricalWorstCase(BUDGETS, np.zeros(3), np.ones(3), 1, found.num_clients)
+    empirical = EmpiricalWorstCase("clients", BUDGETS, np.zeros(3), np.ones(3), 1, found.num_clients)
     return WassersteinResult(
         RoundOutcome((), (), 0), found, certificates, {}, empirical, QueryBudgetUse(3, 3, (), None)
     )
@@ -149,7 +149,7 @@ def test_unseen_clients_are_pushed_to_the_worst_network_within_the_budget() -> N
 
 def test_where_the_worst_network_is_not_known_the_unseen_clients_stay_as_they_are() -> None:
     checks = check_certificates(
-        {"wasserstein_mean": result(answers(clean_risk=0.1)).certificates["wasserstein_mean"]},
+        {name: result(answers(clean_risk=0.1)).certificates[name] for name in ("wasserstein_mean", "wasserstein_cdf")},
         Unseen(np.array([0.1, 0.2])),
     )
     np.testing.assert_allclose(checks["wasserstein_mean"].observed, [0.15, 0.15, 0.15])

@@ -23,13 +23,6 @@ def test_the_question_fits_every_budget_that_allows_the_least_one(num_radii, num
     assert 1 + radii + multipliers == min([*useful, 1 + num_radii + num_multipliers])
 
 
-@given(*sizes, budgets)
-def test_fixed_radii_stay(num_radii, num_multipliers, budgets):
-    radii, multipliers = fitted_sizes(num_radii, num_multipliers, budgets=budgets, are_radii_fixed=True)
-    assert radii == num_radii
-    assert min(6, num_multipliers) <= multipliers <= num_multipliers
-
-
 @pytest.mark.parametrize(
     ("budgets", "expected"),
     [([], (100, 24)), ([None, 125], (100, 24)), ([17], (10, 6)), ([16, None], (100, 24)), ([71, 300, 3], (55, 15))],

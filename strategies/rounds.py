@@ -1,0 +1,167 @@
+"""[RE] Algorithm 1 over a network: round by round, other radii for every client, until the bracket is narrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from client.wire import AdversarialAnswer, AdversarialQuery
+from riskband.meta_problem import KnownPoints, bisection
+from riskband.search import Bracket
+from strategies.failures import Failure, FailureReason
+from strategies.query import QueryStrategy, RoundOutcome
+
+COST_OF_ONE_RADIUS = 2
+"""Values of a query budget: the radius, and the clean risk that comes with every answer."""
+
+_ROUNDING = 1e-9
+
+
+class BisectionRounds:
+    """Questions of one radius to those clients whose curve is open where the adversary of the network would spend.
+
+    Parameters
+    ----------
+    strategy : QueryStrategy
+        Asks.
+    grid, arrays :
+        Flower's connection to the nodes, and the model.
+    first : RoundOutcome
+        Of the round that asked `query` of every client. What it says of a client holds for the whole run.
+    query : AdversarialQuery
+        The first question.
+    tolerance : float
+        Width of the bracket at which a search stops, > 0.
+    on_bracket : callable, optional
+        Called with (cost budget, bracket) after every round.
+
+    Attributes
+    ----------
+    num_rounds, num_messages : int
+        So far, with the first round. An interrupted run's messages count as this one's.
+    failures : list of Failure
+        Clients that gave no answer, or an impossible one, after the first round; each is not asked again, and what it
+        had answered still counts.
+    budgets_left : dict of str to int
+        Values left to each client that has a query budget.
+    """
+
+    def __init__(
+        self,
+        strategy: QueryStrategy,
+        grid: Grid,
+        arrays: ArrayRecord,
+        first: RoundOutcome[AdversarialAnswer],
+        *,
+        query: AdversarialQuery,
+        tolerance: float,
+        on_bracket: Callable[[float, Bracket], None] | None = None,
+    ) -> None:
+        self._strategy, self._grid, self._arrays = strategy, grid, arrays
+        self._query, self._tolerance, self._on_bracket = query, tolerance, on_bracket
+        self._first = first.answers
+        self._known = [_known_points(query, answer) for answer in first.answers]
+        self.num_rounds, self.num_messages = 1, first.num_asked
+        self.failures: list[Failure] = []
+        self.budgets_left = smallest_budgets(first.answers)
+
+    def worst_means(self, cost_budgets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return both ends of the bracket at each cost budget >= 0; every search starts from all that is known.
+
+        They are about the answered curves, which for a guarantee other than "exact" are bounds themselves.
+        """
+        brackets = [self._search(float(budget)) for budget in cost_budgets]
+        return np.array([each.lower for each in brackets]), np.array([each.upper for each in brackets])
+
+    def _search(self, cost_budget: float) -> Bracket:
+        if cost_budget == 0.0:  # nothing to spend: the clean risks are known
+            clean = float(np.mean([points.values[0] for points in self._known]))
+            return Bracket(clean, clean)
+        found = bisection(
+            self._ask,
+            num_clients=len(self._known),
+            cost_budget=cost_budget,
+            tolerance=self._tolerance,
+            known=self._known,
+            on_round=None if self._on_bracket is None else partial(self._on_bracket, cost_budget),
+        )
+        return found.bracket
+
+    def _ask(self, clients: np.ndarray, radii: np.ndarray) -> list[float]:
+        """The values at one radius per client; NaN, and a named failure, where there is none to believe."""
+        self.num_rounds += 1
+        radius_of = dict(zip(clients.tolist(), radii.tolist(), strict=True))
+        queries = {
+            self._first[client].client_id: replace(self._query, radii=(radius,), multipliers=())
+            for client, radius in radius_of.items()
+        }
+        affordable = {
+            name: query
+            for name, query in queries.items()
+            if self.budgets_left.get(name, COST_OF_ONE_RADIUS) >= COST_OF_ONE_RADIUS
+        }
+        outcome = self._strategy.ask_unanswered(self._grid, affordable, self._arrays, round=self.num_rounds)
+        self.num_messages += len(affordable)
+        for name, left in smallest_budgets(outcome.answers).items():
+            self.budgets_left[name] = min(left, self.budgets_left.get(name, left))
+        answers = {answer.client_id: answer for answer in outcome.answers}
+        failures = {failure.client_id: failure for failure in outcome.failures}
+        return [self._value(client, radius, answers, failures, affordable) for client, radius in radius_of.items()]
+
+    def _value(
+        self,
+        client: int,
+        radius: float,
+        answers: Mapping[str, AdversarialAnswer],
+        failures: Mapping[str | None, Failure],
+        affordable: Mapping[str, AdversarialQuery],
+    ) -> float:
+        first = self._first[client]
+        name = first.client_id
+        if name in answers:
+            failure = _contradiction(first, answers[name], self._known[client], radius)
+        elif name in affordable:
+            gone = Failure(name, FailureReason.NODE_MISSING, f"no longer connected in round {self.num_rounds}")
+            failure = failures.get(name, gone)
+        else:
+            failure = Failure(name, FailureReason.BUDGET_SPENT, f"nothing is left to ask in round {self.num_rounds}")
+        if failure is None:
+            return curve_values(answers[name])[0]
+        self.failures.append(failure)
+        return np.nan
+
+
+def curve_values(answer: AdversarialAnswer) -> tuple[float, ...]:
+    """Return the values to build on: what is proved if anything is, else what an attack reached."""
+    return answer.values_lower if answer.guarantee == "lower" else answer.values_upper
+
+
+def smallest_budgets(answers: Iterable[AdversarialAnswer]) -> dict[str, int]:
+    """Return what is left of the query budget of each client that has one."""
+    return {answer.client_id: answer.budget_left for answer in answers if answer.budget_left is not None}
+
+
+def _known_points(query: AdversarialQuery, answer: AdversarialAnswer) -> KnownPoints:
+    points = KnownPoints()
+    for radius, value in zip(query.radii, curve_values(answer), strict=True):
+        points.add(radius, value)
+    return points
+
+
+def _contradiction(
+    first: AdversarialAnswer, later: AdversarialAnswer, known: KnownPoints, radius: float
+) -> Failure | None:
+    """What a later answer cannot say of the client that gave the first one."""
+    is_same = later.num_examples == first.num_examples and later.guarantee == first.guarantee
+    if not is_same or abs(later.clean_risk - first.clean_risk) > _ROUNDING:
+        detail = "the number of examples, the clean risk and the guarantee must be those of the first answer"
+        return Failure(first.client_id, FailureReason.CHANGED_ANSWER, detail)
+    if not known.admits(radius, curve_values(later)[0]):
+        detail = "no nondecreasing concave curve goes through this answer and the earlier ones"
+        return Failure(first.client_id, FailureReason.NOT_CONCAVE, detail)
+    return None
