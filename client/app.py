@@ -19,10 +19,11 @@ from torch import nn
 
 from client import wire
 from client.budget import QueryBudget, Request, budget_from_config
-from client.evaluation import mean_loss
+from client.evaluation import mean_loss, mean_losses
 from client.losses import get_loss
 from client.questions import RefusedError
 from client.training import local_seed, training_partition
+from client.weight_sets import separated
 from simulations.datasets import load_dataset
 from simulations.models import build_model, load_arrays, model_arrays
 from simulations.population import Examples, Population, spec_from_config
@@ -45,6 +46,7 @@ def answer_loss(message: Message, context: Context) -> Message:
         If loading the examples or evaluating the model fails; without the details.
     """
     query, arrays = wire.decode_query(message.content)
+    group = client_group(context)
     model, examples = _model_and_examples(query, arrays, context)
     _spend(context, Request(losses=1))
     with _details_withheld("evaluating the model"):
@@ -56,6 +58,7 @@ def answer_loss(message: Message, context: Context) -> Message:
         loss=query.loss,
         code_hash=wire.code_hash(),
         model_hash=wire.model_hash(arrays),
+        group=group,
     )
     return Message(wire.encode_answer(answer), reply_to=message)
 
@@ -76,6 +79,7 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
 
     query, arrays = wire.decode_adversarial_query(message.content)
     check_adversary(loss=query.loss, order=query.order, norm=query.norm, adversary=query.adversary, space=query.space)
+    group = client_group(context)
     model, examples = _model_and_examples(query, arrays, context)
     request = Request(losses=1, radii=len(query.radii), multipliers=len(query.multipliers))
     budget_left = _spend(context, request)
@@ -107,6 +111,43 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
         code_hash=wire.code_hash(),
         model_hash=wire.model_hash(arrays),
         budget_left=budget_left,
+        group=group,
+    )
+    return Message(wire.encode_answer(answer), reply_to=message)
+
+
+@app.query(wire.CANDIDATES_ACTION)
+def answer_candidates(message: Message, context: Context) -> Message:
+    """Answer a `CandidatesQuery` with the mean loss of every candidate on this client's examples.
+
+    Raises
+    ------
+    ValueError
+        As `answer_loss`.
+    RuntimeError
+        As `answer_loss`.
+    """
+    query, arrays = wire.decode_candidates_query(message.content)
+    group = client_group(context)
+    models = [_model(query, weights) for weights in separated(arrays, num_sets=query.num_weights)]
+    for candidate in query.candidates:
+        get_loss(candidate.loss)
+    examples = _fitting_examples(query, context)
+    budget_left = _spend(context, Request(losses=len(query.candidates)))
+    with _details_withheld("evaluating the candidates"):
+        found = [
+            mean_losses(model, examples.x, examples.y, losses={c.loss for c in query.candidates if c.weights == number})
+            for number, model in enumerate(models)
+        ]
+    answer = wire.CandidatesAnswer(
+        client_id=client_id(context.node_config),
+        risks=tuple(found[candidate.weights][candidate.loss] for candidate in query.candidates),
+        num_examples=len(examples.y),
+        loss=query.loss,
+        code_hash=wire.code_hash(),
+        model_hash=wire.model_hash(arrays),
+        budget_left=budget_left,
+        group=group,
     )
     return Message(wire.encode_answer(answer), reply_to=message)
 
@@ -178,14 +219,46 @@ def client_id(node_config: UserConfig) -> str:
     return f"client-{_partition(node_config):05d}"
 
 
+def client_group(context: Context) -> str | None:
+    """Return this client's group: ``group`` of the node config, or that of the simulation; None if there is none.
+
+    Raises
+    ------
+    ValueError
+        If the name that the owner gave is not one to 100 printable characters. Its text stays here.
+    """
+    own = context.node_config.get("group")
+    if own is not None:
+        name = str(own)
+        if not wire.is_name(name):
+            raise ValueError(
+                f"the node config's 'group' must be 1 to 100 printable characters, got {len(name)} characters; "
+                "shorten it, or leave it out for no group"
+            )
+        return name
+    partition = _partition(context.node_config)
+    with _details_withheld("finding this client's group"):
+        group = spec_from_config(context.run_config).group(partition)
+    return None if group is None else group.name
+
+
 def _model_and_examples(
-    query: wire.Query, arrays: Mapping[str, np.ndarray], context: Context
+    query: wire.LossQuery | wire.AdversarialQuery, arrays: Mapping[str, np.ndarray], context: Context
 ) -> tuple[nn.Module, Examples]:
     """Return the model a query is about and this client's examples, which fit each other."""
-    torch.set_num_threads(1)
     get_loss(query.loss)
+    return _model(query, arrays), _fitting_examples(query, context)
+
+
+def _model(query: wire.Query, arrays: Mapping[str, np.ndarray]) -> nn.Module:
+    torch.set_num_threads(1)
     model = build_model(query.model, x_shape=query.x_shape, num_classes=query.num_classes, seed=0)
     load_arrays(model, arrays)
+    return model
+
+
+def _fitting_examples(query: wire.Query, context: Context) -> Examples:
+    """Return this client's examples, which fit the model of the query."""
     examples = _own_examples(context)
     if len(examples.x) == 0:
         raise ValueError("a client must hold at least one example, this one holds none")
@@ -194,7 +267,7 @@ def _model_and_examples(
             f"the model takes inputs of shape {query.x_shape}, this client's have shape "
             f"{examples.x.shape[1:]}: a model that does not fit"
         )
-    return model, examples
+    return examples
 
 
 def _spend(context: Context, request: Request) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import torch
@@ -52,6 +52,21 @@ def mean_loss(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batc
     """
     losses = example_losses(model, x, y, loss=loss, batch_size=batch_size)
     return float(losses.mean()), len(losses)
+
+
+def mean_losses(
+    model: nn.Module, x: np.ndarray, y: np.ndarray, *, losses: Collection[str], batch_size: int = 512
+) -> dict[str, float]:
+    """Return the empirical risk of each of several losses, by name, from one pass over the examples.
+
+    Each is bit for bit that of `mean_loss`; parameters and errors are those of `example_losses`.
+    """
+    functions = {name: get_loss(name).per_example for name in losses}
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in functions}
+    for _, ys, logits in logit_batches(model, x, y, batch_size):
+        for name, per_example in functions.items():
+            found[name].append(per_example(logits, ys))
+    return {name: float(torch.cat(parts).numpy().mean()) for name, parts in found.items()}
 
 
 def logit_batches(

@@ -14,7 +14,7 @@ import numpy as np
 import simulations
 
 # What decides a client's answer besides client/ itself; both ends must run the same text.
-_ANSWERING_MODULES = ("checks.py", "datasets.py", "models.py", "population.py", "shifts.py")
+_ANSWERING_MODULES = ("checks.py", "cifar10.py", "datasets.py", "models.py", "population.py", "shifts.py")
 _LIBRARY_MODULE = "riskband"
 _LIBRARY_FILES = ("checks.py", "transport.py")
 

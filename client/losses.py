@@ -1,11 +1,12 @@
 """Losses of single examples, scaled to [0, 1] as every certificate needs them.
 
-To add one: a function (logits, labels) -> losses in [0, 1] and an entry in `LOSSES`.
+To add one: a function (logits, labels) -> losses in [0, 1] and an entry in `LOSSES`; for a loss with a parameter, a
+function of the parameter that returns a `LossFunction` and an entry in `FAMILIES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -13,6 +14,9 @@ from torch.nn import functional
 
 CROSS_ENTROPY_CAP = 10.0
 """Log-loss in nats that counts as loss 1; a cross-entropy needs a cap to be bounded at all."""
+
+ABSTENTION_COST = 0.25
+"""Loss of an example on which the model abstains, whatever its label; a wrong prediction costs 1."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +83,51 @@ LOSSES: dict[str, LossFunction] = {
 }
 
 
+def abstention(threshold: float) -> LossFunction:
+    """Return the loss of a model that may abstain (reject option): "abstain:THRESHOLD".
+
+    Where the largest predicted probability is below the threshold the loss is `ABSTENTION_COST`, elsewhere it is 0 or
+    1 for a right or wrong prediction.
+
+    Parameters
+    ----------
+    threshold : float
+        In [0, 1]; at 0 the model never abstains.
+
+    Raises
+    ------
+    ValueError
+        If the threshold is not in [0, 1].
+    """
+    if not 0.0 <= threshold <= 1.0:
+        raise ValueError(f"the threshold of 'abstain' must be in [0, 1], got {threshold:g}; it is a probability")
+
+    def per_example(logits: Tensor, labels: Tensor) -> Tensor:
+        is_sure = logits.softmax(dim=1).amax(dim=1) >= threshold
+        return zero_one(logits, labels).where(is_sure, logits.new_tensor(ABSTENTION_COST))
+
+    return LossFunction(f"abstain:{float(threshold)!r}", per_example, binary=False)
+
+
+FAMILIES: Mapping[str, Callable[[float], LossFunction]] = {"abstain": abstention}
+"""Losses with a parameter, which follows the name and a colon: "abstain:0.8"."""
+
+
 def get_loss(name: str) -> LossFunction:
-    """Return the loss of this name.
+    """Return the loss of this name, such as "zero_one" or "abstain:0.8".
 
     Raises
     ------
     ValueError
         If there is none; the message lists the known names.
     """
-    if name not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(sorted(LOSSES))}, got {name!r}")
-    return LOSSES[name]
+    if name in LOSSES:
+        return LOSSES[name]
+    family, _, parameter = name.partition(":")
+    if family not in FAMILIES:
+        raise ValueError(f"loss must be one of {', '.join(sorted(LOSSES))}, got {name!r}; or write 'abstain:0.8'")
+    try:
+        number = float(parameter)
+    except ValueError:
+        raise ValueError(f"the loss {family!r} needs a number, as in 'abstain:0.8', got {name!r}") from None
+    return FAMILIES[family](number)

@@ -1,15 +1,17 @@
 """Questions to a client and its answers, as plain data. `client.wire` puts them on the network.
 
 A question and its answer form a pair: `LossQuery` and `LossAnswer`, `AdversarialQuery` and `AdversarialAnswer`,
-`HelloQuery` and `HelloAnswer`.
+`CandidatesQuery` and `CandidatesAnswer`, `HelloQuery` and `HelloAnswer`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+# Those of `riskband.checks`, which a process for one plain loss does not load.
+_SMALLEST_COST, _LARGEST_COST = 1e-150, 1e150
 
 
 class RefusedError(ValueError):
@@ -54,6 +56,8 @@ class LossAnswer:
         The loss that was computed.
     code_hash, model_hash : str
         What computed it: `code_hash` and `model_hash` as seen by the client.
+    group : str or None
+        The group that the client's owner put it into; None: in none.
     """
 
     client_id: str
@@ -62,6 +66,7 @@ class LossAnswer:
     loss: str
     code_hash: str
     model_hash: str
+    group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ class AdversarialAnswer:
 
     Attributes
     ----------
-    client_id, num_examples, loss, code_hash, model_hash :
+    client_id, num_examples, loss, code_hash, model_hash, group :
         See `LossAnswer`.
     clean_risk : float
         Mean loss without any movement, what a `LossQuery` is answered with.
@@ -147,6 +152,107 @@ class AdversarialAnswer:
     code_hash: str
     model_hash: str
     budget_left: int | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One of the models that are compared: a set of weights, and the loss that it is judged by.
+
+    Attributes
+    ----------
+    name : str
+        What the server calls it.
+    weights : int
+        Which of the sets of weights in the message, from 0.
+    loss : str
+        As for `LossQuery`. A decision threshold is a loss too: "abstain:0.8".
+    """
+
+    name: str
+    weights: int
+    loss: str
+
+
+@dataclass(frozen=True)
+class CandidatesQuery:
+    """The question "what is the mean loss of each of these candidates on your examples?".
+
+    Attributes
+    ----------
+    model, x_shape, num_classes :
+        See `LossQuery`; the candidates share one architecture.
+    candidates : tuple of Candidate
+        In the order in which the answer gives their risks. Together they use the sets of weights 0, 1, …, all of them.
+
+    Raises
+    ------
+    ValueError
+        If there is no candidate, two share a name, a loss has a comma, or a set of weights is left out.
+    """
+
+    model: str
+    x_shape: tuple[int, ...]
+    num_classes: int
+    candidates: tuple[Candidate, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "candidates", tuple(self.candidates))
+        names = [candidate.name for candidate in self.candidates]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"candidates must be one or more, with names that differ, got {len(names)}; rename them")
+        used = {candidate.weights for candidate in self.candidates}
+        if used != set(range(len(used))):
+            raise ValueError(f"candidates must use sets of weights numbered 0, 1, …, got {sorted(used)}; renumber them")
+        if any("," in candidate.loss for candidate in self.candidates):
+            raise ValueError("the name of a candidate's loss must not hold a comma: they travel as one list")
+
+    @property
+    def loss(self) -> str:
+        """The losses of the candidates in their order, separated by commas."""
+        return ",".join(candidate.loss for candidate in self.candidates)
+
+    @property
+    def num_weights(self) -> int:
+        """Number of different sets of weights."""
+        return len({candidate.weights for candidate in self.candidates})
+
+
+def candidates_of(names: Sequence[str], weights: Sequence[int], losses: Sequence[str]) -> tuple[Candidate, ...]:
+    """Return candidates from their columns; raises ValueError if these differ in length."""
+    if not len(names) == len(weights) == len(losses):
+        raise ValueError(
+            f"every candidate must have a name, weights and a loss, got {len(names)}, {len(weights)} and {len(losses)}"
+        )
+    return tuple(map(Candidate, names, weights, losses))
+
+
+@dataclass(frozen=True)
+class CandidatesAnswer:
+    """One client's answer to a `CandidatesQuery`; what it claims, not yet checked.
+
+    Attributes
+    ----------
+    client_id, num_examples, code_hash, group :
+        See `LossAnswer`.
+    risks : tuple of float, one per candidate
+        Mean losses on the client's examples; honest ones lie in [0, 1].
+    loss : str
+        The losses that were computed, as `CandidatesQuery.loss`.
+    model_hash : str
+        Of all the sets of weights together, as they travelled.
+    budget_left : int or None
+        Values that the client will still answer; None: no limit.
+    """
+
+    client_id: str
+    risks: tuple[float, ...]
+    num_examples: int
+    loss: str
+    code_hash: str
+    model_hash: str
+    budget_left: int | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -171,14 +277,17 @@ class HelloAnswer:
     budget_left: int | None = None
 
 
-Query = LossQuery | AdversarialQuery
-Answer = LossAnswer | AdversarialAnswer
+Query = LossQuery | AdversarialQuery | CandidatesQuery
+Answer = LossAnswer | AdversarialAnswer | CandidatesAnswer
 
 
 def _checked_grid(name: str, values: Iterable[float]) -> tuple[float, ...]:
     grid = tuple(float(value) for value in values)
-    if not all(math.isfinite(entry) and entry >= 0.0 for entry in grid):
-        raise ValueError(f"{name} must be finite and >= 0; they are in units of the transport cost, or prices of one")
+    if not all(entry == 0.0 or _SMALLEST_COST <= entry <= _LARGEST_COST for entry in grid):
+        raise ValueError(
+            f"{name} must be 0 or from {_SMALLEST_COST:g} to {_LARGEST_COST:g}; they are in units of the transport "
+            "cost, or prices of one"
+        )
     if any(after <= before for before, after in pairwise(grid)):
         raise ValueError(f"{name} must increase strictly; sort them and ask each once")
     return grid

@@ -1,16 +1,20 @@
-"""Reading Flower's records: a value of the right type, or a `ValueError` that names the key.
+"""Flower's records: arrays in and out, and a value of the right type or a `ValueError` that names the key.
 
 No data enters the texts: what a client raises travels to the server.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 Record = TypeVar("Record", ArrayRecord, MetricRecord, ConfigRecord)
 Value = TypeVar("Value", str, int, float)
+
+MAX_NAME_LENGTH = 100
 
 
 def read_record(content: RecordDict, name: str, kind: type[Record]) -> Record:
@@ -59,3 +63,23 @@ def read_list(record: MetricRecord | ConfigRecord, name: str, key: str, kind: ty
         if len(typed) == len(values):
             return typed
     raise ValueError(f"{name}[{key!r}] must be a list of {kind.__name__}, got {type(values).__name__}")
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text may name a client, a group or a candidate: 1 to 100 printable characters.
+
+    Names end up in ledgers, tables and figures: no control characters, no novels.
+    """
+    return 1 <= len(text) <= MAX_NAME_LENGTH and text.isprintable()
+
+
+def to_array_record(arrays: Mapping[str, np.ndarray] | ArrayRecord) -> ArrayRecord:
+    """Return named arrays as Flower's ArrayRecord, names and order kept."""
+    if isinstance(arrays, ArrayRecord):
+        return arrays
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+def to_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
+    """Return the named arrays of an ArrayRecord, names and order kept."""
+    return {name: array.numpy() for name, array in record.items()}

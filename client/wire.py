@@ -1,7 +1,8 @@
 """The contract between server and client: queries and answers as Flower records.
 
-Every string key that crosses the network is written here and nowhere else; what a question and its
-answer mean is said in `client.questions`. `docs/protocol.md` describes the messages in words.
+Every string key that crosses the network is written here and nowhere else (those of federated training, which are
+Flower's, in `client.fedavg`); what a question and its answer mean is said in `client.questions`. `docs/protocol.md`
+describes the messages in words.
 """
 
 from __future__ import annotations
@@ -10,25 +11,33 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from client.fedavg import decode_training, encode_trained
 from client.hashes import code_hash, model_hash
 from client.questions import (
     AdversarialAnswer,
     AdversarialQuery,
     Answer,
+    Candidate,
+    CandidatesAnswer,
+    CandidatesQuery,
     HelloAnswer,
     HelloQuery,
     LossAnswer,
     LossQuery,
     Query,
+    candidates_of,
 )
-from client.records import read, read_list, read_record
+from client.records import MAX_NAME_LENGTH, is_name, read, read_list, read_record, to_array_record, to_arrays
 
 __all__ = [
     "AdversarialAnswer",
     "AdversarialQuery",
     "Answer",
+    "Candidate",
+    "CandidatesAnswer",
+    "CandidatesQuery",
     "HelloAnswer",
     "HelloQuery",
     "LossAnswer",
@@ -38,6 +47,8 @@ __all__ = [
     "decode_adversarial_answer",
     "decode_adversarial_query",
     "decode_answer",
+    "decode_candidates_answer",
+    "decode_candidates_query",
     "decode_hello",
     "decode_hello_answer",
     "decode_query",
@@ -47,6 +58,7 @@ __all__ = [
     "encode_hello_answer",
     "encode_query",
     "encode_trained",
+    "is_name",
     "message_type",
     "model_hash",
     "to_array_record",
@@ -59,6 +71,8 @@ LOSS_ACTION = "loss"
 LOSS_MESSAGE_TYPE = f"query.{LOSS_ACTION}"
 ADVERSARIAL_ACTION = "adversarial_loss"
 ADVERSARIAL_MESSAGE_TYPE = f"query.{ADVERSARIAL_ACTION}"
+CANDIDATES_ACTION = "candidates"
+CANDIDATES_MESSAGE_TYPE = f"query.{CANDIDATES_ACTION}"
 HELLO_ACTION = "hello"
 HELLO_MESSAGE_TYPE = f"query.{HELLO_ACTION}"
 
@@ -66,13 +80,6 @@ ARRAYS_RECORD = "arrays"
 QUERY_RECORD = "query"
 ANSWER_RECORD = "answer"
 IDENTITY_RECORD = "identity"
-
-# Federated training speaks to flwr's own FedAvg, so these names are Flower's.
-FEDAVG_ARRAYS_RECORD = "arrays"
-FEDAVG_CONFIG_RECORD = "config"
-FEDAVG_METRICS_RECORD = "metrics"
-FEDAVG_ROUND_KEY = "server-round"
-FEDAVG_LOSS_KEY = "train-loss"
 
 VERSION_KEY = "protocol-version"
 LOSS_KEY = "loss"
@@ -100,12 +107,16 @@ CONJUGATES_UPPER_KEY = "conjugates-upper"
 ADVERSARIAL_UNIT_KEY = "adversarial-unit"
 GUARANTEE_KEY = "guarantee"
 BUDGET_LEFT_KEY = "budget-left"
-
-_MAX_CLIENT_ID_LENGTH = 100
+GROUP_KEY = "group"
+CANDIDATE_NAMES_KEY = "candidate-names"
+CANDIDATE_WEIGHTS_KEY = "candidate-weights"
+RISKS_KEY = "risks"
 
 
 def message_type(query: Query) -> str:
     """Return the type of the message that asks `query`."""
+    if isinstance(query, CandidatesQuery):
+        return CANDIDATES_MESSAGE_TYPE
     return ADVERSARIAL_MESSAGE_TYPE if isinstance(query, AdversarialQuery) else LOSS_MESSAGE_TYPE
 
 
@@ -114,10 +125,11 @@ def encode_query(query: Query, arrays: Mapping[str, np.ndarray] | ArrayRecord) -
 
     Parameters
     ----------
-    query : LossQuery or AdversarialQuery
+    query : LossQuery, AdversarialQuery or CandidatesQuery
         The question.
     arrays : mapping of str to ndarray, or ArrayRecord
-        The weights by name, as `simulations.models.model_arrays` returns them.
+        The weights by name, as `simulations.models.model_arrays` returns them; for candidates as
+        `client.weight_sets.packed` does.
     """
     record = ConfigRecord(
         {
@@ -136,6 +148,9 @@ def encode_query(query: Query, arrays: Mapping[str, np.ndarray] | ArrayRecord) -
         record[HEAD_KEY] = query.head or ""
         record[SPACE_KEY] = query.space
         record[ADVERSARY_KEY] = query.adversary
+    if isinstance(query, CandidatesQuery):
+        record[CANDIDATE_NAMES_KEY] = [candidate.name for candidate in query.candidates]
+        record[CANDIDATE_WEIGHTS_KEY] = [candidate.weights for candidate in query.candidates]
     return RecordDict({ARRAYS_RECORD: to_array_record(arrays), QUERY_RECORD: record})
 
 
@@ -173,6 +188,22 @@ def decode_adversarial_query(content: RecordDict) -> tuple[AdversarialQuery, dic
     return query, to_arrays(read_record(content, ARRAYS_RECORD, ArrayRecord))
 
 
+def decode_candidates_query(content: RecordDict) -> tuple[CandidatesQuery, dict[str, np.ndarray]]:
+    """Return the question and all sets of weights, still in one mapping, from a message's content.
+
+    Raises ValueError as `decode_query`, or if the candidates break their rules.
+    """
+    question = _read_question(content)
+    record = read_record(content, QUERY_RECORD, ConfigRecord)
+    candidates = candidates_of(
+        read_list(record, QUERY_RECORD, CANDIDATE_NAMES_KEY, str),
+        read_list(record, QUERY_RECORD, CANDIDATE_WEIGHTS_KEY, int),
+        question.pop("loss").split(","),
+    )
+    arrays = to_arrays(read_record(content, ARRAYS_RECORD, ArrayRecord))
+    return CandidatesQuery(**question, candidates=candidates), arrays
+
+
 def encode_answer(answer: Answer) -> RecordDict:
     """Return the content of the reply that carries `answer`."""
     identity = ConfigRecord(
@@ -184,9 +215,15 @@ def encode_answer(answer: Answer) -> RecordDict:
             MODEL_HASH_KEY: answer.model_hash,
         }
     )
+    if answer.group is not None:
+        identity[GROUP_KEY] = answer.group
     if isinstance(answer, LossAnswer):
         numbers = MetricRecord({RISK_KEY: float(answer.risk), NUM_EXAMPLES_KEY: int(answer.num_examples)})
         return RecordDict({ANSWER_RECORD: numbers, IDENTITY_RECORD: identity})
+    if isinstance(answer, CandidatesAnswer):
+        numbers = MetricRecord({RISKS_KEY: [float(risk) for risk in answer.risks]})
+        numbers[NUM_EXAMPLES_KEY] = int(answer.num_examples)
+        return RecordDict({ANSWER_RECORD: _with_budget(numbers, answer.budget_left), IDENTITY_RECORD: identity})
     identity[GUARANTEE_KEY] = answer.guarantee
     numbers = MetricRecord(
         {
@@ -199,9 +236,7 @@ def encode_answer(answer: Answer) -> RecordDict:
             ADVERSARIAL_UNIT_KEY: float(answer.adversarial_unit),
         }
     )
-    if answer.budget_left is not None:
-        numbers[BUDGET_LEFT_KEY] = int(answer.budget_left)
-    return RecordDict({ANSWER_RECORD: numbers, IDENTITY_RECORD: identity})
+    return RecordDict({ANSWER_RECORD: _with_budget(numbers, answer.budget_left), IDENTITY_RECORD: identity})
 
 
 def decode_answer(content: RecordDict) -> LossAnswer:
@@ -244,7 +279,19 @@ def decode_adversarial_answer(content: RecordDict) -> AdversarialAnswer:
         conjugates_lower=read_list(numbers, ANSWER_RECORD, CONJUGATES_LOWER_KEY, float),
         conjugates_upper=read_list(numbers, ANSWER_RECORD, CONJUGATES_UPPER_KEY, float),
         adversarial_unit=read(numbers, ANSWER_RECORD, ADVERSARIAL_UNIT_KEY, float),
-        budget_left=read(numbers, ANSWER_RECORD, BUDGET_LEFT_KEY, int) if BUDGET_LEFT_KEY in numbers else None,
+        budget_left=_read_budget(numbers),
+    )
+
+
+def decode_candidates_answer(content: RecordDict) -> CandidatesAnswer:
+    """Return the answer to a `CandidatesQuery` from a reply's content; raises ValueError as `decode_answer` does."""
+    identity = _read_identity(content)
+    numbers = read_record(content, ANSWER_RECORD, MetricRecord)
+    return CandidatesAnswer(
+        **identity,
+        risks=read_list(numbers, ANSWER_RECORD, RISKS_KEY, float),
+        num_examples=read(numbers, ANSWER_RECORD, NUM_EXAMPLES_KEY, int),
+        budget_left=_read_budget(numbers),
     )
 
 
@@ -270,8 +317,7 @@ def encode_hello_answer(answer: HelloAnswer) -> RecordDict:
     identity = ConfigRecord(
         {VERSION_KEY: PROTOCOL_VERSION, CLIENT_ID_KEY: answer.client_id, CODE_HASH_KEY: answer.code_hash}
     )
-    numbers = MetricRecord() if answer.budget_left is None else MetricRecord({BUDGET_LEFT_KEY: answer.budget_left})
-    return RecordDict({ANSWER_RECORD: numbers, IDENTITY_RECORD: identity})
+    return RecordDict({ANSWER_RECORD: _with_budget(MetricRecord(), answer.budget_left), IDENTITY_RECORD: identity})
 
 
 def decode_hello_answer(content: RecordDict) -> HelloAnswer:
@@ -286,7 +332,7 @@ def decode_hello_answer(content: RecordDict) -> HelloAnswer:
     identity = read_record(content, IDENTITY_RECORD, ConfigRecord)
     _check_version(identity)
     numbers = read_record(content, ANSWER_RECORD, MetricRecord)
-    budget_left = read(numbers, ANSWER_RECORD, BUDGET_LEFT_KEY, int) if BUDGET_LEFT_KEY in numbers else None
+    budget_left = _read_budget(numbers)
     if budget_left is not None and budget_left < 0:
         raise ValueError(f"{BUDGET_LEFT_KEY} must be at least 0, got {budget_left}")
     return HelloAnswer(
@@ -296,35 +342,14 @@ def decode_hello_answer(content: RecordDict) -> HelloAnswer:
     )
 
 
-def decode_training(content: RecordDict) -> tuple[dict[str, np.ndarray], int]:
-    """Return the model's weights and the round number (from 1) from a message of flwr's FedAvg.
-
-    Raises
-    ------
-    ValueError
-        If a record or key is missing or ill-typed.
-    """
-    config = read_record(content, FEDAVG_CONFIG_RECORD, ConfigRecord)
-    server_round = read(config, FEDAVG_CONFIG_RECORD, FEDAVG_ROUND_KEY, int)
-    return to_arrays(read_record(content, FEDAVG_ARRAYS_RECORD, ArrayRecord)), server_round
+def _with_budget(numbers: MetricRecord, budget_left: int | None) -> MetricRecord:
+    if budget_left is not None:
+        numbers[BUDGET_LEFT_KEY] = int(budget_left)
+    return numbers
 
 
-def encode_trained(arrays: Mapping[str, np.ndarray], *, num_examples: int, loss: float) -> RecordDict:
-    """Return the reply that flwr's FedAvg averages with weight `num_examples`; `loss` in nats."""
-    metrics = MetricRecord({FEDAVG_LOSS_KEY: float(loss), NUM_EXAMPLES_KEY: int(num_examples)})
-    return RecordDict({FEDAVG_ARRAYS_RECORD: to_array_record(arrays), FEDAVG_METRICS_RECORD: metrics})
-
-
-def to_array_record(arrays: Mapping[str, np.ndarray] | ArrayRecord) -> ArrayRecord:
-    """Return named arrays as Flower's ArrayRecord, names and order kept."""
-    if isinstance(arrays, ArrayRecord):
-        return arrays
-    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
-
-
-def to_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
-    """Return the named arrays of an ArrayRecord, names and order kept."""
-    return {name: array.numpy() for name, array in record.items()}
+def _read_budget(numbers: MetricRecord) -> int | None:
+    return read(numbers, ANSWER_RECORD, BUDGET_LEFT_KEY, int) if BUDGET_LEFT_KEY in numbers else None
 
 
 def _check_version(record: ConfigRecord) -> None:
@@ -357,15 +382,16 @@ def _read_identity(content: RecordDict) -> dict[str, Any]:
         "loss": read(identity, IDENTITY_RECORD, LOSS_KEY, str),
         "code_hash": read(identity, IDENTITY_RECORD, CODE_HASH_KEY, str),
         "model_hash": read(identity, IDENTITY_RECORD, MODEL_HASH_KEY, str),
+        "group": _read_name(identity, GROUP_KEY) if GROUP_KEY in identity else None,
     }
 
 
 def _read_client_id(identity: ConfigRecord) -> str:
-    client_id = read(identity, IDENTITY_RECORD, CLIENT_ID_KEY, str)
-    # Names end up in ledgers, tables and figures: no control characters, no novels.
-    if not 1 <= len(client_id) <= _MAX_CLIENT_ID_LENGTH or not client_id.isprintable():
-        raise ValueError(
-            f"{CLIENT_ID_KEY} must be 1 to {_MAX_CLIENT_ID_LENGTH} printable characters, "
-            f"got {len(client_id)} characters"
-        )
-    return client_id
+    return _read_name(identity, CLIENT_ID_KEY)
+
+
+def _read_name(identity: ConfigRecord, key: str) -> str:
+    name = read(identity, IDENTITY_RECORD, key, str)
+    if not is_name(name):
+        raise ValueError(f"{key} must be 1 to {MAX_NAME_LENGTH} printable characters, got {len(name)} characters")
+    return name

@@ -1,4 +1,4 @@
-"""The ServerApp: configuration -> model -> one question to every client -> certificates -> report."""
+"""The ServerApp: configuration -> models -> one question to every client -> certificates -> report."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from client.wire import code_hash, model_hash, to_array_record
+from server.candidates import UnderTest, prepare, unseen_candidates
 from server.config import RunConfig, load_config
 from server.folder import LEDGER_FILE, ResultFolder
 from server.ledger import Ledger
-from server.report import write_report
+from server.report import Conclusion, write_report
 from server.strategy import build_strategy
 from server.table import print_report
 from server.targets import TargetNetwork, target_networks
-from server.training import prepare_model
-from server.truth import check_certificates, unseen_clients
-from simulations.models import model_arrays
+from server.truth import Unseen, check_certificates, unseen_clients
+from strategies.selection import SelectionResult
 
 app = ServerApp()
 
@@ -54,23 +54,22 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     clock = _Clock()
     folder.show_stage("preparing the model")
     with clock.part("model"):
-        model = prepare_model(config, grid)
-    arrays = model_arrays(model)
-    hashes = {"model": model_hash(arrays), "code": code_hash()}
+        tested = prepare(config, grid)
+    hashes = {"model": model_hash(tested.arrays), "code": code_hash()}
     folder.show_stage("asking the clients")
     header = {"hashes": hashes, "config": config.to_run_config()}
     with clock.part("answers"), Ledger(folder.path / LEDGER_FILE, header=header, resume=config.resume) as ledger:
-        strategy = build_strategy(config, folder=folder, ledger=ledger)
-        result = strategy.start(grid, to_array_record(arrays)).conclusion
+        strategy = build_strategy(config, folder=folder, ledger=ledger, candidates=tested.candidates)
+        result = strategy.start(grid, to_array_record(tested.arrays)).conclusion
     folder.show_stage("computing the exact risks of the unseen clients")
     with clock.part("unseen"):
-        unseen = unseen_clients(config, model) if config.num_unseen else None
+        unseen = _unseen(config, tested, result) if config.num_unseen else None
         checks = check_certificates(result.certificates, unseen) if unseen is not None else {}
     targets: tuple[TargetNetwork, ...] = ()
     if config.strategy == "wasserstein" and config.target_sigmas:
         folder.show_stage("moving unseen clients further and measuring how far that is")
         with clock.part("targets"):
-            targets = target_networks(config, model)
+            targets = target_networks(config, tested.models[0])
     report = write_report(
         folder,
         config=config,
@@ -82,6 +81,12 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         seconds=clock.seconds,
     )
     print_report(report)
+
+
+def _unseen(config: RunConfig, tested: UnderTest, result: Conclusion) -> Unseen:
+    if isinstance(result, SelectionResult):
+        return unseen_candidates(config, tested, shown=result.shown)
+    return unseen_clients(config, tested.models[0])
 
 
 class _Clock:

@@ -20,6 +20,11 @@ from client.adversaries import ADVERSARIES, NORMS, check_adversary
 from client.app import client_id
 from client.losses import LOSSES
 from riskband import DIVERGENCES
+from riskband.dispersion import DISPERSION_METHODS
+from riskband.measures import MEASURES, resolve_measure
+from riskband.objective import Objective
+from riskband.risks import MISSING
+from riskband.selection import SELECTION_METHODS
 from server.folder import FIGURE_SUFFIXES
 from strategies.quorum import num_needed
 
@@ -52,6 +57,7 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split), Field(min_length=1)]
+AnyCounts = Annotated[tuple[Count, ...], BeforeValidator(_split)]
 AnyNumbers = Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_split)]
 Numbers = Annotated[AnyNumbers, Field(min_length=1)]
 
@@ -83,6 +89,9 @@ class RunConfig(BaseModel):
     examples_per_client: Count = Field(description="every client answers from this many examples")
     affine_sigma: float = Field(ge=0, le=1e6, description="0 means: no affine shift")
     dirichlet_concentration: float = Field(ge=0, le=1e6, description="0 means: no label shift; small means strong")
+    group_sigmas: AnyNumbers = Field(
+        description='give different strengths up to 1e6 such as "0.1,0.3", or "" for no groups'
+    )
 
     model: str = Field(min_length=1, description='use "cnn", "mlp" or "module:factory"')
     training: Literal["central", "fedavg", "checkpoint"]
@@ -91,7 +100,7 @@ class RunConfig(BaseModel):
     training_epochs: Count = Field(description="passes over the training examples (per round in FedAvg)")
     learning_rate: float = Field(gt=0, le=1, description="0.001 to 0.1 is usual")
 
-    strategy: Literal["f_divergence", "wasserstein"]
+    strategy: Literal["f_divergence", "wasserstein", "dispersion", "selection"]
     loss: str = Field(description=f"use one of {', '.join(sorted(LOSSES))}")
     delta: float = Field(ge=1e-6, lt=1, description="delta is the probability of failure, not the confidence")
     breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
@@ -102,6 +111,25 @@ class RunConfig(BaseModel):
     divergences: Names = Field(description=f"give a comma-separated list of {', '.join(DIVERGENCES)}")
     budgets: Numbers = Field(description='give a comma-separated list such as "0.05,0.1"; 0 means no shift')
     thresholds: int = Field(ge=1, le=10_000, description="the number of risks at which curves are read")
+
+    measures: Names = Field(
+        description=f'give different ones such as "gini,atkinson:0.5"; the names are {", ".join(sorted(MEASURES))}'
+    )
+    dispersion_method: str = Field(description=f"use one of {', '.join(DISPERSION_METHODS)}")
+
+    candidate_epochs: AnyCounts = Field(
+        description='give different numbers from 1 to training-epochs such as "1,2,5"; only training "central" has '
+        'checkpoints on its way, for the others give ""'
+    )
+    abstention_thresholds: AnyNumbers = Field(
+        description='give different probabilities such as "0.5,0.8", or ""; they need the loss zero_one, since losses '
+        "that mean other things cannot be compared"
+    )
+    objective: str = Field(
+        description='give a sum such as "mean+0.5*gini" of mean, cvar:0.9, quantile:0.9 and measures that are bounded'
+    )
+    selection_method: str = Field(description=f"use one of {', '.join(SELECTION_METHODS)}")
+    selection_target: float = Field(ge=0, description="fixed_sequence tests against a target above 0; 0 means: none")
 
     transport_order: int = Field(ge=1, le=2, description="1: moving by a distance t costs t; 2: it costs t squared")
     transport_norm: str = Field(description=f"use one of {', '.join(NORMS)}; with transport-order 2 only l2")
@@ -121,6 +149,13 @@ class RunConfig(BaseModel):
 
     client_ids: Literal["numbered", "any"]
     quorum: float = Field(gt=0, le=1, description="the fraction of num-clients that must answer")
+    missing: str = Field(
+        description=f"use one of {', '.join(MISSING)}, for clients without valid answer; with a cost-bound only ignore"
+    )
+    contamination: int = Field(
+        ge=0,
+        description="so many of the answers may be wrong: fewer than quorum asks for; with a cost-bound only 0",
+    )
     node_timeout: Positive = Field(description="seconds to wait for the clients to connect")
     reply_timeout: Positive = Field(description="seconds to wait for the answers of one round")
     respect_query_budgets: bool = Field(description="true: ask the clients first what they have left, one more round")
@@ -166,6 +201,66 @@ class RunConfig(BaseModel):
     @classmethod
     def _are_budgets(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         return _require(len(set(value)) == len(value), value)
+
+    @field_validator("group_sigmas")
+    @classmethod
+    def _are_group_sigmas(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        return _require(len(set(value)) == len(value) and all(sigma <= 1e6 for sigma in value), value)
+
+    @field_validator("measures")
+    @classmethod
+    def _are_measures(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = tuple(resolve_measure(measure).name for measure in value)  # theil is generalised_entropy:1
+        return _require(len(set(names)) == len(names), value)
+
+    @field_validator("dispersion_method")
+    @classmethod
+    def _is_dispersion_method(cls, value: str) -> str:
+        return _require(value in DISPERSION_METHODS, value)
+
+    @field_validator("candidate_epochs")
+    @classmethod
+    def _are_candidate_epochs(cls, value: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        _require(len(set(value)) == len(value), value)
+        if info.data.get("strategy") != "selection" or not value:
+            return value
+        has_checkpoints = info.data.get("training", "central") == "central"
+        return _require(has_checkpoints and max(value) <= info.data.get("training_epochs", np.inf), value)
+
+    @field_validator("abstention_thresholds")
+    @classmethod
+    def _are_abstention_thresholds(cls, value: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        is_comparable = info.data.get("strategy") != "selection" or info.data.get("loss", "zero_one") == "zero_one"
+        is_fine = len(set(value)) == len(value) and max(value, default=0.0) <= 1.0 and (is_comparable or not value)
+        return _require(is_fine, value)
+
+    @field_validator("objective")
+    @classmethod
+    def _is_objective(cls, value: str) -> str:
+        return str(Objective(value))
+
+    @field_validator("selection_method")
+    @classmethod
+    def _is_selection_method(cls, value: str) -> str:
+        return _require(value in SELECTION_METHODS, value)
+
+    @field_validator("selection_target")
+    @classmethod
+    def _is_selection_target(cls, value: float, info: ValidationInfo) -> float:
+        is_needed = (info.data.get("strategy"), info.data.get("selection_method")) == ("selection", "fixed_sequence")
+        return _require(value > 0.0 or not is_needed, value)
+
+    @field_validator("missing")
+    @classmethod
+    def _is_missing(cls, value: str, info: ValidationInfo) -> str:
+        return _require(value in MISSING and (value == "ignore" or not _has_published(info.data)), value)
+
+    @field_validator("contamination")
+    @classmethod
+    def _is_contamination(cls, value: int, info: ValidationInfo) -> int:
+        known = {name: info.data[name] for name in ("num_clients", "quorum") if name in info.data}
+        is_below = len(known) < 2 or value < num_needed(**known)
+        return _require(value == 0 or (is_below and not _has_published(info.data)), value)
 
     @field_validator("transport_norm")
     @classmethod
@@ -253,6 +348,11 @@ def _is_absolute(path: str) -> bool:
         return Path(path).expanduser().is_absolute()
     except RuntimeError:  # "~nobody": there is no such user
         return False
+
+
+def _has_published(values: Mapping[str, Any]) -> bool:
+    """Whether the published transport bound is asked for: it knows neither missing nor wrong answers."""
+    return values.get("strategy") == "wasserstein" and values.get("cost_bound", 0.0) > 0.0
 
 
 def _are_distinct(names: tuple[str, ...], known: Collection[str]) -> bool:

@@ -13,7 +13,12 @@ FAILURE_FILE = "failed.json"
 PROGRESS_FILE = "progress.json"
 LEDGER_FILE = "ledger.jsonl"
 CERTIFICATE_FOLDER = "certificates"
-FIGURE_STEMS = {"f_divergence": "band", "wasserstein": "transport"}
+FIGURE_STEMS = {
+    "f_divergence": "band",
+    "wasserstein": "transport",
+    "dispersion": "dispersion",
+    "selection": "selection",
+}
 """By strategy."""
 FIGURE_SUFFIXES = ("png", "svg", "pdf")
 LOG_FILES = ("superlink.log", "run.log")

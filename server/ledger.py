@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from client.wire import AdversarialAnswer, AdversarialQuery, Answer, LossAnswer, Query
+from client.wire import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, LossAnswer, Query
 from strategies.earlier import EarlierAnswer
 
 SCHEMA = "riskband.ledger/2"
@@ -120,6 +120,8 @@ def _read(path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:
 
 
 def _entry_of(fields: dict[str, Any]) -> EarlierAnswer:
+    if "risks" in fields:
+        return EarlierAnswer(CandidatesAnswer(**fields | {"risks": tuple(fields["risks"])}))
     if "guarantee" not in fields:
         return EarlierAnswer(LossAnswer(**fields))
     values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}

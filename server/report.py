@@ -5,7 +5,7 @@ The same run with the same seed gives the same bytes, apart from the section "ti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,18 @@ import riskband as rb
 from riskband.certificate import CERTIFICATE
 from riskband.plots import band_figure, save_figure, transport_figure
 from server.config import RunConfig
+from server.dispersion_report import dispersion_sections, report_figure
 from server.folder import CERTIFICATE_FOLDER, FIGURE_STEMS, ResultFolder
 from server.ledger import NOT_PART_OF_A_RUN
+from server.selection_report import report_figure as selection_report_figure
+from server.selection_report import selection_section
 from server.targets import TargetNetwork, check_target
 from server.truth import Check, Unseen
+from strategies.dispersion import DispersionResult
 from strategies.f_divergence import FDivergenceResult
+from strategies.failures import Failure
 from strategies.replies import RoundOutcome
+from strategies.selection import SelectionResult
 from strategies.wasserstein import WassersteinResult
 
 if TYPE_CHECKING:
@@ -28,12 +34,14 @@ if TYPE_CHECKING:
 
 SCHEMA = "riskband.report/1"
 
+Conclusion = FDivergenceResult | WassersteinResult | DispersionResult | SelectionResult
+
 
 def write_report(
     folder: ResultFolder,
     *,
     config: RunConfig,
-    result: FDivergenceResult | WassersteinResult,
+    result: Conclusion,
     hashes: Mapping[str, str],
     unseen: Unseen | None,
     checks: Mapping[str, Check],
@@ -48,7 +56,7 @@ def write_report(
         Where to.
     config : RunConfig
         The run's configuration.
-    result : FDivergenceResult or WassersteinResult
+    result : FDivergenceResult, WassersteinResult, DispersionResult or SelectionResult
         What the strategy concluded.
     hashes : mapping of str to str
         What was evaluated by what: ``"model"`` and ``"code"``.
@@ -83,8 +91,10 @@ def write_report(
             name: _certificate_entry(name, certificate, checks.get(name))
             for name, certificate in result.certificates.items()
         },
-        "breakdowns": {name: _breakdown_entry(config, result, name) for name in result.breakdowns},
+        "breakdowns": _breakdowns(config, result),
         **(_transport_sections(result, unseen, targets) if isinstance(result, WassersteinResult) else {}),
+        **(dispersion_sections(config, result, unseen, checks) if isinstance(result, DispersionResult) else {}),
+        **({"selection": selection_section(config, result, unseen)} if isinstance(result, SelectionResult) else {}),
         "unseen": _unseen_entry(unseen),
         "figures": [f"{stem}.{suffix}" for suffix in config.figure_format],
         "timing": {"created": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": dict(seconds)},
@@ -95,12 +105,16 @@ def write_report(
 
 def _figure(
     config: RunConfig,
-    result: FDivergenceResult | WassersteinResult,
+    result: Conclusion,
     unseen: Unseen | None,
     checks: Mapping[str, Check],
     targets: Sequence[TargetNetwork],
 ) -> Figure:
+    if isinstance(result, SelectionResult):
+        return selection_report_figure(config, result, unseen)
     title = f"{config.scenario}: {config.loss} risk, delta = {config.delta:g}"
+    if isinstance(result, DispersionResult):
+        return report_figure(config, result, unseen, title=title)
     if isinstance(result, WassersteinResult):
         worst = {name: check.observed for name, check in checks.items()} if unseen and unseen.curves else {}
         return transport_figure(
@@ -121,25 +135,32 @@ def _figure(
     )
 
 
-def _network(config: RunConfig, result: FDivergenceResult | WassersteinResult) -> dict[str, Any]:
+def _network(config: RunConfig, result: Conclusion) -> dict[str, Any]:
     outcome: RoundOutcome[Any] = result.outcome
-    risks = (result.risks if isinstance(result, FDivergenceResult) else result.answers.clean).values
+    risks = _answered_risks(result).values
     names = [answer.client_id for answer in outcome.answers]
     return {
         "num_clients": config.num_clients,
         "num_asked": outcome.num_asked,
         "num_answered": len(outcome.answers),
         "num_failed": len(outcome.failures),
-        "failures": [
-            {"client_id": failure.client_id, "reason": str(failure.reason), "detail": failure.detail}
-            for failure in outcome.failures
-        ],
+        "failures": _failures(outcome.failures),
         "mean_empirical_risk": float(risks.mean()),
         "largest_empirical_risk": float(risks.max()),
         # Flower's errors carry no name; where the names are known, so is who is missing.
         "clients_without_answer": None if config.known_clients is None else sorted(config.known_clients - set(names)),
         "client_ids": names,  # in the order of the certificates' answers
     }
+
+
+def _answered_risks(result: Conclusion) -> rb.ClientRisks:
+    if isinstance(result, SelectionResult):
+        return result.risks[result.shown]
+    return result.answers.clean if isinstance(result, WassersteinResult) else result.risks
+
+
+def _failures(failures: Iterable[Failure]) -> list[dict[str, str | None]]:
+    return [{"client_id": each.client_id, "reason": str(each.reason), "detail": each.detail} for each in failures]
 
 
 def _certificate_entry(name: str, certificate: rb.Certificate, check: Check | None) -> dict[str, Any]:
@@ -157,9 +178,15 @@ def _certificate_entry(name: str, certificate: rb.Certificate, check: Check | No
 def _check_entry(check: Check) -> dict[str, Any]:
     return {
         "holds": check.holds,
-        "smallest_margin": check.smallest_margin,
-        "observed": check.observed.tolist(),
+        "smallest_margin": check.smallest_margin if np.isfinite(check.smallest_margin) else None,
+        "observed": check.observed.tolist() if np.all(np.isfinite(check.observed)) else None,
     }
+
+
+def _breakdowns(config: RunConfig, result: Conclusion) -> dict[str, dict[str, Any]]:
+    if isinstance(result, DispersionResult | SelectionResult):
+        return {}  # nothing shifts there
+    return {name: _breakdown_entry(config, result, name) for name in result.breakdowns}
 
 
 def _breakdown_entry(config: RunConfig, result: FDivergenceResult | WassersteinResult, name: str) -> dict[str, Any]:
@@ -192,10 +219,14 @@ def _transport_sections(
             "mean_cost_that_makes_an_example_wrong": unit,
             "cost_budgets": empirical.cost_budgets.tolist(),
             "cost_budgets_in_that_unit": None if unit is None else (empirical.cost_budgets / unit).tolist(),
-            "empirical_worst_mean": {"lower": empirical.lower.tolist(), "upper": empirical.upper.tolist()},
+            "empirical_worst_mean": {
+                "about": empirical.about,
+                "lower": empirical.lower.tolist(),
+                "upper": empirical.upper.tolist(),
+            },
             "num_rounds": empirical.num_rounds,
             "num_messages": empirical.num_messages,
-            "silent_clients": list(empirical.silent_clients),
+            "later_failures": _failures(empirical.later_failures),
             "query_budget": {
                 "num_radii": result.query_budget.num_radii,
                 "num_multipliers": result.query_budget.num_multipliers,
@@ -230,4 +261,7 @@ def _unseen_entry(unseen: Unseen | None) -> dict[str, Any]:
     if unseen is None:
         return {"num_clients": 0, "mean_risk": None, "risks": []}
     risks = unseen.risks
-    return {"num_clients": len(risks), "mean_risk": float(risks.mean()), "risks": risks.tolist()}
+    entry = {"num_clients": len(risks), "mean_risk": float(risks.mean()), "risks": risks.tolist()}
+    if unseen.by_candidate:
+        entry["risks_by_candidate"] = {name: each.tolist() for name, each in unseen.by_candidate.items()}
+    return entry

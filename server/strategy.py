@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import riskband as rb
+from client.wire import Candidate
 from server.config import RunConfig
 from server.folder import ResultFolder
 from server.ledger import Ledger
 from simulations.datasets import load_dataset
+from strategies.dispersion import Dispersion
 from strategies.f_divergence import FDivergence
 from strategies.query import Progress, QueryStrategy
+from strategies.selection import SelectionStrategy
 from strategies.wasserstein import Wasserstein
 
 
-def build_strategy(config: RunConfig, *, folder: ResultFolder, ledger: Ledger) -> QueryStrategy:
+def build_strategy(
+    config: RunConfig, *, folder: ResultFolder, ledger: Ledger, candidates: Sequence[Candidate] = ()
+) -> QueryStrategy:
     """Return the strategy that a run asks with.
 
     Parameters
@@ -25,6 +31,8 @@ def build_strategy(config: RunConfig, *, folder: ResultFolder, ledger: Ledger) -
         Where it shows its progress.
     ledger : Ledger
         Where every valid answer is written as it arrives.
+    candidates : sequence of client.wire.Candidate
+        What is compared by the strategy "selection".
     """
     data = load_dataset(config.dataset, seed=config.seed)
     display = _Display(folder)
@@ -41,10 +49,32 @@ def build_strategy(config: RunConfig, *, folder: ResultFolder, ledger: Ledger) -
         "model": config.model,
         "x_shape": data.x_train.shape[1:],
         "num_classes": data.num_classes,
-        "loss": config.loss,
         "delta": config.delta,
-        "breakdown_target": config.breakdown_target,
+        "missing": config.missing,
+        "contamination": config.contamination,
     }
+    if config.strategy == "selection":
+        return SelectionStrategy(
+            candidates=candidates,
+            objective=config.objective,
+            selection_settings={
+                "method": config.selection_method,
+                "target": config.selection_target or None,
+                "band": config.band,
+                "local": config.local,
+                "dispersion": config.dispersion_method,
+            },
+            **settings,
+        )
+    settings["loss"] = config.loss
+    if config.strategy == "dispersion":
+        return Dispersion(
+            band=config.band,
+            local=config.local,
+            measures=config.measures,
+            method=config.dispersion_method,
+            **settings,
+        )
     if config.strategy == "wasserstein":
         return Wasserstein(
             order=config.transport_order,
@@ -58,6 +88,7 @@ def build_strategy(config: RunConfig, *, folder: ResultFolder, ledger: Ledger) -
             protocol=config.protocol,
             bisection_tolerance=config.bisection_tolerance,
             cost_bound=config.cost_bound,
+            breakdown_target=config.breakdown_target,
             on_bracket=display.show_bracket,
             **settings,
         )
@@ -68,6 +99,7 @@ def build_strategy(config: RunConfig, *, folder: ResultFolder, ledger: Ledger) -
         budgets=config.budgets,
         thresholds=config.threshold_grid,
         breakdown_threshold=config.breakdown_threshold,
+        breakdown_target=config.breakdown_target,
         **settings,
     )
 

@@ -12,6 +12,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from server.dispersion_table import dispersion_lines, dispersion_tables
+from server.selection_table import selection_lines, selection_tables
+
 _MEAN, _SHARE = "mean risk", "P(risk ≥ {threshold:g})"
 _QUANTITIES = {
     **dict.fromkeys(("mean_bound", "worst_case_mean", "wasserstein_mean", "wasserstein_published"), _MEAN),
@@ -43,14 +46,22 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         table.add_column(f"on {unseen['num_clients']} unseen", justify="right")
         table.add_column("holds")
     for entry in certificates.values():
+        if "lower" in entry or entry["function"] == "select":  # they have tables of their own
+            continue
         for quantity, networks, bound, observed in _rows(entry, threshold=config["breakdown-threshold"], unit=unit):
             checked = [f"{observed:.3f}", "yes" if observed <= bound + 1e-12 else "[bold red]NO[/]"]
             table.add_row(quantity, networks, f"{bound:.3f}", *(checked if has_checks else []))
     lines = [_who(report["network"]), *_transport(transport), *_guarantees(certificates)]
     lines += [f"Breakdown, {name}: {entry['statement']}." for name, entry in report["breakdowns"].items()]
-    if has_checks:
+    if any(entry["check"] is not None for entry in certificates.values()):
         lines.append(_verdict(certificates, are_shifted=transport.get("unseen_are_moved", True)))
-    tables = [table, *([_target_table(report["targets"], unit=unit)] if report.get("targets") else [])]
+    lines += [*dispersion_lines(report), *selection_lines(report)]
+    tables = [
+        *([table] if table.row_count else []),
+        *dispersion_tables(report),
+        *selection_tables(report),
+        *([_target_table(report["targets"], unit=unit)] if report.get("targets") else []),
+    ]
     return Group(*tables, Text("\n".join([*lines, *_assumptions(certificates)])))
 
 
@@ -113,6 +124,13 @@ def _who(network: Mapping[str, Any]) -> str:
     return f"Clients: {expected} expected, {asked} asked, {answered} answered validly; failures: {failed}."
 
 
+_SUBJECTS = {
+    "clients": "The worst mean risk of the clients that answered",
+    "upper-bounds": "The worst mean of the upper bounds that the clients answered (no more than a bound of their risk)",
+    "attacks": "The worst mean that the clients' attacks reached (no bound of their risk)",
+}
+
+
 def _transport(transport: Mapping[str, Any]) -> Iterator[str]:
     if not transport:
         return
@@ -121,10 +139,13 @@ def _transport(transport: Mapping[str, Any]) -> Iterator[str]:
         yield f"Costs: {transport['cost']}; 1 u = {unit:.4g}, the mean cost that makes an example wrong."
     gap = max(np.subtract(ends["upper"], ends["lower"]))
     rounds = "1 round" if transport["num_rounds"] == 1 else f"{transport['num_rounds']} rounds"
-    yield (
-        f"The worst mean risk of the clients that answered is known to within {gap:.2g}, from {rounds} and "
-        f"{transport['num_messages']} messages."
-    )
+    subject, num_messages = _SUBJECTS[ends["about"]], transport["num_messages"]
+    yield f"{subject} is known to within {gap:.2g}, from {rounds} and {num_messages} messages."
+    later = transport["later_failures"]
+    if later:
+        reasons = Counter(failure["reason"] for failure in later)
+        found = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        yield f"Clients that fell silent after the first round: {len(later)} ({found}); what they had said counts."
     budget = transport["query_budget"]
     left_out, left = len(budget["clients_left_out"]), budget["smallest_left"]
     if left_out or left is not None:
@@ -145,18 +166,26 @@ def _guarantees(certificates: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _verdict(certificates: Mapping[str, Any], *, are_shifted: bool) -> str:
-    failed = [name for name, entry in certificates.items() if not entry["check"]["holds"]]
+    checked = {name: entry for name, entry in certificates.items() if entry["check"] is not None}
+    failed = [name for name, entry in checked.items() if not entry["check"]["holds"]]
     if failed:
-        return f"Check: the unseen clients exceed {', '.join(failed)}."
+        outside = [name for name in failed if "lower" in checked[name]]
+        above = [name for name in failed if name not in outside]
+        words = [f"exceed {', '.join(above)}"] if above else []
+        words += [f"are outside of {', '.join(outside)}"] if outside else []
+        return f"Check: the unseen clients {' and '.join(words)}."
+    is_any_shifted = any(entry["axes"].keys() & {"budget", "cost_budget"} for entry in checked.values())
+    has_curves = any(entry["axes"] for entry in checked.values())
     network = "for a shifted network: on the worst one within the budget that they can be made into"
     if not are_shifted:
         network = "as they are; the worst network that they can be made into is only known for the 0-1 loss"
+    holds = "the certificate holds" if len(checked) == 1 else f"all {len(checked)} certificates hold"
     return (
-        f"Check: all {len(certificates)} certificates hold on the unseen clients, at every point of every curve "
-        f"({network})."
+        f"Check: {holds} on the unseen clients"
+        f"{', at every point of every curve' if has_curves else ''}{f' ({network})' if is_any_shifted else ''}."
     )
 
 
 def _assumptions(certificates: Mapping[str, Any]) -> list[str]:
     distinct = dict.fromkeys(text for entry in certificates.values() for text in entry["assumptions"])
-    return ["Assumed:", *(f"  - {text}" for text in distinct)]
+    return ["Assumed:", *(f"  - {text}" for text in distinct)] if distinct else []

@@ -7,7 +7,7 @@ draw from the meta-distribution that the certificates are about.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import nn
@@ -17,7 +17,11 @@ from client.adversaries import Batch
 from client.adversaries.representation import ExactAdversary, LinearHead
 from client.evaluation import example_losses, logit_batches, mean_loss
 from client.losses import get_loss
+from riskband.dispersion_curves import lorenz_of_law
 from riskband.divergences import robust_mean
+from riskband.measures import resolve_measure
+from riskband.objective import Objective
+from riskband.quantile_limits import RiskLaw
 from riskband.transport import ConcaveCurve, knapsack_curve, network_curve
 from server.config import RunConfig
 from simulations.population import ClientDistribution, Population, spec_from_config
@@ -33,10 +37,25 @@ class Unseen:
         In [0, 1].
     curves : tuple of ConcaveCurve
         Of each client, the largest risk within a cost budget, exact; empty where that is not known.
+    groups : tuple of (str or None)
+        Of each client; empty where that is not known.
+    by_candidate : mapping of str to ndarray, shape (num_unseen,)
+        Risks under each candidate of a selection, one of which is the model of `risks`; empty for one model.
     """
 
     risks: np.ndarray
     curves: tuple[ConcaveCurve, ...] = ()
+    groups: tuple[str | None, ...] = ()
+    by_candidate: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def law(self) -> RiskLaw:
+        """Empirical law of the risks."""
+        return RiskLaw.of_values(self.risks)
+
+    def group_risks(self, name: str) -> np.ndarray:
+        """Risks of the clients of a group, shape (num_clients of the group,)."""
+        return self.risks[[group == name for group in self.groups]] if self.groups else self.risks[:0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +70,7 @@ class Check:
     holds : bool
         Whether no observed number exceeds its bound.
     smallest_margin : float
-        Bound minus observed number where they are closest; negative where the certificate fails.
+        Distance from observed number to bound where they are closest; negative where the certificate fails.
     """
 
     observed: np.ndarray
@@ -75,9 +94,11 @@ def unseen_clients(config: RunConfig, model: nn.Module) -> Unseen:
     """
     population = Population(spec_from_config(config.to_run_config(), network="unseen"))
     clients = range(config.num_unseen)
+    members = [population.spec.group(k) for k in clients]
+    groups = tuple(None if group is None else group.name for group in members)
     if config.strategy == "wasserstein" and get_loss(config.loss).binary:
         curves = tuple(_exact_curve(config, model, population.distribution(k)) for k in clients)
-        return Unseen(np.array([float(curve(0.0)) for curve in curves]), curves)
+        return Unseen(np.array([float(curve(0.0)) for curve in curves]), curves, groups)
 
     def exact_risk(k: int) -> float:
         client = population.distribution(k)
@@ -87,9 +108,10 @@ def unseen_clients(config: RunConfig, model: nn.Module) -> Unseen:
         client = population.client(k)
         return mean_loss(model, client.x, client.y, loss=config.loss)[0]
 
-    is_measured = config.strategy == "f_divergence" and config.local == "observed"
+    is_measured = config.strategy != "wasserstein" and config.local == "observed"
     risk_of = measured_risk if is_measured else exact_risk
-    return Unseen(np.clip([risk_of(k) for k in clients], 0.0, 1.0))  # the weights sum to 1 up to rounding
+    risks = np.clip([risk_of(k) for k in clients], 0.0, 1.0)  # the weights sum to 1 up to rounding
+    return Unseen(risks, groups=groups)
 
 
 def check_certificates(certificates: Mapping[str, rb.Certificate], unseen: Unseen) -> dict[str, Check]:
@@ -105,16 +127,20 @@ def check_certificates(certificates: Mapping[str, rb.Certificate], unseen: Unsee
     Returns
     -------
     dict of str to Check
-        Under the names of the certificates.
+        Under the names of the certificates; without those about groups that no unseen client is known to be in.
     """
     return {
-        name: compare(certificate.value, _observed(certificate, unseen)) for name, certificate in certificates.items()
+        name: compare(certificate.value, _observed(certificate, unseen), lower=certificate.lower)
+        for name, certificate in certificates.items()
+        if _are_known(certificate, unseen)
     }
 
 
-def compare(bound: float | np.ndarray, observed: np.ndarray) -> Check:
-    """Return the check of a bound beside what was observed, of the same shape."""
+def compare(bound: float | np.ndarray, observed: np.ndarray, *, lower: float | np.ndarray | None = None) -> Check:
+    """Return the check of a bound, or of bounds from both sides, beside what was observed, of the same shape."""
     margin = float(np.min(np.asarray(bound) - observed))
+    if lower is not None:
+        margin = min(margin, float(np.min(observed - np.asarray(lower))))
     return Check(observed=observed, holds=margin >= -1e-12, smallest_margin=margin)  # rounding is no failure
 
 
@@ -153,7 +179,30 @@ def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
         case "wasserstein_mean" | "wasserstein_published":
             budgets = axes["cost_budget"]
             return network_curve(unseen.curves)(budgets) if unseen.curves else np.full(len(budgets), risks.mean())
+        case "wasserstein_cdf" if not unseen.curves:
+            return np.tile(shares(risks, axes["threshold"]), (len(axes["cost_budget"]), 1))
         case "wasserstein_cdf":
             pushes = [knapsack_curve([curve.inverse(t) for curve in unseen.curves]) for t in axes["threshold"]]
             return np.stack([push(axes["cost_budget"]) for push in pushes], axis=-1)
+        case "dispersion_certificate":
+            return np.asarray(resolve_measure(arguments["measure"]).of_law(unseen.law))
+        case "select":
+            return np.asarray(Objective(arguments["objective"]).of_law(unseen.law))
+        case "lorenz_certificate":
+            return lorenz_of_law(unseen.law, axes["share"])
+        case "quantile_certificate":
+            return unseen.law.quantile(axes["level"])
+        case "group_certificate" if (arguments["comparison"], arguments["functional"]) == ("largest_gap", "mean"):
+            return np.asarray(np.ptp(_group_means(certificate, unseen)))
+        case "group_certificate" if (arguments["comparison"], arguments["functional"]) == ("worst_group", "mean"):
+            return np.asarray(np.max(_group_means(certificate, unseen)))
     raise ValueError(f"there is no check for certificates made by {function!r}; add one to server.truth")
+
+
+def _group_means(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
+    """Mean risk of the unseen clients of each group that the certificate is about."""
+    return np.array([unseen.group_risks(name).mean() for name in certificate.recipe["groups"]])
+
+
+def _are_known(certificate: rb.Certificate, unseen: Unseen) -> bool:
+    return all(len(unseen.group_risks(name)) > 0 for name in certificate.recipe.get("groups", ()))

@@ -21,6 +21,37 @@ from simulations.shifts import AffineShift, DirichletLabelShift, DrawnShift, Shi
 NETWORKS = ("source", "unseen")
 """Two networks drawn from the same μ: the one that answers, and one that nobody has measured."""
 
+# Added to a network's number; beyond all networks and the target networks of `simulations.targets`.
+_GROUP_STREAM = 1000
+
+
+@dataclass(frozen=True)
+class ClientGroup:
+    """Clients of one kind, under shifts of their own.
+
+    Attributes
+    ----------
+    name
+        1 to 100 printable characters, what the clients of the group answer with.
+    shifts
+        Come before those that all clients have.
+
+    Raises
+    ------
+    ValueError
+        If a field breaks its rule.
+    """
+
+    name: str
+    shifts: tuple[Shift, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not (1 <= len(self.name) <= 100 and self.name.isprintable()):
+            raise ValueError(
+                f"name of a group must be 1 to 100 printable characters, got {self.name!r}; give a short word"
+            )
+        _check_shifts(self.shifts)
+
 
 @dataclass(frozen=True)
 class PopulationSpec:
@@ -38,6 +69,8 @@ class PopulationSpec:
         What differs between clients, applied in this order; () makes all clients alike.
     network
         "source" or "unseen": disjoint random streams, the same meta-distribution.
+    groups
+        Each client belongs to one of them, all equally likely; () for no groups.
 
     Raises
     ------
@@ -50,21 +83,40 @@ class PopulationSpec:
     examples_per_client: int = 100
     shifts: tuple[Shift, ...] = (AffineShift(0.3), DirichletLabelShift(1.0))
     network: str = "source"
+    groups: tuple[ClientGroup, ...] = ()
 
     def __post_init__(self) -> None:
         checked_seed(self.seed)
         remedy = "give the number of examples each client holds"
         checked_count("examples_per_client", self.examples_per_client, minimum=1, remedy=remedy)
-        if not isinstance(self.shifts, tuple) or not all(isinstance(shift, Shift) for shift in self.shifts):
-            raise ValueError(
-                f"shifts must be a tuple of Shift objects, got {self.shifts!r}; "
-                "give for example (AffineShift(0.3),), or () for none"
-            )
+        _check_shifts(self.shifts)
         if self.network not in NETWORKS:
             raise ValueError(
                 f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}; "
                 "the unseen network serves to check a certificate"
             )
+        is_groups = isinstance(self.groups, tuple) and all(isinstance(group, ClientGroup) for group in self.groups)
+        if not is_groups or len({group.name for group in self.groups}) < len(self.groups):
+            raise ValueError(
+                f"groups must be a tuple of ClientGroup objects with different names, got {self.groups!r}; "
+                "give () for no groups"
+            )
+
+    def group(self, k: int) -> ClientGroup | None:
+        """Return the group of client k, None if there are no groups.
+
+        Raises
+        ------
+        ValueError
+            If `k` is not a whole number ≥ 0.
+        """
+        k = checked_count("k", k, minimum=0, remedy="clients are numbered from 0")
+        if not self.groups:
+            return None
+        # A stream of its own: given its group, a client has the data that it would have without groups.
+        stream = _GROUP_STREAM + NETWORKS.index(self.network)
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(stream, k)))
+        return self.groups[int(rng.integers(len(self.groups)))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,13 +196,15 @@ class Population:
     def _drawn_shift(self, k: int) -> tuple[DrawnShift, np.random.Generator]:
         """Return client k's shift and the generator its examples are to be drawn with."""
         k = checked_count("k", k, minimum=0, remedy="clients are numbered from 0")
+        group = self.spec.group(k)
+        shifts = self.spec.shifts if group is None else group.shifts + self.spec.shifts
         root = np.random.SeedSequence(self.spec.seed, spawn_key=(NETWORKS.index(self.spec.network), k))
         # One stream each, so that a shift added at the end of the tuple leaves all other draws alone.
-        example_rng, *shift_rngs = map(np.random.default_rng, root.spawn(1 + len(self.spec.shifts)))
+        example_rng, *shift_rngs = map(np.random.default_rng, root.spawn(1 + len(shifts)))
         data = self.data
         parts = [
             shift.draw(rng, x_shape=data.x_pool.shape[1:], num_classes=data.num_classes)
-            for shift, rng in zip(self.spec.shifts, shift_rngs, strict=True)
+            for shift, rng in zip(shifts, shift_rngs, strict=True)
         ]
         return combined(parts), example_rng
 
@@ -162,7 +216,9 @@ def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> P
     ----------
     config
         Needs the keys "dataset", "seed", "examples-per-client", "affine-sigma" and
-        "dirichlet-concentration"; 0 for one of the last two means: no such shift. Others are ignored.
+        "dirichlet-concentration"; 0 for one of the last two means: no such shift. With strengths in
+        "group-sigmas", such as "0.1,0.3", clients belong to the groups "sigma-0.1" and "sigma-0.3", and their
+        affine shift has the strength of their group. Others are ignored.
     network
         "source" or "unseen".
 
@@ -173,7 +229,8 @@ def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> P
     """
     sigma = _shift_strength(config, "affine-sigma")
     concentration = _shift_strength(config, "dirichlet-concentration")
-    affine: tuple[Shift, ...] = (AffineShift(sigma),) if sigma else ()
+    groups = tuple(ClientGroup(f"sigma-{each:.15g}", (AffineShift(each),)) for each in _group_sigmas(config))
+    affine: tuple[Shift, ...] = (AffineShift(sigma),) if sigma and not groups else ()
     label: tuple[Shift, ...] = (DirichletLabelShift(concentration),) if concentration else ()
     return PopulationSpec(
         dataset=_required(config, "dataset"),
@@ -181,7 +238,29 @@ def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> P
         examples_per_client=_required(config, "examples-per-client"),
         shifts=affine + label,
         network=network,
+        groups=groups,
     )
+
+
+def _check_shifts(shifts: object) -> None:
+    if not isinstance(shifts, tuple) or not all(isinstance(shift, Shift) for shift in shifts):
+        raise ValueError(
+            f"shifts must be a tuple of Shift objects, got {shifts!r}; "
+            "give for example (AffineShift(0.3),), or () for none"
+        )
+
+
+def _group_sigmas(config: Mapping[str, Any]) -> tuple[float, ...]:
+    """The run config has no lists: "0.1,0.3" is one."""
+    value = config.get("group-sigmas", "")
+    remedy = 'give strengths such as "0.1,0.3", or "" for no groups'
+    if not isinstance(value, str):
+        return (checked_number("group-sigmas", value, minimum=0, remedy=remedy),)
+    try:
+        numbers = [float(part) for part in value.split(",") if part.strip()]
+    except ValueError:
+        raise ValueError(f"group-sigmas must be numbers, got {value!r}; {remedy}") from None
+    return tuple(checked_number("group-sigmas", number, minimum=0, remedy=remedy) for number in numbers)
 
 
 def _shift_strength(config: Mapping[str, Any], key: str) -> float:

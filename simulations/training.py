@@ -7,6 +7,7 @@ caller sets: `torch.set_num_threads` is never called here.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ def train_centrally(
     learning_rate: float,
     batch_size: int = 32,
     augment_sigma: float = 0.0,
+    after_epoch: Callable[[int, nn.Module], None] | None = None,
 ) -> nn.Module:
     """Build a model and train it on the training split of `data`; the pool is not looked at.
 
@@ -40,7 +42,7 @@ def train_centrally(
         Name for `simulations.models.build_model`.
     seed
         ≥ 0; decides the first weights and the order of the examples.
-    num_epochs, learning_rate, batch_size, augment_sigma
+    num_epochs, learning_rate, batch_size, augment_sigma, after_epoch
         See `train_epochs`.
 
     Raises
@@ -58,6 +60,7 @@ def train_centrally(
         learning_rate=learning_rate,
         batch_size=batch_size,
         augment_sigma=augment_sigma,
+        after_epoch=after_epoch,
     )
     return net
 
@@ -72,6 +75,7 @@ def train_epochs(
     learning_rate: float,
     batch_size: int = 32,
     augment_sigma: float = 0.0,
+    after_epoch: Callable[[int, nn.Module], None] | None = None,
 ) -> float:
     """Train `model` in place: Adam on the cross-entropy, its state fresh at each call.
 
@@ -91,6 +95,8 @@ def train_epochs(
         ≥ 1.
     augment_sigma
         ≥ 0; each batch is seen under a fresh `AffineShift` of this strength, 0 for none.
+    after_epoch
+        Called with the number of epochs done (from 1) and the model, which it must leave as it is.
 
     Returns
     -------
@@ -118,7 +124,7 @@ def train_epochs(
     mean_loss = 0.0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for models that draw, as dropout does
-        for _ in range(num_epochs):
+        for epoch in range(1, num_epochs + 1):
             order = rng.permutation(len(y))
             batches = [order[start : start + batch_size] for start in range(0, len(y), batch_size)]
             total = 0.0
@@ -126,6 +132,8 @@ def train_epochs(
                 inputs, labels = shift.apply(x[batch], y[batch], rng)
                 total += len(batch) * _step(model, optimizer, inputs, labels)
             mean_loss = total / len(y)
+            if after_epoch is not None:
+                after_epoch(epoch, model)
     return mean_loss
 
 

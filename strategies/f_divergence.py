@@ -63,6 +63,8 @@ class FDivergence(QueryStrategy):
         Risks in [0, 1] at which curves are read.
     breakdown_threshold, breakdown_target : float
         The question that the breakdown budget answers, both in [0, 1].
+    missing, contamination :
+        What is assumed of who answered; see `riskband.ClientRisks`.
     **settings
         Of `QueryStrategy`.
 
@@ -87,6 +89,8 @@ class FDivergence(QueryStrategy):
         thresholds: Sequence[float] | np.ndarray,
         breakdown_threshold: float,
         breakdown_target: float,
+        missing: str = "ignore",
+        contamination: int = 0,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
@@ -99,6 +103,8 @@ class FDivergence(QueryStrategy):
         self.thresholds = np.asarray(thresholds, dtype=np.float64)
         self.breakdown_threshold = breakdown_threshold
         self.breakdown_target = breakdown_target
+        self.missing = missing
+        self.contamination = contamination
 
     def query(self) -> LossQuery:
         """Return the plain loss query."""
@@ -117,6 +123,8 @@ class FDivergence(QueryStrategy):
             [answer.num_examples for answer in outcome.answers],
             binary=get_loss(self._query.loss).binary,
             num_missing=len(outcome.failures),
+            missing=self.missing,
+            contamination=self.contamination,
         )
         band = rb.band(risks, delta=self.delta, method=self.band, local=self.local, sides="two")
         certificates = {

@@ -21,12 +21,15 @@ from client.wire import (
     AdversarialAnswer,
     AdversarialQuery,
     Answer,
+    CandidatesAnswer,
+    CandidatesQuery,
     HelloAnswer,
     HelloQuery,
     LossAnswer,
     Query,
     decode_adversarial_answer,
     decode_answer,
+    decode_candidates_answer,
     decode_hello_answer,
 )
 from strategies.curve_rules import broken_curve_rules
@@ -55,7 +58,7 @@ class RoundOutcome(Generic[AnswerT]):
 
     Attributes
     ----------
-    answers : tuple of LossAnswer, or of AdversarialAnswer or HelloAnswer if that was asked
+    answers : tuple of LossAnswer, or of AdversarialAnswer, CandidatesAnswer or HelloAnswer if that was asked
         The valid answers, one per client, sorted by client id.
     failures : tuple of Failure
         One per client that was expected or asked and gave no valid answer, sorted.
@@ -74,7 +77,7 @@ class AnswerCheck:
 
     Attributes
     ----------
-    query : LossQuery or AdversarialQuery
+    query : LossQuery, AdversarialQuery or CandidatesQuery
         What was asked.
     model_hash, code_hash : str
         Of the model that was sent and of the code that should have run.
@@ -89,6 +92,8 @@ class AnswerCheck:
 
     def decode(self, content: RecordDict) -> Answer:
         """Return the answer that a reply's content carries, or raise ValueError."""
+        if isinstance(self.query, CandidatesQuery):
+            return decode_candidates_answer(content)
         is_adversarial = isinstance(self.query, AdversarialQuery)
         return decode_adversarial_answer(content) if is_adversarial else decode_answer(content)
 
@@ -107,26 +112,15 @@ class AnswerCheck:
             yield FailureReason.WRONG_MODEL, "the client evaluated another model than it was sent"
         if answer.loss != self.query.loss:
             yield FailureReason.WRONG_LOSS, one_line(f"asked for {self.query.loss!r}, got {answer.loss!r}")
-        if isinstance(answer, AdversarialAnswer):
-            yield from self._broken_risk_rules(answer.clean_risk, answer.num_examples)
+        if isinstance(answer, CandidatesAnswer):
+            assert isinstance(self.query, CandidatesQuery)
+            yield from _broken_candidate_rules(answer, self.query)
+        elif isinstance(answer, AdversarialAnswer):
+            yield from _broken_risk_rules(answer.clean_risk, answer.num_examples, self.query.loss)
             assert isinstance(self.query, AdversarialQuery)
             yield from broken_curve_rules(answer, self.query)
         else:
-            yield from self._broken_risk_rules(answer.risk, answer.num_examples)
-
-    def _broken_risk_rules(self, risk: float, num_examples: int) -> Iterator[tuple[FailureReason, str]]:
-        if not math.isfinite(risk):
-            yield FailureReason.NOT_FINITE, f"risk must be finite, got {risk}"
-        if not 0 <= risk <= 1:
-            yield FailureReason.OUT_OF_RANGE, f"risk must be in [0, 1], got {risk}"
-        if num_examples < 1:
-            yield FailureReason.NO_EXAMPLES, f"num_examples must be at least 1, got {num_examples}"
-        loss = self.query.loss
-        if get_loss(loss).binary and not _is_whole(risk * num_examples):
-            yield (
-                FailureReason.IMPOSSIBLE_COUNT,
-                f"a {loss} risk is a whole number out of num_examples, got {risk} of {num_examples}",
-            )
+            yield from _broken_risk_rules(answer.risk, answer.num_examples, self.query.loss)
 
 
 @dataclass(frozen=True)
@@ -211,6 +205,28 @@ def _broken_identity_rules(
         yield FailureReason.UNKNOWN_CLIENT, "this name is not among the expected clients"
     if answer.code_hash != code_hash:
         yield FailureReason.WRONG_CODE, "the client ran other code than the server's bundle"
+
+
+def _broken_candidate_rules(answer: CandidatesAnswer, query: CandidatesQuery) -> Iterator[tuple[FailureReason, str]]:
+    if len(answer.risks) != len(query.candidates):
+        detail = f"asked for {len(query.candidates)} risks, got {len(answer.risks)}"
+        yield FailureReason.WRONG_LENGTH, detail
+    for risk, candidate in zip(answer.risks, query.candidates, strict=False):
+        yield from _broken_risk_rules(risk, answer.num_examples, candidate.loss)
+
+
+def _broken_risk_rules(risk: float, num_examples: int, loss: str) -> Iterator[tuple[FailureReason, str]]:
+    if not math.isfinite(risk):
+        yield FailureReason.NOT_FINITE, f"risk must be finite, got {risk}"
+    if not 0 <= risk <= 1:
+        yield FailureReason.OUT_OF_RANGE, f"risk must be in [0, 1], got {risk}"
+    if num_examples < 1:
+        yield FailureReason.NO_EXAMPLES, f"num_examples must be at least 1, got {num_examples}"
+    if get_loss(loss).binary and not _is_whole(risk * num_examples):
+        yield (
+            FailureReason.IMPOSSIBLE_COUNT,
+            f"a {loss} risk is a whole number out of num_examples, got {risk} of {num_examples}",
+        )
 
 
 def _settle_message(replies: set[Answer | HelloAnswer | Failure]) -> Answer | HelloAnswer | Failure:

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("riskband", "simulations", "client", "strategies", "server")
 DOORS = {"simulations.engine", "simulations.__main__", "simulations.launcher"}  # may look at the whole app
-TORCH_HOMES = {"simulations.models", "simulations.training"}
+TORCH_HOMES = {"simulations.models", "simulations.training", "simulations.cifar10"}
 FILES = [path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))]
 
 

@@ -77,6 +77,45 @@ def test_a_client_id_of_the_node_config_comes_first():
     assert wire.decode_answer(reply.content).client_id == "hospital-a"
 
 
+def answered_groups(*, config=CONFIG, node_configs=None, num_clients=1):
+    """The groups in the answers to either question."""
+    groups = []
+    for query, action, decode in (
+        (QUERY, wire.LOSS_MESSAGE_TYPE, wire.decode_answer),
+        (ADVERSARIAL_QUERY, wire.ADVERSARIAL_MESSAGE_TYPE, wire.decode_adversarial_answer),
+    ):
+        grid = network(num_clients, config=config, node_configs=node_configs)
+        answers = [decode(reply.content) for reply in send(grid, wire.encode_query(query, model_arrays(MODEL)), action)]
+        groups.append([answer.group for answer in sorted(answers, key=lambda answer: answer.client_id)])
+    assert groups[0] == groups[1]
+    return groups[0]
+
+
+def test_a_group_is_what_the_owner_says_else_that_of_the_simulation_else_none():
+    assert answered_groups() == [None]
+    assert answered_groups(node_configs={0: {"group": "rural"}}) == ["rural"]
+    assert answered_groups(node_configs={0: {"group": 7}}) == ["7"]  # a command line makes it a number
+    config = CONFIG | {"group-sigmas": "0.1,0.3"}
+    spec = spec_from_config(config)
+    simulated = [spec.group(k).name for k in range(3)]
+    assert answered_groups(config=config, num_clients=3) == simulated
+    assert answered_groups(config=config, num_clients=3, node_configs={1: {"group": "own"}}) == [
+        simulated[0],
+        "own",
+        simulated[2],
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 101, "two\nlines"])
+def test_a_group_without_a_usable_name_is_refused_without_showing_it(name, tmp_path):
+    own = {"group": name, "query-budget": 1, "query-budget-file": str(tmp_path / "budget.sqlite")}
+    text = refusal(node_configs={0: own})
+    assert f"'group' must be 1 to 100 printable characters, got {len(name)}" in text.replace("\\'", "'")
+    assert not name or name not in text
+    (reply,) = send(network(1, node_configs={0: own}), wire.encode_hello(), wire.HELLO_MESSAGE_TYPE)
+    assert wire.decode_hello_answer(reply.content).budget_left == 1  # a refused question costs nothing
+
+
 def test_names_come_from_the_node_config():
     assert client_id({"partition-id": 12}) == "client-00012"
     assert client_id({"client-id": "x", "partition-id": 12}) == "x"

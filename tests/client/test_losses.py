@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss, zero_one_loss
 
-from client.losses import CROSS_ENTROPY_CAP, LOSSES, get_loss
+from client.losses import ABSTENTION_COST, CROSS_ENTROPY_CAP, LOSSES, get_loss
 
 RNG = np.random.default_rng(1)
 LOGITS = RNG.normal(size=(500, 4))
@@ -83,3 +83,42 @@ def test_the_margin_loss_rises_by_half_the_margin_and_is_a_half_on_the_boundary(
 def test_an_unknown_loss_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="must be one of brier, cross_entropy, margin, zero_one, got 'accuracy'"):
         get_loss("accuracy")
+
+
+def test_a_model_that_may_abstain_pays_a_fixed_price_where_it_is_not_sure():
+    probabilities = softmax(LOGITS, axis=1)
+    is_sure, is_wrong = probabilities.max(axis=1) >= 0.6, LOGITS.argmax(axis=1) != LABELS
+    assert 0 < is_sure.mean() < 1
+    np.testing.assert_array_equal(losses("abstain:0.6"), np.where(is_sure, is_wrong, 0.25))
+    assert ABSTENTION_COST == 0.25
+    assert not get_loss("abstain:0.6").binary
+
+
+@given(logits=logit_rows, labels=label_rows)
+def test_a_threshold_of_0_is_the_zero_one_loss_and_one_out_of_reach_always_abstains(logits, labels):
+    np.testing.assert_array_equal(losses("abstain:0", logits, labels), losses("zero_one", logits, labels))
+    assert set(losses("abstain:0.9", logits, labels)) <= {0.0, 0.25, 1.0}
+    np.testing.assert_array_equal(losses("abstain:0.9", np.zeros((6, 3)), labels), np.full(6, 0.25))
+
+
+@pytest.mark.parametrize("name", ["abstain:0.8", "abstain:1.0", "abstain:0.1"])
+def test_a_loss_with_a_threshold_is_known_by_its_name(name):
+    assert get_loss(name).name == name
+    assert get_loss("abstain:.8").name == "abstain:0.8"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("abstain", "needs a number"),
+        ("abstain:", "needs a number"),
+        ("abstain:high", "needs a number"),
+        ("abstain:1.5", "must be in"),
+        ("abstain:nan", "must be in"),
+        ("abstain:-0.1", "must be in"),
+        ("zero_one:0.5", "must be one of"),
+    ],
+)
+def test_a_threshold_that_is_none_is_refused(name, text):
+    with pytest.raises(ValueError, match=text):
+        get_loss(name)

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from client.wire import AdversarialAnswer, AdversarialQuery, Answer, LossAnswer, LossQuery, Query
+from client.wire import (
+    AdversarialAnswer,
+    AdversarialQuery,
+    Answer,
+    Candidate,
+    CandidatesAnswer,
+    CandidatesQuery,
+    LossAnswer,
+    LossQuery,
+    Query,
+)
 from server.ledger import Ledger, read_ledger
 from strategies.earlier import EarlierAnswer
 
@@ -63,6 +73,31 @@ def test_adversarial_answers_come_back_too(tmp_path: Path) -> None:
     with Ledger(ledger.path, header=HEADER, resume=True) as resumed:
         asked = (ADVERSARIAL.radii, ADVERSARIAL.multipliers)
         assert resumed.earlier == (*(EarlierAnswer(one, *asked) for one in written[:-1]), EarlierAnswer(answer(1)))
+
+
+def test_groups_are_kept_and_ledgers_from_before_there_were_any_can_be_read(tmp_path: Path) -> None:
+    grouped = LossAnswer("client-00007", 0.5, 10, "zero_one", "code", "model", group="rural")
+    with Ledger(tmp_path / "ledger.jsonl", header=HEADER) as ledger:
+        ledger.append(QUERY, grouped)
+    assert read_ledger(ledger.path)[1] == (grouped,)
+    entry = {"client_id": "a", "risk": 0.5, "num_examples": 10, "loss": "brier", "code_hash": "c", "model_hash": "m"}
+    header = {"schema": "riskband.ledger/2", **HEADER}
+    ledger.path.write_text("".join(json.dumps(line) + "\n" for line in (header, entry)))
+    assert read_ledger(ledger.path)[1] == (LossAnswer("a", 0.5, 10, "brier", "c", "m"),)
+
+
+def test_answers_about_candidates_come_back_as_they_were(tmp_path: Path) -> None:
+    written = tuple(
+        CandidatesAnswer("client-00001", (0.1, 1 / 3), 30, "zero_one,abstain:0.8", "code", "model", left, group)
+        for left, group in ((None, None), (7, "rural"))
+    )
+    query = CandidatesQuery("mlp", (3,), 2, (Candidate("a", 0, "zero_one"), Candidate("b", 0, "abstain:0.8")))
+    with Ledger(tmp_path / "ledger.jsonl", header=HEADER) as ledger:
+        for one in written:
+            ledger.append(query, one)
+    with Ledger(ledger.path, header=HEADER, resume=True) as resumed:
+        assert resumed.earlier == tuple(EarlierAnswer(one) for one in written)
+    assert len(set(read_ledger(ledger.path)[1])) == 2  # hashable, as the answers of a resumed run must be
 
 
 def test_answers_are_readable_while_the_ledger_is_open(tmp_path: Path) -> None:

@@ -80,6 +80,16 @@ def test_a_failed_certificate_is_not_hidden() -> None:
     assert "NO" not in rendered(REPORT)
 
 
+def test_bounds_from_both_sides_have_no_row_among_the_upper_ones_and_unchecked_ones_are_not_counted() -> None:
+    report = copy.deepcopy(REPORT)
+    report["certificates"]["group_worst"] = entry("group_certificate", 0.7777, None, lower=0.5, from_band=False)
+    report["certificates"]["group_worst"]["check"] = None
+    text = rendered(report)
+    assert "0.778" not in text
+    assert "on its own: mean, group_worst." in text
+    assert "all 3 certificates hold" in text
+
+
 def test_without_unseen_clients_nothing_is_said_about_them() -> None:
     report = copy.deepcopy(REPORT)
     report["unseen"]["num_clients"] = 0

@@ -74,6 +74,62 @@ def test_a_check_compares_with_the_same_quantity_of_the_unseen_network() -> None
     assert all(check.holds for check in checks.values())
 
 
+def two_sided(values: np.ndarray, groups: list[str | None]) -> dict[str, rb.Certificate]:
+    risks = rb.ClientRisks(values, num_examples=1000)
+    band = rb.band(risks, delta=0.05)
+    bands = rb.group_bands(risks, groups, delta=0.05)
+    return {
+        "gini": rb.dispersion_certificate(band, "gini"),
+        "lorenz": rb.lorenz_certificate(band, shares=[0.0, 0.5, 1.0]),
+        "quantiles": rb.quantile_certificate(band, level=[0.25, 0.5]),
+        "gap": rb.group_certificate(bands, "largest_gap", "mean"),
+        "worst": rb.group_certificate(bands, "worst_group", "mean"),
+    }
+
+
+def test_bounds_from_both_sides_are_compared_with_textbook_values() -> None:
+    unseen = Unseen(np.array([0.5, 0.1, 0.3, 0.1]), groups=("a", "b", None, "b"))
+    certificates = two_sided(np.tile([0.1, 0.1, 0.3, 0.5], 50), ["b", "b", None, "a"] * 50)
+    checks = check_certificates(certificates, unseen)
+    assert checks["gini"].observed == pytest.approx((0.2 * 2 + 0.4 * 2 + 0.2) * 2 / 16 / 0.5)
+    np.testing.assert_allclose(checks["lorenz"].observed, [0.0, 0.2, 1.0])
+    np.testing.assert_array_equal(checks["quantiles"].observed, [0.1, 0.1])
+    assert checks["gap"].observed == pytest.approx(0.4)
+    assert checks["worst"].observed == pytest.approx(0.5)
+    for name, check in checks.items():
+        ends = np.asarray(certificates[name].lower), np.asarray(certificates[name].value)
+        assert check.holds
+        margin = min(np.min(ends[1] - check.observed), np.min(check.observed - ends[0]))
+        assert check.smallest_margin == pytest.approx(margin)
+
+
+@pytest.mark.parametrize("risk", [0.0, 1.0])
+def test_a_value_outside_either_end_fails_the_check(risk: float) -> None:
+    unseen = Unseen(np.full(40, risk), groups=("a", "b") * 20)
+    certificates = two_sided(np.tile([0.1, 0.1, 0.3, 0.5], 50), ["b", "b", None, "a"] * 50)
+    for name in ("gini", "quantiles", "worst"):  # all are equal, at a risk far from those that were measured
+        check = check_certificates(certificates, unseen)[name]
+        assert not check.holds, name
+        assert check.smallest_margin < 0
+
+
+def test_groups_that_no_unseen_client_is_known_to_be_in_are_not_checked() -> None:
+    certificates = two_sided(np.tile([0.1, 0.1, 0.3, 0.5], 50), ["b", "b", None, "a"] * 50)
+    for groups in ((), ("a", "a"), (None, None)):
+        checks = check_certificates(certificates, Unseen(np.array([0.1, 0.2]), groups=groups))
+        assert set(checks) == {"gini", "lorenz", "quantiles"}
+
+
+def test_unseen_clients_carry_the_groups_of_the_simulation(defaults: Mapping[str, Any]) -> None:
+    model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
+    for strategy in ("dispersion", "wasserstein"):
+        config = small(defaults, group_sigmas="0.1,0.4", strategy=strategy)
+        unseen = unseen_clients(config, model)
+        spec = spec_from_config(config.to_run_config(), network="unseen")
+        assert unseen.groups == tuple(spec.group(k).name for k in range(4))
+    assert unseen_clients(small(defaults), model).groups == (None,) * 4
+
+
 def test_a_certificate_from_better_clients_fails_the_check() -> None:
     checks = check_certificates(certificates(np.full(200, 0.01)), Unseen(np.full(100, 0.3)))
     assert not any(check.holds for check in checks.values())

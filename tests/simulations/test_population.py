@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from simulations.population import Examples, Population, PopulationSpec, spec_from_config
+from simulations.population import ClientGroup, Examples, Population, PopulationSpec, spec_from_config
 from simulations.shifts import AffineShift, DirichletLabelShift
 
 AFFINE, LABEL = AffineShift(0.3), DirichletLabelShift(0.5)
@@ -207,3 +207,46 @@ def test_wrong_client_numbers(k):
 def test_unknown_dataset():
     with pytest.raises(ValueError, match="dataset must be"):
         Population(PopulationSpec(dataset="digit"))
+
+
+GROUPED = CONFIG | {"group-sigmas": "0.1,0.3"}
+
+
+@pytest.mark.parametrize("network", ["source", "unseen"])
+def test_without_groups_nothing_changes_and_with_them_a_client_is_one_of_the_network_of_its_groups_strength(network):
+    # The reference has no groups: all clients under the strength of client k's group.
+    assert spec_from_config(CONFIG | {"group-sigmas": ""}) == spec_from_config(CONFIG)
+    spec = spec_from_config(GROUPED, network=network)
+    for k in range(6):
+        sigma = float(spec.group(k).name.removeprefix("sigma-"))
+        plain = Population(spec_from_config(CONFIG | {"affine-sigma": sigma}, network=network))
+        assert fingerprint(Population(spec).client(k)) == fingerprint(plain.client(k))
+        exact, expected = Population(spec).distribution(k), plain.distribution(k)
+        np.testing.assert_array_equal(exact.x, expected.x)
+        np.testing.assert_array_equal(exact.weights, expected.weights)
+
+
+def test_groups_are_equally_likely_and_differ_between_networks_and_seeds():
+    num_clients = 3000
+    drawn = {}
+    for network, seed in (("source", 3), ("unseen", 3), ("source", 4)):
+        spec = spec_from_config(GROUPED | {"group-sigmas": "0.1,0.3,0", "seed": seed}, network=network)
+        drawn[network, seed] = [spec.group(k).name for k in range(num_clients)]
+        counts = [drawn[network, seed].count(name) for name in ("sigma-0.1", "sigma-0.3", "sigma-0")]
+        assert stats.chisquare(counts).pvalue > FALSE_ALARM
+    for other in (("unseen", 3), ("source", 4)):
+        agree = np.mean(np.array(drawn["source", 3]) == np.array(drawn[other]))
+        assert stats.binomtest(round(agree * num_clients), num_clients, 1 / 3).pvalue > FALSE_ALARM
+    assert spec_from_config(CONFIG).group(0) is None
+
+
+@pytest.mark.parametrize("value", ["0.1,x", "0.1,-1", -1, True, "0.1,nan", "0.1,0.1"])
+def test_group_sigmas_that_mean_nothing_are_refused(value):
+    with pytest.raises(ValueError, match="group"):
+        spec_from_config(CONFIG | {"group-sigmas": value})
+
+
+@pytest.mark.parametrize("name", ["", "a" * 101, "line\nbreak", 3])
+def test_groups_have_printable_names(name):
+    with pytest.raises(ValueError, match="name of a group"):
+        ClientGroup(name)
