@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from riskband.bands import METHODS as BAND_METHODS
 from riskband.bands import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_single
 from riskband.dispersion import DISPERSION_METHODS
+from riskband.level_methods import resolve_level_method
 from riskband.local_steps import LOCAL_STEPS
 from riskband.means import mean_bound
 from riskband.objective import Objective
@@ -301,7 +301,7 @@ def _check_method(method: str, target: float | None) -> float | None:
 
 
 def _check_settings(settings: _Settings) -> _Settings:
-    check_choice("band", settings.band, BAND_METHODS)
+    resolve_level_method(settings.band)
     check_choice("local", settings.local, LOCAL_STEPS)
     check_choice("dispersion", settings.dispersion, DISPERSION_METHODS)
     share = check_single("mean_share", settings.mean_share)

@@ -21,6 +21,7 @@ from client.app import client_id
 from client.losses import LOSSES
 from riskband import DIVERGENCES
 from riskband.dispersion import DISPERSION_METHODS
+from riskband.level_methods import resolve_level_method
 from riskband.measures import MEASURES, resolve_measure
 from riskband.objective import Objective
 from riskband.risks import MISSING
@@ -106,7 +107,7 @@ class RunConfig(BaseModel):
     breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
     breakdown_target: float = Field(gt=0, lt=1, description="the share of failing clients, or mean risk, you accept")
 
-    band: Literal["berk_jones", "dkw"]
+    band: str = Field(description='use "berk_jones", "dkw", or "truncated:0.5:0.95" for levels in a range only')
     local: Literal["marginal", "counted", "union", "observed"]
     divergences: Names = Field(description=f"give a comma-separated list of {', '.join(DIVERGENCES)}")
     budgets: Numbers = Field(description='give a comma-separated list such as "0.05,0.1"; 0 means no shift')
@@ -206,6 +207,12 @@ class RunConfig(BaseModel):
     @classmethod
     def _are_group_sigmas(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         return _require(len(set(value)) == len(value) and all(sigma <= 1e6 for sigma in value), value)
+
+    @field_validator("band")
+    @classmethod
+    def _is_band_method(cls, value: str) -> str:
+        resolve_level_method(value)
+        return value
 
     @field_validator("measures")
     @classmethod

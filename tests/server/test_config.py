@@ -100,6 +100,7 @@ def test_what_does_not_go_together_is_reported_under_one_key(key: str, wrong: di
         {"target-sigmas": ""},
         {"target-sigmas": 0.1},
         {"cost-budgets": 3},
+        {"band": "truncated:0.5:0.95"},
     ],
 )
 def test_what_goes_together_is_accepted(right: dict[str, object]) -> None:
@@ -160,6 +161,8 @@ def test_results_go_to_the_folder_given_or_home(monkeypatch: pytest.MonkeyPatch,
         ("affine-sigma", 1e7, "no affine shift"),
         ("dirichlet-concentration", 1e9, "no label shift"),
         ("delta", 1e-12, "probability of failure"),
+        ("band", "truncated:0.9:0.1", "levels in a range only"),
+        ("band", "berk-jones", '"berk_jones"'),
     ],
 )
 def test_what_would_fail_later_is_refused_before_anything_starts(key: str, value: object, remedy: str) -> None:
