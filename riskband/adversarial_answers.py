@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from riskband.checks import FloatArray, IntArray, check_choice, check_cost, check_costs, check_fraction
+from riskband.checks import FloatArray, IntArray, check_choice, check_cost, check_costs, check_flag, check_fraction
 from riskband.risks import ClientRisks
 from riskband.transport import ConcaveCurve, outer_curve
 
@@ -122,7 +122,7 @@ class AdversarialAnswers:
             "num_examples": clean.num_examples,
             "cost": cost,
             "guarantee": check_choice("guarantee", guarantee, GUARANTEES),
-            "binary": bool(binary),
+            "binary": check_flag("binary", binary),
             "multipliers": prices,
             "conjugates": phi,
             "unit": unit,

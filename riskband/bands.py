@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.calibration import Levels
-from riskband.checks import FloatArray, check_choice, check_delta, check_fraction
+from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction
 from riskband.level_methods import NAMED_LEVELS, LevelMethod, level_key, resolve_level_method
 from riskband.local_steps import LOCAL_STEPS, ClientLaw, LevelsOf, lower_envelope, upper_envelope
 from riskband.risks import ClientRisks
@@ -243,9 +243,7 @@ def band(
     level_method = resolve_level_method(method)
     check_choice("local", local, LOCAL_STEPS)
     check_choice("sides", sides, SIDES)
-    if eta is not None and not 0.0 < eta <= 0.5:
-        raise ValueError(f"eta must be in (0, 0.5], got {eta}; it is the error level of one client's limit")
-    eta = None if eta is None else float(eta)
+    eta = None if eta is None else check_eta(eta)
     level_method.check_risks(risks)
     used: dict[str, Levels] = {}
 

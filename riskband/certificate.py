@@ -13,6 +13,7 @@ import numpy as np
 from riskband.bands import Band
 from riskband.checks import FloatArray, check_delta
 from riskband.risks import ClientRisks
+from riskband.wording import exactly, rounded_down, rounded_up
 
 SCHEMA = "riskband.certificate/1"
 
@@ -94,11 +95,11 @@ class Certificate:
             sides = "is at most the given curve" if self.lower is None else "lies between the given curves"
             bound = f"{sides}, for every {names} at once"
         elif self.lower is None:
-            bound = f"is at most {self.value:.4f}"
+            bound = f"is at most {rounded_up(self.value)}"
         else:
-            bound = f"lies between {self.lower:.4f} and {self.value:.4f}"
+            bound = f"lies between {rounded_down(self.lower)} and {rounded_up(self.value)}"
         return (
-            f"{_PREFACE[self.validity]}with probability at least {1.0 - self.delta:g} over the draw of the "
+            f"{_PREFACE[self.validity]}with probability at least {exactly(1.0 - self.delta)} over the draw of the "
             f"clients and their examples, {self.quantity} {bound}."
         )
 

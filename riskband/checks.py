@@ -111,6 +111,21 @@ def check_budget(budget: npt.ArrayLike) -> FloatArray:
     return array
 
 
+def check_flag(name: str, value: object) -> bool:
+    """Return `value` if it is True or False; raises ValueError for anything else, however true it looks."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False, got {value!r:.80}; say it in so many words")
+    return bool(value)
+
+
+def check_eta(eta: object) -> float:
+    """Return the error level of a client's limit as a float; raises ValueError unless it is in (0, 0.5]."""
+    number = _as_numbers(eta)
+    if number is None or number.ndim or not 0.0 < number <= 0.5:
+        raise ValueError(f"eta must be in (0, 0.5], got {eta!r:.80}; it is the error level of one client's limit")
+    return float(number)
+
+
 def check_cost(name: str, value: object, *, remedy: str) -> float:
     """Return `value` as one number > 0 in units of the transport cost.
 

@@ -27,6 +27,7 @@ from riskband.optimised_levels import resolve_objective
 from riskband.pilots import check_pilot_share
 from riskband.risks import MISSING, check_contamination, check_num_missing
 from riskband.table import TableError, read_risks
+from riskband.wording import exactly, rounded_down, rounded_up
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 COLLECTION_SCHEMA = "riskband.certificates/1"
@@ -223,15 +224,15 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
     for certificate in report.certificates.values():
         if certificate.lower is not None:
             lines.append(
-                f"  {certificate.lower:.4f} <= {certificate.quantity} <= {certificate.value:.4f}   "
+                f"  {rounded_down(certificate.lower)} <= {certificate.quantity} <= {rounded_up(certificate.value)}   "
                 f"[{certificate.validity}]"
             )
         elif not certificate.axes:
-            lines.append(f"  {certificate.quantity} <= {certificate.value:.4f}   [{certificate.validity}]")
+            lines.append(f"  {certificate.quantity} <= {rounded_up(certificate.value)}   [{certificate.validity}]")
         elif set(certificate.axes) == {"budget"}:
             lines.append(f"  {certificate.quantity}   [{certificate.validity}]")
             pairs = zip(certificate.axes["budget"], np.asarray(certificate.value), strict=True)
-            lines += [f"    budget {budget:g}: <= {value:.4f}" for budget, value in pairs]
+            lines += [f"    budget {exactly(budget)}: <= {rounded_up(value)}" for budget, value in pairs]
     goal = "the mean risk" if options.at is None else f"the share of clients with a risk of at least {options.at:g}"
     for divergence, bracket in report.breakdowns.items():
         if np.isneginf(bracket.lower):

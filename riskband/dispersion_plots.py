@@ -17,6 +17,7 @@ from riskband.dispersion import dispersion_interval
 from riskband.dispersion_curves import lorenz_of_law
 from riskband.measures import resolve_measure
 from riskband.quantile_limits import QuantileLimits, RiskLaw
+from riskband.wording import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -155,7 +156,7 @@ def _draw_point(axes: Axes, row: float, value: float, right: float, style: Mappi
 
 def _row_label(name: str, lower: float, upper: float) -> str:
     quantity = resolve_measure(name).quantity.removeprefix("the ")
-    return f"{quantity[0].upper()}{quantity[1:]}: {lower:.3f} to {upper:.3f}"
+    return f"{quantity[0].upper()}{quantity[1:]}: {rounded_down(lower, 3)} to {rounded_up(upper, 3)}"
 
 
 def _laws(band: Band, unseen: RiskLaw | None) -> list[tuple[RiskLaw, dict[str, Any]]]:

@@ -18,6 +18,7 @@ from scipy.integrate import quad
 from riskband.bands import Band
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_points
+from riskband.wording import exactly
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def cvar(band: Band, *, level: float) -> Certificate:
         If the level is out of range or the band has no lower side.
     """
     level = check_tail_level(level)
-    quantity = f"the mean risk of the worst {1.0 - level:g} of unseen clients"
+    quantity = f"the mean risk of the worst {exactly(1.0 - level)} of unseen clients"
     return _certificate(band, "cvar", {"level": level}, quantity, _spectral(band, tail_weight(level)))
 
 
@@ -144,7 +145,7 @@ def quantile(band: Band, *, level: npt.ArrayLike) -> Certificate:
         If a level is out of range or the band has no lower side.
     """
     levels = check_points("level", level)
-    name = "" if levels.ndim else f" at level {float(levels):g}"
+    name = "" if levels.ndim else f" at level {exactly(float(levels))}"
     quantity = f"the quantile{name} of {band.subject}"
     axes = {"level": levels} if levels.ndim else {}
     return _certificate(band, "quantile", {"level": levels}, quantity, band.quantile_upper(levels), axes)
@@ -171,7 +172,7 @@ def survival(band: Band, *, thresholds: npt.ArrayLike) -> Certificate:
         If a threshold is out of range or the band has no lower side.
     """
     points = check_points("thresholds", thresholds)
-    name = "the threshold" if points.ndim else f"{float(points):g}"
+    name = "the threshold" if points.ndim else exactly(float(points))
     quantity = f"the probability that {band.subject} is at least {name}"
     axes = {"threshold": points} if points.ndim else {}
     return _certificate(band, "survival", {"thresholds": points}, quantity, 1.0 - band.lower_left_limit(points), axes)

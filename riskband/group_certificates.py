@@ -152,7 +152,7 @@ def _quantity(comparison: str, quantity: str, bands: GroupBands, options: Mappin
         "worst_group": "in the worst of {}",
         "weighted_group_mean": f"the {weighted}mean over {{}} of",
         "group_transform_mean": f"the {weighted}mean over {{}} of",
-        "cvar_fairness": f"the {weighted}CVaR deviation (level {options.get('level')}) over {{}} of",
+        "cvar_fairness": f"the {weighted}CVaR deviation (level {_plain(options).get('level')}) over {{}} of",
     }[comparison]
     names = ", ".join(map(repr, bands.names)) if len(bands.names) <= MAX_NAMES else "named in the recipe"
     return f"{beginning.format(f'{len(bands.names)} groups ({names})')} {subject}"

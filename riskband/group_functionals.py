@@ -20,6 +20,7 @@ from riskband.quantile_measures import (
     smoothed_median_weight,
     weighted_quantile_interval,
 )
+from riskband.wording import exactly
 
 Functional = str | DispersionMeasure | QuantileWeight | Callable[[Band], Interval]
 
@@ -54,7 +55,7 @@ def _cvar(level: float) -> GroupFunctional:
     level = check_tail_level(level)
     return GroupFunctional(
         f"cvar:{level!r}",
-        f"the mean of the worst {1.0 - level:g}",
+        f"the mean of the worst {exactly(1.0 - level)}",
         lambda band: cvar_interval(band, level=level),
         lambda law: _integral(law, tail_weight(level)),
     )
@@ -64,7 +65,7 @@ def _quantile(level: float) -> GroupFunctional:
     level = check_single("level", level)
     return GroupFunctional(
         f"quantile:{level!r}",
-        f"the {level:g} quantile",
+        f"the {exactly(level)} quantile",
         lambda band: quantile_interval(band, level=level),
         lambda law: float(law.quantile(level)),
     )

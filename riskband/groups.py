@@ -23,6 +23,9 @@ from riskband.grouping import GroupBands, Groups, check_per_group, members_of_gr
 from riskband.risks import ClientRisks, default_eta
 from riskband.transforms import Transform, polynomial_transform
 
+NESTED_METHODS = ("berk_jones", "dkw")
+"""Methods whose levels at each rank fall with the number of clients: the band for more clients holds that for fewer."""
+
 
 def group_bands(
     risks: ClientRisks,
@@ -57,7 +60,8 @@ def group_bands(
     Raises
     ------
     ValueError
-        If a group has fewer than two clients, names or indices do not fit, or a setting is out of range.
+        If a group has fewer than two clients, names or indices do not fit, a setting is out of range, or clients are
+        missing="worst" under a method that does not stay valid when more of them than belong to a group count in it.
 
     Examples
     --------
@@ -72,6 +76,12 @@ def group_bands(
     unknown = sorted(band_settings.keys() - allowed)
     if unknown:
         raise ValueError(f"settings of bands must be among {', '.join(sorted(allowed))}, got {', '.join(unknown)}")
+    method = band_settings.get("method", "berk_jones")
+    if risks.num_missing_worst and method not in NESTED_METHODS:
+        raise ValueError(
+            f"groups with missing='worst' need method {' or '.join(NESTED_METHODS)}, got {method!r:.80}; how "
+            "many clients a group lacks is unknown, and only these levels fall with the number"
+        )
     members = members_of_groups(groups, num_clients=risks.num_clients)
     equal = dict.fromkeys(members, 1.0 / len(members))
     parts = equal if shares is None else check_per_group("shares", shares, tuple(members), is_total=False)

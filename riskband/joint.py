@@ -14,6 +14,7 @@ from riskband.bands import METHODS, Band, band
 from riskband.certificate import Certificate
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta, check_fraction
 from riskband.risks import ETA_GRID, ClientRisks, default_eta
+from riskband.wording import exactly
 
 JOINT_LOCAL_STEPS = ("marginal", "observed")
 
@@ -342,7 +343,7 @@ def joint_cdf(band: JointBand, *, thresholds: npt.ArrayLike) -> Certificate:
     points = np.array(thresholds, dtype=np.float64)
     if points.ndim > 2:
         raise ValueError(f"thresholds must be one point or a list of points, got shape {points.shape}; flatten it")
-    name = f"({', '.join(f'{t:g}' for t in points)})" if points.ndim == 1 else "the thresholds"
+    name = f"({', '.join(exactly(float(t)) for t in points)})" if points.ndim == 1 else "the thresholds"
     return joint_certificate(
         band,
         "joint_cdf",

@@ -17,6 +17,7 @@ from riskband.checks import FloatArray, check_budget, check_choice, check_points
 from riskband.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
 from riskband.published import published_worst_case_cdf, published_worst_case_mean
 from riskband.search import Bracket, bisect
+from riskband.wording import exactly
 
 WORST_CASE_METHODS = ("sharp", "published", "reference")
 
@@ -119,7 +120,7 @@ def worst_case_cdf(
         )
     else:
         values = binary_worst_case(1.0 - band.lower_left_limit(points), divergence=f, budget=grid)
-    threshold = "the threshold" if points.ndim else f"{float(points):g}"
+    threshold = "the threshold" if points.ndim else exactly(float(points))
     arguments = {"divergence": f.name, "budget": budgets, "thresholds": points, "method": method}
     return Certificate(
         quantity=f"the probability, on {_ball(f, budgets)}, that {band.subject} is at least {threshold}",
@@ -246,7 +247,7 @@ def reference_robust_mean(
 
 
 def _ball(divergence: FDivergence, budgets: FloatArray) -> str:
-    size = "the budget" if budgets.ndim else f"{float(budgets):g}"
+    size = "the budget" if budgets.ndim else exactly(float(budgets))
     return f"any network within {size} of the source network in {divergence.title}"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, xlog1py, xlogy
 
-from riskband.checks import FloatArray, IntArray, check_choice, check_losses, check_num_examples
+from riskband.checks import FloatArray, IntArray, check_choice, check_flag, check_losses, check_num_examples
 from riskband.search import bisect
 
 ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -45,7 +45,7 @@ class ClientRisks:
         at random. `worst`: each counts with the worst answer possible, and that assumption is not needed.
     contamination : int
         At most so many of the answers, any of them, are wrong in any way: value and number of examples; below the
-        number of clients. Neither the inference of `binary` nor its check is then upset by so many.
+        number of clients. A check of `binary=True` is then not upset by so many.
 
     Raises
     ------
@@ -75,8 +75,10 @@ class ClientRisks:
         counts = check_num_examples(num_examples, num_clients=checked.size)
         num_wrong = check_contamination(contamination, num_clients=checked.size)
         num_absent = check_num_missing(num_missing)
-        is_whole = _num_not_whole(checked * counts) <= num_wrong
-        if binary and not is_whole:
+        num_not_whole = _num_not_whole(checked * counts)
+        # Answers that contradict the inference may be the wrong ones, but a loss of other values is the safer guess.
+        is_binary = num_not_whole == 0 if binary is None else check_flag("binary", binary)
+        if is_binary and num_not_whole > num_wrong:
             raise ValueError(
                 "binary=True needs values * num_examples to be whole numbers, since they count wrong examples; "
                 "pass binary=False, or more digits of the values"
@@ -85,7 +87,7 @@ class ClientRisks:
         counts.flags.writeable = False
         object.__setattr__(self, "values", checked)
         object.__setattr__(self, "num_examples", counts)
-        object.__setattr__(self, "binary", is_whole if binary is None else bool(binary))
+        object.__setattr__(self, "binary", is_binary)
         object.__setattr__(self, "num_missing", num_absent)
         object.__setattr__(self, "missing", check_choice("missing", missing, MISSING))
         object.__setattr__(self, "contamination", num_wrong)

@@ -23,6 +23,7 @@ from riskband.means import mean_bound
 from riskband.objective import Objective
 from riskband.quantile_limits import RiskLaw
 from riskband.risks import ClientRisks
+from riskband.wording import rounded_up
 
 SELECTION_METHODS = ("bonferroni", "fixed_sequence")
 
@@ -105,8 +106,8 @@ class Selection:
 
     def _row(self, candidate: CandidateBound, terms: Iterable[str]) -> list[str]:
         mark = "best" if candidate.name == self.best else ("yes" if candidate.is_certified else "no")
-        numbers = [candidate.bound, candidate.measured, *(candidate.terms[name] for name in terms)]
-        return [candidate.name, mark, *(f"{number:.4f}" for number in numbers)]
+        bounds = [rounded_up(candidate.terms[name]) for name in terms]
+        return [candidate.name, mark, rounded_up(candidate.bound), f"{candidate.measured:.4f}", *bounds]
 
 
 @dataclass(frozen=True)

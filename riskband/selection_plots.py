@@ -14,6 +14,7 @@ import numpy.typing as npt
 from riskband.certificate import CERTIFICATE
 from riskband.quantile_limits import RiskLaw
 from riskband.selection import CandidateBound, Selection
+from riskband.wording import rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +66,7 @@ def selection_figure(
         if certified is not None:
             color = _CHOSEN if candidate.name == selection.best else _OTHERS
             axes.plot([0.0, certified], [row, row], color=color, lw=9.0, solid_capstyle="butt")
-            axes.annotate(f"{certified:.3f}", (certified, row), (5, 0), textcoords="offset points", va="center")
+            axes.annotate(rounded_up(certified, 3), (certified, row), (5, 0), textcoords="offset points", va="center")
         if is_sequence:
             axes.plot([candidate.bound], [row], **_TESTED)
         if unseen is not None:

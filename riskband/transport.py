@@ -108,6 +108,8 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     start = float(masses[prices == 0.0].sum())
     spent = np.cumsum(prices[flips] * masses[flips])
     risks = np.concatenate([[start], start + np.cumsum(masses[flips])])
+    if weights is None and np.all(np.isfinite(prices)):
+        risks[-1] = 1.0  # every example flips; the sum of so many 1/n may miss it
     budgets = np.concatenate([[0.0], spent])
     last = np.append(np.diff(budgets) > 0.0, True)  # where a cost is too small to be seen in the sum, it is no cost
     return ConcaveCurve(budgets[last], np.minimum(risks, 1.0)[last])  # a sum may exceed 1 by rounding

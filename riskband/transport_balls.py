@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from riskband.adversarial_answers import AdversarialAnswers, checked_multipliers, default_multipliers
 from riskband.bands import shared_assumptions
 from riskband.certificate import CERTIFICATE, ESTIMATE
 from riskband.checks import FloatArray, check_costs
+from riskband.wording import exactly
 
 
 def check_budgets(cost_budget: npt.ArrayLike) -> FloatArray:
@@ -45,14 +47,16 @@ def conjugates_on_grid(
         If the multipliers are no prices, or have to be chosen and no budget is positive.
     """
     if multipliers is None and answers.multipliers is not None and answers.conjugates is not None:
-        return answers.multipliers, answers.conjugates
+        # As answered, up to rounding: no less than what the values at the radii imply.
+        implied = [np.max(answers.values - price * answers.radii, axis=1) for price in answers.multipliers]
+        return answers.multipliers, np.maximum(answers.conjugates, np.stack(implied, axis=1))
     grid = default_multipliers(budgets) if multipliers is None else checked_multipliers(multipliers)
     return grid, answers.conjugates_at(grid)
 
 
 def ball(answers: AdversarialAnswers, budgets: FloatArray) -> str:
     """Return the ball in words."""
-    size = "the cost budget" if budgets.ndim else f"cost {float(budgets):g}"
+    size = "the cost budget" if budgets.ndim else f"cost {exactly(float(budgets))}"
     return f"any network within {size} of the source network ({answers.cost})"
 
 

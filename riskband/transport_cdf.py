@@ -13,7 +13,7 @@ import numpy.typing as npt
 from riskband.adversarial_answers import AdversarialAnswers
 from riskband.bands import BINARY_LOSS, METHODS
 from riskband.certificate import Certificate
-from riskband.checks import FloatArray, check_choice, check_delta, check_points
+from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_points
 from riskband.local_steps import RANDOM_SIZES, ClientLaw, LevelsOf, levels_of_answers
 from riskband.risks import default_eta
 from riskband.transport import knapsack_curve
@@ -25,6 +25,10 @@ from riskband.transport_balls import (
     conjugates_on_grid,
     validity_of,
 )
+from riskband.wording import exactly
+
+# A client may sit exactly at a threshold, and its answer be rounded.
+_ROUNDING = 1e-6
 
 CDF_LOCAL_STEPS = ("best", "average", "limits")
 
@@ -85,27 +89,25 @@ def wasserstein_cdf(
     if check_choice("local", local, CDF_LOCAL_STEPS) == "limits" and not answers.binary:
         raise ValueError("local='limits' needs answers of a 0-1 loss: it rests on the law of flip costs; use 'average'")
     levels_of = METHODS[check_choice("method", method, METHODS)]
-    level = default_eta(answers.clean.num_counted) if eta is None else eta
-    if not 0.0 < level <= 0.5:
-        raise ValueError(f"eta must be in (0, 0.5], got {eta}; it is the error level of one client's limit")
+    level = default_eta(answers.clean.num_counted) if eta is None else check_eta(eta)
     uses_limits = answers.binary and local != "average"
     part = delta / 2 if uses_limits and local == "best" else delta
     bounds, flat = [], (np.atleast_1d(budgets), np.atleast_1d(points))
     if uses_limits:
-        bounds.append(_from_limits(answers, *flat, delta=part, eta=float(level), levels_of=levels_of))
+        bounds.append(_from_limits(answers, *flat, delta=part, eta=level, levels_of=levels_of))
     if local != "limits":
         grid, phi = conjugates_on_grid(answers, budgets, multipliers)
         bounds.append(_from_averages(answers, *flat, multipliers=grid, phi=phi, delta=part, levels_of=levels_of))
     values = np.minimum.accumulate(np.minimum(np.min(bounds, axis=0), 1.0), axis=1)
     values = values.reshape(budgets.shape + points.shape)
-    threshold = "the threshold" if points.ndim else f"{float(points):g}"
+    threshold = "the threshold" if points.ndim else exactly(float(points))
     arguments = {
         "delta": delta,
         "cost_budget": budgets.tolist(),
         "thresholds": points.tolist(),
         "local": local,
         "multipliers": None if multipliers is None else np.asarray(multipliers, dtype=np.float64).tolist(),
-        "eta": float(level),
+        "eta": level,
         "method": method,
     }
     return Certificate(
@@ -149,7 +151,7 @@ def _from_limits(
     weights = np.diff(levels, prepend=0.0, append=1.0)
     columns = []
     for point in points:
-        limits = [curve.inverse(point - tau) for curve, tau in zip(answers.curves, margins, strict=True)]
+        limits = [curve.inverse(point - tau - _ROUNDING) for curve, tau in zip(answers.curves, margins, strict=True)]
         # The law of R that helps the adversary most: the mass that the band leaves open costs nothing to push.
         curve = knapsack_curve(np.concatenate([[0.0], np.sort(np.maximum(limits, 0.0))]), weights)
         columns.append(curve(budgets * (1.0 - eta)) / (1.0 - eta))
@@ -170,13 +172,11 @@ def _from_averages(
     levels = levels_of_answers(answers.clean, delta=delta / multipliers.size, sides="lower", levels_of=levels_of).lower
     assert levels is not None
     laws = [ClientLaw.from_levels(column, levels) for column in phi.T]
-    return np.stack(
-        [
-            np.min([_least(law, budgets * price, t) for law, price in zip(laws, multipliers, strict=True)], axis=0)
-            for t in points
-        ],
-        axis=1,
-    )
+    columns = []
+    for point in points - _ROUNDING:  # what holds at a smaller threshold holds at the larger one
+        charged = zip(laws, multipliers, strict=True)
+        columns.append(np.min([_least(law, budgets * price, point) for law, price in charged], axis=0))
+    return np.stack(columns, axis=1)
 
 
 def _least(law: ClientLaw, charges: FloatArray, threshold: float) -> FloatArray:

@@ -85,8 +85,9 @@ def verify(
     Returns
     -------
     Verification
-        Numbers must agree to 1e-9, everything else exactly. It tells whether the certificate follows from the
-        answers in it; whether these were the clients' answers, only the clients can tell.
+        Bounds and details must agree to 1e-9, other numbers to nine digits, everything else exactly. It tells whether
+        the certificate follows from the answers in it; whether these were the clients' answers, only the clients can
+        tell.
 
     Raises
     ------
@@ -98,7 +99,7 @@ def verify(
     problems = tuple(
         f"{name}: stored {_short(stored[name])}, recomputed {_short(again[name])}"
         for name in again
-        if not _agree(stored[name], again[name])
+        if not _agree(stored[name], again[name], absolute=1e-9 if name in _COMPUTED else 0.0)
     )
     return Verification(not problems, problems)
 
@@ -142,12 +143,16 @@ def _follow(
         ) from error
 
 
-def _agree(stored: Any, again: Any) -> bool:
+_COMPUTED = ("value", "lower", "details")
+_RELATIVE = 1e-9  # what is not computed is copied, but for thresholds that were read off a band
+
+
+def _agree(stored: Any, again: Any, *, absolute: float) -> bool:
     if isinstance(again, Mapping):
         return (
             isinstance(stored, Mapping)
             and stored.keys() == again.keys()
-            and all(_agree(stored[key], again[key]) for key in again)
+            and all(_agree(stored[key], again[key], absolute=absolute) for key in again)
         )
     if isinstance(again, list) and any(isinstance(item, (str, bool)) for item in again):
         return bool(stored == again)
@@ -159,7 +164,9 @@ def _agree(stored: Any, again: Any) -> bool:
             first, second = raw.astype(np.float64), np.asarray(again, dtype=np.float64)
         except (TypeError, ValueError):
             return False
-        return first.shape == second.shape and bool(np.allclose(first, second, rtol=0.0, atol=1e-9))
+        return first.shape == second.shape and bool(
+            np.allclose(first, second, rtol=0.0 if absolute else _RELATIVE, atol=absolute)
+        )
     return bool(stored == again)
 
 

@@ -25,6 +25,7 @@ from riskband.transport_balls import (
     validity_of,
 )
 from riskband.transport_cdf import wasserstein_cdf
+from riskband.wording import exactly
 
 
 def wasserstein_mean(
@@ -164,7 +165,7 @@ def wasserstein_published(
         value=values if budgets.ndim else float(values),
         delta=delta,
         method="[RE] Theorem 6.3",
-        assumptions=(*ball_assumptions(answers), f"no two clients are further apart than cost {cost_bound:g}"),
+        assumptions=(*ball_assumptions(answers), f"no two clients are further apart than cost {exactly(cost_bound)}"),
         validity=ESTIMATE if answers.guarantee == "lower" else AS_PUBLISHED,
         axes={"cost_budget": budgets} if budgets.ndim else {},
         recipe=ball_recipe("wasserstein_published", arguments, answers),

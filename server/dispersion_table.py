@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from riskband.wording import rounded_down, rounded_up
+
 _WORDS = {True: "yes", False: "[bold red]NO[/]", None: "–"}
 _NUM_SMALL = 10  # groups that are too small are named up to this many
 _SHARE, _LEVELS = 0.5, (0.5, 0.9)  # points of the curves that the table shows
@@ -51,8 +53,8 @@ def dispersion_lines(report: Mapping[str, Any]) -> Iterator[str]:
         worst = groups["worst_mean"]
         yield (
             f"Groups, all at once with confidence {1 - groups['delta']:g} (delta = {groups['delta']:g}): the largest "
-            f"gap between two mean risks lies between {gap['lower']:.3f} and {gap['upper']:.3f}, the largest mean risk "
-            f"between {worst['lower']:.3f} and {worst['upper']:.3f}."
+            f"gap between two mean risks lies between {_interval(gap)}, the largest mean risk between "
+            f"{_interval(worst)}."
         )
         sizes = [f"{name} ({count})" for name, count in groups["too_small"].items()]
         small = ", ".join(sizes[:_NUM_SMALL]) + (f" and {len(sizes) - _NUM_SMALL} more" if sizes[_NUM_SMALL:] else "")
@@ -102,7 +104,8 @@ def _group_table(report: Mapping[str, Any]) -> Table:
 
 
 def _interval(ends: Mapping[str, float | None]) -> str:
-    return f"{_number(ends['lower'])} and {'∞' if ends['upper'] is None else _number(ends['upper'])}"
+    lower, upper = ends["lower"], ends["upper"]
+    return f"{'–' if lower is None else rounded_down(lower, 3)} and {'∞' if upper is None else rounded_up(upper, 3)}"
 
 
 def _number(value: float | None) -> str:

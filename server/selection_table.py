@@ -8,6 +8,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from riskband.wording import rounded_up
+
 _WORDS = {True: "yes", False: "[bold red]NO[/]", None: "–"}
 _MET = {True: "yes", False: "no"}
 _CHOSEN = " *"
@@ -43,7 +45,9 @@ def selection_tables(report: Mapping[str, Any]) -> list[Table]:
         met = [_MET[each["meets_target"]]] if has_target else []
         checked = [_number(each["unseen"]), _WORDS[each["holds"]]] if num_unseen else []
         name = escape(each["candidate"]) + (_CHOSEN if each["candidate"] == selection["best"] else "")
-        table.add_row(name, *map(_number, [each["certified_at_most"], *bounds, each["measured"]]), *met, *checked)
+        table.add_row(
+            name, *map(_bound, [each["certified_at_most"], *bounds]), _number(each["measured"]), *met, *checked
+        )
     return [table]
 
 
@@ -62,6 +66,10 @@ def selection_lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield f"How delta was spent: {selection['spending']}."
     if selection["unseen_stand_for"]:
         yield f"The numbers on unseen clients are {selection['unseen_stand_for']}."
+
+
+def _bound(value: float | None) -> str:
+    return "–" if value is None else rounded_up(value, 3)
 
 
 def _number(value: float | None) -> str:

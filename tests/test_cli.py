@@ -10,6 +10,7 @@ import pytest
 
 import riskband as rb
 from riskband.cli import main
+from riskband.wording import rounded_down, rounded_up
 
 NUM_EXAMPLES = 100
 
@@ -51,7 +52,7 @@ def test_certificates_are_those_of_the_library(tmp_path, table, losses, capsys):
     assert found["quantile:0.9"].value == rb.quantile(band, level=0.9).value
     worst = rb.worst_case_mean(band, divergence="chi2", budget=[0.2])
     np.testing.assert_array_equal(found["worst_case_mean_chi2"].value, worst.value)
-    assert f"budget 0.2: <= {worst.value[0]:.4f}" in capsys.readouterr().out
+    assert f"budget 0.2: <= {rounded_up(worst.value[0])}" in capsys.readouterr().out
 
 
 def test_number_of_examples_may_be_a_column(tmp_path, table, capsys):
@@ -225,7 +226,7 @@ def test_dispersion_is_certified_on_both_sides(tmp_path, table, losses, capsys):
     found = certificates(out)
     assert (found["gini"].lower, found["gini"].value) == pytest.approx(interval)
     printed = capsys.readouterr().out
-    assert f"{interval.lower:.4f} <= " in printed
+    assert f"{rounded_down(interval.lower)} <= " in printed
     assert "which has both sides" in printed
     assert main(["verify", str(out)]) == 0
 
@@ -247,7 +248,7 @@ def test_the_figure_of_dispersion_shows_the_measures_and_is_the_same_every_time(
     assert f"figure: {second}" in capsys.readouterr().out
     assert first.read_bytes() == second.read_bytes()
     lower, upper = rb.hoover(rb.band(rb.ClientRisks(losses, NUM_EXAMPLES), delta=0.05))
-    assert f"<!-- Hoover index: {lower:.3f} to {upper:.3f} -->".encode() in first.read_bytes()
+    assert f"<!-- Hoover index: {rounded_down(lower, 3)} to {rounded_up(upper, 3)} -->".encode() in first.read_bytes()
 
 
 def test_the_figure_of_dispersion_needs_measures_and_a_known_ending(table, capsys):

@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 import riskband as rb
 from riskband.dispersion_plots import dispersion_figure
 from riskband.plots import save_figure
+from riskband.wording import rounded_down, rounded_up
 
 NAMES = ["gini", "atkinson:0.5", "coefficient_of_variation", "quantile_range:0.25:0.75"]
 UNSEEN = np.array([0.9, 0.2, 0.3, 0.0])
@@ -74,7 +75,7 @@ def test_each_measure_is_a_bar_with_its_numbers_and_the_published_one_is_never_s
     texts = [text.get_text() for text in axes.texts]
     for row, certificate in enumerate(certificates):
         np.testing.assert_allclose(bars[row].get_xdata(), np.minimum([certificate.lower, certificate.value], right))
-        assert f"{certificate.lower:.3f} to {certificate.value:.3f}" in texts[row]
+        assert f"{rounded_down(certificate.lower, 3)} to {rounded_up(certificate.value, 3)}" in texts[row]
     thin = [each for each in axes.get_lines() if each.get_linewidth() == 3.0 and each.get_xdata().size]
     assert len(thin) == 3  # the sharp and the published interval of a quantile range agree
     for each in thin:

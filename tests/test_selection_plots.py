@@ -8,6 +8,7 @@ from matplotlib.colors import to_hex
 import riskband as rb
 from riskband.plots import save_figure
 from riskband.selection_plots import selection_figure
+from riskband.wording import rounded_up
 
 NAMES = ["early", "middle", "late"]
 FACTORS = (1.0, 0.6, 0.75)
@@ -60,7 +61,7 @@ def test_a_bar_ends_at_the_certified_bound_and_its_number_stands_beside_it(selec
     figure = selection_figure(selection)
     for row, candidate in enumerate(selection.candidates):
         assert bars(figure)[row][0] == [0.0, candidate.bound]
-        assert figure.axes[0].texts[row].get_text() == f"{candidate.bound:.3f}"
+        assert figure.axes[0].texts[row].get_text() == rounded_up(candidate.bound, 3)
     assert marks(figure, "|") == [candidate.measured for candidate in selection.candidates]
     assert marks(figure, "o") == marks(figure, "D") == []
 

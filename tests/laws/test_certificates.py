@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
+from riskband.wording import rounded_up
 from tests.laws.draws import DELTAS, DIVERGENCES, LOCALS, METHODS, client_risks
 
 LEVELS = [0.0, 0.2, 0.5, 0.9, 1.0]
@@ -171,7 +172,7 @@ def test_statements_say_what_holds_and_how_sure_it_is(certificate):
     assert "with probability at least 0.95" in certificate.statement
     assert "for every budget at once" in certificate.statement
     number = rb.mean_bound(rb.ClientRisks([0.1, 0.2], 10), delta=0.1)
-    assert f"is at most {number.value:.4f}" in number.statement
+    assert f"is at most {rounded_up(number.value)}" in number.statement
     assert "with probability at least 0.9 " in number.statement
 
 

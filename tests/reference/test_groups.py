@@ -330,6 +330,13 @@ def test_assumptions_speak_of_groups():
         (lambda: rb.group_bands(answers(), THREE, delta=0.1, shares=dict.fromkeys("abc", np.nan)), "sum to nan"),
         (lambda: rb.group_bands(answers(), THREE, delta=0.1, shares=dict.fromkeys("abc", "x")), "must be numbers"),
         (lambda: rb.group_bands(answers(), THREE, delta=0.1, metod="dkw"), "got metod"),
+        (
+            lambda: rb.group_bands(
+                rb.ClientRisks([0.1] * 6, 10, num_missing=1, missing="worst"), list("aaabbb"), delta=0.1,
+                method="truncated:0.2:0.8",
+            ),
+            "need method berk_jones or dkw, got 'truncated",
+        ),
         (lambda: BANDS["d"], "one of a, b, c"),
         (lambda: rb.group_gap(BANDS, "a", "a", "mean"), "two different groups"),
         (lambda: rb.group_gap(BANDS, "a", "d", "mean"), "one of a, b, c"),

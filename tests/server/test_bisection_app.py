@@ -1,4 +1,4 @@
-"""The protocol "bisection" over `InProcessGrid`: what a run says of clients that stop making sense after the first round."""
+"""The protocol "bisection" over `InProcessGrid`: what a run says of clients that stop making sense half-way."""
 
 from __future__ import annotations
 

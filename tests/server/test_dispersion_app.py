@@ -15,6 +15,7 @@ from rich.console import Console
 
 from client import wire
 from riskband.cli import main as riskband_command
+from riskband.wording import rounded_down, rounded_up
 from server.config import ConfigError
 from server.ledger import read_ledger
 from server.table import report_table
@@ -129,7 +130,7 @@ def test_the_table_says_what_each_number_is(report: dict[str, Any]) -> None:
     gini = report["dispersion"]["measures"][0]
     for words in (
         "mean risk",
-        f"{gini['lower']:.3f} and {gini['upper']:.3f}",
+        f"{rounded_down(gini['lower'], 3)} and {rounded_up(gini['upper'], 3)}",
         f"{gini['measured']:.3f}",
         "Gini coefficient",
         "Atkinson index (aversion 0.5)",

@@ -14,6 +14,7 @@ from rich.console import Console
 from client.evaluation import example_losses, mean_loss
 from client.wire import CandidatesAnswer, model_hash
 from riskband.cli import main as riskband_command
+from riskband.wording import rounded_up
 from server.config import ConfigError, RunConfig, load_config
 from server.ledger import read_ledger
 from server.table import report_table
@@ -145,9 +146,9 @@ def test_the_printed_table_says_what_each_number_is(report: dict[str, Any]) -> N
         "mean+0.5*gini of the risks of unseen clients, by candidate",
         "on 8 unseen",
         "gini ≤",
-        f"{best['bound']:.3f}",
+        rounded_up(best["bound"], 3),
         f"{best['unseen']:.3f}",
-        f"under '{best['candidate']}', chosen among 3 candidates, is at most {best['bound']:.4f}",
+        f"under '{best['candidate']}', chosen among 3 candidates, is at most {rounded_up(best['bound'])}",
         "How delta was spent: delta 0.05: 0.01667 for each of 3 candidates",
         "Check: the certificate holds on the unseen clients.",
         "the candidates, their order and the objective were fixed",

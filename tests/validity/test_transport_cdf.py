@@ -130,3 +130,23 @@ def test_what_the_certificate_assumes_is_what_it_used():
         rb.wasserstein_cdf(other, **settings, local="limits")
     with pytest.raises(ValueError, match="local must be one of"):
         rb.wasserstein_cdf(other, **settings, local="marginal")
+
+
+@pytest.mark.parametrize("num_examples", [5, 6, 10, 30, 49])  # 6 and more: so many times 1/n is not 1 in floats
+@pytest.mark.parametrize("local", ["best", "average", "limits"])
+def test_clients_that_are_always_wrong_are_counted_at_risk_one(num_examples, local):
+    """Whatever its sums round to, half of the clients has risk 1, and the least charge is none."""
+    curves = [knapsack_curve(np.full(num_examples, cost)) for cost in (0.0, 1.0) for _ in range(100)]
+    network = rb.AdversarialAnswers(
+        RADII, [curve(RADII) for curve in curves], num_examples, cost="order 1", guarantee="exact", binary=True
+    )
+    settings = {"cost_budget": [0.0, 0.1], "thresholds": [0.5, 1.0], "multipliers": [0.0, 0.1, 10.0], "local": local}
+    assert np.all(rb.wasserstein_cdf(network, delta=0.05, **settings).value >= 0.5)
+
+
+def test_conjugates_that_rounding_made_too_small_are_raised_to_what_the_values_imply():
+    values = np.ones((40, RADII.size))
+    settings = {"cost": "order 1", "guarantee": "exact", "binary": True, "multipliers": [0.1, 10.0]}
+    network = rb.AdversarialAnswers(RADII, values, 10, conjugates=np.full((40, 2), 0.99999994), **settings)
+    assert rb.wasserstein_cdf(network, delta=0.05, cost_budget=0.0, thresholds=1.0).value == 1.0
+    assert rb.wasserstein_mean(network, delta=0.05, cost_budget=0.0, method="hoeffding").value == 1.0

@@ -1,0 +1,27 @@
+"""Numbers in sentences: a rounded bound must not say more than was proved."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+_ROUNDING = 1e-9  # of a float: 0.25 is not rounded up to 0.2501 for its last digit
+
+
+def exactly(value: float) -> str:
+    """Return a number with every digit that it was given with: for thresholds, budgets and levels."""
+    return f"{value:.15g}"
+
+
+def rounded_up(value: npt.ArrayLike, num_digits: int = 4) -> str:
+    """Return an upper bound with so many digits after the point, rounded up."""
+    scale = 10.0**num_digits
+    return f"{math.ceil(float(np.asarray(value)) * scale - _ROUNDING) / scale:.{num_digits}f}"
+
+
+def rounded_down(value: npt.ArrayLike, num_digits: int = 4) -> str:
+    """Return a lower bound with so many digits after the point, rounded down."""
+    scale = 10.0**num_digits
+    return f"{math.floor(float(np.asarray(value)) * scale + _ROUNDING) / scale:.{num_digits}f}"
