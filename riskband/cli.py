@@ -59,6 +59,7 @@ class Report(NamedTuple):
     breakdowns: dict[str, rb.Bracket]
     band: rb.Band
     two_sided: rb.Band | None = None  # what the measures of dispersion are read off
+    unbounded: tuple[str, ...] = ()  # measures that these answers do not bound from above
 
 
 def certify(options: argparse.Namespace) -> int:
@@ -67,9 +68,10 @@ def certify(options: argparse.Namespace) -> int:
     if options.tune:
         pilot, risks = rb.split_clients(risks, pilot_share=options.pilot_share, seed=options.seed)
         options.method = rb.OptimisedLevels(pilot, dict.fromkeys(options.tune, 1.0))
+    report = _report(risks, options)
+    if options.tune:
         print(f"{pilot.num_clients} clients, drawn with seed {options.seed}, are spent on tuning the band for", end=" ")
         print(f"{', '.join(options.tune)}; the certificates rest on the others")
-    report = _report(risks, options)
     print(_summary(risks, report, options))
     if options.out:
         document = {
@@ -90,7 +92,7 @@ def certify(options: argparse.Namespace) -> int:
 
         figure = dispersion_figure(
             report.two_sided,
-            measures=[report.certificates[name] for name in options.measure],
+            measures=[report.certificates[name] for name in options.measure if name not in report.unbounded],
             lorenz=rb.lorenz_certificate(report.two_sided),
             title=Path(options.file).name,
         )
@@ -101,10 +103,9 @@ def certify(options: argparse.Namespace) -> int:
 
 def verify(options: argparse.Namespace) -> int:
     """Compute every certificate in a file again; 0 only if all agree."""
-    text = Path(options.file).read_text(encoding="utf-8")
     try:
-        document = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        document = json.loads(Path(options.file).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ValueError(f"{options.file} must be JSON as riskband writes it: {error}") from error
     is_collection = isinstance(document, dict) and document.get("schema") == COLLECTION_SCHEMA
     entries = document.get("certificates") if is_collection else {"certificate": document}
@@ -185,17 +186,19 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
 def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     band = rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides=options.sides)
     certificates = {"mean": rb.mean_bound(risks, delta=options.delta, seed=options.seed)}
-    certificates |= {f"quantile:{level:g}": rb.quantile(band, level=level) for level in options.quantile}
-    certificates |= {f"cvar:{level:g}": rb.cvar(band, level=level) for level in options.cvar}
-    certificates |= {f"survival:{point:g}": rb.survival(band, thresholds=point) for point in options.survival}
-    both = None
+    certificates |= {f"quantile:{exactly(level)}": rb.quantile(band, level=level) for level in options.quantile}
+    certificates |= {f"cvar:{exactly(level)}": rb.cvar(band, level=level) for level in options.cvar}
+    certificates |= {f"survival:{exactly(point)}": rb.survival(band, thresholds=point) for point in options.survival}
+    both, unbounded = None, []
     if options.measure:  # dispersion needs both sides; each kind of band spends its own delta
         both = (
             band
             if options.sides == "two"
             else rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides="two")
         )
-        certificates |= {name: rb.dispersion_certificate(both, name) for name in options.measure}
+        unbounded = [name for name in options.measure if np.isinf(rb.dispersion_interval(both, name).upper)]
+        bounded = [name for name in options.measure if name not in unbounded]
+        certificates |= {name: rb.dispersion_certificate(both, name) for name in bounded}
     breakdowns = {}
     budgets = np.array(options.budget)
     for divergence in options.divergence:
@@ -206,7 +209,7 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
             breakdowns[divergence] = rb.breakdown(
                 band, divergence=divergence, target=options.target, threshold=options.at
             )
-    return Report(certificates, breakdowns, band, both)
+    return Report(certificates, breakdowns, band, both, tuple(unbounded))
 
 
 def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace) -> str:
@@ -240,7 +243,9 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
         else:
             lines.append(f"  {goal} stays at most {options.target:g} up to {divergence} budget {bracket.lower:.4g}")
     if any(np.any(np.asarray(c.value) == 1.0) for c in report.certificates.values() if "threshold" not in c.axes):
-        lines.append("  a bound of 1.0000 says nothing: there are too few clients for that level or budget")
+        lines.append(f"  a bound of 1.0000 says nothing: {_why_nothing(risks, options)}")
+    for name in report.unbounded:
+        lines.append(f"  {name} is not bounded from above by these answers, so it has no certificate")
     two_bands = options.measure and options.sides != "two"
     lines.append(
         "the mean has its own bound; all other lines hold at the same time, by one band"
@@ -249,6 +254,14 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
     lines.append("if all of this is true:")
     assumed = dict.fromkeys(text for c in report.certificates.values() for text in c.assumptions)
     return "\n".join([*lines, *(f"  - {text}" for text in assumed)])
+
+
+def _why_nothing(risks: rb.ClientRisks, options: argparse.Namespace) -> str:
+    if risks.num_missing_worst or risks.contamination:
+        return "the clients that are missing or may be wrong could be all of those beyond that level or budget"
+    if isinstance(options.method, str) and options.method.startswith("truncated"):
+        return "the band was told to stop before that level"
+    return "there are too few clients for that level or budget"
 
 
 def _who_answered(risks: rb.ClientRisks) -> list[str]:
@@ -303,7 +316,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--contamination", type=int, default=0, metavar="N", help="answers that may be wrong in any way (default: 0)")
     add("--delta", type=float, default=0.05, help="probability that a certificate fails (default: 0.05)")
     add("--method", default="berk_jones", help="band: berk_jones (default), dkw, or truncated:LOW:HIGH")
-    add("--tune", nargs="*", default=[], metavar="OBJECTIVE", help="tune the band on a pilot: cvar:0.9, mean, …")
+    add(
+        "--tune",
+        nargs="+",
+        action=_Collect,
+        default=[],
+        metavar="OBJECTIVE",
+        help="tune the band on a pilot: cvar:0.9, mean, …",
+    )
     add("--pilot-share", type=float, default=0.2, help="share of the clients that tuning spends (default: 0.2)")
     add("--local", choices=sorted(LOCAL_STEPS), default="marginal", help="step to true risks (default: marginal)")
     add(

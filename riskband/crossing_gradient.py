@@ -53,6 +53,8 @@ def crossing_gradient(lower: FloatArray, upper: FloatArray | None = None) -> Cro
     n = lower.size
     upper = np.ones(n) if upper is None else upper
     points, most, least = _corridor(lower, upper)
+    if points.size == 0:  # nothing is constrained
+        return CrossingGradient(1.0, np.zeros(n), np.zeros(n))
     probability, at_most, at_least = _corridor_gradient(points, most, least, n, gammaln(np.arange(n + 2.0)))
     by_lower, by_upper = np.zeros(n), np.zeros(n)
     is_lower, is_upper = np.isin(points, lower), np.isin(points, upper)

@@ -18,37 +18,68 @@ from riskband import (
     wasserstein,
 )
 from riskband.adversarial_answers import AdversarialAnswers
-from riskband.bands import band
+from riskband.bands import Band, band
 from riskband.certificate import Certificate
 from riskband.divergences import FDivergence
 from riskband.functionals import QuantileWeight
 from riskband.gini_correlation import gini_correlation
 from riskband.group_certificates import group_certificate, rebuilt_group_bands
-from riskband.joint import JointRisks, joint_band, joint_cdf
+from riskband.grouping import GroupBands
+from riskband.joint import JointBand, JointRisks, joint_band, joint_cdf
 from riskband.risks import ClientRisks
 
-FROM_BAND: Mapping[str, Callable[..., Certificate]] = {
-    "mean": functionals.mean,
-    "cvar": functionals.cvar,
-    "quantile": functionals.quantile,
-    "survival": functionals.survival,
-    "weighted_quantile": functionals.weighted_quantile,
-    "worst_case_mean": reweighting.worst_case_mean,
-    "worst_case_cdf": reweighting.worst_case_cdf,
-    "dispersion_certificate": dispersion.dispersion_certificate,
-    "lorenz_certificate": dispersion_curves.lorenz_certificate,
-    "quantile_certificate": dispersion_curves.quantile_certificate,
+Recipe = Mapping[str, Any]
+
+
+def _risks(recipe: Recipe) -> ClientRisks:
+    return ClientRisks(**recipe["answers"])
+
+
+def _band(recipe: Recipe) -> Band:
+    return band(_risks(recipe), **recipe["band"])
+
+
+def _groups(recipe: Recipe) -> GroupBands:
+    return rebuilt_group_bands(_risks(recipe), recipe["groups"], recipe["bands"])
+
+
+def _candidates(recipe: Recipe) -> dict[str, ClientRisks]:
+    return {name: ClientRisks(**answers) for name, answers in recipe["answers"].items()}
+
+
+def _joint_risks(recipe: Recipe) -> JointRisks:
+    return JointRisks(**recipe["answers"])
+
+
+def _joint_band(recipe: Recipe) -> JointBand:
+    return joint_band(_joint_risks(recipe), **recipe["band"])
+
+
+def _adversarial_answers(recipe: Recipe) -> AdversarialAnswers:
+    return AdversarialAnswers(**recipe["answers"])
+
+
+FUNCTIONS: Mapping[str, tuple[Callable[[Recipe], Any], Callable[..., Certificate]]] = {
+    "mean_bound": (_risks, means.mean_bound),
+    "mean": (_band, functionals.mean),
+    "cvar": (_band, functionals.cvar),
+    "quantile": (_band, functionals.quantile),
+    "survival": (_band, functionals.survival),
+    "weighted_quantile": (_band, functionals.weighted_quantile),
+    "worst_case_mean": (_band, reweighting.worst_case_mean),
+    "worst_case_cdf": (_band, reweighting.worst_case_cdf),
+    "dispersion_certificate": (_band, dispersion.dispersion_certificate),
+    "lorenz_certificate": (_band, dispersion_curves.lorenz_certificate),
+    "quantile_certificate": (_band, dispersion_curves.quantile_certificate),
+    "group_certificate": (_groups, group_certificate),
+    "select": (_candidates, selection.selection_certificate),
+    "joint_cdf": (_joint_band, joint_cdf),
+    "gini_correlation": (_joint_risks, gini_correlation),
+    "wasserstein_mean": (_adversarial_answers, wasserstein.wasserstein_mean),
+    "wasserstein_cdf": (_adversarial_answers, transport_cdf.wasserstein_cdf),
+    "wasserstein_published": (_adversarial_answers, wasserstein.wasserstein_published),
 }
-FROM_RISKS: Mapping[str, Callable[..., Certificate]] = {"mean_bound": means.mean_bound}
-FROM_GROUPS: Mapping[str, Callable[..., Certificate]] = {"group_certificate": group_certificate}
-FROM_JOINT_BAND: Mapping[str, Callable[..., Certificate]] = {"joint_cdf": joint_cdf}
-FROM_JOINT_RISKS: Mapping[str, Callable[..., Certificate]] = {"gini_correlation": gini_correlation}
-FROM_CANDIDATES: Mapping[str, Callable[..., Certificate]] = {"select": selection.selection_certificate}
-FROM_ADVERSARIAL_ANSWERS: Mapping[str, Callable[..., Certificate]] = {
-    "wasserstein_mean": wasserstein.wasserstein_mean,
-    "wasserstein_cdf": transport_cdf.wasserstein_cdf,
-    "wasserstein_published": wasserstein.wasserstein_published,
-}
+"""By the name in the recipe: what it starts from, and the function that makes the certificate of that."""
 
 
 class Verification(NamedTuple):
@@ -96,47 +127,29 @@ def verify(
     """
     stored = certificate.to_dict() if isinstance(certificate, Certificate) else certificate
     again = _follow(Certificate.from_dict(stored).recipe, divergences or {}, weights or {}).to_dict()
-    problems = tuple(
+    problems = [f"{name}: stored, but not part of this certificate" for name in sorted(stored.keys() - again.keys())]
+    problems += [f"{name}: missing" for name in again if name not in stored]
+    problems += [
         f"{name}: stored {_short(stored[name])}, recomputed {_short(again[name])}"
         for name in again
-        if not _agree(stored[name], again[name], absolute=1e-9 if name in _COMPUTED else 0.0)
-    )
-    return Verification(not problems, problems)
+        if name in stored and not _agree(stored[name], again[name], absolute=1e-9 if name in _COMPUTED else 0.0)
+    ]
+    return Verification(not problems, tuple(problems))
 
 
 def _follow(
-    recipe: Mapping[str, Any], divergences: Mapping[str, FDivergence], weights: Mapping[str, QuantileWeight]
+    recipe: Recipe, divergences: Mapping[str, FDivergence], weights: Mapping[str, QuantileWeight]
 ) -> Certificate:
     try:
-        function, arguments = recipe["function"], dict(recipe["arguments"])
-        if function in FROM_ADVERSARIAL_ANSWERS:
-            return FROM_ADVERSARIAL_ANSWERS[function](AdversarialAnswers(**recipe["answers"]), **arguments)
-        if function in FROM_CANDIDATES:
-            candidates = {name: ClientRisks(**answers) for name, answers in recipe["answers"].items()}
-            return FROM_CANDIDATES[function](candidates, **arguments)
-        if function in FROM_JOINT_BAND:
-            joint = joint_band(JointRisks(**recipe["answers"]), **recipe["band"])
-            return FROM_JOINT_BAND[function](joint, **arguments)
-        if function in FROM_JOINT_RISKS:
-            return FROM_JOINT_RISKS[function](JointRisks(**recipe["answers"]), **arguments)
-        answers = ClientRisks(**recipe["answers"])
-        if arguments.get("divergence") in divergences:
-            arguments["divergence"] = divergences[arguments["divergence"]]
-        if function in FROM_RISKS:
-            return FROM_RISKS[function](answers, **arguments)
-        if function in FROM_GROUPS:
-            arguments["functional"] = weights.get(arguments["functional"], arguments["functional"])
-            bands = rebuilt_group_bands(answers, recipe["groups"], recipe["bands"])
-            return FROM_GROUPS[function](bands, **arguments)
-        if function not in FROM_BAND:
-            known = ", ".join(
-                sorted((*FROM_BAND, *FROM_RISKS, *FROM_GROUPS, *FROM_CANDIDATES, *FROM_ADVERSARIAL_ANSWERS))
-            )
-            raise ValueError(f"function of a recipe must be one of {known}, got {function!r}")
-        if function == "weighted_quantile":
-            arguments["weight"] = weights[arguments["weight"]]
-        return FROM_BAND[function](band(answers, **recipe["band"]), **arguments)
-    except (KeyError, TypeError, OverflowError) as error:
+        name, arguments = recipe["function"], dict(recipe["arguments"])
+        if name not in FUNCTIONS:
+            raise ValueError(f"function of a recipe must be one of {', '.join(sorted(FUNCTIONS))}, got {name!r}")
+        start, function = FUNCTIONS[name]
+        for argument, known in (("divergence", divergences), ("weight", weights), ("functional", weights)):
+            if argument in arguments:  # a user's own, or a name that the function knows
+                arguments[argument] = known.get(arguments[argument], arguments[argument])
+        return function(start(recipe), **arguments)
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(
             f"the recipe of the certificate cannot be followed ({error!r}); a certificate with your own divergence or "
             "weight needs it as an argument of verify"

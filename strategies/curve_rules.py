@@ -8,6 +8,7 @@ import numpy as np
 
 from client.wire import AdversarialAnswer, AdversarialQuery
 from riskband.adversarial_answers import GUARANTEES
+from riskband.checks import LARGEST_COST, SMALLEST_COST
 from riskband.transport import is_concave
 from strategies.failures import FailureReason
 
@@ -36,8 +37,9 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
     yield from _broken_number_rules(
         "conjugates", answer.conjugates_lower, answer.conjugates_upper, num_asked=num_multipliers
     )
-    if not 0.0 <= answer.adversarial_unit < np.inf:
-        yield FailureReason.OUT_OF_RANGE, f"adversarial_unit must be finite and >= 0, got {answer.adversarial_unit}"
+    unit = answer.adversarial_unit
+    if unit != 0.0 and not SMALLEST_COST <= unit <= LARGEST_COST:
+        yield FailureReason.OUT_OF_RANGE, f"adversarial_unit must be a cost or 0, got {unit}"
     for name, values in (("lower", answer.values_lower), ("upper", answer.values_upper)):
         if not is_concave(np.array(query.radii), np.array(values)):
             detail = f"the {name} values must be nondecreasing and concave in the radius"

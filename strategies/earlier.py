@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +41,15 @@ class EarlierAnswers:
     """
 
     def __init__(self, entries: Iterable[EarlierAnswer]) -> None:
+        self._entries = tuple(entries)
         self._found: dict[tuple[str, Asked], set[Answer]] = {}
-        for entry in entries:
-            key = entry.answer.client_id, (entry.radii, entry.multipliers)
-            self._found.setdefault(key, set()).add(entry.answer)
+        for entry in self._entries:
+            self._found.setdefault(_key(entry), set()).add(entry.answer)
+
+    def only(self, is_valid: Callable[[EarlierAnswer], bool]) -> EarlierAnswers:
+        """Return those of clients whose answers to the question are all valid: a ledger may be of other rules."""
+        wrong = {_key(entry) for entry in self._entries if not is_valid(entry)}
+        return EarlierAnswers(entry for entry in self._entries if _key(entry) not in wrong)
 
     def find(self, client_id: str, query: Query) -> Answer | None:
         """Return a client's answer to a question, None if there is none to believe."""
@@ -91,6 +96,10 @@ def join(asked: RoundOutcome[Any], hello: RoundOutcome[HelloAnswer], spent: Sequ
         failures=tuple(sorted(failures, key=lambda f: (f.client_id or "", f.reason, f.detail))),
         num_asked=hello.num_asked + was_asked,
     )
+
+
+def _key(entry: EarlierAnswer) -> tuple[str, Asked]:
+    return entry.answer.client_id, (entry.radii, entry.multipliers)
 
 
 def _asked(query: Query) -> Asked:

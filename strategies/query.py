@@ -305,6 +305,7 @@ class QueryStrategy(UntrainedStrategy):
         )
 
     def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
+        self._forget_invalid_answers(arrays)
         hello = self.meet(grid)
         budgets = {answer.client_id: answer.budget_left for answer in hello.answers}
         num_values = self.fit(budgets) if self.respect_budgets else 0
@@ -324,6 +325,17 @@ class QueryStrategy(UntrainedStrategy):
         outcome = join(asked, hello, spent)
         self._require_quorum(outcome)
         return outcome
+
+    def _forget_invalid_answers(self, arrays: ArrayRecord) -> None:
+        model_hash, code_hash = wire.model_hash(wire.to_arrays(arrays)), wire.code_hash()
+
+        def is_valid(entry: EarlierAnswer) -> bool:
+            query = self.query()
+            if isinstance(query, wire.AdversarialQuery):
+                query = replace(query, radii=entry.radii, multipliers=entry.multipliers)
+            return AnswerCheck(query, model_hash, code_hash, self.expected_client_ids).failure(entry.answer) is None
+
+        self.earlier = self.earlier.only(is_valid)
 
     def _exchange(
         self,

@@ -32,6 +32,7 @@ from client.wire import (
     decode_candidates_answer,
     decode_hello_answer,
 )
+from riskband.checks import MAX_EXAMPLES
 from strategies.curve_rules import broken_curve_rules
 from strategies.failures import Failure, FailureReason
 
@@ -211,6 +212,8 @@ def _broken_candidate_rules(answer: CandidatesAnswer, query: CandidatesQuery) ->
     if len(answer.risks) != len(query.candidates):
         detail = f"asked for {len(query.candidates)} risks, got {len(answer.risks)}"
         yield FailureReason.WRONG_LENGTH, detail
+    if answer.budget_left is not None and answer.budget_left < 0:
+        yield FailureReason.MALFORMED, "budget-left must be at least 0"
     for risk, candidate in zip(answer.risks, query.candidates, strict=False):
         yield from _broken_risk_rules(risk, answer.num_examples, candidate.loss)
 
@@ -222,6 +225,8 @@ def _broken_risk_rules(risk: float, num_examples: int, loss: str) -> Iterator[tu
         yield FailureReason.OUT_OF_RANGE, f"risk must be in [0, 1], got {risk}"
     if num_examples < 1:
         yield FailureReason.NO_EXAMPLES, f"num_examples must be at least 1, got {num_examples}"
+    if num_examples > MAX_EXAMPLES:
+        yield FailureReason.OUT_OF_RANGE, f"num_examples must be at most {MAX_EXAMPLES:g}, got {num_examples}"
     if get_loss(loss).binary and not _is_whole(risk * num_examples):
         yield (
             FailureReason.IMPOSSIBLE_COUNT,

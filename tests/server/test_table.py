@@ -11,7 +11,7 @@ def entry(function: str, value: Any, observed: Any, **changes: Any) -> dict[str,
     return {
         "function": function,
         "divergence": None,
-        "from_band": True,
+        "event": "band",
         "validity": "certificate",
         "delta": 0.05,
         "axes": {},
@@ -33,7 +33,7 @@ REPORT = {
         "failures": [{"client_id": None, "reason": "node-missing", "detail": ""}] * 2,
     },
     "certificates": {
-        "mean": entry("mean_bound", 0.1234, 0.1111, from_band=False),
+        "mean": entry("mean_bound", 0.1234, 0.1111, event="own"),
         "survival": entry("survival", [0.9, 0.4321, 0.2], [0.8, 0.3, 0.1], axes={"threshold": [0.1, 0.25, 0.4]}),
         "worst_case_mean_kl": entry(
             "worst_case_mean", [0.2222, 0.3333], [0.2, 0.3], axes={"budget": [0.05, 0.1]}, divergence="kl"
@@ -82,7 +82,7 @@ def test_a_failed_certificate_is_not_hidden() -> None:
 
 def test_bounds_from_both_sides_have_no_row_among_the_upper_ones_and_unchecked_ones_are_not_counted() -> None:
     report = copy.deepcopy(REPORT)
-    report["certificates"]["group_worst"] = entry("group_certificate", 0.7777, None, lower=0.5, from_band=False)
+    report["certificates"]["group_worst"] = entry("group_certificate", 0.7777, None, lower=0.5, event="groups")
     report["certificates"]["group_worst"]["check"] = None
     text = rendered(report)
     assert "0.778" not in text

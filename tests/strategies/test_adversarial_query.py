@@ -269,7 +269,7 @@ def test_a_client_that_fails_later_is_named_and_the_others_are_heard():
         3: FailingLater(node_unavailable),
         4: FailingLater(claiming(client_id="client-00005")),
     }
-    asking, grid = strategy(reply_timeout=0.2), network(behaviours)
+    asking, grid = strategy(reply_timeout=1.0), network(behaviours)
     asking.ask(grid, QUERY, ARRAYS)
     outcome = asking.ask_each(grid, own_questions(*range(5)), ARRAYS, round=2)
     assert names(outcome) == ["client-00000"]

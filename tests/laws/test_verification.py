@@ -1,0 +1,77 @@
+"""`verify` sees every field that was added, removed or changed, and never raises anything but ValueError."""
+
+import json
+
+import numpy as np
+import pytest
+
+import riskband as rb
+
+RISKS = rb.ClientRisks([0.1, 0.2] * 20, 10)
+BAND = rb.band(RISKS, delta=0.1)
+GROUPS = rb.group_bands(RISKS, ["a", "b"] * 20, delta=0.1)
+CURVES = rb.AdversarialAnswers(
+    [0.0, 1.0], np.tile([0.1, 0.2], (40, 1)), 10, cost="order 1", guarantee="exact", binary=True
+)
+CERTIFICATES = {
+    "mean_bound": rb.mean_bound(RISKS, delta=0.1),
+    "survival": rb.survival(BAND, thresholds=[0.2, 0.5]),
+    "gini": rb.dispersion_certificate(BAND, "gini"),
+    "lorenz": rb.lorenz_certificate(BAND),
+    "group": rb.group_certificate(GROUPS, "largest_gap", "mean"),
+    "selection": rb.select({"one": RISKS, "two": RISKS}, objective="mean", delta=0.1).certificate,
+    "transport": rb.wasserstein_mean(CURVES, delta=0.1, cost_budget=0.5),
+}
+
+
+@pytest.fixture(params=CERTIFICATES)
+def stored(request):
+    return json.loads(CERTIFICATES[request.param].to_json())
+
+
+def test_an_honest_certificate_follows(stored):
+    assert rb.verify(stored) == (True, ())
+
+
+def test_a_bound_that_was_added_or_removed_is_seen(stored):
+    changed = dict(stored)
+    if "lower" in stored:
+        del changed["lower"]
+    else:
+        changed["lower"] = (np.asarray(stored["value"]) / 2).tolist()
+    found = rb.verify(changed)
+    assert not found.ok
+    assert any("lower" in problem for problem in found.problems)
+
+
+CHANGES = {
+    "value": lambda stored: (np.asarray(stored["value"]) + 1e-6).tolist(),
+    "delta": lambda stored: stored["delta"] / 2,
+    "assumptions": lambda stored: stored["assumptions"][1:],
+    "details": lambda stored: {**stored["details"], "more": 1.0},
+    **{name: lambda stored, name=name: f"{stored[name]} really" for name in ("quantity", "method", "statement")},
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_every_changed_field_is_seen(stored, field):
+    assert not rb.verify({**stored, field: CHANGES[field](stored)}).ok
+
+
+def test_changed_axes_are_seen():
+    stored = CERTIFICATES["survival"].to_dict()
+    assert not rb.verify({**stored, "axes": {"threshold": [0.2 + 1e-6, 0.5]}}).ok
+
+
+PARTS = [(name, part) for name, made in CERTIFICATES.items() for part in made.recipe if made.recipe[part] is not None]
+
+
+@pytest.mark.parametrize("junk", [3, [], {}, "x", [[1.0]]])
+@pytest.mark.parametrize(("name", "part"), PARTS)
+def test_a_recipe_of_junk_is_refused_or_seen(name, part, junk):
+    stored = CERTIFICATES[name].to_dict()
+    changed = {**stored, "recipe": {**stored["recipe"], part: junk}}
+    try:
+        assert not rb.verify(changed).ok
+    except ValueError as error:
+        assert str(error)

@@ -1,0 +1,132 @@
+"""The two sides of a client's answers, for networks drawn at random: their order, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from client.adversaries import adversarial_curves
+from client.wire import AdversarialAnswer, AdversarialQuery
+from strategies.curve_rules import broken_curve_rules
+from strategies.replies import RoundOutcome
+from strategies.transport_answers import conjugates, reached_answers, usable_answers
+from strategies.wasserstein import chosen_adversary
+
+RADII, MULTIPLIERS = (0.0, 0.05, 0.2, 1.0), (0.1, 1.0, 10.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As on a client; more would wait for each other over tensors this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def query(**changes: Any) -> AdversarialQuery:
+    asked: dict[str, Any] = {"order": 1, "norm": "l2", "space": "input", "adversary": "sandwich"} | changes
+    return AdversarialQuery("zero_one", "mlp", (3,), 3, radii=RADII, multipliers=MULTIPLIERS, **asked)
+
+
+def answer_of(model: nn.Module, x: np.ndarray, y: np.ndarray, asked: AdversarialQuery) -> AdversarialAnswer:
+    names = ("loss", "order", "norm", "multipliers", "space", "adversary", "box", "seed")
+    curves = adversarial_curves(model, x, y, **{name: getattr(asked, name) for name in names})
+    values, gains = curves.values(asked.radii), curves.conjugates(asked.multipliers)
+    ends = [tuple(end.tolist()) for end in (*values, *gains)]
+    unit, guarantee = curves.adversarial_unit, curves.guarantee
+    return AdversarialAnswer("a", len(y), asked.loss, curves.clean_risk, *ends, unit, guarantee, "c", "m")
+
+
+def drawn(seed: int) -> tuple[nn.Module, np.ndarray, np.ndarray]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3))
+    rng = np.random.default_rng(seed)
+    return model, rng.uniform(size=(8, 3)).astype(np.float32), rng.integers(3, size=8)
+
+
+def outcome_of(*answers: AdversarialAnswer) -> RoundOutcome[AdversarialAnswer]:
+    return RoundOutcome(answers=answers, failures=(), num_asked=len(answers))
+
+
+@settings(max_examples=15)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([(1, "l1"), (1, "l2"), (1, "linf"), (2, "l2")]),
+    st.sampled_from([None, (0.0, 1.0)]),
+)
+def test_what_was_reached_is_never_above_what_is_proved(seed: int, cost: tuple[int, str], box: Any) -> None:
+    asked = query(order=cost[0], norm=cost[1], box=box, seed=seed)
+    answer = answer_of(*drawn(seed), asked)
+    assert np.all(np.array(answer.values_lower) <= answer.values_upper)
+    assert np.all(np.array(answer.conjugates_lower) <= answer.conjugates_upper)
+    assert answer.guarantee == "upper"
+    assert list(broken_curve_rules(answer, asked)) == []
+    outcome = outcome_of(answer, answer)
+    above = usable_answers(outcome, asked, missing="ignore", contamination=0)
+    below = reached_answers(outcome, asked, missing="ignore", contamination=0)
+    assert above.guarantee == "upper"
+    np.testing.assert_array_equal(above.values, [answer.values_upper] * 2)
+    if below is not None:
+        assert below.guarantee == "lower"
+        assert np.all(below.values <= above.values)
+        assert below.conjugates is not None
+        assert above.conjugates is not None
+        assert np.all(below.conjugates <= above.conjugates)
+
+
+def made_up(guarantee: str, *, reached: float = 0.5, proved: float = 0.9) -> AdversarialAnswer:
+    lower = (0.1, *(min(0.1 + reached * radius, 1.0) for radius in RADII[1:]))
+    upper = (0.1, *(min(0.1 + proved * radius, 1.0) for radius in RADII[1:]))
+    return AdversarialAnswer(
+        "a", 10, "zero_one", 0.1, lower, upper, (0.6, 0.1, 0.1), (0.9, 0.1, 0.1), 2.0, guarantee, "", ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "has_two_sides"),
+    [
+        ([made_up("upper"), made_up("upper")], True),
+        ([made_up("upper"), made_up("exact", proved=0.5)], True),
+        ([made_up("upper"), made_up("lower")], False),
+        ([made_up("lower"), made_up("lower")], False),
+        ([made_up("exact", proved=0.5)] * 2, False),
+        ([made_up("upper", reached=0.0)] * 2, False),  # a bound alone
+        ([made_up("upper", reached=0.0), made_up("upper")], True),
+    ],
+)
+def test_there_are_two_sides_if_something_was_reached_and_all_was_proved(
+    answers: list[AdversarialAnswer], has_two_sides: bool
+) -> None:
+    outcome, asked = outcome_of(*answers), query()
+    found = reached_answers(outcome, asked, missing="ignore", contamination=0)
+    assert (found is not None) == has_two_sides
+    weakest = max((answer.guarantee for answer in answers), key=["exact", "upper", "lower"].index)
+    usable = usable_answers(outcome, asked, missing="worst", contamination=1)
+    assert (usable.guarantee, usable.missing, usable.contamination) == (weakest, "worst", 1)
+    np.testing.assert_array_equal(usable.conjugates, [conjugates(answer) for answer in answers])
+
+
+def test_the_box_is_named_where_it_limits_the_statement() -> None:
+    outcome, asked = outcome_of(made_up("upper"), made_up("upper")), query(box=(0.0, 1.0))
+    settings = {"missing": "ignore", "contamination": 0}
+    assert usable_answers(outcome, asked, **settings).cost == "order 1, l2 distance, in input space"
+    found = reached_answers(outcome, asked, **settings)
+    assert found is not None
+    assert found.cost == "order 1, l2 distance, in input space, inputs in [0, 1]"
+    attacked = outcome_of(made_up("lower"), made_up("lower"))
+    assert usable_answers(attacked, asked, **settings).cost == found.cost
+
+
+def test_in_input_space_a_choice_left_open_is_a_sandwich() -> None:
+    assert chosen_adversary("auto", space="input") == "sandwich"
+    assert chosen_adversary("auto", space="representation") == "auto"
+    assert chosen_adversary("pgd", space="input") == "pgd"
