@@ -8,8 +8,9 @@ one that names its type (`_details_withheld`); the original stays in the client'
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +19,11 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from client import wire
+from client.answer_record import AnswerRecord, question_hash, record_from_config
 from client.budget import QueryBudget, Request, budget_from_config
+from client.data import DATA_KEY, data_place, fitted, load_data
 from client.evaluation import mean_loss, mean_losses
+from client.hashes import examples_hash
 from client.losses import get_loss
 from client.questions import RefusedError
 from client.training import local_seed, training_partition
@@ -48,18 +52,13 @@ def answer_loss(message: Message, context: Context) -> Message:
     query, arrays = wire.decode_query(message.content)
     group = client_group(context)
     model, examples = _model_and_examples(query, arrays, context)
-    _spend(context, Request(losses=1))
-    with _details_withheld("evaluating the model"):
-        risk, num_examples = mean_loss(model, examples.x, examples.y, loss=query.loss)
-    answer = wire.LossAnswer(
-        client_id=client_id(context.node_config),
-        risk=risk,
-        num_examples=num_examples,
-        loss=query.loss,
-        code_hash=wire.code_hash(),
-        model_hash=wire.model_hash(arrays),
-        group=group,
-    )
+
+    def numbers(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+        risk, num_examples = mean_loss(model, x, y, loss=query.loss)
+        return {"risk": risk, "num_examples": num_examples}
+
+    found, _ = _answered(query, arrays, examples, context, Request(losses=1), numbers)
+    answer = wire.LossAnswer(**found, **_identity(query, arrays, context), group=group)
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
@@ -70,7 +69,8 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
     Raises
     ------
     ValueError
-        As `answer_loss`, or if there is no such adversary, or no linear head.
+        As `answer_loss`, or if there is no such adversary, no linear head, an example outside the box, or a model about
+        which nothing is proved.
     RuntimeError
         As `answer_loss`.
     """
@@ -78,41 +78,42 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
     from client.adversaries import adversarial_curves, check_adversary
 
     query, arrays = wire.decode_adversarial_query(message.content)
-    check_adversary(loss=query.loss, order=query.order, norm=query.norm, adversary=query.adversary, space=query.space)
+    names = {"loss": query.loss, "norm": query.norm, "adversary": query.adversary, "space": query.space}
+    check_adversary(order=query.order, **names)
     group = client_group(context)
     model, examples = _model_and_examples(query, arrays, context)
     request = Request(losses=1, radii=len(query.radii), multipliers=len(query.multipliers))
-    budget_left = _spend(context, request)
-    with _details_withheld("evaluating the model"):
+
+    def numbers(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
         curves = adversarial_curves(
             model,
-            examples.x,
-            examples.y,
+            x,
+            y,
             loss=query.loss,
             order=query.order,
             norm=query.norm,
             multipliers=query.multipliers,
             head=query.head,
             adversary=query.adversary,
+            space=query.space,
+            box=query.box,
+            seed=query.seed,
         )
-    values_lower, values_upper = curves.values(query.radii)
-    conjugates_lower, conjugates_upper = curves.conjugates(query.multipliers)
-    answer = wire.AdversarialAnswer(
-        client_id=client_id(context.node_config),
-        num_examples=curves.num_examples,
-        loss=query.loss,
-        clean_risk=curves.clean_risk,
-        values_lower=tuple(values_lower.tolist()),
-        values_upper=tuple(values_upper.tolist()),
-        conjugates_lower=tuple(conjugates_lower.tolist()),
-        conjugates_upper=tuple(conjugates_upper.tolist()),
-        adversarial_unit=curves.adversarial_unit,
-        guarantee=curves.guarantee,
-        code_hash=wire.code_hash(),
-        model_hash=wire.model_hash(arrays),
-        budget_left=budget_left,
-        group=group,
-    )
+        values_lower, values_upper = curves.values(query.radii)
+        conjugates_lower, conjugates_upper = curves.conjugates(query.multipliers)
+        return {
+            "num_examples": curves.num_examples,
+            "clean_risk": curves.clean_risk,
+            "values_lower": values_lower.tolist(),
+            "values_upper": values_upper.tolist(),
+            "conjugates_lower": conjugates_lower.tolist(),
+            "conjugates_upper": conjugates_upper.tolist(),
+            "adversarial_unit": curves.adversarial_unit,
+            "guarantee": curves.guarantee,
+        }
+
+    found, left = _answered(query, arrays, examples, context, request, numbers)
+    answer = wire.AdversarialAnswer(**found, **_identity(query, arrays, context), budget_left=left, group=group)
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
@@ -129,26 +130,21 @@ def answer_candidates(message: Message, context: Context) -> Message:
     """
     query, arrays = wire.decode_candidates_query(message.content)
     group = client_group(context)
-    models = [_model(query, weights) for weights in separated(arrays, num_sets=query.num_weights)]
     for candidate in query.candidates:
         get_loss(candidate.loss)
     examples = _fitting_examples(query, context)
-    budget_left = _spend(context, Request(losses=len(query.candidates)))
-    with _details_withheld("evaluating the candidates"):
-        found = [
-            mean_losses(model, examples.x, examples.y, losses={c.loss for c in query.candidates if c.weights == number})
+    models = [_model(query, weights) for weights in separated(arrays, num_sets=query.num_weights)]
+
+    def numbers(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+        risks = [
+            mean_losses(model, x, y, losses={c.loss for c in query.candidates if c.weights == number})
             for number, model in enumerate(models)
         ]
-    answer = wire.CandidatesAnswer(
-        client_id=client_id(context.node_config),
-        risks=tuple(found[candidate.weights][candidate.loss] for candidate in query.candidates),
-        num_examples=len(examples.y),
-        loss=query.loss,
-        code_hash=wire.code_hash(),
-        model_hash=wire.model_hash(arrays),
-        budget_left=budget_left,
-        group=group,
-    )
+        return {"risks": [risks[c.weights][c.loss] for c in query.candidates], "num_examples": len(y)}
+
+    request = Request(losses=len(query.candidates))
+    found, left = _answered(query, arrays, examples, context, request, numbers)
+    answer = wire.CandidatesAnswer(**found, **_identity(query, arrays, context), budget_left=left, group=group)
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
@@ -164,7 +160,7 @@ def answer_hello(message: Message, context: Context) -> Message:
         If the count cannot be read.
     """
     wire.decode_hello(message.content)
-    with _counting():
+    with _files_at_hand("counting the query budget"):
         budget_left = _budget(context).left()
     answer = wire.HelloAnswer(client_id(context.node_config), wire.code_hash(), budget_left)
     return Message(wire.encode_hello_answer(answer), reply_to=message)
@@ -175,8 +171,13 @@ def train(message: Message, context: Context) -> Message:
     """Train the model that Flower's FedAvg sends on this client's share of the training split.
 
     The keys are FedAvg's own. A client whose share is empty returns the model as it came, with
-    weight 0.
+    weight 0. A client with data of its own refuses: they are there to be asked about.
     """
+    if data_place(context.node_config, context.run_config) is not None:
+        raise RefusedError(
+            "a client with data of its own answers questions and does not train: a certificate needs examples that the "
+            "model was not trained on"
+        )
     torch.set_num_threads(1)
     arrays, server_round = wire.decode_training(message.content)
     config, partition = context.run_config, _partition(context.node_config)
@@ -212,15 +213,24 @@ def client_id(node_config: UserConfig) -> str:
     Raises
     ------
     ValueError
-        If the node config has neither ``client-id`` nor ``partition-id``.
+        If the node config has neither ``client-id`` nor ``partition-id``, or the name is not one to 100 printable
+        characters.
     """
     if "client-id" in node_config:
-        return str(node_config["client-id"])
+        name = str(node_config["client-id"])
+        if not wire.is_name(name):
+            raise ValueError(
+                f"the node config's 'client-id' must be 1 to 100 printable characters, got {len(name)} characters; "
+                "shorten it"
+            )
+        return name
     return f"client-{_partition(node_config):05d}"
 
 
 def client_group(context: Context) -> str | None:
     """Return this client's group: ``group`` of the node config, or that of the simulation; None if there is none.
+
+    A client with data of its own is in no group but its owner's.
 
     Raises
     ------
@@ -236,6 +246,8 @@ def client_group(context: Context) -> str | None:
                 "shorten it, or leave it out for no group"
             )
         return name
+    if data_place(context.node_config, context.run_config) is not None:
+        return None
     partition = _partition(context.node_config)
     with _details_withheld("finding this client's group"):
         group = spec_from_config(context.run_config).group(partition)
@@ -247,7 +259,9 @@ def _model_and_examples(
 ) -> tuple[nn.Module, Examples]:
     """Return the model a query is about and this client's examples, which fit each other."""
     get_loss(query.loss)
-    return _model(query, arrays), _fitting_examples(query, context)
+    # The examples come first: the shapes of a model that does not fit them might take all memory.
+    examples = _fitting_examples(query, context)
+    return _model(query, arrays), examples
 
 
 def _model(query: wire.Query, arrays: Mapping[str, np.ndarray]) -> nn.Module:
@@ -259,7 +273,15 @@ def _model(query: wire.Query, arrays: Mapping[str, np.ndarray]) -> nn.Module:
 
 def _fitting_examples(query: wire.Query, context: Context) -> Examples:
     """Return this client's examples, which fit the model of the query."""
-    examples = _own_examples(context)
+    own, run = context.node_config, context.run_config
+    place = data_place(own, run)
+    if place is not None:
+        with _details_withheld("loading this client's examples"):
+            x, y = load_data(place, own, is_owners=DATA_KEY in own)
+            return fitted(x, y, x_shape=query.x_shape)
+    partition = _partition(own)
+    with _details_withheld("loading this client's examples"):
+        examples = Population(spec_from_config(run)).client(partition)
     if len(examples.x) == 0:
         raise ValueError("a client must hold at least one example, this one holds none")
     if examples.x.shape[1:] != query.x_shape:
@@ -270,35 +292,77 @@ def _fitting_examples(query: wire.Query, context: Context) -> Examples:
     return examples
 
 
-def _spend(context: Context, request: Request) -> int | None:
-    """Count the values that are about to be answered; return how many are left, None if there is no limit."""
-    with _counting():
-        return _budget(context).spend(request)
+def _answered(
+    query: wire.Query,
+    arrays: Mapping[str, np.ndarray],
+    examples: Examples,
+    context: Context,
+    request: Request,
+    numbers: Callable[[np.ndarray, np.ndarray], dict[str, Any]],
+) -> tuple[dict[str, Any], int | None]:
+    """Return the numbers that answer a question, recorded or new, and what is left of the budget (None: no limit).
+
+    New ones are counted before they are computed and recorded before they are sent. What cannot even be computed for a
+    made-up example, whatever the client's own are, is refused before it is counted.
+    """
+    budget, record = _budget(context), _record(context)
+    question = None
+    if record.path is not None:
+        hashes = {"model_hash": wire.model_hash(arrays), "code_hash": wire.code_hash()}
+        question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes)
+    with _files_at_hand("reading the answer record"):
+        found = None if question is None else record.find(question)
+    with _files_at_hand("counting the query budget"):
+        if found is not None:
+            return found, budget.left()
+    if budget.limit is not None:
+        with _details_withheld("evaluating the model on a made-up example"):
+            numbers(*_made_up_example(query))
+    with _files_at_hand("counting the query budget"):
+        left = budget.spend(request, question=question)
+    with _details_withheld("evaluating the model"):
+        computed = numbers(examples.x, examples.y)
+    with _files_at_hand("writing the answer record"):
+        return record.keep(question or "", computed), left
+
+
+def _made_up_example(query: wire.Query) -> tuple[np.ndarray, np.ndarray]:
+    low, high = (query.box if isinstance(query, wire.AdversarialQuery) else None) or (0.0, 1.0)
+    x = np.random.default_rng(0).random(size=(1, *query.x_shape), dtype=np.float32)
+    return np.clip(x, low, high, dtype=np.float32), np.zeros(1, dtype=np.int64)
+
+
+def _identity(query: wire.Query, arrays: Mapping[str, np.ndarray], context: Context) -> dict[str, Any]:
+    """Who answers, and what the answer is about."""
+    return {
+        "client_id": client_id(context.node_config),
+        "loss": query.loss,
+        "code_hash": wire.code_hash(),
+        "model_hash": wire.model_hash(arrays),
+    }
 
 
 def _budget(context: Context) -> QueryBudget:
     return budget_from_config(context.node_config, client_id=client_id(context.node_config))
 
 
+def _record(context: Context) -> AnswerRecord:
+    return record_from_config(context.node_config, client_id=client_id(context.node_config))
+
+
 @contextmanager
-def _counting() -> Iterator[None]:
+def _files_at_hand(step: str) -> Iterator[None]:
     try:
         yield
-    except sqlite3.Error as error:
-        raise RuntimeError(f"counting the query budget failed with {type(error).__name__}") from error
-
-
-def _own_examples(context: Context) -> Examples:
-    partition = _partition(context.node_config)
-    with _details_withheld("loading this client's examples"):
-        return Population(spec_from_config(context.run_config)).client(partition)
+    except (sqlite3.Error, OSError) as error:
+        raise RuntimeError(f"{step} failed with {type(error).__name__}") from error
 
 
 def _partition(node_config: UserConfig) -> int:
     if "partition-id" not in node_config:
         raise ValueError(
             "the node config must have the key 'partition-id', got none; "
-            'start the SuperNode with --node-config "partition-id=0 num-partitions=..."'
+            'start the SuperNode with --node-config "partition-id=0 num-partitions=...", or with a client-id and data'
         )
     return int(node_config["partition-id"])
 

@@ -19,6 +19,7 @@ FILE_KEY = "query-budget-file"
 
 _LOCK_TIMEOUT = 60.0
 _SCHEMA = "CREATE TABLE IF NOT EXISTS answered (client TEXT, kind TEXT, number INTEGER, PRIMARY KEY (client, kind))"
+_PAID_SCHEMA = "CREATE TABLE IF NOT EXISTS paid (client TEXT, question TEXT, PRIMARY KEY (client, question))"
 _ADD = (
     "INSERT INTO answered VALUES (?, ?, ?) ON CONFLICT (client, kind) DO UPDATE SET number = number + excluded.number"
 )
@@ -73,7 +74,7 @@ class QueryBudget:
         if self.path is not None and not self.path.is_absolute():
             raise ValueError(f"{FILE_KEY} must be an absolute path: Flower chooses a client's working directory")
 
-    def spend(self, request: Request) -> int | None:
+    def spend(self, request: Request, *, question: str | None = None) -> int | None:
         """Count a query that is about to be answered, before its answer is computed, or refuse it whole.
 
         One transaction: of two processes that ask for the last values at once, one is refused.
@@ -82,6 +83,9 @@ class QueryBudget:
         ----------
         request : Request
             What the query asks for.
+        question : str, optional
+            What tells this question from others. The same question of the same client is counted once only. None: it is
+            counted each time.
 
         Returns
         -------
@@ -98,6 +102,8 @@ class QueryBudget:
         with closing(self._connect()) as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             left = self.limit - _spent(connection, self.client_id)
+            if question is not None and not _is_first(connection, self.client_id, question):
+                return max(left, 0)
             if request.size > left:
                 raise QueryBudgetError(
                     f"a query must fit the client's query budget of {self.limit} values, got {request.size} with "
@@ -109,8 +115,10 @@ class QueryBudget:
 
     def left(self) -> int | None:
         """Return how many values may still be answered, and count nothing; None if unlimited."""
-        if self.limit is None:
+        if self.limit is None or self.path is None:
             return None
+        if self.path.parent.is_dir() and not self.path.exists():  # asking leaves no trace
+            return self.limit
         with closing(self._connect()) as connection:
             return max(0, self.limit - _spent(connection, self.client_id))
 
@@ -127,6 +135,7 @@ class QueryBudget:
         # Transactions are begun by hand: the module's own would begin only at the first write, after the reading.
         connection = sqlite3.connect(self.path, timeout=_LOCK_TIMEOUT, isolation_level=None)
         connection.execute(_SCHEMA)
+        connection.execute(_PAID_SCHEMA)
         return connection
 
 
@@ -149,6 +158,11 @@ def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBud
     if limit is not None and type(limit) is not int:
         raise ValueError(f"{LIMIT_KEY} must be a whole number, got {type(limit).__name__}; leave it out for no limit")
     return QueryBudget(client_id, limit, None if path is None else Path(str(path)))
+
+
+def _is_first(connection: sqlite3.Connection, client: str, question: str) -> bool:
+    """Note a question, in the transaction under way, and return whether it was new."""
+    return connection.execute("INSERT OR IGNORE INTO paid VALUES (?, ?)", (client, question)).rowcount == 1
 
 
 def _spent(connection: sqlite3.Connection, client: str) -> int:

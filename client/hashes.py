@@ -41,6 +41,19 @@ def model_hash(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
+def examples_hash(x: np.ndarray, y: np.ndarray) -> str:
+    """Return the SHA-256 of a client's examples: dtypes, shapes and bytes, in their order.
+
+    It stays on the client, where it tells whether an answer is still about the same examples.
+
+    Parameters
+    ----------
+    x, y : ndarray
+        Inputs and labels.
+    """
+    return model_hash({"x": x, "y": y})
+
+
 @cache
 def code_hash() -> str:
     """Return the SHA-256 of the source text that computes an answer.

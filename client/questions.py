@@ -6,6 +6,7 @@ A question and its answer form a pair: `LossQuery` and `LossAnswer`, `Adversaria
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -87,16 +88,22 @@ class AdversarialQuery:
     multipliers : tuple of float
         Prices of a unit of cost, increasing strictly from >= 0; any number.
     head : str or None
-        The model's last linear layer; None lets the client find it.
+        The model's last linear layer; None lets the client find it. Representation space only.
     space : str
-        Where examples move: "representation", the space before the head.
+        Where examples move: "representation", the space before the head, or "input".
     adversary : str
-        "exact", "ascent" or "auto"; see `client.adversaries`.
+        Who moves them; see `client.adversaries.adversarial_curves`.
+    box : (float, float) or None
+        Smallest and largest value that an entry of an input may have; None: any. Input space only. Attacks stay within
+        it; what is proven is about all inputs, and so about those in the box too.
+    seed : int
+        Of the random starts of attacks, from 0 to 2**63 - 1.
 
     Raises
     ------
     ValueError
-        If radii or multipliers are not finite, not >= 0 or do not increase.
+        If radii or multipliers are not finite, not >= 0 or do not increase; if the box is no interval or the seed no
+        such number; or if a box or a head are given in the other space.
     """
 
     loss: str
@@ -110,11 +117,20 @@ class AdversarialQuery:
     head: str | None = None
     space: str = "representation"
     adversary: str = "auto"
+    box: tuple[float, float] | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         # Any sequence is welcome; a query must be hashable, and two equal ones the same bytes.
         object.__setattr__(self, "radii", _checked_grid("radii", self.radii))
         object.__setattr__(self, "multipliers", _checked_grid("multipliers", self.multipliers))
+        object.__setattr__(self, "box", None if self.box is None else checked_box(self.box))
+        if isinstance(self.seed, bool) or not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
+            raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}; it decides restarts")
+        if self.box is not None and self.space != "input":
+            raise ValueError(f"box must be None in the space {self.space!r}, got a box; it is about inputs")
+        if self.head is not None and self.space == "input":
+            raise ValueError(f"head must be None in input space, got {self.head!r}; no layer is singled out there")
 
 
 @dataclass(frozen=True)
@@ -279,6 +295,17 @@ class HelloAnswer:
 
 Query = LossQuery | AdversarialQuery | CandidatesQuery
 Answer = LossAnswer | AdversarialAnswer | CandidatesAnswer
+
+
+def checked_box(box: Sequence[float]) -> tuple[float, float]:
+    """Return (low, high), finite and low < high, as floats; raises ValueError for anything else."""
+    try:
+        low, high = (float(end) for end in box)
+    except (TypeError, ValueError):
+        raise ValueError(f"box must be two numbers (low, high), got {box!r}; such as (0, 1) for images") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"box must be finite with low < high, got ({low:g}, {high:g}); or give None for no box")
+    return low, high
 
 
 def _checked_grid(name: str, values: Iterable[float]) -> tuple[float, ...]:

@@ -81,5 +81,23 @@ def to_array_record(arrays: Mapping[str, np.ndarray] | ArrayRecord) -> ArrayReco
 
 
 def to_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
-    """Return the named arrays of an ArrayRecord, names and order kept."""
-    return {name: array.numpy() for name, array in record.items()}
+    """Return the named arrays of an ArrayRecord, names and order kept.
+
+    Raises
+    ------
+    ValueError
+        If the bytes of one are not those of an array.
+    """
+    return {name: _to_array(array) for name, array in record.items()}
+
+
+def _to_array(array: Array) -> np.ndarray:
+    try:
+        values = array.numpy()
+    except Exception as error:  # the bytes come from another machine, and numpy's reader raises many things
+        raise ValueError(
+            f"an array must be bytes that numpy reads without pickle, got {type(error).__name__}; send it again"
+        ) from error
+    if not isinstance(values, np.ndarray):  # an archive of arrays is not one
+        raise ValueError(f"an array must be one array, got {type(values).__name__}; send it again")
+    return values

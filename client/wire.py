@@ -28,6 +28,7 @@ from client.questions import (
     LossQuery,
     Query,
     candidates_of,
+    checked_box,
 )
 from client.records import MAX_NAME_LENGTH, is_name, read, read_list, read_record, to_array_record, to_arrays
 
@@ -99,6 +100,8 @@ MULTIPLIERS_KEY = "multipliers"
 HEAD_KEY = "head"
 SPACE_KEY = "space"
 ADVERSARY_KEY = "adversary"
+BOX_KEY = "box"
+SEED_KEY = "seed"
 CLEAN_RISK_KEY = "clean-risk"
 VALUES_LOWER_KEY = "values-lower"
 VALUES_UPPER_KEY = "values-upper"
@@ -148,6 +151,8 @@ def encode_query(query: Query, arrays: Mapping[str, np.ndarray] | ArrayRecord) -
         record[HEAD_KEY] = query.head or ""
         record[SPACE_KEY] = query.space
         record[ADVERSARY_KEY] = query.adversary
+        record[BOX_KEY] = list(query.box or ())
+        record[SEED_KEY] = query.seed
     if isinstance(query, CandidatesQuery):
         record[CANDIDATE_NAMES_KEY] = [candidate.name for candidate in query.candidates]
         record[CANDIDATE_WEIGHTS_KEY] = [candidate.weights for candidate in query.candidates]
@@ -168,10 +173,7 @@ def decode_query(content: RecordDict) -> tuple[LossQuery, dict[str, np.ndarray]]
 def decode_adversarial_query(content: RecordDict) -> tuple[AdversarialQuery, dict[str, np.ndarray]]:
     """Return the question and the model's weights from a message's content.
 
-    Raises
-    ------
-    ValueError
-        As `decode_query`, or if radii or multipliers break their rule.
+    Raises ValueError as `decode_query`, or if the question breaks a rule of `AdversarialQuery`.
     """
     question = _read_question(content)
     record = read_record(content, QUERY_RECORD, ConfigRecord)
@@ -184,6 +186,8 @@ def decode_adversarial_query(content: RecordDict) -> tuple[AdversarialQuery, dic
         head=read(record, QUERY_RECORD, HEAD_KEY, str) or None,
         space=read(record, QUERY_RECORD, SPACE_KEY, str),
         adversary=read(record, QUERY_RECORD, ADVERSARY_KEY, str),
+        box=checked_box(ends) if (ends := read_list(record, QUERY_RECORD, BOX_KEY, float)) else None,
+        seed=read(record, QUERY_RECORD, SEED_KEY, int),
     )
     return query, to_arrays(read_record(content, ARRAYS_RECORD, ArrayRecord))
 
@@ -260,13 +264,7 @@ def decode_answer(content: RecordDict) -> LossAnswer:
 
 
 def decode_adversarial_answer(content: RecordDict) -> AdversarialAnswer:
-    """Return the answer to an `AdversarialQuery` from a reply's content; see `decode_answer`.
-
-    Raises
-    ------
-    ValueError
-        If a record or key is missing or ill-typed, or the client speaks another protocol version.
-    """
+    """Return the answer to an `AdversarialQuery` from a reply's content; raises ValueError as `decode_answer` does."""
     identity = _read_identity(content)
     numbers = read_record(content, ANSWER_RECORD, MetricRecord)
     return AdversarialAnswer(
@@ -354,7 +352,7 @@ def _read_budget(numbers: MetricRecord) -> int | None:
 
 def _check_version(record: ConfigRecord) -> None:
     version = record.get(VERSION_KEY)
-    if version != PROTOCOL_VERSION:
+    if type(version) is not int or version != PROTOCOL_VERSION:
         raise ValueError(
             f"{VERSION_KEY} must be {PROTOCOL_VERSION}, got {version!r}; "
             "install the same riskband on the server and on the clients"

@@ -83,7 +83,10 @@ def transport_figure(
     networks: Sequence[TransportPoint] = (),
     worst_mean: npt.ArrayLike | None = None,
     worst_shares: npt.ArrayLike | None = None,
+    reached_mean: npt.ArrayLike | None = None,
+    reached_shares: npt.ArrayLike | None = None,
     unit: float | None = None,
+    unit_words: str = "the mean cost that makes an example wrong",
     title: str = "",
 ) -> Figure:
     """Certified mean risk and, beside it, certified shares of failing clients, over the cost budget.
@@ -101,8 +104,14 @@ def transport_figure(
         (a simulation knows it).
     worst_shares : array_like, shape (num_budgets, num_thresholds), optional
         The same for the shares, at the budgets and thresholds of `cdf`.
+    reached_mean : array_like, shape (num_budgets,), optional
+        Estimates from what attacks reached, at the budgets of `mean`; the gap below the certificate is shaded.
+    reached_shares : array_like, shape (num_budgets, num_thresholds), optional
+        The same for the shares.
     unit : float, optional
-        Mean cost that makes an example wrong; adds an axis in these units.
+        A mean cost; adds an axis in these units.
+    unit_words : str
+        What the unit is.
     title : str
         Above the figure.
 
@@ -116,8 +125,12 @@ def transport_figure(
     figure = Figure(figsize=(8.0, 5.0) if cdf is None else (11.0, 5.2), layout="constrained")
     panels = figure.subplots(1, 1 if cdf is None else 2, squeeze=False)[0]
     _draw_transport_mean(panels[0], mean, networks, worst_mean)
+    if reached_mean is not None:
+        _draw_reached(panels[0], mean, np.asarray(reached_mean)[:, np.newaxis], colors=(_BAND,))
     if cdf is not None:
         _draw_transport_shares(panels[1], cdf, networks, worst_shares)
+        if reached_shares is not None:
+            _draw_reached(panels[1], cdf, np.asarray(reached_shares), colors=_WORST)
     for axes in panels:
         axes.set_ylim(-0.02, 1.02)  # points on the axis stay visible
         axes.set_xlabel("cost budget: mean transport cost to the target network")
@@ -126,7 +139,7 @@ def transport_figure(
         if unit is not None:
             functions = (lambda cost: np.divide(cost, unit), lambda ratio: np.multiply(ratio, unit))
             second = axes.secondary_xaxis("top", functions=functions)
-            second.set_xlabel("in units of the mean cost that makes an example wrong", fontsize="small")
+            second.set_xlabel(f"in units of {unit_words}", fontsize="small")
     figure.suptitle(title)
     return figure
 
@@ -231,6 +244,17 @@ def _draw_transport_shares(
             [], [], "o", color=_WORST[-1], mec="white", ms=6, label="the same of clients moved at random (simulated)"
         )
     axes.set_ylabel("share of clients (0 to 1)")
+
+
+def _draw_reached(axes: Axes, certificate: Certificate, reached: FloatArray, *, colors: Sequence[str]) -> None:
+    """Estimates below the columns of a certificate, and what nobody knows in between."""
+    budgets, bounds = certificate.axes["cost_budget"], np.asarray(certificate.value).reshape(reached.shape)
+    for index, (below, above) in enumerate(zip(reached.T, bounds.T, strict=True)):
+        color, is_last = colors[index % len(colors)], index == reached.shape[1] - 1
+        label = "gap: neither reached nor excluded" if is_last else ""
+        axes.fill_between(budgets, below, above, color=color, alpha=0.18, lw=0, label=label)
+        label = "estimate: what attacks reached" if is_last else ""
+        axes.plot(budgets, below, color=color, lw=1.4, ls=":", marker="v", ms=4, label=label)
 
 
 def _draw_worst_cases(axes: Axes, worst_case: Certificate) -> None:

@@ -14,6 +14,7 @@ from client.losses import get_loss
 from client.weight_sets import packed, separated
 from client.wire import Candidate
 from server.config import RunConfig
+from server.inputs import model_inputs
 from server.training import prepare_model
 from server.truth import Unseen
 from simulations.candidates import Candidates, abstaining, candidate_models, checkpoints
@@ -61,12 +62,10 @@ def prepare(config: RunConfig, grid: Grid) -> UnderTest:
         return UnderTest(model_arrays(model), (model,))
     candidates, arrays = packed(_candidate_models(config, grid))
     num_sets = 1 + max(candidate.weights for candidate in candidates)
-    data = load_dataset(config.dataset, seed=config.seed)
+    x_shape, num_classes = model_inputs(config)
     models = []
     for weights in separated(arrays, num_sets=num_sets):
-        model = build_model(
-            config.model, x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=config.seed
-        )
+        model = build_model(config.model, x_shape=x_shape, num_classes=num_classes, seed=config.seed)
         load_arrays(model, weights)
         models.append(model)
     return UnderTest(arrays, tuple(models), candidates)

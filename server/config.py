@@ -6,7 +6,6 @@ Flower hands an app a flat mapping with hyphenated keys. The defaults live in on
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +13,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_core import ErrorDetails
 
-from client.adversaries import ADVERSARIES, NORMS, check_adversary
+from client.adversaries import ADVERSARIES, INPUT_ADVERSARIES, NORMS, SPACES, check_adversary
+from client.adversaries.foolbox_adapter import FOOLBOX_PREFIX
 from client.app import client_id
 from client.losses import LOSSES
 from riskband import DIVERGENCES
@@ -26,24 +25,16 @@ from riskband.measures import MEASURES, resolve_measure
 from riskband.objective import Objective
 from riskband.risks import MISSING
 from riskband.selection import SELECTION_METHODS
+from server import inputs
 from server.folder import FIGURE_SUFFIXES
+from server.problems import ConfigError, problem
+from simulations.models import MAX_NUM_CLASSES
 from strategies.quorum import num_needed
+from strategies.wasserstein import chosen_adversary
+
+__all__ = ["ConfigError", "RunConfig", "load_config"]
 
 Value = TypeVar("Value")
-
-
-class ConfigError(ValueError):
-    """The run configuration is wrong; `problems` has one line per mistake.
-
-    Attributes
-    ----------
-    problems : tuple of str
-        One sentence per mistake: the key, the rule, the value, the remedy.
-    """
-
-    def __init__(self, problems: list[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(self.problems))
 
 
 def _split(value: object) -> object:
@@ -59,6 +50,7 @@ Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split), Field(min_length=1)]
 AnyCounts = Annotated[tuple[Count, ...], BeforeValidator(_split)]
+Ends = Annotated[tuple[float, ...], BeforeValidator(_split)]
 AnyNumbers = Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_split)]
 Numbers = Annotated[AnyNumbers, Field(min_length=1)]
 
@@ -84,9 +76,11 @@ class RunConfig(BaseModel):
     )
     seed: int = Field(ge=0, lt=2**63, description="the same seed gives the same report")
 
-    dataset: str = Field(description='use "digits", "npz:/absolute/path.npz" (a file that exists) or "hf:OWNER/NAME"')
+    dataset: str = Field(description=inputs.DATASET_RULE)
+    x_shape: AnyCounts = Field(description=inputs.X_SHAPE_RULE)
+    num_classes: int = Field(ge=0, le=MAX_NUM_CLASSES, description=inputs.NUM_CLASSES_RULE)
     num_clients: int = Field(ge=2, description="the spread between clients cannot be seen in one client")
-    num_unseen: int = Field(ge=0, description="0 means: do not check the certificates on unseen clients")
+    num_unseen: int = Field(ge=0, description=inputs.NUM_UNSEEN_RULE)
     examples_per_client: Count = Field(description="every client answers from this many examples")
     affine_sigma: float = Field(ge=0, le=1e6, description="0 means: no affine shift")
     dirichlet_concentration: float = Field(ge=0, le=1e6, description="0 means: no label shift; small means strong")
@@ -95,7 +89,7 @@ class RunConfig(BaseModel):
     )
 
     model: str = Field(min_length=1, description='use "cnn", "mlp" or "module:factory"')
-    training: Literal["central", "fedavg", "checkpoint"]
+    training: Literal["central", "fedavg", "checkpoint"] = Field(description=inputs.TRAINING_RULE)
     checkpoint: str = Field(description="give the absolute path of an existing file that simulations.training saved")
     training_rounds: Count = Field(description='rounds of FedAvg; only used when training is "fedavg"')
     training_epochs: Count = Field(description="passes over the training examples (per round in FedAvg)")
@@ -138,11 +132,21 @@ class RunConfig(BaseModel):
     cost_thresholds: Numbers = Field(description='give increasing risks in (0, 1], such as "0.3,0.5"')
     num_radii: int = Field(ge=3, le=10_000, description="cost budgets asked of every client; 50 is plenty")
     num_multipliers: int = Field(ge=1, le=10_000, description="prices of cost that share delta; 24 is plenty")
-    adversary: str = Field(
-        description='use "auto"; "exact" fits the loss zero_one (and margin with order 1), "ascent" the others'
+    space: str = Field(description=f"use one of {', '.join(SPACES)}")
+    box: Ends = Field(
+        description='give the ends of the inputs\' range such as "0,1", or ""; in representation space ""'
     )
-    head: str = Field(description='give the name of the model\'s last linear layer, or "" to let the clients find it')
-    protocol: Literal["one-round", "bisection"]
+    adversary: str = Field(
+        description='use "auto"; in representation space "exact" fits the loss zero_one (and margin with order 1), '
+        f'"ascent" the others; in input space {", ".join(INPUT_ADVERSARIES)}, or foolbox:NAME with a box'
+    )
+    head: str = Field(
+        description='give the name of the model\'s last linear layer, or "" to let the clients find it; in input '
+        'space ""'
+    )
+    protocol: Literal["one-round", "bisection"] = Field(
+        description="in input space one-round: each round of a bisection would attack again"
+    )
     bisection_tolerance: float = Field(gt=0, lt=1, description="where the bisection stops, in units of the loss")
     cost_bound: float = Field(ge=0, description="a bound on the cost between any two clients; 0 means: none is known")
     target_sigmas: AnyNumbers = Field(description='give different strengths such as "0.05,0.1", or "" for no targets')
@@ -167,14 +171,17 @@ class RunConfig(BaseModel):
     @field_validator("dataset")
     @classmethod
     def _is_dataset(cls, value: str) -> str:
-        kind, _, rest = value.partition(":")
-        is_file = kind == "npz" and _is_absolute(rest) and Path(rest).expanduser().is_file()
-        return _require(value == "digits" or is_file or (kind == "hf" and rest), value)
+        return _require(inputs.is_dataset(value), value)
+
+    @field_validator("x_shape", "num_classes", "num_unseen", "training", "target_sigmas", "group_sigmas")
+    @classmethod
+    def _fits_dataset(cls, value: Value, info: ValidationInfo) -> Value:
+        return _require(inputs.fits_dataset(str(info.field_name), value, info.data.get("dataset", "")), value)
 
     @field_validator("checkpoint")
     @classmethod
     def _is_checkpoint(cls, value: str, info: ValidationInfo) -> str:
-        is_file = _is_absolute(value) and Path(value).is_file()
+        is_file = inputs.is_absolute(value) and Path(value).is_file()
         return _require(info.data.get("training") != "checkpoint" or is_file, value)
 
     @field_validator("model")
@@ -283,16 +290,36 @@ class RunConfig(BaseModel):
     @field_validator("adversary")
     @classmethod
     def _is_adversary(cls, value: str, info: ValidationInfo) -> str:
-        question = {"loss": "loss", "order": "transport_order", "norm": "transport_norm"}
+        question = {"loss": "loss", "order": "transport_order", "norm": "transport_norm", "space": "space"}
         known = {name: info.data[field] for name, field in question.items() if field in info.data}
         if len(known) == len(question):  # otherwise another mistake comes first
-            check_adversary(**known, adversary=value)
-        return _require(value in ("auto", *ADVERSARIES), value)
+            check_adversary(**known, adversary=chosen_adversary(value, space=known["space"]))
+        is_input = info.data.get("space") != "representation"
+        is_foolbox = is_input and value.startswith(FOOLBOX_PREFIX)
+        is_known = is_foolbox or value in ("auto", *(INPUT_ADVERSARIES if is_input else ADVERSARIES))
+        return _require(is_known and not (is_foolbox and info.data.get("box") == ()), value)
+
+    @field_validator("space")
+    @classmethod
+    def _is_space(cls, value: str) -> str:
+        return _require(value in SPACES, value)
+
+    @field_validator("box")
+    @classmethod
+    def _is_box(cls, value: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        is_interval = len(value) == 2 and value[0] < value[1] and info.data.get("space") != "representation"
+        return _require(not value or is_interval, value)
+
+    @field_validator("head", "protocol")
+    @classmethod
+    def _fits_space(cls, value: str, info: ValidationInfo) -> str:
+        is_input = (info.data.get("strategy"), info.data.get("space")) == ("wasserstein", "input")
+        return _require(not is_input or value in ("", "one-round"), value)
 
     @field_validator("output_dir")
     @classmethod
     def _is_output_dir(cls, value: str) -> str:
-        return _require(value == "" or _is_absolute(value), value)
+        return _require(value == "" or inputs.is_absolute(value), value)
 
     @property
     def output_folder(self) -> Path:
@@ -300,6 +327,11 @@ class RunConfig(BaseModel):
         if self.output_dir:
             return Path(self.output_dir).expanduser()
         return Path.home() / "riskband-results" / self.scenario
+
+    @property
+    def input_box(self) -> tuple[float, float] | None:
+        """The `box`; None: there is none."""
+        return (self.box[0], self.box[1]) if self.box else None
 
     @property
     def threshold_grid(self) -> np.ndarray:
@@ -341,20 +373,13 @@ def load_config(run_config: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(dict(run_config))
     except ValidationError as error:
-        raise ConfigError([_problem(details) for details in error.errors(include_url=False)]) from None
+        raise ConfigError([problem(each, RunConfig.model_fields) for each in error.errors(include_url=False)]) from None
 
 
 def _require(condition: object, value: Value) -> Value:
     if not condition:
         raise ValueError  # the field's description says the rule
     return value
-
-
-def _is_absolute(path: str) -> bool:
-    try:
-        return Path(path).expanduser().is_absolute()
-    except RuntimeError:  # "~nobody": there is no such user
-        return False
 
 
 def _has_published(values: Mapping[str, Any]) -> bool:
@@ -364,18 +389,3 @@ def _has_published(values: Mapping[str, Any]) -> bool:
 
 def _are_distinct(names: tuple[str, ...], known: Collection[str]) -> bool:
     return len(set(names)) == len(names) and set(names) <= set(known)
-
-
-def _problem(details: ErrorDetails) -> str:
-    """One mistake as "key must …, got …; remedy"."""
-    key = str(details["loc"][0])
-    known = {name.replace("_", "-"): field for name, field in RunConfig.model_fields.items()}
-    if details["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(sorted(known))}"
-        return f"{key} is not a key of the run configuration; {hint}"
-    remedy = known[key].description
-    if details["type"] == "missing":
-        return f"{key} is missing; " + (remedy or "see [tool.flwr.app.config] in pyproject.toml")
-    rule = "is not valid" if details["type"] == "value_error" else details["msg"].replace("Input should", "must", 1)
-    return f"{key} {rule}, got {details['input']!r}" + (f"; {remedy}" if remedy else "")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from riskband.wording import rounded_down, rounded_up
@@ -99,7 +100,7 @@ def _group_table(report: Mapping[str, Any]) -> Table:
     for name, group in report["groups"]["groups"].items():
         unseen = [_number(group["unseen_mean"]), str(group["num_unseen"])] if num_unseen else []
         ends, measured = _interval(group["mean"]), _number(group["measured_mean"])
-        table.add_row(name.replace("[", r"\["), str(group["num_clients"]), ends, measured, *unseen)
+        table.add_row(escape(name), str(group["num_clients"]), ends, measured, *unseen)
     return table
 
 

@@ -18,6 +18,7 @@ from server.config import RunConfig
 from server.dispersion_report import dispersion_sections, report_figure
 from server.folder import CERTIFICATE_FOLDER, FIGURE_STEMS, ResultFolder
 from server.ledger import NOT_PART_OF_A_RUN
+from server.sandwich import UNIT_WORDS, reached_values, sandwich_section
 from server.selection_report import report_figure as selection_report_figure
 from server.selection_report import selection_section
 from server.targets import TargetNetwork, check_target
@@ -117,13 +118,17 @@ def _figure(
         return report_figure(config, result, unseen, title=title)
     if isinstance(result, WassersteinResult):
         worst = {name: check.observed for name, check in checks.items()} if unseen and unseen.curves else {}
+        reached = reached_values(result)
         return transport_figure(
             result.certificates["wasserstein_mean"],
             cdf=result.certificates.get("wasserstein_cdf"),
             networks=[target.point for target in targets],
             worst_mean=worst.get("wasserstein_mean"),
             worst_shares=worst.get("wasserstein_cdf"),
+            reached_mean=reached.get("wasserstein_mean"),
+            reached_shares=reached.get("wasserstein_cdf"),
             unit=result.answers.unit,
+            unit_words=UNIT_WORDS[config.space],
             title=title,
         )
     return band_figure(
@@ -163,13 +168,20 @@ def _failures(failures: Iterable[Failure]) -> list[dict[str, str | None]]:
     return [{"client_id": each.client_id, "reason": str(each.reason), "detail": each.detail} for each in failures]
 
 
+def _event(recipe: Mapping[str, Any]) -> str:
+    """What a certificate shares its delta with: those of one event hold together."""
+    if "groups" in recipe:
+        return "groups"
+    return "own" if recipe["band"] is None else "band"
+
+
 def _certificate_entry(name: str, certificate: rb.Certificate, check: Check | None) -> dict[str, Any]:
     entry = certificate.to_dict()
     for key in ("recipe", "details", "schema"):  # they are in the certificate's own file
         del entry[key]
     entry["function"] = certificate.recipe["function"]
     entry["divergence"] = certificate.recipe["arguments"].get("divergence")
-    entry["from_band"] = certificate.recipe["band"] is not None
+    entry["event"] = _event(certificate.recipe)
     entry["file"] = f"{CERTIFICATE_FOLDER}/{name}.json"
     entry["check"] = None if check is None else _check_entry(check)
     return entry
@@ -236,6 +248,7 @@ def _transport_sections(
             # Whether the checks are against the worst network that the unseen clients can be made into, or as they are.
             "unseen_are_moved": unseen is not None and bool(unseen.curves),
         },
+        "sandwich": sandwich_section(result),
         "targets": [_target_entry(result, target) for target in targets],
     }
 

@@ -9,8 +9,8 @@ import riskband as rb
 from client.wire import Candidate
 from server.config import RunConfig
 from server.folder import ResultFolder
+from server.inputs import model_inputs
 from server.ledger import Ledger
-from simulations.datasets import load_dataset
 from strategies.dispersion import Dispersion
 from strategies.f_divergence import FDivergence
 from strategies.query import Progress, QueryStrategy
@@ -34,7 +34,7 @@ def build_strategy(
     candidates : sequence of client.wire.Candidate
         What is compared by the strategy "selection".
     """
-    data = load_dataset(config.dataset, seed=config.seed)
+    x_shape, num_classes = model_inputs(config)
     display = _Display(folder)
     settings: dict[str, Any] = {
         "num_clients": config.num_clients,
@@ -47,8 +47,8 @@ def build_strategy(
         "respect_budgets": config.respect_query_budgets,
         "on_progress": display.show_progress,
         "model": config.model,
-        "x_shape": data.x_train.shape[1:],
-        "num_classes": data.num_classes,
+        "x_shape": x_shape,
+        "num_classes": num_classes,
         "delta": config.delta,
         "missing": config.missing,
         "contamination": config.contamination,
@@ -81,6 +81,9 @@ def build_strategy(
             norm=config.transport_norm,
             adversary=config.adversary,
             head=config.head,
+            space=config.space,
+            box=config.input_box,
+            seed=config.seed,
             cost_budgets=config.cost_budgets,
             cost_thresholds=config.cost_thresholds,
             num_radii=config.num_radii,

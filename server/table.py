@@ -12,7 +12,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from riskband.wording import rounded_up
 from server.dispersion_table import dispersion_lines, dispersion_tables
+from server.sandwich import UNIT_WORDS, sandwich_lines, sandwich_tables
 from server.selection_table import selection_lines, selection_tables
 
 _MEAN, _SHARE = "mean risk", "P(risk ≥ {threshold:g})"
@@ -50,14 +52,19 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
             continue
         for quantity, networks, bound, observed in _rows(entry, threshold=config["breakdown-threshold"], unit=unit):
             checked = [f"{observed:.3f}", "yes" if observed <= bound + 1e-12 else "[bold red]NO[/]"]
-            table.add_row(quantity, networks, f"{bound:.3f}", *(checked if has_checks else []))
-    lines = [_who(report["network"]), *_transport(transport), *_guarantees(certificates)]
+            table.add_row(quantity, networks, rounded_up(bound, 3), *(checked if has_checks else []))
+    lines = [
+        _who(report["network"]),
+        *_transport(transport, space=config.get("space", "representation")),
+        *_guarantees(certificates),
+    ]
     lines += [f"Breakdown, {name}: {entry['statement']}." for name, entry in report["breakdowns"].items()]
     if any(entry["check"] is not None for entry in certificates.values()):
         lines.append(_verdict(certificates, are_shifted=transport.get("unseen_are_moved", True)))
-    lines += [*dispersion_lines(report), *selection_lines(report)]
+    lines += [*sandwich_lines(report), *dispersion_lines(report), *selection_lines(report)]
     tables = [
         *([table] if table.row_count else []),
+        *sandwich_tables(report),
         *dispersion_tables(report),
         *selection_tables(report),
         *([_target_table(report["targets"], unit=unit)] if report.get("targets") else []),
@@ -112,7 +119,7 @@ def _target_table(targets: Sequence[Mapping[str, Any]], *, unit: float | None) -
         checks = target["checks"]
         holds = all(check["holds"] for check in checks.values())
         distance, bound = _cost(target["mean_cost"], unit), checks["wasserstein_mean"]["bound"]
-        numbers = f"{target['mean_risk']:.3f}", f"{bound:.3f}"
+        numbers = f"{target['mean_risk']:.3f}", rounded_up(bound, 3)
         table.add_row(f"{target['sigma']:g}", distance, *numbers, "yes" if holds else "[bold red]NO[/]")
     return table
 
@@ -124,6 +131,11 @@ def _who(network: Mapping[str, Any]) -> str:
     return f"Clients: {expected} expected, {asked} asked, {answered} answered validly; failures: {failed}."
 
 
+_SCOPES = {
+    "own": "on its own",
+    "band": "all at once, from one band",
+    "groups": "all at once, from the bands of all groups",
+}
 _SUBJECTS = {
     "clients": "The worst mean risk of the clients that answered",
     "upper-bounds": "The worst mean of the upper bounds that the clients answered (no more than a bound of their risk)",
@@ -131,12 +143,12 @@ _SUBJECTS = {
 }
 
 
-def _transport(transport: Mapping[str, Any]) -> Iterator[str]:
+def _transport(transport: Mapping[str, Any], *, space: str) -> Iterator[str]:
     if not transport:
         return
     unit, ends = transport["mean_cost_that_makes_an_example_wrong"], transport["empirical_worst_mean"]
     if unit is not None:
-        yield f"Costs: {transport['cost']}; 1 u = {unit:.4g}, the mean cost that makes an example wrong."
+        yield f"Costs: {transport['cost']}; 1 u = {unit:.4g}, {UNIT_WORDS[space]}."
     gap = max(np.subtract(ends["upper"], ends["lower"]))
     rounds = "1 round" if transport["num_rounds"] == 1 else f"{transport['num_rounds']} rounds"
     subject, num_messages = _SUBJECTS[ends["about"]], transport["num_messages"]
@@ -157,12 +169,12 @@ def _transport(transport: Mapping[str, Any]) -> Iterator[str]:
 
 def _guarantees(certificates: Mapping[str, Any]) -> Iterator[str]:
     """One line for each kind of guarantee: how valid, how sure, together with which others."""
-    groups: dict[tuple[str, float, bool], list[str]] = {}
+    groups: dict[tuple[str, float, str], list[str]] = {}
     for name, entry in certificates.items():
-        groups.setdefault((entry["validity"], entry["delta"], entry["from_band"]), []).append(name)
-    for (validity, delta, from_band), names in groups.items():
-        scope = "all at once, from one band" if from_band else "on its own"
-        yield f"Validity: {validity}, confidence {1 - delta:g} (delta = {delta:g}), {scope}: {', '.join(names)}."
+        groups.setdefault((entry["validity"], entry["delta"], entry["event"]), []).append(name)
+    for (validity, delta, event), names in groups.items():
+        sure = f"{validity}, confidence {1 - delta:g} (delta = {delta:g})"
+        yield f"Validity: {sure}, {_SCOPES[event]}: {', '.join(names)}."
 
 
 def _verdict(certificates: Mapping[str, Any], *, are_shifted: bool) -> str:
@@ -178,7 +190,8 @@ def _verdict(certificates: Mapping[str, Any], *, are_shifted: bool) -> str:
     has_curves = any(entry["axes"] for entry in checked.values())
     network = "for a shifted network: on the worst one within the budget that they can be made into"
     if not are_shifted:
-        network = "as they are; the worst network that they can be made into is only known for the 0-1 loss"
+        known = "only known for the 0-1 loss in representation space"
+        network = f"as they are; the worst network that they can be made into is {known}"
     holds = "the certificate holds" if len(checked) == 1 else f"all {len(checked)} certificates hold"
     return (
         f"Check: {holds} on the unseen clients"

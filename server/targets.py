@@ -1,7 +1,7 @@
 """Target networks of a simulation: how far they are, how they fare, and whether the certificates cover them.
 
-The distances are measured where the certificates measure them: in the space before the model's head, with the same
-ground cost.
+The distances are measured where the certificates measure them: in the space before the model's head, or between inputs,
+with the same ground cost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import nn
 
 import riskband as rb
 from client.adversaries.representation import LinearHead
-from client.evaluation import logit_batches
+from client.evaluation import example_losses, logit_batches
 from client.losses import get_loss
 from riskband.plots import TransportPoint
 from server.config import RunConfig
@@ -69,10 +69,10 @@ def target_networks(config: RunConfig, model: nn.Module) -> tuple[TargetNetwork,
     costs = np.empty((len(config.target_sigmas), config.num_targets))
     risks = np.empty_like(costs)
     for k in range(config.num_targets):
-        before, _ = _represented(config, model, population.distribution(k))
+        before, _ = _points_and_losses(config, model, population.distribution(k))
         for row, sigma in enumerate(config.target_sigmas):
             client = moved_further(population, k, sigma=sigma)
-            after, losses = _represented(config, model, client)
+            after, losses = _points_and_losses(config, model, client)
             costs[row, k] = transport_cost(
                 before, after, client.y, client.weights, order=config.transport_order, norm=config.transport_norm
             )
@@ -109,8 +109,13 @@ def check_target(result: WassersteinResult, target: TargetNetwork) -> dict[str, 
     return found
 
 
-def _represented(config: RunConfig, model: nn.Module, client: ClientDistribution) -> tuple[np.ndarray, np.ndarray]:
-    """Representations (num_examples, num_features) and losses (num_examples,) of a client's examples."""
+def _points_and_losses(
+    config: RunConfig, model: nn.Module, client: ClientDistribution
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where a client's examples are, (num_examples, num_features), and their losses (num_examples,)."""
+    if config.space == "input":
+        flat = client.x.reshape(len(client.x), -1).astype(np.float64)
+        return flat, example_losses(model, client.x, client.y, loss=config.loss)
     points, losses = [], []
     with LinearHead(model, config.head or None) as head:
         for _, y, logits in logit_batches(model, client.x, client.y):

@@ -12,6 +12,7 @@ from torch import nn
 
 from client.wire import model_hash, to_array_record, to_arrays
 from server.config import RunConfig
+from server.inputs import model_inputs
 from simulations.datasets import load_dataset
 from simulations.models import build_model, load_arrays, model_arrays
 from simulations.training import load_checkpoint, train_centrally
@@ -80,17 +81,16 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
     TrainingError
         If too few clients take part in the federated training.
     """
-    data = load_dataset(config.dataset, seed=config.seed)
     if config.training == "central":
         return train_centrally(
-            data,
+            load_dataset(config.dataset, seed=config.seed),
             model=config.model,
             seed=config.seed,
             num_epochs=config.training_epochs,
             learning_rate=config.learning_rate,
         )
-    x_shape = data.x_train.shape[1:]
-    model = build_model(config.model, x_shape=x_shape, num_classes=data.num_classes, seed=config.seed)
+    x_shape, num_classes = model_inputs(config)
+    model = build_model(config.model, x_shape=x_shape, num_classes=num_classes, seed=config.seed)
     if config.training == "checkpoint":
         load_arrays(model, load_checkpoint(config.checkpoint))
     else:

@@ -82,8 +82,9 @@ def unseen_clients(config: RunConfig, model: nn.Module) -> Unseen:
     """Return what can be known of the unseen clients.
 
     Risks are exact: every image a client could hold, by its probability. So are the curves, which are computed for the
-    strategy "wasserstein" and the 0-1 loss. Only for ``local = "observed"``, where the certificates are about the risk
-    that a new client would *measure*, does each unseen client measure on as many examples as the others had.
+    strategy "wasserstein" and the 0-1 loss in representation space. Only for ``local = "observed"``, where the
+    certificates are about the risk that a new client would *measure*, does each unseen client measure on as many
+    examples as the others had.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ def unseen_clients(config: RunConfig, model: nn.Module) -> Unseen:
     clients = range(config.num_unseen)
     members = [population.spec.group(k) for k in clients]
     groups = tuple(None if group is None else group.name for group in members)
-    if config.strategy == "wasserstein" and get_loss(config.loss).binary:
+    if (config.strategy, config.space) == ("wasserstein", "representation") and get_loss(config.loss).binary:
         curves = tuple(_exact_curve(config, model, population.distribution(k)) for k in clients)
         return Unseen(np.array([float(curve(0.0)) for curve in curves]), curves, groups)
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments : sequence of str, optional
         The command line without the program's name; default: `sys.argv`.
     """
-    options = _parser().parse_args(arguments)
+    options = scenario_parser(
+        "python -m simulations",
+        "Simulate a federated network with Flower and certify a model on clients nobody has asked.",
+    ).parse_args(arguments)
     try:
-        config = load_config(_run_config(options))
+        config = load_config(chosen_run_config(options))
         folder = ResultFolder(config.output_folder)
         folder.clear()
     except ConfigError as error:
@@ -96,7 +98,7 @@ def run_scenario(config: RunConfig, folder: ResultFolder) -> int:
         with private_superlink() as superlink:
             run_config = config.to_run_config() | {"output-dir": str(folder.path)}
             run = superlink.start_run(APP_FOLDER, num_supernodes=config.num_clients, run_config=run_config)
-            _show_progress(run, folder, num_clients=config.num_clients)
+            show_progress(lambda: run.poll() is None, folder, num_clients=config.num_clients)
             status = superlink.run_status()
             report = folder.read_json(REPORT_FILE)
             if status.status != COMPLETED or not report:
@@ -110,10 +112,11 @@ def run_scenario(config: RunConfig, folder: ResultFolder) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def scenario_parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that choose a run: a scenario, and what replaces its keys."""
     parser = argparse.ArgumentParser(
-        prog="python -m simulations",
-        description="Simulate a federated network with Flower and certify a model on clients nobody has asked.",
+        prog=prog,
+        description=description,
         epilog=f"Scenarios: {', '.join(_scenario_names())}. Keys: [tool.flwr.app.config] in pyproject.toml.",
     )
     parser.add_argument("scenario", nargs="?", default="quickstart", help="a name, or a path to a .toml file")
@@ -129,8 +132,8 @@ def _scenario_names() -> list[str]:
     return sorted(path.stem for path in SCENARIO_FOLDER.glob("*.toml"))
 
 
-def _run_config(options: argparse.Namespace) -> dict[str, Any]:
-    """The app's defaults, then the scenario, then the command line; nothing is checked yet."""
+def chosen_run_config(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the app's defaults, then the scenario, then the options of `scenario_parser`; nothing is checked yet."""
     project = tomllib.loads((APP_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))
     config: dict[str, Any] = project["tool"]["flwr"]["app"]["config"]
     config |= _scenario(options.scenario)
@@ -165,14 +168,14 @@ def _scenario(name: str) -> dict[str, Any]:
         raise ConfigError([f"{path} is not valid TOML: {error}"]) from None
 
 
-def _show_progress(run: subprocess.Popen[bytes], folder: ResultFolder, *, num_clients: int) -> None:
+def show_progress(is_running: Callable[[], bool], folder: ResultFolder, *, num_clients: int) -> None:
     """Show what the ServerApp writes to its progress file, until the run ends."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("answered")
     with Progress(*columns, TimeElapsedColumn(), console=_ERR, transient=True) as display:
         bar = display.add_task("")
         shown = ""
         progress: dict[str, Any] = {"stage": "starting Flower", "detail": "", "asked": 0, "answered": 0, "failed": 0}
-        while run.poll() is None:
+        while is_running():
             progress |= folder.read_json(PROGRESS_FILE)
             if progress["stage"] != shown:  # one line for each stage, also where there is no terminal
                 shown = progress["stage"]

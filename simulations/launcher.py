@@ -118,15 +118,17 @@ class PrivateSuperLink:
             arguments += ["--federation-config", size]
         return self._popen("flwr", "run", *arguments, log=self.logs[1])
 
-    def start_supernode(self, *, partition_id: int, num_partitions: int) -> subprocess.Popen[bytes]:
+    def start_supernode(self, *, partition_id: int, num_partitions: int, own: str = "") -> subprocess.Popen[bytes]:
         """Start ``flower-supernode`` as a process of its own; it registers within seconds.
 
         Parameters
         ----------
         partition_id, num_partitions : int
             Which client of the simulated population it holds, and how many there are.
+        own : str
+            More of the node config, as its owner writes it: ``data="/absolute/path"`` and the like.
         """
-        node_config = f"partition-id={partition_id} num-partitions={num_partitions}"
+        node_config = f"partition-id={partition_id} num-partitions={num_partitions} {own}"
         arguments = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1"]
         arguments += ["--port", str(free_port()), "--node-config", node_config]
         return self._popen("flower-supernode", *arguments, log=self.home / f"supernode-{partition_id}.log")

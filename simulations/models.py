@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 from collections.abc import Callable, Mapping
 
@@ -13,6 +14,9 @@ from torch import nn
 
 from simulations.checks import checked_count, checked_seed
 
+MAX_NUM_CLASSES = 100_000
+"""A client builds the model that a message names: without a limit, a number in it could take all memory."""
+
 
 def build_model(name: str, *, x_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
     """Build a model with random weights decided by `seed`; torch's global state is left untouched.
@@ -21,12 +25,13 @@ def build_model(name: str, *, x_shape: tuple[int, ...], num_classes: int, seed: 
     ----------
     name
         ``"cnn"`` (two convolutions and two linear layers, about 20,000 weights; images only), ``"mlp"``
-        (one hidden layer; inputs of any shape), or ``"module:factory"``: a function of yours, importable
-        where clients run, called as ``factory(x_shape=..., num_classes=...)``.
+        (one hidden layer; inputs of any shape), or ``"module:factory"``: something of yours, importable
+        where clients run: a function, called as ``factory(x_shape=..., num_classes=...)``, or a class of modules,
+        called with those of the two that its constructor knows, such as none.
     x_shape
         Shape of one input; for "cnn" (channels, height, width).
     num_classes
-        ≥ 2, the number of logits.
+        From 2 to `MAX_NUM_CLASSES`, the number of logits.
     seed
         ≥ 0.
 
@@ -42,6 +47,8 @@ def build_model(name: str, *, x_shape: tuple[int, ...], num_classes: int, seed: 
         If the name is unknown, the factory is not usable, or an argument breaks its rule.
     """
     num_classes = checked_count("num_classes", num_classes, minimum=2, remedy="check the labels")
+    if num_classes > MAX_NUM_CLASSES:
+        raise ValueError(f"num_classes must be at most {MAX_NUM_CLASSES}, got {num_classes}; check the labels")
     seed = checked_seed(seed)
     x_shape = tuple(
         checked_count("each entry of x_shape", size, minimum=1, remedy="give the shape of one input")
@@ -50,7 +57,7 @@ def build_model(name: str, *, x_shape: tuple[int, ...], num_classes: int, seed: 
     factory = _FACTORIES.get(name) or _imported_factory(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = factory(x_shape=x_shape, num_classes=num_classes)
+        model = _built(factory, name, {"x_shape": x_shape, "num_classes": num_classes})
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"a model factory must return a torch.nn.Module, got {type(model).__name__} from {name!r}; "
@@ -70,8 +77,8 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
     Raises
     ------
     ValueError
-        If the names or the shapes are not those of `model`; the message names the first that differs,
-        and `model` is left as it was.
+        If the names, the shapes or the kinds of number are not those of `model`, or a weight is not finite; the
+        message names the first that differs, and `model` is left as it was.
     """
     state = model.state_dict()
     for name in [*state, *arrays]:
@@ -83,6 +90,15 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
                 f"instead of {expected}; build the model with the name, input shape and number of classes "
                 "that the arrays were made with"
             )
+    for name, value in state.items():
+        array = np.asarray(arrays[name])
+        if array.dtype.kind not in _kinds(value):
+            raise ValueError(
+                f"the arrays must fit the model, got {name!r} of type {array.dtype} instead of {value.dtype}; "
+                "send the arrays of model_arrays"
+            )
+        if array.dtype.kind in "fc" and not np.all(np.isfinite(array)):
+            raise ValueError(f"the arrays must be finite, got NaN or infinity in {name!r}; check the training")
     # torch.tensor copies, so arrays that are read-only (received from the network) need no care.
     model.load_state_dict({name: torch.tensor(np.asarray(arrays[name])) for name in state})
 
@@ -108,6 +124,13 @@ def _mlp(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(x_shape), 64), nn.ReLU(), nn.Linear(64, num_classes))
 
 
+def _kinds(value: torch.Tensor) -> str:
+    """Return the kinds of numpy dtype, as letters, that a tensor takes without losing what the numbers mean."""
+    if value.is_floating_point():
+        return "f"
+    return "c" if value.is_complex() else "b" if value.dtype is torch.bool else "iu"
+
+
 _FACTORIES: dict[str, Callable[..., nn.Module]] = {"cnn": _cnn, "mlp": _mlp}
 
 
@@ -120,11 +143,39 @@ def _imported_factory(name: str) -> Callable[..., nn.Module]:
         )
     try:
         factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever a module does when it is imported
         raise ValueError(
-            f"the model factory must be importable, got {name!r} ({error}); "
+            f"the model factory must be importable, got {name!r} ({type(error).__name__}: {error}); "
             "put its module where the server and every client can import it"
         ) from error
     if not callable(factory):
         raise ValueError(f"the model factory must be a function, got {type(factory).__name__} at {name!r}; name one")
     return factory
+
+
+def _built(factory: Callable[..., nn.Module], name: str, arguments: dict[str, object]) -> nn.Module:
+    """Call a factory with the arguments that it takes.
+
+    The name may come in a message, so a function is called only if it is made for this: it takes both. A class of
+    modules, which only builds itself, may know fewer.
+    """
+    is_module = isinstance(factory, type) and issubclass(factory, nn.Module)
+    try:
+        signature = inspect.signature(factory)
+        if is_module and not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+            arguments = {key: value for key, value in arguments.items() if key in signature.parameters}
+        signature.bind(**arguments)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"a model factory must take x_shape and num_classes, got one at {name!r} that does not; write "
+            "def factory(*, x_shape, num_classes), or name a class of modules whose other arguments have defaults"
+        ) from None
+    try:
+        return factory(**arguments)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"the model factory must build a model of inputs {arguments.get('x_shape', 'of its own choice')}, got "
+            f"{type(error).__name__} from {name!r}; call it by hand to see why"
+        ) from error

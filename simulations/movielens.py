@@ -53,6 +53,12 @@ class Ratings:
     timestamp: FloatArray
 
     def __post_init__(self) -> None:
+        for name, kinds in (("user", "iu"), ("item", "iu"), ("rating", "iuf"), ("timestamp", "iuf")):
+            array = getattr(self, name)
+            is_plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+            if not is_plain or array.dtype.kind not in kinds:
+                numbers = "whole numbers" if kinds == "iu" else "numbers"
+                raise ValueError(f"{name} must be a plain array of {numbers}, got {array!r:.80}; use numpy.asarray")
         shapes = {np.shape(array) for array in (self.user, self.item, self.rating, self.timestamp)}
         if len(shapes) > 1 or self.user.ndim != 1 or self.user.size == 0:
             raise ValueError(f"user, item, rating and timestamp must be flat and of one length ≥ 1, got {shapes}")
@@ -98,7 +104,10 @@ def load_ratings(path: str | Path = DEFAULT_FILE) -> Ratings:
                 columns = [archive[name] for name in ("user", "item", "rating", "timestamp")]
         else:
             columns = list(np.array(file.read_text().replace("::", " ").split(), dtype=np.float64).reshape(-1, 4).T)
-        user, item = (np.asarray(column).astype(np.int64) for column in columns[:2])
+        user, item = (np.asarray(column) for column in columns[:2])
+        if not all(np.all((np.abs(ids) < 2**53) & (ids == np.floor(ids))) for ids in (user, item)):
+            raise ValueError("users and items must be whole numbers")
+        user, item = user.astype(np.int64), item.astype(np.int64)
         return Ratings(user, item, *(np.asarray(column, dtype=np.float64) for column in columns[2:]))
     except (OSError, BadZipFile, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{file} must hold ratings, but: {error}; {HOW_TO_GET_IT}") from error
@@ -183,7 +192,7 @@ def item_vectors(
     num_items = checked_count("num_items", num_items, minimum=1, remedy="count the films")
     rank = checked_count("rank", rank, minimum=1, remedy="16 is that of the paper")
     num_sweeps = checked_count("num_sweeps", num_sweeps, minimum=1, remedy="10 is enough here")
-    liked = [np.asarray(films, dtype=np.int64) for films in histories]
+    liked = [_checked_rows("histories", films) for films in histories]
     everything = np.concatenate(liked) if liked else np.empty(0, dtype=np.int64)
     if everything.size == 0 or everything.min() < 0 or everything.max() >= num_items:
         raise ValueError(f"histories must name films in 0 .. {num_items - 1}, at least one; renumber them")
@@ -218,15 +227,28 @@ def fold_in(
     Raises
     ------
     ValueError
-        If a number is not finite and > 0.
+        If a number is not finite and > 0, there is no list, or a list names no rows of `vectors`.
     """
     remedy = "see Hu, Koren and Volinsky 2008"
     regularisation = checked_number("regularisation", regularisation, above=0, remedy=remedy)
     confidence = checked_number("confidence", confidence, above=0, remedy=remedy)
+    rows_of = [_checked_rows("liked", rows, num_rows=len(vectors)) for rows in liked]
+    if not rows_of:
+        raise ValueError("liked must be at least one list, got none; an empty list is one that likes nothing")
     common = vectors.T @ vectors + regularisation * np.eye(vectors.shape[1])
-    systems = np.stack([common + confidence * (vectors[rows].T @ vectors[rows]) for rows in liked])
-    sums = np.stack([vectors[rows].sum(axis=0) for rows in liked])
+    systems = np.stack([common + confidence * (vectors[rows].T @ vectors[rows]) for rows in rows_of])
+    sums = np.stack([vectors[rows].sum(axis=0) for rows in rows_of])
     return np.asarray(np.linalg.solve(systems, (1.0 + confidence) * sums[:, :, None])[:, :, 0])
+
+
+def _checked_rows(name: str, rows: object, *, num_rows: int | None = None) -> IntArray:
+    array = np.asarray(rows)
+    is_whole = array.size == 0 or array.dtype.kind in "iu"
+    if isinstance(rows, np.ma.MaskedArray) or array.ndim != 1 or not is_whole:
+        raise ValueError(f"{name} must be whole numbers in one row each, got {rows!r:.80}; number what is liked")
+    if num_rows is not None and array.size and not (array.min() >= 0 and array.max() < num_rows):
+        raise ValueError(f"{name} must be in 0 .. {num_rows - 1}, got {array.min()} to {array.max()}; renumber them")
+    return array.astype(np.int64)
 
 
 def recommendation_losses(
@@ -261,11 +283,20 @@ def recommendation_losses(
     -------
     ndarray, shape (num_clients, num_thresholds)
         Losses in [0, 1]. Source: [DC] appendix D.2.2.
+
+    Raises
+    ------
+    ValueError
+        If there is no client or no threshold, a client has nothing to find, or an argument breaks its rule.
     """
     remedy = "0.5 is that of the paper"
     recall_weight = checked_number("recall_weight", recall_weight, minimum=0, maximum=1, remedy=remedy)
+    if len(clients) == 0 or np.ndim(thresholds) != 1 or np.size(thresholds) == 0:
+        raise ValueError("clients and thresholds must be lists with at least one entry, got none; add one")
+    cuts = np.array([checked_number("thresholds", cut, remedy="they are scores, such as 0.3") for cut in thresholds])
+    if any(_checked_rows("to_find", client.to_find, num_rows=len(items)).size == 0 for client in clients):
+        raise ValueError("every client must have a film to find, got one without; leave it out")
     users = fold_in([client.history for client in clients], items, **model)
-    cuts = np.asarray(thresholds, dtype=np.float64)
     losses = np.empty((len(clients), cuts.size))
     for row, (client, vector) in enumerate(zip(clients, users, strict=True)):
         scores = items @ vector
@@ -313,8 +344,10 @@ def candidate_losses(
     Raises
     ------
     ValueError
-        If somebody is in both groups, or an argument breaks its rule.
+        If somebody is in both groups, a group or a list of candidates is empty, or an argument breaks its rule.
     """
+    if not (training and clients and len(ranks) and len(thresholds)):
+        raise ValueError("training, clients, ranks and thresholds must have at least one entry each, got none; add one")
     both = {person.user for person in training} & {person.user for person in clients}
     if both:
         raise ValueError(f"training and clients must be different people, got {len(both)} in both; split them")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,13 @@ from flwr.serverapp import Grid
 import riskband as rb
 from client.losses import get_loss
 from client.wire import AdversarialAnswer, AdversarialQuery
-from riskband.adversarial_answers import GUARANTEES
 from riskband.meta_problem import one_round
 from riskband.wasserstein import published_budgets
 from strategies.failures import Failure, FailureReason
 from strategies.planning import fitted_sizes, radii_grid
 from strategies.query import QueryResult, QueryStrategy, RoundOutcome
 from strategies.rounds import BisectionRounds, curve_values, smallest_budgets
+from strategies.transport_answers import conjugates, reached_answers, usable_answers
 
 ONE_ROUND, BISECTION = "one-round", "bisection"
 PROTOCOLS = (ONE_ROUND, BISECTION)
@@ -95,6 +95,9 @@ class WassersteinResult:
         The worst case on the clients that answered.
     query_budget : QueryBudgetUse
         What was asked of the clients, and what they have left.
+    reached : dict of str to riskband.Certificate
+        Estimates under the names of the certificates, from what was reached of clients that also answered proved upper
+        bounds. Empty where there are no two sides.
     """
 
     outcome: RoundOutcome[AdversarialAnswer]
@@ -103,6 +106,7 @@ class WassersteinResult:
     breakdowns: dict[str, rb.Bracket]
     empirical: EmpiricalWorstCase
     query_budget: QueryBudgetUse
+    reached: dict[str, rb.Certificate] = field(default_factory=dict)
 
 
 class Wasserstein(QueryStrategy):
@@ -120,6 +124,9 @@ class Wasserstein(QueryStrategy):
         The ground cost and how the client computes its answer; see `client.wire.AdversarialQuery`.
     head : str
         Name of the model's last linear layer; "" lets the client find it.
+    space, box, seed :
+        Where examples move, within which limits, and what decides random starts; see `client.wire.AdversarialQuery`. In
+        input space the adversary "auto" is "sandwich".
     delta : float
         Probability that a certificate fails, in (0, 1): for each certificate on its own.
     cost_budgets : sequence of float
@@ -169,6 +176,9 @@ class Wasserstein(QueryStrategy):
         bisection_tolerance: float,
         cost_bound: float,
         breakdown_target: float,
+        space: str = "representation",
+        box: tuple[float, float] | None = None,
+        seed: int = 0,
         on_bracket: Callable[[float, rb.Bracket], None] | None = None,
         missing: str = "ignore",
         contamination: int = 0,
@@ -195,8 +205,11 @@ class Wasserstein(QueryStrategy):
             num_classes=num_classes,
             order=order,
             norm=norm,
-            adversary=adversary,
+            adversary=chosen_adversary(adversary, space=space),
             head=head or None,
+            space=space,
+            box=box,
+            seed=seed,
             radii=tuple(grid.tolist()) if protocol == ONE_ROUND else (0.0, float(grid[-1])),
             multipliers=tuple(rb.default_multipliers(self.cost_budgets, num_multipliers=num_multipliers).tolist()),
         )
@@ -242,9 +255,9 @@ class Wasserstein(QueryStrategy):
             return None
         lower, _ = one_round(self._query.radii, [answer.values_lower for answer in outcome.answers])
         _, upper = one_round(self._query.radii, [curve_values(answer) for answer in outcome.answers])
-        mean_gains = np.mean([_conjugates(answer) for answer in outcome.answers], axis=0)
+        mean_gains = np.mean([conjugates(answer) for answer in outcome.answers], axis=0)
         prices = np.multiply.outer(self.cost_budgets, self._query.multipliers)
-        answers = self._adversarial_answers(outcome)
+        answers = self._answers(outcome)
         empirical = EmpiricalWorstCase(
             about="attacks" if answers.guarantee == "lower" else "clients",
             cost_budgets=self.cost_budgets,
@@ -258,7 +271,7 @@ class Wasserstein(QueryStrategy):
             num_rounds=1,
             num_messages=outcome.num_asked,
         )
-        certificates = self._certificates(answers, local="best")
+        certificates = self._certificates(answers)
         if self.cost_bound > 0.0:
             certificates["wasserstein_published"] = self._published_certificate(answers)
         return self._result(outcome, answers, certificates, empirical, smallest_budgets(outcome.answers))
@@ -273,8 +286,8 @@ class Wasserstein(QueryStrategy):
             tolerance=self.bisection_tolerance,
             on_bracket=self.on_bracket,
         )
-        answers = self._adversarial_answers(first)
-        certificates = self._certificates(answers, local="average")  # two radii say little of the cost of a push
+        answers = self._answers(first)
+        certificates = self._certificates(answers)
         lower, upper = rounds.worst_means(self.cost_budgets)
         if self.cost_bound > 0.0:
             widened = published_budgets(
@@ -293,8 +306,9 @@ class Wasserstein(QueryStrategy):
         )
         return self._result(first, answers, certificates, empirical, rounds.budgets_left)
 
-    def _certificates(self, answers: rb.AdversarialAnswers, *, local: str) -> dict[str, rb.Certificate]:
+    def _certificates(self, answers: rb.AdversarialAnswers) -> dict[str, rb.Certificate]:
         """What the multipliers of the first message certify, whatever the protocol."""
+        local = "best" if self.protocol == ONE_ROUND else "average"  # two radii say little of the cost of a push
         settings: dict[str, Any] = {"delta": self.delta, "cost_budget": self.cost_budgets}
         return {
             "wasserstein_mean": rb.wasserstein_mean(answers, **settings),
@@ -320,6 +334,7 @@ class Wasserstein(QueryStrategy):
         empirical: EmpiricalWorstCase,
         budgets_left: Mapping[str, int],
     ) -> WassersteinResult:
+        reached = reached_answers(outcome, self._query, missing=self.missing, contamination=self.contamination)
         spent = [failure for failure in outcome.failures if failure.reason is FailureReason.BUDGET_SPENT]
         return WassersteinResult(
             outcome=outcome,
@@ -340,27 +355,13 @@ class Wasserstein(QueryStrategy):
                 clients_left_out=tuple(failure.client_id for failure in spent if failure.client_id is not None),
                 smallest_left=min(budgets_left.values(), default=None),
             ),
+            reached={} if reached is None else self._certificates(reached),
         )
 
-    def _adversarial_answers(self, outcome: RoundOutcome[AdversarialAnswer]) -> rb.AdversarialAnswers:
-        replies = outcome.answers
-        units = [answer.adversarial_unit for answer in replies if answer.adversarial_unit > 0.0]
-        query = self._query
-        return rb.AdversarialAnswers(
-            query.radii,
-            [curve_values(answer) for answer in replies],
-            [answer.num_examples for answer in replies],
-            cost=f"order {query.order}, {query.norm} distance, in {query.space} space",
-            guarantee=max((answer.guarantee for answer in replies), key=GUARANTEES.index),
-            binary=get_loss(query.loss).binary,
-            multipliers=query.multipliers,
-            conjugates=[_conjugates(answer) for answer in replies],
-            unit=float(np.mean(units)) if units else None,
-            num_missing=len(outcome.failures),
-            missing=self.missing,
-            contamination=self.contamination,
-        )
+    def _answers(self, outcome: RoundOutcome[AdversarialAnswer]) -> rb.AdversarialAnswers:
+        return usable_answers(outcome, self._query, missing=self.missing, contamination=self.contamination)
 
 
-def _conjugates(answer: AdversarialAnswer) -> tuple[float, ...]:
-    return answer.conjugates_lower if answer.guarantee == "lower" else answer.conjugates_upper
+def chosen_adversary(adversary: str, *, space: str) -> str:
+    """Return the adversary that clients are asked for: "auto" is in input space an attack below a proved bound."""
+    return "sandwich" if (adversary, space) == ("auto", "input") else adversary

@@ -141,6 +141,25 @@ def test_estimates_are_called_estimates_in_the_figure_of_transport():
     assert len(lines_of(right, "estimate: share")) == 2
 
 
+def test_what_attacks_reached_is_an_estimate_below_each_certificate_and_the_gap_is_shaded():
+    mean, cdf = transport_certificates()
+    below = 0.8 * np.asarray(cdf.value)
+    left, right = transport_figure(mean, cdf=cdf, reached_mean=[0.1, 0.2, 0.3], reached_shares=below).axes
+    (line,) = lines_of(left, "estimate: what attacks reached")
+    np.testing.assert_array_equal(line.get_xydata(), np.column_stack([BUDGETS, [0.1, 0.2, 0.3]]))
+    (gap,) = [each for each in left.collections if each.get_label() == "gap: neither reached nor excluded"]
+    corners = {tuple(corner) for corner in gap.get_paths()[0].vertices.tolist()}
+    ends = [*zip(BUDGETS, [0.1, 0.2, 0.3], strict=True), *zip(BUDGETS, mean.value.tolist(), strict=True)]
+    assert corners == {(float(x), float(y)) for x, y in ends}
+    drawn = [tuple(line.get_ydata()) for line in right.get_lines()]
+    assert all(tuple(column) in drawn for column in below.T)
+    assert len(right.collections) == 2
+    for axes in (left, right):
+        labels = [str(text.get_text()) for text in axes.get_legend().get_texts()]
+        assert [label for label in labels if "attacks" in label] == ["estimate: what attacks reached"]
+    assert not lines_of(transport_figure(mean, cdf=cdf).axes[0], "attacks")
+
+
 def test_costs_are_also_shown_in_units_of_a_wrong_example():
     figure = transport_figure(transport_certificates()[0], unit=4.0)
     (axes,) = figure.axes

@@ -164,7 +164,13 @@ ADVERSARIAL_QUERY = AdversarialQuery(
 
 
 @pytest.mark.parametrize(
-    ("change", "guarantee"), [({}, "exact"), ({"loss": "cross_entropy", "order": 1, "norm": "linf"}, "upper")]
+    ("change", "guarantee"),
+    [
+        ({}, "exact"),
+        ({"loss": "cross_entropy", "order": 1, "norm": "linf"}, "upper"),
+        ({"space": "input", "adversary": "pgd", "box": (-9.0, 9.0), "seed": 3}, "lower"),
+        ({"space": "input", "adversary": "sandwich", "order": 1, "norm": "linf"}, "upper"),
+    ],
 )
 def test_the_adversarial_answer_is_the_plain_evaluation_of_the_clients_own_examples(change, guarantee):
     query = dataclasses.replace(ADVERSARIAL_QUERY, **change)
@@ -174,7 +180,17 @@ def test_the_adversarial_answer_is_the_plain_evaluation_of_the_clients_own_examp
     for k, answer in enumerate(answers):
         x, y = population.client(k).x, population.client(k).y
         curves = adversarial_curves(
-            MODEL, x, y, loss=query.loss, order=query.order, norm=query.norm, multipliers=query.multipliers
+            MODEL,
+            x,
+            y,
+            loss=query.loss,
+            order=query.order,
+            norm=query.norm,
+            multipliers=query.multipliers,
+            space=query.space,
+            adversary=query.adversary,
+            box=query.box,
+            seed=query.seed,
         )
         lower, upper = curves.values(query.radii)
         assert answer.client_id == f"client-{k:05d}"
@@ -195,7 +211,13 @@ def adversarial_refusal(model=None, **change):
 def test_an_adversarial_question_that_nobody_can_answer_is_refused_by_rule():
     assert "order must be one of 1, 2, got 7" in adversarial_refusal(order=7)
     assert "norm must be" in adversarial_refusal(norm="linf")
-    assert "space must be one of representation" in adversarial_refusal(space="input").replace("\\'", "'")
+    unknown = adversarial_refusal(space="pixels").replace("\\'", "'")
+    assert "space must be one of representation, input, got 'pixels'" in unknown
+    inputs = {"space": "input", "order": 1}
+    assert "adversary must be one of auto, pgd" in adversarial_refusal(adversary="exact", **inputs)
+    proof = adversarial_refusal(adversary="sandwich", loss="abstain:0.8", **inputs)
+    assert "Lipschitz bounds are known for the losses" in proof
+    assert "must lie in the box [0.2, 0.4], and some do not" in adversarial_refusal(box=(0.2, 0.4), **inputs)
     assert "no exact adversary" in adversarial_refusal(loss="brier", adversary="exact")
     assert "its linear layers are 1, 3" in adversarial_refusal(head="7")
     assert "must be the output of one nn.Linear" in adversarial_refusal(head="1")
@@ -234,6 +256,16 @@ def test_a_refused_question_costs_nothing(tmp_path):
     content = wire.encode_query(ADVERSARIAL_QUERY, model_arrays(MODEL))
     (reply,) = send(network(1, node_configs={0: own}), content, wire.ADVERSARIAL_MESSAGE_TYPE)
     assert wire.decode_adversarial_answer(reply.content).budget_left == 0
+
+
+def test_asking_for_a_box_is_paid_for_even_if_the_examples_are_not_in_it(tmp_path):
+    # A refusal tells on which side of the box's ends the data lie.
+    own = {"query-budget": 7, "query-budget-file": str(tmp_path / "budget.sqlite")}
+    query = dataclasses.replace(ADVERSARIAL_QUERY, space="input", adversary="pgd", box=(0.2, 0.4))
+    for words in ("must lie in the box", "with 0 left"):
+        content = wire.encode_query(query, model_arrays(MODEL))
+        (reply,) = send(network(1, node_configs={0: own}), content, wire.ADVERSARIAL_MESSAGE_TYPE)
+        assert words in reply.error.reason
 
 
 def test_a_hello_says_who_and_how_much_is_left_and_spends_nothing(tmp_path):

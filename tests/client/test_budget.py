@@ -140,5 +140,8 @@ def test_what_is_left_can_be_asked_without_spending(tmp_path):
     path = tmp_path / "b.sqlite"
     assert QueryBudget("a").left() is None
     assert QueryBudget("a", 7, path).left() == 7
+    assert not path.exists()
+    with pytest.raises(sqlite3.OperationalError):  # a budget that could not be kept is none
+        QueryBudget("a", 7, tmp_path / "absent" / "b.sqlite").left()
     QueryBudget("a", 7, path).spend(Request(radii=5))
     assert [QueryBudget("a", limit, path).left() for limit in (7, 7, 3)] == [2, 2, 0]

@@ -64,6 +64,7 @@ ADVERSARIAL_QUERY = AdversarialQuery(
         ADVERSARIAL_QUERY,
         AdversarialQuery("zero_one", "mlp", (2,), 2, order=2),
         AdversarialQuery("zero_one", "mlp", (2,), 2, order=2, radii=[0, 1e-150, 1e150], adversary="exact"),
+        AdversarialQuery("zero_one", "mlp", (2,), 2, order=1, space="input", box=[0, 1], seed=2**63 - 1),
     ],
 )
 def test_an_adversarial_query_arrives_as_it_was_sent(query):
@@ -134,6 +135,13 @@ def test_a_grid_is_checked_on_both_ends(name, grid, rule):
         ("order", 1.0, r"query\['order'\] must be of type int"),
         ("order", True, r"query\['order'\] must be of type int"),
         ("head", 3, r"query\['head'\] must be of type str"),
+        ("box", [0.0, 1.0], "box must be None in the space 'representation'"),
+        ("box", [1.0, 0.0], "box must be finite with low < high"),
+        ("box", [0.0], "box must be two numbers"),
+        ("box", ["0", "1"], r"query\['box'\] must be a list of float"),
+        ("seed", -1, "seed must be a whole number"),
+        ("seed", 1.5, r"query\['seed'\] must be of type int"),
+        ("space", "input", "head must be None in input space"),
         ("protocol-version", 2, "protocol-version must be 1"),
     ],
 )
@@ -142,6 +150,18 @@ def test_an_adversarial_query_that_breaks_the_protocol_is_refused(key, value, te
     content["query"][key] = value
     with pytest.raises(ValueError, match=text):
         wire.decode_adversarial_query(content)
+
+
+@pytest.mark.parametrize("box", [(1, 0), (0, 0), (0, float("nan")), (float("-inf"), 0), 3, "ab", (0, 1, 2), ("a", 1)])
+def test_a_box_that_is_no_interval_is_refused(box):
+    with pytest.raises(ValueError, match="box must be"):
+        AdversarialQuery("zero_one", "mlp", (2,), 2, order=1, space="input", box=box)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 0.5, True, None])
+def test_a_seed_that_is_no_count_is_refused(seed):
+    with pytest.raises(ValueError, match="seed must be a whole number"):
+        AdversarialQuery("zero_one", "mlp", (2,), 2, order=1, space="input", seed=seed)
 
 
 def test_each_question_has_its_own_message_type():

@@ -21,6 +21,22 @@ def small(*, x_shape, num_classes):
 def number(**shapes):
     return 3
 constant = 7
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(64, 10)
+class Sized(nn.Module):
+    def __init__(self, num_classes, width=3):
+        super().__init__()
+        self.fc = nn.Linear(width, num_classes)
+class Wanting(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+class Failing(nn.Module):
+    def __init__(self):
+        raise KeyError("width")
+def careless():
+    raise AssertionError("a name in a message must not call just any function")
 """
 
 
@@ -104,11 +120,41 @@ def test_arrays_that_do_not_fit(change, message):
         np.testing.assert_array_equal(value, before[key])
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda value: np.where(value > 0, np.nan, value), "must be finite, got NaN or infinity in '0.weight'"),
+        (lambda value: value + np.inf, "must be finite"),
+        (lambda value: value.astype(np.complex64), "type complex64 instead of torch.float32"),
+        (lambda value: value.astype(np.int32), "type int32 instead of torch.float32"),
+        (lambda value: value.astype("U4"), "type <U4 instead of"),
+        (lambda value: value.astype(object), "type object instead of"),
+    ],
+)
+def test_numbers_that_are_no_weights_are_refused(change, message):
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    before = model_arrays(model)
+    with pytest.raises(ValueError, match=message):
+        load_arrays(model, before | {"0.weight": change(before["0.weight"])})
+    with pytest.raises(ValueError, match=r"type float64 instead of torch.int64"):
+        load_arrays(model, before | {"1.num_batches_tracked": np.array(1.5)})
+    for key, value in model_arrays(model).items():
+        np.testing.assert_array_equal(value, before[key])
+
+
 def test_a_factory_of_the_user(plug):
     arrays = [model_arrays(build_model(f"{plug}:small", x_shape=(5,), num_classes=4, seed=seed)) for seed in (1, 1, 2)]
     assert {name: value.shape for name, value in arrays[0].items()} == {"1.weight": (4, 5), "1.bias": (4,)}
     np.testing.assert_array_equal(arrays[0]["1.weight"], arrays[1]["1.weight"])
     assert not np.array_equal(arrays[0]["1.weight"], arrays[2]["1.weight"])
+
+
+def test_a_class_is_called_with_what_it_knows(plug):
+    first, again = (build_model(f"{plug}:Net", seed=3, **DIGITS) for _ in range(2))
+    assert model_arrays(first)["fc.weight"].shape == (10, 64)
+    np.testing.assert_array_equal(model_arrays(first)["fc.weight"], model_arrays(again)["fc.weight"])
+    sized = build_model(f"{plug}:Sized", x_shape=(3,), num_classes=4, seed=0)
+    assert model_arrays(sized)["fc.weight"].shape == (4, 3)
 
 
 def test_wrong_factories(plug):
@@ -117,6 +163,11 @@ def test_wrong_factories(plug):
         "no_such_module:small": "must be importable, got .*no_such_module",
         f"{plug}:constant": "must be a function, got int at",
         f"{plug}:number": "must return a torch.nn.Module, got int from .*; return",
+        f"{plug}:careless": "must take x_shape and num_classes, got one at .* that does not; write",
+        f"{plug}:Wanting": "must take x_shape and num_classes",
+        f"{plug}:Failing": "must build a model of inputs of its own choice, got KeyError",
+        "os:abort": "must take x_shape and num_classes",
+        ".relative:net": "must be importable, got .*TypeError",
         "resnet": "model must be one of cnn, mlp or 'module:factory', got 'resnet'; for a model",
         "": "model must be one of",
         "module:": "model must be one of",
@@ -131,6 +182,7 @@ def test_wrong_factories(plug):
         ({"x_shape": (64,)}, r"'cnn' needs inputs of shape \(channels, height, width\), got \(64,\); use 'mlp'"),
         ({"x_shape": (1, 0, 8)}, "each entry of x_shape must be .* at least 1, got 0"),
         ({"num_classes": 1}, "num_classes must be .* at least 2, got 1; check"),
+        ({"num_classes": 100_001}, "num_classes must be at most 100000, got 100001; check"),
         ({"seed": -1}, "seed must be"),
     ],
 )

@@ -113,6 +113,13 @@ def test_a_client_that_was_trained_on_is_refused():
         candidate_losses(everyone[:10], everyone[9:20])
 
 
+LIKER = Person(0, np.array([0]), np.array([1]))
+
+
+def losses_of(clients, thresholds=(0.1,)):
+    return recommendation_losses(clients, np.ones((2, 1)), thresholds=thresholds)
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -126,6 +133,19 @@ def test_a_client_that_was_trained_on_is_refused():
         (lambda: dataclasses.replace(made_up(), rating=np.ones(3)), "of one length"),
         (lambda: dataclasses.replace(made_up(), item=made_up().item - 1), "whole numbers"),
         (lambda: dataclasses.replace(made_up(), timestamp=np.full(2400, np.nan)), "finite"),
+        (lambda: Ratings([1], [1], [5.0], [1.0]), "user must be a plain array of whole numbers"),
+        (lambda: dataclasses.replace(made_up(), item=made_up().item + 0.5), "item must be a plain array of whole"),
+        (lambda: dataclasses.replace(made_up(), rating=np.ma.ones(2400)), "rating must be a plain array of numbers"),
+        (lambda: item_vectors([np.array([1.5])], num_items=3, rank=1), "histories must be whole numbers"),
+        (lambda: fold_in([], np.ones((1, 1))), "at least one list"),
+        (lambda: fold_in([np.array([1])], np.ones((1, 1))), "liked must be in 0 .. 0"),
+        (lambda: losses_of([]), "at least one entry"),
+        (lambda: losses_of([LIKER], thresholds=[]), "at least one entry"),
+        (lambda: losses_of([LIKER], thresholds=[0.1, np.nan]), "thresholds must be a finite number"),
+        (lambda: losses_of([LIKER], thresholds=["0.1"]), "thresholds must be a finite number"),
+        (lambda: losses_of([dataclasses.replace(LIKER, to_find=np.array([0.5]))]), "to_find must be whole numbers"),
+        (lambda: losses_of([dataclasses.replace(LIKER, to_find=np.empty(0))]), "a film to find"),
+        (lambda: candidate_losses([], []), "at least one entry each"),
     ],
 )
 def test_what_makes_no_sense_is_refused(call, text):
@@ -145,7 +165,7 @@ def test_both_kinds_of_file_are_read(tmp_path):
             assert_array_equal(getattr(found, name), column)
 
 
-@pytest.mark.parametrize("content", [None, "", "1::2::3\n", "a::b::c::d\n"])
+@pytest.mark.parametrize("content", [None, "", "1::2::3\n", "a::b::c::d\n", "1.5::2::5::0\n", "1::inf::5::0\n"])
 def test_a_file_that_is_missing_or_damaged_is_refused_with_what_to_do(tmp_path, content):
     file = tmp_path / "ratings.dat"
     if content is not None:

@@ -216,7 +216,13 @@ def test_hostile_replies_are_refused_and_honest_ones_believed(number, kind):
     assert min(counts["stealing"], counts["failing"], counts["harmless"]) > 20
 
 
-SETTINGS = {"num_clients": NUM_CLIENTS, "node_timeout": 0.05, "reply_timeout": 5.0, "poll_interval": 0.001}
+SETTINGS = {
+    "num_clients": NUM_CLIENTS,
+    "quorum": 0.5,
+    "node_timeout": 0.05,
+    "reply_timeout": 5.0,
+    "poll_interval": 0.001,
+}
 SETTINGS |= {"model": "tiny", "x_shape": (3,), "num_classes": 2, "loss": "zero_one", "delta": 0.1}
 LOSS_STRATEGIES = {
     "f_divergence": lambda: FDivergence(

@@ -1,0 +1,247 @@
+"""Proved upper bounds of what one layer does to a distance, in float64 (math §6).
+
+A layer is known by its exact type: a subclass, or a layer with hooks, may compute anything. Two things are said of
+each: how far each output can move when each input moves by at most so much (`spread`), and an upper bound of its
+Lipschitz constant in l2 (`spectral`). Both hold for the layer as its weights define it, in exact arithmetic.
+
+Power iteration is not used: it converges to a spectral norm from below, so wherever it is stopped it proves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from client.questions import RefusedError
+
+# Up to here a matrix has its singular values computed (about a second); larger ones get a bound from Gram iteration.
+_LARGEST_SVD_SIDE = 1024
+_LARGEST_UNROLLED = 2**18
+_NUM_SQUARINGS = 8
+
+
+@dataclass(frozen=True)
+class LayerRule:
+    """What is proved about a kind of layer.
+
+    Attributes
+    ----------
+    spread : callable
+        (layer, moves) -> how far outputs move at most when inputs move by at most `moves` >= 0, entry by entry;
+        batches of float64 in both.
+    spectral : callable
+        (layer, input shape) -> an upper bound of its Lipschitz constant from l2 to l2.
+    is_linear : bool
+        Whether the layer is affine.
+    """
+
+    spread: Callable[[nn.Module, Tensor], Tensor]
+    spectral: Callable[[nn.Module, tuple[int, ...]], float]
+    is_linear: bool
+
+
+def svd_norm(matrix: Tensor) -> float:
+    """Return the largest singular value of a float64 matrix, to rounding."""
+    return float(torch.linalg.matrix_norm(matrix, ord=2))
+
+
+def gram_bound(matrix: Tensor, *, num_squarings: int = _NUM_SQUARINGS) -> float:
+    """Return an upper bound of the spectral norm by Gram iteration (Delattre et al. 2023).
+
+    With G_0 = A Aᵀ and G_{i+1} = G_i G_iᵀ, the norm is at most ||G_k||_F^(1/2^(k+1)), whatever k: the bound comes down
+    to the norm from above, and is too large by a factor of at most rank^(1/2^(k+2)).
+    """
+    gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    log_scale = 0.0  # G_k divided by exp(log_scale): the powers would overflow
+    for _ in range(num_squarings):
+        size = float(torch.linalg.matrix_norm(gram))
+        if size == 0.0:
+            return 0.0
+        gram, log_scale = gram / size, 2.0 * (log_scale + math.log(size))
+        gram = gram @ gram.T
+    return math.exp((log_scale + math.log(float(torch.linalg.matrix_norm(gram)))) / 2.0 ** (num_squarings + 1))
+
+
+def mixed_bound(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    """Return sqrt(||J||_1 ||J||_inf), an upper bound of ||J||_2, for any layer whose `spread` is linear."""
+    ones = torch.ones(1, *shape, dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        rows = RULES[type(layer)].spread(layer, ones)
+        (columns,) = torch.autograd.grad(rows.sum(), ones)
+    return float((rows.amax() * columns.amax()).detach().sqrt())
+
+
+def matrix_bound(matrix: Tensor) -> float:
+    """Return the spectral norm of a float64 matrix if it is small, else a proved upper bound."""
+    return svd_norm(matrix) if min(matrix.shape) <= _LARGEST_SVD_SIDE else gram_bound(matrix)
+
+
+def unrolled(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """Return the matrix of an affine layer, float64, shape (num_outputs, num_inputs); inputs flattened."""
+    basis = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
+    return _linear_part(layer, basis).flatten(1).T
+
+
+def transposed(layer: nn.Module, shape: tuple[int, ...], rows: Tensor) -> Tensor:
+    """Return rows @ J for an affine layer; rows (num_rows, *output shape) in, (num_rows, *shape) out."""
+    x = torch.zeros(len(rows), *shape, dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        (products,) = torch.autograd.grad(_linear_part(layer, x), x, grad_outputs=rows)
+    return products
+
+
+def torus_bound(layer: nn.Conv2d, shape: tuple[int, ...]) -> float:
+    """Return an upper bound of a convolution's spectral norm: that of the convolution on a torus around its input.
+
+    Padding embeds the input in the torus, and the outputs are some of the torus's: both have norm 1. On the torus the
+    Fourier transform splits the operator into one small matrix per frequency; a stride s folds s x s frequencies into
+    one, over s.
+    """
+    weight = layer.weight.detach().double()
+    left, right, top, bottom = layer._reversed_padding_repeated_twice
+    # Larger than the padded input, so that strides divide it and no kernel is wrapped onto itself.
+    sizes = []
+    for axis, padding in ((0, top + bottom), (1, left + right)):
+        reach = layer.dilation[axis] * (weight.shape[2 + axis] - 1) + 1
+        sizes.append(-(-max(shape[1 + axis] + padding, reach) // layer.stride[axis]) * layer.stride[axis])
+    (height, width), (down, across) = sizes, layer.stride
+    kernel = weight.new_zeros(*weight.shape[:2], height, width)
+    kernel[:, :, : (weight.shape[2] - 1) * layer.dilation[0] + 1 : layer.dilation[0],
+           : (weight.shape[3] - 1) * layer.dilation[1] + 1 : layer.dilation[1]] = weight  # fmt: skip
+    spectrum = torch.fft.fft2(kernel).reshape(
+        layer.groups, -1, weight.shape[1], down, height // down, across, width // across
+    )
+    per_frequency = spectrum.permute(0, 4, 6, 1, 2, 3, 5).flatten(4)
+    return float(torch.linalg.matrix_norm(per_frequency, ord=2).amax()) / math.sqrt(down * across)
+
+
+def _linear_part(layer: nn.Module, x: Tensor, *, is_absolute: bool = False) -> Tensor:
+    """Apply a Linear, Conv2d, BatchNorm or pooling layer without its bias; with absolute weights if so asked."""
+    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+        assert layer.running_var is not None  # layers without it are refused
+        scale = (layer.running_var.double() + layer.eps).rsqrt()
+        weight = scale if layer.weight is None else layer.weight.detach().double() * scale
+        return x * (weight.abs() if is_absolute else weight).reshape(1, -1, *[1] * (x.dim() - 2))
+    if isinstance(layer, nn.Linear | nn.Conv2d):
+        weight = layer.weight.detach().double()
+        weight = weight.abs() if is_absolute else weight
+        if isinstance(layer, nn.Linear):
+            return functional.linear(x, weight)
+        return functional.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+    result: Tensor = layer(x)
+    return result
+
+
+def _absolute(layer: nn.Module, moves: Tensor) -> Tensor:
+    return _linear_part(layer, moves, is_absolute=True)
+
+
+def _linear_spectral(layer: nn.Module, _: tuple[int, ...]) -> float:
+    assert isinstance(layer, nn.Linear)
+    return matrix_bound(layer.weight.detach().double())
+
+
+def _conv_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    assert isinstance(layer, nn.Conv2d)
+    num_outputs = _linear_part(layer, torch.zeros(1, *shape, dtype=torch.float64)).numel()
+    if num_outputs * math.prod(shape) <= _LARGEST_UNROLLED:
+        return matrix_bound(unrolled(layer, shape))
+    return min(torus_bound(layer, shape), mixed_bound(layer, shape))
+
+
+def _average_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    channel = (1, *shape[-2:])  # every channel is treated alike
+    num_outputs = layer(torch.zeros(1, *channel)).numel()
+    if num_outputs * math.prod(channel) <= _LARGEST_UNROLLED:
+        return matrix_bound(unrolled(layer, channel))
+    return mixed_bound(layer, channel)
+
+
+def _batch_norm_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    return float(_absolute(layer, torch.ones(1, *shape, dtype=torch.float64)).amax())
+
+
+def _max_pool_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    """Return the root of the largest number of windows that share an entry: a window moves by at most its maximum."""
+    assert isinstance(layer, nn.MaxPool2d)
+    ones = torch.ones(1, *shape, dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        sums = functional.avg_pool2d(
+            ones, layer.kernel_size, layer.stride, layer.padding, layer.ceil_mode, divisor_override=1
+        )
+        (num_windows,) = torch.autograd.grad(sums.sum(), ones)
+    return float(num_windows.amax().sqrt())
+
+
+def _elementwise(rate: Callable[[nn.Module], float]) -> LayerRule:
+    return LayerRule(lambda layer, moves: moves * rate(layer), lambda layer, _: rate(layer), is_linear=False)
+
+
+def _linear(spectral: Callable[[nn.Module, tuple[int, ...]], float]) -> LayerRule:
+    return LayerRule(_absolute, spectral, is_linear=True)
+
+
+def leaky_slope(layer: nn.Module) -> float:
+    """Return the slope of a ReLU or LeakyReLU below 0."""
+    return float(layer.negative_slope) if isinstance(layer, nn.LeakyReLU) else 0.0
+
+
+_SHAPE = LayerRule(lambda layer, moves: layer(moves), lambda *_: 1.0, is_linear=True)
+IDENTITY = LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True)
+"""Of layers that do nothing in eval mode."""
+
+RULES: dict[type[nn.Module], LayerRule] = {
+    nn.Identity: IDENTITY,
+    nn.Dropout: IDENTITY,
+    nn.Dropout2d: IDENTITY,
+    nn.Flatten: _SHAPE,
+    nn.Unflatten: _SHAPE,
+    nn.Linear: _linear(_linear_spectral),
+    nn.Conv2d: _linear(_conv_spectral),
+    nn.BatchNorm1d: _linear(_batch_norm_spectral),
+    nn.BatchNorm2d: _linear(_batch_norm_spectral),
+    nn.AvgPool2d: _linear(_average_spectral),
+    nn.AdaptiveAvgPool2d: _linear(_average_spectral),
+    nn.MaxPool2d: LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, is_linear=False),
+    nn.ReLU: _elementwise(lambda _: 1.0),
+    nn.LeakyReLU: _elementwise(lambda layer: max(1.0, abs(leaky_slope(layer)))),
+    nn.Tanh: _elementwise(lambda _: 1.0),
+    nn.Sigmoid: _elementwise(lambda _: 0.25),
+}
+"""By exact type. A new kind of layer is an entry here."""
+
+
+def has_hooks(layer: nn.Module) -> bool:
+    """Return whether a module may compute something else than its type shows."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
+
+
+def check_layer(name: str, layer: nn.Module) -> None:
+    """Check that something is proved about a layer.
+
+    Raises
+    ------
+    RefusedError
+        If its type is not in `RULES`, it has hooks, or it does what its type does not show.
+    """
+    if has_hooks(layer):
+        raise RefusedError(
+            f"layers must compute what their weights say, got {name!r} with hooks or a forward of its own; remove them "
+            "(fold weight or spectral normalisation into the weights)"
+        )
+    if type(layer) not in RULES:
+        raise RefusedError(
+            f"every layer must be one of {', '.join(kind.__name__ for kind in RULES)}, got {type(layer).__name__} at "
+            f"{name!r}; for any other nothing is proved: use an attack, which needs no proof"
+        )
+    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.running_var is None:
+        raise RefusedError(f"batch norms must track running statistics, got {name!r} without; it mixes the examples")
+    if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
+        raise RefusedError(f"convolutions must pad with zeros, got padding_mode={layer.padding_mode!r} at {name!r}")
+    if isinstance(layer, nn.MaxPool2d) and (layer.dilation not in (1, (1, 1)) or layer.return_indices):
+        raise RefusedError(f"max pooling must have dilation 1 and return values only, got another at {name!r}")

@@ -1,0 +1,141 @@
+"""Certificates in input space: what a Lipschitz bound excludes, alone or above what an attack reached (math §6).
+
+If each margin z_j - z_y grows by at most L[j, y] per unit of distance, a network is to these bounds what a linear head
+with ||w_j - w_y|| = L[j, y] is to those in `radial`. The bounds are about all inputs: a box only makes them looser.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from client.adversaries.base import Adversary, Batch, Evidence
+from client.adversaries.curves import Points
+from client.adversaries.inputs import InputProblem
+from client.adversaries.lipschitz_bounds import check_method, check_norm, margin_constants
+from client.adversaries.radial import GROWTHS, bounding_points
+from client.questions import RefusedError
+
+# The model computes in float32. Logits are trusted to this share of the largest one, so that rounding in an attack's
+# favour does not contradict a bound that it meets exactly.
+_ROUNDING_OF_LOGITS = 2e-6
+
+
+class LipschitzAdversary(Adversary):
+    """Proves from above what no perturbation can exceed; attains only what was there without one.
+
+    Parameters
+    ----------
+    model : Module
+        A chain of layers; see `lipschitz_bounds.SequentialLayers`. It is only read.
+    problem : InputProblem
+        What is asked: its loss ("zero_one", or one of `radial.GROWTHS`), order and norm. The rest is for attacks: what
+        no input can do, none in the box can.
+    method : str
+        See `lipschitz_bounds.margin_constants`.
+
+    Raises
+    ------
+    RefusedError
+        If an argument is unknown, or nothing is proved for the loss; at the first batch, if nothing is proved for the
+        model.
+    """
+
+    def __init__(self, model: nn.Module, problem: InputProblem, *, method: str = "auto") -> None:
+        check_bounded_loss(problem.loss)
+        if problem.order not in (1, 2):
+            raise RefusedError(f"order must be 1 or 2, got {problem.order!r}; the cost of a distance t is t**order")
+        check_norm(problem.norm)
+        check_method(method)
+        self.model, self.method = model, method
+        self.loss, self.order, self.norm = problem.loss, problem.order, problem.norm
+        self._constants: dict[tuple[int, ...], Tensor] = {}
+
+    def examine(self, batch: Batch) -> Evidence:
+        """Return bounding points; the cost of a flip is only known where there is nothing to flip."""
+        margins, speeds = self.geometry(batch)
+        if self.loss == "zero_one":
+            costs = certified_distances(margins, speeds)[:, None].pow(self.order)
+            bounding = Points(costs, torch.ones_like(costs))
+        else:
+            bounding = bounding_points(GROWTHS[self.loss], margins, speeds, batch.losses, order=self.order)
+        is_wrong = batch.logits.argmax(dim=1) != batch.labels
+        return Evidence(
+            attained=Points(torch.zeros_like(batch.losses)[:, None], batch.losses[:, None]),
+            bounding=bounding,
+            flip_costs=torch.where(is_wrong, 0.0, torch.inf).double(),
+        )
+
+    def geometry(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return bounds of the margins and of their growth per distance, shapes (num_examples, num_classes).
+
+        At the label the margin is `-inf` and the speed 0.
+        """
+        slack = _ROUNDING_OF_LOGITS * batch.logits.abs().amax(dim=1, keepdim=True)
+        margins = batch.logits - batch.logits.gather(1, batch.labels[:, None]) + slack
+        return margins.scatter(1, batch.labels[:, None], -torch.inf), self._speeds(batch)[batch.labels]
+
+    def _speeds(self, batch: Batch) -> Tensor:
+        x_shape = tuple(batch.x.shape[1:])
+        if x_shape not in self._constants:
+            self._constants[x_shape] = margin_constants(self.model, x_shape, norm=self.norm, method=self.method)
+        return self._constants[x_shape]
+
+
+class SandwichAdversary(Adversary):
+    """An attack below and a certificate above, in one pass over the examples.
+
+    Parameters
+    ----------
+    attack : Adversary
+        Its attained points and flip costs are reported.
+    certificate : Adversary
+        Its bounds are reported; about the same loss, order, norm and space as the attack.
+    """
+
+    def __init__(self, attack: Adversary, certificate: Adversary) -> None:
+        self.attack = attack
+        self.certificate = certificate
+
+    def examine(self, batch: Batch) -> Evidence:
+        """Return the evidence of both."""
+        below, above = self.attack.examine(batch), self.certificate.examine(batch)
+        if above.bounding is None:
+            raise RefusedError(
+                f"the certificate of a sandwich must prove a bound, got {type(self.certificate).__name__}, which "
+                "proves none; swap it with the attack, or use LipschitzAdversary"
+            )
+        return Evidence(
+            attained=below.attained,
+            bounding=above.bounding,
+            flip_costs=below.flip_costs,
+            suprema=above.suprema,
+            asked_suprema=above.asked_suprema,
+        )
+
+
+def check_bounded_loss(loss: str) -> None:
+    """Check that a bound is known for this loss; raises RefusedError."""
+    if loss != "zero_one" and loss not in GROWTHS:
+        raise RefusedError(
+            f"Lipschitz bounds are known for the losses zero_one, {', '.join(GROWTHS)}, got {loss!r}; use an attack, "
+            "which needs none"
+        )
+
+
+def certified_distances(margins: Tensor, speeds: Tensor) -> Tensor:
+    """Return distances below which no example is misclassified: min over j of (-margin_j)_+ / speed_j.
+
+    Parameters
+    ----------
+    margins, speeds : Tensor, shape (num_examples, num_classes)
+        Logits over the label's, `-inf` at the label; proved Lipschitz constants of the margins.
+
+    Returns
+    -------
+    Tensor, shape (num_examples,)
+        0 for a misclassified example or a tie, `inf` where no class can catch up.
+    """
+    distances = torch.where(speeds > 0.0, (-margins).clamp(min=0.0) / speeds, torch.inf)
+    # A class that never moves against the label and yet is not below it has won already.
+    return torch.where(margins >= 0.0, 0.0, distances).amin(dim=1)

@@ -1,0 +1,249 @@
+"""How fast the margins of a network can grow with its input: proved Lipschitz constants (math §6).
+
+For logits z and classes j, k let L[j, k] bound |(z_j - z_k)(x') - (z_j - z_k)(x)| / ||x' - x||. Differences of logits
+and not logits: with them the constant of a linear model is exact, and no factor for the loss is lost.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from client.adversaries.layer_norms import IDENTITY, RULES, check_layer, has_hooks, leaky_slope, transposed
+from client.adversaries.radial import DUAL_NORMS
+from client.adversaries.relu_cells import MAX_UNITS, hidden_units, relu_cells
+from client.questions import RefusedError
+
+METHODS = ("auto", "product", "exact")
+"""How constants are found."""
+
+ROUNDING = 1e-6
+"""All constants are raised by this share, far more than float64 can lose on the way to them."""
+
+# Networks up to this size are enumerated by "auto": at most some thousand cells, or a few seconds.
+_AUTO_UNITS = 8
+_CHUNK = 256
+
+
+class SequentialLayers:
+    """A network as a chain of layers of known kinds, and a linear head.
+
+    Parameters
+    ----------
+    model : Module
+        An `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, or one of these layers. Read, not
+        changed.
+    x_shape : sequence of int
+        Shape of one input.
+
+    Attributes
+    ----------
+    body : tuple of (Module, shape of its input)
+        All layers before the head.
+    x_shape : tuple of int
+        As given.
+    head : Tensor of float64, shape (num_classes, num_features)
+        Weight of the last layer; the identity if that is not linear.
+
+    Raises
+    ------
+    RefusedError
+        If a layer is of another kind (the message names it), has weights that are not finite, or does not fit the
+        shapes.
+    """
+
+    def __init__(self, model: nn.Module, x_shape: Sequence[int]) -> None:
+        if not isinstance(model, nn.Module):
+            raise RefusedError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        named = list(_flat("", model))
+        for name, layer in named:
+            check_layer(name, layer)
+            if not all(bool(torch.isfinite(value).all()) for value in layer.state_dict().values()):
+                raise RefusedError(f"weights must be finite, got NaN or infinity at {name!r}; train the model again")
+        named = [(name, layer) for name, layer in named if RULES[type(layer)] is not IDENTITY]
+        self.x_shape = _checked_shape(x_shape)
+        last = named[-1][1] if named else None
+        head = last if isinstance(last, nn.Linear) else None
+        moves, body = torch.zeros(1, *self.x_shape, dtype=torch.float64), []
+        for name, layer in named[:-1] if head is not None else named:
+            body.append((layer, tuple(moves.shape[1:])))
+            try:
+                moves = RULES[type(layer)].spread(layer, moves)
+            except (RuntimeError, IndexError, ValueError) as error:
+                shape = tuple(moves.shape[1:])
+                raise RefusedError(f"x_shape must fit the model, got an input of shape {shape} at {name!r}") from error
+        self.body = tuple(body)
+        num_features = moves.shape[1] if moves.dim() == 2 else -1
+        if num_features < 0 or (head is not None and head.in_features != num_features):
+            raise RefusedError(
+                f"x_shape must fit the model, got features of shape {tuple(moves.shape[1:])} before the logits; "
+                "flatten them, or give the shape of one input"
+            )
+        self.head = torch.eye(num_features, dtype=torch.float64) if head is None else head.weight.detach().double()
+
+    def spread(self, moves: Tensor) -> Tensor:
+        """Return how far the features before the head move at most, entry by entry, if the inputs move by `moves`."""
+        for layer, _ in self.body:
+            moves = RULES[type(layer)].spread(layer, moves)
+        return moves
+
+    @property
+    def pulls(self) -> Tensor:
+        """w_j - w_k of the head, shape (num_classes, num_classes, num_features)."""
+        return self.head[:, None] - self.head[None]
+
+
+def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, method: str = "auto") -> Tensor:
+    """Return proved Lipschitz constants of all differences of logits.
+
+    Parameters
+    ----------
+    model, x_shape :
+        See `SequentialLayers`. The constants are those of the network in eval mode, in exact arithmetic.
+    norm : str
+        Ground norm of the distance between inputs: "l1", "l2" or "linf".
+    method : str
+        "product": the smallest of the bounds in `product_constants`. "exact": the largest gradient over the cells on
+        which a small ReLU network is affine (`relu_cells`). "auto": exact for networks of at most 8 hidden units.
+
+    Returns
+    -------
+    Tensor of float64, shape (num_classes, num_classes)
+        Symmetric, 0 on the diagonal; each constant raised by `ROUNDING`.
+
+    Raises
+    ------
+    RefusedError
+        If an argument is unknown, the model is not of the kind that is understood, or too large for "exact".
+    """
+    check_norm(norm)
+    check_method(method)
+    layers = SequentialLayers(model, x_shape)
+    num_units = hidden_units(layers.body)
+    if method == "exact":
+        check_enumerable(layers)
+    if method == "product" or num_units is None or (method == "auto" and num_units > _AUTO_UNITS):
+        return product_constants(layers, norm=norm) * (1.0 + ROUNDING)
+    return enumerated_constants(layers, norm=norm) * (1.0 + ROUNDING)
+
+
+def check_norm(norm: str) -> None:
+    """Check that this is a ground norm; raises RefusedError."""
+    if norm not in DUAL_NORMS:
+        raise RefusedError(f"norm must be one of {', '.join(DUAL_NORMS)}, got {norm!r}")
+
+
+def check_method(method: str) -> None:
+    """Check that constants can be found this way; raises RefusedError."""
+    if method not in METHODS:
+        raise RefusedError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+
+
+def check_enumerable(layers: SequentialLayers) -> None:
+    """Check that the cells of a network can be enumerated; raises RefusedError."""
+    num_units = hidden_units(layers.body)
+    if num_units is None:
+        raise RefusedError(
+            "cells can be enumerated for affine layers and (leaky) ReLU only, got another layer; use the method "
+            "'product' or 'auto'"
+        )
+    if num_units > MAX_UNITS:
+        raise RefusedError(
+            f"cells can be enumerated for at most {MAX_UNITS} hidden units, got {num_units}; use the method 'product' "
+            "or 'auto'"
+        )
+
+
+def product_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
+    """Return upper bounds without enumeration, before rounding: for each pair of classes the smallest of three.
+
+    * Paths: moving input i alone by t moves feature f by at most t * M[i, f], where M is `spread` of unit moves, so
+      |d(z_j - z_k)/dx_i| <= sum over f of |w_j - w_k|_f M[i, f], and the constant is the dual norm of that vector.
+      Exact for linear models.
+    * For linf, `spread` of a move of 1 everywhere; for l1 and linf at most the product of the layers' norms.
+    * Spectral norms: `half_masked_constants`.
+    """
+    num_inputs = math.prod(layers.x_shape)
+    pulls = layers.pulls.abs()
+    spectral = half_masked_constants(layers, norm=norm)
+    if norm == "linf":
+        return torch.minimum(spectral, pulls @ layers.spread(torch.ones(1, *layers.x_shape).double())[0])
+    paths = torch.zeros_like(spectral)
+    for indices in torch.split(torch.arange(num_inputs), _CHUNK):
+        moves = torch.zeros(len(indices), num_inputs, dtype=torch.float64)
+        moves.scatter_(1, indices[:, None], 1.0)
+        slopes = pulls @ layers.spread(moves.reshape(-1, *layers.x_shape)).T  # (num_classes, num_classes, num_moves)
+        paths = torch.maximum(paths, slopes.amax(dim=2)) if norm == "l1" else paths + slopes.square().sum(dim=2)
+    return torch.minimum(spectral, paths if norm == "l1" else paths.sqrt())
+
+
+def half_masked_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
+    """Return upper bounds that are never above ||w_j - w_k||_2 times the product of the layers' spectral norms.
+
+    The slopes D of ReLU units are (I + S) / 2 with |S| <= 1. So a row v = w_j - w_k that is pulled back through it is
+    v / 2, for which the layers before are taken as they are, and a rest of length at most ||v|| / 2, for which their
+    norms are. A distance in l1 is at least that in l2; one in linf at least that over the root of the number of inputs.
+    """
+    scale = math.sqrt(math.prod(layers.x_shape)) if norm == "linf" else 1.0
+    norms = [RULES[type(layer)].spectral(layer, shape) for layer, shape in layers.body]
+    first, second = torch.triu_indices(len(layers.head), len(layers.head), offset=1)
+    constants = torch.zeros(len(layers.head), len(layers.head), dtype=torch.float64)
+    for chunk in torch.split(torch.arange(len(first)), _CHUNK):
+        j, k = first[chunk], second[chunk]
+        constants[j, k] = constants[k, j] = _pulled_back(layers, layers.head[j] - layers.head[k], norms, norm, scale)
+    return constants
+
+
+def _pulled_back(layers: SequentialLayers, rows: Tensor, norms: Sequence[float], norm: str, scale: float) -> Tensor:
+    bounds: Tensor = torch.zeros(len(rows), dtype=torch.float64)
+    share = 1.0
+    for index in reversed(range(len(layers.body))):
+        layer, shape = layers.body[index]
+        if RULES[type(layer)].is_linear:
+            rows = transposed(layer, shape, rows)
+            continue
+        before = scale * math.prod(norms[:index]) * rows.flatten(1).norm(dim=1)
+        if not isinstance(layer, nn.ReLU | nn.LeakyReLU):
+            bounds += share * norms[index] * before
+            return bounds
+        slope = leaky_slope(layer)
+        bounds += share * abs(1.0 - slope) / 2.0 * before
+        share *= abs(1.0 + slope) / 2.0
+    bounds += share * torch.linalg.vector_norm(rows.flatten(1), ord=DUAL_NORMS[norm], dim=1)
+    return bounds
+
+
+def enumerated_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
+    """Return the largest dual norm of the gradient of each margin over all cells, before rounding.
+
+    A continuous function that is affine on finitely many polyhedra has, on the whole space, no other Lipschitz
+    constant. Cells that were neither entered nor proved empty count too: the answer may be too large, not too small.
+    """
+    largest = torch.zeros(len(layers.head), len(layers.head), dtype=torch.float64)
+    for cell in relu_cells(layers.body, layers.x_shape):
+        gradients = (layers.pulls.flatten(0, 1) @ cell.jacobian).reshape(*largest.shape, -1)
+        largest = torch.maximum(largest, torch.linalg.vector_norm(gradients, ord=DUAL_NORMS[norm], dim=2))
+    return largest
+
+
+def _checked_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        shape = tuple(operator.index(size) for size in x_shape)
+    except TypeError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise RefusedError(f"x_shape must be the sizes of one input, whole numbers >= 1, got {x_shape!r}")
+    return shape
+
+
+def _flat(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    if type(module) is not nn.Sequential or has_hooks(module):
+        yield name or type(module).__name__, module
+        return
+    for key, child in module._modules.items():  # named_children passes over a layer that comes twice
+        assert child is not None
+        yield from _flat(f"{name}.{key}" if name else key, child)

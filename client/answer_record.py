@@ -1,0 +1,151 @@
+"""The client's own record of what it has answered: a repeated question gets the recorded answer and spends nothing.
+
+A run that is resumed or a message that is sent again thus costs the client nothing, and tells the server nothing that
+it was not told before. The record is an SQLite file with answers and hashes, never examples. The owner chooses its
+place; without one nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from client.questions import Query, RefusedError
+
+FILE_KEY = "answer-record-file"
+
+_LOCK_TIMEOUT = 60.0
+_SCHEMA = "CREATE TABLE IF NOT EXISTS answers (client TEXT, question TEXT, answer TEXT, PRIMARY KEY (client, question))"
+
+
+@dataclass(frozen=True)
+class AnswerRecord:
+    """What a client has answered.
+
+    Attributes
+    ----------
+    client_id : str
+        Whose; clients may share a file.
+    path : Path or None
+        The SQLite file, which may be that of the query budget; made if it does not exist. None: nothing is recorded.
+
+    Raises
+    ------
+    ValueError
+        If the file's path is not absolute.
+    """
+
+    client_id: str
+    path: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.path is not None and not self.path.is_absolute():
+            raise RefusedError(f"{FILE_KEY} must be an absolute path: Flower chooses a client's working directory")
+
+    def find(self, question: str) -> dict[str, Any] | None:
+        """Return the numbers that a question was answered with, lists as tuples; None if it was not answered.
+
+        Raises
+        ------
+        sqlite3.Error, ValueError
+            If the file is no record, or its folder does not exist. What it holds then is not sent.
+        """
+        if self.path is None:
+            return None
+        if not self.path.parent.is_dir():  # said now, before anything is spent on an answer that could not be kept
+            raise RefusedError(f"the folder of {FILE_KEY} must exist, and this client's does not; make it")
+        if not self.path.exists():  # asking leaves no trace
+            return None
+        with closing(self._connect()) as connection:
+            return self._read(connection, question)
+
+    def keep(self, question: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """Record the numbers that answer a question, on the disk when this returns, and return what is to be sent.
+
+        That is what the record held before, if another process has answered the same question meanwhile: two answers
+        to one question, should they differ, would say more than one.
+
+        Parameters
+        ----------
+        question : str
+            From `question_hash`.
+        numbers : mapping
+            Numbers, texts and sequences of numbers.
+        """
+        text = json.dumps(dict(numbers), allow_nan=False)
+        if self.path is None:
+            return _numbers(text)
+        with closing(self._connect()) as connection:
+            connection.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", (self.client_id, question, text))
+            found = self._read(connection, question)
+        assert found is not None
+        return found
+
+    def _read(self, connection: sqlite3.Connection, question: str) -> dict[str, Any] | None:
+        key = self.client_id, question
+        row = connection.execute("SELECT answer FROM answers WHERE client = ? AND question = ?", key).fetchone()
+        return None if row is None else _numbers(row[0])
+
+    def _connect(self) -> sqlite3.Connection:
+        assert self.path is not None
+        connection = sqlite3.connect(
+            self.path, timeout=_LOCK_TIMEOUT, isolation_level=None
+        )  # each statement for itself
+        connection.execute(_SCHEMA)
+        return connection
+
+
+def record_from_config(config: Mapping[str, Any], *, client_id: str) -> AnswerRecord:
+    """Return the record that a client's own config sets: ``answer-record-file``, an absolute path.
+
+    Parameters
+    ----------
+    config : mapping
+        The node config. Never the run config: that is the server's.
+    client_id : str
+        The client's name.
+
+    Raises
+    ------
+    ValueError
+        If the path is not absolute.
+    """
+    path = config.get(FILE_KEY)
+    return AnswerRecord(client_id, None if path is None else Path(str(path)))
+
+
+def question_hash(query: Query, *, model_hash: str, code_hash: str, examples_hash: str) -> str:
+    """Return what tells a question from all others: what is asked, of which model and examples, by which code.
+
+    Parameters
+    ----------
+    query : LossQuery, AdversarialQuery or CandidatesQuery
+        The question.
+    model_hash, code_hash, examples_hash : str
+        From `client.hashes`. If the client's examples change, so does the answer, and the question is a new one.
+
+    Returns
+    -------
+    str
+        A SHA-256 of all this, 64 hexadecimal digits.
+    """
+    parts = [type(query).__name__, asdict(query), model_hash, code_hash, examples_hash]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _numbers(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except (TypeError, ValueError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise RefusedError(
+            f"the file of {FILE_KEY} must hold answers, got another thing; restore it, or name a new one"
+        )
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

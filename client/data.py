@@ -1,0 +1,248 @@
+"""The examples that a client brings itself: from a function of its owner's, or from files.
+
+What is raised here may travel to the server, so it names rules only: no paths, no names of files, no values.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.data_files import LABEL_COLUMNS, read_files
+from client.questions import RefusedError
+from simulations.population import Examples
+
+DATA_KEY = "data"
+NO_DATASET = "none"
+"""The run config's ``dataset`` of a run in which every client brings its own examples."""
+
+_BATCH_SIZE = 32
+
+
+def is_function_name(place: str) -> bool:
+    """Return whether a text has the form "module:function"."""
+    module, _, function = place.partition(":")
+    return function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def data_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> str | None:
+    """Return where a client's own examples are, or None if they come from the simulated population.
+
+    Parameters
+    ----------
+    node_config : mapping
+        The owner's; its key ``data`` comes first.
+    run_config : mapping
+        The server's: a ``dataset`` of the form "module:function" stands for ``data`` on every client that has none, as
+        in a simulation, whose nodes have no configuration of their own.
+
+    Raises
+    ------
+    ValueError
+        If the run has no dataset and the client no data.
+    """
+    if DATA_KEY in node_config:
+        return str(node_config[DATA_KEY])
+    dataset = str(run_config.get("dataset", NO_DATASET))
+    if dataset == NO_DATASET:
+        raise RefusedError(
+            f"the node config must have the key {DATA_KEY!r} in a run without a dataset, got none; "
+            'give "module:function" or the absolute path of a file or a folder'
+        )
+    return dataset if is_function_name(dataset) else None
+
+
+def load_data(place: str, node_config: Mapping[str, Any], *, is_owners: bool = True) -> tuple[Any, Any]:
+    """Return a client's own inputs and labels, as they are: `fitted` checks them.
+
+    Parameters
+    ----------
+    place : str
+        "module:function", or the absolute path of a file or a folder (`client.data_files.read_files`). The function is
+        called with those of ``node_config``, ``partition_id``, ``num_partitions`` and ``batch_size`` that it has
+        parameters for. It returns two arrays or tensors (x, y), or what Flower's quickstarts do: a loader of batches,
+        or a pair of loaders for training and testing, of which the second is taken. A batch is a pair (x, y) or a
+        mapping of an input and a label.
+    node_config : mapping
+        The client's.
+    is_owners : bool
+        Whether the client's owner wrote `place`. If the server did, only functions that take a ``node_config`` or a
+        ``partition_id`` are called: nothing else is meant to give one client's examples.
+
+    Raises
+    ------
+    ValueError
+        If there is no such function or file, or it does not give examples.
+    """
+    path = Path(place).expanduser()
+    if path.is_absolute() and is_owners:
+        return read_files(path)
+    if not is_function_name(place):
+        raise RefusedError(
+            f'{DATA_KEY!r} must be "module:function" or an absolute path, got neither; Flower chooses a client\'s '
+            "working directory"
+        )
+    return _arrays(_call(_imported(place), node_config, is_owners=is_owners))
+
+
+def fitted(x: Any, y: Any, *, x_shape: tuple[int, ...], num_classes: int | None = None) -> Examples:
+    """Return examples in the form that a model of these inputs takes, or refuse them.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_examples, *x_shape)
+        uint8 is divided by 255, other numbers stay as they are. Images (height, width) and (height, width, channels)
+        are turned into (channels, height, width) if, and only if, that is `x_shape`.
+    y : array_like of int, shape (num_examples,)
+        From 0 on.
+    x_shape : tuple of int
+        Of one example, as the model takes it.
+    num_classes : int, optional
+        Labels must be below it. None: that is left to the evaluation of the model, where a client leaves it, since that
+        is counted: refusals that cost nothing would tell a server which labels occur.
+
+    Raises
+    ------
+    ValueError
+        If the examples do not fit, are not finite, or there are none.
+    """
+    inputs, labels = _numbers(x, "inputs"), _numbers(y, "labels")
+    if labels.ndim != 1 or inputs.ndim < 2 or len(inputs) != len(labels):
+        raise RefusedError(
+            "a client's data must be inputs (num_examples, ...) and one label each, got arrays of "
+            f"{inputs.ndim} and {labels.ndim} dimensions; return x and y of the same length"
+        )
+    if len(inputs) == 0:
+        raise RefusedError("a client must hold at least one example, this one holds none")
+    if labels.dtype.kind not in "iu":
+        raise RefusedError(f"labels must be whole numbers, got dtype {labels.dtype}; number the classes 0, 1, 2, …")
+    if inputs.dtype == np.uint8:
+        inputs = inputs / np.float32(255)
+    inputs = _arranged(inputs, x_shape)
+    with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, and is refused as such
+        inputs = np.ascontiguousarray(inputs, dtype=np.float32)
+    if not np.all(np.isfinite(inputs)):
+        raise RefusedError("inputs must be finite, got NaN or infinity; drop or repair those examples")
+    if labels.min() < 0:
+        raise RefusedError("labels must be at least 0; number the classes 0, 1, 2, …")
+    if num_classes is not None and labels.max() >= num_classes:
+        raise RefusedError(f"labels must lie in 0 .. {num_classes - 1}, the classes of the model; renumber them")
+    return Examples(inputs, np.ascontiguousarray(labels, dtype=np.int64))
+
+
+def image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that a model most likely takes examples of a given shape in: images channels first.
+
+    A guess for who has no model at hand; `fitted` does not guess.
+    """
+    if len(shape) == 2:
+        return (1, *shape)
+    if len(shape) == 3 and shape[2] in (1, 3, 4) and shape[0] not in (1, 3, 4):
+        return (shape[2], *shape[:2])
+    return shape
+
+
+def _arranged(inputs: NDArray[Any], x_shape: tuple[int, ...]) -> NDArray[Any]:
+    if inputs.shape[1:] == x_shape:
+        return inputs
+    if inputs.ndim == 3 and (1, *inputs.shape[1:]) == x_shape:
+        return inputs[:, None]
+    if inputs.ndim == 4 and (inputs.shape[3], *inputs.shape[1:3]) == x_shape:
+        return np.moveaxis(inputs, -1, 1)
+    raise RefusedError(
+        f"the model takes inputs of shape {x_shape}, this client's have shape {inputs.shape[1:]}: "
+        "a model that does not fit"
+    )
+
+
+def _numbers(values: Any, what: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError):
+        array = np.array(None)
+    if array.dtype.kind not in "fiub":
+        raise RefusedError(
+            f"a client's {what} must be an array of numbers, got another thing; return arrays or tensors"
+        )
+    return array
+
+
+def _imported(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever a module does when it is imported
+        raise RefusedError(
+            f"the function of {DATA_KEY!r} must be importable, got {type(error).__name__}; "
+            "put its module where the client runs, for instance on PYTHONPATH"
+        ) from error
+    if not callable(function):
+        raise RefusedError(f"{DATA_KEY!r} must name a function, got {type(function).__name__}; name one")
+    return function  # type: ignore[no-any-return]
+
+
+def _call(function: Callable[..., Any], node_config: Mapping[str, Any], *, is_owners: bool) -> Any:
+    known = {
+        "node_config": dict(node_config),
+        "partition_id": node_config.get("partition-id"),
+        "num_partitions": node_config.get("num-partitions"),
+        "batch_size": _BATCH_SIZE,
+    }
+    try:
+        signature = inspect.signature(function)
+        arguments = {key: value for key, value in known.items() if key in signature.parameters and value is not None}
+        signature.bind(**arguments)
+    except (TypeError, ValueError):
+        raise RefusedError(
+            f"the function of {DATA_KEY!r} must need no arguments but {', '.join(known)}, got one that does; "
+            "give the others defaults, and partition-id and num-partitions in the node config if it needs them"
+        ) from None
+    if not is_owners and arguments.keys().isdisjoint({"node_config", "partition_id"}):
+        raise RefusedError(
+            "a function that the server names must take node_config or partition_id, got one that does not"
+        )
+    return function(**arguments)
+
+
+def _arrays(given: Any) -> tuple[Any, Any]:
+    """Return (x, y) from what a function returned."""
+    if isinstance(given, tuple | list) and len(given) == 2:
+        return _of_loader(given[1]) if _is_loader(given[1]) else (given[0], given[1])
+    if _is_loader(given):
+        return _of_loader(given)
+    raise RefusedError(
+        f"the function of {DATA_KEY!r} must return (x, y), a loader or two loaders, got {type(given).__name__}; "
+        "return two arrays"
+    )
+
+
+def _is_loader(given: Any) -> bool:
+    is_array = hasattr(given, "__array__") or isinstance(given, list | tuple | str | Mapping)
+    return isinstance(given, Iterable) and not is_array
+
+
+def _of_loader(loader: Iterable[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    batches = [_pair(batch) for batch in loader]
+    if not batches:
+        raise RefusedError("a client must hold at least one example, this one holds none")
+    return np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
+
+
+def _pair(batch: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    if isinstance(batch, Mapping):
+        labels = [key for key in batch if key in LABEL_COLUMNS]
+        inputs = [key for key in batch if key not in LABEL_COLUMNS]
+        if len(labels) == len(inputs) == 1:
+            batch = batch[inputs[0]], batch[labels[0]]
+    if not (isinstance(batch, tuple | list) and len(batch) == 2):
+        raise RefusedError(
+            f"a batch must be (x, y), or a mapping of one input and one of {', '.join(LABEL_COLUMNS)}; "
+            "return two arrays instead of a loader"
+        )
+    return np.asarray(batch[0]), np.asarray(batch[1])

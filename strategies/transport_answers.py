@@ -1,0 +1,100 @@
+"""Adversarial answers as the mathematics takes them: what is proved of the clients, and what was only reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+import riskband as rb
+from client.losses import get_loss
+from client.wire import AdversarialAnswer, AdversarialQuery
+from riskband.adversarial_answers import GUARANTEES
+from strategies.replies import RoundOutcome
+from strategies.rounds import curve_values
+
+# Rounding apart, an attack that raised no value by more than this has reached nothing.
+_NEGLIGIBLE = 1e-9
+
+
+def usable_answers(
+    outcome: RoundOutcome[AdversarialAnswer], query: AdversarialQuery, *, missing: str, contamination: int
+) -> rb.AdversarialAnswers:
+    """Return the numbers to certify from: of each client what is proved, or else what an attack reached.
+
+    Parameters
+    ----------
+    outcome : RoundOutcome
+        Of the round that asked `query`.
+    query : AdversarialQuery
+        The question.
+    missing, contamination :
+        See `riskband.AdversarialAnswers`.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two answers.
+    """
+    guarantee = max((answer.guarantee for answer in outcome.answers), key=GUARANTEES.index)
+    return _answers(outcome, query, guarantee, curve_values, conjugates, missing=missing, contamination=contamination)
+
+
+def reached_answers(
+    outcome: RoundOutcome[AdversarialAnswer], query: AdversarialQuery, *, missing: str, contamination: int
+) -> rb.AdversarialAnswers | None:
+    """Return what was reached of clients that also proved a bound: the other side of `usable_answers`.
+
+    None if the answers are exact, if something was proved of some clients only, or if nothing was reached: there is
+    then no second side.
+    """
+    if max((answer.guarantee for answer in outcome.answers), key=GUARANTEES.index) != "upper":
+        return None
+    if all(max(answer.values_lower) <= answer.clean_risk + _NEGLIGIBLE for answer in outcome.answers):
+        return None
+
+    def values_lower(answer: AdversarialAnswer) -> tuple[float, ...]:
+        return answer.values_lower
+
+    def conjugates_lower(answer: AdversarialAnswer) -> tuple[float, ...]:
+        return answer.conjugates_lower
+
+    return _answers(
+        outcome, query, "lower", values_lower, conjugates_lower, missing=missing, contamination=contamination
+    )
+
+
+def conjugates(answer: AdversarialAnswer) -> tuple[float, ...]:
+    """Return the conjugates that belong to `curve_values`."""
+    return answer.conjugates_lower if answer.guarantee == "lower" else answer.conjugates_upper
+
+
+def _answers(
+    outcome: RoundOutcome[AdversarialAnswer],
+    query: AdversarialQuery,
+    guarantee: str,
+    values_of: Callable[[AdversarialAnswer], tuple[float, ...]],
+    conjugates_of: Callable[[AdversarialAnswer], tuple[float, ...]],
+    *,
+    missing: str,
+    contamination: int,
+) -> rb.AdversarialAnswers:
+    replies = outcome.answers
+    units = [answer.adversarial_unit for answer in replies if answer.adversarial_unit > 0.0]
+    cost = f"order {query.order}, {query.norm} distance, in {query.space} space"
+    if query.box is not None and guarantee == "lower":  # what is proved is proved of all inputs
+        cost += f", inputs in [{query.box[0]:g}, {query.box[1]:g}]"
+    return rb.AdversarialAnswers(
+        query.radii,
+        [values_of(answer) for answer in replies],
+        [answer.num_examples for answer in replies],
+        cost=cost,
+        guarantee=guarantee,
+        binary=get_loss(query.loss).binary,
+        multipliers=query.multipliers,
+        conjugates=[conjugates_of(answer) for answer in replies],
+        unit=float(np.mean(units)) if units else None,
+        num_missing=len(outcome.failures),
+        missing=missing,
+        contamination=contamination,
+    )

@@ -1,0 +1,221 @@
+"""A repeated question costs nothing and gets the same bytes; a changed one is a new question."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from client import wire
+from client.answer_record import AnswerRecord, question_hash, record_from_config
+from client.app import app
+from client.budget import QueryBudget, QueryBudgetError, Request
+from client.weight_sets import joined
+from client.wire import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
+from simulations.engine import InProcessGrid
+from simulations.models import build_model, model_arrays
+from tests.client.record_worker import spend_and_keep
+
+MODEL = build_model("mlp", x_shape=(3,), num_classes=2, seed=1)
+LOSS = LossQuery("brier", "mlp", (3,), 2)
+ADVERSARIAL = AdversarialQuery("zero_one", "mlp", (3,), 2, order=2, radii=(0.0, 0.5, 2.0), multipliers=(0.1,))
+CANDIDATES = CandidatesQuery("mlp", (3,), 2, (Candidate("a", 0, "brier"), Candidate("b", 0, "zero_one")))
+SIZES = {LOSS: 1, ADVERSARIAL: 5, CANDIDATES: 2}
+
+
+def write_data(path, *, seed=0):
+    rng = np.random.default_rng(seed)
+    np.savez(path, x=rng.normal(size=(40, 3)), y=rng.integers(0, 2, size=40))
+
+
+@pytest.fixture(name="own")
+def _own(tmp_path):
+    write_data(tmp_path / "data.npz")
+    return {
+        "client-id": "a",
+        "data": str(tmp_path / "data.npz"),
+        "query-budget": 100,
+        "query-budget-file": str(tmp_path / "client.sqlite"),
+        "answer-record-file": str(tmp_path / "client.sqlite"),
+    }
+
+
+def ask(own, query=LOSS, model=MODEL):
+    """The answer's content and what has been spent; each call is a new process as far as the client can tell."""
+    arrays = joined([model_arrays(model)]) if isinstance(query, CandidatesQuery) else model_arrays(model)
+    grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
+    (node,) = grid.get_node_ids()
+    message = Message(wire.encode_query(query, arrays), node, wire.message_type(query))
+    (reply,) = grid.send_and_receive([message], timeout=30)
+    if reply.has_error():
+        return reply.error.reason
+    decode = {
+        LossQuery: wire.decode_answer,
+        AdversarialQuery: wire.decode_adversarial_answer,
+        CandidatesQuery: wire.decode_candidates_answer,
+    }
+    return decode[type(query)](reply.content)
+
+
+def spent(own):
+    budget = QueryBudget(own["client-id"], own["query-budget"], Path(own["query-budget-file"]))
+    return sum(budget.spent().values())
+
+
+@pytest.mark.parametrize("query", list(SIZES), ids=lambda query: type(query).__name__)
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one file", "two files"])
+def test_a_repeated_question_is_free_and_has_the_same_answer(own, query, is_shared, tmp_path):
+    if not is_shared:
+        own["answer-record-file"] = str(tmp_path / "answers.sqlite")
+    first = ask(own, query)
+    assert spent(own) == SIZES[query]
+    assert [ask(own, query) for _ in range(3)] == [first] * 3  # budget-left too
+    assert spent(own) == SIZES[query]
+    unlimited = {"client-id": "b", "data": own["data"]}
+    changes = {"client_id": "a"} | ({} if query is LOSS else {"budget_left": 100 - SIZES[query]})
+    assert dataclasses.replace(ask(unlimited, query), **changes) == first  # what a client without a record computes
+
+
+def test_the_record_still_answers_when_the_budget_is_spent(own):
+    first = ask(own | {"query-budget": 1})
+    assert "with 0 left" in ask(own | {"query-budget": 1}, dataclasses.replace(LOSS, loss="zero_one"))
+    assert ask(own | {"query-budget": 1}) == first
+
+
+def test_without_a_place_every_question_costs(own):
+    del own["answer-record-file"]
+    ask(own)
+    ask(own)
+    assert spent(own) == 2
+
+
+def test_what_changes_the_answer_makes_a_new_question(own, tmp_path):
+    ask(own, ADVERSARIAL)
+    for number, query in enumerate(
+        [
+            dataclasses.replace(ADVERSARIAL, radii=(0.0, 0.5, 3.0)),
+            dataclasses.replace(ADVERSARIAL, multipliers=(0.2,)),
+            dataclasses.replace(ADVERSARIAL, order=1),
+        ],
+        start=2,
+    ):
+        ask(own, query)
+        assert spent(own) == 5 * number
+    ask(own, ADVERSARIAL, build_model("mlp", x_shape=(3,), num_classes=2, seed=2))
+    assert spent(own) == 25
+    write_data(tmp_path / "data.npz", seed=1)
+    ask(own, ADVERSARIAL)
+    assert spent(own) == 30
+    ask(own | {"client-id": "b"}, ADVERSARIAL)  # another client in the same file has a count of its own
+    assert spent(own) == 30
+    assert spent(own | {"client-id": "b"}) == 5
+    write_data(tmp_path / "data.npz", seed=0)
+    ask(own, ADVERSARIAL)
+    assert spent(own) == 30
+
+
+def test_every_part_of_a_question_counts():
+    hashes = {"model_hash": "m", "code_hash": "c", "examples_hash": "e"}
+    questions = {question_hash(query, **hashes) for query in SIZES}
+    questions |= {question_hash(LOSS, **hashes | {key: "x"}) for key in hashes}
+    assert len(questions) == 6
+    assert question_hash(dataclasses.replace(LOSS), **hashes) in questions
+
+
+def test_a_group_may_change_without_a_new_question(own):
+    ask(own)
+    assert ask(own | {"group": "rural"}).group == "rural"
+    assert spent(own) == 1
+
+
+def test_only_answers_and_hashes_are_on_the_disk(own):
+    answer = ask(own)
+    with sqlite3.connect(own["answer-record-file"]) as connection:
+        rows = connection.execute("SELECT * FROM answers").fetchall()
+    connection.close()
+    ((client, question, text),) = rows
+    assert client == "a"
+    assert len(question) == 64
+    assert json.loads(text) == {"risk": answer.risk, "num_examples": 40}
+
+
+def test_the_first_answer_stays(tmp_path):
+    record = AnswerRecord("a", tmp_path / "r.sqlite")
+    assert record.find("q") is None
+    assert record.keep("q", {"risks": [0.1, 0.3]}) == {"risks": (0.1, 0.3)}
+    assert record.keep("q", {"risks": [0.2, 0.3]}) == {"risks": (0.1, 0.3)}
+    assert AnswerRecord("b", tmp_path / "r.sqlite").find("q") is None
+
+
+def test_a_question_that_was_paid_for_and_never_answered_is_not_paid_again(tmp_path):
+    budget = QueryBudget("a", 5, tmp_path / "b.sqlite")
+    assert budget.spend(Request(losses=4), question="q") == 1
+    assert budget.spend(Request(losses=4), question="q") == 1  # the process ended before it had the answer
+    with pytest.raises(QueryBudgetError):
+        budget.spend(Request(losses=4), question="other")
+    assert budget.spend(Request(losses=1), question="third") == 0
+    with pytest.raises(QueryBudgetError):  # what was refused was not noted as paid
+        budget.spend(Request(losses=4), question="other")
+
+
+def test_processes_that_answer_at_once_spend_once_and_say_the_same(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    processes = [context.Process(target=spend_and_keep, args=(tmp_path, k, queue)) for k in range(2)]
+    for process in processes:
+        process.start()
+    first, second = (queue.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join()
+    assert first == second
+    assert QueryBudget("a", 1000, tmp_path / "b.sqlite").spent()["loss"] == 30
+
+
+@pytest.mark.parametrize("content", ["no database at all, but long enough to be sure of it" * 10, None])
+def test_a_damaged_record_is_never_sent(own, tmp_path, content):
+    path = tmp_path / "answers.sqlite"
+    own["answer-record-file"] = str(path)
+    if content is None:
+        ask(own)
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE answers SET answer = 'secret'")
+        connection.close()
+    else:
+        path.write_text(content)
+    before = spent(own)
+    text = ask(own)
+    assert "reading the answer record failed with DatabaseError" in text or "must hold answers" in text
+    assert "secret" not in text
+    assert spent(own) == before
+
+
+def test_a_place_that_cannot_be_costs_nothing(own, tmp_path):
+    text = ask(own | {"answer-record-file": str(tmp_path / "absent" / "r.sqlite")})
+    assert "the folder of answer-record-file must exist" in text
+    assert str(tmp_path) not in text
+    assert spent(own) == 0
+
+
+def test_which_labels_occur_is_not_told_for_free(own, tmp_path):
+    np.savez(tmp_path / "data.npz", x=np.zeros((9, 3)), y=np.arange(9) % 3)  # the model tells 2 classes apart
+    text = ask(own)
+    assert "evaluating the model failed with ValueError" in text
+    assert spent(own) == 1
+
+
+def test_what_fails_for_any_example_costs_nothing(own):
+    text = ask(own, dataclasses.replace(ADVERSARIAL, head="7"))
+    assert "its linear layers are 1, 3" in text
+    assert spent(own) == 0
+
+
+def test_the_place_is_the_owners_and_absolute():
+    assert record_from_config({}, client_id="a") == AnswerRecord("a")
+    with pytest.raises(ValueError, match="answer-record-file must be an absolute path"):
+        record_from_config({"answer-record-file": "r.sqlite"}, client_id="a")

@@ -1,0 +1,159 @@
+"""`python -m client --dry-run` shows what the ClientApp would reply, and leaves no trace."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, Message
+
+from client import wire
+from client.__main__ import main
+from client.app import app
+from client.wire import LossQuery
+from simulations.engine import InProcessGrid
+from simulations.models import build_model, model_arrays
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path):
+    np.savez(tmp_path / "data.npz", x=RNG.integers(0, 256, size=(30, 6, 6, 3), dtype=np.uint8), y=np.arange(30) % 4)
+    torch.save(build_model("cnn", x_shape=(3, 6, 6), num_classes=4, seed=3).state_dict(), tmp_path / "final_model.pt")
+    return tmp_path
+
+
+def config(folder, **more):
+    pairs = {"client-id": "a", "data": str(folder / "data.npz")} | more
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in pairs.items())
+
+
+def dry_run(capsys, node_config, *arguments):
+    status = main(["--dry-run", "--node-config", node_config, "--model", "cnn", *arguments])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def shown(out):
+    return json.loads(out[out.index("{") : out.rindex("}") + 1])
+
+
+def budgeted(folder, limit, **more):
+    return config(folder, **{"query-budget": limit, "query-budget-file": str(folder / "b.sqlite")}, **more)
+
+
+def test_it_shows_what_the_client_would_send(folder, capsys):
+    status, out, _ = dry_run(capsys, config(folder), "--checkpoint", str(folder / "final_model.pt"), "--loss", "brier")
+    assert status == 0
+    grid = InProcessGrid(
+        app,
+        num_clients=1,
+        run_config={"dataset": "none"},
+        node_configs={0: {"client-id": "a", "data": str(folder / "data.npz")}},
+    )
+    arrays = model_arrays(build_model("cnn", x_shape=(3, 6, 6), num_classes=4, seed=3))
+    (node,) = grid.get_node_ids()
+    content = wire.encode_query(LossQuery("brier", "cnn", (3, 6, 6), 4), arrays)
+    (reply,) = grid.send_and_receive([Message(content, node, wire.LOSS_MESSAGE_TYPE)])
+    assert wire.LossAnswer(**shown(out)) == wire.decode_answer(reply.content)
+    assert "there is no query budget" in out
+
+
+def test_nothing_is_spent_and_no_file_appears(folder, capsys):
+    before = sorted(folder.iterdir())
+    node_config = budgeted(folder, 9, **{"answer-record-file": str(folder / "r.sqlite")})
+    arguments = ("--query", "adversarial_loss", "--radii", "0,1,2", "--multipliers", "0.5")
+    for _ in range(2):
+        status, out, _ = dry_run(capsys, node_config, *arguments)
+        assert status == 0
+        assert "spend 5 values of the query budget: 9 are left now, 4 afterwards" in out
+        answer = shown(out)
+        assert answer["budget_left"] == 4
+        assert answer["clean_risk"] <= answer["values_lower"][1] <= answer["values_lower"][2] <= 1
+    assert sorted(folder.iterdir()) == before
+
+
+def test_it_knows_what_is_already_answered(folder, capsys):
+    own = {
+        "client-id": "a",
+        "data": str(folder / "data.npz"),
+        "query-budget": 1,
+        "query-budget-file": str(folder / "b.sqlite"),
+        "answer-record-file": str(folder / "b.sqlite"),
+    }
+    arrays = model_arrays(build_model("cnn", x_shape=(3, 6, 6), num_classes=4, seed=3))
+    grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
+    (node,) = grid.get_node_ids()
+    content = wire.encode_query(LossQuery("zero_one", "cnn", (3, 6, 6), 4), arrays)
+    grid.send_and_receive([Message(content, node, wire.LOSS_MESSAGE_TYPE)])
+    node_config = " ".join(f"{key}={json.dumps(value)}" for key, value in own.items())
+    status, out, _ = dry_run(capsys, node_config, "--checkpoint", str(folder / "final_model.pt"))
+    assert status == 0
+    assert "would spend nothing: the answer record holds this answer" in out
+    status, out, _ = dry_run(capsys, node_config)  # other weights
+    assert status == 1
+    assert "takes 1 values of the query budget, 0 are left" in out
+    with sqlite3.connect(folder / "b.sqlite") as connection:
+        assert connection.execute("SELECT SUM(number) FROM answered").fetchone() == (1,)
+    connection.close()
+
+
+def test_a_refusal_is_shown_as_the_server_would_see_it(folder, capsys):
+    status, out, _ = dry_run(capsys, config(folder), "--loss", "hinge")
+    assert status == 1
+    assert "loss must be one of" in out
+    arguments = ("--query", "adversarial_loss", "--order", "3")
+    assert "order must be one of 1, 2, got 3" in dry_run(capsys, config(folder), *arguments)[1]
+
+
+@pytest.mark.parametrize(
+    ("node_config", "arguments", "rule"),
+    [
+        ('client-id="a"', (), "must have the key 'data'"),
+        ('data="/nowhere.npz"', (), "must have the key 'partition-id'"),
+        ('client-id="a" data="/nowhere.npz"', (), "must exist and be .npz or .parquet"),
+        ('client-id="a" data=', (), "must have the key 'data'"),
+        ('client-id=a data="b"', (), "invalid format"),
+        ("OWN", ("--model", "resnet"), "model must be one of"),
+        ("OWN", ("--checkpoint", "/nowhere.pt"), "the checkpoint must be a readable state dict"),
+        ("OWN", ("--x-shape", "9"), "needs inputs of shape"),
+        ("OWN", ("--num-classes", "2"), "labels must lie in 0 .. 1"),
+    ],
+)
+def test_a_configuration_that_cannot_answer_is_explained(folder, capsys, node_config, arguments, rule):
+    status, _, err = dry_run(capsys, config(folder) if node_config == "OWN" else node_config, *arguments)
+    assert status == 2
+    assert rule in err
+
+
+def test_a_flower_quickstarts_checkpoint_and_class(folder, capsys, monkeypatch):
+    (folder / "quick_task.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc = nn.Linear(108, 4)\n"
+        "    def forward(self, x):\n"
+        "        return self.fc(x.flatten(1))\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    sys.modules.pop("quick_task", None)
+    from quick_task import Net
+
+    torch.manual_seed(0)
+    net = Net()
+    # As the quickstart's ServerApp writes it: through Flower's records.
+    torch.save(ArrayRecord(net.state_dict()).to_torch_state_dict(), folder / "flower.pt")
+    arguments = ("--checkpoint", str(folder / "flower.pt"), "--model", "quick_task:Net")
+    status, out, _ = dry_run(capsys, config(folder), *arguments)
+    assert status == 0
+    with np.load(folder / "data.npz") as archive:
+        x, y = np.moveaxis(archive["x"], -1, 1) / np.float32(255), archive["y"]
+    with torch.no_grad():
+        wrong = (net(torch.from_numpy(x)).argmax(1).numpy() != y).mean()
+    assert shown(out)["risk"] == pytest.approx(wrong, abs=1e-12)

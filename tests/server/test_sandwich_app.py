@@ -1,0 +1,272 @@
+"""The whole app in input space, over `InProcessGrid`: attacks from below, Lipschitz bounds from above, and the gap."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from rich.console import Console
+from torch import nn
+
+import riskband as rb
+from client import wire
+from server.config import ConfigError, load_config
+from server.ledger import read_ledger
+from server.table import report_table
+from simulations.engine import Behaviour, Delivery
+from strategies.query import QuorumError
+from tests.server.running import run_app
+
+BUDGETS = [0.0, 0.01, 0.03, 0.1]
+INPUT = {
+    "strategy": "wasserstein",
+    "space": "input",
+    "transport_order": 1,
+    "cost_budgets": ",".join(map(str, BUDGETS)),
+    "cost_thresholds": "0.5",
+    "num_radii": 12,
+    "model": f"{__name__}:linear",
+}
+# So few clients certify something only if they may be wrong half of the time, and of few multipliers.
+FEW = {"num_clients": 8, "num_unseen": 4, "examples_per_client": 15, "delta": 0.5, "num_multipliers": 4}
+MLP = {"model": "mlp", "training_epochs": 5, "target_sigmas": "0.001", "num_targets": 3}
+
+
+def linear(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """For a linear model attacks and Lipschitz bounds are both exact, up to rounding."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(x_shape)), num_classes))
+
+
+def run(folder: Path, defaults: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    return run_app(folder, defaults, **(INPUT | FEW | changes))
+
+
+def printed(report: Mapping[str, Any]) -> str:
+    console = Console(width=400, no_color=True)
+    with console.capture() as capture:
+        console.print(report_table(report))
+    return capture.get()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    run(folder, defaults, **MLP)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(finished: Path) -> dict[str, Any]:
+    return json.loads((finished / "report.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def of_linear(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return run(tmp_path_factory.mktemp("linear"), defaults, affine_sigma=0.0, num_unseen=0)
+
+
+def columns(report: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rows = report["sandwich"]["network"]
+    below, above, gap = (np.array([row[key] for row in rows]) for key in ("estimate", "certificate", "gap"))
+    return below, above, gap
+
+
+def test_the_estimate_lies_below_the_certificate_and_the_gap_is_between(report: dict[str, Any]) -> None:
+    below, above, gap = columns(report)
+    assert [row["cost_budget"] for row in report["sandwich"]["network"]] == BUDGETS
+    np.testing.assert_array_equal(above, report["certificates"]["wasserstein_mean"]["value"])
+    np.testing.assert_array_equal(gap, above - below)
+    assert np.all(gap >= 0.0)
+    assert gap.max() > 0.002  # a hidden layer: the bound is not exact
+    assert np.all(np.diff(below) >= 0.0)
+    clients = report["sandwich"]["clients"]
+    assert np.all(np.array(clients["lower"]) <= np.array(clients["upper"]) + 1e-12)
+    assert clients["lower"][0] == clients["upper"][0] == pytest.approx(report["network"]["mean_empirical_risk"])
+
+
+def test_the_client_curve_is_the_mean_of_what_each_client_finds_by_itself(
+    finished: Path, report: dict[str, Any]
+) -> None:
+    _, answers = read_ledger(finished / "ledger.jsonl")
+    clients = report["sandwich"]["clients"]
+    np.testing.assert_allclose(clients["lower"], np.mean([answer.values_lower for answer in answers], axis=0))
+    np.testing.assert_allclose(clients["upper"], np.mean([answer.values_upper for answer in answers], axis=0))
+
+
+def test_the_estimate_is_the_same_formula_on_what_was_reached(finished: Path, report: dict[str, Any]) -> None:
+    _, answers = read_ledger(finished / "ledger.jsonl")
+    by_name = {answer.client_id: answer for answer in answers}
+    ordered = [by_name[name] for name in report["network"]["client_ids"]]
+    stored = json.loads((finished / "certificates" / "wasserstein_mean.json").read_text())["recipe"]["answers"]
+    reached = rb.AdversarialAnswers(
+        stored["radii"],
+        [answer.values_lower for answer in ordered],
+        15,
+        cost="a cost",
+        guarantee="lower",
+        binary=True,
+        multipliers=stored["multipliers"],
+        conjugates=[answer.conjugates_lower for answer in ordered],
+    )
+    estimate = rb.wasserstein_mean(reached, delta=0.5, cost_budget=BUDGETS)
+    below, above, _ = columns(report)
+    assert estimate.validity == "estimate"
+    np.testing.assert_allclose(below, np.minimum(estimate.value, above))
+    np.testing.assert_array_equal(stored["values"], [answer.values_upper for answer in ordered])
+
+
+def test_only_the_upper_side_is_called_a_certificate(finished: Path, report: dict[str, Any]) -> None:
+    assert report["transport"]["guarantee"] == "upper"
+    assert {entry["validity"] for entry in report["certificates"].values()} == {"certificate"}
+    assert report["config"]["adversary"] == "auto"
+    text = printed(report)
+    for words in (
+        "estimate: what attacks reached",
+        "certificate: is at most",
+        "order 1, l2 distance, in input space; 1 u =",
+        "at which attacks made an example wrong",
+        "Only the upper end is a certificate",
+        "as they are; the worst network",
+    ):
+        assert words in text, words
+    figure = (finished / "transport.svg").read_text()
+    assert "estimate: what attacks reached" in figure
+    assert "gap: neither reached nor excluded" in figure
+    assert figure.count("certificate: ") == 2
+
+
+def test_unseen_clients_stay_as_they_are_and_targets_are_measured_between_inputs(report: dict[str, Any]) -> None:
+    assert not report["transport"]["unseen_are_moved"]
+    (target,) = report["targets"]
+    # The map of the shift: ||(I + A)x + B - x|| is about sigma * sqrt(||x||² + d), for images of 64 pixels.
+    assert 0.001 * 8 * 0.8 < target["mean_cost"] < 0.001 * np.sqrt(64 + 64 * 0.5) * 1.2
+    assert all(check["holds"] for check in target["checks"].values())
+    assert all(entry["check"]["holds"] for entry in report["certificates"].values())
+
+
+def test_for_a_linear_model_the_sandwich_closes(
+    of_linear: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    for report in (of_linear, run(tmp_path, defaults, transport_norm="linf", num_unseen=0)):
+        clients = report["sandwich"]["clients"]
+        np.testing.assert_allclose(clients["lower"], clients["upper"], atol=1e-5)
+        assert 0.0 <= columns(report)[2].max() < 1e-4
+
+
+def test_answers_of_attacks_alone_are_estimates_without_a_sandwich(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    report = run(tmp_path, defaults, adversary="min-norm", affine_sigma=0.0, box="0,1", num_unseen=0)
+    assert report["sandwich"] is None
+    assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
+    assert "in input space, inputs in [0, 1]" in report["transport"]["cost"]
+    assert "sandwich" not in printed(report).lower().replace("quickstart", "")
+
+
+def test_bounds_alone_are_the_same_certificates_without_a_sandwich(
+    of_linear: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    alone = run(tmp_path, defaults, adversary="lipschitz", affine_sigma=0.0, num_unseen=0)
+    assert alone["sandwich"] is None
+    assert alone["transport"]["mean_cost_that_makes_an_example_wrong"] is None
+    np.testing.assert_allclose(columns(of_linear)[1], alone["certificates"]["wasserstein_mean"]["value"], atol=1e-5)
+
+
+def test_a_box_is_about_what_attacks_do_and_not_about_what_is_proved(
+    of_linear: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    boxed = run(tmp_path, defaults, affine_sigma=0.0, box="0,1", num_unseen=0)
+    free, inside = of_linear["sandwich"]["clients"], boxed["sandwich"]["clients"]
+    np.testing.assert_allclose(free["upper"], inside["upper"], atol=1e-5)
+    shortfall = np.array(free["lower"]) - np.array(inside["lower"])
+    assert shortfall.min() >= -1e-5  # for a linear model the free attack is the best one
+    assert shortfall.max() > 0.01
+    assert "inputs in [0, 1]" in boxed["sandwich"]["estimate_is_about"]
+    assert "inputs in [0, 1]" not in boxed["sandwich"]["certificate_is_about"]
+
+
+def test_two_sides_of_ascent_are_a_sandwich_too(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    settings = {"space": "representation", "transport_order": 2, "model": "mlp", "num_unseen": 0, "box": ""}
+    below, above, _ = columns(run(tmp_path, defaults, loss="brier", **settings))
+    assert np.all(below <= above)
+    assert np.all(np.diff(below) > 0.0)
+
+
+def claiming(**claims: Any) -> Behaviour:
+    def behave(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
+        honest = wire.decode_adversarial_answer(answer(message).content)
+        content = wire.encode_answer(dataclasses.replace(honest, **claims))
+        return [Delivery(Message(content, reply_to=message))]
+
+    return behave
+
+
+def test_one_answer_of_an_attack_takes_the_upper_side_away(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    report = run(tmp_path, defaults, num_unseen=0, behaviours={2: claiming(guarantee="lower")})
+    assert report["sandwich"] is None
+    assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
+
+
+def test_examples_outside_the_box_are_refused_without_a_word_about_them(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    with pytest.raises(QuorumError) as caught:  # an affine shift leads out of [0, 1]
+        run(tmp_path, defaults, box="0,1", affine_sigma=0.3)
+    details = {failure.detail for failure in caught.value.outcome.failures}
+    (detail,) = details  # the same words from every client
+    assert "every entry of the examples must lie in the box [0, 1]" in detail
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("space", {"space": "pixels"}),
+        ("box", {"box": "0"}),
+        ("box", {"box": "1,0"}),
+        ("box", {"box": "0,inf"}),
+        ("box", {"box": "0,1", "space": "representation"}),
+        ("adversary", {"adversary": "exact"}),
+        ("adversary", {"adversary": "foolbox:L2DeepFoolAttack"}),
+        ("adversary", {"adversary": "pgd", "space": "representation"}),
+        ("head", {"head": "3"}),
+        ("protocol", {"protocol": "bisection"}),
+        ("transport-norm", {"transport-order": 2, "transport-norm": "l1"}),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_starts(
+    defaults: Mapping[str, Any], key: str, wrong: dict[str, Any]
+) -> None:
+    settings = {key.replace("_", "-"): value for key, value in INPUT.items()}
+    with pytest.raises(ConfigError) as caught:
+        load_config({**defaults, **settings, **wrong})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{key} ")
+    assert "; " in problem  # the remedy
+
+
+@pytest.mark.parametrize(
+    "right", [{"adversary": "foolbox:L2DeepFoolAttack", "box": "0,1"}, {"box": "-1,1"}, {"adversary": "wda"}]
+)
+def test_what_goes_together_is_accepted(defaults: Mapping[str, Any], right: dict[str, Any]) -> None:
+    settings = {key.replace("_", "-"): value for key, value in INPUT.items()}
+    config = load_config({**defaults, **settings, **right})
+    assert load_config(config.to_run_config()) == config
+
+
+def test_every_mistake_about_input_space_is_reported_at_once(defaults: Mapping[str, Any]) -> None:
+    wrong = {"strategy": "wasserstein", "space": "input", "box": "1", "head": "3", "adversary": "ascent", "delta": 2}
+    with pytest.raises(ConfigError) as caught:
+        load_config({**defaults, **wrong})
+    assert {line.split()[0] for line in caught.value.problems} == {"box", "head", "adversary", "delta"}
+
+
+def test_the_same_seed_gives_the_same_bytes(
+    finished: Path, report: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    again = run(tmp_path, defaults, **MLP, grid_seed=1)
+    assert again["sandwich"] == report["sandwich"]
+    assert (tmp_path / "transport.svg").read_bytes() == (finished / "transport.svg").read_bytes()
