@@ -1,0 +1,33 @@
+# The image of every service in docker-compose.yml: Python, Flower and what the app needs, as an ordinary user.
+# The app's sources are there for `certify`, `setup` and `register` (/app); servers and clients run the Flower App Bundle
+# that `certify` submits. No key is ever in it.
+
+FROM python:3.11.13-slim-bookworm AS build
+# The CPU build of torch is a tenth of the other.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+WORKDIR /build
+COPY pyproject.toml ./
+COPY deploy/requirements.py deploy/constraints.txt deploy/
+RUN python -m venv /opt/venv \
+    && python deploy/requirements.py pyproject.toml > requirements.txt \
+    && /opt/venv/bin/pip install --no-cache-dir --no-compile --extra-index-url "$TORCH_INDEX" \
+        --requirement requirements.txt --constraint deploy/constraints.txt
+
+FROM python:3.11.13-slim-bookworm
+RUN useradd --uid 1000 --create-home app
+COPY --from=build /opt/venv /opt/venv
+COPY . /app
+# The root file system is read-only; what Flower and matplotlib write goes to /tmp. Dependencies are in the image:
+# nobody installs any while running.
+ENV PATH=/opt/venv/bin:$PATH \
+    HOME=/tmp \
+    FLWR_HOME=/tmp/flwr \
+    MPLCONFIGDIR=/tmp/matplotlib \
+    NUMBA_CACHE_DIR=/tmp/numba \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 \
+    FLWR_DISABLE_UPDATE_CHECK=1 \
+    FLWR_TELEMETRY_ENABLED=0
+USER app
+WORKDIR /home/app

@@ -1,0 +1,111 @@
+"""``python -m deploy.certify SCENARIO``: run a certification on a deployment and wait for its report.
+
+Takes the scenario and the options of ``python -m simulations``; the clients are those that are connected. The
+ServerApp writes below the folder of results, which this command only reads.
+
+Exit status: 0 the report is there; 1 the run failed; 2 the command line or the configuration is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from deploy.flower import Connection, FlowerError, add_connection_arguments, connection_of
+from server.config import ConfigError, RunConfig, load_config
+from server.folder import FAILURE_FILE, REPORT_FILE, ResultFolder
+from server.table import report_table
+from simulations.__main__ import APP_FOLDER, EXIT_FAILED, EXIT_USAGE, chosen_run_config, scenario_parser, show_progress
+from simulations.launcher import COMPLETED
+
+POLL_INTERVAL = 3.0
+PATIENCE = 300.0  # a SuperLink that restarts is back before
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The command line without the program's name; default: `sys.argv`.
+    """
+    parser = scenario_parser("python -m deploy.certify", "Certify a model on the clients of a deployment.")
+    add_connection_arguments(parser)
+    parser.add_argument("--results", metavar="DIR", type=Path, required=True, help="where the ServerApp's results are")
+    options = parser.parse_args(arguments)
+    try:
+        if not options.results.is_absolute():
+            raise ConfigError([f"--results must be an absolute path, got {options.results}; it is the ServerApp's"])
+        chosen = chosen_run_config(options)
+        if options.out is None:
+            chosen["output-dir"] = str(options.results / str(chosen["scenario"]))
+        config = load_config(chosen)
+        return certify(connection_of(options), config, ResultFolder(config.output_folder))
+    except ConfigError as error:
+        print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
+        return EXIT_USAGE
+    except FlowerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def certify(connection: Connection, config: RunConfig, folder: ResultFolder) -> int:
+    """Submit a run, wait for its end, print its report, and return the exit status.
+
+    Parameters
+    ----------
+    connection : Connection
+        To the SuperLink.
+    config : RunConfig
+        What to run.
+    folder : ResultFolder
+        Where the ServerApp writes; read only.
+
+    Raises
+    ------
+    FlowerError
+        If the SuperLink does not take the run, or is silent for `PATIENCE` seconds.
+    """
+    run_config = config.to_run_config() | {"output-dir": str(folder.path)}
+    watch = _Watch(connection, connection.start_run(APP_FOLDER, run_config))
+    show_progress(watch.is_running, folder, num_clients=config.num_clients)
+    report = folder.read_json(REPORT_FILE)
+    if watch.status != COMPLETED or not report:
+        reason = folder.read_json(FAILURE_FILE).get("reason") or watch.details
+        print(f"the run ended as {watch.status}: {reason}\nanswers that came are kept: add --resume", file=sys.stderr)
+        return EXIT_FAILED
+    console = Console()
+    console.print(report_table(report))
+    console.print(f"results: {folder.path}", soft_wrap=True, highlight=False)
+    return 0
+
+
+class _Watch:
+    """Asks a SuperLink now and then how a run is; bears with one that restarts."""
+
+    def __init__(self, connection: Connection, run_id: str) -> None:
+        self._connection, self._run_id = connection, run_id
+        self._heard = self._asked = time.monotonic()
+        self.status, self.details = "", ""
+
+    def is_running(self) -> bool:
+        """Return whether the run has not ended yet, as far as is known."""
+        if time.monotonic() - self._asked < POLL_INTERVAL:
+            return True
+        try:
+            self.status, self.details = self._connection.run_status(self._run_id)
+            self._heard = time.monotonic()
+        except FlowerError:
+            if time.monotonic() - self._heard > PATIENCE:
+                raise
+        self._asked = time.monotonic()
+        return not self.status.startswith("finished")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

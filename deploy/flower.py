@@ -1,0 +1,99 @@
+"""Flower's command line for programs: a connection of our own, JSON back, errors as exceptions."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_CONNECTION = "deployment"
+_TIMEOUT = 120.0
+
+
+class FlowerError(RuntimeError):
+    """Flower's command line did not do what it was asked to; the message is what it said."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach a SuperLink.
+
+    Attributes
+    ----------
+    address : str
+        HOST:PORT.
+    root_certificates : Path or None
+        The file of the certificate authority that signed its certificate; None: no TLS.
+    """
+
+    address: str
+    root_certificates: Path | None
+
+    def ask(self, *command: str) -> dict[str, Any]:
+        """Run ``flwr`` with a command and return the JSON that it prints.
+
+        Raises
+        ------
+        FlowerError
+            If it fails or does not answer in time.
+        """
+        with tempfile.TemporaryDirectory(prefix="riskband-") as home:  # the user's ~/.flwr is neither read nor written
+            (Path(home) / "config.toml").write_text(self._config(), encoding="utf-8")
+            settings = {"FLWR_HOME": home, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+            flwr = str(Path(sysconfig.get_path("scripts")) / "flwr")
+            arguments = [flwr, *command, _CONNECTION, "--format", "json"]
+            try:
+                done = subprocess.run(
+                    arguments, env=os.environ | settings, capture_output=True, text=True, timeout=_TIMEOUT
+                )
+            except subprocess.TimeoutExpired:
+                raise FlowerError(f"flwr {command[0]} did not answer in {_TIMEOUT:.0f} s") from None
+        try:
+            answer = json.loads(done.stdout)
+        except ValueError:
+            answer = {}
+        if not isinstance(answer, dict) or not answer.get("success"):
+            said = answer.get("error-message") or f"{done.stdout}{done.stderr}".strip()
+            raise FlowerError(f"flwr {' '.join(command[:2])}: {said}")
+        return answer
+
+    def _config(self) -> str:
+        """Flower's configuration file for this connection."""
+        ca = self.root_certificates
+        trust = "insecure = true" if ca is None else f"root-certificates = {json.dumps(str(ca))}"
+        lines = ["[superlink]", f'default = "{_CONNECTION}"', f"[superlink.{_CONNECTION}]"]
+        return "\n".join([*lines, f"address = {json.dumps(self.address)}", trust, ""])
+
+    def start_run(self, app: Path, run_config: Mapping[str, str | int | float]) -> str:
+        """Submit a Flower App with a run configuration and return the id of the run."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "run-config.toml"
+            # JSON scalars are TOML scalars; a file needs none of the quoting that `-c "key='value'"` does.
+            lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in run_config.items()]
+            file.write_text("".join(lines), encoding="utf-8")
+            return str(self.ask("run", str(app), "-c", str(file))["run-id"])
+
+    def run_status(self, run_id: str) -> tuple[str, str]:
+        """Return what the SuperLink says of a run: its status, and the reason in words when it failed."""
+        run = self.ask("list", "--run-id", run_id)["runs"][0]
+        return run["status"], run["status-details"]
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options from which `connection_of` makes a connection."""
+    parser.add_argument("--superlink", metavar="HOST:PORT", required=True)
+    trust = parser.add_mutually_exclusive_group(required=True)
+    trust.add_argument("--root-certificates", metavar="FILE", type=Path, help="certificate of the authority to trust")
+    trust.add_argument("--insecure", action="store_true", help="without TLS")
+
+
+def connection_of(options: argparse.Namespace) -> Connection:
+    """Return the connection that the options of `add_connection_arguments` describe."""
+    return Connection(options.superlink, None if options.insecure else options.root_certificates.absolute())

@@ -1,0 +1,212 @@
+"""``python -m deploy.make_keys FOLDER``: the keys, certificates and folders of a deployment.
+
+    FOLDER/keys/ca            ca.key: signs certificates. No service reads it; keep it off line when all are signed
+    FOLDER/keys/superlink     ca.crt, its certificate and key, the secret it shares with the ServerApp's process
+    FOLDER/keys/serverapp     ca.crt and that secret
+    FOLDER/keys/operator      ca.crt and, in nodes/, the public key of every SuperNode: nothing secret
+    FOLDER/keys/supernode-N   ca.crt, the key that identifies it, its certificate and key, a secret for its ClientApps
+    FOLDER/keys/clientapp-N   ca.crt and that secret
+    FOLDER/data/node-N, FOLDER/models, FOLDER/results, FOLDER/state/…
+
+What is there already is left as it is, so the command may run before every start, and a later one with more nodes adds
+the new ones. To replace a key, delete it with its certificate or public key.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import ipaddress
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CA_DAYS = 3650
+SERVER_DAYS = 825  # the longest that common TLS libraries accept of a server
+_CURVE = ec.SECP384R1()  # Flower accepts NIST curves for SuperNodes
+
+
+def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = ("superlink",)) -> None:
+    """Make the keys and folders of a deployment that are not there yet.
+
+    Parameters
+    ----------
+    folder : Path
+        Where; made if it does not exist.
+    num_nodes : int
+        Number of SuperNodes, at least 1.
+    names : sequence of str
+        DNS names or IP addresses by which SuperNodes reach the SuperLink. "localhost" and "127.0.0.1" are added.
+
+    Raises
+    ------
+    ValueError
+        If there are no nodes or no names, or a key is there whose other half is not.
+    """
+    if num_nodes < 1:
+        raise ValueError(f"the number of nodes must be at least 1, got {num_nodes}; a deployment has clients")
+    if not all(names) or not names:
+        raise ValueError(f"the names of the SuperLink must not be empty, got {list(names)}; say how nodes reach it")
+    keys = folder / "keys"
+    _make_ca(keys / "ca")
+    numbers = range(1, num_nodes + 1)
+    servers = [
+        ("superlink", "serverapp", names),
+        *((f"supernode-{n}", f"clientapp-{n}", ("supernode",)) for n in numbers),
+    ]
+    for server, executor, own_names in servers:
+        _make_server(keys / server, ca=keys / "ca", names=own_names)
+        _make_secret(keys / server, keys / executor)
+    for number in numbers:
+        _make_node(keys / f"supernode-{number}", public=keys / "operator" / "nodes" / f"node-{number}.pub")
+        (folder / "data" / f"node-{number}").mkdir(parents=True, exist_ok=True)
+    for user in [*(name for pair in servers for name in pair[:2]), "operator"]:
+        _write(keys / user / "ca.crt", (keys / "ca" / "ca.crt").read_bytes(), mode=0o644)
+    for state in ["superlink", *(f"clientapp-{number}" for number in numbers)]:
+        (folder / "state" / state).mkdir(parents=True, exist_ok=True)
+    for shared in ("results", "models"):
+        (folder / shared).mkdir(exist_ok=True)
+
+
+def give(folder: Path, *, uid: int, gid: int) -> None:
+    """Make a user the owner of a deployment: all of it but the data, which have an owner, and the CA's key."""
+    for path in [folder, *(folder / name for name in ("keys", "data", "results", "models"))]:
+        os.chown(path, uid, gid)
+    for top in [folder / "state", *(path for path in (folder / "keys").iterdir() if path.name != "ca")]:
+        for path in [top, *top.rglob("*")]:
+            os.chown(path, uid, gid, follow_symlinks=False)
+
+
+def _make_ca(folder: Path) -> None:
+    if _is_there(folder / "ca.key", folder / "ca.crt"):
+        return
+    key = ec.generate_private_key(_CURVE)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "riskband deployment")])
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # sign certificates and CRLs
+    builder = _certificate(name, name, key.public_key(), days=CA_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(usage, critical=True)
+    _write(folder / "ca.key", _pem(key), mode=0o600)
+    _write(folder / "ca.crt", builder.sign(key, hashes.SHA384()).public_bytes(Encoding.PEM), mode=0o644)
+
+
+def _make_server(folder: Path, *, ca: Path, names: Sequence[str]) -> None:
+    """A key and a certificate for a server that is reached under some names, and under localhost from within."""
+    if _is_there(folder / "server.key", folder / "server.crt"):
+        return
+    issuer = x509.load_pem_x509_certificate((ca / "ca.crt").read_bytes())
+    signer = load_pem_private_key((ca / "ca.key").read_bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(_CURVE)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    every_name = dict.fromkeys([*names, "localhost", "127.0.0.1"])
+    builder = _certificate(subject, issuer.subject, key.public_key(), days=SERVER_DAYS)
+    builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(n) for n in every_name]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    builder = builder.add_extension(authority, critical=False)
+    _write(folder / "server.key", _pem(key), mode=0o600)
+    _write(folder / "server.crt", builder.sign(signer, hashes.SHA384()).public_bytes(Encoding.PEM), mode=0o644)
+
+
+def _make_node(folder: Path, *, public: Path) -> None:
+    """The key that identifies a SuperNode, in the formats that Flower reads: OpenSSH."""
+    private = folder / "node.key"
+    if private.exists():
+        key = load_ssh_private_key(private.read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+    else:
+        key = ec.generate_private_key(_CURVE)
+        _write(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), mode=0o600)
+    _write(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n", mode=0o644)
+
+
+def _make_secret(*folders: Path) -> None:
+    """A secret that both sides of a Runtime API hold: who has it may fetch tasks."""
+    paths = [folder / "superexec.secret" for folder in folders]
+    if not _is_there(*paths):
+        secret = secrets.token_hex(32).encode()
+        for path in paths:
+            _write(path, secret, mode=0o600)
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(hours=1))  # clocks of other hosts differ a little
+    builder = builder.not_valid_after(now + datetime.timedelta(days=days))
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _is_there(*paths: Path) -> bool:
+    """Whether all files are there; some without the others would be a pair that does not fit."""
+    missing = [path for path in paths if not path.exists()]
+    if missing and len(missing) < len(paths):
+        there = next(path for path in paths if path.exists())
+        raise ValueError(f"{missing[0]} must be beside {there}, but is not there; restore it, or delete both")
+    return not missing
+
+
+def _write(path: Path, content: bytes, *, mode: int) -> None:
+    """Write a file whose permissions are right from the first byte on, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    temporary.replace(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status: 0, or 2 where something is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.make_keys", description="Make what a deployment needs.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--nodes", type=int, default=4, help="number of SuperNodes")
+    parser.add_argument("--name", action="append", help="DNS name or IP address of the SuperLink; may be repeated")
+    parser.add_argument("--owner", metavar="UID:GID", help="user and group that the services run as")
+    options = parser.parse_args(arguments)
+    try:
+        make_deployment(options.folder, num_nodes=options.nodes, names=options.name or ["superlink"])
+        if options.owner:
+            uid, _, gid = options.owner.partition(":")
+            if not (uid.isdecimal() and gid.isdecimal()):
+                raise ValueError(f"--owner must be two numbers UID:GID, got {options.owner!r}; see `id`")
+            give(options.folder, uid=int(uid), gid=int(gid))
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

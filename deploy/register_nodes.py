@@ -1,0 +1,66 @@
+"""``python -m deploy.register_nodes FOLDER``: tell the SuperLink which SuperNodes may connect.
+
+Every public key FOLDER/*.pub is registered under the name of its file. Keys that are registered already stay so, which
+makes the command safe to repeat. A SuperLink that restarts with its database remembers them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.flower import Connection, FlowerError, add_connection_arguments, connection_of
+
+_KNOWN = "already in use"  # Flower's message of a public key that it knows
+
+
+def register_nodes(connection: Connection, folder: Path) -> list[str]:
+    """Register the public keys in a folder and return the names of those that were new.
+
+    Parameters
+    ----------
+    connection : Connection
+        To the SuperLink.
+    folder : Path
+        Holds ``NAME.pub`` in OpenSSH's format for every SuperNode.
+
+    Raises
+    ------
+    ValueError
+        If there is no public key.
+    FlowerError
+        If the SuperLink refuses one for another reason than that it knows it.
+    """
+    keys = sorted(folder.glob("*.pub"))
+    if not keys:
+        raise ValueError(f"{folder} must hold the public keys *.pub of the SuperNodes, got none; see deploy.make_keys")
+    new = []
+    for key in keys:
+        try:
+            connection.ask("supernode", "register", str(key), "--name", key.stem)
+            new.append(key.stem)
+        except FlowerError as error:
+            if _KNOWN not in str(error):
+                raise
+    return new
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status: 0, or 1 where a key was not registered."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.register_nodes", description="Register SuperNodes.")
+    parser.add_argument("folder", type=Path)
+    add_connection_arguments(parser)
+    options = parser.parse_args(arguments)
+    try:
+        new = register_nodes(connection_of(options), options.folder)
+    except (ValueError, FlowerError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"registered: {', '.join(new) or 'nothing new'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

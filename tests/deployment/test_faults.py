@@ -1,0 +1,213 @@
+"""The deployment of docker-compose.yml over real processes: TLS, SuperNode authentication, and one fault after another.
+
+One stage serves all tests, which run in the order in which they stand; each leaves every service running again.
+A node is held in the middle of a round by stopping (SIGSTOP) its ClientApp's side: its SuperNode stays connected and
+has the question, so what happens meanwhile happens in the middle of the round.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import riskband as rb
+from client.budget import QueryBudget
+from deploy.make_keys import make_deployment
+from server.ledger import read_ledger
+from tests.deployment import compose
+from tests.deployment.stage import Stage, can_make_namespaces, wait_until
+from tests.end_to_end.test_flwr_run import assert_the_engine_gives_the_same_report
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes through /proc"),
+]
+NUM_CLIENTS = 4
+SETTINGS = ("num-unseen=0", "training-epochs=1", "thresholds=10", "examples-per-client=40")
+NODE_ID = re.compile(r"SuperNode ID: (\d+)")
+VARIABLES = {
+    "RISKBAND_UID": "0",
+    "RISKBAND_GID": "0",
+    **{f"NODE_{number}_CONFIG": "query-budget=100" for number in range(1, NUM_CLIENTS + 1)},
+}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("stage")
+    with Stage(folder, compose.SECURE, has_namespaces=can_make_namespaces(), variables=VARIABLES) as stage:
+        stage.up()
+        yield stage
+
+
+def certify(stage: Stage, name: str, *options: str, quorum: float = 1.0) -> subprocess.Popen[bytes]:
+    """Start a run; each name has a seed of its own, so a model and a question that no client has met before."""
+    stage.log("certify").unlink(missing_ok=True)
+    seed = zlib.crc32(name.encode())
+    settings = ["--seed", str(seed), "--out", f"/results/{name}", "--set", *SETTINGS, f"quorum={quorum}"]
+    return stage.start("certify", "quickstart", *options, *settings)
+
+
+def assert_ends_with(process: subprocess.Popen[bytes], status: int, stage: Stage) -> None:
+    services = ("certify", "superlink", "serverapp")
+    assert process.wait(200) == status, "\n".join(f"--- {name}\n{stage.tail(name)}" for name in services)
+
+
+def results(stage: Stage, name: str) -> Path:
+    return stage.folder / "deployment" / "results" / name
+
+
+def report_of(stage: Stage, name: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((results(stage, name) / "report.json").read_text())
+    return report
+
+
+def answers(stage: Stage, name: str) -> tuple[Any, ...]:
+    ledger = results(stage, name) / "ledger.jsonl"
+    return read_ledger(ledger)[1] if ledger.exists() and ledger.stat().st_size else ()
+
+
+def spent(stage: Stage) -> list[int]:
+    """How many losses each client has answered so far, by its own count."""
+    found = []
+    for number in range(1, NUM_CLIENTS + 1):
+        path = stage.folder / "deployment" / "state" / f"clientapp-{number}" / "query-budget.sqlite"
+        found.append(QueryBudget(f"client-{number - 1:05d}", 100, path.absolute()).spent().get("loss", 0))
+    return found
+
+
+def certify_until_all_but_one_have_answered(stage: Stage, name: str, *, quorum: float = 1.0) -> subprocess.Popen[bytes]:
+    """Start a run and hold its last client; return when the other answers are on the disk."""
+    stage.signal("clientapp-4", signal.SIGSTOP)
+    process = certify(stage, name, quorum=quorum)
+    wait_until(
+        lambda: process.poll() is not None or len(answers(stage, name)) == NUM_CLIENTS - 1,
+        what=lambda: stage.tail("serverapp"),
+    )
+    assert process.poll() is None, stage.tail("certify")
+    return process
+
+
+def test_a_deployed_run_gives_the_report_of_the_simulation_to_the_last_digit(stage: Stage, tmp_path: Path) -> None:
+    assert_ends_with(certify(stage, "plain"), 0, stage)
+    assert report_of(stage, "plain")["network"]["num_answered"] == NUM_CLIENTS
+    assert_the_engine_gives_the_same_report(results(stage, "plain"), tmp_path, num_clients=NUM_CLIENTS)
+    assert spent(stage) == [1, 1, 1, 1]
+    for entry in report_of(stage, "plain")["certificates"].values():
+        assert rb.verify(rb.Certificate.load(results(stage, "plain") / entry["file"])).ok
+
+
+def test_a_node_that_nobody_registered_is_refused(stage: Stage) -> None:
+    make_deployment(stage.folder / "deployment", num_nodes=NUM_CLIENTS + 1)  # a key from the same hand, not registered
+    stranger = stage.start("supernode-5")
+    assert stranger.wait(60) != 0
+    assert "Exit Code: 305" in stage.tail("supernode-5")
+
+
+def test_a_node_without_a_key_and_one_without_tls_are_refused(stage: Stage) -> None:
+    (shell, option, script) = compose.argv(stage.services["supernode-5"])
+    without_key = script.replace("--auth-supernode-private-key /keys/node.key", "--max-retries 1")
+    assert without_key != script
+    assert stage.spawn("supernode-5", [shell, option, without_key]).wait(60) != 0
+    assert "must be registered" in stage.tail("supernode-5")
+    without_tls = without_key.replace("--root-certificates /keys/ca.crt", "--insecure")
+    assert without_tls != without_key
+    assert stage.spawn("supernode-5", [shell, option, without_tls]).wait(60) != 0
+
+
+def test_a_clientapp_reaches_its_own_supernode_and_nobody_else(stage: Stage) -> None:
+    if not can_make_namespaces():
+        pytest.skip("needs network namespaces")
+    superlink = compose.networks_of("superlink", stage.services["superlink"])
+    connect = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2)"
+    assert "node-1" not in superlink
+
+    def reaches(name: str, host: str, port: str) -> bool:
+        return stage.spawn(name, ["python", "-c", connect, host, port]).wait(30) == 0
+
+    assert reaches("clientapp-1", "supernode", "9094")
+    assert reaches("supernode-1", "superlink", "8000")
+    for host in ("superlink", "supernode-2", *stage.addresses("superlink"), *stage.addresses("supernode-2")):
+        assert not reaches("clientapp-1", host, "8000" if host.startswith("superlink") else "9094"), host
+
+
+def test_a_superlink_that_is_stopped_and_started_again_loses_nothing(stage: Stage, tmp_path: Path) -> None:
+    before = spent(stage)
+    process = certify_until_all_but_one_have_answered(stage, "stopped")
+    stage.stop("superlink")
+    stage.start("superlink")
+    stage.wait_for("superlink")
+    stage.signal("clientapp-4", signal.SIGCONT)
+    assert_ends_with(process, 0, stage)
+    assert_the_engine_gives_the_same_report(results(stage, "stopped"), tmp_path, num_clients=NUM_CLIENTS)
+    assert spent(stage) == [count + 1 for count in before]
+
+
+def test_a_superlink_that_is_killed_and_started_again_loses_nothing(stage: Stage, tmp_path: Path) -> None:
+    # Its state is on the disk, and the ServerApp is a process of its own that waits for it.
+    before = spent(stage)
+    process = certify_until_all_but_one_have_answered(stage, "killed")
+    stage.kill("superlink")
+    stage.start("superlink")
+    stage.wait_for("superlink")
+    stage.signal("clientapp-4", signal.SIGCONT)
+    assert_ends_with(process, 0, stage)
+    assert_the_engine_gives_the_same_report(results(stage, "killed"), tmp_path, num_clients=NUM_CLIENTS)
+    assert spent(stage) == [count + 1 for count in before]
+
+
+def test_a_run_whose_server_was_lost_is_resumed_and_asks_only_who_had_not_answered(
+    stage: Stage, tmp_path: Path
+) -> None:
+    before = spent(stage)
+    process = certify_until_all_but_one_have_answered(stage, "lost")
+    held = answers(stage, "lost")
+    for name in ("serverapp", "superlink"):  # the machine that both are on
+        stage.kill(name)
+    for name in ("superlink", "serverapp"):
+        stage.start(name)
+        stage.wait_for(name)
+    stage.signal("clientapp-4", signal.SIGCONT)
+    assert_ends_with(process, 1, stage)
+    assert "--resume" in stage.tail("certify")
+    assert not (results(stage, "lost") / "report.json").exists()
+
+    assert_ends_with(certify(stage, "lost", "--resume"), 0, stage)
+    after = answers(stage, "lost")
+    assert after[: len(held)] == held
+    assert len(after) == NUM_CLIENTS
+    assert_the_engine_gives_the_same_report(results(stage, "lost"), tmp_path, num_clients=NUM_CLIENTS)
+    counts = [now - then for now, then in zip(spent(stage), before, strict=True)]
+    assert counts == [1, 1, 1, 1]  # nobody was asked twice; who had not been heard repeats its recorded answer for free
+
+
+def test_a_node_killed_in_the_middle_of_a_round_is_named_and_comes_back_with_its_key(stage: Stage) -> None:
+    (own_id,) = NODE_ID.findall(stage.log("supernode-4").read_text())
+    process = certify_until_all_but_one_have_answered(stage, "node", quorum=0.75)
+    stage.kill("clientapp-4")
+    stage.kill("supernode-4")
+    killed = time.monotonic()
+    assert_ends_with(process, 0, stage)
+    network = report_of(stage, "node")["network"]
+    assert network["num_answered"] == NUM_CLIENTS - 1
+    assert [failure["reason"] for failure in network["failures"]] == ["node-unavailable"]
+    assert network["clients_without_answer"] == ["client-00003"]
+
+    stage.start("supernode-4")
+    while not stage.is_healthy("supernode-4") or NODE_ID.findall(stage.log("supernode-4").read_text()) != [own_id] * 2:
+        assert time.monotonic() - killed < 180, stage.tail("supernode-4")
+        if stage.processes["supernode-4"].poll() is not None:
+            stage.start("supernode-4")  # as `restart: unless-stopped` does; too early, it is refused
+    stage.start("clientapp-4")
+    stage.wait_for("clientapp-4")
+    assert_ends_with(certify(stage, "again"), 0, stage)
+    assert report_of(stage, "again")["network"]["num_answered"] == NUM_CLIENTS

@@ -1,0 +1,142 @@
+"""Keys and certificates: OpenSSL and OpenSSH accept them, what is there stays, and nobody else can read a key."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+from deploy.make_keys import main, make_deployment
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
+needs_openssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_deployment(tmp_path, num_nodes=2, names=["superlink", "fl.example.org", "192.0.2.7"])
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@needs_openssl
+@pytest.mark.parametrize(
+    ("server", "option", "name", "is_valid"),
+    [
+        ("superlink", "-verify_hostname", "superlink", True),
+        ("superlink", "-verify_hostname", "fl.example.org", True),
+        ("superlink", "-verify_hostname", "localhost", True),
+        ("superlink", "-verify_ip", "192.0.2.7", True),
+        ("superlink", "-verify_ip", "127.0.0.1", True),
+        ("supernode-2", "-verify_hostname", "supernode", True),
+        ("supernode-2", "-verify_hostname", "superlink", False),
+        ("superlink", "-verify_hostname", "supernode", False),
+    ],
+)
+def test_openssl_accepts_a_certificate_for_its_own_names_only(
+    folder: Path, server: str, option: str, name: str, is_valid: bool
+) -> None:
+    keys = folder / "keys"
+    command = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", str(keys / "ca" / "ca.crt")]
+    done = subprocess.run([*command, option, name, str(keys / server / "server.crt")], capture_output=True, text=True)
+    assert (done.returncode == 0) is is_valid, done.stderr
+
+
+@needs_openssl
+def test_a_certificate_of_another_deployment_is_refused(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    make_deployment(other, num_nodes=1)
+    authority = str(other / "keys" / "ca" / "ca.crt")
+    certificate = str(folder / "keys" / "superlink" / "server.crt")
+    assert subprocess.run(["openssl", "verify", "-CAfile", authority, certificate], capture_output=True).returncode != 0
+
+
+@needs_openssh
+def test_ssh_keygen_finds_the_registered_public_key_in_the_nodes_private_key(folder: Path) -> None:
+    for number in (1, 2):
+        private = folder / "keys" / f"supernode-{number}" / "node.key"
+        public = (folder / "keys" / "operator" / "nodes" / f"node-{number}.pub").read_text().split()[:2]
+        done = subprocess.run(["ssh-keygen", "-y", "-f", str(private)], capture_output=True, text=True, check=True)
+        assert done.stdout.split()[:2] == public
+        assert public[0] == "ecdsa-sha2-nistp384"
+
+
+def test_private_keys_are_readable_by_their_owner_alone_and_no_two_services_share_one(folder: Path) -> None:
+    found = contents(folder)
+    private = {path: content for path, content in found.items() if path.suffix in (".key", ".secret")}
+    assert (
+        len(private) == 1 + 3 + 2 * 4
+    )  # CA; SuperLink and ServerApp; for each node: two keys and a secret on both sides
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in private)
+    keys = [content for path, content in private.items() if path.suffix == ".key"]
+    assert len(set(keys)) == len(keys)
+    for path, content in private.items():
+        if path.suffix == ".secret":
+            holders = {other.parent.name for other, held in private.items() if held == content}
+            number = path.parent.name.rpartition("-")[2]
+            assert holders in ({"superlink", "serverapp"}, {f"supernode-{number}", f"clientapp-{number}"})
+    for public in ("operator", "clientapp-1", "serverapp"):
+        assert not list((folder / "keys" / public).glob("**/*.key"))
+
+
+def test_a_second_time_changes_nothing_and_more_nodes_keep_the_old_keys(folder: Path) -> None:
+    before = contents(folder)
+    make_deployment(folder, num_nodes=2)
+    assert contents(folder) == before
+    make_deployment(folder, num_nodes=3)
+    after = contents(folder)
+    assert {path: after[path] for path in before} == before
+    assert folder / "keys" / "supernode-3" / "node.key" in after
+    certificate = x509.load_pem_x509_certificate((folder / "keys" / "supernode-3" / "server.crt").read_bytes())
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(before[folder / "keys" / "ca" / "ca.crt"]))
+
+
+def test_a_public_key_that_was_lost_is_made_again_from_the_private_one(folder: Path) -> None:
+    public = folder / "keys" / "operator" / "nodes" / "node-1.pub"
+    before = load_ssh_public_key(public.read_bytes())
+    public.unlink()
+    make_deployment(folder, num_nodes=2)
+    assert load_ssh_public_key(public.read_bytes()) == before
+
+
+def test_half_a_pair_is_an_error_and_not_a_new_pair(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "keys" / "superlink" / "server.crt").unlink()
+    with pytest.raises(ValueError, match=r"server.crt must be beside .*server.key"):
+        make_deployment(folder, num_nodes=2)
+    assert main([str(folder)]) == 2
+    assert "restore it, or delete both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nodes", "0"], "at least 1, got 0"),
+        (["--owner", "me"], "UID:GID, got 'me'"),
+        (["--owner", "1000"], "UID:GID, got '1000'"),
+        (["--name", ""], "must not be empty"),
+    ],
+)
+def test_a_wrong_command_line_says_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main([str(tmp_path / "new"), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_owner_gets_everything_but_the_key_of_the_authority_and_the_data(tmp_path: Path) -> None:
+    data = tmp_path / "data" / "node-1" / "patients.npz"
+    data.parent.mkdir(parents=True)
+    data.touch()
+    assert main([str(tmp_path), "--nodes", "1", "--owner", "1234:1235"]) == 0
+    kept = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.stat().st_uid != 1234}
+    assert kept == {"keys/ca", "keys/ca/ca.crt", "keys/ca/ca.key", "data/node-1", "data/node-1/patients.npz"}
