@@ -7,7 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from riskband.checks import FloatArray, IntArray, check_choice, check_cost, check_costs, check_flag, check_fraction
+from riskband.checks import (
+    FloatArray,
+    IntArray,
+    check_choice,
+    check_cost,
+    check_costs,
+    check_flag,
+    check_fraction,
+    check_kind,
+    check_num_points,
+)
 from riskband.risks import ClientRisks
 from riskband.transport import ConcaveCurve, outer_curve
 
@@ -85,8 +95,10 @@ class AdversarialAnswers:
         missing: str = "ignore",
         contamination: int = 0,
     ) -> None:
+        check_kind("cost", cost, str, remedy="name the ground cost in words, for reports")
+        check_choice("guarantee", guarantee, GUARANTEES)
         grid = check_costs("radii", radii, remedy="they are costs, in units of the transport cost")
-        rows = np.array(check_fraction("values", values, remedy="adversarial risks are means of losses in [0, 1]"))
+        rows = check_fraction("values", values, remedy="adversarial risks are means of losses in [0, 1]")
         if rows.ndim != 2 or grid.shape != rows.shape[1:] or grid.size < 2:
             raise ValueError(
                 f"values must have shape (num_clients, num_radii) with at least two radii, got {rows.shape} "
@@ -109,7 +121,7 @@ class AdversarialAnswers:
         prices = phi = None
         if multipliers is not None and conjugates is not None:
             prices = checked_multipliers(multipliers)
-            phi = np.array(check_fraction("conjugates", conjugates))
+            phi = check_fraction("conjugates", conjugates)
             if phi.shape != (rows.shape[0], prices.size):
                 raise ValueError(
                     f"conjugates must have shape (num_clients, num_multipliers) = {(rows.shape[0], prices.size)}, "
@@ -121,7 +133,7 @@ class AdversarialAnswers:
             "values": rows,
             "num_examples": clean.num_examples,
             "cost": cost,
-            "guarantee": check_choice("guarantee", guarantee, GUARANTEES),
+            "guarantee": guarantee,
             "binary": check_flag("binary", binary),
             "multipliers": prices,
             "conjugates": phi,
@@ -156,6 +168,12 @@ class AdversarialAnswers:
     def conjugates_at(self, multipliers: FloatArray) -> FloatArray:
         """Upper bounds on phi_k at any multipliers, in [0, 1], shape (num_clients, num_multipliers)."""
         return np.clip([curve.conjugate(multipliers) for curve in self.curves], 0.0, 1.0)
+
+
+def check_answers(answers: object) -> None:
+    """Raise ValueError unless `answers` are `AdversarialAnswers`."""
+    remedy = "make them with AdversarialAnswers(radii, values, num_examples, ...)"
+    check_kind("answers", answers, AdversarialAnswers, remedy=remedy)
 
 
 def _check_conjugates(
@@ -200,8 +218,7 @@ def default_multipliers(cost_budgets: npt.ArrayLike, *, num_multipliers: int = D
     """
     budgets = np.atleast_1d(check_costs("cost_budgets", cost_budgets, remedy="they are mean transport costs"))
     positive = budgets[budgets > 0.0]
-    if not (isinstance(num_multipliers, (int, np.integer)) and num_multipliers >= 1):
-        raise ValueError(f"num_multipliers must be a whole number >= 1, got {num_multipliers!r}; 24 are usual")
+    num_multipliers = check_num_points("num_multipliers", num_multipliers, minimum=1, remedy="24 are usual")
     if positive.size == 0:
         raise ValueError("at least one cost budget must be > 0 to choose multipliers; pass multipliers yourself")
     return np.geomspace(0.05 / positive.max(), 1.0 / positive.min(), num_multipliers)

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.calibration import Levels
-from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction
+from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind
 from riskband.level_methods import NAMED_LEVELS, LevelMethod, level_key, resolve_level_method
 from riskband.local_steps import LOCAL_STEPS, ClientLaw, LevelsOf, lower_envelope, upper_envelope
-from riskband.risks import ClientRisks
+from riskband.risks import ClientRisks, check_risks
 
 METHODS: Mapping[str, LevelsOf] = NAMED_LEVELS
 SIDES = ("lower", "upper", "two")
@@ -239,6 +239,7 @@ def band(
     >>> bool(b.lower(0.5) <= 1.0)
     True
     """
+    check_risks(risks)
     delta = check_delta(delta)
     level_method = resolve_level_method(method)
     check_choice("local", local, LOCAL_STEPS)
@@ -272,6 +273,11 @@ def band(
         ),
         method_recipe=level_method.recipe(used),
     )
+
+
+def check_band(source: object) -> None:
+    """Raise ValueError unless `source` is a `Band`."""
+    check_kind("band", source, Band, remedy="make it with band(risks, delta=0.05)")
 
 
 def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False) -> tuple[str, ...]:

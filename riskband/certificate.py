@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from riskband.bands import Band
-from riskband.checks import FloatArray, check_delta
+from riskband.checks import FloatArray, check_delta, check_numbers
 from riskband.risks import ClientRisks
 from riskband.wording import exactly, rounded_down, rounded_up
 
@@ -151,19 +151,19 @@ class Certificate:
     @classmethod
     def _from_fields(cls, data: Mapping[str, Any]) -> Certificate:
         try:
-            value = np.asarray(data["value"], dtype=np.float64)
-            lower = np.asarray(data["lower"], dtype=np.float64) if "lower" in data else None
+            value = _numbers("value", data["value"])
+            lower = _numbers("lower", data["lower"]) if "lower" in data else None
             return cls(
                 quantity=data["quantity"],
                 value=float(value) if value.ndim == 0 else value,
                 lower=float(lower) if lower is not None and lower.ndim == 0 else lower,
-                delta=float(data["delta"]),
+                delta=check_delta(data["delta"]),
                 method=data["method"],
                 assumptions=tuple(data["assumptions"]),
                 recipe=data["recipe"],
                 validity=data["validity"],
-                axes={name: np.asarray(points, dtype=np.float64) for name, points in data["axes"].items()},
-                details={name: np.asarray(values, dtype=np.float64) for name, values in data["details"].items()},
+                axes={name: _numbers(name, points) for name, points in data["axes"].items()},
+                details={name: _numbers(name, values) for name, values in data["details"].items()},
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"a certificate needs every field of {SCHEMA}; missing or malformed: {error}") from error
@@ -173,7 +173,7 @@ class Certificate:
         """Rebuild a certificate from `to_json`; raises ValueError for anything else."""
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"a certificate must be JSON, got text that is not: {error}") from error
         return cls.from_dict(data)
 
@@ -181,6 +181,10 @@ class Certificate:
     def load(cls, path: str | Path) -> Certificate:
         """Read a certificate that `save` wrote; raises ValueError or OSError."""
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+def _numbers(name: str, values: object) -> FloatArray:
+    return check_numbers(f"{name} of a certificate", values, remedy=f"a certificate needs every field of {SCHEMA}")
 
 
 def recipe(function: str, arguments: Mapping[str, Any], risks: ClientRisks, band: Band | None = None) -> dict[str, Any]:

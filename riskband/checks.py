@@ -4,6 +4,7 @@ A function that passed these checks never has to look again, and bad input never
 """
 
 from collections.abc import Collection
+from numbers import Integral
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ SMALLEST_COST, LARGEST_COST = 1e-150, 1e150
 MAX_EXAMPLES = 10**12
 """Beyond it, floats times the number of examples can hardly be told from whole numbers."""
 
+MAX_POINTS = 10**6
+"""More points of a grid than that are a mistake."""
+
 
 def check_delta(delta: float) -> float:
     """Return `delta` as a float.
@@ -27,16 +31,13 @@ def check_delta(delta: float) -> float:
     ValueError
         If `delta` is not a number in (0, 1).
     """
-    try:
-        value = float(delta)
-    except (TypeError, ValueError):
-        value = np.nan
-    if not 0.0 < value < 1.0:  # also catches NaN
+    value = _as_numbers(delta)
+    if value is None or value.ndim or not 0.0 < value < 1.0:  # also catches NaN
         raise ValueError(
-            f"delta must be in (0, 1), got {delta}; delta is the probability that the certificate fails, "
+            f"delta must be in (0, 1), got {delta!r:.80}; delta is the probability that the certificate fails, "
             "so confidence 0.95 is delta=0.05"
         )
-    return value
+    return float(value)
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
@@ -47,9 +48,65 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> str:
     ValueError
         If it is not; the message lists the choices.
     """
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(sorted(choices))}, got {value!r}")
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(sorted(choices))}, got {value!r:.80}")
     return value
+
+
+def check_kind(name: str, value: object, kind: type, *, remedy: str) -> None:
+    """Raise ValueError unless `value` is an instance of `kind`."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}; {remedy}")
+
+
+def check_callable(name: str, value: object, *, remedy: str) -> None:
+    """Raise ValueError unless `value` can be called."""
+    if not callable(value):
+        raise ValueError(f"{name} must be a function, got {type(value).__name__}; {remedy}")
+
+
+def check_numbers(name: str, values: object, *, remedy: str) -> FloatArray:
+    """Return `values` as an array of floats, NaN and infinity included; of any shape.
+
+    Raises
+    ------
+    ValueError
+        If they are text, truth values, complex numbers, other objects, a masked array or a ragged list.
+    """
+    array = _as_numbers(values)
+    if array is None:
+        raise ValueError(f"{name} must be numbers in a plain array, got {values!r:.80}; {remedy}")
+    return array
+
+
+def check_number(name: str, value: object, *, remedy: str) -> float:
+    """Return `value` as one float, which may be NaN or infinite; raises ValueError for anything else."""
+    number = _as_numbers(value)
+    if number is None or number.ndim:
+        raise ValueError(f"{name} must be one number, got {value!r:.80}; {remedy}")
+    return float(number)
+
+
+def check_count(name: str, value: object, *, minimum: int, remedy: str) -> int:
+    """Return `value` as an int; raises ValueError unless it is one whole number >= minimum, in any numeric type."""
+    number = _as_numbers(value)
+    if number is None or number.ndim or not np.isfinite(number) or number % 1 != 0 or number < minimum:
+        raise ValueError(f"{name} must be a whole number >= {minimum}, got {value!r:.80}; {remedy}")
+    return int(np.asarray(value))
+
+
+def check_num_points(name: str, value: object, *, minimum: int, remedy: str) -> int:
+    """Return `value` as an int; raises ValueError unless it is an integer from `minimum` to `MAX_POINTS`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not minimum <= int(value) <= MAX_POINTS:
+        raise ValueError(f"{name} must be a whole number from {minimum} to {MAX_POINTS}, got {value!r:.80}; {remedy}")
+    return int(value)
+
+
+def check_seed(seed: object) -> int:
+    """Return `seed` as an int; raises ValueError unless it is an integer >= 0."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        raise ValueError(f"seed must be a whole number >= 0, got {seed!r:.80}; fix it before looking at the answers")
+    return int(seed)
 
 
 def check_fraction(
@@ -62,7 +119,7 @@ def check_fraction(
     ValueError
         If any entry is NaN or outside [0, 1].
     """
-    array = np.array(value, dtype=np.float64)  # a copy: a certificate must not change when its input does
+    array = check_numbers(name, value, remedy=remedy)
     wrong = array[~((array >= 0.0) & (array <= 1.0))]
     if wrong.size:
         raise ValueError(f"{name} must lie in [0, 1], got {wrong.flat[0]:g}; {remedy}")
@@ -83,6 +140,20 @@ def check_points(name: str, value: npt.ArrayLike) -> FloatArray:
     return array
 
 
+def check_shares(shares: npt.ArrayLike) -> FloatArray:
+    """Return shares of clients in [0, 1], shape (num_shares,); an integer >= 2 is how many to space evenly.
+
+    Raises
+    ------
+    ValueError
+        If a number of shares is below 2 or above `MAX_POINTS`, or as for `check_points`.
+    """
+    if isinstance(shares, Integral) and not isinstance(shares, bool):
+        remedy = "it counts points of the curve; write shares as floats"
+        return np.linspace(0.0, 1.0, check_num_points("shares", shares, minimum=2, remedy=remedy))
+    return np.atleast_1d(check_points("shares", shares))
+
+
 def check_single(name: str, value: npt.ArrayLike) -> float:
     """Return `value` as one number in [0, 1]; raises ValueError for anything else."""
     array = check_points(name, value)
@@ -99,7 +170,7 @@ def check_budget(budget: npt.ArrayLike) -> FloatArray:
     ValueError
         If an entry is negative or not finite, or the array has more than one dimension or no entry.
     """
-    array = np.array(budget, dtype=np.float64)
+    array = check_numbers("budget", budget, remedy="it bounds a divergence, and 0 means no shift")
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"budget must be one number or a flat list of numbers, got shape {array.shape}; flatten it")
     wrong = array[~(np.isfinite(array) & (array >= 0.0))]
@@ -159,12 +230,24 @@ def check_costs(name: str, values: object, *, remedy: str) -> FloatArray:
 
 
 def _as_numbers(values: object) -> FloatArray | None:
-    """The values as floats; None for truth values, text, ragged lists and the like."""
+    """The values as floats; None for truth values, text, masked arrays, ragged lists and the like."""
     try:
+        if not _is_plain(values):
+            return None
         array = np.asarray(values)
-    except ValueError:
+    except (TypeError, ValueError, RuntimeError):  # what does not convert, or a list that contains itself
         return None
+    # A copy: a certificate must not change when its input does.
     return np.array(array, dtype=np.float64) if array.dtype.kind in "iuf" else None
+
+
+def _is_plain(values: object) -> bool:
+    """Whether there is no truth value and no masked array, which numpy would turn into numbers without a word."""
+    if isinstance(values, (list, tuple)):
+        return all(map(_is_plain, values))
+    if isinstance(values, np.ndarray):
+        return not isinstance(values, np.ma.MaskedArray) and values.dtype.kind != "b"
+    return not isinstance(values, (bool, np.bool_))
 
 
 def check_losses(values: npt.ArrayLike) -> FloatArray:
@@ -175,9 +258,7 @@ def check_losses(values: npt.ArrayLike) -> FloatArray:
     ValueError
         If the shape is not (num_clients,) with at least two clients, or an entry is NaN or outside [0, 1].
     """
-    if isinstance(values, np.ma.MaskedArray):
-        raise ValueError("risks must be a plain array, got a masked one; leave out the masked clients")
-    array = np.array(values, dtype=np.float64)
+    array = check_numbers("risks", values, remedy="leave out clients without a mean loss")
     if array.ndim != 1:
         raise ValueError(f"risks must have shape (num_clients,), got {array.shape}; give one mean loss per client")
     if array.size < 2:
@@ -209,10 +290,11 @@ def check_num_examples(num_examples: npt.ArrayLike, *, num_clients: int) -> IntA
     ValueError
         If an entry is not a whole number from 1 to `MAX_EXAMPLES`, or the shape is neither () nor (num_clients,).
     """
-    array = np.asarray(num_examples)
-    if array.shape not in ((), (num_clients,)):
-        raise ValueError(f"num_examples must be one number or one per client ({num_clients}), got shape {array.shape}")
-    as_float = np.asarray(array, dtype=np.float64)
+    as_float = check_numbers("num_examples", num_examples, remedy="leave out clients without examples")
+    if as_float.shape not in ((), (num_clients,)):
+        raise ValueError(
+            f"num_examples must be one number or one per client ({num_clients}), got shape {as_float.shape}"
+        )
     wrong = as_float[~((as_float >= 1) & (as_float <= MAX_EXAMPLES) & (as_float == np.floor(as_float)))]
     if wrong.size:
         raise ValueError(

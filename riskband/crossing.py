@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from riskband.checks import FloatArray, IntArray
+from riskband.checks import FloatArray, IntArray, check_numbers
 
 _LOG_NEGLIGIBLE = math.log(1e-30)
 
@@ -65,7 +65,7 @@ def crossing_probability(lower: npt.ArrayLike, upper: npt.ArrayLike | None = Non
 
 
 def _checked_boundary(name: str, values: npt.ArrayLike) -> FloatArray:
-    boundary = np.asarray(values, dtype=np.float64)
+    boundary = check_numbers(name, values, remedy="it bounds uniform variables")
     if boundary.ndim != 1 or boundary.size == 0:
         raise ValueError(f"{name} must have shape (n,) with n >= 1, got {boundary.shape}")
     if not np.all((boundary >= 0.0) & (boundary <= 1.0)):

@@ -58,7 +58,7 @@ def descend(loss: Loss, start: FloatArray, *, num_iterations: int, tolerance: fl
             else:
                 break
             step = 2.0 * low if np.isinf(high) else 0.5 * (low + high)
-        if new_value >= value:
+        if not new_value < value:  # nor if it is NaN
             break
         move, change = trial - point, new_gradient - gradient
         if float(move @ change) > 1e-14 * float(move @ move):

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from riskband.bands import Band
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_choice, check_points
+from riskband.checks import FloatArray, check_choice, check_shares
 from riskband.measures import DispersionMeasure, resolve_measure, top_share_measure
 from riskband.quantile_limits import QuantileLimits, RiskLaw
-from riskband.risks import ClientRisks
+from riskband.risks import ClientRisks, check_risks
 
 DISPERSION_METHODS = ("sharp", "plugin", "convex_order")
 
@@ -110,6 +110,7 @@ def extremal_laws(band: Band, measure: str | DispersionMeasure) -> ExtremalLaws:
 
 def measured_dispersion(risks: ClientRisks, measure: str | DispersionMeasure) -> float:
     """Return the measure of the risks that the clients in `risks` measured: no bound, and noise in them adds to it."""
+    check_risks(risks)
     return resolve_measure(measure).of_law(RiskLaw.of_values(risks.values))
 
 
@@ -223,7 +224,7 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
     band : Band
         With both sides.
     shares : int or array_like, shape (num_shares,)
-        Shares of clients in [0, 1], or how many to space evenly. All hold at once.
+        Shares of clients in [0, 1], or how many to space evenly, at least 2. All hold at once.
     method : {"sharp", "plugin", "convex_order"}
         As for `dispersion_interval`, at every share.
 
@@ -237,7 +238,7 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
     ValueError
         As for `dispersion_interval`.
     """
-    points = np.linspace(0.0, 1.0, shares) if isinstance(shares, int) else np.atleast_1d(check_points("shares", shares))
+    points = check_shares(shares)
     check_choice("method", method, DISPERSION_METHODS)
     limits, measured = QuantileLimits.of_band(band), _measured_limits(band, top_share_measure(0.5), method)
     ends = np.stack([points, points])

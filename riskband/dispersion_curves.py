@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from riskband.bands import Band
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_points
+from riskband.checks import FloatArray, check_points, check_shares
 from riskband.dispersion import lorenz
 from riskband.quantile_limits import RiskLaw
 from riskband.quantile_measures import quantile_interval
@@ -21,7 +21,7 @@ def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str =
     band : Band
         With both sides.
     shares : int or array_like, shape (num_shares,)
-        Shares of clients in [0, 1], or how many to space evenly.
+        Shares of clients in [0, 1], or how many to space evenly, at least 2.
     method : {"sharp", "plugin", "convex_order"}
         As for `dispersion_interval`, at every share.
 
@@ -35,7 +35,7 @@ def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str =
     ValueError
         As for `lorenz`.
     """
-    points = np.linspace(0.0, 1.0, shares) if isinstance(shares, int) else np.atleast_1d(check_points("shares", shares))
+    points = check_shares(shares)
     lower, upper = lorenz(band, shares=points, method=method)
     return Certificate(
         quantity=f"the Lorenz curve of {band.subject}",

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.bands import Band
-from riskband.certificate import CERTIFICATE, Certificate
+from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.dispersion import dispersion_interval
 from riskband.dispersion_curves import lorenz_of_law
 from riskband.measures import resolve_measure
@@ -65,12 +65,18 @@ def dispersion_figure(
     Raises
     ------
     ValueError
-        If the band has only one side.
+        If the band has only one side, or a certificate is of another kind, or of another band or other answers.
     """
     from matplotlib.figure import Figure  # a heavy import that only figures need
 
     limits = QuantileLimits.of_band(band)
-    unseen = None if unseen_risks is None else RiskLaw.of_values(np.asarray(unseen_risks, dtype=np.float64))
+    unseen = None if unseen_risks is None else RiskLaw.of_values(unseen_risks)
+    if isinstance(measures, Certificate) or not isinstance(measures, Sequence):
+        raise ValueError(f"measures must be a list of certificates, got {type(measures).__name__}; write [certificate]")
+    for certificate in measures:
+        _check_source("measures", certificate, band, "dispersion_certificate")
+    if lorenz is not None:
+        _check_source("lorenz", lorenz, band, "lorenz_certificate")
     num_panels = 1 + (lorenz is not None) + bool(measures)
     figure = Figure(figsize=(5.2 * num_panels, 5.6), layout="constrained")
     panels = list(figure.subplots(1, num_panels, squeeze=False)[0])
@@ -85,6 +91,16 @@ def dispersion_figure(
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize="small", frameon=False)
     figure.suptitle(title)
     return figure
+
+
+def _check_source(name: str, certificate: object, band: Band, function: str) -> None:
+    expected = recipe(function, {}, band.risks, band)
+    found = certificate.recipe if isinstance(certificate, Certificate) else {}
+    if found.get("function") != function:
+        got = found.get("function", type(certificate).__name__)
+        raise ValueError(f"{name} must come from {function}, got {got!r:.80}; make it with {function}(band, ...)")
+    if any(found.get(part) != expected[part] for part in ("band", "answers")):
+        raise ValueError(f"{name} must be of the band that is drawn, got another; make it with {function}(band, ...)")
 
 
 def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: RiskLaw | None) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 from scipy.special import xlogy
 
-from riskband.checks import FloatArray, check_budget, check_fraction
+from riskband.checks import FloatArray, check_budget, check_callable, check_fraction, check_number, check_numbers
 from riskband.risks import binary_kl
 from riskband.search import bisect
 
@@ -104,8 +104,10 @@ def custom_divergence(
         If the name is that of a built-in divergence, f(1) is not 0, f is not convex on a grid, or the slope
         contradicts f.
     """
-    if name in DIVERGENCES:
+    if not isinstance(name, str) or name in DIVERGENCES:
         raise ValueError(f"name must not be that of a built-in divergence, got {name!r}; reports would confuse the two")
+    check_callable("generator", generator, remedy="give f as a function of an array, for example numpy.square")
+    slope_at_infinity = check_number("slope_at_infinity", slope_at_infinity, remedy="numpy.inf if there is no limit")
     grid = np.concatenate([np.linspace(0.0, 3.0, 601), np.geomspace(3.1, 1e3, 200)])
     with np.errstate(divide="ignore", invalid="ignore"):  # f(0) may be infinite
         values = np.asarray(generator(grid), dtype=np.float64)
@@ -191,7 +193,7 @@ def binary_worst_case(p: npt.ArrayLike, *, divergence: str | FDivergence, budget
         If `p` or `budget` is out of range, or the divergence is unknown.
     """
     probability = check_fraction("p", p)
-    size = np.asarray(budget, dtype=np.float64)
+    size = check_numbers("budget", budget, remedy="0 means no shift")
     check_budget(size.ravel())
     probability, size = np.broadcast_arrays(probability, size)
     f = resolve_divergence(divergence)
@@ -390,8 +392,7 @@ def resolve_divergence(divergence: str | FDivergence) -> FDivergence:
     """Return the divergence of that name, or the one given; raises ValueError for an unknown name."""
     if isinstance(divergence, FDivergence):
         return divergence
-    if divergence not in DIVERGENCES:
-        raise ValueError(
-            f"divergence must be one of {', '.join(sorted(DIVERGENCES))} or an FDivergence, got {divergence!r}"
-        )
+    if not isinstance(divergence, str) or divergence not in DIVERGENCES:
+        known = ", ".join(sorted(DIVERGENCES))
+        raise ValueError(f"divergence must be one of {known} or an FDivergence, got {divergence!r:.80}")
     return DIVERGENCES[divergence]

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from numpy.polynomial import Polynomial
 from scipy.integrate import quad
 
-from riskband.bands import Band
+from riskband.bands import Band, check_band
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_points
+from riskband.checks import FloatArray, check_callable, check_kind, check_number, check_points
 from riskband.wording import exactly
 
 
@@ -37,6 +37,7 @@ class QuantileWeight:
     cumulative: Callable[[FloatArray], FloatArray]
 
     def __post_init__(self) -> None:
+        check_callable(f"cumulative of weight {self.name!r}", self.cumulative, remedy="it integrates the weight from 0")
         sums = np.asarray(self.cumulative(np.linspace(0.0, 1.0, 1001)), dtype=np.float64)
         if sums.shape != (1001,) or not np.all(np.isfinite(sums)) or np.any(np.diff(sums) < -1e-9):
             raise ValueError(f"weight {self.name!r} must be >= 0 on [0, 1]: its cumulative must not decrease")
@@ -57,6 +58,7 @@ class QuantileWeight:
         if isinstance(density, Polynomial):
             integral = density.integ(lbnd=0)
             return cls(name, lambda p: np.asarray(integral(p), dtype=np.float64))
+        check_callable("density", density, remedy="give a function of the level, or a numpy Polynomial")
         return cls(name, np.vectorize(lambda p: quad(density, 0.0, p, limit=200)[0], otypes=[np.float64]))
 
 
@@ -65,12 +67,13 @@ MEAN = QuantileWeight("mean", lambda p: p)
 
 def tail_weight(level: float) -> QuantileWeight:
     """Weight of the conditional value at risk: the mean of the worst 1 - level; level in [0, 1)."""
-    check_tail_level(level)
+    level = check_tail_level(level)
     return QuantileWeight(f"cvar:{level:g}", lambda p: np.maximum(p - level, 0.0) / (1.0 - level))
 
 
 def interval_weight(low: float, high: float) -> QuantileWeight:
     """Weight of the mean of the quantiles between two levels, 0 <= low < high <= 1."""
+    low, high = (check_number("an end of an interval of levels", end, remedy="0.9 is a level") for end in (low, high))
     if not 0.0 <= low < high <= 1.0:
         raise ValueError(f"an interval of levels needs 0 <= low < high <= 1, got {low} and {high}")
     return QuantileWeight(f"interval:{low:g}:{high:g}", lambda p: (np.clip(p, low, high) - low) / (high - low))
@@ -78,9 +81,17 @@ def interval_weight(low: float, high: float) -> QuantileWeight:
 
 def check_tail_level(level: float) -> float:
     """Return `level` as a float if it is one number in [0, 1); raises ValueError."""
-    if np.ndim(level) or not 0.0 <= float(level) < 1.0:
-        raise ValueError(f"level must be one number in [0, 1), got {level}; 0.9 means the worst tenth of the clients")
-    return float(level)
+    remedy = "0.9 means the worst tenth of the clients"
+    number = check_number("level", level, remedy=remedy)
+    if not 0.0 <= number < 1.0:
+        raise ValueError(f"level must be one number in [0, 1), got {number}; {remedy}")
+    return number
+
+
+def check_weight(weight: object) -> None:
+    """Raise ValueError unless it is a `QuantileWeight`."""
+    remedy = "for example interval_weight(0.8, 0.95); a stored certificate needs your own as an argument of verify"
+    check_kind("weight", weight, QuantileWeight, remedy=remedy)
 
 
 def mean(band: Band) -> Certificate:
@@ -144,6 +155,7 @@ def quantile(band: Band, *, level: npt.ArrayLike) -> Certificate:
     ValueError
         If a level is out of range or the band has no lower side.
     """
+    check_band(band)
     levels = check_points("level", level)
     name = "" if levels.ndim else f" at level {exactly(float(levels))}"
     quantity = f"the quantile{name} of {band.subject}"
@@ -171,6 +183,7 @@ def survival(band: Band, *, thresholds: npt.ArrayLike) -> Certificate:
     ValueError
         If a threshold is out of range or the band has no lower side.
     """
+    check_band(band)
     points = check_points("thresholds", thresholds)
     name = "the threshold" if points.ndim else exactly(float(points))
     quantity = f"the probability that {band.subject} is at least {name}"
@@ -193,6 +206,8 @@ def weighted_quantile(band: Band, weight: QuantileWeight) -> Certificate:
     Certificate
         A number. The integral over each step of the band is exact. Source: math §3, after [DC].
     """
+    check_band(band)
+    check_weight(weight)
     quantity = f"the quantile integral {weight.name!r} of {band.subject}"
     band.require("lower")
     value = _integral(np.append(band.lower_points, 1.0), np.append(band.lower_levels, 1.0), weight)
@@ -201,6 +216,7 @@ def weighted_quantile(band: Band, weight: QuantileWeight) -> Certificate:
 
 def _spectral(band: Band, weight: QuantileWeight) -> float:
     """Integral for a nondecreasing weight, which the law for means may serve: it is monotone in convex order."""
+    check_band(band)
     law = band.law_for_means
     return _integral(law.risks, np.cumsum(law.weights), weight)
 

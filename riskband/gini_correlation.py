@@ -8,7 +8,7 @@ from scipy.stats import rankdata
 
 from riskband.bands import shared_assumptions
 from riskband.certificate import Certificate
-from riskband.checks import FloatArray, check_choice, check_delta
+from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_number, check_seed
 from riskband.joint import JOINT_LOCAL_STEPS, JointRisks
 from riskband.local_steps import OBSERVED_SIZES
 from riskband.search import bisect
@@ -55,15 +55,15 @@ def gini_correlation(
     ValueError
         If there are not two losses, or an argument is out of its range or unknown.
     """
-    delta = check_delta(delta)
+    _check_risks(risks)
+    delta, seed = check_delta(delta), check_seed(seed)
     check_choice("local", local, JOINT_LOCAL_STEPS)
     if risks.num_losses != 2:
         raise ValueError(f"a Gini correlation needs 2 losses, got {risks.num_losses}; choose two columns")
+    eta = check_number("eta", eta, remedy="it is the error level of one client's limit")
     if not 0.0 < eta <= MAX_ETA:
         raise ValueError(f"eta must be in (0, {MAX_ETA}], got {eta}; it is the error level of one client's limit")
-    if not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be a whole number >= 0, got {seed!r}; for example 0")
-    pairs = _Pairs.of_risks(risks, local=local, eta=float(eta), seed=seed)
+    pairs = _Pairs.of_risks(risks, local=local, eta=eta, seed=seed)
     observed = local == "observed"
     assumptions = dict.fromkeys(line for r in risks.losses for line in shared_assumptions(r, needs_binary=not observed))
     lower = _largest_rejected(pairs, delta / 2)
@@ -80,7 +80,7 @@ def gini_correlation(
         details={"measured": np.array(measured_gini_correlation(risks))},
         recipe={
             "function": "gini_correlation",
-            "arguments": {"delta": delta, "local": local, "eta": float(eta), "seed": seed},
+            "arguments": {"delta": delta, "local": local, "eta": eta, "seed": seed},
             "band": None,
             "answers": risks.to_dict(),
         },
@@ -89,9 +89,14 @@ def gini_correlation(
 
 def measured_gini_correlation(risks: JointRisks) -> float:
     """Return the Gini correlation of the first two measured `risks`: no bound, and noise pulls it towards 0."""
+    _check_risks(risks)
     x, y = risks.values[:, 0], risks.values[:, 1]
     own, other = (float(np.cov(x, rankdata(ranked))[0, 1]) for ranked in (x, y))
     return other / own if own > 0.0 else 0.0
+
+
+def _check_risks(risks: object) -> None:
+    check_kind("risks", risks, JointRisks, remedy="make them with JointRisks(values, num_examples)")
 
 
 class _Pairs:

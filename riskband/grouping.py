@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.bands import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS, Band
-from riskband.checks import IntArray
+from riskband.checks import IntArray, check_kind, check_numbers
 from riskband.risks import ClientRisks
 
 Groups = Sequence[str | None] | npt.NDArray[Any] | Mapping[str, npt.ArrayLike]
@@ -94,6 +94,11 @@ class GroupBands:
         if not isinstance(name, str) or name not in self.bands:
             raise ValueError(f"group must be one of {', '.join(self.names)}, got {name!r}")
         return self.bands[name]
+
+
+def check_group_bands(bands: object) -> None:
+    """Raise ValueError unless `bands` are `GroupBands`."""
+    check_kind("bands", bands, GroupBands, remedy="make them with group_bands(risks, groups, delta=0.05)")
 
 
 def _within_groups(assumption: str) -> str:
@@ -192,10 +197,10 @@ def check_per_group(
     if not isinstance(numbers, Mapping) or set(numbers) != set(groups):
         got = ", ".join(map(str, numbers)) if isinstance(numbers, Mapping) else type(numbers).__name__
         raise ValueError(f"{name} must be a mapping with one number for each of {', '.join(groups)}, got {got}")
-    try:
-        found = {group: float(numbers[group]) for group in groups}
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be numbers, got {dict(numbers)}; for example 0.5") from error
+    array = check_numbers(name, [numbers[group] for group in groups], remedy="for example 0.5")
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one number per group, got shape {array.shape}; for example 0.5")
+    found = dict(zip(groups, array.tolist(), strict=True))
     total = math.fsum(found.values())
     smallest = min(found.values())
     is_right = smallest >= 0.0 and abs(total - 1.0) <= 1e-9 if is_total else smallest > 0.0 and total <= 1.0 + 1e-9

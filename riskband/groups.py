@@ -11,17 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.polynomial import Polynomial
 
 from riskband import group_statistics
 from riskband.bands import band
-from riskband.checks import FloatArray, check_delta
+from riskband.checks import FloatArray, check_delta, check_flag
 from riskband.dispersion import Interval
 from riskband.functionals import check_tail_level
 from riskband.group_functionals import Functional, resolve_functional
-from riskband.grouping import GroupBands, Groups, check_per_group, members_of_groups, select_clients
-from riskband.risks import ClientRisks, default_eta
-from riskband.transforms import Transform, polynomial_transform
+from riskband.grouping import GroupBands, Groups, check_group_bands, check_per_group, members_of_groups, select_clients
+from riskband.risks import ClientRisks, check_risks, default_eta
+from riskband.transforms import Transform, resolve_transform
 
 NESTED_METHODS = ("berk_jones", "dkw")
 """Methods whose levels at each rank fall with the number of clients: the band for more clients holds that for fewer."""
@@ -71,13 +70,14 @@ def group_bands(
     >>> bands.num_clients
     {'city': 2, 'farm': 2}
     """
+    check_risks(risks)
     delta = check_delta(delta)
     allowed = inspect.signature(band).parameters.keys() - {"risks", "delta"}
     unknown = sorted(band_settings.keys() - allowed)
     if unknown:
         raise ValueError(f"settings of bands must be among {', '.join(sorted(allowed))}, got {', '.join(unknown)}")
     method = band_settings.get("method", "berk_jones")
-    if risks.num_missing_worst and method not in NESTED_METHODS:
+    if risks.num_missing_worst and not (isinstance(method, str) and method in NESTED_METHODS):
         raise ValueError(
             f"groups with missing='worst' need method {' or '.join(NESTED_METHODS)}, got {method!r:.80}; how "
             "many clients a group lacks is unknown, and only these levels fall with the number"
@@ -97,10 +97,10 @@ def _eta_of_asked(
     risks: ClientRisks, group: ClientRisks, num_groups: int, local: str = "marginal", eta: float | None = None, **_: Any
 ) -> float | None:
     """Eta, from the number of clients that were asked where a group's number of answers may depend on its risks."""
-    uses_one = local == "counted" or (local == "marginal" and not group.has_equal_sizes)
-    if eta is not None or not uses_one or risks.num_missing_worst == 0:
+    if eta is not None or risks.num_missing_worst == 0:
         return eta
-    return default_eta(risks.num_counted // num_groups)
+    uses_one = local == "counted" or (local == "marginal" and not group.has_equal_sizes)
+    return default_eta(risks.num_counted // num_groups) if uses_one else None
 
 
 def group_intervals(bands: GroupBands, functional: Functional) -> dict[str, Interval]:
@@ -124,6 +124,7 @@ def group_intervals(bands: GroupBands, functional: Functional) -> dict[str, Inte
     ValueError
         If the functional is unknown, or is not bounded in some group.
     """
+    check_group_bands(bands)
     chosen = resolve_functional(functional)
     found = {name: chosen.interval(source) for name, source in bands.bands.items()}
     for name, (lower, upper) in found.items():
@@ -159,12 +160,13 @@ def group_gap(bands: GroupBands, first: str, second: str, functional: Functional
     ValueError
         If the groups are unknown or the same, or as for `group_intervals`.
     """
+    check_group_bands(bands)
     if bands[first] is bands[second]:
         raise ValueError(f"a gap needs two different groups, got {first!r} twice")
     lower, upper = _ends(bands, functional)
     pair = [bands.names.index(first), bands.names.index(second)]
     least, most = group_statistics.gap_ends(lower[pair], upper[pair])
-    return Interval(least**2, most**2) if squared else Interval(least, most)
+    return Interval(least**2, most**2) if check_flag("squared", squared) else Interval(least, most)
 
 
 def largest_gap(bands: GroupBands, functional: Functional) -> Interval:
@@ -334,8 +336,7 @@ def group_transform_mean(
         raise ValueError(
             f"a transform needs a functional with values in [0, 1], got up to {np.max(upper):g}; take for example gini"
         )
-    chosen = transform if isinstance(transform, Transform) else polynomial_transform(_polynomial(transform))
-    least, most = chosen.extremes(lower, upper)
+    least, most = resolve_transform(transform).extremes(lower, upper)
     parts = _weights(bands, weights)
     return Interval(float(parts @ least), float(parts @ most))
 
@@ -379,6 +380,7 @@ def _ends(bands: GroupBands, functional: Functional) -> tuple[FloatArray, FloatA
 
 
 def _require_pairs(bands: GroupBands) -> None:
+    check_group_bands(bands)
     if len(bands.names) < 2:
         raise ValueError(f"a gap needs at least 2 groups, got {', '.join(bands.names)} alone; name another group")
 
@@ -387,16 +389,3 @@ def _weights(bands: GroupBands, weights: Mapping[str, float] | None) -> FloatArr
     if weights is None:
         return np.full(len(bands.names), 1.0 / len(bands.names))
     return np.array(list(check_per_group("weights", weights, bands.names, is_total=True).values()))
-
-
-def _polynomial(coefficients: Sequence[float]) -> Polynomial:
-    try:
-        numbers = np.array(coefficients, dtype=np.float64)
-    except (TypeError, ValueError):
-        numbers = np.empty(0)
-    if numbers.ndim != 1 or numbers.size == 0 or not np.all(np.isfinite(numbers)):
-        raise ValueError(
-            f"transform must be a Transform or finite coefficients of a polynomial, got {coefficients!r}; [0, 0, 1] "
-            "is the square"
-        )
-    return Polynomial(numbers)

@@ -12,7 +12,16 @@ import numpy.typing as npt
 
 from riskband.bands import METHODS, Band, band
 from riskband.certificate import Certificate
-from riskband.checks import FloatArray, IntArray, check_choice, check_delta, check_fraction
+from riskband.checks import (
+    FloatArray,
+    IntArray,
+    check_choice,
+    check_delta,
+    check_fraction,
+    check_kind,
+    check_number,
+    check_numbers,
+)
 from riskband.risks import ETA_GRID, ClientRisks, default_eta
 from riskband.wording import exactly
 
@@ -54,7 +63,7 @@ class JointRisks:
         num_missing: int = 0,
     ) -> None:
         array = _as_matrix(values)
-        kinds: Sequence[bool | None] = [None] * array.shape[1] if binary is None else list(binary)
+        kinds: Sequence[bool | None] = [None] * array.shape[1] if binary is None else list(np.atleast_1d(binary))
         if len(kinds) != array.shape[1]:
             raise ValueError(
                 f"binary must have one entry per loss ({array.shape[1]}), got {len(kinds)}; or leave it out"
@@ -98,10 +107,7 @@ class JointRisks:
 
 
 def _as_matrix(values: npt.ArrayLike) -> FloatArray:
-    try:
-        array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        array = np.empty(())
+    array = check_numbers("values", values, remedy="give a row of mean losses for each client")
     if array.ndim != 2 or array.shape[1] < 2:
         raise ValueError(
             f"values must be numbers of shape (num_clients, num_losses) with at least 2 losses, got {array.shape}; "
@@ -300,9 +306,11 @@ def joint_band(
     ValueError
         If an argument is out of its range or unknown, or there are too few clients for so many losses.
     """
+    check_kind("risks", risks, JointRisks, remedy="make them with JointRisks(values, num_examples)")
     delta = check_delta(delta)
     check_choice("local", local, JOINT_LOCAL_STEPS)
-    check_choice("method", str(method), METHODS)  # a tuned method knows no joint CDF
+    check_choice("method", method, METHODS)  # a tuned method knows no joint CDF
+    marginal_share = check_number("marginal_share", marginal_share, remedy="it is a part of delta")
     if not 0.0 < marginal_share < 1.0:
         raise ValueError(f"marginal_share must be in (0, 1), got {marginal_share}; it is a part of delta")
     part = delta * marginal_share / risks.num_losses
@@ -315,7 +323,7 @@ def joint_band(
         delta=delta * (1.0 - marginal_share),
         method=method,
     )
-    return JointBand(risks, delta, method, local, eta, float(marginal_share), levels, marginals)
+    return JointBand(risks, delta, method, local, eta, marginal_share, levels, marginals)
 
 
 def joint_cdf(band: JointBand, *, thresholds: npt.ArrayLike) -> Certificate:
@@ -339,6 +347,7 @@ def joint_cdf(band: JointBand, *, thresholds: npt.ArrayLike) -> Certificate:
     ValueError
         If a threshold is out of range or the shape is wrong.
     """
+    check_kind("band", band, JointBand, remedy="make it with joint_band(risks, delta=0.05)")
     lower, upper = band.lower(thresholds), band.upper(thresholds)
     points = np.array(thresholds, dtype=np.float64)
     if points.ndim > 2:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from riskband.calibration import Levels, berk_jones_levels, dkw_levels, truncated_levels
-from riskband.checks import FloatArray
+from riskband.checks import FloatArray, check_numbers
 from riskband.crossing import crossing_probability
 from riskband.local_steps import LevelsOf
 from riskband.pilots import Pilot
@@ -106,7 +106,7 @@ class StoredLevels:
         try:
             objectives = {str(name): float(weight) for name, weight in data["objectives"].items()}
             stored = {str(key): _checked_levels(key, sides) for key, sides in data["levels"].items()}
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, TypeError, OverflowError) as error:
             raise ValueError(
                 f"objectives and levels of a stored method must be mappings of numbers: {error}"
             ) from error
@@ -209,7 +209,7 @@ def _checked_levels(key: str, sides: Mapping[str, Any]) -> Levels:
         raise ValueError(f"stored levels must have a lower and an upper side at most, got {', '.join(sides)} for {key}")
     arrays: dict[str, FloatArray] = {}
     for side, values in sides.items():
-        array = np.array(values, dtype=np.float64)
+        array = check_numbers("stored levels", values, remedy="tune again with OptimisedLevels")
         if array.ndim != 1 or not np.all((array >= 0.0) & (array <= 1.0)) or np.any(np.diff(array) < 0.0):
             raise ValueError(f"stored levels must be nondecreasing numbers in [0, 1], the {side} ones of {key} are not")
         arrays[side] = array

@@ -10,8 +10,8 @@ import numpy as np
 
 from riskband.bands import shared_assumptions
 from riskband.certificate import CERTIFICATE, Certificate, recipe
-from riskband.checks import FloatArray, check_choice, check_delta
-from riskband.risks import ClientRisks
+from riskband.checks import FloatArray, check_choice, check_delta, check_seed
+from riskband.risks import ClientRisks, check_risks
 from riskband.search import bisect
 
 ORDER_IS_UNINFORMATIVE = (
@@ -43,9 +43,10 @@ def mean_bound(risks: ClientRisks, *, delta: float, method: str = "betting", see
     Raises
     ------
     ValueError
-        If `delta` is not in (0, 1), the method is unknown, or it does not know missing or wrong answers.
+        If an argument is out of its range, or the method is unknown or does not know missing or wrong answers.
     """
-    delta = check_delta(delta)
+    check_risks(risks)
+    delta, seed = check_delta(delta), check_seed(seed)
     check_choice("method", method, (*MEAN_BOUNDS, "betting"))
     if method in ("empirical_bernstein", "published"):
         risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")
@@ -66,7 +67,7 @@ def mean_bound(risks: ClientRisks, *, delta: float, method: str = "betting", see
         method=name,
         assumptions=assumptions,
         validity=CERTIFICATE,
-        recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": int(seed)}, risks),
+        recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": seed}, risks),
     )
 
 

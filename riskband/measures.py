@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from riskband import extremal, plugin
-from riskband.checks import FloatArray
+from riskband.checks import FloatArray, check_count, check_number
 from riskband.extremal import Curve, MomentRule
 from riskband.plugin import PlugIn
 from riskband.quantile_limits import QuantileLimits, RiskLaw
@@ -117,6 +117,9 @@ GINI = _linear_measure(
 
 def extended_gini_measure(aversion: float) -> DispersionMeasure:
     """1 - ν∫(1-p)^{ν-1}q(p)dp / mean, ν = `aversion` > 1; ν = 2 is Gini. [DC] definition 6."""
+    aversion = check_number(
+        "the aversion of an extended Gini coefficient", aversion, remedy="2 is the Gini coefficient"
+    )
     if not aversion > 1.0 or not np.isfinite(aversion):
         raise ValueError(
             f"the aversion of an extended Gini coefficient must be > 1, got {aversion:g}; 2 is the Gini coefficient, "
@@ -134,6 +137,7 @@ def extended_gini_measure(aversion: float) -> DispersionMeasure:
 
 def top_share_measure(share: float) -> DispersionMeasure:
     """Part of all risk that the worst-off `share` of the clients bears, 0 < share < 1: 1 - Lorenz(1 - share)."""
+    share = check_number("share", share, remedy="0.1 is the worst-off tenth of the clients")
     if not 0.0 < share < 1.0:
         raise ValueError(f"share must be in (0, 1), got {share:g}; 0.1 is the worst-off tenth of the clients")
     level = 1.0 - share
@@ -149,21 +153,21 @@ def top_share_measure(share: float) -> DispersionMeasure:
 
 def mean_range_measure(num_clients: int) -> DispersionMeasure:
     """E(max - min) of the risks of `num_clients` >= 2 new clients: k∫q(p)[p^{k-1} - (1-p)^{k-1}]dp."""
-    if not (num_clients >= 2 and num_clients % 1 == 0):
-        raise ValueError(f"num_clients of a mean range must be a whole number >= 2, got {num_clients:g}")
+    num_clients = check_count("num_clients of a mean range", num_clients, minimum=2, remedy="it counts new clients")
     return _linear_measure(
-        f"mean_range:{int(num_clients)}",
-        f"the mean range over {int(num_clients)} clients",
+        f"mean_range:{num_clients}",
+        f"the mean range over {num_clients} clients",
         cumulative=lambda p: p**num_clients + (1.0 - p) ** num_clients - 1.0,
         cut_at=lambda value: 0.5,
         range=(0.0, 1.0),
-        plug_in=plugin.mean_range_plug_in(int(num_clients)),
+        plug_in=plugin.mean_range_plug_in(num_clients),
         is_relative=False,
     )
 
 
 def atkinson_measure(aversion: float) -> DispersionMeasure:
     """1 - (E R^{1-ε})^{1/(1-ε)} / mean, ε = `aversion` >= 0; 1 - exp(E log R) / mean at ε = 1. [DC] definition 3."""
+    aversion = check_number("the aversion of an Atkinson index", aversion, remedy="0.5 is usual")
     if not aversion >= 0.0 or not np.isfinite(aversion):
         raise ValueError(f"the aversion of an Atkinson index must be >= 0 and finite, got {aversion:g}")
     order = np.float64(1.0 - aversion)  # numpy's: at order 1 (aversion 0) divisions by zero are harmless
@@ -182,6 +186,7 @@ def atkinson_measure(aversion: float) -> DispersionMeasure:
 
 def generalised_entropy_measure(order: float) -> DispersionMeasure:
     """E[(R/m)^α - 1] / (α(α-1)), α = `order`; Theil at 1, mean log deviation at 0. [DC] appendix B.2."""
+    order = check_number("the order of a generalised entropy", order, remedy="1 is the Theil index")
     if not np.isfinite(order):
         raise ValueError(f"the order of a generalised entropy must be finite, got {order:g}")
     factor = order * (order - 1.0)
@@ -276,8 +281,13 @@ def _ratio(low: float, high: float) -> float:
     return high / low if low > 0.0 else np.inf
 
 
+def _level(value: float) -> float:
+    return check_number("a level of quantiles", value, remedy="0.9 is the risk that nine tenths do not exceed")
+
+
 def quantile_ratio_measure(low: float, high: float) -> DispersionMeasure:
     """Ratio of two quantiles, 0 < low < high <= 1; 1 if both are 0."""
+    low, high = _level(low), _level(high)
     return _quantile_measure(
         "quantile_ratio",
         f"the ratio of the {high:g} to the {low:g} quantile",
@@ -291,6 +301,7 @@ def quantile_ratio_measure(low: float, high: float) -> DispersionMeasure:
 
 def quantile_range_measure(low: float, high: float) -> DispersionMeasure:
     """Distance between two quantiles, 0 < low < high <= 1."""
+    low, high = _level(low), _level(high)
     return _quantile_measure(
         "quantile_range",
         f"the distance from the {low:g} to the {high:g} quantile",
@@ -338,9 +349,9 @@ def resolve_measure(measure: str | DispersionMeasure) -> DispersionMeasure:
     """
     if isinstance(measure, DispersionMeasure):
         return measure
-    name, *parameters = measure.split(":")
+    name, *parameters = measure.split(":") if isinstance(measure, str) else ("",)
     if name not in MEASURES:
-        raise ValueError(f"measure must be one of {', '.join(sorted(MEASURES))}, got {measure!r}")
+        raise ValueError(f"measure must be one of {', '.join(sorted(MEASURES))}, got {measure!r:.80}")
     try:
         numbers = [float(parameter) for parameter in parameters]
     except ValueError as error:

@@ -13,6 +13,7 @@ import numpy as np
 
 from riskband import functionals
 from riskband.bands import Band
+from riskband.checks import check_number
 from riskband.dispersion import dispersion_interval
 from riskband.functionals import MEAN, QuantileWeight, check_tail_level, tail_weight
 from riskband.measures import MEASURES, DispersionMeasure, resolve_measure
@@ -73,10 +74,10 @@ class Objective:
             pairs = list(terms.terms)
         elif isinstance(terms, str):
             pairs = [_parsed(part, terms) for part in _PLUS.split(terms)]
-        elif isinstance(terms, Mapping) or terms == ():
+        elif isinstance(terms, Mapping) or (isinstance(terms, tuple) and not terms):
             pairs = list(dict(terms).items())
         else:
-            raise ValueError(f"an objective must be text or a mapping, got {terms!r}; write 'mean+0.5*gini'")
+            raise ValueError(f"an objective must be text or a mapping, got {terms!r:.80}; write 'mean+0.5*gini'")
         checked = tuple((_term(name).name, _weight(name, weight)) for name, weight in [*pairs, *weights.items()])
         names = [name for name, _ in checked]
         if not names:
@@ -138,15 +139,10 @@ def _parsed(part: str, text: str) -> tuple[str, float]:
 
 
 def _weight(name: str, weight: float) -> float:
-    try:
-        value = float(weight)
-    except (TypeError, ValueError):
-        value = np.nan
+    remedy = "an upper bound on an objective adds up upper bounds, and a term of weight 0 is left out"
+    value = check_number(f"the weight of {name!r}", weight, remedy=f"finite and > 0: {remedy}")
     if not 0.0 < value < np.inf:
-        raise ValueError(
-            f"the weight of {name!r} must be finite and > 0, got {weight!r}; an upper bound on an objective adds up "
-            "upper bounds, and a term of weight 0 is left out"
-        )
+        raise ValueError(f"the weight of {name!r} must be finite and > 0, got {weight!r}; {remedy}")
     return value
 
 

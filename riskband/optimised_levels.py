@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from riskband.bands import SIDES
 from riskband.calibration import Levels, berk_jones_levels
-from riskband.checks import FloatArray
+from riskband.checks import FloatArray, check_choice, check_delta, check_num_points, check_number, check_numbers
 from riskband.functionals import MEAN, QuantileWeight, interval_weight, tail_weight
 from riskband.level_methods import level_key, tuned_name, tuned_recipe
 from riskband.level_search import LevelProblem
@@ -105,7 +106,15 @@ class OptimisedLevels:
         -------
         Levels
             Their crossing probability is verified to be at least 1 - delta. Source: [DC] §4.3; docs/mathematics.md.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of its range or unknown.
         """
+        check_num_points("num_values", num_values, minimum=1, remedy="it counts clients")
+        check_choice("sides", sides, SIDES)
+        delta = check_delta(delta)
         key = level_key(num_values, delta, sides)
         if key not in self._known:
             expected = self.pilot.expected_values(num_values)
@@ -193,11 +202,7 @@ def _as_pilot(pilot: ClientRisks | RiskLaw | npt.ArrayLike) -> Pilot:
         return Pilot.of_risks(pilot)
     if isinstance(pilot, RiskLaw):
         return Pilot.of_law(pilot.risks, pilot.levels)
-    try:
-        values = np.asarray(pilot, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"a pilot must be ClientRisks, a RiskLaw or an array of risks, got {pilot!r:.80}") from error
-    return Pilot.of_values(values)
+    return Pilot.of_values(check_numbers("a pilot", pilot, remedy="give ClientRisks, a RiskLaw or an array of risks"))
 
 
 def _as_weights(objectives: Objectives) -> tuple[tuple[QuantileWeight, float], ...]:
@@ -205,7 +210,11 @@ def _as_weights(objectives: Objectives) -> tuple[tuple[QuantileWeight, float], .
         objectives = (objectives,)
     try:
         pairs = objectives.items() if isinstance(objectives, Mapping) else [(one, 1.0) for one in objectives]
-        found = tuple((resolve_objective(one), float(factor)) for one, factor in pairs)
+        remedy = "1 is usual"
+        found = tuple(
+            (resolve_objective(one), check_number("a factor of an objective", factor, remedy=remedy))
+            for one, factor in pairs
+        )
     except TypeError as error:
         raise ValueError(f"objectives must be names or weights, got {objectives!r:.80}") from error
     names = [weight.name for weight, _ in found]

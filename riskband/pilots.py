@@ -16,8 +16,16 @@ import numpy as np
 from scipy.special import betainc
 from scipy.stats import binom
 
-from riskband.checks import FloatArray, IntArray, check_losses, check_num_examples
-from riskband.risks import ClientRisks
+from riskband.checks import (
+    FloatArray,
+    IntArray,
+    check_losses,
+    check_num_examples,
+    check_number,
+    check_numbers,
+    check_seed,
+)
+from riskband.risks import ClientRisks, check_risks
 
 _SMALLEST_CHANCE = 1e-3
 """An inclusion of one network's answers in the other's that is less likely than this by chance is refused."""
@@ -67,9 +75,9 @@ def split_clients(risks: ClientRisks, *, pilot_share: float = 0.2, seed: int = 0
     ValueError
         If the share or the seed is out of range, or a part has fewer than two clients that answered.
     """
+    check_risks(risks)
     check_pilot_share(pilot_share)
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ValueError(f"seed must be a whole number >= 0, got {seed!r}; fix it before looking at the answers")
+    seed = check_seed(seed)
     num_asked = risks.num_clients + risks.num_missing
     order = np.random.default_rng(seed).permutation(num_asked)
     num_pilot = round(pilot_share * num_asked)
@@ -95,9 +103,9 @@ def split_clients(risks: ClientRisks, *, pilot_share: float = 0.2, seed: int = 0
 
 def check_pilot_share(pilot_share: float) -> None:
     """Raise ValueError unless it is one number in (0, 1)."""
-    is_number = isinstance(pilot_share, (int, float, np.number)) and not isinstance(pilot_share, bool)
-    if not (is_number and 0.0 < pilot_share < 1.0):
-        raise ValueError(f"pilot_share must be one number in (0, 1), got {pilot_share!r}; 0.2 spends a fifth on tuning")
+    remedy = "it is in (0, 1), and 0.2 spends a fifth on tuning"
+    if not 0.0 < check_number("pilot_share", pilot_share, remedy=remedy) < 1.0:
+        raise ValueError(f"pilot_share must be one number in (0, 1), got {pilot_share!r}; {remedy}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +154,8 @@ class Pilot:
     @classmethod
     def of_law(cls, risks: Any, levels: Any) -> Pilot:
         """Pilot of a discrete law; raises ValueError unless it is one on [0, 1]."""
-        atoms, sums = np.array(risks, dtype=np.float64), np.array(levels, dtype=np.float64)
+        remedy = "make the law with RiskLaw"
+        atoms, sums = (check_numbers("a prior law", numbers, remedy=remedy) for numbers in (risks, levels))
         is_law = (
             atoms.shape == sums.shape == (atoms.size,)
             and atoms.size > 0

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from riskband.bands import Band, band
-from riskband.checks import FloatArray, IntArray
+from riskband.bands import Band, band, check_band
+from riskband.checks import FloatArray, IntArray, check_fraction, check_points
 
 SMALLEST_MEAN = 1e-9
 """A band that allows a mean risk below this is read as allowing the mean 0, which only widens it.
@@ -36,8 +36,8 @@ class RiskLaw(NamedTuple):
 
     @classmethod
     def of_values(cls, values: npt.ArrayLike) -> RiskLaw:
-        """Empirical law of some risks."""
-        risks = np.sort(np.asarray(values, dtype=np.float64))
+        """Empirical law of some risks in [0, 1], shape (num_values,); raises ValueError for anything else."""
+        risks = np.sort(np.atleast_1d(check_points("risks", values)))
         return cls(risks, np.arange(1, risks.size + 1) / risks.size)
 
     @property
@@ -52,7 +52,7 @@ class RiskLaw(NamedTuple):
 
     def quantile(self, level: npt.ArrayLike) -> FloatArray:
         """Smallest risk whose CDF reaches the level; levels in [0, 1], any shape."""
-        return np.asarray(self.risks[np.searchsorted(self.levels, np.asarray(level), side="left")])
+        return np.asarray(self.risks[np.searchsorted(self.levels, check_fraction("level", level), side="left")])
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,8 @@ class QuantileLimits:
 
     @classmethod
     def of_band(cls, source: Band) -> QuantileLimits:
-        """Limits of a band with both sides; raises ValueError if it has only one."""
+        """Limits of a band with both sides; raises ValueError if it has only one, or is no band."""
+        check_band(source)
         source.require("lower")
         source.require("upper")
         knots = np.concatenate([source.lower_levels, source.upper_levels, [1.0]])

@@ -12,10 +12,10 @@ from numpy.polynomial import Polynomial
 from scipy.special import erf
 
 from riskband import functionals
-from riskband.bands import Band
-from riskband.checks import FloatArray, check_choice
+from riskband.bands import Band, check_band
+from riskband.checks import FloatArray, check_choice, check_count, check_kind, check_number
 from riskband.dispersion import Interval
-from riskband.functionals import MEAN, QuantileWeight, tail_weight
+from riskband.functionals import MEAN, QuantileWeight, check_weight, tail_weight
 from riskband.quantile_limits import QuantileLimits
 from riskband.transforms import Transform
 
@@ -43,6 +43,7 @@ def smoothed_median_weight(width: float = 0.01) -> QuantileWeight:
     ValueError
         If the width is not finite and > 0.
     """
+    width = check_number("width of a smoothed median", width, remedy="0.01 is that of [DC]")
     if not 0.0 < width < np.inf:
         raise ValueError(f"width of a smoothed median must be finite and > 0, got {width:g}; 0.01 is that of [DC]")
     half = erf(0.5 / width)
@@ -63,8 +64,7 @@ def minimum_weight(num_clients: int) -> QuantileWeight:
 
 def check_num_clients(num_clients: int) -> None:
     """Raise ValueError unless `num_clients` is a whole number >= 1."""
-    if not (num_clients >= 1 and num_clients % 1 == 0):
-        raise ValueError(f"num_clients must be a whole number >= 1, got {num_clients:g}; it counts new clients")
+    check_count("num_clients", num_clients, minimum=1, remedy="it counts new clients")
 
 
 def quantile_interval(band: Band, *, level: npt.ArrayLike) -> Interval:
@@ -88,6 +88,7 @@ def quantile_interval(band: Band, *, level: npt.ArrayLike) -> Interval:
     ValueError
         If a level is out of range or the band has only one side.
     """
+    check_band(band)
     lower, upper = band.quantile_lower(level), band.quantile_upper(level)
     return Interval(lower, upper) if np.ndim(level) else Interval(float(lower), float(upper))
 
@@ -112,6 +113,7 @@ def weighted_quantile_interval(band: Band, weight: QuantileWeight) -> Interval:
     ValueError
         If the band has only one side.
     """
+    check_weight(weight)
     limits = QuantileLimits.of_band(band)
     masses = np.diff(weight.cumulative(limits.edges))
     return Interval(float(np.sum(masses * limits.lower)), float(np.sum(masses * limits.upper)))
@@ -198,6 +200,9 @@ def transformed_quantile_interval(
         If the method is unknown or needs a polynomial, or the band has only one side.
     """
     check_choice("method", method, TRANSFORM_METHODS)
+    check_kind("transform", transform, Transform, remedy="for example absolute_transform(0.5)")
+    if not isinstance(weight, Transform):
+        check_weight(weight)
     limits = QuantileLimits.of_band(band)
     if method == "pointwise":
         least, most = transform.extremes(limits.lower, limits.upper)

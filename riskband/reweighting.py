@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from riskband.bands import Band
+from riskband.bands import Band, check_band
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, Certificate, recipe
 from riskband.checks import FloatArray, check_budget, check_choice, check_points, check_single
 from riskband.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
@@ -52,6 +52,7 @@ def worst_case_mean(
     ValueError
         If an argument is out of range or unknown, or the band has no lower side.
     """
+    check_band(band)
     check_choice("method", method, WORST_CASE_METHODS)
     f, budgets = resolve_divergence(divergence), check_budget(budget)
     details: dict[str, FloatArray] = {}
@@ -108,6 +109,7 @@ def worst_case_cdf(
     ValueError
         If an argument is out of range or unknown, or the band has no lower side.
     """
+    check_band(band)
     check_choice("method", method, ("sharp", "published"))
     f, budgets = resolve_divergence(divergence), check_budget(budget)
     if thresholds is None:
@@ -168,11 +170,13 @@ def breakdown(
     ValueError
         If an argument is out of range or unknown, or the band has no lower side.
     """
+    check_band(band)
     goal = check_single("target", target)
     at = None if threshold is None else check_single("threshold", threshold)
     f = resolve_divergence(divergence)
     law = band.law_for_means
-    check_budget(max_budget)
+    if check_budget(max_budget).ndim:
+        raise ValueError(f"max_budget must be one number, got {max_budget!r:.80}; it is where the search stops")
 
     def bound(budget: FloatArray) -> FloatArray:
         if at is None:

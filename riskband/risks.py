@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, xlog1py, xlogy
 
-from riskband.checks import FloatArray, IntArray, check_choice, check_flag, check_losses, check_num_examples
+from riskband.checks import (
+    FloatArray,
+    IntArray,
+    check_choice,
+    check_count,
+    check_flag,
+    check_kind,
+    check_losses,
+    check_num_examples,
+)
 from riskband.search import bisect
 
 ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -185,14 +194,14 @@ class ClientRisks:
         return 1.0 - _upper_limit(1.0 - self.values, self.num_examples, eta=eta, binary=self.binary)
 
 
+def check_risks(risks: object) -> None:
+    """Raise ValueError unless `risks` are `ClientRisks`."""
+    check_kind("risks", risks, ClientRisks, remedy="make them with ClientRisks(values, num_examples)")
+
+
 def check_num_missing(num_missing: object) -> int:
     """Return `num_missing` as an int; raises ValueError unless it is a whole number >= 0."""
-    count = _whole_number(num_missing)
-    if count is None or count < 0:
-        raise ValueError(
-            f"num_missing must be a whole number >= 0, got {num_missing!r}; it counts clients without a valid answer"
-        )
-    return count
+    return check_count("num_missing", num_missing, minimum=0, remedy="it counts clients without a valid answer")
 
 
 def check_contamination(contamination: object, *, num_clients: int | None = None) -> int:
@@ -215,25 +224,13 @@ def check_contamination(contamination: object, *, num_clients: int | None = None
     ValueError
         Unless it is a whole number >= 0, and below `num_clients`.
     """
-    count = _whole_number(contamination)
-    if count is None or count < 0:
-        raise ValueError(
-            f"contamination must be a whole number >= 0, got {contamination!r}; it counts clients, it is not a share"
-        )
+    count = check_count("contamination", contamination, minimum=0, remedy="it counts clients, it is not a share")
     if num_clients is not None and count >= num_clients:
         raise ValueError(
             f"contamination must be below the number of clients that answered, {num_clients}, got {count}; "
             "if every answer may be wrong, nothing is known"
         )
     return count
-
-
-def _whole_number(value: object) -> int | None:
-    """The value as an int if it is one whole number, in any numeric type; a truth value is none."""
-    array = np.asarray(value)
-    if array.shape != () or array.dtype.kind not in "iuf" or not np.isfinite(array) or array % 1 != 0:
-        return None
-    return int(array)
 
 
 def default_eta(num_clients: int) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from riskband.bands import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate, recipe
-from riskband.checks import check_choice, check_delta, check_single
+from riskband.checks import check_choice, check_delta, check_number, check_seed, check_single
 from riskband.dispersion import DISPERSION_METHODS
 from riskband.level_methods import resolve_level_method
 from riskband.local_steps import LOCAL_STEPS
@@ -281,9 +281,15 @@ def _check_answers(answers: Mapping[str, ClientRisks]) -> None:
 def _check_order(names: Sequence[str], order: Sequence[str] | None) -> Sequence[str]:
     if order is None:
         return names
-    if sorted(map(str, order)) != sorted(names):
-        raise ValueError(f"order must name every candidate once, got {order}; the candidates are {', '.join(names)}")
-    return list(order)
+    try:
+        named = [] if isinstance(order, str) else list(order)
+    except TypeError:
+        named = []
+    if not all(isinstance(name, str) for name in named) or sorted(named) != sorted(names):
+        raise ValueError(
+            f"order must name every candidate once, got {order!r:.80}; the candidates are {', '.join(names)}"
+        )
+    return named
 
 
 def _check_method(method: str, target: float | None) -> float | None:
@@ -293,11 +299,11 @@ def _check_method(method: str, target: float | None) -> float | None:
             raise ValueError("method='fixed_sequence' needs a target, got none; it tests candidates against one")
         return None
     try:
-        value = float(target)
-    except (TypeError, ValueError):
+        value = check_number("target", target, remedy="it is a value of the objective")
+    except ValueError:
         value = np.nan
     if not np.isfinite(value):
-        raise ValueError(f"target must be a finite number, got {target!r}; it is a value of the objective")
+        raise ValueError(f"target must be a finite number, got {target!r:.80}; it is a value of the objective")
     return value
 
 
@@ -308,9 +314,7 @@ def _check_settings(settings: _Settings) -> _Settings:
     share = check_single("mean_share", settings.mean_share)
     if share == 1.0:
         raise ValueError("mean_share must be in [0, 1), got 1; the band takes the rest of delta")
-    if isinstance(settings.seed, bool) or not isinstance(settings.seed, (int, np.integer)) or settings.seed < 0:
-        raise ValueError(f"seed must be a whole number >= 0, got {settings.seed!r}; it fixes the betting bound")
-    return replace(settings, mean_share=share, seed=int(settings.seed))
+    return replace(settings, mean_share=share, seed=check_seed(settings.seed))
 
 
 def _bounds(risks: ClientRisks, delta: float, settings: _Settings) -> tuple[dict[str, float], tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from numpy.polynomial import Polynomial
 from scipy.optimize import brentq
 
-from riskband.checks import FloatArray
+from riskband.checks import FloatArray, check_callable, check_kind, check_num_points, check_number, check_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +74,7 @@ def polynomial_transform(polynomial: Polynomial, *, name: str = "polynomial") ->
     Transform
         The polynomial with its turning points. Source: [DC] proposition 3.
     """
+    check_kind("polynomial", polynomial, Polynomial, remedy="for example numpy.polynomial.Polynomial([0, 0, 1])")
     power = polynomial.convert()
     roots = np.atleast_1d(power.deriv().roots()) if power.degree() > 0 else np.empty(0)
     real = np.unique(roots[np.abs(roots.imag) < 1e-4].real)  # near-real ones may be real and double: they do no harm
@@ -85,8 +86,20 @@ def polynomial_transform(polynomial: Polynomial, *, name: str = "polynomial") ->
     )
 
 
+def resolve_transform(transform: Transform | Sequence[float]) -> Transform:
+    """Return a transform as it is, or that of a polynomial's coefficients; raises ValueError for anything else."""
+    if isinstance(transform, Transform):
+        return transform
+    remedy = "give a Transform or finite coefficients of a polynomial: [0, 0, 1] is the square"
+    numbers = check_numbers("transform", transform, remedy=remedy)
+    if numbers.ndim != 1 or numbers.size == 0 or not np.all(np.isfinite(numbers)):
+        raise ValueError(f"transform must be finite, in one row and not empty, got {transform!r:.80}; {remedy}")
+    return polynomial_transform(Polynomial(numbers))
+
+
 def absolute_transform(centre: float) -> Transform:
     """Transform s -> |s - centre|, for a centre in [0, 1]."""
+    centre = check_number("centre", centre, remedy="it is a risk")
     if not 0.0 <= centre <= 1.0:
         raise ValueError(f"centre must be in [0, 1], got {centre:g}; it is a risk")
     points = np.array([centre]) if 0.0 < centre < 1.0 else np.empty(0)
@@ -122,6 +135,9 @@ def smooth_transform(
         If the integral of |derivative| differs from the variation so found: then the derivative is not that of the
         function, or it changes sign twice within one step.
     """
+    for role, given in (("function", function), ("derivative", derivative)):
+        check_callable(role, given, remedy="for example numpy.sin and numpy.cos")
+    num_points = check_num_points("num_points", num_points, minimum=1, remedy="4096 steps are usual")
     grid = np.linspace(0.0, 1.0, num_points + 1)
     slopes = np.broadcast_to(derivative(grid), grid.shape)
     changes = np.flatnonzero(slopes[:-1] * slopes[1:] < 0.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from riskband.adversarial_answers import AdversarialAnswers
+from riskband.adversarial_answers import AdversarialAnswers, check_answers, checked_multipliers
 from riskband.bands import BINARY_LOSS, METHODS
 from riskband.certificate import Certificate
 from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_points
@@ -82,7 +82,10 @@ def wasserstein_cdf(
     ValueError
         If an argument is out of range or unknown, or `limits` is asked of another loss than the 0-1 loss.
     """
+    check_answers(answers)
     delta = check_delta(delta)
+    if multipliers is not None:
+        checked_multipliers(multipliers)  # also where they are not used: they are stored
     budgets, points = check_budgets(cost_budget), check_points("thresholds", thresholds)
     if np.any(points <= 0.0) or np.any(np.diff(np.atleast_1d(points)) <= 0.0):
         raise ValueError("thresholds must be > 0 and increase: every client has a risk of at least 0")

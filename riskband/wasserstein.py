@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from riskband.adversarial_answers import AdversarialAnswers, default_multipliers
+from riskband.adversarial_answers import AdversarialAnswers, check_answers, default_multipliers
 from riskband.certificate import AS_PUBLISHED, ESTIMATE, Certificate
-from riskband.checks import FloatArray, check_choice, check_cost, check_delta, check_fraction, check_single
+from riskband.checks import FloatArray, check_choice, check_cost, check_delta, check_fraction, check_seed, check_single
 from riskband.means import FIXED_BETS, ORDER_IS_UNINFORMATIVE, betting_upper_mean, fixed_bets_upper_mean
 from riskband.search import Bracket, bisect
 from riskband.transport import network_curve
@@ -69,7 +69,8 @@ def wasserstein_mean(
     ValueError
         If an argument is out of range or unknown.
     """
-    delta = check_delta(delta)
+    check_answers(answers)
+    delta, seed = check_delta(delta), check_seed(seed)
     check_choice("method", method, ("betting", "hoeffding"))
     budgets = check_budgets(cost_budget)
     grid, phi = conjugates_on_grid(answers, budgets, multipliers)
@@ -89,7 +90,7 @@ def wasserstein_mean(
         "cost_budget": budgets.tolist(),
         "multipliers": None if multipliers is None else grid.tolist(),
         "method": method,
-        "seed": int(seed),
+        "seed": seed,
     }
     assumptions = (*ball_assumptions(answers), *((ORDER_IS_UNINFORMATIVE,) if name == "betting" else ()))
     return Certificate(
@@ -140,6 +141,7 @@ def wasserstein_published(
     ValueError
         If an argument is out of range, or if missing clients count as worst or answers may be wrong.
     """
+    check_answers(answers)
     delta = check_delta(delta)
     answers.clean.require_certain_answers("wasserstein_published", "wasserstein_mean")
     budgets = check_budgets(cost_budget)
@@ -236,7 +238,9 @@ def wasserstein_breakdown(
     ValueError
         If an argument is out of range.
     """
+    check_answers(answers)
     goal = check_single("target", target)
+    threshold = None if threshold is None else check_single("threshold", threshold)
     largest = check_cost("max_cost_budget", max_cost_budget, remedy="it is where the search for a budget ends")
     if multipliers is None and answers.multipliers is None:
         multipliers = default_multipliers([largest / 1000.0, largest])

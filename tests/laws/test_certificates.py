@@ -203,4 +203,5 @@ def test_numbers_of_other_types_give_certificates_that_verify(delta):
 def test_a_number_in_quotes_is_not_a_number(certificate):
     data = json.loads(certificate.to_json())
     data["value"] = [str(value) for value in data["value"]]
-    assert not rb.verify(data).ok
+    with pytest.raises(ValueError, match="value of a certificate must be numbers"):
+        rb.verify(data)

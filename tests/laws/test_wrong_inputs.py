@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband.descent import descend
+from riskband.dispersion_plots import dispersion_figure
 
 RISKS = rb.ClientRisks([0.1, 0.2, 0.3], 10)
 BAND = rb.band(RISKS, delta=0.1)
 LOWER = rb.band(RISKS, delta=0.1, sides="lower")
 UPPER = rb.band(RISKS, delta=0.1, sides="upper")
+GINI = rb.dispersion_certificate(BAND, "gini")
 
 
 @pytest.mark.parametrize(
@@ -127,6 +130,49 @@ UPPER = rb.band(RISKS, delta=0.1, sides="upper")
         (lambda: rb.crossing_probability([0.5, np.nan]), "in [0, 1]", "", ""),
         (lambda: rb.crossing_probability([]), "n >= 1", "(0,)", ""),
         (lambda: rb.crossing_probability([0.1, 0.2], [0.5]), "same length", "2 and 1", ""),
+        (lambda: rb.ClientRisks([0.1, "0.5"], 10), "must be numbers", "'0.5'", "leave out"),
+        (lambda: rb.ClientRisks([True, 0.1], 10), "must be numbers", "True", "leave out"),
+        (lambda: rb.ClientRisks([0.1, 0.2], True), "must be numbers", "True", "without examples"),
+        (
+            lambda: rb.ClientRisks([0.1, 0.2], np.ma.array([9, 9], mask=[0, 1])),
+            "must be numbers",
+            "masked",
+            "leave out",
+        ),
+        (lambda: rb.JointRisks(np.ma.array([[0.1, 0.2]] * 3, mask=[[0, 1]] * 3), 10), "must be numbers", "masked", ""),
+        (lambda: rb.survival(BAND, thresholds=np.ma.array([0.1], mask=[1])), "must be numbers", "masked", ""),
+        (lambda: rb.band(RISKS, delta="0.05"), "delta must be in (0, 1)", "'0.05'", "confidence"),
+        (lambda: rb.quantile(BAND, level="0.5"), "level must be numbers", "'0.5'", "a share"),
+        (lambda: rb.RiskLaw.of_values([5, -1]), "in [0, 1]", "5", ""),
+        (lambda: rb.RiskLaw.of_values([]), "flat list", "(0,)", "flatten"),
+        (lambda: rb.lorenz(BAND, shares=1), "shares must be a whole number from 2", "got 1", "floats"),
+        (
+            lambda: rb.lorenz_certificate(BAND, shares=np.int64(0)),
+            "shares must be a whole number from 2",
+            "0",
+            "floats",
+        ),
+        (lambda: rb.lorenz(BAND, shares=True), "shares must be numbers", "True", ""),
+        (lambda: rb.mean_bound(RISKS, delta=0.1, seed=1.5), "seed must be a whole number >= 0", "1.5", "fix it"),
+        (lambda: rb.mean_bound(RISKS, delta=0.1, seed=None), "seed must be a whole number >= 0", "None", "fix it"),
+        (lambda: rb.mean(None), "must be of type Band", "NoneType", "band(risks"),
+        (lambda: rb.lorenz_certificate(RISKS), "must be of type Band", "ClientRisks", "band(risks"),
+        (lambda: rb.band(None, delta=0.1), "must be of type ClientRisks", "NoneType", "ClientRisks(values"),
+        (lambda: rb.select({"a": RISKS}, objective="mean", delta=0.1, order=1), "order must name", "got 1", "are a"),
+        (lambda: rb.select({"1": RISKS}, objective="mean", delta=0.1, order=[1]), "order must name", "[1]", "are 1"),
+        (lambda: rb.OptimisedLevels([0.1, 0.2], "mean").levels(10, 7, "lower"), "delta must be in", "got 7", ""),
+        (lambda: rb.OptimisedLevels([0.1, 0.2], "mean").levels(9, 0.1, "middle"), "lower, two, upper", "'middle'", ""),
+        (lambda: dispersion_figure(BAND, lorenz=[0.1]), "lorenz must come from", "list", "lorenz_certificate(band"),
+        (lambda: dispersion_figure(BAND, lorenz=GINI), "lorenz must come from", "dispersion_certificate", "make it"),
+        (lambda: dispersion_figure(BAND, measures=GINI), "measures must be a list", "Certificate", "[certificate]"),
+        (lambda: dispersion_figure(BAND, measures=["gini"]), "measures must come from", "str", "make it with"),
+        (lambda: dispersion_figure(rb.band(RISKS, delta=0.2), measures=[GINI]), "of the band that", "another", ""),
+        (
+            lambda: dispersion_figure(rb.band(rb.ClientRisks([0.1, 0.2, 0.4], 10), delta=0.1), measures=[GINI]),
+            "of the band that",
+            "another",
+            "make it with",
+        ),
     ],
 )
 def test_wrong_input_is_refused_with_its_rule_value_and_remedy(call, rule, value, remedy):
@@ -134,6 +180,25 @@ def test_wrong_input_is_refused_with_its_rule_value_and_remedy(call, rule, value
         call()
     assert value in str(caught.value)
     assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize("shares", [5, np.int64(5), np.uint8(5)])
+def test_shares_may_be_counted_in_any_kind_of_integer(shares):
+    np.testing.assert_array_equal(rb.lorenz_certificate(BAND, shares=shares).axes["share"], [0, 0.25, 0.5, 0.75, 1])
+
+
+def test_a_figure_takes_certificates_that_were_stored():
+    stored = rb.Certificate.from_json(GINI.to_json())
+    assert len(dispersion_figure(BAND, measures=(stored,)).axes) == 2
+
+
+def test_a_search_does_not_step_to_where_the_loss_is_no_number():
+    start = np.array([1.0])
+
+    def loss(x):
+        return (1.0, 2.0 * x) if x[0] == 1.0 else (np.nan, np.full(1, np.nan))
+
+    np.testing.assert_array_equal(descend(loss, start, num_iterations=5), start)
 
 
 @pytest.mark.parametrize("exactly", [0, 1])

@@ -1,0 +1,255 @@
+"""Junk through every argument of every public function: nothing but ValueError comes out, and never a number.
+
+A row is a call that works. Each of its arguments is replaced by each piece of junk in turn, but for those that are
+legal there, which are written out.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from numpy.polynomial import Polynomial
+
+import riskband as rb
+
+JUNK = {
+    "None": None,
+    "text": "x",
+    "quoted": "0.5",
+    "True": True,
+    "nan": np.nan,
+    "inf": np.inf,
+    "negative": -1.0,
+    "huge": 10**400,
+    "empty": [],
+    "mapping": {},
+    "object": object(),
+    "complex": 1 + 1j,
+    "masked": np.ma.array([0.1, 0.2, 0.3, 0.4], mask=[0, 0, 0, 1]),
+    "ragged": [[0.1], [0.1, 0.2]],
+    "half quoted": [0.1, "0.2", 0.3, 0.4],
+    "half true": [0.1, True, 0.3, 0.4],
+}
+
+RISKS = rb.ClientRisks([0.1, 0.2, 0.4, 0.3], 20)
+BAND = rb.band(RISKS, delta=0.1)
+PAIRS = [[0.1, 0.2], [0.2, 0.4], [0.3, 0.3], [0.4, 0.1]]
+JOINT_RISKS = rb.JointRisks(PAIRS, 20)
+JOINT_BAND = rb.joint_band(JOINT_RISKS, delta=0.1)
+GROUPS = rb.group_bands(RISKS, ["a", "a", "b", "b"], delta=0.1)
+HALVES = {"a": 0.5, "b": 0.5}
+CURVES = {"radii": [0.0, 1.0], "values": [[0.1, 0.5], [0.2, 0.6], [0.3, 0.6]], "num_examples": 20}
+KIND = {"cost": "order 1", "guarantee": "exact", "binary": True}
+PRICES = {"multipliers": [0.1, 1.0], "conjugates": [[0.4, 0.1], [0.5, 0.2], [0.5, 0.3]]}
+ANSWERS = rb.AdversarialAnswers(**CURVES, **KIND)
+GROUP_MEAN = {"bands": GROUPS, "functional": "mean"}
+SHIFT = {"divergence": "chi2", "budget": 0.1}
+MOVE = {"answers": ANSWERS, "delta": 0.1, "cost_budget": 0.1}
+DISPERSION = {"band": BAND, "method": "sharp"}
+
+CALLS = {
+    "AdversarialAnswers": CURVES | KIND | PRICES | {
+        "unit": 1.0, "num_missing": 0, "missing": "worst", "contamination": 1,
+    },
+    "ClientRisks": {
+        "values": [0.1, 0.2, 0.3, 0.4], "num_examples": 10, "binary": True, "num_missing": 1, "missing": "worst",
+        "contamination": 1,
+    },
+    "JointRisks": {"values": PAIRS, "num_examples": 20, "binary": [True, True], "num_missing": 1},
+    "Objective": {"terms": {"mean": 1.0}},
+    "Objective, weight": {"mean": 1.0},
+    "OptimisedLevels": {"pilot": [0.1, 0.2], "objectives": {"mean": 1.0}},
+    "OptimisedLevels, factor": {"factor": 1.0},
+    "OptimisedLevels.levels": {"num_values": 2, "delta": 0.1, "sides": "lower"},
+    "QuantileWeight": {"name": "linear", "cumulative": np.square},
+    "QuantileWeight.from_density": {"density": Polynomial([0.0, 2.0]), "name": "linear"},
+    "RiskLaw.of_values": {"values": [0.1, 0.2]},
+    "RiskLaw.quantile": {"level": 0.5},
+    "Certificate.from_dict": {"data": rb.mean_bound(RISKS, delta=0.1).to_dict()},
+    "Certificate.from_json": {"text": rb.mean_bound(RISKS, delta=0.1).to_json()},
+    "absolute_transform": {"centre": 0.5},
+    "atkinson": DISPERSION | {"aversion": 0.5},
+    "band": {
+        "risks": RISKS, "delta": 0.1, "method": "dkw", "local": "marginal", "sides": "two", "eta": 0.1,
+    },
+    "binary_worst_case": SHIFT | {"p": 0.1},
+    "breakdown": {"band": BAND, "divergence": "kl", "target": 0.9, "threshold": 0.5, "max_budget": 1.0},
+    "coefficient_of_variation": DISPERSION,
+    "crossing_probability": {"lower": [0.1, 0.2], "upper": [0.8, 0.9]},
+    "custom_divergence": {
+        "name": "own", "generator": lambda t: (t - 1.0) ** 2, "slope_at_infinity": np.inf,
+    },
+    "cvar": {"band": BAND, "level": 0.5},
+    "cvar_fairness": GROUP_MEAN | {"level": 0.5, "weights": HALVES},
+    "cvar_interval": {"band": BAND, "level": 0.5},
+    "default_multipliers": {"cost_budgets": [0.1], "num_multipliers": 4},
+    "dispersion_certificate": DISPERSION | {"measure": "gini"},
+    "dispersion_interval": DISPERSION | {"measure": "gini"},
+    "extended_gini": DISPERSION | {"aversion": 3.0},
+    "extremal_laws": {"band": BAND, "measure": "gini"},
+    "generalised_entropy": DISPERSION | {"order": 2.0},
+    "gini": DISPERSION,
+    "gini_correlation": {"risks": JOINT_RISKS, "delta": 0.1, "local": "marginal", "eta": 0.01, "seed": 0},
+    "group_bands": {"risks": RISKS, "groups": ["a", "a", "b", "b"], "delta": 0.1, "shares": HALVES, "method": "dkw"},
+    "group_certificate": GROUP_MEAN | {"comparison": "group_variance", "weights": HALVES},
+    "group_certificate, level": GROUP_MEAN | {"comparison": "cvar_fairness", "level": 0.5},
+    "group_gap": GROUP_MEAN | {"first": "a", "second": "b", "squared": True},
+    "group_intervals": GROUP_MEAN,
+    "group_transform_mean": GROUP_MEAN | {"transform": [0.0, 1.0], "weights": HALVES},
+    "group_variance": GROUP_MEAN | {"weights": HALVES},
+    "group_variance, weight": {"weight": 0.5},
+    "hoover": DISPERSION,
+    "interval_weight": {"low": 0.1, "high": 0.9},
+    "joint_band": {
+        "risks": JOINT_RISKS, "delta": 0.1, "method": "dkw", "local": "marginal", "eta": 0.1, "marginal_share": 0.5,
+    },
+    "joint_cdf": {"band": JOINT_BAND, "thresholds": [0.5, 0.5]},
+    "largest_gap": GROUP_MEAN,
+    "lorenz": DISPERSION | {"shares": 3},
+    "lorenz_certificate": DISPERSION | {"shares": 3},
+    "maximum_weight": {"num_clients": 10},
+    "mean": {"band": BAND},
+    "mean_bound": {"risks": RISKS, "delta": 0.1, "method": "betting", "seed": 0},
+    "mean_interval": {"band": BAND},
+    "mean_log_deviation": DISPERSION,
+    "mean_range": DISPERSION | {"num_clients": 10},
+    "measured_dispersion": {"risks": RISKS, "measure": "gini"},
+    "measured_gini_correlation": {"risks": JOINT_RISKS},
+    "minimum_weight": {"num_clients": 10},
+    "polynomial_transform": {"polynomial": Polynomial([0.0, 1.0])},
+    "quadratic_gaps": GROUP_MEAN,
+    "quantile": {"band": BAND, "level": 0.5},
+    "quantile_certificate": {"band": BAND, "level": 0.5},
+    "quantile_interval": {"band": BAND, "level": 0.5},
+    "quantile_range": DISPERSION | {"low": 0.1, "high": 0.9},
+    "quantile_ratio": DISPERSION | {"low": 0.1, "high": 0.9},
+    "select": {
+        "risks_by_candidate": {"one": RISKS, "two": RISKS}, "objective": "mean", "delta": 0.1, "method": "bonferroni",
+        "target": 0.5, "order": ["two", "one"], "band": "dkw", "local": "marginal", "dispersion": "sharp",
+        "mean_share": 0.5, "seed": 0,
+    },
+    "smooth_transform": {"function": np.sin, "derivative": np.cos, "name": "sine", "num_points": 64},
+    "smoothed_median_weight": {"width": 0.1},
+    "split_clients": {"risks": RISKS, "pilot_share": 0.5, "seed": 0},
+    "survival": {"band": BAND, "thresholds": 0.5},
+    "tail_weight": {"level": 0.5},
+    "theil": DISPERSION,
+    "top_share": DISPERSION | {"share": 0.1},
+    "transformed_quantile_interval": {
+        "band": BAND, "transform": rb.absolute_transform(0.5), "weight": rb.LINEAR, "method": "jordan",
+    },
+    "verify": {"certificate": rb.mean_bound(RISKS, delta=0.1)},
+    "wasserstein_breakdown": {
+        "answers": ANSWERS, "delta": 0.1, "target": 0.9, "max_cost_budget": 1.0, "threshold": 0.5, "multipliers": [1.0],
+    },
+    "wasserstein_cdf": MOVE | {
+        "thresholds": 0.5, "local": "limits", "multipliers": [1.0], "eta": 0.1, "method": "dkw",
+    },
+    "wasserstein_mean": MOVE | {"multipliers": [1.0], "method": "betting", "seed": 0},
+    "wasserstein_published": MOVE | {"cost_bound": 1.0, "worst_means": 0.5},
+    "weighted_group_mean": GROUP_MEAN | {"weights": HALVES},
+    "weighted_quantile": {"band": BAND, "weight": rb.LINEAR},
+    "weighted_quantile_interval": {"band": BAND, "weight": rb.LINEAR},
+    "worst_case_cdf": SHIFT | {"band": BAND, "thresholds": 0.5, "method": "sharp"},
+    "worst_case_mean": SHIFT | {"band": BAND, "method": "sharp"},
+    "worst_group": GROUP_MEAN,
+}  # fmt: skip
+
+OTHER_WAYS = {
+    "Objective": lambda terms: rb.Objective(terms),
+    "Objective, weight": rb.Objective,
+    "OptimisedLevels, factor": lambda factor: rb.OptimisedLevels([0.1, 0.2], {"mean": factor}),
+    "OptimisedLevels.levels": rb.OptimisedLevels([0.1, 0.2], "mean").levels,
+    "QuantileWeight.from_density": rb.QuantileWeight.from_density,
+    "RiskLaw.of_values": rb.RiskLaw.of_values,
+    "RiskLaw.quantile": rb.RiskLaw.of_values([0.1, 0.2]).quantile,
+    "Certificate.from_dict": rb.Certificate.from_dict,
+    "Certificate.from_json": rb.Certificate.from_json,
+    "group_certificate, level": rb.group_certificate,
+    "group_variance, weight": lambda weight: rb.group_variance(GROUPS, "mean", weights={"a": weight, "b": 0.5}),
+}
+"""Functions that are not a name of the package, or a second row for one."""
+
+TITLES = {"name"}
+"""Words for reports: any text will do."""
+
+BY_DEFAULT = {
+    "eta", "shares", "weights", "thresholds", "threshold", "target", "order", "upper", "multipliers", "worst_means",
+    "unit", "binary",
+}  # fmt: skip
+"""Arguments for which None stands for a choice of ours."""
+
+LEGAL = {
+    ("ClientRisks", "binary"): {"True"},
+    ("AdversarialAnswers", "binary"): {"True"},
+    ("AdversarialAnswers", "cost"): {"text", "quoted"},
+    ("RiskLaw.quantile", "level"): {"empty"},  # arrays of any shape give arrays of that shape
+    ("binary_worst_case", "p"): {"empty"},
+    ("quantile_interval", "level"): {"empty"},
+    ("custom_divergence", "slope_at_infinity"): {"inf"},
+    ("generalised_entropy", "order"): {"negative"},
+    ("group_gap", "squared"): {"True"},
+    ("select", "target"): {"negative"},
+}
+
+NO_DEFAULT = {
+    ("AdversarialAnswers", "binary"), ("AdversarialAnswers", "multipliers"), ("gini_correlation", "eta"),
+    ("generalised_entropy", "order"), ("joint_cdf", "thresholds"), ("lorenz", "shares"),
+    ("lorenz_certificate", "shares"), ("survival", "thresholds"), ("breakdown", "target"),
+    ("wasserstein_breakdown", "target"), ("wasserstein_cdf", "thresholds"),
+}  # fmt: skip
+
+
+def legal(row, argument):
+    """Names of junk that is no junk there."""
+    found = set(LEGAL.get((row, argument), ()))
+    if argument == "seed":
+        found.add("huge")
+    if argument in BY_DEFAULT and (row, argument) not in NO_DEFAULT:
+        found.add("None")
+    return found
+
+
+def function_of(row):
+    return OTHER_WAYS[row] if row in OTHER_WAYS else getattr(rb, row)
+
+
+ARGUMENTS = [(row, argument) for row, good in CALLS.items() for argument in good if argument not in TITLES]
+
+
+@pytest.mark.parametrize("row", CALLS)
+def test_the_calls_of_the_table_work(row):
+    assert function_of(row)(**CALLS[row]) is not None
+
+
+@pytest.mark.parametrize(("row", "argument"), ARGUMENTS)
+def test_junk_is_refused_with_a_value_error(row, argument):
+    for name in JUNK.keys() - legal(row, argument):
+        try:
+            found = function_of(row)(**CALLS[row] | {argument: JUNK[name]})
+        except ValueError:
+            pass
+        except Exception as error:
+            pytest.fail(f"{row}({argument}={name}) raised {error!r}")
+        else:
+            pytest.fail(f"{row}({argument}={name}) gave {found!r:.200}")
+
+
+@pytest.mark.parametrize(("row", "argument"), [each for each in ARGUMENTS if legal(*each)])
+def test_what_is_called_legal_is_accepted(row, argument):
+    for name in legal(row, argument):
+        assert function_of(row)(**CALLS[row] | {argument: JUNK[name]}) is not None
+
+
+def test_the_table_has_every_function_with_every_argument():
+    functions = [name for name in rb.__all__ if inspect.isfunction(getattr(rb, name))]
+    unchecked = {"band_settings", "options", "cvxpy_generator", "divergences"}  # pass through, or callables
+    missing = [
+        f"{name}({parameter})"
+        for name in functions
+        for parameter in inspect.signature(getattr(rb, name)).parameters
+        if parameter not in unchecked | TITLES | CALLS.get(name, {}).keys()
+    ]
+    assert missing == ["verify(weights)"]  # as divergences
