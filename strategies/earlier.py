@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from client.wire import AdversarialQuery, Answer, HelloAnswer, Query
@@ -28,6 +28,12 @@ class EarlierAnswer:
     answer: Answer
     radii: tuple[float, ...] = ()
     multipliers: tuple[float, ...] = ()
+
+    def question(self, query: Query) -> Query:
+        """Return what was asked: the run's question, `query`, with this answer's radii and multipliers."""
+        if isinstance(query, AdversarialQuery):
+            return replace(query, radii=self.radii, multipliers=self.multipliers)
+        return query
 
 
 class EarlierAnswers:

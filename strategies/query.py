@@ -30,15 +30,7 @@ from strategies.quorum import QuorumError, num_needed, require_quorum
 from strategies.replies import AnswerCheck, HelloCheck, RoundOutcome, settle
 from strategies.untrained import UntrainedStrategy
 
-__all__ = [
-    "Failure",
-    "FailureReason",
-    "Progress",
-    "QueryResult",
-    "QueryStrategy",
-    "QuorumError",
-    "RoundOutcome",
-]
+__all__ = ["Failure", "FailureReason", "Progress", "QueryResult", "QueryStrategy", "QuorumError", "RoundOutcome"]
 
 # A message outlives the deadline a little, so that the deadline and not Flower's expiry ends a wait.
 _TTL_MARGIN = 60.0
@@ -305,7 +297,11 @@ class QueryStrategy(UntrainedStrategy):
         )
 
     def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
-        self._forget_invalid_answers(arrays)
+        hashes = wire.model_hash(wire.to_arrays(arrays)), wire.code_hash()
+        asked, known = self.query(), self.expected_client_ids
+        self.earlier = self.earlier.only(
+            lambda entry: AnswerCheck(entry.question(asked), *hashes, known).failure(entry.answer) is None
+        )
         hello = self.meet(grid)
         budgets = {answer.client_id: answer.budget_left for answer in hello.answers}
         num_values = self.fit(budgets) if self.respect_budgets else 0
@@ -325,17 +321,6 @@ class QueryStrategy(UntrainedStrategy):
         outcome = join(asked, hello, spent)
         self._require_quorum(outcome)
         return outcome
-
-    def _forget_invalid_answers(self, arrays: ArrayRecord) -> None:
-        model_hash, code_hash = wire.model_hash(wire.to_arrays(arrays)), wire.code_hash()
-
-        def is_valid(entry: EarlierAnswer) -> bool:
-            query = self.query()
-            if isinstance(query, wire.AdversarialQuery):
-                query = replace(query, radii=entry.radii, multipliers=entry.multipliers)
-            return AnswerCheck(query, model_hash, code_hash, self.expected_client_ids).failure(entry.answer) is None
-
-        self.earlier = self.earlier.only(is_valid)
 
     def _exchange(
         self,

@@ -71,7 +71,11 @@ PARTS = [(name, part) for name, made in CERTIFICATES.items() for part in made.re
 def test_a_recipe_of_junk_is_refused_or_seen(name, part, junk):
     stored = CERTIFICATES[name].to_dict()
     changed = {**stored, "recipe": {**stored["recipe"], part: junk}}
+    assert is_refused_or_seen(changed)
+
+
+def is_refused_or_seen(stored):
     try:
-        assert not rb.verify(changed).ok
-    except ValueError as error:
-        assert str(error)
+        return not rb.verify(stored).ok
+    except ValueError:
+        return True

@@ -16,7 +16,6 @@ from client.adversaries import (
     InputProblem,
     Witness,
     adversarial_curves,
-    check_adversary,
 )
 from client.adversaries.attacks import Pgd
 from client.adversaries.inputs import client_curves
@@ -292,11 +291,6 @@ def test_what_makes_no_sense_is_refused(change, rule):
     asked = {"loss": "zero_one", "order": 1, "space": "input", "box": (-1.0, 1.0)} | change
     with pytest.raises(ValueError, match=rule):
         adversarial_curves(net, x, y, **asked)
-
-
-def test_a_caller_answers_in_input_space_only_if_it_says_so():
-    with pytest.raises(ValueError, match="space must be one of representation, got 'input'"):
-        check_adversary(loss="zero_one", order=1, norm="l2", adversary="auto", space="input")
 
 
 @pytest.mark.parametrize(
