@@ -298,9 +298,9 @@ class QueryStrategy(UntrainedStrategy):
 
     def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
         hashes = wire.model_hash(wire.to_arrays(arrays)), wire.code_hash()
-        asked, known = self.query(), self.expected_client_ids
+        first, known = self.query(), self.expected_client_ids
         self.earlier = self.earlier.only(
-            lambda entry: AnswerCheck(entry.question(asked), *hashes, known).failure(entry.answer) is None
+            lambda entry: AnswerCheck(entry.question(first), *hashes, known).failure(entry.answer) is None
         )
         hello = self.meet(grid)
         budgets = {answer.client_id: answer.budget_left for answer in hello.answers}
