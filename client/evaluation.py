@@ -83,7 +83,7 @@ def logit_batches(
     # Copies: the arrays may be read-only and shared, and a model may work in place.
     inputs = torch.from_numpy(np.array(x, dtype=np.float32))
     labels = torch.from_numpy(np.array(y, dtype=np.int64))
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         for xs, ys in zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True):
@@ -91,7 +91,8 @@ def logit_batches(
                 logits = _logits(model, xs, ys)
             yield xs, ys, logits
     finally:
-        model.train(was_training)
+        for module, is_training in modes:  # each its own: a layer may have been frozen
+            module.training = is_training
 
 
 def _logits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from client.adversaries.representation import is_exact
 from client.wire import AdversarialAnswer, AdversarialQuery
 from riskband.adversarial_answers import GUARANTEES
 from riskband.checks import LARGEST_COST, SMALLEST_COST
@@ -30,6 +31,10 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
     """
     if answer.guarantee not in GUARANTEES:
         yield FailureReason.MALFORMED, f"guarantee must be one of {', '.join(GUARANTEES)}, got another word"
+    strongest = _strongest_guarantee(query)
+    if answer.guarantee in GUARANTEES and GUARANTEES.index(answer.guarantee) < GUARANTEES.index(strongest):
+        detail = f"the adversary {query.adversary!r} gives no more than {strongest!r}, got {answer.guarantee!r}"
+        yield FailureReason.CONTRADICTION, detail
     if answer.budget_left is not None and answer.budget_left < 0:
         yield FailureReason.MALFORMED, "budget-left must be at least 0"
     yield from _broken_number_rules("values", answer.values_lower, answer.values_upper, num_asked=len(query.radii))
@@ -45,6 +50,13 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
             detail = f"the {name} values must be nondecreasing and concave in the radius"
             yield FailureReason.NOT_CONCAVE, detail
     yield from _contradictions(answer, query)
+
+
+def _strongest_guarantee(query: AdversarialQuery) -> str:
+    """The most that an honest client can claim of its upper values."""
+    if query.space == "input":
+        return "upper" if query.adversary in ("lipschitz", "sandwich") else "lower"
+    return "exact" if is_exact(loss=query.loss, order=query.order) and query.adversary != "ascent" else "upper"
 
 
 def _broken_number_rules(

@@ -241,6 +241,8 @@ def check_layer(name: str, layer: nn.Module) -> None:
         )
     if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.running_var is None:
         raise RefusedError(f"batch norms must track running statistics, got {name!r} without; it mixes the examples")
+    if isinstance(layer, nn.AvgPool2d) and layer.divisor_override is not None and layer.divisor_override <= 0:
+        raise RefusedError(f"average pools must divide by a number > 0, got {layer.divisor_override} at {name!r}")
     if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
         raise RefusedError(f"convolutions must pad with zeros, got padding_mode={layer.padding_mode!r} at {name!r}")
     if isinstance(layer, nn.MaxPool2d) and (layer.dilation not in (1, (1, 1)) or layer.return_indices):

@@ -6,19 +6,24 @@ with ||w_j - w_y|| = L[j, y] is to those in `radial`. The bounds are about all i
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
+from functools import cached_property
+
 import torch
 from torch import Tensor, nn
 
 from client.adversaries.base import Adversary, Batch, Evidence
-from client.adversaries.curves import Points
-from client.adversaries.inputs import InputProblem
+from client.adversaries.curves import AdversarialCurves, Points
+from client.adversaries.inputs import InputAdversary, InputProblem
 from client.adversaries.lipschitz_bounds import check_method, check_norm, margin_constants
 from client.adversaries.radial import GROWTHS, bounding_points
 from client.questions import RefusedError
 
-# The model computes in float32. Logits are trusted to this share of the largest one, so that rounding in an attack's
-# favour does not contradict a bound that it meets exactly.
-_ROUNDING_OF_LOGITS = 2e-6
+# The bound is about the network as it is written, and computed in float64. A model that is evaluated in float32 may err
+# at each logit by this share of the largest one, and by a few times what it errs at the example itself; beyond the last
+# share, its own losses say too little of the network.
+_ROUNDING_OF_LOGITS, _ROUNDING_SEEN, _LARGEST_ROUNDING = 2e-6, 4.0, 1e-3
 
 
 class LipschitzAdversary(Adversary):
@@ -71,9 +76,23 @@ class LipschitzAdversary(Adversary):
 
         At the label the margin is `-inf` and the speed 0.
         """
-        slack = _ROUNDING_OF_LOGITS * batch.logits.abs().amax(dim=1, keepdim=True)
-        margins = batch.logits - batch.logits.gather(1, batch.labels[:, None]) + slack
-        return margins.scatter(1, batch.labels[:, None], -torch.inf), self._speeds(batch)[batch.labels]
+        speeds = self._speeds(batch)[batch.labels]  # refuses what is not understood, before anything is computed
+        with torch.no_grad():
+            logits = self._in_float64(batch.x.double())
+        size = logits.abs().amax(dim=1, keepdim=True)
+        error = (logits - batch.logits).abs().amax(dim=1, keepdim=True)
+        if bool((error > _LARGEST_ROUNDING * size).any()):
+            raise RefusedError(
+                "the model must compute its logits to three digits at least, and its float32 sums cancel; normalise "
+                "the inputs before they reach it"
+            )
+        slack = 2.0 * _ROUNDING_OF_LOGITS * size + _ROUNDING_SEEN * error  # a margin is a difference of two logits
+        margins = logits - logits.gather(1, batch.labels[:, None]) + slack
+        return margins.scatter(1, batch.labels[:, None], -torch.inf), speeds
+
+    @cached_property
+    def _in_float64(self) -> nn.Module:
+        return copy.deepcopy(self.model).double().eval()
 
     def _speeds(self, batch: Batch) -> Tensor:
         x_shape = tuple(batch.x.shape[1:])
@@ -96,6 +115,12 @@ class SandwichAdversary(Adversary):
     def __init__(self, attack: Adversary, certificate: Adversary) -> None:
         self.attack = attack
         self.certificate = certificate
+
+    def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:
+        """Return the curves of a client, as `Adversary.curves`; the attack starts anew, so a seed gives one answer."""
+        if isinstance(self.attack, InputAdversary):
+            self.attack.restart()
+        return super().curves(batches)
 
     def examine(self, batch: Batch) -> Evidence:
         """Return the evidence of both."""

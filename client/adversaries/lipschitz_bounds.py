@@ -127,8 +127,12 @@ def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, met
     if method == "exact":
         check_enumerable(layers)
     if method == "product" or num_units is None or (method == "auto" and num_units > _AUTO_UNITS):
-        return product_constants(layers, norm=norm) * (1.0 + ROUNDING)
-    return enumerated_constants(layers, norm=norm) * (1.0 + ROUNDING)
+        found = product_constants(layers, norm=norm)
+    else:
+        found = enumerated_constants(layers, norm=norm)
+    if not bool((torch.isfinite(found) & (found >= 0.0)).all()):
+        raise RefusedError("constants must be finite and >= 0, got others; the weights of the model are too large")
+    return found * (1.0 + ROUNDING)
 
 
 def check_norm(norm: str) -> None:

@@ -17,8 +17,9 @@ from client.adversaries.curves import Points
 from client.adversaries.radial import DUAL_NORMS, GROWTHS, reach
 from client.questions import RefusedError
 
-# The model may compute in float32, the check is in float64: relative to the terms that are summed, which may cancel.
-_HEAD_TOLERANCE = 1e-4
+# The model may compute in float32, the check is in float64: shares of what the logits say (their differences), and of
+# the terms that are summed, which may cancel.
+_HEAD_TOLERANCE, _ROUNDING_OF_SUMS = 1e-5, 2e-6
 
 
 class LinearHead:
@@ -107,7 +108,9 @@ class LinearHead:
             return False
         bias = torch.zeros(len(weight)).double() if layer.bias is None else layer.bias.detach().double()
         error = (z @ weight.T + bias - logits).abs()
-        return bool((error <= _HEAD_TOLERANCE * (z.abs() @ weight.abs().T + bias.abs())).all())
+        said = (logits - logits.mean(dim=1, keepdim=True)).abs().max()
+        summed = z.abs() @ weight.abs().T + bias.abs()
+        return bool((error <= _HEAD_TOLERANCE * said + _ROUNDING_OF_SUMS * summed).all())
 
 
 class RepresentationAdversary(Adversary):

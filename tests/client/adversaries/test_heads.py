@@ -135,3 +135,34 @@ def test_a_layer_that_is_called_twice_counts_as_called_last():
 def test_a_head_that_is_no_linear_layer_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match=r"got 'embed'; its linear layers are classify, unused, embed\.0, auxiliary"):
         answer(Composed(), head="embed")
+
+
+class Bent(nn.Linear):
+    """Returns what its weight says and a little more, which large terms common to all logits would hide."""
+
+    def forward(self, z):
+        return super().forward(z) + 0.5 * torch.tanh(z[:, 2:3]) * torch.tensor([1.0, -1.0])
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, Bent])
+def test_terms_that_cancel_hide_nothing(kind):
+    head = kind(3, 2)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[1e4, -1e4, 0.01], [1e4, -1e4, -0.01]]))
+        head.bias.zero_()
+    z = np.column_stack([np.ones((20, 2)), np.linspace(-3, 3, 20)]).astype(np.float32)
+    settings = {"loss": "zero_one", "order": 1}
+    if kind is Bent:
+        with pytest.raises(ValueError, match=r"nn\.Linear"):
+            adversarial_curves(head, z, np.zeros(20, dtype=int), **settings)
+    else:
+        assert adversarial_curves(head, z, np.zeros(20, dtype=int), **settings).guarantee == "exact"
+
+
+def test_a_temperature_behind_the_head_is_seen():
+    class Tempered(nn.Linear):
+        def forward(self, z):
+            return 1.0001 * super().forward(z)
+
+    with pytest.raises(ValueError, match=r"nn\.Linear"):
+        answer(Tempered(4, 3))

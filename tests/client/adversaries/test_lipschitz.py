@@ -217,3 +217,30 @@ def test_what_is_not_proved_is_refused():
     swapped = SandwichAdversary(LipschitzAdversary(model, asked), INPUT_ADVERSARIES["min-norm"](model, asked))
     with pytest.raises(RefusedError, match="must prove a bound, got MinNorm"):
         curves_of(swapped, model, x, y, "zero_one")
+
+
+def test_sums_that_cancel_in_float32_prove_nothing():
+    model = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 2))
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+        model[0].bias.fill_(1e5)
+        model[2].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        model[2].bias.copy_(torch.tensor([-1e5, 1e5]))
+    x = np.linspace(-0.01, 0.01, 13, dtype=np.float32)[:, None]
+    with pytest.raises(ValueError, match="normalise the inputs"):
+        adversarial_curves(
+            model, x, np.zeros(13, dtype=int), loss="zero_one", order=1, space="input", adversary="lipschitz"
+        )
+
+
+def test_a_negative_divisor_is_no_average():
+    model = nn.Sequential(nn.AvgPool2d(2, divisor_override=-4), nn.Flatten(), nn.Linear(4, 3))
+    with pytest.raises(ValueError, match="average pools must divide"):
+        margin_constants(model, (1, 4, 4), norm="linf")
+
+
+def test_a_frozen_layer_stays_frozen():
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).train()
+    model[0].eval()
+    adversarial_curves(model, np.zeros((5, 4), dtype=np.float32), np.zeros(5, dtype=int), loss="zero_one", order=1)
+    assert [module.training for module in model.modules()] == [True, False, True]
