@@ -21,7 +21,7 @@ from flwr.common.config import parse_config_args
 
 from client import wire
 from client.answer_record import FILE_KEY as RECORD_KEY
-from client.answer_record import question_hash, record_from_config
+from client.answer_record import checked_numbers, question_hash, record_from_config
 from client.app import app, client_id
 from client.budget import FILE_KEY, LIMIT_KEY, Request, budget_from_config
 from client.data import DATA_KEY, NO_DATASET, fitted, image_shape, load_data
@@ -56,13 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arrays = _arrays(options, query)
         examples = fitted(x, y, x_shape=query.x_shape, num_classes=query.num_classes)
         left = budget.left()
+        hashes = {"model_hash": model_hash(arrays), "code_hash": code_hash()}
+        question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes)
+        found = record.find(question)
+        is_free = found is not None and bool(checked_numbers(query, found))
     except click.ClickException as error:  # Flower's, of a node config that is not one
         return _say_error(error.message)
     except Exception as error:  # this is the owner's own machine: here the details help
         return _say_error(f"{type(error).__name__}: {error}")
-    hashes = {"model_hash": model_hash(arrays), "code_hash": code_hash()}
-    question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes)
-    is_free = record.find(question) is not None
     size = _size(query)
     weights = "the checkpoint" if options.checkpoint else "random weights (no --checkpoint)"
     print(f"{name}: {len(examples.y)} examples of shape {query.x_shape}; asked about {query.model!r} with {weights}")

@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from client.questions import Query, RefusedError
+from client.hashes import model_source_hash
+from client.private_files import make_private_file
+from client.questions import AdversarialQuery, LossQuery, Query, RefusedError
 
 FILE_KEY = "answer-record-file"
 
+_DAMAGED = f"the file of {FILE_KEY} must hold answers, got another thing; restore it, or name a new one"
+_GUARANTEES = ("exact", "upper", "lower")
 _LOCK_TIMEOUT = 60.0
 _SCHEMA = "CREATE TABLE IF NOT EXISTS answers (client TEXT, question TEXT, answer TEXT, PRIMARY KEY (client, question))"
 
@@ -33,7 +40,8 @@ class AnswerRecord:
     client_id : str
         Whose; clients may share a file.
     path : Path or None
-        The SQLite file, which may be that of the query budget; made if it does not exist. None: nothing is recorded.
+        The SQLite file, which may be that of the query budget; made, for its owner alone, if it
+        does not exist. None: nothing is recorded.
 
     Raises
     ------
@@ -94,6 +102,7 @@ class AnswerRecord:
 
     def _connect(self) -> sqlite3.Connection:
         assert self.path is not None
+        make_private_file(self.path)
         connection = sqlite3.connect(
             self.path, timeout=_LOCK_TIMEOUT, isolation_level=None
         )  # each statement for itself
@@ -133,19 +142,69 @@ def question_hash(query: Query, *, model_hash: str, code_hash: str, examples_has
     Returns
     -------
     str
-        A SHA-256 of all this, 64 hexadecimal digits.
+        A SHA-256 of all this, of the source file of the model's module if it is "module:factory", and of the version of
+        torch; 64 hexadecimal digits.
     """
-    parts = [type(query).__name__, asdict(query), model_hash, code_hash, examples_hash]
+    evaluation = [model_source_hash(query.model), _torch_version()]
+    parts = [type(query).__name__, asdict(query), model_hash, code_hash, examples_hash, *evaluation]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def checked_numbers(query: Query, numbers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return recorded numbers, if they are an answer to the question by their names, types and lengths.
+
+    Parameters
+    ----------
+    query : LossQuery, AdversarialQuery or CandidatesQuery
+        The question.
+    numbers : mapping
+        From `AnswerRecord.find` or `AnswerRecord.keep`.
+
+    Raises
+    ------
+    ValueError
+        If they are not. The text has nothing of them: it travels to the server.
+    """
+    lists: dict[str, int] = {}
+    if isinstance(query, LossQuery):
+        single = {"risk"}
+    elif isinstance(query, AdversarialQuery):
+        single = {"clean_risk", "adversarial_unit"}
+        lists = dict.fromkeys(("values_lower", "values_upper"), len(query.radii))
+        lists |= dict.fromkeys(("conjugates_lower", "conjugates_upper"), len(query.multipliers))
+    else:
+        single, lists = set(), {"risks": len(query.candidates)}
+    texts = {"guarantee"} if isinstance(query, AdversarialQuery) else set()
+    is_answer = (
+        set(numbers) == {"num_examples", *single, *lists, *texts}
+        and type(numbers["num_examples"]) is int
+        and all(_is_number(numbers[key]) for key in single)
+        and all(_are_numbers(numbers[key], length) for key, length in lists.items())
+        and all(numbers[key] in _GUARANTEES for key in texts)
+    )
+    if not is_answer:
+        raise RefusedError(_DAMAGED)
+    return numbers
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+
+
+def _are_numbers(values: object, length: int) -> bool:
+    return isinstance(values, tuple) and len(values) == length and all(map(_is_number, values))
+
+
+@cache
+def _torch_version() -> str:
+    return version("torch")
 
 
 def _numbers(text: str) -> dict[str, Any]:
     try:
         fields = json.loads(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise RefusedError(
-            f"the file of {FILE_KEY} must hold answers, got another thing; restore it, or name a new one"
-        )
+        raise RefusedError(_DAMAGED)
     return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from client import wire
-from client.answer_record import AnswerRecord, question_hash, record_from_config
+from client.answer_record import AnswerRecord, checked_numbers, question_hash, record_from_config
 from client.budget import QueryBudget, Request, budget_from_config
 from client.data import DATA_KEY, data_place, fitted, load_data
 from client.evaluation import mean_loss, mean_losses
@@ -299,7 +299,7 @@ def _answered(
     context: Context,
     request: Request,
     numbers: Callable[[np.ndarray, np.ndarray], dict[str, Any]],
-) -> tuple[dict[str, Any], int | None]:
+) -> tuple[Mapping[str, Any], int | None]:
     """Return the numbers that answer a question, recorded or new, and what is left of the budget (None: no limit).
 
     New ones are counted before they are computed and recorded before they are sent. What cannot even be computed for a
@@ -314,7 +314,7 @@ def _answered(
         found = None if question is None else record.find(question)
     with _files_at_hand("counting the query budget"):
         if found is not None:
-            return found, budget.left()
+            return checked_numbers(query, found), budget.left()
     if budget.limit is not None:
         with _details_withheld("evaluating the model on a made-up example"):
             numbers(*_made_up_example(query))
@@ -323,7 +323,7 @@ def _answered(
     with _details_withheld("evaluating the model"):
         computed = numbers(examples.x, examples.y)
     with _files_at_hand("writing the answer record"):
-        return record.keep(question or "", computed), left
+        return checked_numbers(query, record.keep(question or "", computed)), left
 
 
 def _made_up_example(query: wire.Query) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from client.private_files import make_private_file
+
 LIMIT_KEY = "query-budget"
 FILE_KEY = "query-budget-file"
 
@@ -54,7 +56,8 @@ class QueryBudget:
     limit : int or None
         Values that may be answered in all, >= 0. None: unlimited, nothing is counted.
     path : Path or None
-        The SQLite file; made if it does not exist. Needed with a limit: a count that a restart forgets is none.
+        The SQLite file; made, for its owner alone, if it does not exist. Needed with a limit: a count that a restart
+        forgets is none.
 
     Raises
     ------
@@ -132,6 +135,7 @@ class QueryBudget:
 
     def _connect(self) -> sqlite3.Connection:
         assert self.path is not None
+        make_private_file(self.path)
         # Transactions are begun by hand: the module's own would begin only at the first write, after the reading.
         connection = sqlite3.connect(self.path, timeout=_LOCK_TIMEOUT, isolation_level=None)
         connection.execute(_SCHEMA)

@@ -22,6 +22,10 @@ DATA_KEY = "data"
 NO_DATASET = "none"
 """The run config's ``dataset`` of a run in which every client brings its own examples."""
 
+ALLOW_KEY = "allow-run-dataset"
+"""The node config's leave, ``true``, for a run config to name files, repositories or functions to answer from."""
+
+_BUNDLED_DATASETS = ("digits",)
 _BATCH_SIZE = 32
 
 
@@ -40,12 +44,13 @@ def data_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) ->
         The owner's; its key ``data`` comes first.
     run_config : mapping
         The server's: a ``dataset`` of the form "module:function" stands for ``data`` on every client that has none, as
-        in a simulation, whose nodes have no configuration of their own.
+        in a simulation, whose nodes have no configuration of their own. A client with a ``client-id`` of its own is no
+        simulation's: there a dataset other than the bundled ones needs the node config's ``allow-run-dataset=true``.
 
     Raises
     ------
     ValueError
-        If the run has no dataset and the client no data.
+        If the run has no dataset and the client no data, or the client does not let the run choose its dataset.
     """
     if DATA_KEY in node_config:
         return str(node_config[DATA_KEY])
@@ -54,6 +59,12 @@ def data_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) ->
         raise RefusedError(
             f"the node config must have the key {DATA_KEY!r} in a run without a dataset, got none; "
             'give "module:function" or the absolute path of a file or a folder'
+        )
+    is_free = dataset in _BUNDLED_DATASETS or "client-id" not in node_config or node_config.get(ALLOW_KEY) is True
+    if not is_free:
+        raise RefusedError(
+            f"the node config must have {DATA_KEY!r}, or {ALLOW_KEY}=true, in a run whose config names files, a "
+            "repository or a function as its dataset: it is not for a server to choose what a client reads"
         )
     return dataset if is_function_name(dataset) else None
 

@@ -54,6 +54,32 @@ def examples_hash(x: np.ndarray, y: np.ndarray) -> str:
     return model_hash({"x": x, "y": y})
 
 
+def model_source_hash(model: str) -> str | None:
+    """Return the SHA-256 of the source file of the module that a model "module:factory" names.
+
+    Parameters
+    ----------
+    model : str
+        As a question names it.
+
+    Returns
+    -------
+    str or None
+        64 hexadecimal digits; None for the models that come with this code, which `code_hash` covers, and for a module
+        without a file.
+    """
+    module, _, attribute = model.partition(":")
+    if not attribute:
+        return None
+    try:
+        spec = find_spec(module)
+        return (
+            None if spec is None or spec.origin is None else hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+        )
+    except (ImportError, ValueError, OSError):
+        return None
+
+
 @cache
 def code_hash() -> str:
     """Return the SHA-256 of the source text that computes an answer.

@@ -9,7 +9,11 @@
     FOLDER/data/node-N, FOLDER/models, FOLDER/results, FOLDER/state/…
 
 What is there already is left as it is, so the command may run before every start, and a later one with more nodes adds
-the new ones. To replace a key, delete it with its certificate or public key.
+the new ones. To replace a key, delete it with its certificate or public key. A public key is written with its private
+key only: one that was deleted stays deleted, and one whose private key is elsewhere stays as it is. For a SuperNode
+that has the marker operator/nodes/node-N.removed no key is made.
+
+Folders of keys, state and data are made for their owner alone, but for data/node-N: a container's user reads them.
 """
 
 from __future__ import annotations
@@ -32,9 +36,10 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
-    load_ssh_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from deploy.register_nodes import REMOVED_SUFFIX
 
 CA_DAYS = 3650
 SERVER_DAYS = 825  # the longest that common TLS libraries accept of a server
@@ -63,6 +68,8 @@ def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = ("su
     if not all(names) or not names:
         raise ValueError(f"the names of the SuperLink must not be empty, got {list(names)}; say how nodes reach it")
     keys = folder / "keys"
+    for private in (keys, folder / "state", folder / "data", keys / "operator"):
+        _make_private(private)
     _make_ca(keys / "ca")
     numbers = range(1, num_nodes + 1)
     servers = [
@@ -78,7 +85,7 @@ def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = ("su
     for user in [*(name for pair in servers for name in pair[:2]), "operator"]:
         _write(keys / user / "ca.crt", (keys / "ca" / "ca.crt").read_bytes(), mode=0o644)
     for state in ["superlink", *(f"clientapp-{number}" for number in numbers)]:
-        (folder / "state" / state).mkdir(parents=True, exist_ok=True)
+        _make_private(folder / "state" / state)
     for shared in ("results", "models"):
         (folder / shared).mkdir(exist_ok=True)
 
@@ -86,7 +93,7 @@ def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = ("su
 def give(folder: Path, *, uid: int, gid: int) -> None:
     """Make a user the owner of a deployment: all of it but the data, which have an owner, and the CA's key."""
     for path in [folder, *(folder / name for name in ("keys", "data", "results", "models"))]:
-        os.chown(path, uid, gid)
+        os.chown(path, uid, gid, follow_symlinks=False)
     for top in [folder / "state", *(path for path in (folder / "keys").iterdir() if path.name != "ca")]:
         for path in [top, *top.rglob("*")]:
             os.chown(path, uid, gid, follow_symlinks=False)
@@ -126,14 +133,16 @@ def _make_server(folder: Path, *, ca: Path, names: Sequence[str]) -> None:
 
 
 def _make_node(folder: Path, *, public: Path) -> None:
-    """The key that identifies a SuperNode, in the formats that Flower reads: OpenSSH."""
+    """The key that identifies a SuperNode, in the formats that Flower reads: OpenSSH.
+
+    The public half decides who may connect, so it is made with its key or not at all: made again from a key that is
+    there, it would let a removed client back in; of a new key, it would replace that of a client with a key of its own.
+    """
     private = folder / "node.key"
-    if private.exists():
-        key = load_ssh_private_key(private.read_bytes(), None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-    else:
-        key = ec.generate_private_key(_CURVE)
-        _write(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), mode=0o600)
+    if private.exists() or public.exists() or public.with_suffix(REMOVED_SUFFIX).exists():
+        return
+    key = ec.generate_private_key(_CURVE)
+    _write(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), mode=0o600)
     _write(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n", mode=0o644)
 
 
@@ -177,9 +186,16 @@ def _is_there(*paths: Path) -> bool:
     return not missing
 
 
+def _make_private(folder: Path) -> None:
+    """Make a folder that only its owner can look into. One with files in it keeps its permissions: they are chosen."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not any(folder.iterdir()):  # perhaps made by the container engine, to have something to mount
+        folder.chmod(0o700)
+
+
 def _write(path: Path, content: bytes, *, mode: int) -> None:
     """Write a file whose permissions are right from the first byte on, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_private(path.parent)
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

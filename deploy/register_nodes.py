@@ -1,7 +1,8 @@
 """``python -m deploy.register_nodes FOLDER``: tell the SuperLink which SuperNodes may connect.
 
 Every public key FOLDER/*.pub is registered under the name of its file. Keys that are registered already stay so, which
-makes the command safe to repeat. A SuperLink that restarts with its database remembers them.
+makes the command safe to repeat. A SuperLink that restarts with its database remembers them. A key beside which there
+is a file NAME.removed is that of a client that must not come back: it is passed over.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.flower import Connection, FlowerError, add_connection_arguments, connection_of
+
+REMOVED_SUFFIX = ".removed"
+"""Of the marker beside the place of a public key, whose client is to stay out."""
 
 _KNOWN = "already in use"  # Flower's message of a public key that it knows
 
@@ -24,16 +28,16 @@ def register_nodes(connection: Connection, folder: Path) -> list[str]:
     connection : Connection
         To the SuperLink.
     folder : Path
-        Holds ``NAME.pub`` in OpenSSH's format for every SuperNode.
+        Holds ``NAME.pub`` in OpenSSH's format for every SuperNode, and ``NAME.removed`` for those to pass over.
 
     Raises
     ------
     ValueError
-        If there is no public key.
+        If there is no public key to register.
     FlowerError
         If the SuperLink refuses one for another reason than that it knows it.
     """
-    keys = sorted(folder.glob("*.pub"))
+    keys = sorted(key for key in folder.glob("*.pub") if not key.with_suffix(REMOVED_SUFFIX).exists())
     if not keys:
         raise ValueError(f"{folder} must hold the public keys *.pub of the SuperNodes, got none; see deploy.make_keys")
     new = []

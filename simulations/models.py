@@ -143,9 +143,9 @@ def _imported_factory(name: str) -> Callable[..., nn.Module]:
         )
     try:
         factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever a module does when it is imported
+    except Exception as error:  # whatever a module does; its text may name a client's files, and would reach the server
         raise ValueError(
-            f"the model factory must be importable, got {name!r} ({type(error).__name__}: {error}); "
+            f"the model factory must be importable, got {name!r} ({type(error).__name__}); "
             "put its module where the server and every client can import it"
         ) from error
     if not callable(factory):
@@ -172,9 +172,9 @@ def _built(factory: Callable[..., nn.Module], name: str, arguments: dict[str, ob
         ) from None
     try:
         return factory(**arguments)
-    except ValueError:
-        raise
     except Exception as error:
+        if isinstance(error, ValueError) and name in _FACTORIES:
+            raise  # our own words; what another's factory says may name a client's files, and would reach the server
         raise ValueError(
             f"the model factory must build a model of inputs {arguments.get('x_shape', 'of its own choice')}, got "
             f"{type(error).__name__} from {name!r}; call it by hand to see why"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import multiprocessing
 import sqlite3
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from client import wire
 from client.answer_record import AnswerRecord, question_hash, record_from_config
 from client.app import app
 from client.budget import QueryBudget, QueryBudgetError, Request
+from client.hashes import model_source_hash
 from client.weight_sets import joined
 from client.wire import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
 from simulations.engine import InProcessGrid
@@ -193,6 +196,67 @@ def test_a_damaged_record_is_never_sent(own, tmp_path, content):
     assert "reading the answer record failed with DatabaseError" in text or "must hold answers" in text
     assert "secret" not in text
     assert spent(own) == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"secret": 1},
+        {"risk": "secret", "num_examples": 40},
+        {"risk": 0.5, "num_examples": 40, "secret": 1},
+        {"risk": [0.5], "num_examples": 40},
+        {"risk": 0.5, "num_examples": "secret"},
+        {"risk": 10**400, "num_examples": True},
+    ],
+)
+def test_a_record_of_other_numbers_is_refused_in_fixed_words(own, content):
+    ask(own)
+    with sqlite3.connect(own["answer-record-file"]) as connection:
+        connection.execute("UPDATE answers SET answer = ?", (json.dumps(content),))
+    connection.close()
+    text = ask(own)
+    assert "the file of answer-record-file must hold answers, got another thing" in text
+    assert "secret" not in text
+    assert spent(own) == 1
+
+
+def test_a_record_of_as_many_other_numbers_is_refused_too(own):
+    first = ask(own, ADVERSARIAL)
+    with sqlite3.connect(own["answer-record-file"]) as connection:
+        (text,) = connection.execute("SELECT answer FROM answers").fetchone()
+        for change in ({"guarantee": "secret"}, {"values_upper": [0.5]}, {"values_upper": ["secret"] * 3}):
+            connection.execute("UPDATE answers SET answer = ?", (json.dumps(json.loads(text) | change),))
+            connection.commit()
+            refusal = ask(own, ADVERSARIAL)
+            assert "must hold answers, got another thing" in refusal
+            assert "secret" not in refusal
+        connection.execute("UPDATE answers SET answer = ?", (text,))
+    connection.close()
+    assert ask(own, ADVERSARIAL) == first
+
+
+def test_only_the_owner_reads_what_is_recorded_and_counted(own, tmp_path):
+    own["answer-record-file"] = str(tmp_path / "answers.sqlite")
+    ask(own)
+    for name in ("client.sqlite", "answers.sqlite"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    (tmp_path / "answers.sqlite").chmod(0o640)  # the owner's choice stays
+    ask(own)
+    assert stat.S_IMODE((tmp_path / "answers.sqlite").stat().st_mode) == 0o640
+
+
+def test_a_model_whose_source_changed_is_another_model(tmp_path, monkeypatch):
+    source = tmp_path / "recorded_nets.py"
+    source.write_text("answer = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    hashes = {"model_hash": "m", "code_hash": "c", "examples_hash": "e"}
+    query = dataclasses.replace(LOSS, model="recorded_nets:Net")
+    before = question_hash(query, **hashes)
+    assert question_hash(query, **hashes) == before
+    assert model_source_hash("recorded_nets:Net") == hashlib.sha256(b"answer = 1\n").hexdigest()
+    source.write_text("answer = 2\n")
+    assert question_hash(query, **hashes) != before
+    assert [model_source_hash(name) for name in ("cnn", "mlp", "no_such_module:Net", "no.such:Net")] == [None] * 4
 
 
 def test_a_place_that_cannot_be_costs_nothing(own, tmp_path):

@@ -285,6 +285,19 @@ def test_a_hello_says_who_and_how_much_is_left_and_spends_nothing(tmp_path):
     assert wire.decode_hello_answer(reply.content).budget_left == 11
 
 
+@pytest.mark.parametrize("dataset", ["npz:/data/patients.npz", "hf:a/b", "own_task:load"])
+def test_a_server_does_not_choose_what_a_client_with_a_name_reads(dataset):
+    own = {0: {"client-id": "a", "partition-id": 0, "num-partitions": 1}}
+    config = CONFIG | {"dataset": dataset}
+    rule = "not for a server to choose what a client reads"
+    assert rule in refusal(config=config, node_configs=own)
+    grid = network(1, config=config, node_configs=own)
+    (reply,) = send(grid, wire.encode_query(QUERY, model_arrays(MODEL)), "train")
+    assert rule in reply.error.reason
+    allowed = {0: own[0] | {"allow-run-dataset": True}}
+    assert rule not in refusal(config=config, node_configs=allowed)  # tried, and found not to be there
+
+
 def test_a_hello_in_another_language_is_refused():
     content = wire.encode_hello()
     content["query"]["protocol-version"] = 2

@@ -107,6 +107,14 @@ def test_the_owners_data_come_before_the_servers():
     assert data_place({"data": "/x"}, {"dataset": "digits"}) == "/x"
     assert data_place({"data": "/x"}, {"dataset": "other:load"}) == "/x"
     assert data_place({}, {"dataset": "own:load"}) == "own:load"
+    named = {"client-id": "a"}
+    assert data_place(named | {"data": "/x"}, {"dataset": "other:load"}) == "/x"
+    assert data_place(named, {"dataset": "digits"}) is None
+    for dataset, place in {"own:load": "own:load", "npz:/a/b.npz": None, "hf:a/b": None}.items():
+        assert data_place(named | {"allow-run-dataset": True}, {"dataset": dataset}) == place
+        for refusing in (named, named | {"allow-run-dataset": False}, named | {"allow-run-dataset": "yes"}):
+            with pytest.raises(RefusedError, match="not for a server to choose what a client reads"):
+                data_place(refusing, {"dataset": dataset})
     assert data_place({}, {"dataset": "digits"}) is None
     assert data_place({}, {"dataset": "npz:/a/b.npz"}) is None
     with pytest.raises(RefusedError, match="must have the key 'data'"):

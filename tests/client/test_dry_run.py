@@ -103,6 +103,18 @@ def test_it_knows_what_is_already_answered(folder, capsys):
     connection.close()
 
 
+@pytest.mark.parametrize("content", ["no database at all, but long enough to be sure of it" * 10, None])
+def test_a_record_that_cannot_be_read_is_the_owners_mistake(folder, capsys, content):
+    path = folder / "absent" / "r.sqlite"
+    if content is not None:
+        path = folder / "r.sqlite"
+        path.write_text(content)
+    status, _, err = dry_run(capsys, f'{config(folder)} answer-record-file="{path}"')
+    assert status == 2
+    assert err.startswith("error: ")
+    assert ("DatabaseError" if content else "the folder of answer-record-file must exist") in err
+
+
 def test_a_refusal_is_shown_as_the_server_would_see_it(folder, capsys):
     status, out, _ = dry_run(capsys, config(folder), "--loss", "hinge")
     assert status == 1

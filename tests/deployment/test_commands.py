@@ -103,6 +103,13 @@ def test_a_folder_without_public_keys_is_an_error(capsys: pytest.CaptureFixture[
     assert "must hold the public keys" in capsys.readouterr().err
 
 
+def test_a_removed_client_is_not_registered(capsys: pytest.CaptureFixture[str], keys: Path, tmp_path: Path) -> None:
+    (tmp_path / "node-1.pub").write_bytes((keys / "operator" / "nodes" / "node-1.pub").read_bytes())
+    (tmp_path / "node-1.removed").touch()
+    assert register_nodes.main([str(tmp_path), "--superlink", "127.0.0.1:1", "--insecure"]) == 1
+    assert "must hold the public keys" in capsys.readouterr().err  # nothing was left to ask the SuperLink about
+
+
 def test_the_way_to_the_superlink_must_be_chosen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="2"):
         register_nodes.main([str(tmp_path), "--superlink", "127.0.0.1:1"])

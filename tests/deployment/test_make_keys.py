@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from deploy.make_keys import main, make_deployment
 
@@ -100,12 +99,61 @@ def test_a_second_time_changes_nothing_and_more_nodes_keep_the_old_keys(folder: 
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(before[folder / "keys" / "ca" / "ca.crt"]))
 
 
-def test_a_public_key_that_was_lost_is_made_again_from_the_private_one(folder: Path) -> None:
+def test_a_public_key_that_was_deleted_stays_deleted(folder: Path) -> None:
     public = folder / "keys" / "operator" / "nodes" / "node-1.pub"
-    before = load_ssh_public_key(public.read_bytes())
     public.unlink()
+    before = contents(folder)
     make_deployment(folder, num_nodes=2)
-    assert load_ssh_public_key(public.read_bytes()) == before
+    assert contents(folder) == before  # made again, it would let a removed client back in
+
+
+def test_the_public_key_of_a_client_with_a_key_of_its_own_stays(folder: Path) -> None:
+    (folder / "keys" / "supernode-1" / "node.key").unlink()
+    before = contents(folder)
+    make_deployment(folder, num_nodes=2)
+    assert contents(folder) == before
+
+
+def test_no_key_is_made_for_a_removed_client(tmp_path: Path) -> None:
+    marker = tmp_path / "keys" / "operator" / "nodes" / "node-2.removed"
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    make_deployment(tmp_path, num_nodes=3)
+    made = {path.relative_to(tmp_path / "keys").as_posix() for path in contents(tmp_path)}
+    assert {name for name in made if "node.key" in name} == {"supernode-1/node.key", "supernode-3/node.key"}
+    assert {name for name in made if name.endswith(".pub")} == {
+        "operator/nodes/node-1.pub",
+        "operator/nodes/node-3.pub",
+    }
+
+
+def test_only_its_owner_looks_into_a_deployment_but_a_container_reads_its_data(tmp_path: Path) -> None:
+    made_by_the_engine = tmp_path / "state" / "clientapp-1"
+    made_by_the_engine.mkdir(parents=True)
+    chosen = tmp_path / "state" / "superlink"
+    chosen.mkdir()
+    (chosen / "superlink.db").touch()
+    chosen.chmod(0o750)
+    make_deployment(tmp_path, num_nodes=1)
+    modes = {p.relative_to(tmp_path).as_posix(): stat.S_IMODE(p.stat().st_mode) for p in tmp_path.rglob("*/")}
+    services = ("ca", "superlink", "serverapp", "operator", "operator/nodes", "supernode-1", "clientapp-1")
+    private = {"keys", "data", "state/clientapp-1", *(f"keys/{name}" for name in services)}
+    assert {name for name, mode in modes.items() if mode == 0o700} == private
+    assert modes["state/superlink"] == 0o750
+    assert modes["data/node-1"] & 0o055 == 0o055
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_what_a_link_points_to_is_not_given_away(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder = tmp_path / "deployment"
+    make_deployment(folder, num_nodes=1)
+    (folder / "results").rmdir()
+    (folder / "results").symlink_to(elsewhere)
+    assert main([str(folder), "--nodes", "1", "--owner", "1234:1235"]) == 0
+    assert elsewhere.stat().st_uid == 0
+    assert (folder / "results").lstat().st_uid == 1234
 
 
 def test_half_a_pair_is_an_error_and_not_a_new_pair(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,11 @@ class Wanting(nn.Module):
 class Failing(nn.Module):
     def __init__(self):
         raise KeyError("width")
+class Telling(nn.Module):
+    def __init__(self):
+        raise ValueError("/data/patients/x")
+def telling(*, x_shape, num_classes):
+    raise FileNotFoundError("/data/patients/x")
 def careless():
     raise AssertionError("a name in a message must not call just any function")
 """
@@ -160,7 +165,7 @@ def test_a_class_is_called_with_what_it_knows(plug):
 def test_wrong_factories(plug):
     for name, message in {
         f"{plug}:absent": "must be importable, got .*absent.*; put its module where",
-        "no_such_module:small": "must be importable, got .*no_such_module",
+        "no_such_module:small": r"must be importable, got 'no_such_module:small' \(ModuleNotFoundError\);",
         f"{plug}:constant": "must be a function, got int at",
         f"{plug}:number": "must return a torch.nn.Module, got int from .*; return",
         f"{plug}:careless": "must take x_shape and num_classes, got one at .* that does not; write",
@@ -174,6 +179,18 @@ def test_wrong_factories(plug):
     }.items():
         with pytest.raises(ValueError, match=message):
             build_model(name, seed=0, **DIGITS)
+
+
+def test_what_a_module_of_anothers_says_stays_on_the_machine(plug, tmp_path):
+    (tmp_path / "telling_on_import.py").write_text("raise FileNotFoundError('/data/patients/x')")
+    for name, kind in {
+        "telling_on_import:net": "FileNotFoundError",
+        f"{plug}:telling": "FileNotFoundError",
+        f"{plug}:Telling": "ValueError",
+    }.items():
+        with pytest.raises(ValueError, match=kind) as refused:
+            build_model(name, seed=0, **DIGITS)
+        assert "patients" not in str(refused.value), name
 
 
 @pytest.mark.parametrize(
