@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from riskband.wording import rounded_down, rounded_up
+from server.cells import VERDICTS, number
 
-_WORDS = {True: "yes", False: "[bold red]NO[/]", None: "–"}
 _NUM_SMALL = 10  # groups that are too small are named up to this many
 _SHARE, _LEVELS = 0.5, (0.5, 0.9)  # points of the curves that the table shows
 
@@ -34,8 +34,8 @@ def dispersion_tables(report: Mapping[str, Any]) -> list[Table]:
     if num_unseen:
         table.add_column("holds")
     for quantity, ends, measured, unseen in _rows(report):
-        checked = [_number(unseen["value"]), _WORDS[unseen["holds"]]] if num_unseen else []
-        table.add_row(quantity, _interval(ends), _number(measured), *checked)
+        checked = [number(unseen["value"]), VERDICTS[unseen["holds"]]] if num_unseen else []
+        table.add_row(quantity, _interval(ends), number(measured), *checked)
     return [table, *([_group_table(report)] if "groups" in report else [])]
 
 
@@ -98,8 +98,8 @@ def _group_table(report: Mapping[str, Any]) -> Table:
     for header in ("clients", "lies between", "measured", *(["on unseen", "of them"] if num_unseen else [])):
         table.add_column(header, justify="right")
     for name, group in report["groups"]["groups"].items():
-        unseen = [_number(group["unseen_mean"]), str(group["num_unseen"])] if num_unseen else []
-        ends, measured = _interval(group["mean"]), _number(group["measured_mean"])
+        unseen = [number(group["unseen_mean"]), str(group["num_unseen"])] if num_unseen else []
+        ends, measured = _interval(group["mean"]), number(group["measured_mean"])
         table.add_row(escape(name), str(group["num_clients"]), ends, measured, *unseen)
     return table
 
@@ -107,7 +107,3 @@ def _group_table(report: Mapping[str, Any]) -> Table:
 def _interval(ends: Mapping[str, float | None]) -> str:
     lower, upper = ends["lower"], ends["upper"]
     return f"{'–' if lower is None else rounded_down(lower, 3)} and {'∞' if upper is None else rounded_up(upper, 3)}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

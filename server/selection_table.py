@@ -8,9 +8,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from riskband.wording import rounded_up
+from server.cells import VERDICTS, number, upper_bound
 
-_WORDS = {True: "yes", False: "[bold red]NO[/]", None: "–"}
 _MET = {True: "yes", False: "no"}
 _CHOSEN = " *"
 _WIDEST_NAME = 30  # longer ones are folded, none is cut
@@ -43,10 +42,10 @@ def selection_tables(report: Mapping[str, Any]) -> list[Table]:
     for each in selection["candidates"]:
         bounds = [each["bound"]] if is_sequence else [each["terms"][name] for name in terms]
         met = [_MET[each["meets_target"]]] if has_target else []
-        checked = [_number(each["unseen"]), _WORDS[each["holds"]]] if num_unseen else []
+        checked = [number(each["unseen"]), VERDICTS[each["holds"]]] if num_unseen else []
         name = escape(each["candidate"]) + (_CHOSEN if each["candidate"] == selection["best"] else "")
         table.add_row(
-            name, *map(_bound, [each["certified_at_most"], *bounds]), _number(each["measured"]), *met, *checked
+            name, *map(upper_bound, [each["certified_at_most"], *bounds]), number(each["measured"]), *met, *checked
         )
     return [table]
 
@@ -66,11 +65,3 @@ def selection_lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield f"How delta was spent: {selection['spending']}."
     if selection["unseen_stand_for"]:
         yield f"The numbers on unseen clients are {selection['unseen_stand_for']}."
-
-
-def _bound(value: float | None) -> str:
-    return "–" if value is None else rounded_up(value, 3)
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

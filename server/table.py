@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from riskband.wording import rounded_up
+from server.cells import VERDICTS
 from server.dispersion_table import dispersion_lines, dispersion_tables
 from server.sandwich import UNIT_WORDS, sandwich_lines, sandwich_tables
 from server.selection_table import selection_lines, selection_tables
@@ -51,7 +52,7 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         if "lower" in entry or entry["function"] == "select":  # they have tables of their own
             continue
         for quantity, networks, bound, observed in _rows(entry, threshold=config["breakdown-threshold"], unit=unit):
-            checked = [f"{observed:.3f}", "yes" if observed <= bound + 1e-12 else "[bold red]NO[/]"]
+            checked = [f"{observed:.3f}", VERDICTS[bool(observed <= bound + 1e-12)]]
             table.add_row(quantity, networks, rounded_up(bound, 3), *(checked if has_checks else []))
     lines = [
         _who(report["network"]),
@@ -120,7 +121,7 @@ def _target_table(targets: Sequence[Mapping[str, Any]], *, unit: float | None) -
         holds = all(check["holds"] for check in checks.values())
         distance, bound = _cost(target["mean_cost"], unit), checks["wasserstein_mean"]["bound"]
         numbers = f"{target['mean_risk']:.3f}", rounded_up(bound, 3)
-        table.add_row(f"{target['sigma']:g}", distance, *numbers, "yes" if holds else "[bold red]NO[/]")
+        table.add_row(f"{target['sigma']:g}", distance, *numbers, VERDICTS[holds])
     return table
 
 

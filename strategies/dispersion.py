@@ -14,6 +14,7 @@ from client.losses import get_loss
 from client.wire import LossAnswer, LossQuery
 from riskband.measures import resolve_measure
 from riskband.quantile_limits import QuantileLimits
+from strategies.answered_risks import client_risks
 from strategies.query import QueryStrategy, RoundOutcome
 
 LORENZ_SHARES = np.arange(101) / 100.0
@@ -151,11 +152,10 @@ class Dispersion(QueryStrategy):
         ValueError
             If there are fewer than two answers, or an argument of a certificate is out of its range.
         """
-        risks = rb.ClientRisks(
+        risks = client_risks(
+            outcome,
             [answer.risk for answer in outcome.answers],
-            [answer.num_examples for answer in outcome.answers],
-            binary=get_loss(self._query.loss).binary,
-            num_missing=len(outcome.failures),
+            loss=self._query.loss,
             missing=self.missing,
             contamination=self.contamination,
         )

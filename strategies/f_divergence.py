@@ -11,6 +11,7 @@ import numpy as np
 import riskband as rb
 from client.losses import get_loss
 from client.wire import LossQuery
+from strategies.answered_risks import client_risks
 from strategies.query import QueryStrategy, RoundOutcome
 
 
@@ -118,11 +119,10 @@ class FDivergence(QueryStrategy):
         ValueError
             If there are fewer than two answers, or an argument of a certificate is out of its range.
         """
-        risks = rb.ClientRisks(
+        risks = client_risks(
+            outcome,
             [answer.risk for answer in outcome.answers],
-            [answer.num_examples for answer in outcome.answers],
-            binary=get_loss(self._query.loss).binary,
-            num_missing=len(outcome.failures),
+            loss=self._query.loss,
             missing=self.missing,
             contamination=self.contamination,
         )

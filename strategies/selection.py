@@ -10,6 +10,7 @@ import riskband as rb
 from client.losses import get_loss
 from client.wire import Candidate, CandidatesAnswer, CandidatesQuery
 from riskband.selection import check_selection
+from strategies.answered_risks import client_risks
 from strategies.query import QueryStrategy, RoundOutcome
 
 
@@ -113,11 +114,10 @@ class SelectionStrategy(QueryStrategy):
             If there are fewer than two answers, or what is assumed of the clients cannot be.
         """
         risks = {
-            candidate.name: rb.ClientRisks(
+            candidate.name: client_risks(
+                outcome,
                 [answer.risks[index] for answer in outcome.answers],
-                [answer.num_examples for answer in outcome.answers],
-                binary=get_loss(candidate.loss).binary,
-                num_missing=len(outcome.failures),
+                loss=candidate.loss,
                 missing=self.missing,
                 contamination=self.contamination,
             )

@@ -107,10 +107,7 @@ class AdversarialCurves:
         # One at a time: all at once would need memory for num_multipliers * num_examples numbers.
         lower = np.array([float(self.lower.conjugate(price)) for price in prices])
         upper = np.array([float(self.upper.conjugate(price)) for price in prices])
-        for multiplier, bound in (
-            *self.lines,
-            *self.asked_lines,
-        ):  # a bound at one multiplier holds at every larger one
+        for multiplier, bound in self.lines + self.asked_lines:  # a bound at one multiplier holds at every larger one
             upper = np.where(prices >= multiplier, np.minimum(upper, bound), upper)
         lower, upper = np.minimum(lower, 1.0), np.minimum(upper, 1.0)
         return lower, _not_below(lower, upper)
