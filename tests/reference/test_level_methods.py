@@ -128,7 +128,7 @@ def test_for_the_mean_it_is_scipys_constrained_optimum(seed, delta):
         method="SLSQP",
         bounds=[(0.0, 1.0)] * 4,
         constraints={"type": "ineq", "fun": lambda a: four_values(np.maximum.accumulate(a)) - (1.0 - delta)},
-        options={"maxiter": 500, "ftol": 1e-14},
+        options={"maxiter": 500, "ftol": 1e-9},  # below that, its numerical slopes are noise and the search may stall
     )
     assert reference.success
     found = lower_problem(gaps, lambda p: p, delta).best_levels().lower
