@@ -57,7 +57,7 @@ def band_figure(
     grid = np.unique(np.concatenate([[0.0, right], band.lower_points, band.upper_points]))
     grid = grid[grid <= right]
     _draw_band(axes, band, grid)
-    answers = np.sort(band.risks.values)
+    answers = np.sort(band.risks.shown_values)
     share = np.arange(1, answers.size + 1) / answers.size
     label = f"measured by the {answers.size} clients that answered"
     axes.step([0.0, *answers, 1.0], [0.0, *share, 1.0], where="post", color=_ANSWERS, lw=1.2, ls=":", label=label)
@@ -72,8 +72,19 @@ def band_figure(
     axes.set_xlabel("risk of a client (mean loss, 0 to 1)")
     axes.set_ylabel("share of clients with at most this risk")
     axes.grid(alpha=0.25, lw=0.6)
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+    draw_legend_below(figure)
     return figure
+
+
+def draw_legend_below(figure: Figure) -> None:
+    """Draw the legend of a figure below its axes: in two columns, or in one where two are wider than the figure."""
+    for num_columns in (2, 1):
+        legend = figure.legend(loc="outside lower center", ncols=num_columns, fontsize="small", frameon=False)
+        figure.draw_without_rendering()  # only then the legend has a size
+        extent, page = legend.get_window_extent(), figure.bbox
+        if num_columns == 1 or (extent.x0 >= page.x0 and extent.x1 <= page.x1):
+            return
+        legend.remove()
 
 
 def transport_figure(
@@ -188,7 +199,7 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 def _right_end(band: Band, unseen_risks: npt.ArrayLike | None) -> float:
     """Show the whole of what happens, but not an empty half of the axis."""
-    seen = [band.risks.values.max(), float(band.lower_points.max(initial=0.0))]
+    seen = [band.risks.shown_values.max(), float(band.lower_points.max(initial=0.0))]
     if unseen_risks is not None:
         seen.append(float(np.max(unseen_risks)))
     return float(min(1.0, np.ceil((max(seen) + 0.02) * 20) / 20))

@@ -33,6 +33,7 @@ def bisect(
     low: npt.ArrayLike,
     high: npt.ArrayLike,
     num_steps: int = 60,
+    relative_tolerance: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
     """Narrow `low <= boundary <= high`, elementwise, for a property that holds below the boundary and not above.
 
@@ -43,7 +44,9 @@ def bisect(
     low, high : array_like
         Ends of the bracket, broadcast against each other. `low` is taken to hold, `high` to fail.
     num_steps : int
-        Number of halvings; 60 reach the resolution of a float.
+        Largest number of halvings; 60 reach the resolution of a float.
+    relative_tolerance : float
+        Stop earlier where every bracket is at most this share of its upper end wide.
 
     Returns
     -------
@@ -52,6 +55,8 @@ def bisect(
     """
     low, high = (np.array(end, dtype=np.float64) for end in np.broadcast_arrays(low, high))
     for _ in range(num_steps):
+        if np.all(high - low <= relative_tolerance * np.abs(high)):
+            break
         middle = 0.5 * (low + high)
         is_below = holds(middle)
         low = np.where(is_below, middle, low)

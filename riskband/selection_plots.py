@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.certificate import CERTIFICATE
+from riskband.plots import draw_legend_below
 from riskband.quantile_limits import RiskLaw
 from riskband.selection import CandidateBound, Selection
 from riskband.wording import rounded_up
@@ -85,7 +86,7 @@ def selection_figure(
     num_hidden = len(selection.candidates) - len(candidates)
     hidden = f"{len(candidates)} of {len(selection.candidates)} candidates: those with the smallest bounds"
     figure.suptitle("\n".join(filter(None, [title, hidden if num_hidden else ""])))
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+    draw_legend_below(figure)
     return figure
 
 

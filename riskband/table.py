@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from riskband.checks import MAX_EXAMPLES, FloatArray
 from riskband.risks import ClientRisks
 
 MAX_LISTED = 5
+_WHOLE_NUMBERS = f"whole numbers from 1 to {MAX_EXAMPLES:g}"
 
 
 class TableError(ValueError):
@@ -36,6 +38,7 @@ def read_risks(
     num_missing: int = 0,
     missing: str = "ignore",
     contamination: int = 0,
+    noise: str | None = None,
 ) -> ClientRisks:
     """Read one row per client.
 
@@ -44,12 +47,12 @@ def read_risks(
     path : str or Path
         CSV file with a header line.
     column : str
-        Column with the client's mean loss in [0, 1], or with its accuracy in percent.
+        Column with the client's mean loss in [0, 1], or with its accuracy in percent; any number if there is noise.
     num_examples : str
         A whole number for all clients, or the name of a column.
     is_percent : bool
         Whether `column` holds accuracies in percent; the loss is then 1 - value / 100.
-    is_binary, num_missing, missing, contamination : optional
+    is_binary, num_missing, missing, contamination, noise : optional
         See `ClientRisks`.
 
     Returns
@@ -64,6 +67,8 @@ def read_risks(
     OSError
         If the file cannot be read.
     """
+    if noise is not None and is_percent:
+        raise TableError(["--noise needs losses, not accuracies in percent; put 1 - accuracy / 100 into the table"])
     header, rows = _read_rows(path)
     has_constant = num_examples.isascii() and num_examples.isdecimal()
     wanted = [column] if has_constant else [column, num_examples]
@@ -72,21 +77,28 @@ def read_risks(
         found = ", ".join(header) or "none"
         raise TableError([f"column {name!r} must be in {path} once; its columns are: {found}" for name in absent])
     problems: list[str] = []
-    values = _numbers(rows, column, problems)
-    sizes = np.array([float(num_examples)]) if has_constant else _numbers(rows, num_examples, problems)
-    if not problems:
-        _check_scale(values, [line for line, _ in rows], column, is_percent, problems)
+    lines, values = _numbers(rows, column, problems)
+    if noise is None:
+        _check_scale(values, lines, column, is_percent, problems)
+    if has_constant:
+        sizes = np.array(float(num_examples))
+        if not 1 <= sizes <= MAX_EXAMPLES:
+            problems.append(f"examples behind each mean must be {_WHOLE_NUMBERS}, got {num_examples}")
+    else:
+        lines, sizes = _numbers(rows, num_examples, problems)
+        _check_sizes(sizes, lines, num_examples, problems)
     if problems:
         raise TableError(problems)
     losses = np.round(1.0 - values / 100.0, 12) if is_percent else values
     try:
         return ClientRisks(
             losses,
-            sizes[0] if sizes.size == 1 else sizes,
+            sizes,
             binary=is_binary,
             num_missing=num_missing,
             missing=missing,
             contamination=contamination,
+            noise=noise,
         )
     except ValueError as error:
         raise TableError([str(error)]) from error
@@ -106,19 +118,28 @@ def _read_rows(path: str | Path) -> tuple[list[str], list[Row]]:
         raise TableError([f"{path} must be a CSV file in UTF-8, got {error}; export it again"]) from error
 
 
-def _numbers(rows: list[Row], column: str, problems: list[str]) -> np.ndarray:
-    numbers, wrong = [], []
+def _numbers(rows: list[Row], column: str, problems: list[str]) -> tuple[list[int], FloatArray]:
+    """Lines and numbers of a column, but for cells that hold no number."""
+    lines, numbers, wrong = [], [], []
     for line, row in rows:
         text = (row[column] or "").strip()
         try:
             numbers.append(float(text))
+            lines.append(line)
         except ValueError:
             wrong.append(f"line {line}: {text!r}")
     _list_problems(f"column {column!r} must hold numbers", wrong, "fill in or remove these rows", problems)
-    return np.array(numbers)
+    return lines, np.array(numbers)
 
 
-def _check_scale(values: np.ndarray, lines: list[int], column: str, is_percent: bool, problems: list[str]) -> None:
+def _check_sizes(sizes: FloatArray, lines: list[int], column: str, problems: list[str]) -> None:
+    is_right = (sizes >= 1) & (sizes <= MAX_EXAMPLES) & (sizes == np.floor(sizes))
+    wrong = [f"line {n}: {size:g}" for n, size, right in zip(lines, sizes, is_right, strict=True) if not right]
+    rule = f"numbers of examples in column {column!r} must be {_WHOLE_NUMBERS}"
+    _list_problems(rule, wrong, "leave out clients without examples", problems)
+
+
+def _check_scale(values: FloatArray, lines: list[int], column: str, is_percent: bool, problems: list[str]) -> None:
     top = 100.0 if is_percent else 1.0
     outside = [f"line {n}: {value:g}" for n, value in zip(lines, values, strict=True) if not 0.0 <= value <= top]
     if is_percent:

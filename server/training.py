@@ -89,13 +89,29 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
             num_epochs=config.training_epochs,
             learning_rate=config.learning_rate,
         )
-    x_shape, num_classes = model_inputs(config)
-    model = build_model(config.model, x_shape=x_shape, num_classes=num_classes, seed=config.seed)
     if config.training == "checkpoint":
-        load_arrays(model, load_checkpoint(config.checkpoint))
-    else:
-        load_arrays(model, to_arrays(_train_federated(config, grid, to_array_record(model_arrays(model)))))
+        return model_of_checkpoint(config)
+    model = _initial_model(config)
+    load_arrays(model, to_arrays(_train_federated(config, grid, to_array_record(model_arrays(model)))))
     return model
+
+
+def model_of_checkpoint(config: RunConfig) -> nn.Module:
+    """Return the model with the weights in the file ``checkpoint``.
+
+    Raises
+    ------
+    ValueError
+        If the dataset, model or checkpoint cannot be had, or do not fit each other.
+    """
+    model = _initial_model(config)
+    load_arrays(model, load_checkpoint(config.checkpoint))
+    return model
+
+
+def _initial_model(config: RunConfig) -> nn.Module:
+    x_shape, num_classes = model_inputs(config)
+    return build_model(config.model, x_shape=x_shape, num_classes=num_classes, seed=config.seed)
 
 
 def _train_federated(config: RunConfig, grid: Grid, initial: ArrayRecord) -> ArrayRecord:

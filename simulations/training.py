@@ -167,7 +167,13 @@ def load_checkpoint(path: str | Path) -> dict[str, NDArray[np.generic]]:
             f"the checkpoint must be a state dict of tensors, got {type(state).__name__} in {str(path)!r}; "
             "save model.state_dict(), not the model"
         )
-    return {name: value.numpy() for name, value in state.items()}
+    try:
+        return {name: value.detach().numpy() for name, value in state.items()}
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"the checkpoint must hold dense tensors of types that NumPy has, got others in {str(path)!r}; "
+            "convert them, for example with tensor.float()"
+        ) from error
 
 
 def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:

@@ -73,6 +73,23 @@ def test_one_sided_bands_are_drawn(band, sides):
     assert any(f"certificate: {sides} bound" in label for label in texts(band_figure(one)))
 
 
+@pytest.mark.parametrize("local", ["marginal", "observed"])
+@pytest.mark.parametrize("sides", ["lower", "two"])
+def test_the_legend_is_within_the_figure(sides, local):
+    band = rb.band(rb.ClientRisks([0.1, 0.2, 0.15, 0.3, 0.05, 0.12], 100), delta=0.05, sides=sides, local=local)
+    worst = rb.worst_case_cdf(band, divergence="chi2", budget=[0.123456789, 0.2])
+    for figure in (
+        band_figure(band, worst_case=rb.worst_case_cdf(band, divergence="kl", budget=[0.1])),
+        band_figure(band, worst_case=worst, unseen_risks=[0.1, 0.3], title="a title"),
+        band_figure(band),
+    ):
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        extent, page = legend.get_window_extent(), figure.bbox
+        assert page.x0 <= extent.x0 < extent.x1 <= page.x1
+        assert page.y0 <= extent.y0 < extent.y1 <= figure.axes[0].get_tightbbox().y0 + 1e-6
+
+
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_same_figure_same_bytes(tmp_path, band, ending):
     paths = [tmp_path / f"{name}.{ending}" for name in "ab"]

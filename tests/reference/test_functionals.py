@@ -115,9 +115,12 @@ def test_spectral_functionals_integrate_the_quantile_bound(local):
 
 def test_breakdown_is_where_the_bound_meets_the_target(eight):
     bracket = rb.breakdown(eight, divergence="chi2", target=0.9, threshold=0.5)
-    assert bracket.lower == pytest.approx(0.12, abs=1e-9)  # 0.75 + sqrt(0.12 · 3/16) = 0.9
-    assert 0.0 <= bracket.upper - bracket.lower < 1e-9
+    assert bracket.lower <= 0.12 + 1e-12  # 0.75 + sqrt(0.12 · 3/16) = 0.9
+    assert bracket.upper >= 0.12 - 1e-12
+    assert 0.0 <= bracket.upper - bracket.lower <= 1e-6 * bracket.upper
     mean = rb.breakdown(eight, divergence="tv", target=0.75)
-    assert mean.lower == pytest.approx(0.125, abs=1e-9)
+    assert mean.lower <= 0.125 + 1e-12
+    assert mean.upper >= 0.125 - 1e-12
+    assert mean.upper - mean.lower <= 1e-6 * mean.upper
     assert rb.breakdown(eight, divergence="kl", target=0.5) == (-np.inf, 0.0)
     assert rb.breakdown(eight, divergence="kl", target=1.0).upper == np.inf

@@ -169,3 +169,13 @@ def test_wrong_checkpoints(tmp_path):
     for name in ("absent.pt", "text.pt", "empty.pt", "numbers.pt", "module.pt"):
         with pytest.raises(ValueError, match=r"the checkpoint must be a .*state dict.*; save"):
             load_checkpoint(tmp_path / name)
+
+
+def test_tensors_that_numpy_does_not_have_are_refused_and_parameters_are_not(tmp_path):
+    weights = torch.ones(2, 2)
+    for name, odd in {"short.pt": weights.bfloat16(), "sparse.pt": weights.to_sparse()}.items():
+        torch.save({"weight": odd}, tmp_path / name)
+        with pytest.raises(ValueError, match=rf"dense tensors.*{name}.*float\(\)"):
+            load_checkpoint(tmp_path / name)
+    torch.save({"weight": nn.Parameter(weights)}, tmp_path / "parameters.pt")
+    np.testing.assert_array_equal(load_checkpoint(tmp_path / "parameters.pt")["weight"], weights.numpy())
