@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from riskband.checks import (
+    LARGEST_NOISY_RISK,
     FloatArray,
     IntArray,
     check_choice,
@@ -17,7 +19,9 @@ from riskband.checks import (
     check_fraction,
     check_kind,
     check_num_points,
+    check_numbers,
 )
+from riskband.noise import AnswerNoise
 from riskband.risks import ClientRisks
 from riskband.transport import ConcaveCurve, outer_curve
 
@@ -53,16 +57,21 @@ class AdversarialAnswers:
         Mean cost that makes an example wrong (rho_adv² for order 2, [DG]), to report budgets in.
     num_missing, missing, contamination : int, str, int
         Who answered, as for `ClientRisks`. An answer is a client's values and conjugates together.
+    noise : AnswerNoise or str, optional
+        What was added to every value and conjugate; all of them share its budget, num_radii + num_multipliers numbers
+        or more. They may then be any numbers, in any order; neither move them into [0, 1] nor make them monotone, which
+        would bias their means. One radius is enough.
 
     Attributes
     ----------
     curves : tuple of ConcaveCurve
-        For each client, the smallest concave curve above every concave function through its points.
+        For each client, the smallest concave curve above every concave function through its points; none with noise.
 
     Raises
     ------
     ValueError
-        If a value is outside its range, a row is not nondecreasing and concave, or shapes do not fit.
+        If a value is outside its range, a row is not nondecreasing and concave, shapes do not fit, or fewer numbers
+        share the noise's budget than there are.
     """
 
     radii: FloatArray
@@ -77,6 +86,7 @@ class AdversarialAnswers:
     num_missing: int
     missing: str
     contamination: int
+    noise: AnswerNoise | None
     curves: tuple[ConcaveCurve, ...]
 
     def __init__(
@@ -94,26 +104,20 @@ class AdversarialAnswers:
         num_missing: int = 0,
         missing: str = "ignore",
         contamination: int = 0,
+        noise: AnswerNoise | str | Mapping[str, object] | None = None,
     ) -> None:
         check_kind("cost", cost, str, remedy="name the ground cost in words, for reports")
         check_choice("guarantee", guarantee, GUARANTEES)
         grid = check_costs("radii", radii, remedy="they are costs, in units of the transport cost")
-        rows = check_fraction("values", values, remedy="adversarial risks are means of losses in [0, 1]")
-        if rows.ndim != 2 or grid.shape != rows.shape[1:] or grid.size < 2:
+        is_noisy = noise is not None
+        rows = _check_means("values", values, is_noisy=is_noisy)
+        if rows.ndim != 2 or grid.shape != rows.shape[1:] or grid.size < (1 if is_noisy else 2):
             raise ValueError(
                 f"values must have shape (num_clients, num_radii) with at least two radii, got {rows.shape} "
                 f"for {grid.size} radii"
             )
         if grid[0] != 0.0 or np.any(np.diff(grid) <= 0.0):
             raise ValueError("radii must increase strictly from 0; sort them, and ask for the risk at 0 as well")
-        clean = ClientRisks(
-            rows[:, 0],
-            num_examples,
-            binary=False,
-            num_missing=num_missing,
-            missing=missing,
-            contamination=contamination,
-        )
         if unit is not None:
             unit = check_cost("unit", unit, remedy="it is a mean cost; leave it out if it is not known")
         if (multipliers is None) != (conjugates is None):
@@ -121,13 +125,26 @@ class AdversarialAnswers:
         prices = phi = None
         if multipliers is not None and conjugates is not None:
             prices = checked_multipliers(multipliers)
-            phi = check_fraction("conjugates", conjugates)
+            phi = _check_means("conjugates", conjugates, is_noisy=is_noisy)
             if phi.shape != (rows.shape[0], prices.size):
                 raise ValueError(
                     f"conjugates must have shape (num_clients, num_multipliers) = {(rows.shape[0], prices.size)}, "
                     f"got {phi.shape}"
                 )
-            _check_conjugates(prices, phi, radii=grid, values=rows, is_exact=guarantee == "exact")
+            if not is_noisy:
+                _check_conjugates(prices, phi, radii=grid, values=rows, is_exact=guarantee == "exact")
+        if noise is not None:
+            num_values = grid.size + (0 if prices is None else prices.size)
+            noise = AnswerNoise.of(noise, is_binary=False, num_values=num_values)
+        clean = ClientRisks(
+            rows[:, 0],
+            num_examples,
+            binary=None if is_noisy else False,
+            num_missing=num_missing,
+            missing=missing,
+            contamination=contamination,
+            noise=noise,
+        )
         fields = {
             "radii": grid,
             "values": rows,
@@ -141,7 +158,8 @@ class AdversarialAnswers:
             "num_missing": clean.num_missing,
             "missing": clean.missing,
             "contamination": clean.contamination,
-            "curves": tuple(outer_curve(grid, row) for row in rows),
+            "noise": noise,
+            "curves": () if is_noisy else tuple(outer_curve(grid, row) for row in rows),
         }
         for name, value in fields.items():
             if isinstance(value, np.ndarray):
@@ -159,14 +177,22 @@ class AdversarialAnswers:
         return ClientRisks(
             self.values[:, 0],
             self.num_examples,
-            binary=False,
+            binary=False if self.noise is None else None,
             num_missing=self.num_missing,
             missing=self.missing,
             contamination=self.contamination,
+            noise=self.noise,
         )
 
     def conjugates_at(self, multipliers: FloatArray) -> FloatArray:
-        """Upper bounds on phi_k at any multipliers, in [0, 1], shape (num_clients, num_multipliers)."""
+        """Upper bounds on phi_k at any multipliers, in [0, 1], shape (num_clients, num_multipliers).
+
+        Raises
+        ------
+        ValueError
+            If the answers have noise: a curve through noisy points bounds nothing.
+        """
+        self.clean.require_no_noise("conjugates from values", "conjugates that the clients answered")
         return np.clip([curve.conjugate(multipliers) for curve in self.curves], 0.0, 1.0)
 
 
@@ -174,6 +200,16 @@ def check_answers(answers: object) -> None:
     """Raise ValueError unless `answers` are `AdversarialAnswers`."""
     remedy = "make them with AdversarialAnswers(radii, values, num_examples, ...)"
     check_kind("answers", answers, AdversarialAnswers, remedy=remedy)
+
+
+def _check_means(name: str, values: npt.ArrayLike, *, is_noisy: bool) -> FloatArray:
+    """Means of losses, in [0, 1] but for noise; raises ValueError for anything else."""
+    if not is_noisy:
+        return check_fraction(name, values, remedy="adversarial risks are means of losses in [0, 1]")
+    found = check_numbers(name, values, remedy="they are noisy means of losses")
+    if not np.all(np.abs(found) <= LARGEST_NOISY_RISK):
+        raise ValueError(f"noisy {name} must lie in [-1e9, 1e9]; leave out clients without an answer")
+    return found
 
 
 def _check_conjugates(

@@ -19,6 +19,9 @@ SMALLEST_COST, LARGEST_COST = 1e-150, 1e150
 MAX_EXAMPLES = 10**12
 """Beyond it, floats times the number of examples can hardly be told from whole numbers."""
 
+LARGEST_NOISY_RISK = 1e9
+"""No noise that is of any use takes a mean loss further away from 0."""
+
 MAX_POINTS = 10**6
 """More points of a grid than that are a mistake."""
 
@@ -250,13 +253,14 @@ def _is_plain(values: object) -> bool:
     return not isinstance(values, (bool, np.bool_))
 
 
-def check_losses(values: npt.ArrayLike) -> FloatArray:
+def check_losses(values: npt.ArrayLike, *, is_noisy: bool = False) -> FloatArray:
     """Return per-client empirical risks as a float array of shape (num_clients,).
 
     Raises
     ------
     ValueError
-        If the shape is not (num_clients,) with at least two clients, or an entry is NaN or outside [0, 1].
+        If the shape is not (num_clients,) with at least two clients, or an entry is NaN or outside [0, 1]; of noisy
+        ones, not within `LARGEST_NOISY_RISK` of 0.
     """
     array = check_numbers("risks", values, remedy="leave out clients without a mean loss")
     if array.ndim != 1:
@@ -270,6 +274,11 @@ def check_losses(values: npt.ArrayLike) -> FloatArray:
             f"risks must not be NaN, got {int(np.isnan(array).sum())} NaN of {array.size}; leave out clients that "
             "did not answer, and say so, or count their loss as 1"
         )
+    if is_noisy:
+        wrong = array[np.abs(array) > LARGEST_NOISY_RISK]
+        if wrong.size:
+            raise ValueError(f"noisy risks must lie in [-1e9, 1e9], got {wrong[0]:g}; leave out what is no mean loss")
+        return array
     above = array[array > 1.0]
     if above.size:
         raise ValueError(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -161,9 +162,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
     attempt(lambda: check_contamination(options.contamination))
     if options.missing == "worst" and options.num_missing is None:
         problems.append("--missing worst needs --num-missing: how many clients were asked and did not answer")
-    for flag, path in (("--plot", options.plot), ("--plot-dispersion", options.plot_dispersion)):
-        if path and Path(path).suffix.lower() not in FIGURE_ENDINGS:
-            problems.append(f"{flag} must end in one of {', '.join(FIGURE_ENDINGS)}, got {path!r}")
+    problems += _wrong_outputs(options)
     if options.plot_dispersion and not options.measure:
         problems.append("--plot-dispersion needs --measure: it draws the measures, for example gini")
     risks = attempt(
@@ -176,11 +175,31 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
             num_missing=num_missing,
             missing=options.missing,
             contamination=options.contamination,
+            noise=options.noise,
         )
     )
     if problems or not isinstance(risks, rb.ClientRisks):
         raise TableError(list(dict.fromkeys(problems)))  # some checks see the same mistake
     return risks
+
+
+def _wrong_outputs(options: argparse.Namespace) -> list[str]:
+    """What could not be written in the end, found before anything is computed."""
+    problems = []
+    for flag, name in (("--out", "out"), ("--plot", "plot"), ("--plot-dispersion", "plot_dispersion")):
+        path = getattr(options, name)
+        if path is None:
+            continue
+        if name != "out" and Path(path).suffix.lower() not in FIGURE_ENDINGS:
+            problems.append(f"{flag} must end in one of {', '.join(FIGURE_ENDINGS)}, got {path!r}")
+        folder = Path(path).parent
+        if not path or Path(path).is_dir():
+            problems.append(f"{flag} must be a file, got {path!r}; add a name for it")
+        elif not (folder.is_dir() and os.access(folder, os.W_OK)):
+            problems.append(
+                f"{flag} must be in a folder that exists and can be written, got {path!r}; make {folder} first"
+            )
+    return problems
 
 
 def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
@@ -265,7 +284,7 @@ def _why_nothing(risks: rb.ClientRisks, options: argparse.Namespace) -> str:
 
 
 def _who_answered(risks: rb.ClientRisks) -> list[str]:
-    lines = []
+    lines = [] if risks.noise is None else [f"all answers have noise ({risks.noise.mechanism}): so have these numbers"]
     if risks.num_missing:
         counted = "with the worst answer possible" if risks.missing == "worst" else "as missing at random"
         lines.append(f"asked, but without an answer: {risks.num_missing}, which count {counted}")
@@ -306,7 +325,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--percent", action="store_true", help="the column holds accuracies in percent: loss = 1 - value / 100")
     kind = certify_command.add_mutually_exclusive_group()
     kind.add_argument(
-        "--binary", action="store_const", const=True, help="every example's loss is 0 or 1 (default: if the means fit)"
+        "--binary",
+        action="store_const",
+        const=True,
+        help="every example's loss is 0 or 1 (default: if the means fit; with --noise it must be said)",
     )
     kind.add_argument(
         "--not-binary", dest="binary", action="store_const", const=False, help="losses lie anywhere in [0, 1]"
@@ -314,16 +336,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--num-missing", type=int, metavar="N", help="clients that were asked and did not answer (default: 0)")
     add("--missing", choices=MISSING, default="ignore", help="count them as missing at random (default), or as worst")
     add("--contamination", type=int, default=0, metavar="N", help="answers that may be wrong in any way (default: 0)")
+    add(
+        "--noise",
+        metavar="NAME:BUDGET",
+        help="noise in the losses: laplace:EPSILON or gaussian:RHO of this column alone",
+    )
     add("--delta", type=float, default=0.05, help="probability that a certificate fails (default: 0.05)")
     add("--method", default="berk_jones", help="band: berk_jones (default), dkw, or truncated:LOW:HIGH")
-    add(
-        "--tune",
-        nargs="+",
-        action=_Collect,
-        default=[],
-        metavar="OBJECTIVE",
-        help="tune the band on a pilot: cvar:0.9, mean, …",
-    )
+    again: dict[str, Any] = {"action": _Collect, "default": []}  # these may be given several times
+    add("--tune", nargs="+", metavar="OBJECTIVE", help="tune the band on a pilot: cvar:0.9, mean, …", **again)
     add("--pilot-share", type=float, default=0.2, help="share of the clients that tuning spends (default: 0.2)")
     add("--local", choices=sorted(LOCAL_STEPS), default="marginal", help="step to true risks (default: marginal)")
     add(
@@ -332,50 +353,14 @@ def _parser() -> argparse.ArgumentParser:
         default="lower",
         help="sides of the band; lower is enough for every bound and sharper, two draws the whole band",
     )
-    add("--quantile", type=float, nargs="*", action=_Collect, default=[0.9], metavar="LEVEL", help="default: 0.9")
-    add(
-        "--cvar",
-        type=float,
-        nargs="*",
-        action=_Collect,
-        default=[0.9],
-        metavar="LEVEL",
-        help="mean of the worst 1 - LEVEL (default: 0.9)",
-    )
-    add(
-        "--survival",
-        type=float,
-        nargs="*",
-        action=_Collect,
-        default=[],
-        metavar="RISK",
-        help="share of clients with at least this risk",
-    )
-    add(
-        "--measure",
-        nargs="*",
-        action=_Collect,
-        default=[],
-        metavar="NAME",
-        help="dispersion: gini, atkinson:0.5, hoover, theil, …",
-    )
-    add(
-        "--divergence",
-        nargs="*",
-        action=_Collect,
-        default=[],
-        choices=sorted(rb.DIVERGENCES),
-        help="worst cases over this ball",
-    )
-    add(
-        "--budget",
-        type=float,
-        nargs="+",
-        action=_Collect,
-        default=[0.05, 0.1, 0.2],
-        metavar="SIZE",
-        help="sizes of the ball",
-    )
+    levels = again | {"type": float, "nargs": "*", "metavar": "LEVEL", "default": [0.9]}
+    add("--quantile", help="default: 0.9", **levels)
+    add("--cvar", help="mean of the worst 1 - LEVEL (default: 0.9)", **levels)
+    add("--survival", type=float, nargs="*", metavar="RISK", help="share of clients with at least this risk", **again)
+    add("--measure", nargs="*", metavar="NAME", help="dispersion: gini, atkinson:0.5, hoover, theil, …", **again)
+    add("--divergence", nargs="*", choices=sorted(rb.DIVERGENCES), help="worst cases over this ball", **again)
+    sizes = again | {"default": [0.05, 0.1, 0.2]}
+    add("--budget", type=float, nargs="+", metavar="SIZE", help="sizes of the ball", **sizes)
     add("--target", type=float, metavar="BOUND", help="report the largest budget at which the bound still holds")
     add("--at", type=float, metavar="RISK", help="the target is for the share of clients with at least this risk")
     add("--seed", type=int, default=0, help="order of bets for the mean, and draw of the pilot (default: 0)")

@@ -111,7 +111,7 @@ def extremal_laws(band: Band, measure: str | DispersionMeasure) -> ExtremalLaws:
 def measured_dispersion(risks: ClientRisks, measure: str | DispersionMeasure) -> float:
     """Return the measure of the risks that the clients in `risks` measured: no bound, and noise in them adds to it."""
     check_risks(risks)
-    return resolve_measure(measure).of_law(RiskLaw.of_values(risks.values))
+    return resolve_measure(measure).of_law(RiskLaw.of_values(risks.shown_values))
 
 
 def dispersion_certificate(band: Band, measure: str | DispersionMeasure, *, method: str = "sharp") -> Certificate:

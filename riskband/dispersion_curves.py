@@ -45,7 +45,7 @@ def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str =
         delta=band.delta,
         method=f"{method} bound from the {band.method} band",
         assumptions=band.assumptions,
-        details={"measured": lorenz_of_law(RiskLaw.of_values(band.risks.values), points)},
+        details={"measured": lorenz_of_law(RiskLaw.of_values(band.risks.shown_values), points)},
         recipe=recipe("lorenz_certificate", {"shares": points, "method": method}, band.risks, band),
     )
 
@@ -81,7 +81,7 @@ def quantile_certificate(band: Band, *, level: npt.ArrayLike) -> Certificate:
         delta=band.delta,
         method=f"{band.method} band",
         assumptions=band.assumptions,
-        details={"measured": RiskLaw.of_values(band.risks.values).quantile(levels)},
+        details={"measured": RiskLaw.of_values(band.risks.shown_values).quantile(levels)},
         recipe=recipe("quantile_certificate", {"level": levels}, band.risks, band),
     )
 

@@ -178,7 +178,7 @@ def _row_label(name: str, lower: float, upper: float) -> str:
 def _laws(band: Band, unseen: RiskLaw | None) -> list[tuple[RiskLaw, dict[str, Any]]]:
     """Known laws of risks and how their curves are drawn."""
     drawn = {"color": _MEASURED, "lw": 1.4, "ls": ":", "label": _measured_label(band)}
-    laws = [(RiskLaw.of_values(band.risks.values), drawn)]
+    laws = [(RiskLaw.of_values(band.risks.shown_values), drawn)]
     if unseen is not None:
         laws.append((unseen, {"color": _UNSEEN, "lw": 2.0, "label": _unseen_label(unseen)}))
     return laws
@@ -198,7 +198,7 @@ def _confidence(delta: float) -> str:
 
 def _top(limits: QuantileLimits, band: Band, unseen: RiskLaw | None) -> float:
     """Show what happens, not an empty half of the axis: at the last level the upper bound is always 1."""
-    seen = [float(band.risks.values.max()), float(np.max(limits.upper[limits.upper < 1.0], initial=0.0))]
+    seen = [float(band.risks.shown_values.max()), float(np.max(limits.upper[limits.upper < 1.0], initial=0.0))]
     if unseen is not None:
         seen.append(float(unseen.risks[-1]))
     return float(min(1.0, np.ceil((max(seen) + 0.02) * 20) / 20))

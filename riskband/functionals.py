@@ -218,7 +218,8 @@ def _spectral(band: Band, weight: QuantileWeight) -> float:
     """Integral for a nondecreasing weight, which the law for means may serve: it is monotone in convex order."""
     check_band(band)
     law = band.law_for_means
-    return _integral(law.risks, np.cumsum(law.weights), weight)
+    value = _integral(law.risks, np.cumsum(law.weights), weight)
+    return float(np.clip(value, 0.0, 1.0))  # noisy answers may lie outside
 
 
 def _integral(risks: FloatArray, levels: FloatArray, weight: QuantileWeight) -> float:

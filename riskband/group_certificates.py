@@ -79,7 +79,7 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Functional
     except TypeError as error:
         raise ValueError(f"options of {comparison} do not fit: {error}; see its documentation") from error
     ends = np.array(list(group_intervals(bands, functional).values()))
-    measured = [chosen.of_law(RiskLaw.of_values(source.risks.values)) for source in bands.bands.values()]
+    measured = [chosen.of_law(RiskLaw.of_values(source.risks.shown_values)) for source in bands.bands.values()]
     return Certificate(
         quantity=_quantity(comparison, chosen.quantity, bands, options),
         value=float(upper),

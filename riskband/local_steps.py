@@ -33,15 +33,16 @@ LevelsOf = Callable[[int, float, str], Levels]
 
 
 class ClientLaw(NamedTuple):
-    """A discrete law of risks with one atom for each client that answered, and one of risk 1 for the mass that is left.
+    """A discrete law of risks with one atom for each client that answered, and one at the top for what is left.
 
-    Missing clients that count as worst are part of that last atom. With contamination b, the b smallest answers weigh
-    nothing: these are the ones whose being wrong would hide most.
+    The top is risk 1; where noisy answers stand for risks, it is the largest number that they can be. Missing clients
+    that count as worst are part of that last atom. With contamination b, the b smallest answers weigh nothing: these
+    are the ones whose being wrong would hide most.
 
     Attributes
     ----------
     risks, weights : ndarray, shape (num_clients + 1,)
-        Nondecreasing risks in [0, 1], the last being 1, and probabilities.
+        Nondecreasing risks, the last being the top, and probabilities.
     clients : ndarray, shape (num_clients,)
         Client of each atom but the last.
     """
@@ -51,11 +52,11 @@ class ClientLaw(NamedTuple):
     clients: IntArray
 
     @classmethod
-    def from_levels(cls, values: FloatArray, levels: FloatArray, *, num_wrong: int = 0) -> ClientLaw:
+    def from_levels(cls, values: FloatArray, levels: FloatArray, *, num_wrong: int = 0, top: float = 1.0) -> ClientLaw:
         """Stochastically largest law with F >= levels at the sorted values; the first `num_wrong` levels are lost."""
         order = np.argsort(values, kind="stable")
         kept = _shifted(levels, num_wrong)
-        return cls(np.append(values[order], 1.0), np.diff(kept, prepend=0.0, append=1.0), order)
+        return cls(np.append(values[order], top), np.diff(kept, prepend=0.0, append=1.0), order)
 
     def per_client(self, weights: FloatArray) -> FloatArray:
         """Weights of the atoms, shape (num_clients + 1,), as weights of the clients in their own order."""
@@ -126,8 +127,7 @@ def _marginal(risks: ClientRisks, *, delta: float, sides: str, levels_of: Levels
     return LocalStep(
         lower=tuple(lower),
         upper=tuple(upper),
-        # Reweighting clients leaves the mean of their empirical risks equal to that of their true risks.
-        mean_law=_law(risks.values, observed.lower),
+        mean_law=_law_for_means(risks, observed.lower),
         eta=eta,
         uses_limits=True,
         assumptions=sizes,
@@ -159,6 +159,7 @@ def _union(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf,
         raise ValueError("local='union' has no eta: its error level per client is delta / (num_clients + 2)")
     share = delta / (risks.num_counted + 2)
     per_side = share / (2 if sides == "two" else 1)
+    risks.require_no_noise("local='union'", "local='marginal'")
     half_width = np.sqrt(np.log(1.0 / per_side) / (2.0 * risks.num_examples))
     upper_limits = np.minimum(risks.values + half_width, 1.0)
     levels = levels_of_answers(risks, delta=2.0 * share, sides=sides, levels_of=levels_of)
@@ -173,6 +174,7 @@ def _observed(risks: ClientRisks, *, delta: float, sides: str, levels_of: Levels
     """No step: the law is that of empirical risks."""
     if eta is not None:
         raise ValueError("local='observed' has no eta: it takes no step from empirical to true risks")
+    risks.require_no_noise("local='observed'", "local='marginal'")
     levels = levels_of_answers(risks, delta=delta, sides=sides, levels_of=levels_of)
     return LocalStep(
         lower=_knots(risks.values, levels.lower),
@@ -188,6 +190,12 @@ def _knots(limits: FloatArray, levels: FloatArray | None, kept: slice = slice(No
 
 def _law(values: FloatArray, levels: FloatArray | None, *, num_wrong: int = 0) -> ClientLaw | None:
     return None if levels is None else ClientLaw.from_levels(values, levels, num_wrong=num_wrong)
+
+
+def _law_for_means(risks: ClientRisks, levels: FloatArray | None) -> ClientLaw | None:
+    """Reweighting clients leaves the mean of what they measured, noise and all, equal to that of their true risks."""
+    bounded = risks.bounded(risks.values)
+    return None if levels is None else ClientLaw.from_levels(bounded.values, levels, top=bounded.high)
 
 
 def _separate_levels(risks: ClientRisks, delta: float, sides: str, levels_of: LevelsOf) -> tuple[Levels, Levels]:

@@ -11,6 +11,7 @@ import numpy as np
 from riskband.bands import shared_assumptions
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_delta, check_seed
+from riskband.histogram import Histogram
 from riskband.risks import ClientRisks, check_risks
 from riskband.search import bisect
 
@@ -19,18 +20,19 @@ ORDER_IS_UNINFORMATIVE = (
 )
 
 
-def mean_bound(risks: ClientRisks, *, delta: float, method: str = "betting", seed: int = 0) -> Certificate:
+def mean_bound(risks: ClientRisks | Histogram, *, delta: float, method: str = "betting", seed: int = 0) -> Certificate:
     """Upper bound on the mean risk over unseen clients.
 
     Parameters
     ----------
-    risks : ClientRisks
-        The clients' answers.
+    risks : ClientRisks, HistogramRisks or HistogramLimits
+        The clients' answers, or counts of clients in bins.
     delta : float
         Probability that the bound fails, in (0, 1).
     method : {"betting", "hoeffding", "empirical_bernstein", "published"}
         `betting` (default) is the sharpest; `published` is [RE] Theorem 4.1. Only the first two know clients that are
-        missing="worst" and contamination; betting then takes fixed bets, see `fixed_bets_upper_mean`.
+        missing="worst", contamination and counts (betting then takes fixed bets, see `fixed_bets_upper_mean`), and
+        noisy answers: they cut these to a range, and add what that may take away from the mean.
     seed : int
         Adaptive bets look at clients one after the other; the seed permutes them first.
 
@@ -43,31 +45,43 @@ def mean_bound(risks: ClientRisks, *, delta: float, method: str = "betting", see
     Raises
     ------
     ValueError
-        If an argument is out of its range, or the method is unknown or does not know missing or wrong answers.
+        If an argument is out of its range, or the method is unknown, or does not know missing, wrong or noisy
+        answers or counts.
     """
+    answers, histogram = risks, risks if isinstance(risks, Histogram) else None
+    if isinstance(risks, Histogram):
+        risks = risks.above
     check_risks(risks)
     delta, seed = check_delta(delta), check_seed(seed)
     check_choice("method", method, (*MEAN_BOUNDS, "betting"))
     if method in ("empirical_bernstein", "published"):
         risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")
+        if histogram is not None:
+            raise ValueError(f"method must be 'betting' or 'hoeffding' for counts, got {method!r}; use betting")
     assumptions, name = shared_assumptions(risks), method
-    if method == "betting" and not risks.are_answers_certain:
-        value = fixed_bets_upper_mean(risks.worst_completion(risks.values), delta=delta)
-        name = FIXED_BETS
-    elif method == "betting":
-        order = np.random.default_rng(seed).permutation(risks.num_clients)
-        value = betting_upper_mean(risks.values[order], delta=delta)
-        assumptions = (*assumptions, ORDER_IS_UNINFORMATIVE)
+    if histogram is not None:
+        assumptions = (*assumptions, *histogram.assumptions)
+    if method == "betting":
+        bounded = risks.bounded(risks.values)
+        # Counts come in no order of the clients, which adaptive bets need.
+        if histogram is not None or not risks.are_answers_certain:
+            found = fixed_bets_upper_mean(risks.worst_completion(bounded.in_unit), delta=delta)
+            name = FIXED_BETS
+        else:
+            order = np.random.default_rng(seed).permutation(risks.num_clients)
+            found = betting_upper_mean(bounded.in_unit[order], delta=delta)
+            assumptions = (*assumptions, ORDER_IS_UNINFORMATIVE)
+        value = bounded.from_unit(found)
     else:
         value = MEAN_BOUNDS[method](risks, delta)
     return Certificate(
         quantity="the mean risk over unseen clients",
-        value=float(min(value, 1.0)),
+        value=float(np.clip(value, 0.0, 1.0)),
         delta=delta,
         method=name,
         assumptions=assumptions,
         validity=CERTIFICATE,
-        recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": seed}, risks),
+        recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": seed}, answers),
     )
 
 
@@ -141,8 +155,9 @@ _LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper
 
 
 def _hoeffding(risks: ClientRisks, delta: float) -> float:
-    values = risks.worst_completion(risks.values)
-    return float(values.mean() + np.sqrt(np.log(1.0 / delta) / (2.0 * values.size)))
+    bounded = risks.bounded(risks.values)
+    values = risks.worst_completion(bounded.in_unit)
+    return bounded.from_unit(float(values.mean() + np.sqrt(np.log(1.0 / delta) / (2.0 * values.size))))
 
 
 def _empirical_bernstein(risks: ClientRisks, delta: float) -> float:

@@ -88,7 +88,9 @@ def split_clients(risks: ClientRisks, *, pilot_share: float = 0.2, seed: int = 0
             "change pilot_share, or tune on another network"
         )
     num_missing_rest = int(np.sum(order[num_pilot:] >= risks.num_clients))
-    spent = PilotRisks(risks.values[pilot], risks.num_examples[pilot], num_missing=risks.num_missing - num_missing_rest)
+    spent = PilotRisks(
+        risks.shown_values[pilot], risks.num_examples[pilot], num_missing=risks.num_missing - num_missing_rest
+    )
     object.__setattr__(spent, "split_from", _fingerprint(risks))
     return ClientSplit(
         spent,
@@ -142,7 +144,7 @@ class Pilot:
     @classmethod
     def of_risks(cls, risks: ClientRisks) -> Pilot:
         """Pilot of the answers of other clients."""
-        return cls(risks.values, risks.num_examples, split_from=getattr(risks, "split_from", None))
+        return cls(risks.shown_values, risks.num_examples, split_from=getattr(risks, "split_from", None))
 
     @classmethod
     def of_values(cls, values: Any, num_examples: Any = None, split_from: str | None = None) -> Pilot:
@@ -204,7 +206,7 @@ class Pilot:
         """
         if self.split_from == _fingerprint(risks):
             self._refuse("the answers that it was split from", risks)
-        if np.shares_memory(self.risks, risks.values) or self._is_same_law(risks):
+        if np.shares_memory(self.risks, risks.shown_values) or self._is_same_law(risks):
             self._refuse("the answers to be certified themselves", risks)
         if self.levels is None:
             ours, theirs = self._counts(risks)
@@ -213,20 +215,20 @@ class Pilot:
                     self._refuse(f"{words} the answers to be certified", risks)
 
     def _is_same_law(self, risks: ClientRisks) -> bool:
-        if np.ptp(risks.values) == 0.0:
+        if np.ptp(risks.shown_values) == 0.0:
             return False
         if self.levels is None:
             ours, theirs = self._counts(risks)
             return ours == theirs
         middles = (np.arange(risks.num_clients) + 0.5) / risks.num_clients
         atoms = self.risks[np.minimum(np.searchsorted(self.levels, middles), self.risks.size - 1)]
-        return bool(np.array_equal(atoms, np.sort(risks.values)))
+        return bool(np.array_equal(atoms, np.sort(risks.shown_values)))
 
     def _counts(self, risks: ClientRisks) -> tuple[Counter[Any], Counter[Any]]:
         if self.num_examples is None:
-            return Counter(self.risks.tolist()), Counter(risks.values.tolist())
+            return Counter(self.risks.tolist()), Counter(risks.shown_values.tolist())
         ours = Counter(zip(self.risks.tolist(), self.num_examples.tolist(), strict=True))
-        return ours, Counter(zip(risks.values.tolist(), risks.num_examples.tolist(), strict=True))
+        return ours, Counter(zip(risks.shown_values.tolist(), risks.num_examples.tolist(), strict=True))
 
     def _refuse(self, what: str, risks: ClientRisks) -> None:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,8 @@ from riskband.checks import (
     check_losses,
     check_num_examples,
 )
+from riskband.noise import AnswerNoise
+from riskband.noise_limits import BoundedValues, cut_values, noisy_upper_limits
 from riskband.search import bisect
 
 ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -28,6 +31,8 @@ ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
 None is above 1/2: then an upper limit is never below the measured risk, so clients that measure their risk exactly (all
 the data they will ever hold) cannot break the bound, and the sides of a band cannot cross.
 """
+
+_COINCIDENCE = 1e-4  # what is less likely is taken to be no coincidence
 
 MISSING = ("ignore", "worst")
 """What clients without a valid answer count as: missing at random, or the worst answer possible."""
@@ -40,13 +45,14 @@ class ClientRisks:
     Parameters
     ----------
     values : array_like, shape (num_clients,)
-        Empirical risk of each client, in [0, 1]; at least two clients.
+        Empirical risk of each client, in [0, 1] unless there is noise; at least two clients.
     num_examples : int or array_like, shape (num_clients,)
         How many examples each mean is taken over, at least 1.
     binary : bool, optional
         Whether every example's loss is 0 or 1, which makes exact binomial limits valid. By default it is inferred:
         true if `values * num_examples` are whole numbers for every client. Say `False` for a loss that can take
-        other values but happened not to: means that were rounded to few digits can look binary.
+        other values but happened not to: means that were rounded to few digits can look binary. With noise it is not
+        inferred: true if the noise has steps of 1, and whole numbers are refused where it has smaller ones.
     num_missing : int
         Clients that were asked and gave no valid answer.
     missing : {"ignore", "worst"}
@@ -55,12 +61,16 @@ class ClientRisks:
     contamination : int
         At most so many of the answers, any of them, are wrong in any way: value and number of examples; below the
         number of clients. A check of `binary=True` is then not upset by so many.
+    noise : AnswerNoise or str, optional
+        Noise that every client added to its mean loss before it answered, such as "laplace:0.5": the budget of this
+        one number, with `binary=True` in steps of 1. If answers of d numbers shared a budget (several losses or models
+        at once), say AnswerNoise(..., num_values=d). Values may be any numbers; do not move them into [0, 1].
 
     Raises
     ------
     ValueError
         If a value is NaN or outside [0, 1], there are fewer than two clients, shapes do not fit, a count is no whole
-        number in its range, `missing` is unknown, or `binary=True` contradicts the values.
+        number in its range, `missing` or the noise is unknown, or `binary` contradicts the values or the noise.
     """
 
     values: FloatArray
@@ -69,6 +79,7 @@ class ClientRisks:
     num_missing: int
     missing: str
     contamination: int
+    noise: AnswerNoise | None
 
     def __init__(
         self,
@@ -79,14 +90,20 @@ class ClientRisks:
         *,
         missing: str = "ignore",
         contamination: int = 0,
+        noise: AnswerNoise | str | Mapping[str, object] | None = None,
     ) -> None:
-        checked = check_losses(values)
+        checked = check_losses(values, is_noisy=noise is not None)
         counts = check_num_examples(num_examples, num_clients=checked.size)
         num_wrong = check_contamination(contamination, num_clients=checked.size)
         num_absent = check_num_missing(num_missing)
         num_not_whole = _num_not_whole(checked * counts)
         # Answers that contradict the inference may be the wrong ones, but a loss of other values is the safer guess.
-        is_binary = num_not_whole == 0 if binary is None else check_flag("binary", binary)
+        is_binary = (num_not_whole == 0 and noise is None) if binary is None else check_flag("binary", binary)
+        if noise is not None:
+            noise = AnswerNoise.of(noise, is_binary=is_binary)
+            is_binary = _is_binary_noise(noise, binary)
+            if num_not_whole <= num_wrong:
+                _check_steps(noise, num_whole=checked.size - num_not_whole)
         if is_binary and num_not_whole > num_wrong:
             raise ValueError(
                 "binary=True needs values * num_examples to be whole numbers, since they count wrong examples; "
@@ -100,6 +117,7 @@ class ClientRisks:
         object.__setattr__(self, "num_missing", num_absent)
         object.__setattr__(self, "missing", check_choice("missing", missing, MISSING))
         object.__setattr__(self, "contamination", num_wrong)
+        object.__setattr__(self, "noise", noise)
 
     @property
     def num_clients(self) -> int:
@@ -123,11 +141,12 @@ class ClientRisks:
 
     @property
     def who_answered(self) -> dict[str, Any]:
-        """Keyword arguments that say who answered, as plain data; without those that have their default."""
+        """Keyword arguments that say who answered and how, as plain data; without those that have their default."""
         return {
             "num_missing": self.num_missing,
             **({"missing": self.missing} if self.missing != "ignore" else {}),
             **({"contamination": self.contamination} if self.contamination else {}),
+            **({} if self.noise is None else {"noise": self.noise.to_dict()}),
         }
 
     def worst_completion(self, numbers: FloatArray) -> FloatArray:
@@ -149,12 +168,49 @@ class ClientRisks:
         return filled
 
     def require_certain_answers(self, name: str, remedy: str) -> None:
-        """Raise ValueError, with what to use instead of `name`, unless `are_answers_certain`."""
+        """Raise ValueError, with what to use instead of `name`, unless `are_answers_certain` and there is no noise."""
+        self.require_no_noise(name, remedy)
         if not self.are_answers_certain:
             raise ValueError(
                 f"{name} needs missing='ignore' and contamination=0, got missing={self.missing!r} and "
                 f"contamination={self.contamination}: its formula does not know missing or wrong answers; use {remedy}"
             )
+
+    def require_no_noise(self, name: str, remedy: str) -> None:
+        """Raise ValueError, with what to use instead of `name`, if the answers have noise."""
+        if self.noise is not None:
+            raise ValueError(
+                f"{name} needs answers without noise, got noise={self.noise.mechanism!r}: its formula takes them for "
+                f"what the clients measured; use {remedy}"
+            )
+
+    def bounded(self, numbers: FloatArray) -> BoundedValues:
+        """Numbers in a known range, whose expectation for each client is not below its risk.
+
+        Parameters
+        ----------
+        numbers : ndarray, shape (num_clients,)
+            Mean losses of some kind that the clients measured, with the noise of these answers.
+
+        Returns
+        -------
+        BoundedValues
+            Without noise the numbers themselves. Source: docs/mathematics.md, "Noisy answers".
+        """
+        if self.noise is None:
+            return BoundedValues(numbers, 0.0, 1.0)
+        return cut_values(numbers, self.num_examples, self.noise, is_size_fixed=self.is_cut_for_its_size)
+
+    @property
+    def is_cut_for_its_size(self) -> bool:
+        """Whether the range of `bounded` relies on one number of examples, which then may not depend on the risks."""
+        # Missing or wrong answers may be what makes the numbers of examples equal.
+        return self.noise is not None and self.has_equal_sizes and self.are_answers_certain
+
+    @property
+    def shown_values(self) -> FloatArray:
+        """The values, moved into [0, 1] where noise took them out: for tables and figures; a mean of them is biased."""
+        return self.values if self.noise is None else np.clip(self.values, 0.0, 1.0)
 
     @cached_property
     def has_equal_sizes(self) -> bool:
@@ -164,7 +220,8 @@ class ClientRisks:
     def upper_limits(self, eta: float) -> FloatArray:
         """Upper confidence limits of the clients' true risks, each alone wrong with probability at most `eta`.
 
-        Clopper-Pearson for 0-1 losses, otherwise the Bernoulli-KL (Chernoff) limit, valid for any loss in [0, 1].
+        Clopper-Pearson for 0-1 losses, otherwise the Bernoulli-KL (Chernoff) limit, valid for any loss in [0, 1]. With
+        noise, the same ideas for the law of the sum of both.
 
         Parameters
         ----------
@@ -176,7 +233,7 @@ class ClientRisks:
         ndarray, shape (num_clients,)
             Limits in [0, 1]. Source: math §1.
         """
-        return _upper_limit(self.values, self.num_examples, eta=eta, binary=self.binary)
+        return self._upper_limits(self.values, eta)
 
     def lower_limits(self, eta: float) -> FloatArray:
         """Lower confidence limits of the clients' true risks: `upper_limits` for one minus the loss.
@@ -191,7 +248,15 @@ class ClientRisks:
         ndarray, shape (num_clients,)
             Limits in [0, 1]. Source: math §1.
         """
-        return 1.0 - _upper_limit(1.0 - self.values, self.num_examples, eta=eta, binary=self.binary)
+        limits = 1.0 - self._upper_limits(1.0 - self.values, eta)
+        if self.noise is None or self.binary:
+            return limits
+        return np.maximum(limits - 1.0 / self.noise.num_steps, 0.0)  # losses were rounded up
+
+    def _upper_limits(self, values: FloatArray, eta: float) -> FloatArray:
+        if self.noise is None:
+            return upper_limit(values, self.num_examples, eta=eta, binary=self.binary)
+        return noisy_upper_limits(values, self.num_examples, self.noise, eta=eta, binary=self.binary)
 
 
 def check_risks(risks: object) -> None:
@@ -250,7 +315,8 @@ def default_eta(num_clients: int) -> float:
     return float(grid[np.argmin(np.abs(np.log(grid * 4.0 * np.sqrt(num_clients))))])
 
 
-def _upper_limit(risk: FloatArray, num_examples: IntArray, *, eta: float, binary: bool) -> FloatArray:
+def upper_limit(risk: FloatArray, num_examples: IntArray, *, eta: float, binary: bool) -> FloatArray:
+    """Upper confidence limits of true risks; see `ClientRisks.upper_limits`. Any shape, and checked arguments."""
     limit = _clopper_pearson_limit if binary else _chernoff_limit
     return limit(risk, num_examples, eta=eta)
 
@@ -273,6 +339,28 @@ def binary_kl(first: FloatArray, second: FloatArray) -> FloatArray:
         hit = xlogy(first, first) - xlogy(first, second)
         miss = xlog1py(1.0 - first, -first) - xlog1py(1.0 - first, -second)
     return np.asarray(hit + miss, dtype=np.float64)
+
+
+def _is_binary_noise(noise: AnswerNoise, binary: bool | None) -> bool:
+    """Whether the loss is 0-1, which noise in steps of 1 says; raises ValueError if `binary` says otherwise."""
+    if binary is not None and binary != (noise.num_steps == 1):
+        remedy = "AnswerNoise(..., num_steps=1)" if binary else "binary=True, or more steps"
+        raise ValueError(
+            f"noise has steps of 1 for 0-1 losses and for no others, got num_steps={noise.num_steps} and "
+            f"binary={binary}; use {remedy}"
+        )
+    return noise.num_steps == 1
+
+
+def _check_steps(noise: AnswerNoise, *, num_whole: int) -> None:
+    """Raise ValueError if noise in these steps would not have left so many values * num_examples whole by chance."""
+    no_noise, less = noise.cumulative(np.array([0.0, -1.0]))
+    chance = min(no_noise - less + 1.0 / noise.num_steps, 1.0)  # for one, whatever its losses: the law has one mode
+    if chance**num_whole < _COINCIDENCE:
+        raise ValueError(
+            "values * num_examples are whole numbers, as with 0-1 losses and noise in steps of 1, got noise with "
+            f"num_steps={noise.num_steps}; say binary=True (or num_steps=1), or give more digits of the values"
+        )
 
 
 def _num_not_whole(counts: FloatArray) -> int:

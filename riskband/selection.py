@@ -208,7 +208,7 @@ def select(
     if method == "fixed_sequence":
         passes = np.logical_and.accumulate(passes).tolist()
     candidates = tuple(
-        CandidateBound(name, total, chosen.of_law(RiskLaw.of_values(risks.values)), terms, is_certified)
+        CandidateBound(name, total, chosen.of_law(RiskLaw.of_values(risks.shown_values)), terms, is_certified)
         for (name, risks), total, terms, is_certified in zip(answers.items(), totals, bounds, passes, strict=True)
     )
     eligible = [candidate for candidate in candidates if candidate.is_certified or method == "bonferroni"]

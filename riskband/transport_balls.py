@@ -39,19 +39,36 @@ def conjugates_on_grid(
     multipliers : ndarray, shape (num_multipliers,)
         The grid.
     conjugates : ndarray, shape (num_clients, num_multipliers)
-        In [0, 1]; as answered, or upper bounds from the curves.
+        In [0, 1]; as answered, or upper bounds from the curves. With noise, as answered.
 
     Raises
     ------
     ValueError
-        If the multipliers are no prices, or have to be chosen and no budget is positive.
+        If the multipliers are no prices, or have to be chosen and no budget is positive; or, with noise, if they are
+        not those that the clients answered.
     """
+    if answers.noise is not None:
+        return _noisy_conjugates(answers, multipliers)
     if multipliers is None and answers.multipliers is not None and answers.conjugates is not None:
         # As answered, up to rounding: no less than what the values at the radii imply.
         implied = [np.max(answers.values - price * answers.radii, axis=1) for price in answers.multipliers]
         return answers.multipliers, np.maximum(answers.conjugates, np.stack(implied, axis=1))
     grid = default_multipliers(budgets) if multipliers is None else checked_multipliers(multipliers)
     return grid, answers.conjugates_at(grid)
+
+
+def _noisy_conjugates(answers: AdversarialAnswers, multipliers: npt.ArrayLike | None) -> tuple[FloatArray, FloatArray]:
+    """The conjugates as answered: nothing may be made of noisy numbers before their mean is taken."""
+    grid, phi = answers.multipliers, answers.conjugates
+    is_other = (
+        multipliers is not None and grid is not None and not np.array_equal(checked_multipliers(multipliers), grid)
+    )
+    if grid is None or phi is None or is_other:
+        raise ValueError(
+            "noisy answers must hold the conjugates at the multipliers of the bound, got others or none; ask the "
+            "clients for conjugates, and leave multipliers out"
+        )
+    return grid, phi
 
 
 def ball(answers: AdversarialAnswers, budgets: FloatArray) -> str:

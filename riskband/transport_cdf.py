@@ -80,9 +80,11 @@ def wasserstein_cdf(
     Raises
     ------
     ValueError
-        If an argument is out of range or unknown, or `limits` is asked of another loss than the 0-1 loss.
+        If an argument is out of range or unknown, `limits` is asked of another loss than the 0-1 loss, or the answers
+        have noise.
     """
     check_answers(answers)
+    answers.clean.require_no_noise("wasserstein_cdf", "wasserstein_mean, or a band of the plain risks")
     delta = check_delta(delta)
     if multipliers is not None:
         checked_multipliers(multipliers)  # also where they are not used: they are stored

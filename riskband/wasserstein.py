@@ -77,14 +77,16 @@ def wasserstein_mean(
     share = delta / grid.size
     clean, name = answers.clean, method
     order = np.random.default_rng(seed).permutation(answers.num_clients)
-    columns = np.array([clean.worst_completion(column) for column in phi[order].T])
+    numbers = [clean.bounded(column) for column in phi.T]
+    columns = np.array([clean.worst_completion(each.in_unit[order]) for each in numbers])
     if method == "hoeffding":
         bounds = columns.mean(axis=1) + np.sqrt(np.log(1.0 / share) / (2.0 * clean.num_counted))
     elif clean.are_answers_certain:
         bounds = np.array([betting_upper_mean(column, delta=share) for column in columns])
     else:
         bounds, name = np.array([fixed_bets_upper_mean(column, delta=share) for column in columns]), FIXED_BETS
-    values = np.minimum(np.min(np.multiply.outer(budgets, grid) + bounds, axis=-1), 1.0)
+    bounds = np.array([each.from_unit(bound) for each, bound in zip(numbers, bounds, strict=True)])
+    values = np.clip(np.min(np.multiply.outer(budgets, grid) + bounds, axis=-1), 0.0, 1.0)
     arguments = {
         "delta": delta,
         "cost_budget": budgets.tolist(),

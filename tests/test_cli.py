@@ -102,6 +102,7 @@ def test_all_errors_are_shown_at_once(table, capsys):
     ("rows", "message"),
     [
         (["0.1", "abc", ""], "line 3: 'abc'; line 4: ''"),
+        (["0.1", "7", "abc"], "line 3: 7"),
         (["0.1", "nan"], "line 3: nan"),
         (["0.1", "-0.2"], "line 3: -0.2"),
         (["0.1"], "at least 2 clients"),
@@ -112,6 +113,21 @@ def test_bad_rows_are_named_by_line(tmp_path, capsys, rows, message):
     path.write_text("client,loss\n" + "".join(f"c{i},{row}\n" for i, row in enumerate(rows)))
     assert run(path, "--num-examples", 10) == 2
     assert message in capsys.readouterr().err
+
+
+def test_what_is_wrong_in_both_columns_is_said_at_once(tmp_path, capsys):
+    path = tmp_path / "bad.csv"
+    path.write_text("loss,n\n0.1,10\n1.5,\nabc,0\n0.2,2.5\n-1,inf\n,many\n")
+    assert run(path, "--num-examples", "n") == 2
+    lines = capsys.readouterr().err.splitlines()
+    for found in ("line 4: 'abc'; line 7: ''", "line 3: 1.5; line 6: -1", "line 3: ''; line 7: 'many'"):
+        assert sum(found in line for line in lines) == 1
+    assert sum("line 4: 0; line 5: 2.5; line 6: inf" in line and "whole numbers" in line for line in lines) == 1
+    assert len(lines) == 4
+    assert run(path, "--num-examples", "0") == 2
+    error = capsys.readouterr().err
+    assert "whole numbers from 1" in error
+    assert "line 3: 1.5; line 6: -1" in error
 
 
 def test_lines_are_counted_as_an_editor_does(tmp_path, capsys):
@@ -167,6 +183,25 @@ def test_figure_is_written_and_the_same_every_time(tmp_path, table):
         assert run(table, "--num-examples", 100, "--divergence", "kl", "--plot", path) == 0
     assert first.read_bytes() == second.read_bytes()
     assert b"<!-- certificate: any network within" in first.read_bytes()
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_computed(tmp_path, table, capsys):
+    nowhere, there = tmp_path / "nowhere", tmp_path / "there.png"
+    there.mkdir()
+    status = run(
+        *(table, "--num-examples", 100, "--delta", 5, "--out", nowhere / "x.json", "--plot", there),
+        *("--measure", "gini", "--plot-dispersion", table / "x.png"),
+    )
+    assert status == 2
+    error = capsys.readouterr()
+    assert error.out == ""
+    lines = error.err.splitlines()
+    assert len(lines) == 4
+    assert f"make {nowhere} first" in lines[1]
+    assert f"--plot must be a file, got '{there}'" in lines[2]
+    assert "--plot-dispersion must be in a folder" in lines[3]
+    assert not nowhere.exists()
+    assert run(table, "--num-examples", 100, "--out", "") == 2
 
 
 def test_verify_accepts_what_certify_wrote_and_nothing_else(tmp_path, table, capsys):
@@ -287,3 +322,22 @@ def test_missing_and_wrong_answers_are_checked_with_everything_else(table, capsy
     assert "delta must be in (0, 1)" in printed
     assert run(table, "--num-examples", 100, "--contamination", 60) == 2
     assert "contamination must be below the number of clients that answered, 60" in capsys.readouterr().err
+
+
+def test_noisy_answers_are_named_and_refused_with_percentages(tmp_path, losses, capsys):
+    out, path = tmp_path / "certificate.json", tmp_path / "answers.csv"
+    answers = losses + np.random.default_rng(5).integers(-20, 21, losses.size) / NUM_EXAMPLES
+    path.write_text("loss\n" + "\n".join(f"{value:.17g}" for value in answers) + "\n")
+    assert answers.min() < 0.0
+    assert run(path, "--num-examples", 100, "--binary", "--noise", "laplace:0.2", "--out", out) == 0
+    risks = rb.ClientRisks(answers, NUM_EXAMPLES, binary=True, noise="laplace:0.2")
+    assert certificates(out)["mean"].value == rb.mean_bound(risks, delta=0.05).value
+    text = capsys.readouterr().out
+    assert "all answers have noise (laplace:0.2)" in text
+    assert "discrete Laplace noise of its own (epsilon = 0.2 for an answer of one number)" in text
+    assert run(path, "--num-examples", 100) == 2
+    assert "must lie in [0, 1]" in capsys.readouterr().err
+    assert run(path, "--num-examples", 100, "--noise", "laplace:0", "--percent", "--delta", 2) == 2
+    problems = capsys.readouterr().err
+    assert "--noise needs losses" in problems
+    assert "delta must be in (0, 1)" in problems
