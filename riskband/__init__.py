@@ -8,6 +8,7 @@ from riskband.adversarial_answers import AdversarialAnswers, default_multipliers
 from riskband.bands import Band, band
 from riskband.certificate import Certificate
 from riskband.crossing import crossing_probability
+from riskband.custom_divergences import custom_divergence
 from riskband.dispersion import (
     ExtremalLaws,
     Interval,
@@ -26,7 +27,6 @@ from riskband.divergences import (
     TV,
     FDivergence,
     binary_worst_case,
-    custom_divergence,
 )
 from riskband.functionals import (
     QuantileWeight,
@@ -53,6 +53,7 @@ from riskband.groups import (
     weighted_group_mean,
     worst_group,
 )
+from riskband.histogram import HistogramLimits, HistogramRisks, risk_histogram
 from riskband.inequality import (
     atkinson,
     coefficient_of_variation,
@@ -70,6 +71,7 @@ from riskband.inequality import (
 from riskband.joint import JointBand, JointRisks, joint_band, joint_cdf
 from riskband.means import mean_bound
 from riskband.measures import DispersionMeasure
+from riskband.noise import AnswerNoise
 from riskband.objective import Objective
 from riskband.optimised_levels import OptimisedLevels
 from riskband.pilots import ClientSplit, split_clients
@@ -102,6 +104,7 @@ __all__ = [
     "LINEAR",
     "TV",
     "AdversarialAnswers",
+    "AnswerNoise",
     "Band",
     "Bracket",
     "CandidateBound",
@@ -112,6 +115,8 @@ __all__ = [
     "ExtremalLaws",
     "FDivergence",
     "GroupBands",
+    "HistogramLimits",
+    "HistogramRisks",
     "Interval",
     "JointBand",
     "JointRisks",
@@ -170,6 +175,7 @@ __all__ = [
     "quantile_interval",
     "quantile_range",
     "quantile_ratio",
+    "risk_histogram",
     "select",
     "smooth_transform",
     "smoothed_median_weight",

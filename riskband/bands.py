@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from riskband.calibration import Levels
 from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind
+from riskband.histogram import Histogram
 from riskband.level_methods import NAMED_LEVELS, LevelMethod, level_key, resolve_level_method
 from riskband.local_steps import LOCAL_STEPS, ClientLaw, LevelsOf, lower_envelope, upper_envelope
 from riskband.risks import ClientRisks, check_risks
@@ -32,6 +34,7 @@ INDEPENDENT_EXAMPLES = "each client's examples are independent draws from its ow
 TRUE_ANSWERS = "every answer is the mean loss that the client measured"
 BOUNDED_LOSS = "every example's loss lies in [0, 1]"
 BINARY_LOSS = "every example's loss is 0 or 1"
+EQUAL_BY_DESIGN = "numbers of examples that are all equal are so by design, not by chance"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +44,7 @@ class Band:
     Attributes
     ----------
     risks : ClientRisks
-        The answers it was built from.
+        The answers it was built from; of counts, the upper ends of the clients' bins.
     delta : float
         Probability that the band fails, in (0, 1).
     method, local, sides : str
@@ -59,6 +62,8 @@ class Band:
         What must be true for the probability to be right.
     method_recipe : str or mapping
         The method as plain data that `band` takes: its name, or what was tuned.
+    histogram : HistogramRisks, HistogramLimits or None
+        The counts it was built from, if nothing else was known.
     """
 
     risks: ClientRisks
@@ -74,6 +79,7 @@ class Band:
     mean_law: ClientLaw | None
     assumptions: tuple[str, ...]
     method_recipe: str | Mapping[str, Any]
+    histogram: Histogram | None = None
 
     def __post_init__(self) -> None:
         for array in (self.lower_points, self.lower_levels, self.upper_points, self.upper_levels):
@@ -91,6 +97,11 @@ class Band:
             knots = np.concatenate([self.lower_points, self.upper_points])
             if np.any(self.lower(knots) > self.upper(knots)):
                 raise ValueError("the lower side of a band must not lie above its upper side")
+
+    @property
+    def answers(self) -> ClientRisks | Histogram:
+        """What `band` was given."""
+        return self.risks if self.histogram is None else self.histogram
 
     @property
     def subject(self) -> str:
@@ -187,7 +198,7 @@ class Band:
 
 
 def band(
-    risks: ClientRisks,
+    risks: ClientRisks | Histogram,
     *,
     delta: float,
     method: str | LevelMethod | Mapping[str, Any] = "berk_jones",
@@ -199,8 +210,8 @@ def band(
 
     Parameters
     ----------
-    risks : ClientRisks
-        The clients' answers.
+    risks : ClientRisks, HistogramRisks or HistogramLimits
+        The clients' answers, or counts of clients in bins.
     delta : float
         Probability that the band fails, in (0, 1).
     method : str or OptimisedLevels
@@ -239,6 +250,9 @@ def band(
     >>> bool(b.lower(0.5) <= 1.0)
     True
     """
+    histogram = risks if isinstance(risks, Histogram) else None
+    if isinstance(risks, Histogram):
+        risks = risks.above
     check_risks(risks)
     delta = check_delta(delta)
     level_method = resolve_level_method(method)
@@ -252,7 +266,8 @@ def band(
         used[level_key(num_values, delta, sides)] = levels = level_method.levels(num_values, delta, sides)
         return levels
 
-    step = LOCAL_STEPS[local](risks, delta=delta, sides=sides, levels_of=levels_of, eta=eta)
+    local_step = partial(LOCAL_STEPS[local], risks) if histogram is None else partial(histogram.local_step, local)
+    step = local_step(delta=delta, sides=sides, levels_of=levels_of, eta=eta)
     lower, upper = lower_envelope(step.lower), upper_envelope(step.upper)
     return Band(
         risks=risks,
@@ -268,10 +283,12 @@ def band(
         mean_law=step.mean_law,
         assumptions=(
             *shared_assumptions(risks, needs_binary=step.uses_limits),
+            *(() if histogram is None else histogram.assumptions),
             *step.assumptions,
             *level_method.assumptions,
         ),
         method_recipe=level_method.recipe(used),
+        histogram=histogram,
     )
 
 
@@ -288,7 +305,9 @@ def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False) -> tup
     return (
         INDEPENDENT_ASKED if risks.num_missing_worst else INDEPENDENT_CLIENTS,
         INDEPENDENT_EXAMPLES,
-        TRUE_ANSWERS.replace("every answer is", but) if risks.contamination else TRUE_ANSWERS,
+        (TRUE_ANSWERS.replace("every answer is", but) if risks.contamination else TRUE_ANSWERS)
+        + ("" if risks.noise is None else f" plus {risks.noise.words}"),
         BINARY_LOSS if needs_binary and risks.binary else BOUNDED_LOSS,
+        *((EQUAL_BY_DESIGN,) if risks.is_cut_for_its_size else ()),
         *((missing,) if is_random else ()),
     )

@@ -12,6 +12,7 @@ import numpy as np
 
 from riskband.bands import Band
 from riskband.checks import FloatArray, check_delta, check_numbers
+from riskband.histogram import Histogram
 from riskband.risks import ClientRisks
 from riskband.wording import exactly, rounded_down, rounded_up
 
@@ -187,7 +188,9 @@ def _numbers(name: str, values: object) -> FloatArray:
     return check_numbers(f"{name} of a certificate", values, remedy=f"a certificate needs every field of {SCHEMA}")
 
 
-def recipe(function: str, arguments: Mapping[str, Any], risks: ClientRisks, band: Band | None = None) -> dict[str, Any]:
+def recipe(
+    function: str, arguments: Mapping[str, Any], answers: ClientRisks | Histogram, band: Band | None = None
+) -> dict[str, Any]:
     """Plain data from which `verify` computes a certificate again.
 
     Parameters
@@ -196,26 +199,31 @@ def recipe(function: str, arguments: Mapping[str, Any], risks: ClientRisks, band
         Public name of the function of riskband that made it.
     arguments : mapping
         Its keyword arguments; arrays become lists.
-    risks : ClientRisks
+    answers : ClientRisks, HistogramRisks or HistogramLimits
         The answers.
     band : Band, optional
-        The band it was read from, if any.
+        The band it was read from, if any; then its answers count.
 
     Returns
     -------
     dict
         JSON-ready.
     """
+    source = answers if band is None else band.answers
     return {
         "function": function,
         "arguments": {
             name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in arguments.items()
         },
         "band": None if band is None else band.recipe(),
-        "answers": {
-            "values": risks.values.tolist(),
-            "num_examples": risks.num_examples.tolist(),
-            "binary": risks.binary,
-            **risks.who_answered,
-        },
+        "answers": source.to_dict() if isinstance(source, Histogram) else _answers(source),
+    }
+
+
+def _answers(risks: ClientRisks) -> dict[str, Any]:
+    return {
+        "values": risks.values.tolist(),
+        "num_examples": risks.num_examples.tolist(),
+        "binary": risks.binary,
+        **risks.who_answered,
     }

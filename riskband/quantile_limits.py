@@ -90,9 +90,9 @@ class QuantileLimits:
 
         With `local="marginal"` and equal numbers of examples, both are made from the same levels.
         """
-        if source.local != "marginal" or not source.risks.has_equal_sizes:
+        if source.local != "marginal" or not source.risks.has_equal_sizes or source.risks.noise is not None:
             return None
-        return cls.of_band(band(source.risks, **{**source.recipe(), "local": "observed", "eta": None}))
+        return cls.of_band(band(source.answers, **{**source.recipe(), "local": "observed", "eta": None}))
 
     @cached_property
     def edges(self) -> FloatArray:

@@ -62,7 +62,7 @@ def worst_case_mean(
         law = band.law_for_means
         solve = robust_mean if method == "sharp" else reference_robust_mean
         found = [solve(law.risks, law.weights, divergence=f, budget=float(size)) for size in budgets.ravel()]
-        values = np.array([value for value, _ in found])
+        values = np.clip([value for value, _ in found], 0.0, 1.0)  # noisy answers may lie outside
         details["client_weights"] = np.array([law.per_client(worst) for _, worst in found])
         details["unseen_weight"] = np.array([worst[-1] for _, worst in found])
     return Certificate(
@@ -162,8 +162,9 @@ def breakdown(
     Returns
     -------
     Bracket
-        Both ends: the target is certified at `lower`, and is not at `upper`. `lower` is `-inf` if not even a network
-        without shift meets it; `upper` is `inf` if every budget up to `max_budget` does. Source: math §4.
+        Both ends, a millionth of them apart: the target is certified at `lower`, and is not at `upper`. `lower` is
+        `-inf` if not even a network without shift meets it; `upper` is `inf` if every budget up to `max_budget` does.
+        Source: math §4.
 
     Raises
     ------
@@ -180,7 +181,8 @@ def breakdown(
 
     def bound(budget: FloatArray) -> FloatArray:
         if at is None:
-            return np.asarray(robust_mean(law.risks, law.weights, divergence=f, budget=float(budget))[0])
+            value, _ = robust_mean(law.risks, law.weights, divergence=f, budget=float(budget))
+            return np.asarray(min(value, 1.0))
         return binary_worst_case(1.0 - band.lower_left_limit(at), divergence=f, budget=budget)
 
     def meets(budget: npt.ArrayLike) -> npt.NDArray[np.bool_]:
@@ -190,7 +192,7 @@ def breakdown(
         return Bracket(-np.inf, 0.0)
     if meets(max_budget):
         return Bracket(float(max_budget), np.inf)
-    lower, upper = bisect(meets, low=0.0, high=max_budget)
+    lower, upper = bisect(meets, low=0.0, high=max_budget, relative_tolerance=1e-6)
     return Bracket(float(lower), float(upper))
 
 

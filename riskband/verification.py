@@ -25,6 +25,7 @@ from riskband.functionals import QuantileWeight
 from riskband.gini_correlation import gini_correlation
 from riskband.group_certificates import group_certificate, rebuilt_group_bands
 from riskband.grouping import GroupBands
+from riskband.histogram import Histogram, histogram_from_dict
 from riskband.joint import JointBand, JointRisks, joint_band, joint_cdf
 from riskband.risks import ClientRisks
 
@@ -35,8 +36,12 @@ def _risks(recipe: Recipe) -> ClientRisks:
     return ClientRisks(**recipe["answers"])
 
 
+def _answers(recipe: Recipe) -> ClientRisks | Histogram:
+    return histogram_from_dict(recipe["answers"]) if "counts" in recipe["answers"] else _risks(recipe)
+
+
 def _band(recipe: Recipe) -> Band:
-    return band(_risks(recipe), **recipe["band"])
+    return band(_answers(recipe), **recipe["band"])
 
 
 def _groups(recipe: Recipe) -> GroupBands:
@@ -60,7 +65,7 @@ def _adversarial_answers(recipe: Recipe) -> AdversarialAnswers:
 
 
 FUNCTIONS: Mapping[str, tuple[Callable[[Recipe], Any], Callable[..., Certificate]]] = {
-    "mean_bound": (_risks, means.mean_bound),
+    "mean_bound": (_answers, means.mean_bound),
     "mean": (_band, functionals.mean),
     "cvar": (_band, functionals.cvar),
     "quantile": (_band, functionals.quantile),
@@ -118,7 +123,8 @@ def verify(
     Verification
         Bounds and details must agree to 1e-9, other numbers to nine digits, everything else exactly. It tells whether
         the certificate follows from the answers in it; whether these were the clients' answers, only the clients can
-        tell.
+        tell. An input that the formula does not use (the numbers of examples behind a betting bound on the mean, the
+        seed of a published one, the eta of a band that needs none) may have been changed: the same bound follows.
 
     Raises
     ------

@@ -1,0 +1,89 @@
+"""The whole app with secure aggregation: the counts are those of the losses that it would have been told."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import riskband as rb
+from riskband.risks import default_eta
+from server.config import ConfigError, load_config
+from strategies.query import QuorumError
+from tests.server.running import run_app
+
+NUM, SIZE, BINS = 12, 40, 20
+SECURE = {"strategy": "secure_histogram", "histogram_bins": BINS}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, defaults):
+    """The losses of the same clients, told one by one."""
+    folder = tmp_path_factory.mktemp("plain")
+    run_app(folder, defaults)
+    answers = json.loads((folder / "certificates" / "survival.json").read_text())["recipe"]["answers"]
+    return rb.ClientRisks(answers["values"], answers["num_examples"], answers["binary"])
+
+
+@pytest.mark.parametrize("sizes", ["equal", "private"])
+def test_the_counts_are_those_of_the_plain_answers(tmp_path, defaults, plain, sizes):
+    report = run_app(tmp_path, defaults, histogram_sizes=sizes, **SECURE)
+    eta = None if sizes == "equal" else default_eta(NUM)
+    edges = np.linspace(0.0, 1.0, BINS + 1)
+    expected = rb.risk_histogram(plain.values, plain.num_examples, edges=edges, binary=True, eta=eta)
+    assert report["secure_aggregation"]["counts"] == np.atleast_2d(expected).tolist()
+    assert report["network"]["num_answered"] == NUM
+    assert {entry["validity"] for entry in report["certificates"].values()} == {"certificate"}
+    assert all(entry["check"]["holds"] for entry in report["certificates"].values())
+    for path in (tmp_path / "certificates").iterdir():
+        stored = json.loads(path.read_text())
+        assert rb.verify(stored).ok
+        assert "counts" in stored["recipe"]["answers"]
+    ledger = (tmp_path / "ledger.jsonl").read_text().splitlines()
+    assert len(ledger) == 1  # the header: there is no answer to keep
+
+
+@pytest.mark.parametrize("has_record", [False, True])
+def test_every_histogram_takes_one_value_of_the_budget(tmp_path, defaults, has_record):
+    """Also with an answer record: the difference of two sums shows who is in one only."""
+
+    def own(number):
+        files = {"query-budget-file": str(tmp_path / f"{number}.sqlite")}
+        files |= {"answer-record-file": files["query-budget-file"]} if has_record else {}
+        return {"query-budget": 2, **files}
+
+    configs = {number: own(number) for number in range(NUM)}
+    first, second = (run_app(tmp_path / name, defaults, node_configs=configs, **SECURE) for name in ("a", "b"))
+    assert first["secure_aggregation"] == second["secure_aggregation"]
+    with pytest.raises(QuorumError, match="query budget of 2 values"):
+        run_app(tmp_path / "c", defaults, node_configs=configs, **SECURE)
+    with pytest.raises(QuorumError, match="query budget of 2 values"):
+        run_app(tmp_path / "plain", defaults, node_configs=configs)
+
+
+def test_clients_that_want_company_take_part_and_answer_nothing_else(tmp_path, defaults):
+    configs = {number: {"secure-min-clients": NUM, "secure-complete-graph": True} for number in range(NUM)}
+    report = run_app(tmp_path / "secure", defaults, node_configs=configs, **SECURE)
+    assert report["network"]["num_answered"] == NUM
+    with pytest.raises(QuorumError, match="secure histograms only"):
+        run_app(tmp_path / "plain", defaults, node_configs=configs)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"resume": "true"},
+        {"respect-query-budgets": "true"},
+        {"privacy": "laplace:1"},
+        {"histogram-sizes": "private", "local": "union"},
+        {"histogram-sizes": "unknown"},
+        {"histogram-bins": 0},
+        {"secure-neighbours": 7},
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_fit_are_refused(defaults, changes):
+    with pytest.raises(ConfigError) as error:
+        load_config({**defaults, "strategy": "secure_histogram", **changes})
+    assert any(str(key) in problem for key in changes for problem in error.value.problems)

@@ -1,0 +1,156 @@
+"""A small network of clients that answer secure histograms only, and a grid that remembers all that it delivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+from client import histogram_wire as wire
+from client.histogram_rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
+from client.wire import to_array_record
+from simulations.engine import Delivery, InProcessGrid
+from strategies.secure_histogram import SecureHistogram
+
+ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
+NUM_EXAMPLES = 20
+
+app = ClientApp()
+
+
+@app.query(wire.KEYS_ACTION)
+def keys(message, context):
+    return Message(keys_reply(message, context), reply_to=message)
+
+
+@app.query(wire.SHARES_ACTION)
+def shares(message, context):
+    return Message(shares_reply(message, context), reply_to=message)
+
+
+@app.query(wire.HISTOGRAM_ACTION)
+def histogram(message, context):
+    def numbers(query, arrays):
+        return {"risk": risk_of(context.node_config["partition-id"]), "num_examples": NUM_EXAMPLES}
+
+    return Message(histogram_reply(message, context, numbers), reply_to=message)
+
+
+@app.query(wire.CONSISTENCY_ACTION)
+def consistency(message, context):
+    return Message(consistency_reply(message, context), reply_to=message)
+
+
+@app.query(wire.UNMASK_ACTION)
+def unmask(message, context):
+    return Message(unmask_reply(message, context), reply_to=message)
+
+
+def risk_of(partition):
+    return (3 * partition % 7) / NUM_EXAMPLES
+
+
+def name_of(partition):
+    return f"client-{partition:05d}"
+
+
+class Recording(InProcessGrid):
+    """Remembers every reply that the server gets, and the clients' state after each."""
+
+    def __init__(self, num_clients, behaviours=None, node_config=None, **settings):
+        own = {"secure-min-clients": 3} if node_config is None else node_config
+        super().__init__(
+            app,
+            num_clients=num_clients,
+            run_config={},
+            behaviours=behaviours or {},
+            node_configs=dict.fromkeys(range(num_clients), own),
+            **settings,
+        )
+        self.replies = []
+        self.states = []
+
+    def pull_messages(self, message_ids):
+        arrived = list(super().pull_messages(message_ids))
+        self.replies += arrived
+        self.states += [dict(context.state.config_records) for context in self._contexts.values()]
+        return arrived
+
+
+def strategy(num_clients, **changes):
+    settings = {
+        "model": "tiny",
+        "x_shape": (3,),
+        "num_classes": 2,
+        "loss": "zero_one",
+        "delta": 0.1,
+        "band": "dkw",
+        "local": "marginal",
+        "divergences": ["chi2"],
+        "budgets": [0.1],
+        "thresholds": [0.3, 0.9],
+        "breakdown_threshold": 0.9,
+        "breakdown_target": 0.5,
+        "num_bins": NUM_EXAMPLES + 1,  # one for every multiple of 1 / NUM_EXAMPLES
+        "num_examples": NUM_EXAMPLES,
+        "num_neighbours": 30,
+        "seed": 0,
+        "num_clients": num_clients,
+        "quorum": 0.5,
+        "node_timeout": 0.05,
+        "reply_timeout": 60.0,
+        "poll_interval": 0.001,
+    }
+    return SecureHistogram(**(settings | changes))
+
+
+def run(num_clients, behaviours=None, *, grid=None, **changes):
+    """The conclusion of a run, and the grid that it ran on."""
+    grid = grid or Recording(num_clients, behaviours)
+    return strategy(num_clients, **changes).start(grid, to_array_record(ARRAYS)).conclusion, grid
+
+
+# What a node may do.
+
+
+def silent_in(action):
+    def behave(message, answer):
+        return [] if message.metadata.message_type == wire.message_type(action) else [Delivery(answer(message))]
+
+    return behave
+
+
+def raising_in(action):
+    def behave(message, answer):
+        if message.metadata.message_type == wire.message_type(action):
+            raise KeyError("gone")
+        return [Delivery(answer(message))]
+
+    return behave
+
+
+def changing(action, change):
+    """Change the answer's record of one round."""
+
+    def behave(message, answer):
+        reply = answer(message)
+        if message.metadata.message_type == wire.message_type(action):
+            change(reply.content[wire.SECURE_RECORD])
+            return [Delivery(Message(reply.content, reply_to=message))]
+        return [Delivery(reply)]
+
+    return behave
+
+
+def adding(numbers: Mapping[int, int]):
+    """Add to some counts of the masked vector."""
+
+    def change(record):
+        vector = np.frombuffer(record[wire.VECTOR_KEY], dtype="<u4").astype(np.int64)
+        for index, number in numbers.items():
+            vector[index] += number
+        record[wire.VECTOR_KEY] = (vector % 2**32).astype("<u4").tobytes()
+
+    return changing(wire.HISTOGRAM_ACTION, change)
