@@ -23,6 +23,8 @@ from client.questions import RefusedError
 _LARGEST_SVD_SIDE = 1024
 _LARGEST_UNROLLED = 2**18
 _NUM_SQUARINGS = 8
+# From here on torch takes softplus for linear by default: a jump of 2e-9, and smaller ones beyond.
+_SMOOTH_THRESHOLD = 20.0
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,14 @@ class LayerRule:
         (layer, input shape) -> an upper bound of its Lipschitz constant from l2 to l2.
     is_linear : bool
         Whether the layer is affine.
+    keeps_channels : bool
+        Whether it treats all channels (entries along the first axis of an input) alike, each by itself.
     """
 
     spread: Callable[[nn.Module, Tensor], Tensor]
     spectral: Callable[[nn.Module, tuple[int, ...]], float]
     is_linear: bool
+    keeps_channels: bool = False
 
 
 def svd_norm(matrix: Tensor) -> float:
@@ -103,11 +108,14 @@ def torus_bound(layer: nn.Conv2d, shape: tuple[int, ...]) -> float:
     one, over s.
     """
     weight = layer.weight.detach().double()
-    left, right, top, bottom = layer._reversed_padding_repeated_twice
     # Larger than the padded input, so that strides divide it and no kernel is wrapped onto itself.
     sizes = []
-    for axis, padding in ((0, top + bottom), (1, left + right)):
+    for axis in (0, 1):
         reach = layer.dilation[axis] * (weight.shape[2 + axis] - 1) + 1
+        if isinstance(layer.padding, str):
+            padding = reach - 1 if layer.padding == "same" else 0
+        else:
+            padding = 2 * layer.padding[axis]
         sizes.append(-(-max(shape[1 + axis] + padding, reach) // layer.stride[axis]) * layer.stride[axis])
     (height, width), (down, across) = sizes, layer.stride
     kernel = weight.new_zeros(*weight.shape[:2], height, width)
@@ -120,12 +128,17 @@ def torus_bound(layer: nn.Conv2d, shape: tuple[int, ...]) -> float:
     return float(torch.linalg.matrix_norm(per_frequency, ord=2).amax()) / math.sqrt(down * across)
 
 
+def scale_of(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Tensor:
+    """Return by what a batch norm multiplies each channel, float64."""
+    assert layer.running_var is not None  # layers without it are refused
+    scale = (layer.running_var.double() + layer.eps).rsqrt()
+    return scale if layer.weight is None else layer.weight.detach().double() * scale
+
+
 def _linear_part(layer: nn.Module, x: Tensor, *, is_absolute: bool = False) -> Tensor:
     """Apply a Linear, Conv2d, BatchNorm or pooling layer without its bias; with absolute weights if so asked."""
     if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
-        assert layer.running_var is not None  # layers without it are refused
-        scale = (layer.running_var.double() + layer.eps).rsqrt()
-        weight = scale if layer.weight is None else layer.weight.detach().double() * scale
+        weight = scale_of(layer)
         return x * (weight.abs() if is_absolute else weight).reshape(1, -1, *[1] * (x.dim() - 2))
     if isinstance(layer, nn.Linear | nn.Conv2d):
         weight = layer.weight.detach().double()
@@ -179,16 +192,26 @@ def _max_pool_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
 
 
 def _elementwise(rate: Callable[[nn.Module], float]) -> LayerRule:
-    return LayerRule(lambda layer, moves: moves * rate(layer), lambda layer, _: rate(layer), is_linear=False)
+    return LayerRule(lambda layer, moves: moves * rate(layer), lambda layer, _: rate(layer), False, True)
 
 
-def _linear(spectral: Callable[[nn.Module, tuple[int, ...]], float]) -> LayerRule:
-    return LayerRule(_absolute, spectral, is_linear=True)
+def _linear(spectral: Callable[[nn.Module, tuple[int, ...]], float], *, keeps_channels: bool = False) -> LayerRule:
+    return LayerRule(_absolute, spectral, is_linear=True, keeps_channels=keeps_channels)
 
 
 def leaky_slope(layer: nn.Module) -> float:
     """Return the slope of a ReLU or LeakyReLU below 0."""
     return float(layer.negative_slope) if isinstance(layer, nn.LeakyReLU) else 0.0
+
+
+# The largest slope of GELU, at sqrt 2: Phi + sqrt 2 phi there. That of SiLU, s + x s (1 - s), is 1.09984 near 2.4.
+_GELU_SLOPE = 0.5 * (1.0 + math.erf(1.0)) + math.exp(-1.0) / math.sqrt(math.pi)
+_SILU_SLOPE = 1.0999
+
+
+def _elu_scale(layer: nn.Module) -> float:
+    assert isinstance(layer, nn.ELU)
+    return float(layer.alpha)
 
 
 _SHAPE = LayerRule(lambda layer, moves: layer(moves), lambda *_: 1.0, is_linear=True)
@@ -205,15 +228,26 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.Conv2d: _linear(_conv_spectral),
     nn.BatchNorm1d: _linear(_batch_norm_spectral),
     nn.BatchNorm2d: _linear(_batch_norm_spectral),
-    nn.AvgPool2d: _linear(_average_spectral),
-    nn.AdaptiveAvgPool2d: _linear(_average_spectral),
-    nn.MaxPool2d: LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, is_linear=False),
+    nn.AvgPool2d: _linear(_average_spectral, keeps_channels=True),
+    nn.AdaptiveAvgPool2d: _linear(_average_spectral, keeps_channels=True),
+    nn.MaxPool2d: LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, False, True),
     nn.ReLU: _elementwise(lambda _: 1.0),
     nn.LeakyReLU: _elementwise(lambda layer: max(1.0, abs(leaky_slope(layer)))),
     nn.Tanh: _elementwise(lambda _: 1.0),
     nn.Sigmoid: _elementwise(lambda _: 0.25),
+    nn.Softplus: _elementwise(lambda _: 1.0),
+    nn.ELU: _elementwise(lambda layer: max(1.0, abs(_elu_scale(layer)))),
+    nn.GELU: _elementwise(lambda _: _GELU_SLOPE),
+    nn.SiLU: _elementwise(lambda _: _SILU_SLOPE),
 }
 """By exact type. A new kind of layer is an entry here."""
+
+OF_IMAGES = (nn.Conv2d, nn.BatchNorm2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d)
+"""Layers for (channels, height, width). With an axis less, torch takes the examples for the channels of one image."""
+BOUNDED = (nn.Tanh, nn.Sigmoid)
+"""Activations whose values are bounded."""
+LIKE_RELU = (nn.Softplus, nn.ELU, nn.GELU, nn.SiLU)
+"""Smooth activations that differ from ReLU by no more than a constant."""
 
 
 def has_hooks(layer: nn.Module) -> bool:
@@ -239,6 +273,13 @@ def check_layer(name: str, layer: nn.Module) -> None:
             f"every layer must be one of {', '.join(kind.__name__ for kind in RULES)}, got {type(layer).__name__} at "
             f"{name!r}; for any other nothing is proved: use an attack, which needs no proof"
         )
+    if isinstance(layer, nn.Softplus) and not (layer.beta > 0.0 and layer.threshold >= _SMOOTH_THRESHOLD):
+        raise RefusedError(
+            f"softplus must have beta > 0 and a threshold of at least {_SMOOTH_THRESHOLD:g}, got another at {name!r}; "
+            "below it jumps where it becomes linear"
+        )
+    if isinstance(layer, nn.GELU) and layer.approximate != "none":
+        raise RefusedError(f"GELU must be exact, got approximate={layer.approximate!r} at {name!r}; use 'none'")
     if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.running_var is None:
         raise RefusedError(f"batch norms must track running statistics, got {name!r} without; it mixes the examples")
     if isinstance(layer, nn.AvgPool2d) and layer.divisor_override is not None and layer.divisor_override <= 0:

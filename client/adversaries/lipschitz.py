@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +16,42 @@ from torch import Tensor, nn
 from client.adversaries.base import Adversary, Batch, Evidence
 from client.adversaries.curves import AdversarialCurves, Points
 from client.adversaries.inputs import InputAdversary, InputProblem
-from client.adversaries.lipschitz_bounds import check_method, check_norm, margin_constants
+from client.adversaries.lipschitz_bounds import (
+    METHODS,
+    SequentialLayers,
+    check_choice_of_method,
+    check_norm,
+    lipschitz_constants,
+)
+from client.adversaries.local_bounds import LocalNetwork, is_cheap, local_distances, local_network
 from client.adversaries.radial import GROWTHS, bounding_points
 from client.questions import RefusedError
 
 # The bound is about the network as it is written, and computed in float64. A model that is evaluated in float32 may err
-# at each logit by this share of the largest one, and by a few times what it errs at the example itself; beyond the last
-# share, its own losses say too little of the network.
-_ROUNDING_OF_LOGITS, _ROUNDING_SEEN, _LARGEST_ROUNDING = 2e-6, 4.0, 1e-3
+# at each logit by this share of the largest one, and by a few times what it errs at the example itself; if that is more
+# than the last share, its own losses say too little of the network, and nothing is proved of the example.
+_ROUNDING_OF_LOGITS, _ROUNDING_SEEN, _LARGEST_ROUNDING = 1e-6, 4.0, 1e-3
+# Lifts any margin of float32 logits to where every loss is 1; infinity would become NaN on the way.
+_ANY_MARGIN = 1e100
+
+
+class Geometry(NamedTuple):
+    """What is proved of the margins of a batch: within a distance t none exceeds margins + speeds * t.
+
+    Attributes
+    ----------
+    margins, speeds : Tensor, shape (num_examples, num_classes)
+        `-inf` and 0 at the label.
+    slack : Tensor, shape (num_examples, 1)
+        What of the margins is there for rounding in the model's own precision.
+    drift : Tensor, shape (num_examples, num_classes)
+        What of the speeds is: logits that grow are rounded to fewer digits.
+    """
+
+    margins: Tensor
+    speeds: Tensor
+    slack: Tensor
+    drift: Tensor
 
 
 class LipschitzAdversary(Adversary):
@@ -32,12 +60,14 @@ class LipschitzAdversary(Adversary):
     Parameters
     ----------
     model : Module
-        A chain of layers; see `lipschitz_bounds.SequentialLayers`. It is only read.
+        A chain of layers; see `lipschitz_bounds.SequentialLayers`. It is only read, anew for every batch.
     problem : InputProblem
         What is asked: its loss ("zero_one", or one of `radial.GROWTHS`), order and norm. The rest is for attacks: what
         no input can do, none in the box can.
     method : str
-        See `lipschitz_bounds.margin_constants`.
+        "product" or "exact": with constants from `lipschitz_bounds.margin_constants` only. "local": with its constants,
+        and for the 0-1 loss what `local_bounds` proves around each example. "auto": so where the network is small
+        enough for that.
 
     Raises
     ------
@@ -51,19 +81,20 @@ class LipschitzAdversary(Adversary):
         if problem.order not in (1, 2):
             raise RefusedError(f"order must be 1 or 2, got {problem.order!r}; the cost of a distance t is t**order")
         check_norm(problem.norm)
-        check_method(method)
+        check_choice_of_method(method, (*METHODS, "local"))
         self.model, self.method = model, method
         self.loss, self.order, self.norm = problem.loss, problem.order, problem.norm
-        self._constants: dict[tuple[int, ...], Tensor] = {}
 
     def examine(self, batch: Batch) -> Evidence:
         """Return bounding points; the cost of a flip is only known where there is nothing to flip."""
-        margins, speeds = self.geometry(batch)
+        layers = SequentialLayers(self.model, batch.x.shape[1:])
+        found = self.geometry(batch, layers)
         if self.loss == "zero_one":
-            costs = certified_distances(margins, speeds)[:, None].pow(self.order)
+            costs = self._flip_distances(batch, layers, found)[:, None].pow(self.order)
             bounding = Points(costs, torch.ones_like(costs))
         else:
-            bounding = bounding_points(GROWTHS[self.loss], margins, speeds, batch.losses, order=self.order)
+            growth = GROWTHS[self.loss]
+            bounding = bounding_points(growth, found.margins, found.speeds, batch.losses, order=self.order)
         is_wrong = batch.logits.argmax(dim=1) != batch.labels
         return Evidence(
             attained=Points(torch.zeros_like(batch.losses)[:, None], batch.losses[:, None]),
@@ -71,34 +102,46 @@ class LipschitzAdversary(Adversary):
             flip_costs=torch.where(is_wrong, 0.0, torch.inf).double(),
         )
 
-    def geometry(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return bounds of the margins and of their growth per distance, shapes (num_examples, num_classes).
-
-        At the label the margin is `-inf` and the speed 0.
-        """
-        speeds = self._speeds(batch)[batch.labels]  # refuses what is not understood, before anything is computed
+    def geometry(self, batch: Batch, layers: SequentialLayers) -> Geometry:
+        """Return what is proved of the margins, from the logits and the constants of the model's layers."""
+        method = "auto" if self.method == "local" else self.method
+        constants = lipschitz_constants(layers, norm=self.norm, method=method)
         with torch.no_grad():
-            logits = self._in_float64(batch.x.double())
+            logits = copy.deepcopy(self.model).double().eval()(batch.x.to(torch.float64, copy=True))
         size = logits.abs().amax(dim=1, keepdim=True)
         error = (logits - batch.logits).abs().amax(dim=1, keepdim=True)
-        if bool((error > _LARGEST_ROUNDING * size).any()):
-            raise RefusedError(
-                "the model must compute its logits to three digits at least, and its float32 sums cancel; normalise "
-                "the inputs before they reach it"
-            )
-        slack = 2.0 * _ROUNDING_OF_LOGITS * size + _ROUNDING_SEEN * error  # a margin is a difference of two logits
-        margins = logits - logits.gather(1, batch.labels[:, None]) + slack
-        return margins.scatter(1, batch.labels[:, None], -torch.inf), speeds
+        # A margin is a difference of two logits. At a distance t each is at most size + t * its constant.
+        slack = 2.0 * _ROUNDING_OF_LOGITS * size + _ROUNDING_SEEN * error
+        slack = torch.where(error <= _LARGEST_ROUNDING * size, slack, _ANY_MARGIN)
+        drift = _ROUNDING_OF_LOGITS * (constants.logits + constants.logits[batch.labels][:, None])
+        labels = batch.labels[:, None]
+        return Geometry(
+            margins=(logits - logits.gather(1, labels) + slack).scatter(1, labels, -torch.inf),
+            speeds=(constants.margins[batch.labels] + drift).scatter(1, labels, 0.0),
+            slack=slack,
+            drift=drift,
+        )
 
-    @cached_property
-    def _in_float64(self) -> nn.Module:
-        return copy.deepcopy(self.model).double().eval()
+    def _flip_distances(self, batch: Batch, layers: SequentialLayers, found: Geometry) -> Tensor:
+        """Return distances below which nothing flips, from the constants and from local bounds."""
+        reach = class_distances(found.margins, found.speeds)
+        network = self._local_network(layers)
+        if network is None:
+            return reach.amin(dim=1)
+        return local_distances(
+            network,
+            batch.x.flatten(1),
+            batch.labels,
+            norm=self.norm,
+            slack=found.slack,
+            drift=found.drift,
+            reach=reach,
+        )
 
-    def _speeds(self, batch: Batch) -> Tensor:
-        x_shape = tuple(batch.x.shape[1:])
-        if x_shape not in self._constants:
-            self._constants[x_shape] = margin_constants(self.model, x_shape, norm=self.norm, method=self.method)
-        return self._constants[x_shape]
+    def _local_network(self, layers: SequentialLayers) -> LocalNetwork | None:
+        """Return what local bounds need; None where constants say as much, or where it is too much work."""
+        is_wanted = self.method == "local" or (self.method == "auto" and is_cheap(layers))
+        return local_network(layers) if is_wanted and not layers.is_affine else None
 
 
 class SandwichAdversary(Adversary):
@@ -139,17 +182,22 @@ class SandwichAdversary(Adversary):
         )
 
 
+def is_bounded_loss(loss: str) -> bool:
+    """Return whether a bound is known for this loss."""
+    return loss == "zero_one" or loss in GROWTHS
+
+
 def check_bounded_loss(loss: str) -> None:
     """Check that a bound is known for this loss; raises RefusedError."""
-    if loss != "zero_one" and loss not in GROWTHS:
+    if not is_bounded_loss(loss):
         raise RefusedError(
             f"Lipschitz bounds are known for the losses zero_one, {', '.join(GROWTHS)}, got {loss!r}; use an attack, "
             "which needs none"
         )
 
 
-def certified_distances(margins: Tensor, speeds: Tensor) -> Tensor:
-    """Return distances below which no example is misclassified: min over j of (-margin_j)_+ / speed_j.
+def class_distances(margins: Tensor, speeds: Tensor) -> Tensor:
+    """Return distances below which no class catches up with the label: (-margin)_+ / speed.
 
     Parameters
     ----------
@@ -158,9 +206,9 @@ def certified_distances(margins: Tensor, speeds: Tensor) -> Tensor:
 
     Returns
     -------
-    Tensor, shape (num_examples,)
-        0 for a misclassified example or a tie, `inf` where no class can catch up.
+    Tensor, shape (num_examples, num_classes)
+        0 for a class that is not below the label, `inf` for one that cannot catch up, and at the label.
     """
     distances = torch.where(speeds > 0.0, (-margins).clamp(min=0.0) / speeds, torch.inf)
     # A class that never moves against the label and yet is not below it has won already.
-    return torch.where(margins >= 0.0, 0.0, distances).amin(dim=1)
+    return torch.where(margins >= 0.0, 0.0, distances)

@@ -6,16 +6,31 @@ and not logits: with them the constant of a linear model is exact, and no factor
 
 from __future__ import annotations
 
+import hashlib
 import math
 import operator
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from client.adversaries.layer_norms import IDENTITY, RULES, check_layer, has_hooks, leaky_slope, transposed
+from client.adversaries.chain_norms import Prefix, balanced_prefixes, plain_prefixes
+from client.adversaries.layer_norms import (
+    IDENTITY,
+    LIKE_RELU,
+    OF_IMAGES,
+    RULES,
+    check_layer,
+    has_hooks,
+    leaky_slope,
+    transposed,
+)
 from client.adversaries.radial import DUAL_NORMS
 from client.adversaries.relu_cells import MAX_UNITS, hidden_units, relu_cells
+from client.hashes import model_hash
 from client.questions import RefusedError
 
 METHODS = ("auto", "product", "exact")
@@ -27,6 +42,10 @@ ROUNDING = 1e-6
 # Networks up to this size are enumerated by "auto": at most some thousand cells, or a few seconds.
 _AUTO_UNITS = 8
 _CHUNK = 256
+# Of how many questions, about a network, a norm and a method, a process remembers the constants.
+_NUM_REMEMBERED = 16
+# Of one example it could not be seen that a layer mixes them.
+_TWO_EXAMPLES = 2
 
 
 class SequentialLayers:
@@ -46,14 +65,14 @@ class SequentialLayers:
         All layers before the head.
     x_shape : tuple of int
         As given.
-    head : Tensor of float64, shape (num_classes, num_features)
-        Weight of the last layer; the identity if that is not linear.
+    head, head_offset : Tensor of float64, shapes (num_classes, num_features), (num_classes,)
+        Weight and bias of the last layer; the identity and 0 if that is not linear.
 
     Raises
     ------
     RefusedError
-        If a layer is of another kind (the message names it), has weights that are not finite, or does not fit the
-        shapes.
+        If a layer is of another kind (the message names it), has weights that are not finite, does not fit the
+        shapes, or mixes examples.
     """
 
     def __init__(self, model: nn.Module, x_shape: Sequence[int]) -> None:
@@ -68,14 +87,10 @@ class SequentialLayers:
         self.x_shape = _checked_shape(x_shape)
         last = named[-1][1] if named else None
         head = last if isinstance(last, nn.Linear) else None
-        moves, body = torch.zeros(1, *self.x_shape, dtype=torch.float64), []
+        moves, body = torch.zeros(_TWO_EXAMPLES, *self.x_shape, dtype=torch.float64), []
         for name, layer in named[:-1] if head is not None else named:
             body.append((layer, tuple(moves.shape[1:])))
-            try:
-                moves = RULES[type(layer)].spread(layer, moves)
-            except (RuntimeError, IndexError, ValueError) as error:
-                shape = tuple(moves.shape[1:])
-                raise RefusedError(f"x_shape must fit the model, got an input of shape {shape} at {name!r}") from error
+            moves = _moves_behind(name, layer, moves)
         self.body = tuple(body)
         num_features = moves.shape[1] if moves.dim() == 2 else -1
         if num_features < 0 or (head is not None and head.in_features != num_features):
@@ -84,6 +99,9 @@ class SequentialLayers:
                 "flatten them, or give the shape of one input"
             )
         self.head = torch.eye(num_features, dtype=torch.float64) if head is None else head.weight.detach().double()
+        bias = None if head is None else head.bias
+        self.head_offset = torch.zeros(len(self.head)).double() if bias is None else bias.detach().double()
+        self._layers = [layer for _, layer in named]
 
     def spread(self, moves: Tensor) -> Tensor:
         """Return how far the features before the head move at most, entry by entry, if the inputs move by `moves`."""
@@ -91,14 +109,54 @@ class SequentialLayers:
             moves = RULES[type(layer)].spread(layer, moves)
         return moves
 
+    def with_relu(self) -> nn.Sequential:
+        """Return the network with ReLU in place of the activations in `layer_norms.LIKE_RELU`."""
+        return nn.Sequential(*(nn.ReLU() if isinstance(layer, LIKE_RELU) else layer for layer in self._layers))
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides a bound: the input's shape, and kinds, settings and weights of the layers."""
+        digest = hashlib.sha256(repr(self.x_shape).encode())
+        for layer in self._layers:
+            settings = {key: value for key, value in vars(layer).items() if key[0] != "_" and key != "training"}
+            digest.update(repr((type(layer), sorted(settings.items()))).encode())
+            arrays = {name: value.detach().cpu().numpy() for name, value in layer.state_dict().items()}
+            digest.update(model_hash(arrays).encode())
+        return digest.hexdigest()
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether all layers are."""
+        return all(RULES[type(layer)].is_linear for layer, _ in self.body)
+
     @property
     def pulls(self) -> Tensor:
         """w_j - w_k of the head, shape (num_classes, num_classes, num_features)."""
         return self.head[:, None] - self.head[None]
 
+    @cached_property
+    def prefixes(self) -> tuple[list[Prefix], list[Prefix]]:
+        """What the first layers do to a distance in l2, without weights and with them; see `chain_norms`."""
+        return plain_prefixes(self.body), balanced_prefixes(self.body, self.head)
+
+
+class Constants(NamedTuple):
+    """Proved Lipschitz constants of a network, float64, each raised by `ROUNDING`.
+
+    Attributes
+    ----------
+    margins : Tensor, shape (num_classes, num_classes)
+        Of the differences of logits. Symmetric, 0 on the diagonal.
+    logits : Tensor, shape (num_classes,)
+        Of the logits themselves; not as tight.
+    """
+
+    margins: Tensor
+    logits: Tensor
+
 
 def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, method: str = "auto") -> Tensor:
-    """Return proved Lipschitz constants of all differences of logits.
+    """Return proved Lipschitz constants of all differences of logits: the margins of `lipschitz_constants`.
 
     Parameters
     ----------
@@ -121,18 +179,46 @@ def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, met
         If an argument is unknown, the model is not of the kind that is understood, or too large for "exact".
     """
     check_norm(norm)
-    check_method(method)
-    layers = SequentialLayers(model, x_shape)
-    num_units = hidden_units(layers.body)
+    check_choice_of_method(method, METHODS)
+    return lipschitz_constants(SequentialLayers(model, x_shape), norm=norm, method=method).margins
+
+
+def lipschitz_constants(layers: SequentialLayers, *, norm: str, method: str = "auto") -> Constants:
+    """Return proved Lipschitz constants; a process finds those of a network once.
+
+    Parameters, and what is raised, are those of `margin_constants`.
+    """
+    check_norm(norm)
+    check_choice_of_method(method, METHODS)
     if method == "exact":
         check_enumerable(layers)
+    found = _constants(_Question(layers.fingerprint, norm, method, layers))
+    return Constants(found.margins.clone(), found.logits.clone())
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Equal to another if network, norm and method are."""
+
+    fingerprint: str
+    norm: str
+    method: str
+    layers: SequentialLayers = field(compare=False)
+
+
+@lru_cache(maxsize=_NUM_REMEMBERED)
+def _constants(asked: _Question) -> Constants:
+    layers, norm, method = asked.layers, asked.norm, asked.method
+    num_units = hidden_units(layers.body)
     if method == "product" or num_units is None or (method == "auto" and num_units > _AUTO_UNITS):
-        found = product_constants(layers, norm=norm)
+        margins = product_constants(layers, norm=norm)
     else:
-        found = enumerated_constants(layers, norm=norm)
-    if not bool((torch.isfinite(found) & (found >= 0.0)).all()):
+        margins = enumerated_constants(layers, norm=norm)
+    logits = [half_masked_bounds(layers, rows, norm=norm) for rows in torch.split(layers.head, _CHUNK)]
+    found = Constants(margins, torch.cat(logits))
+    if not all(bool((torch.isfinite(values) & (values >= 0.0)).all()) for values in found):
         raise RefusedError("constants must be finite and >= 0, got others; the weights of the model are too large")
-    return found * (1.0 + ROUNDING)
+    return Constants(*(values * (1.0 + ROUNDING) for values in found))
 
 
 def check_norm(norm: str) -> None:
@@ -141,10 +227,10 @@ def check_norm(norm: str) -> None:
         raise RefusedError(f"norm must be one of {', '.join(DUAL_NORMS)}, got {norm!r}")
 
 
-def check_method(method: str) -> None:
-    """Check that constants can be found this way; raises RefusedError."""
-    if method not in METHODS:
-        raise RefusedError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+def check_choice_of_method(method: str, methods: Sequence[str]) -> None:
+    """Check that this is one of the methods; raises RefusedError."""
+    if method not in methods:
+        raise RefusedError(f"method must be one of {', '.join(methods)}, got {method!r}")
 
 
 def check_enumerable(layers: SequentialLayers) -> None:
@@ -186,23 +272,44 @@ def product_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
 
 
 def half_masked_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
-    """Return upper bounds that are never above ||w_j - w_k||_2 times the product of the layers' spectral norms.
-
-    The slopes D of ReLU units are (I + S) / 2 with |S| <= 1. So a row v = w_j - w_k that is pulled back through it is
-    v / 2, for which the layers before are taken as they are, and a rest of length at most ||v|| / 2, for which their
-    norms are. A distance in l1 is at least that in l2; one in linf at least that over the root of the number of inputs.
-    """
-    scale = math.sqrt(math.prod(layers.x_shape)) if norm == "linf" else 1.0
-    norms = [RULES[type(layer)].spectral(layer, shape) for layer, shape in layers.body]
+    """Return `half_masked_bounds` of all differences of logits, shape (num_classes, num_classes)."""
     first, second = torch.triu_indices(len(layers.head), len(layers.head), offset=1)
     constants = torch.zeros(len(layers.head), len(layers.head), dtype=torch.float64)
     for chunk in torch.split(torch.arange(len(first)), _CHUNK):
         j, k = first[chunk], second[chunk]
-        constants[j, k] = constants[k, j] = _pulled_back(layers, layers.head[j] - layers.head[k], norms, norm, scale)
+        constants[j, k] = constants[k, j] = half_masked_bounds(layers, layers.head[j] - layers.head[k], norm=norm)
     return constants
 
 
-def _pulled_back(layers: SequentialLayers, rows: Tensor, norms: Sequence[float], norm: str, scale: float) -> Tensor:
+def half_masked_bounds(layers: SequentialLayers, rows: Tensor, *, norm: str) -> Tensor:
+    """Return Lipschitz constants of rows v @ features, never above ||v||_2 times the layers' spectral norms.
+
+    The slopes D of ReLU units are (I + S) / 2 with |S| <= 1. So a row v that is pulled back through it is v / 2, for
+    which the layers before are taken as they are, and a rest of length at most ||v|| / 2, for which their norms are,
+    with or without weights (`chain_norms`). A distance in l1 is at least that in l2; one in linf at least that over
+    the root of the number of inputs.
+
+    Parameters
+    ----------
+    layers : SequentialLayers
+        The network.
+    rows : Tensor of float64, shape (num_rows, num_features)
+        Any.
+    norm : str
+        Of the distance between inputs.
+
+    Returns
+    -------
+    Tensor of float64, shape (num_rows,)
+    """
+    scale = math.sqrt(math.prod(layers.x_shape)) if norm == "linf" else 1.0
+
+    def constant_of(rows: Tensor, index: int) -> Tensor:
+        """Of rows @ (features before layer `index`)."""
+        before = [chain[index] for chain in layers.prefixes]
+        ends = [bound * (rows / weights).flatten(1).norm(dim=1) for bound, weights in before]
+        return scale * torch.stack(ends).amin(dim=0)
+
     bounds: Tensor = torch.zeros(len(rows), dtype=torch.float64)
     share = 1.0
     for index in reversed(range(len(layers.body))):
@@ -210,12 +317,11 @@ def _pulled_back(layers: SequentialLayers, rows: Tensor, norms: Sequence[float],
         if RULES[type(layer)].is_linear:
             rows = transposed(layer, shape, rows)
             continue
-        before = scale * math.prod(norms[:index]) * rows.flatten(1).norm(dim=1)
         if not isinstance(layer, nn.ReLU | nn.LeakyReLU):
-            bounds += share * norms[index] * before
+            bounds += share * constant_of(rows, index + 1)
             return bounds
         slope = leaky_slope(layer)
-        bounds += share * abs(1.0 - slope) / 2.0 * before
+        bounds += share * abs(1.0 - slope) / 2.0 * constant_of(rows, index)
         share *= abs(1.0 + slope) / 2.0
     bounds += share * torch.linalg.vector_norm(rows.flatten(1), ord=DUAL_NORMS[norm], dim=1)
     return bounds
@@ -232,6 +338,26 @@ def enumerated_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
         gradients = (layers.pulls.flatten(0, 1) @ cell.jacobian).reshape(*largest.shape, -1)
         largest = torch.maximum(largest, torch.linalg.vector_norm(gradients, ord=DUAL_NORMS[norm], dim=2))
     return largest
+
+
+def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
+    """Return how far what a layer returns moves; raises RefusedError if it does not fit the shape or mixes examples."""
+    shape = tuple(moves.shape[1:])
+    if isinstance(layer, OF_IMAGES) and len(shape) != 3:
+        raise RefusedError(
+            f"{type(layer).__name__} must get images (channels, height, width), got features of shape {shape} at "
+            f"{name!r}: they may be mixed up with the examples; add the missing axis in x_shape or by nn.Unflatten"
+        )
+    try:
+        moved = RULES[type(layer)].spread(layer, moves)
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise RefusedError(f"x_shape must fit the model, got an input of shape {shape} at {name!r}") from error
+    if len(moved) != _TWO_EXAMPLES:
+        raise RefusedError(
+            f"layers must leave the first axis to the examples, got {type(layer).__name__} at {name!r}, which does "
+            "not; flatten from axis 1 on"
+        )
+    return moved
 
 
 def _checked_shape(x_shape: Sequence[int]) -> tuple[int, ...]:

@@ -179,7 +179,7 @@ def relu_cells(body: Sequence[tuple[nn.Module, tuple[int, ...]]], x_shape: tuple
     blocks = [
         (_exact(matrix), _exact(offset), Fraction(slope)) for matrix, offset, slope in _hidden_blocks(body, num_inputs)
     ]
-    last, _ = _composed(_after_last_bend(body), num_inputs if not blocks else len(blocks[-1][1]))
+    last, _ = composed(_after_last_bend(body), num_inputs if not blocks else len(blocks[-1][1]))
     everywhere = _HalfSpaces(
         np.zeros((0, num_inputs)), np.zeros(0), _exact(np.zeros((0, num_inputs))), _exact(np.zeros(0)),
         np.zeros(num_inputs),
@@ -232,7 +232,7 @@ def _hidden_blocks(
     start = 0
     for index, (layer, _) in enumerate(body):
         if not RULES[type(layer)].is_linear:
-            matrix, offset = _composed(body[start:index], num_inputs)
+            matrix, offset = composed(body[start:index], num_inputs)
             yield matrix.numpy(), offset.numpy(), leaky_slope(layer)
             start, num_inputs = index + 1, len(matrix)
 
@@ -242,7 +242,16 @@ def _after_last_bend(body: Sequence[tuple[nn.Module, tuple[int, ...]]]) -> Seque
     return body[bends[-1] + 1 :] if bends else body
 
 
-def _composed(layers: Sequence[tuple[nn.Module, tuple[int, ...]]], num_inputs: int) -> tuple[Tensor, Tensor]:
+def composed(layers: Sequence[tuple[nn.Module, tuple[int, ...]]], num_inputs: int) -> tuple[Tensor, Tensor]:
+    """Return affine layers in a row as one matrix (num_outputs, num_inputs) and offset, float64.
+
+    Parameters
+    ----------
+    layers : sequence of (layer, shape of its input)
+        None: the identity.
+    num_inputs : int
+        Entries of the first one's input.
+    """
     matrix, offset = torch.eye(num_inputs, dtype=torch.float64), torch.zeros(num_inputs, dtype=torch.float64)
     for layer, shape in layers:
         factor = unrolled(layer, shape)

@@ -1,9 +1,10 @@
-"""How fast the worst mean loss of a small ReLU network grows with the budget: between two slopes (math §6).
+"""How fast the worst mean loss of a small network grows with the budget: between two slopes (math §6).
 
 For the losses of the WDA paper (theorem 3.1), cross-entropy in nats or the largest margin, neither scaled nor capped,
 and order-1 costs: mean loss + lower * budget <= worst mean loss <= mean loss + upper * budget, for every budget, if
 some example has the label of `ray`. The upper slope is a Lipschitz constant; the lower one is reached far out, on cells
-that a straight line never leaves.
+that a straight line never leaves. Smooth activations need no cells of their own: one that is bounded lets no margin
+grow for ever, and one that differs from ReLU by at most a constant lets it grow as with ReLU.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog, nnls
 from torch import Tensor, nn
 
-from client.adversaries.lipschitz_bounds import ROUNDING, SequentialLayers, check_enumerable, check_norm
+from client.adversaries.layer_norms import BOUNDED, LIKE_RELU
+from client.adversaries.lipschitz_bounds import (
+    ROUNDING,
+    SequentialLayers,
+    check_enumerable,
+    check_norm,
+    margin_constants,
+)
 from client.adversaries.radial import DUAL_NORMS
 from client.adversaries.relu_cells import Cell, relu_cells
 from client.questions import RefusedError
@@ -61,7 +69,7 @@ class GrowthSlopes:
         Where the lower slope is reached; None if it is 0.
     is_aligned : bool
         The sufficient condition for lower = upper: on a cell with the largest gradient of a margin, the direction in
-        which that margin grows fastest never leaves the cell.
+        which that margin grows fastest never leaves the cell. Not decided, and False, for smooth activations.
     """
 
     lower: float
@@ -71,12 +79,16 @@ class GrowthSlopes:
 
 
 def growth_slopes(model: nn.Module, x_shape: Sequence[int], *, norm: str, method: str = "sharp") -> GrowthSlopes:
-    """Return both slopes of theorem 3.1 for a small ReLU network.
+    """Return both slopes of theorem 3.1 for a small ReLU network, or one with smooth activations.
+
+    With an activation in `layer_norms.BOUNDED` the lower slope is 0. With those in `LIKE_RELU` it is that of the
+    network with ReLU in their place, from which all logits differ by at most a constant: along a ray that is nothing.
+    The upper slope is then the largest of `margin_constants`, which need not be the smallest Lipschitz constant.
 
     Parameters
     ----------
     model, x_shape, norm :
-        See `client.adversaries.lipschitz_bounds.margin_constants`, method "exact".
+        See `client.adversaries.lipschitz_bounds.margin_constants`; at most 16 units, unless one is bounded.
     method : str
         The upper slope: "sharp", the largest constant of a difference of two logits; or "published",
         2^(1/s) max ||J||_{r->s} as printed. That one proves nothing: the factor must be 2^(1/r) (docs/adversaries.md).
@@ -84,12 +96,18 @@ def growth_slopes(model: nn.Module, x_shape: Sequence[int], *, norm: str, method
     Raises
     ------
     RefusedError
-        As `margin_constants` does for "exact", if the method is unknown, or has too many classes ("published", linf).
+        As `margin_constants` does for "exact", if the method is unknown, or has too many classes ("published", linf),
+        or is "published" and an activation smooth.
     """
     check_norm(norm)
     if method not in ("sharp", "published"):
         raise RefusedError(f"method must be 'sharp' or 'published', got {method!r}")
     layers = SequentialLayers(model, x_shape)
+    kinds = [type(layer) for layer, _ in layers.body]
+    if any(kind in BOUNDED + LIKE_RELU for kind in kinds):
+        if method == "published":
+            raise RefusedError("the published slope is for affine layers and (leaky) ReLU, got another; use 'sharp'")
+        return _smooth_slopes(model, layers, norm=norm)
     check_enumerable(layers)
     if method == "published" and norm == "linf" and len(layers.head) > _LARGEST_NUM_CLASSES:
         raise RefusedError(
@@ -114,6 +132,14 @@ def growth_slopes(model: nn.Module, x_shape: Sequence[int], *, norm: str, method
                     lower, ray = float(gradient @ direction), Ray(label, rival, cell.point, direction)
     upper = published if method == "published" else sharp * (1.0 + ROUNDING)
     return GrowthSlopes(lower=lower, upper=upper, ray=ray, is_aligned=is_aligned)
+
+
+def _smooth_slopes(model: nn.Module, layers: SequentialLayers, *, norm: str) -> GrowthSlopes:
+    upper = float(margin_constants(model, layers.x_shape, norm=norm, method="product").max())
+    if any(isinstance(layer, BOUNDED) for layer, _ in layers.body):
+        return GrowthSlopes(lower=0.0, upper=upper, ray=None, is_aligned=False)
+    twin = growth_slopes(layers.with_relu(), layers.x_shape, norm=norm)
+    return GrowthSlopes(lower=twin.lower, upper=upper, ray=twin.ray, is_aligned=False)
 
 
 def steepest_recession(cell: Cell, gradient: FloatArray, *, norm: str) -> FloatArray:

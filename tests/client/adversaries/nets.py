@@ -57,6 +57,25 @@ def logits_of(model, x):
         return double(torch.as_tensor(np.asarray(x), dtype=torch.float64)).numpy()
 
 
+def padded_cnn(seed=0):
+    """Overlapping, padded and cut windows; inputs (2, 6, 6), 3 classes; small enough for local bounds."""
+    return seeded(
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 3, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1, ceil_mode=True),
+            nn.Conv2d(3, 4, 2, stride=2),
+            nn.Tanh(),
+            nn.MaxPool2d(2, stride=1),
+            nn.Flatten(),
+            nn.Linear(4, 5),
+            nn.LeakyReLU(0.2),
+            nn.Linear(5, 3),
+        ),
+        seed,
+    )
+
+
 def quotients(model, x, moved, *, norm):
     """Difference quotients of all margins z_j - z_k between pairs of points, (num_points, num_classes, num_classes)."""
     change = logits_of(model, moved) - logits_of(model, x)

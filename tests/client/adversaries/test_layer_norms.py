@@ -67,6 +67,15 @@ def test_a_torus_without_the_padding_would_be_too_small():
     assert truth <= torus_bound(layer, (1, 3, 1)) <= 2.0
 
 
+@pytest.mark.parametrize("padding", [(2, 2), (0, 1), "same", "valid"])
+def test_the_padding_that_counts_is_the_one_that_is_used(padding):
+    for seed in range(5):
+        layer = seeded(nn.Conv2d, 1, 1, 3, seed=seed, dilation=(1, 2), bias=False)
+        layer.padding = padding  # also if it was another when the layer was made
+        truth = np.linalg.svd(matrix_of(layer, (1, 6, 7)), compute_uv=False)[0]
+        assert torus_bound(layer, (1, 6, 7)) >= truth * (1 - 1e-9)
+
+
 def test_same_padding_and_large_convolutions():
     layer, shape = seeded(nn.Conv2d, 3, 8, 3, padding="same"), (3, 16, 16)
     truth = np.linalg.svd(matrix_of(layer, shape), compute_uv=False)[0]

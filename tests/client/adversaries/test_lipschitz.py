@@ -11,6 +11,7 @@ from torch import nn
 
 from client.adversaries import (
     INPUT_ADVERSARIES,
+    Batch,
     InputProblem,
     LipschitzAdversary,
     SandwichAdversary,
@@ -18,7 +19,7 @@ from client.adversaries import (
     margin_constants,
 )
 from client.adversaries.inputs import client_curves
-from client.adversaries.lipschitz import certified_distances
+from client.adversaries.lipschitz import class_distances
 from client.evaluation import mean_loss
 from client.questions import RefusedError
 from tests.client.adversaries.nets import EXPONENTS, logits_of, mlp, seeded
@@ -46,6 +47,14 @@ def problem(num_inputs=3, num_classes=4, num_examples=12, seed=0):
     y = logits_of(model, x).argmax(axis=1)
     y[0] = (y[0] + 1) % num_classes
     return model, x, y
+
+
+def batch_of(model, x):
+    """Examples with the labels that the model gives them."""
+    with torch.no_grad():
+        logits = model(torch.from_numpy(x)).double()
+    labels = logits.argmax(dim=1)
+    return Batch(x=torch.from_numpy(x), labels=labels, logits=logits, losses=torch.zeros(len(x)).double())
 
 
 def curves_of(adversary, model, x, y, loss):
@@ -118,7 +127,7 @@ def test_every_attack_fits_into_a_sandwich(attack, loss):
     model = nn.Sequential(nn.Flatten(), mlp(8, 6, 3))
     x = np.random.default_rng(0).normal(size=(4, 2, 2, 2)).astype(np.float32)
     y = logits_of(model, x).argmax(axis=1)
-    asked = InputProblem(loss, 1, "l2", multipliers=(0.1, 1.0))
+    asked = InputProblem(loss, 1, "l2")
     below = INPUT_ADVERSARIES[attack](model, asked)
     joined = curves_of(SandwichAdversary(below, LipschitzAdversary(model, asked)), model, x, y, loss)
     alone = curves_of(INPUT_ADVERSARIES[attack](model, asked), model, x, y, loss)
@@ -165,9 +174,9 @@ def test_halved_constants_are_caught_by_an_attack():
     """Negative control: a certificate that is wrong by a factor of two contradicts what was attained."""
 
     class Halved(LipschitzAdversary):
-        def geometry(self, batch):
-            margins, speeds = super().geometry(batch)
-            return margins, speeds / 2.0
+        def geometry(self, batch, layers):
+            found = super().geometry(batch, layers)
+            return found._replace(speeds=found.speeds / 2.0)
 
     model, x, y = problem()
     asked = InputProblem("zero_one", 1, "l2")
@@ -182,7 +191,7 @@ def test_distances():
         [[-2.0, -torch.inf, -1.0], [-1.0, -torch.inf, 0.5], [-1.0, -torch.inf, -1.0], [-1.0, -torch.inf, 0.5]]
     )
     speeds = torch.tensor([[1.0, 0.0, 4.0], [1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    assert certified_distances(margins, speeds).tolist() == [0.25, 0.0, torch.inf, 0.0]
+    assert class_distances(margins, speeds).amin(dim=1).tolist() == [0.25, 0.0, torch.inf, 0.0]
 
 
 def test_no_perturbation_within_the_certified_distance_flips_an_example():
@@ -193,7 +202,7 @@ def test_no_perturbation_within_the_certified_distance_flips_an_example():
     margins = torch.from_numpy(np.where(np.eye(3)[labels] == 1, -np.inf, logits - logits.max(axis=1, keepdims=True)))
     for norm in ("l1", "l2", "linf"):
         speeds = margin_constants(model, (3,), norm=norm)[labels]
-        distances = certified_distances(margins, speeds).numpy()
+        distances = class_distances(margins, speeds).amin(dim=1).numpy()
         steps = np.random.default_rng(1).normal(size=(200, 40, 3))
         steps *= (distances / np.linalg.norm(steps, ord=EXPONENTS[norm], axis=2))[..., None]
         moved = logits_of(model, (x + steps).reshape(-1, 3)).argmax(axis=1).reshape(200, 40)
@@ -205,8 +214,8 @@ def test_what_is_not_proved_is_refused():
     question = {"order": 1, "space": "input", "adversary": "lipschitz"}
     with pytest.raises(RefusedError, match=r"zero_one, margin, cross_entropy, brier, got 'abstain:0\.5'"):
         adversarial_curves(model, x, y, loss="abstain:0.5", **question)
-    with pytest.raises(RefusedError, match="got GELU"):
-        adversarial_curves(nn.Sequential(nn.GELU(), model), x, y, loss="margin", **question)
+    with pytest.raises(RefusedError, match="got Mish"):
+        adversarial_curves(nn.Sequential(nn.Mish(), model), x, y, loss="margin", **question)
     with pytest.raises(RefusedError, match="order must be 1 or 2, got 3"):
         LipschitzAdversary(model, InputProblem("zero_one", 3, "l2"))
     with pytest.raises(RefusedError, match="norm must be one of"):
@@ -219,18 +228,106 @@ def test_what_is_not_proved_is_refused():
         curves_of(swapped, model, x, y, "zero_one")
 
 
-def test_sums_that_cancel_in_float32_prove_nothing():
+def cancelling():
+    """1e5 is added and taken away again: float32 keeps the logits to 1/128."""
     model = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 2))
     with torch.no_grad():
         model[0].weight.fill_(1.0)
         model[0].bias.fill_(1e5)
         model[2].weight.copy_(torch.tensor([[1.0], [-1.0]]))
         model[2].bias.copy_(torch.tensor([-1e5, 1e5]))
-    x = np.linspace(-0.01, 0.01, 13, dtype=np.float32)[:, None]
-    with pytest.raises(ValueError, match="normalise the inputs"):
-        adversarial_curves(
-            model, x, np.zeros(13, dtype=int), loss="zero_one", order=1, space="input", adversary="lipschitz"
-        )
+    return model
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("order", [1, 2])
+def test_where_sums_cancel_in_float32_nothing_is_proved_and_nothing_is_refused(loss, order):
+    model, x = cancelling(), np.linspace(-0.01, 0.01, 13, dtype=np.float32)[:, None]
+    asked = {"loss": loss, "order": order, "space": "input"}
+    lower, upper = adversarial_curves(model, x, np.zeros(13, dtype=int), adversary="sandwich:pgd", **asked).values(
+        [0.0, 1e-9]
+    )
+    assert lower[0] == upper[0]
+    assert upper[1] >= 12 / 13  # at 0 the logits are right
+
+
+def test_an_example_that_float32_does_not_see_costs_the_others_nothing():
+    """Where its two logits cancel, a model errs by a large share of them: such an example of a client is enough."""
+    model = mlp(20, 64, 1, seed=1)
+    model.append(nn.Linear(1, 2, bias=False))
+    with torch.no_grad():
+        model[3].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        model[2].bias.sub_(model(torch.zeros(1, 20))[0, 0])
+        ends = np.random.default_rng(0).normal(size=(50, 20)).astype(np.float32)
+        signs = logits_of(model, ends)[:, 0] > 0.0
+    low, high = ends[~signs][0], ends[signs][0]
+    for _ in range(60):
+        middle = (low + high) / np.float32(2.0)
+        low, high = (low, middle) if logits_of(model, middle[None])[0, 0] > 0.0 else (middle, high)
+    x = np.concatenate([[high], ends[:4]])
+    batch = batch_of(model, x)
+    truth = logits_of(model, x)[0]
+    assert np.abs(truth - batch.logits[0].numpy()).max() > 1e-3 * np.abs(truth).max()
+    adversary = LipschitzAdversary(model, InputProblem("zero_one", 1, "l2"))
+    costs = adversary.examine(batch).bounding.costs[:, 0]
+    assert costs[0] == 0.0
+    torch.testing.assert_close(costs[1:], adversary.examine(batch_of(model, x[1:])).bounding.costs[:, 0])
+    assert bool((costs[1:] > 0.0).all())
+
+
+def common_mode():
+    """Both logits grow by 1000 per distance, their difference by 1.5: far out, float32 has lost some of it."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1000.5, 0.5], [1000.0, -0.5]]))
+        model[0].bias.copy_(torch.tensor([0.0, 1.0]))
+    return model, np.zeros((50, 2), dtype=np.float32), np.ones(50, dtype=int)
+
+
+def test_logits_that_grow_on_the_way_are_rounded_to_fewer_digits():
+    model, x, y = common_mode()
+    asked = {"loss": "zero_one", "order": 1, "norm": "linf", "space": "input"}
+    lower, upper = adversarial_curves(model, x, y, adversary="sandwich:min-norm", **asked).values([0.3, 0.5, 0.66])
+    truth = np.array([0.3, 0.5, 0.66]) / (2.0 / 3.0)
+    np.testing.assert_allclose(lower, truth, rtol=1e-3)
+    np.testing.assert_allclose(upper, truth, rtol=5e-3)
+    assert np.all(lower <= upper)
+    assert np.all(truth <= upper)
+
+
+def test_slack_at_the_example_alone_is_caught_by_an_attack():
+    """Negative control."""
+
+    class Still(LipschitzAdversary):
+        def geometry(self, batch, layers):
+            found = super().geometry(batch, layers)
+            return found._replace(speeds=found.speeds - found.drift)
+
+    model, x, y = common_mode()
+    asked = InputProblem("zero_one", 1, "linf")
+    attack = INPUT_ADVERSARIES["min-norm"](model, asked)
+    curves = curves_of(SandwichAdversary(attack, Still(model, asked)), model, x, y, "zero_one")
+    with pytest.raises(RuntimeError, match="the bound is wrong"):
+        curves.values(RADII)
+
+
+def test_nothing_is_remembered_of_a_model_and_a_batch_stays_as_it_was():
+    model = nn.Sequential(nn.LeakyReLU(4.0, inplace=True), mlp(3, 8, 3)).double()
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(10, 3)))
+    logits = torch.from_numpy(logits_of(model, x.clone()))
+    labels = logits.argmax(dim=1)
+    batch = Batch(x=x.clone(), labels=labels, logits=logits, losses=torch.zeros(10).double())
+    adversary = LipschitzAdversary(model, InputProblem("zero_one", 1, "l2"))
+    before = adversary.examine(batch).bounding.costs
+    assert torch.equal(batch.x, x)
+    with torch.no_grad():
+        for parameter in model[1][2].parameters():
+            parameter.mul_(-0.5)
+    changed = Batch(x=x, labels=(-logits).argmax(dim=1), logits=-0.5 * logits, losses=batch.losses)
+    after = adversary.examine(changed).bounding.costs
+    fresh = LipschitzAdversary(model, InputProblem("zero_one", 1, "l2")).examine(changed).bounding.costs
+    assert torch.equal(after, fresh)
+    assert not torch.equal(after, before)
 
 
 def test_a_negative_divisor_is_no_average():

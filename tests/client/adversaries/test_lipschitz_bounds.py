@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from client.adversaries.lipschitz_bounds import SequentialLayers, half_masked_constants, margin_constants
+from client.adversaries.lipschitz_bounds import (
+    SequentialLayers,
+    _constants,
+    half_masked_constants,
+    lipschitz_constants,
+    margin_constants,
+)
 from client.questions import RefusedError
 from simulations.models import build_model
-from tests.client.adversaries.nets import EXPONENTS, cnn, mlp, quotients, random_pairs, seeded
+from tests.client.adversaries.nets import EXPONENTS, cnn, logits_of, mlp, quotients, random_pairs, seeded
 
 NORMS = ["l1", "l2", "linf"]
 DUALS = {"l1": np.inf, "l2": 2, "linf": 1}
@@ -27,6 +35,20 @@ def test_linear_models_are_exact(norm, method):
     found = margin_constants(model, (2, 3), norm=norm, method=method).numpy()
     np.testing.assert_allclose(found, truth, rtol=2e-6)
     assert np.all(found >= truth)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_logits_alone_have_constants_too_exact_for_linear_models(norm):
+    linear = seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 4)))
+    found = lipschitz_constants(SequentialLayers(linear, (2, 3)), norm=norm).logits.numpy()
+    np.testing.assert_allclose(
+        found, np.linalg.norm(linear[1].weight.detach().numpy(), ord=DUALS[norm], axis=1), rtol=2e-6
+    )
+    model = cnn()
+    found = lipschitz_constants(SequentialLayers(model, (2, 8, 8)), norm=norm).logits.numpy()
+    x, moved = random_pairs((2, 8, 8), seed=0)
+    distance = np.linalg.norm((moved - x).reshape(len(x), -1), ord=EXPONENTS[norm], axis=1)
+    assert np.all(np.abs(logits_of(model, moved) - logits_of(model, x)) <= found * distance[:, None])
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -67,12 +89,50 @@ def test_every_known_layer_is_bounded(norm):
         assert np.all(constants[~np.eye(4, dtype=bool)] < np.inf)
 
 
-@pytest.mark.parametrize("activation", [nn.Tanh, nn.Sigmoid])
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.Sigmoid, nn.Softplus, lambda: nn.ELU(1.7), nn.GELU, nn.SiLU])
 def test_smooth_activations_have_product_bounds(activation):
     model = mlp(3, 6, 3, activation=activation)
     for norm in NORMS:
         largest = quotients(model, *random_pairs((3,), seed=0), norm=norm).max(axis=0)
         assert np.all(largest <= margin_constants(model, (3,), norm=norm).numpy())
+
+
+def test_a_process_finds_the_constants_of_a_network_once():
+    model = mlp(3, 5, 3)
+    first = margin_constants(model, (3,), norm="l2")
+    misses = _constants.cache_info().misses
+    margin_constants(model, (3,), norm="l2").zero_()  # its own copy: nobody can spoil what is remembered
+    assert torch.equal(margin_constants(copy.deepcopy(model), (3,), norm="l2"), first)
+    assert _constants.cache_info().misses == misses
+    with torch.no_grad():
+        model[0].weight.mul_(2.0)
+    assert not torch.equal(margin_constants(model, (3,), norm="l2"), first)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (nn.LeakyReLU(0.1), nn.LeakyReLU(3.0)),
+        (nn.ELU(1.0), nn.ELU(3.0)),
+        (nn.ReLU(), nn.Sigmoid()),
+        (nn.Flatten(), nn.BatchNorm1d(4, eps=0.5)),
+    ],
+    ids=str,
+)
+def test_settings_of_layers_are_not_mixed_up(one, other):
+    """Same linear layers, others between them: nothing remembered of the one is said of the other."""
+    before, after = seeded(lambda: nn.Linear(3, 4)), seeded(lambda: nn.Linear(4, 2))
+    constants = [margin_constants(nn.Sequential(before, layer, after), (3,), norm="l2") for layer in (one, other)]
+    assert not torch.equal(*constants)
+
+
+def test_settings_that_torch_does_not_print_are_not_mixed_up():
+    head = seeded(lambda: nn.Linear(4, 2))
+    constants = [
+        margin_constants(nn.Sequential(pool, nn.Flatten(), head), (1, 4, 4), norm="l2")
+        for pool in (nn.AvgPool2d(2), nn.AvgPool2d(2, divisor_override=1))
+    ]
+    assert not torch.equal(*constants)
 
 
 def test_the_paths_are_never_worse_than_the_products_of_operator_norms():
@@ -153,7 +213,7 @@ def broken():
 @pytest.mark.parametrize(
     ("model", "shape", "settings", "message"),
     [
-        (nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2)), (3,), {}, "got GELU at '1'"),
+        (nn.Sequential(nn.Linear(3, 4), nn.Mish(), nn.Linear(4, 2)), (3,), {}, "got Mish at '1'"),
         (nn.Sequential(nn.Sequential(nn.Linear(3, 4), nn.Softmax(1))), (3,), {}, r"got Softmax at '0\.1'"),
         (nn.Sequential(Twice(3, 2)), (3,), {}, "got Twice at '0'"),
         (hooked(), (3,), {}, "'0' with hooks"),
@@ -166,6 +226,10 @@ def broken():
         (nn.Linear(3, 2), (4,), {}, "x_shape must fit the model"),
         (nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(3, 2)), (3,), {}, "x_shape must fit the model"),
         (nn.Conv2d(1, 2, 3), (1, 5, 5), {}, r"features of shape \(2, 3, 3\)"),
+        (nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)), (8, 8), {}, r"MaxPool2d must .* \(8, 8\)"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), (5, 5), {}, r"Conv2d must get images .* \(5, 5\)"),
+        (nn.AdaptiveAvgPool2d(1), (2, 2, 5, 5), {}, "AdaptiveAvgPool2d must get images"),
+        (nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 2)), (3, 4), {}, "first axis to the examples, got Flatten"),
         (nn.Linear(3, 2), 3, {}, "x_shape must be the sizes"),
         (nn.Linear(3, 2), (0,), {}, "x_shape must be the sizes"),
         (nn.Linear(3, 2), ("3",), {}, "x_shape must be the sizes"),
@@ -179,6 +243,31 @@ def broken():
 def test_what_is_not_understood_is_refused(model, shape, settings, message):
     with pytest.raises(RefusedError, match=message):
         margin_constants(model, shape, **{"norm": "l2", **settings})
+
+
+def pooled_across(*, as_image, seed=0):
+    """Batch norms of very different scales for three rows, and between them a pool over these rows."""
+    rng = np.random.default_rng(seed)
+    pool = nn.AvgPool2d((3, 1), stride=1, padding=(1, 0))
+    middle = [nn.Unflatten(1, (1, 3)), pool, nn.Flatten(1, 2)] if as_image else [pool]
+    before, after = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    with torch.no_grad():
+        for layer in (before, after):
+            layer.weight.copy_(torch.tensor(10.0 ** rng.uniform(-3, 2, 3)))
+    tail = seeded(lambda: [nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2)], seed)
+    return nn.Sequential(before, *middle, after, nn.ReLU(), nn.Flatten(), *tail).eval()
+
+
+def test_a_pool_across_what_a_batch_norm_takes_for_channels_is_refused_and_bounded_as_an_image():
+    """On (N, 3, 4) torch pools along the axis of size 3: weights for its entries do not pass through."""
+    x, moved = random_pairs((3, 4), seed=0)
+    np.testing.assert_array_equal(*(logits_of(pooled_across(as_image=is_image), x) for is_image in (False, True)))
+    with pytest.raises(RefusedError, match=r"AvgPool2d must get images .* \(3, 4\) at '1'"):
+        margin_constants(pooled_across(as_image=False), (3, 4), norm="l2")
+    for seed in range(20):
+        model = pooled_across(as_image=True, seed=seed)
+        largest = quotients(model, x, moved, norm="l2").max(axis=0)
+        assert np.all(largest <= margin_constants(model, (3, 4), norm="l2").numpy())
 
 
 def test_the_model_is_left_as_it_was():

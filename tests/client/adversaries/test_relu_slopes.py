@@ -147,6 +147,35 @@ def test_the_published_norms_are_those_of_brute_force():
     assert published == pytest.approx(np.sqrt(2.0) * np.linalg.svd(jacobian, compute_uv=False)[0], rel=1e-9)
 
 
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(
+    "activation", [nn.Softplus, lambda: nn.Softplus(beta=0.5), lambda: nn.ELU(1.7), nn.GELU, nn.SiLU]
+)
+def test_smooth_activations_grow_far_out_as_relu_does(norm, activation):
+    for seed in range(2):
+        model = mlp(2, 4, 4, 3, seed=seed, activation=activation)
+        slopes = growth_slopes(model, (2,), norm=norm)
+        assert 0.0 < slopes.lower <= slopes.upper
+        assert slopes.lower == growth_slopes(mlp(2, 4, 4, 3, seed=seed), (2,), norm=norm).lower
+        ray = slopes.ray
+        logits = logits_of(model, ray.start + np.array([[1e6], [3e6]]) * ray.direction)
+        margins = logits[:, ray.rival] - logits[:, ray.label]
+        assert (margins[1] - margins[0]) / 2e6 == pytest.approx(slopes.lower, rel=1e-4)
+        for loss in ("cross_entropy", "margin"):
+            clean, worst = worst_case_far_out(model, slopes, loss=loss, norm=norm, budget=3.0)
+            assert clean + slopes.lower * 3.0 * (1 - 1e-3) <= worst <= clean + slopes.upper * 3.0
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.Sigmoid])
+def test_bounded_activations_do_not_grow_far_out(activation):
+    model = nn.Sequential(mlp(2, 30, 5, activation=nn.ReLU), activation(), mlp(5, 3))
+    slopes = growth_slopes(model, (2,), norm="l2")
+    assert (slopes.lower, slopes.ray, slopes.is_aligned) == (0.0, None, False)
+    directions = np.random.default_rng(0).normal(size=(50, 2))
+    change = logits_of(model, 1e9 * directions) - logits_of(model, directions)
+    assert np.abs(change).max() / 1e9 < 1e-6 < slopes.upper
+
+
 def test_a_network_that_goes_flat_has_no_ray():
     model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2))  # relu(x) - relu(x - 1): a step
     with torch.no_grad():
@@ -165,9 +194,11 @@ def test_a_network_that_goes_flat_has_no_ray():
         (nn.Linear(2, 2), {"method": "printed"}, "method must be 'sharp' or 'published', got 'printed'"),
         (nn.Linear(2, 17), {"method": "published", "norm": "linf"}, "at most 16 classes, got 17"),
         (mlp(2, 17, 2), {}, "at most 16 hidden units, got 17"),
-        (mlp(2, 3, 2, activation=nn.Tanh), {}, "got another layer"),
+        (nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1, 2)), {"x_shape": (1, 2, 2)}, "got another layer"),
+        (mlp(2, 3, 2, activation=nn.GELU), {"method": "published"}, "affine layers and .leaky. ReLU, got another"),
+        (mlp(2, 17, 2, activation=nn.GELU), {}, "at most 16 hidden units, got 17"),
     ],
 )
 def test_wrong_arguments_are_refused(model, settings, message):
     with pytest.raises(RefusedError, match=message):
-        growth_slopes(model, (2,), **{"norm": "l2", **settings})
+        growth_slopes(model, **{"x_shape": (2,), "norm": "l2", **settings})
