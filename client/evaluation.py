@@ -88,7 +88,7 @@ def logit_batches(
     try:
         for xs, ys in zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True):
             with torch.no_grad():
-                logits = _logits(model, xs, ys)
+                logits = _logits(model, xs.clone(), ys)  # what is yielded stays as it was
             yield xs, ys, logits
     finally:
         for module, is_training in modes:  # each its own: a layer may have been frozen

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from client.questions import REPRESENTATION
 from riskband.wording import rounded_up
 from strategies.wasserstein import WassersteinResult
 
-UNIT_WORDS = {
-    "representation": "the mean cost that makes an example wrong",
-    "input": "the mean cost at which attacks made an example wrong",
-}
-"""What the unit of costs is, by space: known, or only an upper bound of it."""
-
 _NUM_COSTS = 7  # of a long list of cost budgets, the table shows this many
+
+
+def unit_words(space: str) -> str:
+    """Return what the unit of costs is: known before the model's head, elsewhere only an upper bound of it."""
+    makes = "that makes an example" if space == REPRESENTATION else "at which attacks made an example"
+    return f"the mean cost {makes} wrong"
 
 
 def reached_values(result: WassersteinResult) -> dict[str, np.ndarray]:

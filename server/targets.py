@@ -13,9 +13,11 @@ import numpy as np
 from torch import nn
 
 import riskband as rb
+from client.adversaries.layers import points_at, split_at
 from client.adversaries.representation import LinearHead
 from client.evaluation import example_losses, logit_batches
 from client.losses import get_loss
+from client.questions import REPRESENTATION, layer_name
 from riskband.plots import TransportPoint
 from server.config import RunConfig
 from server.truth import Check, compare, shares
@@ -113,10 +115,12 @@ def _points_and_losses(
     config: RunConfig, model: nn.Module, client: ClientDistribution
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where a client's examples are, (num_examples, num_features), and their losses (num_examples,)."""
-    if config.space == "input":
-        flat = client.x.reshape(len(client.x), -1).astype(np.float64)
-        return flat, example_losses(model, client.x, client.y, loss=config.loss)
     points, losses = [], []
+    if config.space != REPRESENTATION:
+        front, _ = split_at(model, layer_name(config.space))
+        for x, _, _ in logit_batches(model, client.x, client.y):
+            points.append(points_at(front, x).flatten(start_dim=1).double().numpy())
+        return np.concatenate(points), example_losses(model, client.x, client.y, loss=config.loss)
     with LinearHead(model, config.head or None) as head:
         for _, y, logits in logit_batches(model, client.x, client.y):
             points.append(head.check(logits).double().numpy())

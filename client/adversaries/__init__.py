@@ -11,13 +11,21 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from torch import nn
 
+from client.adversaries.apgd import Apgd
 from client.adversaries.ascent import AscentAdversary
 from client.adversaries.attacks import Pgd
+from client.adversaries.automatic import AutomaticAdversary
 from client.adversaries.base import Adversary, Batch, Evidence
 from client.adversaries.curves import AdversarialCurves, Points
 from client.adversaries.foolbox_adapter import FOOLBOX_PREFIX, FoolboxAttack
 from client.adversaries.inputs import InputAdversary, InputProblem, client_curves
-from client.adversaries.lipschitz import LipschitzAdversary, SandwichAdversary, check_bounded_loss
+from client.adversaries.layers import split_at
+from client.adversaries.lipschitz import (
+    LipschitzAdversary,
+    SandwichAdversary,
+    check_bounded_loss,
+    is_bounded_loss,
+)
 from client.adversaries.lipschitz_bounds import margin_constants
 from client.adversaries.minnorm import MinNorm
 from client.adversaries.radial import DUAL_NORMS, GROWTHS
@@ -28,10 +36,12 @@ from client.adversaries.wda import Wda, WdaKnapsack, WdaResult, wda_accuracy, wd
 from client.adversaries.witness import Witness
 from client.evaluation import logit_batches
 from client.losses import get_loss
+from client.questions import LAYER_PREFIX, REPRESENTATION, check_extras, layer_name
 from riskband.adversarial_answers import GUARANTEES
 
 __all__ = [
     "ADVERSARIES",
+    "ATTACKS",
     "GUARANTEES",
     "INPUT_ADVERSARIES",
     "NORMS",
@@ -50,19 +60,23 @@ __all__ = [
     "WdaResult",
     "Witness",
     "adversarial_curves",
+    "can_prove",
     "check_adversary",
+    "check_adversary_name",
     "growth_slopes",
     "margin_constants",
     "wda_accuracy",
     "wda_attack",
 ]
 
-SPACES = ("representation", "input")
-"""Where examples move."""
+SPACES = (REPRESENTATION, "input")
+"""Where examples move; besides, "layer:NAME": at the output of the layer of this name."""
 ORDERS = (1, 2)
 """The cost of moving by a distance t is t**order."""
 NORMS = tuple(DUAL_NORMS)
 """Ground norms of the distance."""
+
+_SANDWICH_PREFIX = "sandwich:"
 
 Builder = Callable[..., RepresentationAdversary]
 ADVERSARIES: dict[str, Builder] = {
@@ -70,18 +84,24 @@ ADVERSARIES: dict[str, Builder] = {
     "ascent": lambda head, multipliers, **settings: AscentAdversary(head, multipliers=multipliers, **settings),
 }
 """In representation space, by name: (head, loss=, order=, norm=, multipliers=) -> the adversary."""
-INPUT_ADVERSARIES: dict[str, Callable[[nn.Module, InputProblem], Adversary]] = {
+ATTACKS: dict[str, Callable[[nn.Module, InputProblem], InputAdversary]] = {
     "pgd": Pgd,
+    "apgd": Apgd,
     "min-norm": MinNorm,
     "wc-dg": WcDg,
     "wda": Wda,
     "wda-knapsack": WdaKnapsack,
+}
+"""On inputs, or what a layer returns, by name: (model, problem) -> the attack."""
+INPUT_ADVERSARIES: dict[str, Callable[[nn.Module, InputProblem], Adversary]] = {
+    "auto": AutomaticAdversary,
+    **ATTACKS,
     "lipschitz": LipschitzAdversary,
     "sandwich": lambda model, problem: SandwichAdversary(
         WdaKnapsack(model, problem), LipschitzAdversary(model, problem)
     ),
 }
-"""In input space, by name: (model, problem) -> the adversary."""
+"""The same with what proves a bound; besides, "foolbox:NAME", and "sandwich:ATTACK" with any attack below."""
 
 
 def adversarial_curves(
@@ -107,26 +127,28 @@ def adversarial_curves(
     ----------
     model, x, y, batch_size :
         See `client.evaluation.example_losses`. In representation space the logits must be the output of an
-        `nn.Linear`, in input space the model differentiable in its inputs; it is left as it was.
+        `nn.Linear`, elsewhere the model differentiable in what moves; it is left as it was.
     loss : str
         A name in `client.losses.LOSSES`.
     order : int
         1: moving by a distance t costs t; 2: it costs t squared (norm "l2" only).
     norm : str
-        Norm of the distance between representations, or inputs: "l1", "l2" or "linf".
+        Norm of the distance between what moves: "l1", "l2" or "linf".
     multipliers : sequence of float
         Multipliers at which a good answer is wanted; an exact adversary is exact at all of them anyway.
     head : str, optional
         Name of the last linear layer; found by itself if not given. Representation space only.
     adversary : str
-        In representation space "exact", "ascent", or "auto": exact where there is an exact one. In input space a name
-        in `INPUT_ADVERSARIES`, "foolbox:NAME" for an attack of Foolbox, or "auto": "wda-knapsack". "lipschitz" proves a
-        bound, "sandwich" does so above "wda-knapsack".
+        In representation space "exact", "ascent", or "auto": exact where there is an exact one. Elsewhere a name in
+        `INPUT_ADVERSARIES`, or "foolbox:NAME" for an attack of Foolbox. "lipschitz" proves a bound, "sandwich:ATTACK"
+        does so above an attack, "sandwich" above "wda-knapsack"; "auto" is "sandwich" where a bound is known for the
+        loss and the layers, else "wda-knapsack".
     space : str
-        Where examples move: "representation" or "input".
+        Where examples move: "representation", "input", or "layer:NAME", at the output of a layer of an
+        `nn.Sequential`; see `client.adversaries.layers.split_at`.
     box : (float, float), optional
-        Smallest and largest value that an entry of an input may have; the answer is about moves within it. Input space
-        only, as what follows.
+        Smallest and largest value that an entry of what moves may have; the answer is about moves within it. Not in
+        representation space, as what follows.
     distances : sequence of float
         Distances at which attacks within a ball look; by themselves they choose some for each example.
     seed : int
@@ -135,26 +157,22 @@ def adversarial_curves(
     Returns
     -------
     AdversarialCurves
-        Costs, and so radii, are in the units of the representation, or the input, to the power of the order. Attacks
-        in input space have the guarantee "lower", "lipschitz" and "sandwich" have "upper".
+        Costs, and so radii, are in the units of what moves to the power of the order. Attacks have the guarantee
+        "lower", "lipschitz" and sandwiches "upper".
 
     Raises
     ------
     ValueError
-        If an argument is unknown, nothing fits the loss, or the logits do not come from a linear layer; or as
-        `client.evaluation.example_losses` does.
+        If an argument is unknown, nothing fits the loss, the logits do not come from a linear layer, or the model is no
+        chain around the layer of the space; or as `client.evaluation.example_losses` does.
     """
     check_adversary(loss=loss, order=order, norm=norm, adversary=adversary, space=space)
-    if space == "input":
-        if head is not None:
-            raise ValueError(f"head must be None in input space, got {head!r}; no layer is singled out there")
-        problem = InputProblem(
-            loss, order, norm, box=box, distances=tuple(distances), multipliers=tuple(multipliers), seed=seed
-        )
-        mover = _input_adversary(adversary, model, problem)
-        return client_curves(mover, model, x, y, loss=loss, batch_size=batch_size)
-    if box is not None or len(distances) > 0:
-        raise ValueError("box and distances must not be given in representation space; they are about inputs")
+    check_extras(space, box=box, distances=distances, head=head)
+    if space != REPRESENTATION:
+        problem = InputProblem(loss, order, norm, box=box, distances=tuple(distances), seed=seed)
+        _, attacked = split_at(model, layer_name(space))
+        mover = _input_adversary(adversary, attacked, problem)
+        return client_curves(mover, model, x, y, loss=loss, batch_size=batch_size, layer=layer_name(space))
     per_example = get_loss(loss).per_example
     with LinearHead(model, head) as watched:
 
@@ -167,10 +185,21 @@ def adversarial_curves(
         return ADVERSARIES[name](watched, multipliers, loss=loss, order=order, norm=norm).curves(batches())
 
 
+def can_prove(adversary: str, *, loss: str, space: str) -> bool:
+    """Return whether this adversary proves a bound from above for this loss, where the model lets it."""
+    if space == REPRESENTATION:
+        return True
+    kind = adversary.partition(":")[0]
+    return kind in ("lipschitz", "sandwich") or (kind == "auto" and is_bounded_loss(loss))
+
+
 def _input_adversary(name: str, model: nn.Module, problem: InputProblem) -> Adversary:
     if name.startswith(FOOLBOX_PREFIX):
         return FoolboxAttack(model, problem, name=name.removeprefix(FOOLBOX_PREFIX))
-    return INPUT_ADVERSARIES["wda-knapsack" if name == "auto" else name](model, problem)
+    if name.startswith(_SANDWICH_PREFIX):
+        below = _input_adversary(name.removeprefix(_SANDWICH_PREFIX), model, problem)
+        return SandwichAdversary(below, LipschitzAdversary(model, problem))
+    return INPUT_ADVERSARIES[name](model, problem)
 
 
 def check_adversary(
@@ -194,16 +223,14 @@ def check_adversary(
         If one of the names is unknown, or they do not go together.
     """
     get_loss(loss)
-    _check_choice("space", space, SPACES)
+    check_adversary_name(adversary, space=space)
     _check_choice("order", order, ORDERS)
     _check_choice("norm", norm, NORMS)
-    if not (space == "input" and isinstance(adversary, str) and adversary.startswith(FOOLBOX_PREFIX)):
-        _check_choice("adversary", adversary, ("auto", *(ADVERSARIES if space != "input" else INPUT_ADVERSARIES)))
     if order == 2 and norm != "l2":
         raise ValueError(f"norm must be 'l2' when order is 2, got {norm!r}; use order 1 for other norms")
-    if adversary in ("lipschitz", "sandwich"):
-        check_bounded_loss(loss)
-    if space == "input":  # an attack needs no slopes of the loss: it may raise the margin
+    if space != REPRESENTATION:  # an attack needs no slopes of the loss: it may raise the margin
+        if adversary != "auto" and can_prove(adversary, loss=loss, space=space):
+            check_bounded_loss(loss)
         return
     if adversary == "exact" and not is_exact(loss=loss, order=order):
         raise ValueError(
@@ -216,6 +243,26 @@ def check_adversary(
         raise ValueError(f"the adversary 'ascent' needs a loss with slopes, got {loss!r}; use 'exact' or 'auto'")
 
 
-def _check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+def check_adversary_name(adversary: str, *, space: str) -> None:
+    """Check that there is such a space, and an adversary of this name in it; raises ValueError."""
+    if not (isinstance(space, str) and layer_name(space)):
+        _check_choice("space", space, SPACES, further=f"{LAYER_PREFIX}NAME")
+    if space == REPRESENTATION:
+        _check_choice("adversary", adversary, ("auto", *ADVERSARIES))
+    elif not _has_known_prefix(adversary):
+        further = f"{FOOLBOX_PREFIX}NAME, {_SANDWICH_PREFIX}ATTACK"
+        _check_choice("adversary", adversary, tuple(INPUT_ADVERSARIES), further=further)
+
+
+def _has_known_prefix(adversary: object) -> bool:
+    """Whether this is "foolbox:NAME", or a sandwich with an attack below."""
+    if not isinstance(adversary, str):
+        return False
+    attack = adversary.removeprefix(_SANDWICH_PREFIX)
+    return attack.startswith(FOOLBOX_PREFIX) or (attack != adversary and attack in ATTACKS)
+
+
+def _check_choice(name: str, value: object, choices: Sequence[object], *, further: str = "") -> None:
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
+        shown = ", ".join([*map(str, choices), *([further] if further else [])])
+        raise ValueError(f"{name} must be one of {shown}, got {value!r}")

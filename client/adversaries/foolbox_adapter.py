@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from client.adversaries.inputs import InputAdversary, InputProblem
 from client.adversaries.witness import Witness
+from client.questions import RefusedError
 
 FOOLBOX_PREFIX = "foolbox:"
 """What the name of an attack of Foolbox begins with."""
@@ -18,8 +22,8 @@ FOOLBOX_PREFIX = "foolbox:"
 class FoolboxAttack(InputAdversary):
     """An attack of `foolbox.attacks` with its default settings; what it returns is measured like anything else.
 
-    Attacks that look for the nearest flip are run once; those within a ball at every distance of the problem. The
-    seed governs what they draw from torch; the few that draw from NumPy's global state do not repeat.
+    Attacks that look for the nearest flip are run once; those within a ball at every distance of the problem. They draw
+    from the global states of torch and NumPy: these are set from the problem's seed, and put back.
 
     Parameters
     ----------
@@ -30,8 +34,8 @@ class FoolboxAttack(InputAdversary):
 
     Raises
     ------
-    ValueError
-        If Foolbox is not installed, has no such attack, or the problem lacks what the attack needs.
+    RefusedError
+        If Foolbox is not installed, has no such attack, the problem lacks what the attack needs, or the attack fails.
     """
 
     def __init__(self, model: nn.Module, problem: InputProblem, *, name: str) -> None:
@@ -39,24 +43,42 @@ class FoolboxAttack(InputAdversary):
         self._foolbox, bases = _imported_foolbox()
         self._attack = _attack(self._foolbox, bases, name)
         if problem.box is None:
-            raise ValueError("box must be given for attacks of Foolbox, got None; give the range of the model's inputs")
+            raise RefusedError("box must be given for attacks of Foolbox, got None; give the range of what moves")
         is_within_ball = isinstance(self._attack, bases.FixedEpsilonAttack)
         if is_within_ball and not problem.distances:
-            raise ValueError(f"distances must be given for {name!r}, got none; it attacks within a ball")
+            raise RefusedError(f"distances must be given for {name!r}, got none; it attacks within a ball")
+        self._name = name
         self._radii = list(problem.distances) if is_within_ball else [None]
 
     def perturb(self, witness: Witness) -> None:
         """Run the attack; examples that are misclassified as they are come back as they are, or nearly."""
         wrapped = self._foolbox.PyTorchModel(self.model, bounds=self.problem.box, device="cpu")
         images = witness.x.reshape(-1, *witness.x_shape)
-        # Foolbox draws from torch's global state, which is put back.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(self.rng.integers(2**62)))
-            found, _, _ = self._attack(wrapped, images, witness.labels, epsilons=self._radii)
+        with _seeded(self.rng):
+            try:
+                found, _, _ = self._attack(wrapped, images, witness.labels, epsilons=self._radii)
+            except Exception as error:  # whatever it is, its text may hold data
+                raise RefusedError(
+                    f"the attack {self._name!r} of Foolbox failed with {type(error).__name__}; it may not suit the "
+                    "model, or need more than its defaults: name another"
+                ) from error
         for points in found:
             points = points.detach().flatten(start_dim=1)
             # An attack that gave up on an example may return NaN there.
             witness(torch.where(torch.isfinite(points), points, witness.x))
+
+
+@contextmanager
+def _seeded(rng: np.random.Generator) -> Iterator[None]:
+    """Let code that draws from global states draw what the generator decides; leave these states as they were."""
+    numpy_state = np.random.get_state()  # noqa: NPY002 - the state that Foolbox draws from
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**62)))
+        np.random.seed(int(rng.integers(2**32)))  # noqa: NPY002
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 def _imported_foolbox() -> tuple[Any, Any]:
@@ -66,7 +88,7 @@ def _imported_foolbox() -> tuple[Any, Any]:
             import foolbox
             from foolbox.attacks import base
     except ImportError:
-        raise ValueError(
+        raise RefusedError(
             'adversaries "foolbox:…" need Foolbox, which is not installed; run pip install "riskband[attacks]"'
         ) from None
     return foolbox, base
@@ -75,10 +97,10 @@ def _imported_foolbox() -> tuple[Any, Any]:
 def _attack(foolbox: Any, bases: Any, name: str) -> Any:
     kind = getattr(foolbox.attacks, name, None)
     if not (isinstance(kind, type) and issubclass(kind, bases.Attack)):
-        raise ValueError(f"adversary must name a class in foolbox.attacks, got {name!r}; such as L2DeepFoolAttack")
+        raise RefusedError(f"adversary must name a class in foolbox.attacks, got {name!r}; such as L2DeepFoolAttack")
     try:
         return kind()
     except TypeError:
-        raise ValueError(
+        raise RefusedError(
             f"adversary must name an attack of Foolbox that needs no arguments, got {name!r}; such as L2DeepFoolAttack"
         ) from None

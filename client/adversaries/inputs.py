@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from client.adversaries.base import Adversary, Batch, Evidence
 from client.adversaries.curves import AdversarialCurves
+from client.adversaries.layers import points_at, split_at
 from client.adversaries.norms import lengths
 from client.adversaries.witness import Witness
 from client.evaluation import logit_batches
@@ -24,7 +25,7 @@ from client.losses import get_loss
 from client.questions import checked_box
 
 # Distances at which attacks look, in units of `Witness.units`.
-_FACTORS_OF_FLIPS = (1.0, 1.5, 2.5)
+_FACTORS_OF_FLIPS = (1.001, 1.5, 2.5)  # the first just beyond where a linear model flips, whatever the rounding
 _FACTORS_OF_SLOPES = (0.2, 0.5, 1.0, 1.5, 2.5)
 # Rounding of single precision must not lead out of a ball.
 _INSIDE = 1.0 - 1e-6
@@ -46,15 +47,13 @@ class InputProblem:
         Smallest and largest value that an entry of an input may have; None: any.
     distances : tuple of float
         Distances, > 0, at which attacks within a ball look; none: they choose them for each example.
-    multipliers : tuple of float
-        Prices of a unit of cost, >= 0, at which good conjugates are wanted.
     seed : int
         Of random starts.
 
     Raises
     ------
     ValueError
-        If the box is empty or not finite, or a distance or a multiplier is no such number.
+        If the box is empty or not finite, a distance is no such number, or the seed is none.
     """
 
     loss: str
@@ -62,14 +61,12 @@ class InputProblem:
     norm: str
     box: tuple[float, float] | None = None
     distances: tuple[float, ...] = ()
-    multipliers: tuple[float, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.box is not None:
             object.__setattr__(self, "box", checked_box(self.box))
-        object.__setattr__(self, "distances", _checked_numbers("distances", self.distances, is_zero_allowed=False))
-        object.__setattr__(self, "multipliers", _checked_numbers("multipliers", self.multipliers, is_zero_allowed=True))
+        object.__setattr__(self, "distances", _checked_distances(self.distances))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or self.seed < 0:
             raise ValueError(f"seed must be a whole number >= 0, got {self.seed!r}; it decides random starts")
 
@@ -117,7 +114,7 @@ class InputAdversary(Adversary):
     def ladder(self, witness: Witness) -> Iterator[Tensor]:
         """Yield increasing distances, shape (num_examples,), to look at: the problem's, or multiples of the units."""
         if self.problem.distances:
-            yield from (torch.full_like(witness.units, distance * _INSIDE) for distance in self.problem.distances)
+            yield from (torch.full_like(witness.distances, distance * _INSIDE) for distance in self.problem.distances)
         else:
             factors = _FACTORS_OF_FLIPS if self.problem.loss == "zero_one" else _FACTORS_OF_SLOPES
             yield from (witness.units * factor for factor in factors)
@@ -134,12 +131,30 @@ class InputAdversary(Adversary):
 
 
 def client_curves(
-    adversary: Adversary, model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512
+    adversary: Adversary,
+    model: nn.Module,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    loss: str,
+    batch_size: int = 512,
+    layer: str | None = None,
 ) -> AdversarialCurves:
-    """Return the curves of a client from its arrays; errors are those of `client.evaluation.example_losses`."""
+    """Return the curves of a client from its arrays.
+
+    Parameters
+    ----------
+    adversary : Adversary
+        Moves inputs, or what a layer returns: then its model is the rest of `model`, from `layers.split_at`.
+    model, x, y, loss, batch_size :
+        See `client.evaluation.example_losses`, also for errors.
+    layer : str, optional
+        At the output of which layer examples move; None: they are the inputs.
+    """
     per_example = get_loss(loss).per_example
+    front, _ = split_at(model, layer)
     return adversary.curves(
-        Batch(x=xs, labels=ys, logits=logits, losses=per_example(logits, ys))
+        Batch(x=points_at(front, xs), labels=ys, logits=logits, losses=per_example(logits, ys))
         for xs, ys, logits in logit_batches(model, x, y, batch_size=batch_size)
     )
 
@@ -161,12 +176,11 @@ def frozen(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(flag)
 
 
-def _checked_numbers(name: str, values: Sequence[float], *, is_zero_allowed: bool) -> tuple[float, ...]:
-    rule = "finite and >= 0" if is_zero_allowed else "finite and > 0"
+def _checked_distances(values: Sequence[float]) -> tuple[float, ...]:
     try:
-        numbers = tuple(sorted(float(value) for value in values))
+        distances = tuple(sorted(float(value) for value in values))
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a list of numbers, {rule}, got {values!r}") from None
-    if not all(math.isfinite(number) and (number > 0.0 or (is_zero_allowed and number == 0.0)) for number in numbers):
-        raise ValueError(f"{name} must be {rule}, got {', '.join(f'{number:g}' for number in numbers)}")
-    return numbers
+        raise ValueError(f"distances must be a list of numbers, finite and > 0, got {values!r}") from None
+    if not all(0.0 < distance < math.inf for distance in distances):
+        raise ValueError(f"distances must be finite and > 0, got {', '.join(f'{d:g}' for d in distances)}")
+    return distances

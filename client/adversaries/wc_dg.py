@@ -1,8 +1,9 @@
-"""Lagrangian ascent in input space: WC-DG (Mehra et al. 2022, Algorithm 1), raise loss - multiplier * cost.
+"""Lagrangian ascent of inputs, or activations: WC-DG (Mehra et al. 2022, Algorithm 1), raise loss - multiplier * cost.
 
 The published algorithm moves one multiplier for all examples by stochastic steps to suit one radius. Here the ascent
 runs at a few multipliers of each example's own; the points that it passes are shared out exactly by the base class,
-which is the minimum over the multiplier, at every radius at once.
+which is the minimum over the multiplier, at every radius at once. No question decides the multipliers: the answers to
+several questions are of one curve.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from client.adversaries.witness import Objective, Witness, wrong_margin
 from client.losses import get_loss
 
 # Multipliers in units of 1 / cost of `Witness.units`: a gain of 1 for that cost.
-_FACTORS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+_FACTORS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 10.0, 40.0)
 # A step, in units of that distance.
 _STEP = 0.5
 # Slope of the modified hinge loss where the margin loss is 0, in units of its slope elsewhere: the paper's 0.1.
@@ -37,7 +38,7 @@ class WcDg(InputAdversary):
     Parameters
     ----------
     model, problem :
-        See `InputAdversary`; the problem's multipliers come on top of our own.
+        See `InputAdversary`.
     num_steps : int
         At each multiplier, at least 1.
 
@@ -64,12 +65,10 @@ class WcDg(InputAdversary):
 
     def _multipliers(self, witness: Witness) -> Iterator[Tensor]:
         unit_costs = witness.units.pow(self.problem.order)
-        own = [torch.where(unit_costs > 0.0, factor / unit_costs, 0.0) for factor in _FACTORS]
-        asked = [torch.full_like(unit_costs, multiplier) for multiplier in self.problem.multipliers]
-        yield from torch.stack([*own, *asked]).sort(dim=0).values
+        yield from (torch.where(unit_costs > 0.0, factor / unit_costs, 0.0) for factor in _FACTORS)
 
     def _climb(self, witness: Witness, moves: Tensor, prices: Tensor) -> Tensor:
-        objective = _surrogate(self.problem.loss)
+        objective = surrogate(self.problem.loss)
         norm, order, units = self.problem.norm, self.problem.order, witness.units
         # The slope of the cost at a distance of one unit; it must be able to pull back where the loss has none.
         cost_slopes = prices if order == 1 else 2.0 * prices * units
@@ -93,8 +92,8 @@ class WcDg(InputAdversary):
         return moves.sign() * moves.abs().minimum(witness.room(moves))
 
 
-def _surrogate(loss: str) -> Objective:
-    """The loss itself; for the margin loss the modified hinge, which leaks where that is 0."""
+def surrogate(loss: str) -> Objective:
+    """Return what is climbed for a loss: itself, but for "margin" the modified hinge, which leaks where that is 0."""
     if loss == "margin":
 
         def leaking(logits: Tensor, labels: Tensor) -> Tensor:

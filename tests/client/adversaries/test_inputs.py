@@ -27,7 +27,7 @@ from client.questions import RefusedError
 from tests.client.adversaries.test_exact import COSTS
 from tests.client.adversaries.transports import EXPONENTS, losses_at
 
-ATTACKS = ["min-norm", "pgd", "wc-dg", "wda", "wda-knapsack"]
+ATTACKS = ["min-norm", "pgd", "apgd", "wc-dg", "wda", "wda-knapsack"]
 LOSSES = ["zero_one", "margin", "cross_entropy", "brier"]
 RADII = np.linspace(0.0, 1.5, 12)
 
@@ -274,10 +274,9 @@ def test_a_model_without_gradients_is_refused():
         ({"box": "ab"}, "box must be two numbers"),
         ({"distances": (0.0,)}, "distances must be finite and > 0"),
         ({"distances": "near"}, "distances must be a list of numbers"),
-        ({"multipliers": (-1.0,)}, "multipliers must be finite and >= 0"),
         ({"seed": -1}, "seed must be a whole number >= 0"),
         ({"seed": "one"}, "seed must be a whole number >= 0"),
-        ({"head": "0"}, "head must be None in input space"),
+        ({"head": "0"}, "head must be None in the space 'input'"),
         ({"adversary": "exact"}, "adversary must be one of auto, .*pgd.*, got 'exact'"),
         ({"adversary": None}, "adversary must be one of"),
         ({"loss": "hinge"}, "loss must be one of"),
@@ -298,7 +297,7 @@ def test_what_makes_no_sense_is_refused(change, rule):
     [
         (lambda net, problem: Pgd(net, problem, num_steps=0), "num_steps must be a whole number >= 1"),
         (lambda net, problem: Pgd(net, problem, num_restarts=True), "num_restarts must be a whole number >= 0"),
-        (lambda net, problem: Pgd(net, problem, objective="dlr"), "objective must be one of margin, cross_entropy"),
+        (lambda net, problem: Pgd(net, problem, objective="hinge"), "objective must be one of margin, cross_entropy"),
         (lambda net, problem: MinNorm(net, problem, num_targets=1.5), "num_targets must be a whole number >= 1"),
         (lambda net, problem: Wda(net, problem, num_steps=3, num_probes=4), "num_probes must be at most num_steps"),
     ],
