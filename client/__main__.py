@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,21 +19,29 @@ import click
 import numpy as np
 from flwr.app import Message
 from flwr.common.config import parse_config_args
+from torch import nn
 
 from client import wire
 from client.answer_record import FILE_KEY as RECORD_KEY
 from client.answer_record import checked_numbers, question_hash, record_from_config
-from client.app import app, client_id
-from client.budget import FILE_KEY, LIMIT_KEY, Request, budget_from_config
+from client.app import app
+from client.budget import FILE_KEY, LIMIT_KEY, budget_from_config, request_of
 from client.data import DATA_KEY, NO_DATASET, fitted, image_shape, load_data
 from client.hashes import code_hash, examples_hash, model_hash
-from client.questions import AdversarialQuery, LossQuery
+from client.identity import client_id
+from client.noise import Mechanism, all_digits
+from client.privacy import FILE_KEY as PRIVACY_FILE_KEY
+from client.privacy import LIMIT_KEY as PRIVACY_KEY
+from client.privacy import PrivacyBudget, PrivacyBudgetError, epsilon_at, privacy_from_config
+from client.questions import AdversarialQuery, CandidatesQuery, LossQuery, Query, checked_box
+from client.weight_sets import packed
 from simulations.engine import InProcessGrid
 from simulations.models import build_model, load_arrays, model_arrays
 from simulations.training import load_checkpoint
 
-_LOSS, _ADVERSARIAL = wire.LOSS_ACTION, wire.ADVERSARIAL_ACTION
+_LOSS, _ADVERSARIAL, _CANDIDATES = wire.LOSS_ACTION, wire.ADVERSARIAL_ACTION, wire.CANDIDATES_ACTION
 _EXIT_REFUSED, _EXIT_USAGE = 1, 2
+_DELTA = 1e-6  # at which a privacy budget is also said as an epsilon
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,37 +60,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(f"the node config must have the key {DATA_KEY!r} for a dry run; see docs/clients.md")
         budget = budget_from_config(own, client_id=name)
         record = record_from_config(own, client_id=name)
+        privacy = privacy_from_config(own, client_id=name)
         x, y = load_data(str(own[DATA_KEY]), own)
-        query = _query(options, np.asarray(x), np.asarray(y))
-        arrays = _arrays(options, query)
+        query, arrays = _question(options, np.asarray(x), np.asarray(y))
         examples = fitted(x, y, x_shape=query.x_shape, num_classes=query.num_classes)
         left = budget.left()
         hashes = {"model_hash": model_hash(arrays), "code_hash": code_hash()}
         question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes)
         found = record.find(question)
         is_free = found is not None and bool(checked_numbers(query, found))
+        refusal = _privacy_refusal(privacy, query.mechanism, is_free=is_free)
     except click.ClickException as error:  # Flower's, of a node config that is not one
         return _say_error(error.message)
     except Exception as error:  # this is the owner's own machine: here the details help
         return _say_error(f"{type(error).__name__}: {error}")
-    size = _size(query)
-    weights = "the checkpoint" if options.checkpoint else "random weights (no --checkpoint)"
+    size = request_of(query).size
+    weights = ", ".join(options.checkpoint) if options.checkpoint else "random weights (no --checkpoint)"
     print(f"{name}: {len(examples.y)} examples of shape {query.x_shape}; asked about {query.model!r} with {weights}")
     if left is not None and size > left and not is_free:
         print(f"it would REFUSE: the question takes {size} values of the query budget, {left} are left")
+        return _EXIT_REFUSED
+    if refusal:
+        print(f"it would REFUSE: {refusal}")
         return _EXIT_REFUSED
     reply = _reply(query, arrays, own)
     if reply.has_error():
         print("it would REFUSE; this text would go to the server:")
         print(f"  {reply.error.reason}")
         return _EXIT_REFUSED
-    decode = wire.decode_adversarial_answer if isinstance(query, AdversarialQuery) else wire.decode_answer
-    answer: dict[str, Any] = asdict(decode(reply.content))
+    answer: dict[str, Any] = asdict(_decoded(query, reply)) | (found or {})  # what is recorded had other noise
     if "budget_left" in answer and left is not None:  # a copy without a budget has answered
         answer["budget_left"] = left if is_free else left - size
     print("it would answer, and nothing else would leave this machine:")
     print(json.dumps(answer, indent=2))
     print(_cost(size, left, is_free=is_free))
+    print(_privacy_cost(privacy, query.mechanism, is_free=is_free))
     return 0
 
 
@@ -91,28 +104,47 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dry-run", action="store_true", required=True, help="the only thing that this command does")
     parser.add_argument("--node-config", required=True, help='as for flower-supernode: \'client-id="a" data="/path"\'')
-    parser.add_argument("--query", choices=[_LOSS, _ADVERSARIAL], default=_LOSS)
+    parser.add_argument("--query", choices=[_LOSS, _ADVERSARIAL, _CANDIDATES], default=_LOSS)
     parser.add_argument("--model", required=True, help="cnn, mlp or module:factory")
-    parser.add_argument("--checkpoint", help="file with the model's weights; default: random ones")
-    parser.add_argument("--loss", default="zero_one")
+    parser.add_argument(
+        "--checkpoint",
+        action="append",
+        help=f"file with the model's weights; default: random ones; for --query {_CANDIDATES} give it once for each",
+    )
+    parser.add_argument("--loss", default="zero_one", help=f'for --query {_CANDIDATES} also "zero_one,abstain:0.8"')
     parser.add_argument("--x-shape", help='shape of one input, such as "3,32,32"; default: that of your examples')
+    parser.add_argument("--privacy", default="", help='noise, such as "laplace:0.5"; default: none')
     parser.add_argument("--num-classes", type=int, help="default: your largest label and one more")
     group = parser.add_argument_group(f"for --query {_ADVERSARIAL}")
     group.add_argument("--order", type=int, default=2)
     group.add_argument("--norm", default="l2")
     group.add_argument("--radii", default="0,1", help="cost budgets")
     group.add_argument("--multipliers", default="1", help="prices of a unit of cost")
-    group.add_argument("--space", default="representation")
+    group.add_argument("--space", default="representation", help="representation, input or layer:NAME")
     group.add_argument("--adversary", default="auto")
+    group.add_argument("--head", help="the model's last linear layer; default: the client finds it")
+    group.add_argument("--box", default="", help='range of what moves, such as "0,1"; default: any value')
+    group.add_argument("--distances", default="", help="where attacks within a ball look; default: they choose")
+    group.add_argument("--seed", type=int, default=0, help="of the random starts of attacks")
     return parser
 
 
-def _query(options: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> LossQuery | AdversarialQuery:
+def _question(options: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> tuple[Query, dict[str, np.ndarray]]:
+    """What the command line asks, and the weights that travel with it."""
     x_shape = tuple(int(size) for size in options.x_shape.split(",")) if options.x_shape else image_shape(x.shape[1:])
     num_classes = options.num_classes or int(y.max()) + 1
+    model = build_model(options.model, x_shape=x_shape, num_classes=num_classes, seed=0)
+    sets = [_weights(model, checkpoint) for checkpoint in options.checkpoint or [None]]
+    if options.query == _CANDIDATES:
+        judged = enumerate(sets, start=1)
+        named = {f"{n}/{loss}": (weights, loss) for n, weights in judged for loss in options.loss.split(",")}
+        candidates, arrays = packed(named)
+        return CandidatesQuery(options.model, x_shape, num_classes, candidates, options.privacy), arrays
+    if len(sets) > 1:
+        raise ValueError(f"--checkpoint must be given once for --query {options.query}, got {len(sets)}; choose one")
     if options.query == _LOSS:
-        return LossQuery(options.loss, options.model, x_shape, num_classes)
-    return AdversarialQuery(
+        return LossQuery(options.loss, options.model, x_shape, num_classes, options.privacy), sets[0]
+    query = AdversarialQuery(
         options.loss,
         options.model,
         x_shape,
@@ -123,19 +155,31 @@ def _query(options: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> LossQue
         multipliers=_numbers(options.multipliers),
         space=options.space,
         adversary=options.adversary,
+        head=options.head,
+        box=checked_box(_numbers(options.box)) if options.box else None,
+        distances=_numbers(options.distances),
+        seed=options.seed,
+        privacy=options.privacy,
     )
+    return query, sets[0]
 
 
-def _arrays(options: argparse.Namespace, query: LossQuery | AdversarialQuery) -> dict[str, np.ndarray]:
-    model = build_model(query.model, x_shape=query.x_shape, num_classes=query.num_classes, seed=0)
-    if options.checkpoint:
-        load_arrays(model, load_checkpoint(options.checkpoint))
+def _weights(model: nn.Module, checkpoint: str | None) -> dict[str, np.ndarray]:
+    """Those of a file, else those that the model came with."""
+    if checkpoint is not None:
+        load_arrays(model, load_checkpoint(checkpoint))
     return model_arrays(model)
 
 
-def _reply(query: LossQuery | AdversarialQuery, arrays: dict[str, np.ndarray], own: dict[str, Any]) -> Message:
+def _decoded(query: Query, reply: Message) -> wire.Answer:
+    if isinstance(query, AdversarialQuery):
+        return wire.decode_adversarial_answer(reply.content)
+    return (wire.decode_candidates_answer if isinstance(query, CandidatesQuery) else wire.decode_answer)(reply.content)
+
+
+def _reply(query: Query, arrays: dict[str, np.ndarray], own: dict[str, Any]) -> Message:
     """What the ClientApp replies; a copy of it that counts and records nothing."""
-    kept_out = {LIMIT_KEY, FILE_KEY, RECORD_KEY}
+    kept_out = {LIMIT_KEY, FILE_KEY, RECORD_KEY, PRIVACY_KEY, PRIVACY_FILE_KEY}
     node_config = {key: value for key, value in own.items() if key not in kept_out}
     run_config = {"dataset": NO_DATASET}
     grid = InProcessGrid(app, num_clients=1, run_config=run_config, node_configs={0: node_config})
@@ -145,18 +189,39 @@ def _reply(query: LossQuery | AdversarialQuery, arrays: dict[str, np.ndarray], o
     return reply
 
 
-def _size(query: LossQuery | AdversarialQuery) -> int:
-    if isinstance(query, AdversarialQuery):
-        return Request(losses=1, radii=len(query.radii), multipliers=len(query.multipliers)).size
-    return Request(losses=1).size
-
-
 def _cost(size: int, left: int | None, *, is_free: bool) -> str:
     if is_free:
         return "it would spend nothing: the answer record holds this answer"
     if left is None:
         return f"it would give away {size} values; there is no query budget"
     return f"it would spend {size} values of the query budget: {left} are left now, {left - size} afterwards"
+
+
+def _privacy_refusal(privacy: PrivacyBudget, asked: Mechanism | None, *, is_free: bool) -> str:
+    """The words in which the privacy budget forbids the answer; empty if it does not."""
+    try:
+        (privacy.require if is_free else privacy.require_left)(asked)
+    except PrivacyBudgetError as error:
+        return str(error)
+    return ""
+
+
+def _privacy_cost(privacy: PrivacyBudget, asked: Mechanism | None, *, is_free: bool) -> str:
+    if asked is None:
+        return "its numbers have no noise; there is no privacy budget"
+    left, cost = privacy.left(), f"{asked.unit} = {all_digits(asked.budget)}"
+    if privacy.total is None or left is None:
+        when = "repeated from the answer record" if is_free else "drawn anew for every answer"
+        return f"its noise is {when}, at {cost} each; there is no privacy budget"
+    if is_free:
+        return "nor would it spend any of the privacy budget: the recorded answer is repeated with its noise"
+    epsilon = math.ceil(100.0 * epsilon_at(privacy.total, delta=_DELTA)) / 100.0
+    meaning = f"epsilon = {epsilon:g} at delta = {_DELTA:g}"
+    return (
+        f"it would spend {cost} of the privacy budget: {all_digits(left)} are left now, "
+        f"{all_digits(left - asked.budget)} afterwards; all of it, {privacy.total.unit} = "
+        f"{all_digits(privacy.total.budget)}, means {meaning}"
+    )
 
 
 def _numbers(text: str) -> tuple[float, ...]:

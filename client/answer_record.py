@@ -29,6 +29,7 @@ _DAMAGED = f"the file of {FILE_KEY} must hold answers, got another thing; restor
 _GUARANTEES = ("exact", "upper", "lower")
 _LOCK_TIMEOUT = 60.0
 _SCHEMA = "CREATE TABLE IF NOT EXISTS answers (client TEXT, question TEXT, answer TEXT, PRIMARY KEY (client, question))"
+_ASKED_SCHEMA = "CREATE TABLE IF NOT EXISTS asked (client TEXT, asked TEXT, PRIMARY KEY (client, asked))"
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,20 @@ class AnswerRecord:
         with closing(self._connect()) as connection:
             return self._read(connection, question)
 
+    def note(self, asked: str) -> None:
+        """Note that a question has been paid for, under its `asked_hash`."""
+        if self.path is not None:
+            with closing(self._connect()) as connection:
+                connection.execute("INSERT OR IGNORE INTO asked VALUES (?, ?)", (self.client_id, asked))
+
+    def has_noted(self, asked: str) -> bool:
+        """Return whether a question has been paid for, whatever the examples were then; asking leaves no trace."""
+        if self.path is None or not self.path.exists():
+            return False
+        with closing(self._connect()) as connection:
+            found = connection.execute("SELECT 1 FROM asked WHERE client = ? AND asked = ?", (self.client_id, asked))
+            return found.fetchone() is not None
+
     def keep(self, question: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
         """Record the numbers that answer a question, on the disk when this returns, and return what is to be sent.
 
@@ -107,6 +122,7 @@ class AnswerRecord:
             self.path, timeout=_LOCK_TIMEOUT, isolation_level=None
         )  # each statement for itself
         connection.execute(_SCHEMA)
+        connection.execute(_ASKED_SCHEMA)
         return connection
 
 
@@ -147,6 +163,18 @@ def question_hash(query: Query, *, model_hash: str, code_hash: str, examples_has
     """
     evaluation = [model_source_hash(query.model), _torch_version()]
     parts = [type(query).__name__, asdict(query), model_hash, code_hash, examples_hash, *evaluation]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def asked_hash(query: Query, model_hash: str, code_hash: str) -> str:
+    """Return the part of a question that a server knows too, as a hash: what is asked, of which model, by which code.
+
+    Parameters
+    ----------
+    query, model_hash, code_hash :
+        See `question_hash`.
+    """
+    parts = [type(query).__name__, asdict(query), model_hash, code_hash]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

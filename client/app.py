@@ -2,38 +2,45 @@
 
 Flower sends the text of a client's exception to the server. So no text raised here may carry data:
 our own refusals name rules and settings only, and an exception from anywhere else is replaced by
-one that names its type (`_details_withheld`); the original stays in the client's own log.
+one that names its type (`details_withheld`); the original stays in the client's own log.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Context, Message, UserConfig
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from client import wire
-from client.answer_record import AnswerRecord, checked_numbers, question_hash, record_from_config
-from client.budget import QueryBudget, Request, budget_from_config
+from client.answer_record import record_from_config
+from client.answering import answered, made_up_example
+from client.budget import budget_from_config
 from client.data import DATA_KEY, data_place, fitted, load_data
-from client.evaluation import mean_loss, mean_losses
-from client.hashes import examples_hash
+from client.histogram_questions import HistogramQuery
+from client.histogram_rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
+from client.histogram_wire import CONSISTENCY_ACTION, HISTOGRAM_ACTION, KEYS_ACTION, SHARES_ACTION, UNMASK_ACTION
+from client.identity import client_group, client_id, partition_of
 from client.losses import get_loss
+from client.noisy_risks import Noise, mean_risks
+from client.privacy import LIMIT_KEY as PRIVACY_KEY
+from client.privacy import is_private, privacy_from_config
 from client.questions import RefusedError
+from client.secure_only import refuse_in_the_open
 from client.training import local_seed, training_partition
 from client.weight_sets import separated
+from client.withheld import details_withheld, files_at_hand
 from simulations.datasets import load_dataset
 from simulations.models import build_model, load_arrays, model_arrays
 from simulations.population import Examples, Population, spec_from_config
 from simulations.training import train_epochs
 
-app = ClientApp()
+app = ClientApp(mods=[refuse_in_the_open])
 
 
 @app.query(wire.LOSS_ACTION)
@@ -53,11 +60,11 @@ def answer_loss(message: Message, context: Context) -> Message:
     group = client_group(context)
     model, examples = _model_and_examples(query, arrays, context)
 
-    def numbers(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-        risk, num_examples = mean_loss(model, x, y, loss=query.loss)
-        return {"risk": risk, "num_examples": num_examples}
+    def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
+        (risk,) = mean_risks([model], x, y, judged=[(0, query.loss)], noise=noise)
+        return {"risk": risk, "num_examples": len(y)}
 
-    found, _ = _answered(query, arrays, examples, context, Request(losses=1), numbers)
+    found, _ = answered(query, arrays, examples, context, numbers)
     answer = wire.LossAnswer(**found, **_identity(query, arrays, context), group=group)
     return Message(wire.encode_answer(answer), reply_to=message)
 
@@ -75,17 +82,17 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
         As `answer_loss`.
     """
     # Imported here: it loads riskband, seconds that a process for one plain loss should not pay.
-    from client.adversaries import adversarial_curves, check_adversary
+    from client.adversaries import AdversarialCurves, adversarial_curves, check_adversary
+    from client.noisy_curves import noisy_curves
 
     query, arrays = wire.decode_adversarial_query(message.content)
     names = {"loss": query.loss, "norm": query.norm, "adversary": query.adversary, "space": query.space}
     check_adversary(order=query.order, **names)
     group = client_group(context)
     model, examples = _model_and_examples(query, arrays, context)
-    request = Request(losses=1, radii=len(query.radii), multipliers=len(query.multipliers))
 
-    def numbers(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-        curves = adversarial_curves(
+    def curves_of(model: nn.Module, x: np.ndarray, y: np.ndarray) -> AdversarialCurves:
+        return adversarial_curves(
             model,
             x,
             y,
@@ -98,7 +105,14 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
             space=query.space,
             box=query.box,
             seed=query.seed,
+            distances=query.distances,
         )
+
+    def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
+        if noise is not None:
+            guarantee = curves_of(model, *made_up_example(query)).guarantee
+            return noisy_curves(model, curves_of, x, y, multipliers=query.multipliers, guarantee=guarantee, noise=noise)
+        curves = curves_of(model, x, y)
         values_lower, values_upper = curves.values(query.radii)
         conjugates_lower, conjugates_upper = curves.conjugates(query.multipliers)
         return {
@@ -112,7 +126,7 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
             "guarantee": curves.guarantee,
         }
 
-    found, left = _answered(query, arrays, examples, context, request, numbers)
+    found, left = answered(query, arrays, examples, context, numbers)
     answer = wire.AdversarialAnswer(**found, **_identity(query, arrays, context), budget_left=left, group=group)
     return Message(wire.encode_answer(answer), reply_to=message)
 
@@ -135,35 +149,85 @@ def answer_candidates(message: Message, context: Context) -> Message:
     examples = _fitting_examples(query, context)
     models = [_model(query, weights) for weights in separated(arrays, num_sets=query.num_weights)]
 
-    def numbers(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-        risks = [
-            mean_losses(model, x, y, losses={c.loss for c in query.candidates if c.weights == number})
-            for number, model in enumerate(models)
-        ]
-        return {"risks": [risks[c.weights][c.loss] for c in query.candidates], "num_examples": len(y)}
+    def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
+        judged = [(candidate.weights, candidate.loss) for candidate in query.candidates]
+        return {"risks": mean_risks(models, x, y, judged=judged, noise=noise), "num_examples": len(y)}
 
-    request = Request(losses=len(query.candidates))
-    found, left = _answered(query, arrays, examples, context, request, numbers)
+    found, left = answered(query, arrays, examples, context, numbers)
     answer = wire.CandidatesAnswer(**found, **_identity(query, arrays, context), budget_left=left, group=group)
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
 @app.query(wire.HELLO_ACTION)
 def answer_hello(message: Message, context: Context) -> Message:
-    """Answer a `HelloQuery` with this client's name and what is left of its query budget; nothing is spent.
+    """Answer a `HelloQuery` with this client's name, what is left of its query budget, and what it has on record.
+
+    Nothing is spent.
 
     Raises
     ------
     ValueError
         If the query is malformed, or the client has no name or a budget that could not hold.
     RuntimeError
-        If the count cannot be read.
+        If the count or the record cannot be read.
     """
-    wire.decode_hello(message.content)
-    with _files_at_hand("counting the query budget"):
-        budget_left = _budget(context).left()
-    answer = wire.HelloAnswer(client_id(context.node_config), wire.code_hash(), budget_left)
+    query = wire.decode_hello(message.content)
+    name = client_id(context.node_config)
+    with files_at_hand("counting the query budget"):
+        budget_left = budget_from_config(context.node_config, client_id=name).left()
+    with files_at_hand("reading the answer record"):
+        on_record = record_from_config(context.node_config, client_id=name).has_noted(query.question)
+    answer = wire.HelloAnswer(name, wire.code_hash(), budget_left, on_record)
     return Message(wire.encode_hello_answer(answer), reply_to=message)
+
+
+@app.query(KEYS_ACTION)
+def answer_secure_keys(message: Message, context: Context) -> Message:
+    """Begin a secure histogram: send fresh public keys. Raises ValueError if this run has had one."""
+    return Message(keys_reply(message, context), reply_to=message)
+
+
+@app.query(SHARES_ACTION)
+def answer_secure_shares(message: Message, context: Context) -> Message:
+    """Send encrypted shares for the neighbours; raises ValueError as `client.histogram.shared`."""
+    return Message(shares_reply(message, context), reply_to=message)
+
+
+@app.query(HISTOGRAM_ACTION)
+def answer_secure_histogram(message: Message, context: Context) -> Message:
+    """Answer a `HistogramQuery` under masks, for one value of the query budget.
+
+    Raises
+    ------
+    ValueError
+        As `answer_loss`, or as `client.histogram.holding`, or, when the question has been counted, if the client has
+        another number of examples than the one that is asked for.
+    RuntimeError
+        As `answer_loss`.
+    """
+
+    def risk(query: HistogramQuery, arrays: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        model, examples = _model_and_examples(query, arrays, context)
+
+        def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
+            (mean,) = mean_risks([model], x, y, judged=[(0, query.loss)], noise=noise)
+            return {"risk": mean, "num_examples": len(y)}
+
+        return answered(query, arrays, examples, context, numbers)[0]
+
+    return Message(histogram_reply(message, context, risk), reply_to=message)
+
+
+@app.query(CONSISTENCY_ACTION)
+def answer_secure_consistency(message: Message, context: Context) -> Message:
+    """Confirm to the neighbours who is in the sum; raises ValueError as `client.histogram.confirmed`."""
+    return Message(consistency_reply(message, context), reply_to=message)
+
+
+@app.query(UNMASK_ACTION)
+def answer_secure_unmask(message: Message, context: Context) -> Message:
+    """Send the shares that take the masks off the sum; raises ValueError as `client.histogram.revealed`."""
+    return Message(unmask_reply(message, context), reply_to=message)
 
 
 @app.train()
@@ -178,10 +242,14 @@ def train(message: Message, context: Context) -> Message:
             "a client with data of its own answers questions and does not train: a certificate needs examples that the "
             "model was not trained on"
         )
+    if is_private(context.node_config):
+        raise RefusedError(
+            f"a client with a {PRIVACY_KEY} does not train: the weights that it would send have no noise"
+        )
     torch.set_num_threads(1)
     arrays, server_round = wire.decode_training(message.content)
-    config, partition = context.run_config, _partition(context.node_config)
-    with _details_withheld("loading this client's training examples"):
+    config, partition = context.run_config, partition_of(context.node_config)
+    with details_withheld("loading this client's training examples"):
         data = load_dataset(str(config["dataset"]), seed=int(config["seed"]))
         own = training_partition(
             data.y_train,
@@ -195,7 +263,7 @@ def train(message: Message, context: Context) -> Message:
     load_arrays(model, arrays)
     loss = 0.0
     if len(own) > 0:
-        with _details_withheld("training the model"):
+        with details_withheld("training the model"):
             loss = train_epochs(
                 model,
                 data.x_train[own],
@@ -205,53 +273,6 @@ def train(message: Message, context: Context) -> Message:
                 learning_rate=float(config["learning-rate"]),
             )
     return Message(wire.encode_trained(model_arrays(model), num_examples=len(own), loss=loss), reply_to=message)
-
-
-def client_id(node_config: UserConfig) -> str:
-    """Return this client's stable name: ``client-id`` of the node config, or one by partition.
-
-    Raises
-    ------
-    ValueError
-        If the node config has neither ``client-id`` nor ``partition-id``, or the name is not one to 100 printable
-        characters.
-    """
-    if "client-id" in node_config:
-        name = str(node_config["client-id"])
-        if not wire.is_name(name):
-            raise ValueError(
-                f"the node config's 'client-id' must be 1 to 100 printable characters, got {len(name)} characters; "
-                "shorten it"
-            )
-        return name
-    return f"client-{_partition(node_config):05d}"
-
-
-def client_group(context: Context) -> str | None:
-    """Return this client's group: ``group`` of the node config, or that of the simulation; None if there is none.
-
-    A client with data of its own is in no group but its owner's.
-
-    Raises
-    ------
-    ValueError
-        If the name that the owner gave is not one to 100 printable characters. Its text stays here.
-    """
-    own = context.node_config.get("group")
-    if own is not None:
-        name = str(own)
-        if not wire.is_name(name):
-            raise ValueError(
-                f"the node config's 'group' must be 1 to 100 printable characters, got {len(name)} characters; "
-                "shorten it, or leave it out for no group"
-            )
-        return name
-    if data_place(context.node_config, context.run_config) is not None:
-        return None
-    partition = _partition(context.node_config)
-    with _details_withheld("finding this client's group"):
-        group = spec_from_config(context.run_config).group(partition)
-    return None if group is None else group.name
 
 
 def _model_and_examples(
@@ -268,19 +289,24 @@ def _model(query: wire.Query, arrays: Mapping[str, np.ndarray]) -> nn.Module:
     torch.set_num_threads(1)
     model = build_model(query.model, x_shape=query.x_shape, num_classes=query.num_classes, seed=0)
     load_arrays(model, arrays)
+    if query.mechanism is not None:
+        with details_withheld("copying the model"):  # as is done for every example, when it has been paid for
+            deepcopy(model)
     return model
 
 
 def _fitting_examples(query: wire.Query, context: Context) -> Examples:
     """Return this client's examples, which fit the model of the query."""
     own, run = context.node_config, context.run_config
+    # Before anything is loaded: whether it can be may depend on a single example.
+    privacy_from_config(own, client_id=client_id(own)).require(query.mechanism)
     place = data_place(own, run)
     if place is not None:
-        with _details_withheld("loading this client's examples"):
+        with details_withheld("loading this client's examples"):
             x, y = load_data(place, own, is_owners=DATA_KEY in own)
-            return fitted(x, y, x_shape=query.x_shape)
-    partition = _partition(own)
-    with _details_withheld("loading this client's examples"):
+            return fitted(x, y, x_shape=query.x_shape, check_values=query.mechanism is None)
+    partition = partition_of(own)
+    with details_withheld("loading this client's examples"):
         examples = Population(spec_from_config(run)).client(partition)
     if len(examples.x) == 0:
         raise ValueError("a client must hold at least one example, this one holds none")
@@ -292,46 +318,6 @@ def _fitting_examples(query: wire.Query, context: Context) -> Examples:
     return examples
 
 
-def _answered(
-    query: wire.Query,
-    arrays: Mapping[str, np.ndarray],
-    examples: Examples,
-    context: Context,
-    request: Request,
-    numbers: Callable[[np.ndarray, np.ndarray], dict[str, Any]],
-) -> tuple[Mapping[str, Any], int | None]:
-    """Return the numbers that answer a question, recorded or new, and what is left of the budget (None: no limit).
-
-    New ones are counted before they are computed and recorded before they are sent. What cannot even be computed for a
-    made-up example, whatever the client's own are, is refused before it is counted.
-    """
-    budget, record = _budget(context), _record(context)
-    question = None
-    if record.path is not None:
-        hashes = {"model_hash": wire.model_hash(arrays), "code_hash": wire.code_hash()}
-        question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes)
-    with _files_at_hand("reading the answer record"):
-        found = None if question is None else record.find(question)
-    with _files_at_hand("counting the query budget"):
-        if found is not None:
-            return checked_numbers(query, found), budget.left()
-    if budget.limit is not None:
-        with _details_withheld("evaluating the model on a made-up example"):
-            numbers(*_made_up_example(query))
-    with _files_at_hand("counting the query budget"):
-        left = budget.spend(request, question=question)
-    with _details_withheld("evaluating the model"):
-        computed = numbers(examples.x, examples.y)
-    with _files_at_hand("writing the answer record"):
-        return checked_numbers(query, record.keep(question or "", computed)), left
-
-
-def _made_up_example(query: wire.Query) -> tuple[np.ndarray, np.ndarray]:
-    low, high = (query.box if isinstance(query, wire.AdversarialQuery) else None) or (0.0, 1.0)
-    x = np.random.default_rng(0).random(size=(1, *query.x_shape), dtype=np.float32)
-    return np.clip(x, low, high, dtype=np.float32), np.zeros(1, dtype=np.int64)
-
-
 def _identity(query: wire.Query, arrays: Mapping[str, np.ndarray], context: Context) -> dict[str, Any]:
     """Who answers, and what the answer is about."""
     return {
@@ -340,41 +326,3 @@ def _identity(query: wire.Query, arrays: Mapping[str, np.ndarray], context: Cont
         "code_hash": wire.code_hash(),
         "model_hash": wire.model_hash(arrays),
     }
-
-
-def _budget(context: Context) -> QueryBudget:
-    return budget_from_config(context.node_config, client_id=client_id(context.node_config))
-
-
-def _record(context: Context) -> AnswerRecord:
-    return record_from_config(context.node_config, client_id=client_id(context.node_config))
-
-
-@contextmanager
-def _files_at_hand(step: str) -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        raise RuntimeError(f"{step} failed with {type(error).__name__}") from error
-
-
-def _partition(node_config: UserConfig) -> int:
-    if "partition-id" not in node_config:
-        raise ValueError(
-            "the node config must have the key 'partition-id', got none; "
-            'start the SuperNode with --node-config "partition-id=0 num-partitions=...", or with a client-id and data'
-        )
-    return int(node_config["partition-id"])
-
-
-@contextmanager
-def _details_withheld(step: str) -> Iterator[None]:
-    """Replace an exception by one whose text says only which step failed and how."""
-    try:
-        yield
-    except RefusedError:
-        raise
-    except Exception as error:
-        raise RuntimeError(
-            f"{step} failed with {type(error).__name__}; the details are in this client's own log"
-        ) from error

@@ -1,8 +1,8 @@
 """The query budget: how many numbers this client will ever give away. Kept by the client, not by the server.
 
-Each number that leaves a client says a little about its examples. So the client counts them: 1 for a loss, 1 for each
-radius and 1 for each multiplier of an adversarial loss. The count lives in a small SQLite file and outlives the
-process, which in a deployment is a new one for every message.
+Each number that leaves a client says a little about its examples. So the client counts them, as `request_of` says,
+before it computes any. The count lives in a small SQLite file and outlives the process, which in a deployment is a new
+one for every message.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from client.private_files import make_private_file
+from client.questions import AdversarialQuery, CandidatesQuery, Query
 
 LIMIT_KEY = "query-budget"
 FILE_KEY = "query-budget-file"
@@ -33,16 +34,27 @@ class QueryBudgetError(ValueError):
 
 @dataclass(frozen=True)
 class Request:
-    """What one query asks for: counts of loss values, radii and multipliers."""
+    """What one query asks for: counts of numbers, by kind.
+
+    Attributes
+    ----------
+    losses : int
+        Mean losses, the clean risk of an adversarial answer among them.
+    radii, multipliers : int
+        Values at radii and conjugates at multipliers; lower and upper bounds are two numbers.
+    units : int
+        Adversarial units.
+    """
 
     losses: int = 0
     radii: int = 0
     multipliers: int = 0
+    units: int = 0
 
     @property
     def size(self) -> int:
         """Number of values in all."""
-        return self.losses + self.radii + self.multipliers
+        return self.losses + self.radii + self.multipliers + self.units
 
 
 @dataclass(frozen=True)
@@ -107,14 +119,21 @@ class QueryBudget:
             left = self.limit - _spent(connection, self.client_id)
             if question is not None and not _is_first(connection, self.client_id, question):
                 return max(left, 0)
-            if request.size > left:
-                raise QueryBudgetError(
-                    f"a query must fit the client's query budget of {self.limit} values, got {request.size} with "
-                    f"{max(left, 0)} left; ask for fewer radii and multipliers, or ask the client's owner"
-                )
-            counts = (("loss", request.losses), ("radius", request.radii), ("multiplier", request.multipliers))
-            connection.executemany(_ADD, [(self.client_id, kind, number) for kind, number in counts])
+            self._require_left(request, left)
+            counts = {
+                "loss": request.losses,
+                "radius": request.radii,
+                "multiplier": request.multipliers,
+                "unit": request.units,
+            }
+            connection.executemany(_ADD, [(self.client_id, kind, number) for kind, number in counts.items() if number])
         return left - request.size
+
+    def require_left(self, request: Request, *, question: str | None = None) -> None:
+        """Raise as `spend` would, and count nothing."""
+        left = self.left()
+        if left is not None and request.size > left and not self._is_paid(question):
+            self._require_left(request, left)
 
     def left(self) -> int | None:
         """Return how many values may still be answered, and count nothing; None if unlimited."""
@@ -126,12 +145,28 @@ class QueryBudget:
             return max(0, self.limit - _spent(connection, self.client_id))
 
     def spent(self) -> dict[str, int]:
-        """Return the numbers answered so far by kind: "loss", "radius", "multiplier"; empty if none or unlimited."""
+        """Return the numbers answered so far by kind: "loss", "radius", "multiplier", "unit"; empty if unlimited."""
         if self.path is None or not self.path.exists():
             return {}
         with closing(self._connect()) as connection:
             rows = connection.execute("SELECT kind, number FROM answered WHERE client = ?", (self.client_id,))
             return dict(rows.fetchall())
+
+    def _require_left(self, request: Request, left: int) -> None:
+        if request.size > left:
+            raise QueryBudgetError(
+                f"a query must fit the client's query budget of {self.limit} values, got {request.size} with "
+                f"{max(left, 0)} left; ask for fewer radii and multipliers, or ask the client's owner"
+            )
+
+    def _is_paid(self, question: str | None) -> bool:
+        if question is None or self.path is None or not self.path.exists():
+            return False
+        with closing(self._connect()) as connection:
+            key = self.client_id, question
+            return (
+                connection.execute("SELECT 1 FROM paid WHERE client = ? AND question = ?", key).fetchone() is not None
+            )
 
     def _connect(self) -> sqlite3.Connection:
         assert self.path is not None
@@ -141,6 +176,30 @@ class QueryBudget:
         connection.execute(_SCHEMA)
         connection.execute(_PAID_SCHEMA)
         return connection
+
+
+def request_of(query: Query) -> Request:
+    """Return how many numbers that are not known beforehand an answer to this question holds.
+
+    An adversarial answer has the clean risk, its curves and the adversarial unit. The guarantee of the adversary that
+    is asked for decides, before anything is computed, whether its bounds are two numbers for each radius and
+    multiplier: they are one if it is "exact", and if it is "lower", when the upper bound is 1. With noise an answer has
+    the clean risk and a conjugate for each multiplier.
+    """
+    if isinstance(query, AdversarialQuery):
+        return adversarial_request(query, num_radii=len(query.radii), num_multipliers=len(query.multipliers))
+    return Request(losses=len(query.candidates) if isinstance(query, CandidatesQuery) else 1)
+
+
+def adversarial_request(query: AdversarialQuery, *, num_radii: int, num_multipliers: int) -> Request:
+    """Return what `request_of` would for so many radii and multipliers instead of those of the question."""
+    # Imported here: it loads riskband, seconds that a process for one plain loss should not pay.
+    from client.adversaries.guarantees import possible_guarantees
+
+    if query.mechanism is not None:
+        return Request(losses=1, multipliers=num_multipliers)
+    num_bounds = 2 if "upper" in possible_guarantees(query) else 1
+    return Request(losses=1, radii=num_bounds * num_radii, multipliers=num_bounds * num_multipliers, units=1)
 
 
 def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBudget:

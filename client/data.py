@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.data_files import LABEL_COLUMNS, read_files
+from client.privacy import LIMIT_KEY as PRIVACY_KEY
+from client.privacy import is_private
 from client.questions import RefusedError
 from simulations.population import Examples
 
@@ -35,6 +37,11 @@ def is_function_name(place: str) -> bool:
     return function.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
+def is_bundled(run_config: Mapping[str, Any]) -> bool:
+    """Return whether a run's dataset comes with its libraries: everybody has it, and its examples are no secret."""
+    return run_config.get("dataset") in _BUNDLED_DATASETS
+
+
 def data_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> str | None:
     """Return where a client's own examples are, or None if they come from the simulated population.
 
@@ -45,7 +52,9 @@ def data_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) ->
     run_config : mapping
         The server's: a ``dataset`` of the form "module:function" stands for ``data`` on every client that has none, as
         in a simulation, whose nodes have no configuration of their own. A client with a ``client-id`` of its own is no
-        simulation's: there a dataset other than the bundled ones needs the node config's ``allow-run-dataset=true``.
+        simulation's: there a dataset other than the bundled ones needs the node config's ``allow-run-dataset=true``. To
+        a client with a privacy budget no run names another one: its config also says how many examples are drawn from
+        how few, and the budget pays for one example that counts once.
 
     Raises
     ------
@@ -60,7 +69,12 @@ def data_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) ->
             f"the node config must have the key {DATA_KEY!r} in a run without a dataset, got none; "
             'give "module:function" or the absolute path of a file or a folder'
         )
-    is_free = dataset in _BUNDLED_DATASETS or "client-id" not in node_config or node_config.get(ALLOW_KEY) is True
+    if is_private(node_config) and not is_bundled(run_config):
+        raise RefusedError(
+            f"the node config must have {DATA_KEY!r} beside a {PRIVACY_KEY}, got none: a run that names the dataset "
+            "also chooses how often an example counts"
+        )
+    is_free = is_bundled(run_config) or "client-id" not in node_config or node_config.get(ALLOW_KEY) is True
     if not is_free:
         raise RefusedError(
             f"the node config must have {DATA_KEY!r}, or {ALLOW_KEY}=true, in a run whose config names files, a "
@@ -102,7 +116,9 @@ def load_data(place: str, node_config: Mapping[str, Any], *, is_owners: bool = T
     return _arrays(_call(_imported(place), node_config, is_owners=is_owners))
 
 
-def fitted(x: Any, y: Any, *, x_shape: tuple[int, ...], num_classes: int | None = None) -> Examples:
+def fitted(
+    x: Any, y: Any, *, x_shape: tuple[int, ...], num_classes: int | None = None, check_values: bool = True
+) -> Examples:
     """Return examples in the form that a model of these inputs takes, or refuse them.
 
     Parameters
@@ -117,11 +133,14 @@ def fitted(x: Any, y: Any, *, x_shape: tuple[int, ...], num_classes: int | None 
     num_classes : int, optional
         Labels must be below it. None: that is left to the evaluation of the model, where a client leaves it, since that
         is counted: refusals that cost nothing would tell a server which labels occur.
+    check_values : bool
+        Whether inputs must be finite and labels at least 0. False: that is left to the evaluation, too. An answer with
+        noise counts such an example as a loss of 1; a refusal would tell without noise that it is there.
 
     Raises
     ------
     ValueError
-        If the examples do not fit, are not finite, or there are none.
+        If the arrays do not fit by their dtypes and shapes, or by their values if these are checked.
     """
     inputs, labels = _numbers(x, "inputs"), _numbers(y, "labels")
     if labels.ndim != 1 or inputs.ndim < 2 or len(inputs) != len(labels):
@@ -138,9 +157,9 @@ def fitted(x: Any, y: Any, *, x_shape: tuple[int, ...], num_classes: int | None 
     inputs = _arranged(inputs, x_shape)
     with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, and is refused as such
         inputs = np.ascontiguousarray(inputs, dtype=np.float32)
-    if not np.all(np.isfinite(inputs)):
+    if check_values and not np.all(np.isfinite(inputs)):
         raise RefusedError("inputs must be finite, got NaN or infinity; drop or repair those examples")
-    if labels.min() < 0:
+    if check_values and labels.min() < 0:
         raise RefusedError("labels must be at least 0; number the classes 0, 1, 2, …")
     if num_classes is not None and labels.max() >= num_classes:
         raise RefusedError(f"labels must lie in 0 .. {num_classes - 1}, the classes of the model; renumber them")
@@ -181,14 +200,25 @@ def _numbers(values: Any, what: str) -> NDArray[Any]:
         raise RefusedError(
             f"a client's {what} must be an array of numbers, got another thing; return arrays or tensors"
         )
+    if isinstance(values, list | tuple):
+        _check_bytes_alone(values)
     return array
+
+
+def _check_bytes_alone(parts: Sequence[Any]) -> None:
+    """Raise RefusedError if some parts are bytes, which `fitted` divides by 255, and others are not.
+
+    In one array all would be taken for other numbers: one example would decide what the others are.
+    """
+    if len({np.asarray(part).dtype == np.uint8 for part in parts}) > 1:
+        raise RefusedError("a client's examples must be all of uint8 or none, got both; convert them to one dtype")
 
 
 def _imported(place: str) -> Callable[..., Any]:
     module, _, name = place.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever a module does when it is imported
+    except BaseException as error:  # whatever a module does when it is imported, even to end the process
         raise RefusedError(
             f"the function of {DATA_KEY!r} must be importable, got {type(error).__name__}; "
             "put its module where the client runs, for instance on PYTHONPATH"
@@ -242,6 +272,7 @@ def _of_loader(loader: Iterable[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     batches = [_pair(batch) for batch in loader]
     if not batches:
         raise RefusedError("a client must hold at least one example, this one holds none")
+    _check_bytes_alone([x for x, _ in batches])
     return np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
 
 

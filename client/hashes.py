@@ -16,7 +16,7 @@ import simulations
 # What decides a client's answer besides client/ itself; both ends must run the same text.
 _ANSWERING_MODULES = ("checks.py", "cifar10.py", "datasets.py", "models.py", "population.py", "shifts.py")
 _LIBRARY_MODULE = "riskband"
-_LIBRARY_FILES = ("checks.py", "transport.py")
+_LIBRARY_FILES = ("checks.py", "histogram.py", "risks.py", "search.py", "transport.py")
 
 
 def model_hash(arrays: Mapping[str, np.ndarray]) -> str:
@@ -55,7 +55,10 @@ def examples_hash(x: np.ndarray, y: np.ndarray) -> str:
 
 
 def model_source_hash(model: str) -> str | None:
-    """Return the SHA-256 of the source file of the module that a model "module:factory" names.
+    """Return the SHA-256 of the source text of the top-level package, or module, that a model "module:factory" is from.
+
+    A package counts whole, by the names and texts of its modules: which of them a model imports may depend on what it
+    is asked, and on what was imported before.
 
     Parameters
     ----------
@@ -66,16 +69,20 @@ def model_source_hash(model: str) -> str | None:
     -------
     str or None
         64 hexadecimal digits; None for the models that come with this code, which `code_hash` covers, and for a module
-        without a file.
+        without a source file.
     """
     module, _, attribute = model.partition(":")
     if not attribute:
         return None
     try:
-        spec = find_spec(module)
-        return (
-            None if spec is None or spec.origin is None else hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
-        )
+        spec = find_spec(module.partition(".")[0])
+        if spec is None or spec.origin in ("built-in", "frozen"):
+            return None
+        folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+        files = {path.relative_to(folder).as_posix(): path for folder in folders for path in folder.rglob("*.py")}
+        if not folders and spec.origin is not None:
+            files = {Path(spec.origin).name: Path(spec.origin)}
+        return _files_hash(files) if files else None
     except (ImportError, ValueError, OSError):
         return None
 
@@ -94,6 +101,10 @@ def code_hash() -> str:
     files = {f"client/{p.relative_to(client_folder).as_posix()}": p for p in client_folder.rglob("*.py")}
     files |= {f"simulations/{name}": simulations_folder / name for name in _ANSWERING_MODULES}
     files |= {f"riskband/{name}": _library_folder() / name for name in _LIBRARY_FILES}
+    return _files_hash(files)
+
+
+def _files_hash(files: Mapping[str, Path]) -> str:
     digest = hashlib.sha256()
     for name in sorted(files):
         text = files[name].read_bytes()

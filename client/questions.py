@@ -11,6 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from client.noise import MayBePrivate
+
+REPRESENTATION = "representation"
+"""The space before the model's last linear layer."""
+LAYER_PREFIX = "layer:"
+"""What the name of the space at a layer's output begins with: "layer:2"."""
+
 # Those of `riskband.checks`, which a process for one plain loss does not load.
 _SMALLEST_COST, _LARGEST_COST = 1e-150, 1e150
 
@@ -20,7 +27,7 @@ class RefusedError(ValueError):
 
 
 @dataclass(frozen=True)
-class LossQuery:
+class LossQuery(MayBePrivate):
     """The question "what is this model's mean loss on your examples?".
 
     Attributes
@@ -33,12 +40,16 @@ class LossQuery:
         Shape of one example, such as ``(1, 8, 8)``.
     num_classes : int
         Number of classes the model tells apart.
+    privacy : str
+        Noise that the client is to add, and what the answer spends: "laplace:EPSILON" or "gaussian:RHO" for all its
+        numbers together; "" for none. See docs/privacy.md.
     """
 
     loss: str
     model: str
     x_shape: tuple[int, ...]
     num_classes: int
+    privacy: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,7 @@ class LossAnswer:
     client_id : str
         The client's stable name (Flower's node ids change with every run).
     risk : float
-        Mean loss on the client's examples; an honest one lies in [0, 1].
+        Mean loss on the client's examples; an honest one lies in [0, 1], unless it has noise.
     num_examples : int
         How many examples the mean was taken over.
     loss : str
@@ -71,12 +82,12 @@ class LossAnswer:
 
 
 @dataclass(frozen=True)
-class AdversarialQuery:
+class AdversarialQuery(MayBePrivate):
     """The question "how large does the mean loss get when your examples move, at these budgets?".
 
     Attributes
     ----------
-    loss, model, x_shape, num_classes :
+    loss, model, x_shape, num_classes, privacy :
         See `LossQuery`.
     order : int
         1: moving by a distance t costs t; 2: it costs t squared.
@@ -90,20 +101,24 @@ class AdversarialQuery:
     head : str or None
         The model's last linear layer; None lets the client find it. Representation space only.
     space : str
-        Where examples move: "representation", the space before the head, or "input".
+        Where examples move: "representation", the space before the head, "input", or "layer:NAME", what the layer of
+        this name returns.
     adversary : str
         Who moves them; see `client.adversaries.adversarial_curves`.
     box : (float, float) or None
-        Smallest and largest value that an entry of an input may have; None: any. Input space only. Attacks stay within
-        it; what is proven is about all inputs, and so about those in the box too.
+        Smallest and largest value that an entry of what moves may have; None: any. Not in representation space. Attacks
+        stay within it; what is proven is about the whole space, and so about the box too.
+    distances : tuple of float
+        Distances at which attacks within a ball look, increasing strictly from > 0; none: they choose some for each
+        example. Not in representation space.
     seed : int
         Of the random starts of attacks, from 0 to 2**63 - 1.
 
     Raises
     ------
     ValueError
-        If radii or multipliers are not finite, not >= 0 or do not increase; if the box is no interval or the seed no
-        such number; or if a box or a head are given in the other space.
+        If radii, multipliers or distances are not finite, out of range or do not increase; if the box is no interval or
+        the seed no such number; or if a box, distances or a head are given in a space that has none.
     """
 
     loss: str
@@ -119,18 +134,28 @@ class AdversarialQuery:
     adversary: str = "auto"
     box: tuple[float, float] | None = None
     seed: int = 0
+    distances: tuple[float, ...] = ()
+    privacy: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # Any sequence is welcome; a query must be hashable, and two equal ones the same bytes.
         object.__setattr__(self, "radii", _checked_grid("radii", self.radii))
         object.__setattr__(self, "multipliers", _checked_grid("multipliers", self.multipliers))
         object.__setattr__(self, "box", None if self.box is None else checked_box(self.box))
+        object.__setattr__(self, "distances", _checked_grid("distances", self.distances))
         if isinstance(self.seed, bool) or not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
             raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}; it decides restarts")
-        if self.box is not None and self.space != "input":
-            raise ValueError(f"box must be None in the space {self.space!r}, got a box; it is about inputs")
-        if self.head is not None and self.space == "input":
-            raise ValueError(f"head must be None in input space, got {self.head!r}; no layer is singled out there")
+        if self.privacy and self.radii != (0.0,):
+            raise ValueError("with privacy radii must be 0 alone; the noise is added to the conjugates, at multipliers")
+        if 0.0 in self.distances:
+            raise ValueError("distances must be above 0, got 0; attacks look within a ball of this radius")
+        check_extras(self.space, box=self.box, distances=self.distances, head=self.head)
+
+    @property
+    def num_values(self) -> int:
+        """See `LossQuery`; here the risk at the radius 0 and the conjugates, which is all that may have noise."""
+        return 1 + len(self.multipliers)
 
 
 @dataclass(frozen=True)
@@ -191,12 +216,12 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class CandidatesQuery:
+class CandidatesQuery(MayBePrivate):
     """The question "what is the mean loss of each of these candidates on your examples?".
 
     Attributes
     ----------
-    model, x_shape, num_classes :
+    model, x_shape, num_classes, privacy :
         See `LossQuery`; the candidates share one architecture.
     candidates : tuple of Candidate
         In the order in which the answer gives their risks. Together they use the sets of weights 0, 1, …, all of them.
@@ -211,8 +236,10 @@ class CandidatesQuery:
     x_shape: tuple[int, ...]
     num_classes: int
     candidates: tuple[Candidate, ...]
+    privacy: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "candidates", tuple(self.candidates))
         names = [candidate.name for candidate in self.candidates]
         if not names or len(set(names)) < len(names):
@@ -227,6 +254,11 @@ class CandidatesQuery:
     def loss(self) -> str:
         """The losses of the candidates in their order, separated by commas."""
         return ",".join(candidate.loss for candidate in self.candidates)
+
+    @property
+    def num_values(self) -> int:
+        """See `LossQuery`."""
+        return len(self.candidates)
 
     @property
     def num_weights(self) -> int:
@@ -252,7 +284,7 @@ class CandidatesAnswer:
     client_id, num_examples, code_hash, group :
         See `LossAnswer`.
     risks : tuple of float, one per candidate
-        Mean losses on the client's examples; honest ones lie in [0, 1].
+        Mean losses on the client's examples; honest ones lie in [0, 1], unless they have noise.
     loss : str
         The losses that were computed, as `CandidatesQuery.loss`.
     model_hash : str
@@ -273,7 +305,12 @@ class CandidatesAnswer:
 
 @dataclass(frozen=True)
 class HelloQuery:
-    """The question "who are you, and what will you still answer?". It touches no examples and no model."""
+    """The question "who are you, and what will you still answer?". It touches no examples and no model.
+
+    `question` is what is to be asked, from `client.answer_record.asked_hash`, or "": has the client paid for it before?
+    """
+
+    question: str = ""
 
 
 @dataclass(frozen=True)
@@ -286,15 +323,39 @@ class HelloAnswer:
         See `LossAnswer`.
     budget_left : int or None
         Values that the client will still answer; None: no limit.
+    on_record : bool
+        Whether its own record says so: an answer to the question is then free, unless its examples have changed since.
     """
 
     client_id: str
     code_hash: str
     budget_left: int | None = None
+    on_record: bool = False
 
 
 Query = LossQuery | AdversarialQuery | CandidatesQuery
 Answer = LossAnswer | AdversarialAnswer | CandidatesAnswer
+
+
+def layer_name(space: str) -> str | None:
+    """Return the name of the layer at whose output examples move in this space; None in every other space."""
+    return space.removeprefix(LAYER_PREFIX) if space.startswith(LAYER_PREFIX) else None
+
+
+def check_extras(space: str, *, box: tuple[float, float] | None, distances: Sequence[float], head: str | None) -> None:
+    """Check that a space has what is given with it: a head only before the head, box and distances only elsewhere.
+
+    Raises
+    ------
+    ValueError
+        If it has not.
+    """
+    if space == REPRESENTATION and (box is not None or len(distances) > 0):
+        raise ValueError(
+            "box and distances must not be given in representation space; they are for attacks on inputs or at a layer"
+        )
+    if space != REPRESENTATION and head is not None:
+        raise ValueError(f"head must be None in the space {space!r}, got {head!r}; no layer is the head there")
 
 
 def checked_box(box: Sequence[float]) -> tuple[float, float]:
@@ -313,7 +374,7 @@ def _checked_grid(name: str, values: Iterable[float]) -> tuple[float, ...]:
     if not all(entry == 0.0 or _SMALLEST_COST <= entry <= _LARGEST_COST for entry in grid):
         raise ValueError(
             f"{name} must be 0 or from {_SMALLEST_COST:g} to {_LARGEST_COST:g}; they are in units of the transport "
-            "cost, or prices of one"
+            "cost, prices of one, or distances"
         )
     if any(after <= before for before, after in pairwise(grid)):
         raise ValueError(f"{name} must increase strictly; sort them and ask each once")

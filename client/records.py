@@ -65,6 +65,14 @@ def read_list(record: MetricRecord | ConfigRecord, name: str, key: str, kind: ty
     raise ValueError(f"{name}[{key!r}] must be a list of {kind.__name__}, got {type(values).__name__}")
 
 
+def read_name(record: ConfigRecord, name: str, key: str) -> str:
+    """Return the name under `key` of the record called `name`; raises ValueError if it is missing or not `is_name`."""
+    text = read(record, name, key, str)
+    if not is_name(text):
+        raise ValueError(f"{key} must be 1 to {MAX_NAME_LENGTH} printable characters, got {len(text)} characters")
+    return text
+
+
 def is_name(text: str) -> bool:
     """Return whether a text may name a client, a group or a candidate: 1 to 100 printable characters.
 

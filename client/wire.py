@@ -30,7 +30,7 @@ from client.questions import (
     candidates_of,
     checked_box,
 )
-from client.records import MAX_NAME_LENGTH, is_name, read, read_list, read_record, to_array_record, to_arrays
+from client.records import is_name, read, read_list, read_name, read_record, to_array_record, to_arrays
 
 __all__ = [
     "AdversarialAnswer",
@@ -66,7 +66,7 @@ __all__ = [
     "to_arrays",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 LOSS_ACTION = "loss"
 LOSS_MESSAGE_TYPE = f"query.{LOSS_ACTION}"
@@ -92,6 +92,7 @@ NUM_EXAMPLES_KEY = "num-examples"
 CLIENT_ID_KEY = "client-id"
 CODE_HASH_KEY = "code-hash"
 MODEL_HASH_KEY = "model-hash"
+PRIVACY_KEY = "privacy"
 
 ORDER_KEY = "order"
 NORM_KEY = "norm"
@@ -102,6 +103,7 @@ SPACE_KEY = "space"
 ADVERSARY_KEY = "adversary"
 BOX_KEY = "box"
 SEED_KEY = "seed"
+DISTANCES_KEY = "distances"
 CLEAN_RISK_KEY = "clean-risk"
 VALUES_LOWER_KEY = "values-lower"
 VALUES_UPPER_KEY = "values-upper"
@@ -110,6 +112,8 @@ CONJUGATES_UPPER_KEY = "conjugates-upper"
 ADVERSARIAL_UNIT_KEY = "adversarial-unit"
 GUARANTEE_KEY = "guarantee"
 BUDGET_LEFT_KEY = "budget-left"
+QUESTION_KEY = "question"
+ON_RECORD_KEY = "on-record"
 GROUP_KEY = "group"
 CANDIDATE_NAMES_KEY = "candidate-names"
 CANDIDATE_WEIGHTS_KEY = "candidate-weights"
@@ -141,6 +145,7 @@ def encode_query(query: Query, arrays: Mapping[str, np.ndarray] | ArrayRecord) -
             MODEL_KEY: query.model,
             X_SHAPE_KEY: list(query.x_shape),
             NUM_CLASSES_KEY: query.num_classes,
+            PRIVACY_KEY: query.privacy,
         }
     )
     if isinstance(query, AdversarialQuery):
@@ -153,6 +158,7 @@ def encode_query(query: Query, arrays: Mapping[str, np.ndarray] | ArrayRecord) -
         record[ADVERSARY_KEY] = query.adversary
         record[BOX_KEY] = list(query.box or ())
         record[SEED_KEY] = query.seed
+        record[DISTANCES_KEY] = list(query.distances)
     if isinstance(query, CandidatesQuery):
         record[CANDIDATE_NAMES_KEY] = [candidate.name for candidate in query.candidates]
         record[CANDIDATE_WEIGHTS_KEY] = [candidate.weights for candidate in query.candidates]
@@ -188,6 +194,7 @@ def decode_adversarial_query(content: RecordDict) -> tuple[AdversarialQuery, dic
         adversary=read(record, QUERY_RECORD, ADVERSARY_KEY, str),
         box=checked_box(ends) if (ends := read_list(record, QUERY_RECORD, BOX_KEY, float)) else None,
         seed=read(record, QUERY_RECORD, SEED_KEY, int),
+        distances=read_list(record, QUERY_RECORD, DISTANCES_KEY, float),
     )
     return query, to_arrays(read_record(content, ARRAYS_RECORD, ArrayRecord))
 
@@ -293,9 +300,9 @@ def decode_candidates_answer(content: RecordDict) -> CandidatesAnswer:
     )
 
 
-def encode_hello() -> RecordDict:
+def encode_hello(question: str = "") -> RecordDict:
     """Return the content of the message that asks a `HelloQuery`: no weights, so it is small."""
-    return RecordDict({QUERY_RECORD: ConfigRecord({VERSION_KEY: PROTOCOL_VERSION})})
+    return RecordDict({QUERY_RECORD: ConfigRecord({VERSION_KEY: PROTOCOL_VERSION, QUESTION_KEY: question})})
 
 
 def decode_hello(content: RecordDict) -> HelloQuery:
@@ -304,10 +311,11 @@ def decode_hello(content: RecordDict) -> HelloQuery:
     Raises
     ------
     ValueError
-        If the record is missing or the sender speaks another protocol version.
+        If the record is missing, the question is no text, or the sender speaks another protocol version.
     """
-    _check_version(read_record(content, QUERY_RECORD, ConfigRecord))
-    return HelloQuery()
+    record = read_record(content, QUERY_RECORD, ConfigRecord)
+    _check_version(record)
+    return HelloQuery(read(record, QUERY_RECORD, QUESTION_KEY, str) if QUESTION_KEY in record else "")
 
 
 def encode_hello_answer(answer: HelloAnswer) -> RecordDict:
@@ -315,7 +323,8 @@ def encode_hello_answer(answer: HelloAnswer) -> RecordDict:
     identity = ConfigRecord(
         {VERSION_KEY: PROTOCOL_VERSION, CLIENT_ID_KEY: answer.client_id, CODE_HASH_KEY: answer.code_hash}
     )
-    return RecordDict({ANSWER_RECORD: _with_budget(MetricRecord(), answer.budget_left), IDENTITY_RECORD: identity})
+    numbers = MetricRecord({ON_RECORD_KEY: int(answer.on_record)})
+    return RecordDict({ANSWER_RECORD: _with_budget(numbers, answer.budget_left), IDENTITY_RECORD: identity})
 
 
 def decode_hello_answer(content: RecordDict) -> HelloAnswer:
@@ -324,8 +333,8 @@ def decode_hello_answer(content: RecordDict) -> HelloAnswer:
     Raises
     ------
     ValueError
-        If a record or key is missing or ill-typed, the client speaks another protocol version, or less than nothing is
-        left of its budget.
+        If a record or key is missing or ill-typed, the client speaks another protocol version, or a number is out of
+        its range.
     """
     identity = read_record(content, IDENTITY_RECORD, ConfigRecord)
     _check_version(identity)
@@ -333,10 +342,14 @@ def decode_hello_answer(content: RecordDict) -> HelloAnswer:
     budget_left = _read_budget(numbers)
     if budget_left is not None and budget_left < 0:
         raise ValueError(f"{BUDGET_LEFT_KEY} must be at least 0, got {budget_left}")
+    on_record = read(numbers, ANSWER_RECORD, ON_RECORD_KEY, int)
+    if on_record not in (0, 1):
+        raise ValueError(f"{ON_RECORD_KEY} must be 0 or 1, got {on_record}")
     return HelloAnswer(
-        client_id=_read_client_id(identity),
+        client_id=read_name(identity, IDENTITY_RECORD, CLIENT_ID_KEY),
         code_hash=read(identity, IDENTITY_RECORD, CODE_HASH_KEY, str),
         budget_left=budget_left,
+        on_record=on_record == 1,
     )
 
 
@@ -368,6 +381,7 @@ def _read_question(content: RecordDict) -> dict[str, Any]:
         "model": read(record, QUERY_RECORD, MODEL_KEY, str),
         "x_shape": read_list(record, QUERY_RECORD, X_SHAPE_KEY, int),
         "num_classes": read(record, QUERY_RECORD, NUM_CLASSES_KEY, int),
+        "privacy": read(record, QUERY_RECORD, PRIVACY_KEY, str),
     }
 
 
@@ -376,20 +390,9 @@ def _read_identity(content: RecordDict) -> dict[str, Any]:
     identity = read_record(content, IDENTITY_RECORD, ConfigRecord)
     _check_version(identity)
     return {
-        "client_id": _read_client_id(identity),
+        "client_id": read_name(identity, IDENTITY_RECORD, CLIENT_ID_KEY),
         "loss": read(identity, IDENTITY_RECORD, LOSS_KEY, str),
         "code_hash": read(identity, IDENTITY_RECORD, CODE_HASH_KEY, str),
         "model_hash": read(identity, IDENTITY_RECORD, MODEL_HASH_KEY, str),
-        "group": _read_name(identity, GROUP_KEY) if GROUP_KEY in identity else None,
+        "group": read_name(identity, IDENTITY_RECORD, GROUP_KEY) if GROUP_KEY in identity else None,
     }
-
-
-def _read_client_id(identity: ConfigRecord) -> str:
-    return _read_name(identity, CLIENT_ID_KEY)
-
-
-def _read_name(identity: ConfigRecord, key: str) -> str:
-    name = read(identity, IDENTITY_RECORD, key, str)
-    if not is_name(name):
-        raise ValueError(f"{key} must be 1 to {MAX_NAME_LENGTH} printable characters, got {len(name)} characters")
-    return name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import multiprocessing
 import sqlite3
@@ -15,7 +14,7 @@ import pytest
 from flwr.app import Message
 
 from client import wire
-from client.answer_record import AnswerRecord, question_hash, record_from_config
+from client.answer_record import AnswerRecord, asked_hash, question_hash, record_from_config
 from client.app import app
 from client.budget import QueryBudget, QueryBudgetError, Request
 from client.hashes import model_source_hash
@@ -29,7 +28,7 @@ MODEL = build_model("mlp", x_shape=(3,), num_classes=2, seed=1)
 LOSS = LossQuery("brier", "mlp", (3,), 2)
 ADVERSARIAL = AdversarialQuery("zero_one", "mlp", (3,), 2, order=2, radii=(0.0, 0.5, 2.0), multipliers=(0.1,))
 CANDIDATES = CandidatesQuery("mlp", (3,), 2, (Candidate("a", 0, "brier"), Candidate("b", 0, "zero_one")))
-SIZES = {LOSS: 1, ADVERSARIAL: 5, CANDIDATES: 2}
+SIZES = {LOSS: 1, ADVERSARIAL: 6, CANDIDATES: 2}
 
 
 def write_data(path, *, seed=0):
@@ -109,18 +108,18 @@ def test_what_changes_the_answer_makes_a_new_question(own, tmp_path):
         start=2,
     ):
         ask(own, query)
-        assert spent(own) == 5 * number
+        assert spent(own) == SIZES[ADVERSARIAL] * number
     ask(own, ADVERSARIAL, build_model("mlp", x_shape=(3,), num_classes=2, seed=2))
-    assert spent(own) == 25
+    assert spent(own) == 5 * SIZES[ADVERSARIAL]
     write_data(tmp_path / "data.npz", seed=1)
     ask(own, ADVERSARIAL)
-    assert spent(own) == 30
+    assert spent(own) == 6 * SIZES[ADVERSARIAL]
     ask(own | {"client-id": "b"}, ADVERSARIAL)  # another client in the same file has a count of its own
-    assert spent(own) == 30
-    assert spent(own | {"client-id": "b"}) == 5
+    assert spent(own) == 6 * SIZES[ADVERSARIAL]
+    assert spent(own | {"client-id": "b"}) == SIZES[ADVERSARIAL]
     write_data(tmp_path / "data.npz", seed=0)
     ask(own, ADVERSARIAL)
-    assert spent(own) == 30
+    assert spent(own) == 6 * SIZES[ADVERSARIAL]
 
 
 def test_every_part_of_a_question_counts():
@@ -253,10 +252,35 @@ def test_a_model_whose_source_changed_is_another_model(tmp_path, monkeypatch):
     query = dataclasses.replace(LOSS, model="recorded_nets:Net")
     before = question_hash(query, **hashes)
     assert question_hash(query, **hashes) == before
-    assert model_source_hash("recorded_nets:Net") == hashlib.sha256(b"answer = 1\n").hexdigest()
+    assert model_source_hash("recorded_nets:Net") is not None
     source.write_text("answer = 2\n")
     assert question_hash(query, **hashes) != before
     assert [model_source_hash(name) for name in ("cnn", "mlp", "no_such_module:Net", "no.such:Net")] == [None] * 4
+
+
+def test_a_model_whose_package_changed_is_another_model(tmp_path, monkeypatch):
+    helper = tmp_path / "recorded_package" / "parts" / "layers.py"
+    helper.parent.mkdir(parents=True)
+    for folder in (helper.parent, helper.parent.parent):
+        (folder / "__init__.py").touch()
+    (tmp_path / "recorded_package" / "nets.py").write_text("from recorded_package.parts.layers import Net\n")
+    helper.write_text("answer = 1\n")
+    beside = tmp_path / "beside.py"
+    beside.write_text("answer = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    hashes = {"model_hash": "m", "code_hash": "c", "examples_hash": "e"}
+    query = dataclasses.replace(LOSS, model="recorded_package.nets:Net")
+    found = [question_hash(query, **hashes)]
+    for change in (
+        lambda: helper.write_text("answer = 2\n"),
+        lambda: helper.rename(helper.with_name("renamed.py")),
+        lambda: (helper.parent / "added.py").touch(),
+        lambda: beside.write_text("answer = 2\n"),  # of no concern
+    ):
+        change()
+        found.append(question_hash(query, **hashes))
+    assert len(set(found)) == 4
+    assert found[-1] == found[-2]
 
 
 def test_a_place_that_cannot_be_costs_nothing(own, tmp_path):
@@ -283,3 +307,41 @@ def test_the_place_is_the_owners_and_absolute():
     assert record_from_config({}, client_id="a") == AnswerRecord("a")
     with pytest.raises(ValueError, match="answer-record-file must be an absolute path"):
         record_from_config({"answer-record-file": "r.sqlite"}, client_id="a")
+
+
+def greeted(own, asked):
+    grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
+    (node,) = grid.get_node_ids()
+    (reply,) = grid.send_and_receive([Message(wire.encode_hello(asked), node, wire.HELLO_MESSAGE_TYPE)])
+    return wire.decode_hello_answer(reply.content).on_record
+
+
+@pytest.mark.parametrize("query", [LOSS, ADVERSARIAL])
+def test_a_hello_says_what_is_on_record(own, query, tmp_path):
+    asked = asked_hash(query, wire.model_hash(model_arrays(MODEL)), wire.code_hash())
+    assert not greeted(own, asked)
+    assert not (tmp_path / "client.sqlite").exists()  # asking leaves no trace
+    ask(own, query)
+    others = dataclasses.replace(query, loss="abstain:0.8"), dataclasses.replace(query, num_classes=3)
+    for other in others:
+        assert not greeted(own, asked_hash(other, wire.model_hash(model_arrays(MODEL)), wire.code_hash()))
+    assert not greeted(own, asked_hash(query, "0" * 64, wire.code_hash()))
+    assert not greeted(own, "")
+    assert not greeted(own | {"client-id": "b"}, asked)
+    assert greeted(own, asked)
+    before = spent(own)
+    ask(own, query)
+    assert spent(own) == before  # as it said: for nothing
+
+
+def test_without_a_record_nothing_is_on_record(own):
+    del own["answer-record-file"]
+    ask(own)
+    assert not greeted(own, asked_hash(LOSS, wire.model_hash(model_arrays(MODEL)), wire.code_hash()))
+
+
+def test_what_is_paid_for_is_on_record_though_the_answer_was_lost(own, tmp_path):
+    np.savez(tmp_path / "data.npz", x=np.zeros((4, 3)), y=np.full(4, 7))  # no class of the model: its evaluation fails
+    assert "evaluating the model failed" in ask(own)
+    assert spent(own) == 1
+    assert greeted(own, asked_hash(LOSS, wire.model_hash(model_arrays(MODEL)), wire.code_hash()))

@@ -6,13 +6,15 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Message
 from flwr.serverapp.strategy import FedAvg
 
 from client import wire
 from client.adversaries import adversarial_curves
-from client.app import app, client_id
+from client.app import app
 from client.evaluation import mean_loss
+from client.identity import client_id
 from client.wire import AdversarialQuery, LossQuery
 from simulations.datasets import load_dataset
 from simulations.engine import InProcessGrid
@@ -132,7 +134,7 @@ def test_what_a_client_cannot_answer_it_refuses_by_rule():
     assert "loss must be one of brier, cross_entropy, margin, zero_one, got 'accuracy'" in refusal(other_loss)
     assert "No query function registered with name 'everything'" in refusal(action="query.everything")
     old = refusal(edit=lambda content: content["query"].update({"protocol-version": 0}))
-    assert "protocol-version must be 1, got 0" in old
+    assert "protocol-version must be 2, got 0" in old
     assert "model must be one of" in refusal(LossQuery("brier", "transformer", (1, 8, 8), 10))
 
 
@@ -170,6 +172,8 @@ ADVERSARIAL_QUERY = AdversarialQuery(
         ({"loss": "cross_entropy", "order": 1, "norm": "linf"}, "upper"),
         ({"space": "input", "adversary": "pgd", "box": (-9.0, 9.0), "seed": 3}, "lower"),
         ({"space": "input", "adversary": "sandwich", "order": 1, "norm": "linf"}, "upper"),
+        ({"space": "input", "adversary": "pgd", "order": 1, "distances": (0.5, 4.0)}, "lower"),
+        ({"space": "layer:2", "order": 1}, "upper"),
     ],
 )
 def test_the_adversarial_answer_is_the_plain_evaluation_of_the_clients_own_examples(change, guarantee):
@@ -191,6 +195,7 @@ def test_the_adversarial_answer_is_the_plain_evaluation_of_the_clients_own_examp
             adversary=query.adversary,
             box=query.box,
             seed=query.seed,
+            distances=query.distances,
         )
         lower, upper = curves.values(query.radii)
         assert answer.client_id == f"client-{k:05d}"
@@ -212,7 +217,7 @@ def test_an_adversarial_question_that_nobody_can_answer_is_refused_by_rule():
     assert "order must be one of 1, 2, got 7" in adversarial_refusal(order=7)
     assert "norm must be" in adversarial_refusal(norm="linf")
     unknown = adversarial_refusal(space="pixels").replace("\\'", "'")
-    assert "space must be one of representation, input, got 'pixels'" in unknown
+    assert "space must be one of representation, input, layer:NAME, got 'pixels'" in unknown
     inputs = {"space": "input", "order": 1}
     assert "adversary must be one of auto, pgd" in adversarial_refusal(adversary="exact", **inputs)
     proof = adversarial_refusal(adversary="sandwich", loss="abstain:0.8", **inputs)
@@ -235,17 +240,32 @@ def test_the_query_budget_is_kept_across_messages_and_processes(tmp_path):
         (reply,) = send(grid, adversarial, wire.ADVERSARIAL_MESSAGE_TYPE)
         if not reply.has_error():
             left.append(wire.decode_adversarial_answer(reply.content).budget_left)
-    assert left == [12 - 1 - 4 - 2]
-    assert "query budget of 12 values, got 7 with 5 left" in reply.error.reason
-    for _ in range(5):
+    assert left == [12 - 1 - 4 - 2 - 1]  # the clean risk, 4 radii, 2 multipliers and the adversarial unit
+    assert "query budget of 12 values, got 8 with 4 left" in reply.error.reason
+    for _ in range(4):
         (reply,) = send(network(1, node_configs={0: own}), plain)
         assert not reply.has_error()
     (reply,) = send(network(1, node_configs={0: own}), plain)
     assert "got 1 with 0 left" in reply.error.reason
 
 
+def test_with_a_box_at_a_layer_no_example_is_made_up(tmp_path):
+    """What a layer returns for made-up inputs lies outside a box that the client's own examples fit into."""
+    x = Population(spec_from_config(CONFIG)).client(0).x
+    noise = np.random.default_rng(0).random(size=x.shape, dtype=np.float32)
+    with torch.no_grad():
+        own_points, others = (MODEL[:2](torch.from_numpy(np.array(images))) for images in (x, noise))
+    box = float(own_points.min()) - 1e-3, float(own_points.max()) + 1e-3
+    assert not bool(((others >= box[0]) & (others <= box[1])).all())
+    own = {"query-budget": 9, "query-budget-file": str(tmp_path / "budget.sqlite")}
+    query = dataclasses.replace(ADVERSARIAL_QUERY, space="layer:1", adversary="min-norm", box=box)
+    content = wire.encode_query(query, model_arrays(MODEL))
+    (reply,) = send(network(1, node_configs={0: own}), content, wire.ADVERSARIAL_MESSAGE_TYPE)
+    assert wire.decode_adversarial_answer(reply.content).budget_left == 1
+
+
 def test_a_refused_question_costs_nothing(tmp_path):
-    own = {"query-budget": 7, "query-budget-file": str(tmp_path / "budget.sqlite")}
+    own = {"query-budget": 8, "query-budget-file": str(tmp_path / "budget.sqlite")}
     for query in (
         dataclasses.replace(ADVERSARIAL_QUERY, order=7),
         dataclasses.replace(ADVERSARIAL_QUERY, loss="hinge"),
@@ -260,7 +280,7 @@ def test_a_refused_question_costs_nothing(tmp_path):
 
 def test_asking_for_a_box_is_paid_for_even_if_the_examples_are_not_in_it(tmp_path):
     # A refusal tells on which side of the box's ends the data lie.
-    own = {"query-budget": 7, "query-budget-file": str(tmp_path / "budget.sqlite")}
+    own = {"query-budget": 8, "query-budget-file": str(tmp_path / "budget.sqlite")}
     query = dataclasses.replace(ADVERSARIAL_QUERY, space="input", adversary="pgd", box=(0.2, 0.4))
     for words in ("must lie in the box", "with 0 left"):
         content = wire.encode_query(query, model_arrays(MODEL))
@@ -300,9 +320,9 @@ def test_a_server_does_not_choose_what_a_client_with_a_name_reads(dataset):
 
 def test_a_hello_in_another_language_is_refused():
     content = wire.encode_hello()
-    content["query"]["protocol-version"] = 2
+    content["query"]["protocol-version"] = 1
     (reply,) = send(network(1), content, wire.HELLO_MESSAGE_TYPE)
-    assert "protocol-version must be 1, got 2" in reply.error.reason
+    assert "protocol-version must be 2, got 1" in reply.error.reason
 
 
 def test_a_hello_does_not_pass_over_a_count_that_cannot_be_read(tmp_path):

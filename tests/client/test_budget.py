@@ -17,13 +17,13 @@ from client.budget import QueryBudget, QueryBudgetError, Request, budget_from_co
 def test_every_value_counts_and_a_query_is_answered_whole_or_not_at_all(tmp_path):
     budget = QueryBudget("a", 10, tmp_path / "budget.sqlite")
     assert budget.spend(Request(losses=1)) == 9
-    assert budget.spend(Request(losses=1, radii=4, multipliers=2)) == 2
+    assert budget.spend(Request(losses=1, radii=4, multipliers=1, units=1)) == 2
     with pytest.raises(QueryBudgetError, match="query budget of 10 values, got 3 with 2 left"):
         budget.spend(Request(losses=1, radii=2))
     assert budget.spend(Request(radii=2)) == 0
     with pytest.raises(QueryBudgetError, match="got 1 with 0 left"):
         budget.spend(Request(losses=1))
-    assert budget.spent() == {"loss": 2, "radius": 6, "multiplier": 2}
+    assert budget.spent() == {"loss": 2, "radius": 6, "multiplier": 1, "unit": 1}
 
 
 def test_another_object_on_the_same_file_goes_on_counting(tmp_path):

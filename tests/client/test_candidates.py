@@ -124,7 +124,7 @@ def test_candidates_that_cannot_be_asked_are_refused(candidates, text):
         ("candidate-weights", [0.0, 0.0, 1.0, 0.0], "must be a list of int"),
         ("candidate-weights", [0, 0, 2, 0], "numbered 0, 1"),
         ("loss", "brier", "a name, weights and a loss"),
-        ("protocol-version", 2, "protocol-version must be 1"),
+        ("protocol-version", 1, "protocol-version must be 2"),
     ],
 )
 def test_a_query_that_breaks_the_protocol_is_refused(key, value, text):

@@ -38,6 +38,7 @@ def loader(x=X, y=Y, batch_size=3):
 def mappings(): return iter([{"img": torch.from_numpy(X[:4]), "label": torch.from_numpy(Y[:4])},
                              {"img": torch.from_numpy(X[4:]), "label": torch.from_numpy(Y[4:])}])
 def empty(): return iter([])
+def mixed(): return iter([(X[:4].astype(np.uint8), Y[:4]), (X[4:], Y[4:])])
 def three(): return 1, 2, 3
 def needs(path): return X, Y
 def strange(): return iter([{"a": X, "b": Y}])
@@ -79,6 +80,7 @@ def test_a_function_is_called_with_what_it_asks_for(module):
         ("by_partition", "must need no arguments but"),  # and there is no partition
         ("three", "must return"),
         ("empty", "at least one example"),
+        ("mixed", "all of uint8 or none"),
         ("strange", "a batch must be"),
         ("number", "must name a function, got int"),
         ("absent", "must be importable, got AttributeError"),
@@ -209,6 +211,8 @@ def test_files_that_cannot_be_read_are_refused_without_naming_them(tmp_path):
         (X[:, :2], LABELS, "a model that does not fit"),
         (np.array([["secret"] * 3] * 7), LABELS, "inputs must be an array of numbers"),
         ([[1, 2], [3]], [0, 1], "inputs must be an array of numbers"),
+        ([np.zeros(3, np.uint8), np.zeros(3, np.float32)], [0, 1], "all of uint8 or none, got both"),
+        ([np.zeros(3, np.uint8), [200, 0, 0]], [0, 1], "all of uint8 or none, got both"),
         (X, None, "labels must be an array of numbers"),
         (None, LABELS, "inputs must be an array of numbers"),
     ],

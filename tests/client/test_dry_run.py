@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, Message
 
 from client import wire
 from client.__main__ import main
+from client.adversaries import adversarial_curves
 from client.app import app
 from client.wire import LossQuery
 from simulations.engine import InProcessGrid
@@ -62,6 +63,7 @@ def test_it_shows_what_the_client_would_send(folder, capsys):
     (reply,) = grid.send_and_receive([Message(content, node, wire.LOSS_MESSAGE_TYPE)])
     assert wire.LossAnswer(**shown(out)) == wire.decode_answer(reply.content)
     assert "there is no query budget" in out
+    assert "no noise; there is no privacy budget" in out
 
 
 def test_nothing_is_spent_and_no_file_appears(folder, capsys):
@@ -71,9 +73,9 @@ def test_nothing_is_spent_and_no_file_appears(folder, capsys):
     for _ in range(2):
         status, out, _ = dry_run(capsys, node_config, *arguments)
         assert status == 0
-        assert "spend 5 values of the query budget: 9 are left now, 4 afterwards" in out
+        assert "spend 6 values of the query budget: 9 are left now, 3 afterwards" in out
         answer = shown(out)
-        assert answer["budget_left"] == 4
+        assert answer["budget_left"] == 3
         assert answer["clean_risk"] <= answer["values_lower"][1] <= answer["values_lower"][2] <= 1
     assert sorted(folder.iterdir()) == before
 
@@ -115,6 +117,50 @@ def test_a_record_that_cannot_be_read_is_the_owners_mistake(folder, capsys, cont
     assert ("DatabaseError" if content else "the folder of answer-record-file must exist") in err
 
 
+def test_an_attack_is_asked_with_all_that_it_needs(folder, capsys):
+    asked = ("--query", "adversarial_loss", "--order", "1", "--radii", "0,0.05", "--loss", "margin")
+    attack = ("--space", "input", "--adversary", "pgd", "--box", "0,1", "--distances", "0.05,0.2", "--seed", "3")
+    status, out, _ = dry_run(capsys, config(folder), *asked, *attack, "--checkpoint", str(folder / "final_model.pt"))
+    assert status == 0
+    with np.load(folder / "data.npz") as archive:
+        x, y = np.moveaxis(archive["x"], -1, 1) / np.float32(255), archive["y"]
+    model = build_model("cnn", x_shape=(3, 6, 6), num_classes=4, seed=3)
+    settings = {"loss": "margin", "order": 1, "space": "input", "adversary": "pgd", "box": (0, 1), "seed": 3}
+    curves = adversarial_curves(model, x, y, distances=(0.05, 0.2), **settings)
+    assert shown(out)["values_lower"] == curves.values([0.0, 0.05])[0].tolist()
+    assert shown(out)["guarantee"] == "lower"
+
+
+def test_a_head_and_a_layer_are_named(folder, capsys):
+    asked = ("--query", "adversarial_loss", "--order", "1", "--radii", "0,0.01,0.1")
+    exact, at_layer = (
+        shown(dry_run(capsys, config(folder), *asked, *place)[1])
+        for place in (("--head", "9"), ("--space", "layer:8", "--adversary", "sandwich:min-norm"))
+    )
+    assert (exact["guarantee"], at_layer["guarantee"]) == ("exact", "upper")
+    for end in ("values_lower", "values_upper"):
+        np.testing.assert_allclose(at_layer[end], exact[end], atol=1e-3)
+    assert "head must name an nn.Linear" in dry_run(capsys, config(folder), *asked, "--head", "3")[1]
+
+
+def test_candidates_are_judged_by_every_loss(folder, capsys):
+    torch.save(build_model("cnn", x_shape=(3, 6, 6), num_classes=4, seed=4).state_dict(), folder / "other.pt")
+    files = [str(folder / name) for name in ("final_model.pt", "other.pt")]
+    arguments = ("--query", "candidates", "--loss", "zero_one,abstain:0.9")
+    status, out, _ = dry_run(
+        capsys, budgeted(folder, 9), *arguments, *(part for file in files for part in ("--checkpoint", file))
+    )
+    assert status == 0
+    assert "spend 4 values of the query budget: 9 are left now, 5 afterwards" in out
+    each = [
+        shown(dry_run(capsys, config(folder), "--checkpoint", file, "--loss", loss)[1])["risk"]
+        for file in files
+        for loss in ("zero_one", "abstain:0.9")
+    ]
+    assert shown(out)["risks"] == each
+    assert len(set(each)) > 1
+
+
 def test_a_refusal_is_shown_as_the_server_would_see_it(folder, capsys):
     status, out, _ = dry_run(capsys, config(folder), "--loss", "hinge")
     assert status == 1
@@ -130,11 +176,16 @@ def test_a_refusal_is_shown_as_the_server_would_see_it(folder, capsys):
         ('data="/nowhere.npz"', (), "must have the key 'partition-id'"),
         ('client-id="a" data="/nowhere.npz"', (), "must exist and be .npz or .parquet"),
         ('client-id="a" data=', (), "must have the key 'data'"),
+        ('client-id="a" data="/a.npz" privacy_budget="laplace:1"', (), "must be privacy-budget or privacy-budget-file"),
         ('client-id=a data="b"', (), "invalid format"),
         ("OWN", ("--model", "resnet"), "model must be one of"),
         ("OWN", ("--checkpoint", "/nowhere.pt"), "the checkpoint must be a readable state dict"),
         ("OWN", ("--x-shape", "9"), "needs inputs of shape"),
         ("OWN", ("--num-classes", "2"), "labels must lie in 0 .. 1"),
+        ("OWN", ("--query", "adversarial_loss", "--box", "0,1"), "box and distances must not be given"),
+        ("OWN", ("--query", "adversarial_loss", "--space", "input", "--box", "1"), "box must be two numbers"),
+        ("OWN", ("--query", "adversarial_loss", "--seed", "-1"), "seed must be a whole number"),
+        ("OWN", ("--checkpoint", "a.pt", "--checkpoint", "b.pt"), "the checkpoint must be a readable state dict"),
     ],
 )
 def test_a_configuration_that_cannot_answer_is_explained(folder, capsys, node_config, arguments, rule):
@@ -169,3 +220,38 @@ def test_a_flower_quickstarts_checkpoint_and_class(folder, capsys, monkeypatch):
     with torch.no_grad():
         wrong = (net(torch.from_numpy(x)).argmax(1).numpy() != y).mean()
     assert shown(out)["risk"] == pytest.approx(wrong, abs=1e-12)
+
+
+def test_the_privacy_budget_is_shown_and_not_spent(folder, capsys):
+    own = {"privacy-budget": "gaussian:0.5", "privacy-budget-file": str(folder / "p.sqlite")}
+    node_config = config(folder, **own)
+    for arguments in ((), ("--query", "candidates"), ("--query", "adversarial_loss", "--radii", "0")):
+        status, out, _ = dry_run(capsys, node_config, *arguments, "--privacy", "gaussian:0.2")
+        assert status == 0
+        assert "it would spend rho = 0.2 of the privacy budget: 0.5 are left now, 0.3 afterwards" in out
+        assert "rho = 0.5, means epsilon = 5.23 at delta = 1e-06" in out
+        assert not (folder / "p.sqlite").exists()
+    for privacy, rule in (("gaussian:1", "got rho = 1 with 0.5 left"), ("", "answers with gaussian noise only")):
+        status, out, _ = dry_run(capsys, node_config, "--privacy", privacy)
+        assert status == 1
+        assert "it would REFUSE" in out
+        assert rule in out
+    status, out, _ = dry_run(capsys, config(folder), "--privacy", "laplace:1")
+    assert status == 0
+    assert "at epsilon = 1 each; there is no privacy budget" in out
+    assert dry_run(capsys, config(folder), "--privacy", "laplace:none")[0] == 2
+
+
+def test_a_recorded_answer_is_shown_with_the_noise_that_it_had(folder, capsys):
+    own = {"client-id": "a", "data": str(folder / "data.npz"), "answer-record-file": str(folder / "r.sqlite")}
+    own |= {"privacy-budget": "laplace:1", "privacy-budget-file": str(folder / "p.sqlite")}
+    arrays = model_arrays(build_model("cnn", x_shape=(3, 6, 6), num_classes=4, seed=3))
+    grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
+    (node,) = grid.get_node_ids()
+    content = wire.encode_query(LossQuery("brier", "cnn", (3, 6, 6), 4, "laplace:1"), arrays)
+    (reply,) = grid.send_and_receive([Message(content, node, wire.LOSS_MESSAGE_TYPE)])
+    checkpoint = ("--checkpoint", str(folder / "final_model.pt"), "--loss", "brier", "--privacy", "laplace:1")
+    status, out, _ = dry_run(capsys, config(folder, **own), *checkpoint)
+    assert status == 0
+    assert wire.LossAnswer(**shown(out)) == wire.decode_answer(reply.content)
+    assert "nor would it spend any of the privacy budget" in out

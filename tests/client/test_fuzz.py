@@ -25,7 +25,7 @@ QUESTIONS = {
     "adversarial_loss": (
         AdversarialQuery("zero_one", "mlp", (3,), 2, order=1, radii=(0.0, 0.5), multipliers=(0.1,)),
         MODEL,
-        4,
+        5,
     ),
     "candidates": (CandidatesQuery("mlp", (3,), 2, CANDIDATES), joined([MODEL, MODEL]), 2),
 }
@@ -63,7 +63,8 @@ MODELS = (
     "\x00:\x00",
 )
 REFUSALS = re.compile(
-    r"^<class '(ValueError|RuntimeError|client\.budget\.QueryBudgetError|client\.questions\.RefusedError)'>"
+    r"^<class '(ValueError|RuntimeError|client\.budget\.QueryBudgetError|client\.questions\.RefusedError"
+    r"|client\.privacy\.PrivacyBudgetError)'>"
 )
 
 
@@ -96,7 +97,7 @@ def replace_a_record(rng, content):
 
 
 def another_version(rng, content):
-    content["query"]["protocol-version"] = pick(rng, [0, 2, -1, 1.0, "1", True, 2**62])
+    content["query"]["protocol-version"] = pick(rng, [0, 1, -1, 2.0, "2", True, 2**62])
 
 
 def an_unknown_loss(rng, content):
@@ -114,6 +115,11 @@ def another_shape(rng, content):
 
 def another_number_of_classes(rng, content):
     content["query"]["num-classes"] = pick(rng, [-(2**62), -1, 0, 1, 3, 1000, 10**6, 10**12, 2**62])
+
+
+def no_privacy_that_there_is(rng, content):
+    texts = ["gauss:1", "laplace:0", "laplace:nan", "laplace:-1", "laplace:1e999999999", "gaussian:", "laplace:1e13"]
+    content["query"]["privacy"] = pick(rng, [*texts, *(word for word in WORDS if word)])
 
 
 def wrong_arrays(rng, content):
@@ -233,6 +239,7 @@ ANY = (
     another_model,
     another_shape,
     another_number_of_classes,
+    no_privacy_that_there_is,
     wrong_arrays,
     another_name_of_an_array,
     broken_bytes,
@@ -251,6 +258,32 @@ def own_config(tmp_path, kind):
     np.savez(place, x=np.full((20, 3), 0.4711) + rng.normal(size=(20, 3)), y=rng.integers(0, 2, size=20))
     path = str(tmp_path / f"{kind}-client.sqlite")
     return {"client-id": "a", "data": str(place), "query-budget": LIMIT, "query-budget-file": path}
+
+
+@pytest.mark.parametrize("kind", list(QUESTIONS))
+def test_a_private_client_gives_no_more_than_its_budget_to_whoever_asks_for_more(tmp_path, kind):
+    rng = np.random.default_rng(5)
+    own = own_config(tmp_path, kind) | {
+        "privacy-budget": "laplace:3",
+        "privacy-budget-file": str(tmp_path / "p.sqlite"),
+    }
+    own["query-budget"] = 1000
+    grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
+    query, arrays, _ = QUESTIONS[kind]
+    texts = ["", "gaussian:1", "laplace:1e9", "laplace:3.000000000001", "laplace:2", "laplace:1", "laplace:0.5"]
+    answered = 0.0
+    for _ in range(60):
+        content, text = wire.encode_query(query, arrays), pick(rng, texts)
+        content["query"]["privacy"] = text
+        if kind == "adversarial_loss":
+            content["query"]["radii"] = [0.0]
+        reply = send(grid, content, kind)
+        if reply.has_error():
+            assert REFUSALS.match(reply.error.reason), reply.error.reason
+            assert not any(secret in reply.error.reason for secret in SECRETS)
+        else:
+            answered += float(text.removeprefix("laplace:"))
+    assert 0.0 < answered <= 3.0
 
 
 def send(grid, content, kind):

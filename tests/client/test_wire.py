@@ -65,6 +65,7 @@ ADVERSARIAL_QUERY = AdversarialQuery(
         AdversarialQuery("zero_one", "mlp", (2,), 2, order=2),
         AdversarialQuery("zero_one", "mlp", (2,), 2, order=2, radii=[0, 1e-150, 1e150], adversary="exact"),
         AdversarialQuery("zero_one", "mlp", (2,), 2, order=1, space="input", box=[0, 1], seed=2**63 - 1),
+        AdversarialQuery("zero_one", "mlp", (2,), 2, order=1, space="layer:1", distances=[0.1, 2], adversary="pgd"),
     ],
 )
 def test_an_adversarial_query_arrives_as_it_was_sent(query):
@@ -135,14 +136,19 @@ def test_a_grid_is_checked_on_both_ends(name, grid, rule):
         ("order", 1.0, r"query\['order'\] must be of type int"),
         ("order", True, r"query\['order'\] must be of type int"),
         ("head", 3, r"query\['head'\] must be of type str"),
-        ("box", [0.0, 1.0], "box must be None in the space 'representation'"),
+        ("box", [0.0, 1.0], "box and distances must not be given in representation space"),
+        ("distances", [0.5], "box and distances must not be given in representation space"),
+        ("distances", [0.0], "distances must be above 0"),
+        ("distances", [2.0, 1.0], "distances must increase strictly"),
+        ("distances", 1.0, r"query\['distances'\] must be a list of float"),
         ("box", [1.0, 0.0], "box must be finite with low < high"),
         ("box", [0.0], "box must be two numbers"),
         ("box", ["0", "1"], r"query\['box'\] must be a list of float"),
         ("seed", -1, "seed must be a whole number"),
         ("seed", 1.5, r"query\['seed'\] must be of type int"),
-        ("space", "input", "head must be None in input space"),
-        ("protocol-version", 2, "protocol-version must be 1"),
+        ("space", "input", "head must be None in the space 'input'"),
+        ("space", "layer:2", "head must be None in the space 'layer:2'"),
+        ("protocol-version", 1, "protocol-version must be 2"),
     ],
 )
 def test_an_adversarial_query_that_breaks_the_protocol_is_refused(key, value, text):
@@ -182,8 +188,8 @@ def test_numpy_numbers_are_encoded_as_numbers():
         (lambda c: c.pop("query"), "must hold the ConfigRecord 'query'"),
         (lambda c: c.pop("arrays"), "must hold the ArrayRecord 'arrays'"),
         (lambda c: c.update({"query": ArrayRecord()}), "must hold the ConfigRecord 'query', got ArrayRecord"),
-        (lambda c: c["query"].update({"protocol-version": 999}), "protocol-version must be 1, got 999"),
-        (lambda c: c["query"].pop("protocol-version"), "protocol-version must be 1, got None"),
+        (lambda c: c["query"].update({"protocol-version": 999}), "protocol-version must be 2, got 999"),
+        (lambda c: c["query"].pop("protocol-version"), "protocol-version must be 2, got None"),
         (lambda c: c["query"].pop("loss"), r"query\['loss'\] must be of type str, got NoneType"),
         (lambda c: c["query"].update({"model": 3}), r"query\['model'\] must be of type str, got int"),
         (lambda c: c["query"].update({"num-classes": True}), r"query\['num-classes'\] must be of type int"),
@@ -278,7 +284,8 @@ for name in ("client/losses.py", "simulations/models.py", "client/adversaries/ra
 @given(names, st.one_of(st.none(), st.integers(0, 10**9)))
 def test_a_hello_and_its_answer_arrive_as_they_were_sent(name, left):
     assert wire.decode_hello(sent(wire.encode_hello())) == wire.HelloQuery()
-    answer = wire.HelloAnswer(name, "code", left)
+    assert wire.decode_hello(sent(wire.encode_hello("q"))) == wire.HelloQuery("q")
+    answer = wire.HelloAnswer(name, "code", left, on_record=left == 0)
     assert wire.decode_hello_answer(sent(wire.encode_hello_answer(answer))) == answer
 
 

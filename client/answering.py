@@ -1,0 +1,135 @@
+"""How a client comes to the numbers that it sends: recorded or new, counted first, with noise where it is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from random import Random
+from secrets import SystemRandom
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+
+from client import wire
+from client.answer_record import AnswerRecord, asked_hash, checked_numbers, question_hash, record_from_config
+from client.budget import QueryBudget, budget_from_config, request_of
+from client.data import DATA_KEY, is_bundled
+from client.hashes import examples_hash
+from client.identity import client_id
+from client.noisy_risks import Noise
+from client.privacy import PrivacyBudget, is_private, privacy_from_config
+from client.questions import RefusedError, layer_name
+from client.withheld import details_withheld, files_at_hand
+from simulations.population import Examples
+
+Numbers = Callable[[np.ndarray, np.ndarray, Noise | None], dict[str, Any]]
+"""From inputs, labels and the noise to add (None: none) to the fields of an answer."""
+
+
+def answered(
+    query: wire.Query,
+    arrays: Mapping[str, np.ndarray],
+    examples: Examples,
+    context: Context,
+    numbers: Numbers,
+) -> tuple[Mapping[str, Any], int | None]:
+    """Return the numbers that answer a question, recorded or new, and the query budget left (None: no limit).
+
+    New ones are counted before they are computed and recorded before they are sent. A recorded answer is repeated with
+    the noise that it had. What cannot even be computed for a made-up example, whatever the client's own are, is refused
+    before it is counted.
+
+    Parameters
+    ----------
+    query, arrays, examples :
+        The question, the model's weights and this client's examples.
+    context : Context
+        Of the client.
+    numbers : callable
+        Computes the answer.
+
+    Raises
+    ------
+    ValueError
+        If a budget does not allow the question, or the client's own settings are wrong.
+    RuntimeError
+        If a file cannot be used or the evaluation fails; without the details.
+    """
+    budget, record, privacy = _books(context)
+    privacy.require(query.mechanism)
+    question, asked = None, ""
+    if record.path is not None:
+        hashes = {"model_hash": wire.model_hash(arrays), "code_hash": wire.code_hash()}
+        asked = asked_hash(query, **hashes)
+        question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes)
+    with files_at_hand("reading the answer record"):
+        found = None if question is None else record.find(question)
+    with files_at_hand("counting the query budget"):
+        if found is not None:
+            return checked_numbers(query, found), budget.left()
+        budget.require_left(request_of(query), question=question)
+    with files_at_hand("counting the privacy budget"):
+        privacy.require_left(query.mechanism)
+    if query.mechanism is not None and _has_box_at_layer(query):
+        raise RefusedError("with privacy there must be no box at a layer: no made-up example tries the model there")
+    if (budget.limit is not None or query.mechanism is not None) and not _has_box_at_layer(query):
+        with details_withheld("evaluating the model on a made-up example"):
+            numbers(*made_up_example(query), None)
+    # Another process may have spent the rest meanwhile, and either budget may still refuse: the one that protects the
+    # examples is counted first, and that all is paid for is noted last.
+    with files_at_hand("counting the privacy budget"):
+        privacy.spend(query.mechanism)
+    with files_at_hand("counting the query budget"):
+        left = budget.spend(request_of(query), question=question)
+    with files_at_hand("writing the answer record"):
+        record.note(asked)
+    with details_withheld("evaluating the model"):
+        computed = numbers(examples.x, examples.y, _noise(query, arrays, context))
+    with files_at_hand("writing the answer record"):
+        return checked_numbers(query, record.keep(question or "", computed)), left
+
+
+def _books(context: Context) -> tuple[QueryBudget, AnswerRecord, PrivacyBudget]:
+    own, name = context.node_config, client_id(context.node_config)
+    return (
+        budget_from_config(own, client_id=name),
+        record_from_config(own, client_id=name),
+        privacy_from_config(own, client_id=name),
+    )
+
+
+def _has_box_at_layer(query: wire.Query) -> bool:
+    """Whether a box holds what a layer returns: no input can be made up that is sure to lead into it."""
+    return isinstance(query, wire.AdversarialQuery) and query.box is not None and layer_name(query.space) is not None
+
+
+def made_up_example(query: wire.Query) -> tuple[np.ndarray, np.ndarray]:
+    """Return an input and a label that a model of the query can be tried on, the same for every client."""
+    low, high = (query.box if isinstance(query, wire.AdversarialQuery) else None) or (0.0, 1.0)
+    x = np.random.default_rng(0).random(size=(1, *query.x_shape), dtype=np.float32)
+    return np.clip(x, low, high, dtype=np.float32), np.zeros(1, dtype=np.int64)
+
+
+def _noise(query: wire.Query, arrays: Mapping[str, np.ndarray], context: Context) -> Noise | None:
+    if query.mechanism is None:
+        return None
+    return Noise(query.mechanism, Random(_seed(query, arrays, context)) if _is_simulated(context) else SystemRandom())
+
+
+def _is_simulated(context: Context) -> bool:
+    """Whether the examples are those of a population simulated from bundled data, and so no secret of anybody.
+
+    Only then may the noise be repeatable: who knows its seed, as the server does, can take it away.
+    """
+    own = context.node_config
+    is_somebodys = "client-id" in own or DATA_KEY in own or is_private(own)
+    return is_bundled(context.run_config) and not is_somebodys
+
+
+def _seed(query: wire.Query, arrays: Mapping[str, np.ndarray], context: Context) -> int:
+    """A seed for each client, question and run seed, whatever the order in which clients answer."""
+    parts = [context.run_config.get("seed"), client_id(context.node_config), asdict(query), wire.model_hash(arrays)]
+    return int.from_bytes(hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest())

@@ -1,0 +1,67 @@
+"""Who a client is: its name and its group, by its own node config or by the simulation."""
+
+from __future__ import annotations
+
+from flwr.app import Context, UserConfig
+
+from client.data import data_place
+from client.records import is_name
+from client.withheld import details_withheld
+from simulations.population import spec_from_config
+
+
+def client_id(node_config: UserConfig) -> str:
+    """Return this client's stable name: ``client-id`` of the node config, or one by partition.
+
+    Raises
+    ------
+    ValueError
+        If the node config has neither ``client-id`` nor ``partition-id``, or the name is not one to 100 printable
+        characters.
+    """
+    if "client-id" in node_config:
+        name = str(node_config["client-id"])
+        if not is_name(name):
+            raise ValueError(
+                f"the node config's 'client-id' must be 1 to 100 printable characters, got {len(name)} characters; "
+                "shorten it"
+            )
+        return name
+    return f"client-{partition_of(node_config):05d}"
+
+
+def client_group(context: Context) -> str | None:
+    """Return this client's group: ``group`` of the node config, or that of the simulation; None if there is none.
+
+    A client with data of its own is in no group but its owner's.
+
+    Raises
+    ------
+    ValueError
+        If the name that the owner gave is not one to 100 printable characters. Its text stays here.
+    """
+    own = context.node_config.get("group")
+    if own is not None:
+        name = str(own)
+        if not is_name(name):
+            raise ValueError(
+                f"the node config's 'group' must be 1 to 100 printable characters, got {len(name)} characters; "
+                "shorten it, or leave it out for no group"
+            )
+        return name
+    if data_place(context.node_config, context.run_config) is not None:
+        return None
+    partition = partition_of(context.node_config)
+    with details_withheld("finding this client's group"):
+        group = spec_from_config(context.run_config).group(partition)
+    return None if group is None else group.name
+
+
+def partition_of(node_config: UserConfig) -> int:
+    """Return which part of a simulated population a client is; raises ValueError if its node config does not say."""
+    if "partition-id" not in node_config:
+        raise ValueError(
+            "the node config must have the key 'partition-id', got none; "
+            'start the SuperNode with --node-config "partition-id=0 num-partitions=...", or with a client-id and data'
+        )
+    return int(node_config["partition-id"])
