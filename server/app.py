@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from flwr.app import Context
@@ -13,13 +14,16 @@ from flwr.serverapp import Grid, ServerApp
 from client.wire import code_hash, model_hash, to_array_record
 from server.candidates import UnderTest, prepare, unseen_candidates
 from server.config import RunConfig, load_config
+from server.events import settled
 from server.folder import LEDGER_FILE, ResultFolder
 from server.ledger import Ledger
 from server.report import Conclusion, write_report
 from server.strategy import build_strategy
 from server.table import print_report
 from server.targets import TargetNetwork, target_networks
+from server.traffic import MeteredGrid
 from server.truth import Unseen, check_certificates, unseen_clients
+from strategies.quorum import QuorumError
 from strategies.selection import SelectionResult
 
 app = ServerApp()
@@ -30,11 +34,13 @@ def main(grid: Grid, context: Context) -> None:
     """Run one evaluation and write its report; a failure is written down, then raised again."""
     config = load_config(context.run_config)
     folder = ResultFolder(config.output_folder)
-    folder.clear()
+    folder.clear(resume=config.resume)
     torch.set_num_threads(1)  # the sums of more threads would differ between machines
     try:
         evaluate(grid, config, folder)
     except Exception as error:
+        if isinstance(error, QuorumError):
+            folder.log_event("quorum_missed", num_needed=config.num_needed, **settled(error.outcome))
         folder.show_failure(error)
         raise
 
@@ -52,15 +58,22 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         An empty place for the results.
     """
     clock = _Clock()
+    metered = MeteredGrid(grid, on_push=partial(folder.log_event, "round_asked"))
+    folder.log_event("run_started", code_hash=code_hash(), config=config.to_run_config())
     folder.show_stage("preparing the model")
     with clock.part("model"):
-        tested = prepare(config, grid)
+        tested = prepare(config, metered)
     hashes = {"model": model_hash(tested.arrays), "code": code_hash()}
+    folder.log_event("model_prepared", model_hash=hashes["model"])
     folder.show_stage("asking the clients")
     header = {"hashes": hashes, "config": config.to_run_config()}
     with clock.part("answers"), Ledger(folder.path / LEDGER_FILE, header=header, resume=config.resume) as ledger:
+        num_earlier = len(ledger.earlier or ())
+        if config.resume:
+            folder.log_event("run_resumed", num_answers_in_ledger=num_earlier)
         strategy = build_strategy(config, folder=folder, ledger=ledger, candidates=tested.candidates)
-        result = strategy.start(grid, to_array_record(tested.arrays)).conclusion
+        result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
+    folder.log_event("answers_settled", **settled(result.outcome))
     folder.show_stage("computing the exact risks of the unseen clients")
     with clock.part("unseen"):
         unseen = _unseen(config, tested, result) if config.num_unseen else None
@@ -78,6 +91,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         unseen=unseen,
         checks=checks,
         targets=targets,
+        metrics={**metered.metrics(), "num_answers_in_ledger": num_earlier},
         seconds=clock.seconds,
     )
     print_report(report)

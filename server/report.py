@@ -18,7 +18,9 @@ from server.config import RunConfig
 from server.dispersion_report import dispersion_sections, report_figure
 from server.folder import CERTIFICATE_FOLDER, FIGURE_STEMS, ResultFolder
 from server.ledger import NOT_PART_OF_A_RUN
-from server.sandwich import UNIT_WORDS, reached_values, sandwich_section
+from server.privacy import privacy_section
+from server.sandwich import reached_values, sandwich_section, unit_words
+from server.secure import secure_section
 from server.selection_report import report_figure as selection_report_figure
 from server.selection_report import selection_section
 from server.targets import TargetNetwork, check_target
@@ -47,6 +49,7 @@ def write_report(
     unseen: Unseen | None,
     checks: Mapping[str, Check],
     targets: Sequence[TargetNetwork] = (),
+    metrics: Mapping[str, Any],
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
     """Write the certificates and the figure, then report.json as the sign that all is there.
@@ -67,6 +70,8 @@ def write_report(
         Certificates beside the unseen clients; empty if those are not known.
     targets : sequence of TargetNetwork
         Networks at a known distance, for the strategy "wasserstein".
+    metrics : mapping
+        What was sent and received: `server.traffic.MeteredGrid.metrics`, and how many answers came from the ledger.
     seconds : mapping of str to float
         Wall-clock seconds of each part of the run.
 
@@ -77,6 +82,7 @@ def write_report(
     """
     for name, certificate in result.certificates.items():
         certificate.save(folder.path / CERTIFICATE_FOLDER / f"{name}.json")
+        folder.log_event("certificate_written", name=name)
     stem = FIGURE_STEMS[config.strategy]
     figure = _figure(config, result, unseen, checks, targets)
     for suffix in config.figure_format:
@@ -88,6 +94,8 @@ def write_report(
         "config": {key: value for key, value in config.to_run_config().items() if key not in NOT_PART_OF_A_RUN},
         "hashes": dict(hashes),
         "network": _network(config, result),
+        "secure_aggregation": secure_section(result.outcome, num_neighbours=config.secure_neighbours),
+        "privacy": privacy_section(_answered_risks(result).noise),
         "certificates": {
             name: _certificate_entry(name, certificate, checks.get(name))
             for name, certificate in result.certificates.items()
@@ -98,6 +106,7 @@ def write_report(
         **({"selection": selection_section(config, result, unseen)} if isinstance(result, SelectionResult) else {}),
         "unseen": _unseen_entry(unseen),
         "figures": [f"{stem}.{suffix}" for suffix in config.figure_format],
+        "metrics": dict(metrics),
         "timing": {"created": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": dict(seconds)},
     }
     folder.finish(report)
@@ -128,7 +137,7 @@ def _figure(
             reached_mean=reached.get("wasserstein_mean"),
             reached_shares=reached.get("wasserstein_cdf"),
             unit=result.answers.unit,
-            unit_words=UNIT_WORDS[config.space],
+            unit_words=unit_words(config.space),
             title=title,
         )
     return band_figure(

@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
 from riskband.wording import rounded_up
 from server.cells import VERDICTS
 from server.dispersion_table import dispersion_lines, dispersion_tables
-from server.sandwich import UNIT_WORDS, sandwich_lines, sandwich_tables
+from server.privacy import privacy_lines
+from server.sandwich import sandwich_lines, sandwich_tables, unit_words
+from server.secure import secure_lines
 from server.selection_table import selection_lines, selection_tables
 
 _MEAN, _SHARE = "mean risk", "P(risk ≥ {threshold:g})"
@@ -56,8 +59,11 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
             table.add_row(quantity, networks, rounded_up(bound, 3), *(checked if has_checks else []))
     lines = [
         _who(report["network"]),
+        _traffic(report),
         *_transport(transport, space=config.get("space", "representation")),
         *_guarantees(certificates),
+        *privacy_lines(report),
+        *secure_lines(report),
     ]
     lines += [f"Breakdown, {name}: {entry['statement']}." for name, entry in report["breakdowns"].items()]
     if any(entry["check"] is not None for entry in certificates.values()):
@@ -132,6 +138,21 @@ def _who(network: Mapping[str, Any]) -> str:
     return f"Clients: {expected} expected, {asked} asked, {answered} answered validly; failures: {failed}."
 
 
+def _traffic(report: Mapping[str, Any]) -> str:
+    metrics, seconds = report["metrics"], report["timing"]["seconds"]["answers"]
+    sent, received = decimal(metrics["bytes_sent"]), decimal(metrics["bytes_received"])
+    held = metrics["num_answers_in_ledger"]
+    return (
+        f"Traffic: {_rounds(metrics['num_rounds'])}, {metrics['num_messages']} messages ({sent}), "
+        f"{metrics['num_replies']} replies ({received}); the answers took {seconds:.1f} s"
+        f"{f', and {held} were in the ledger' if held else ''}."
+    )
+
+
+def _rounds(num_rounds: int) -> str:
+    return "1 round" if num_rounds == 1 else f"{num_rounds} rounds"
+
+
 _SCOPES = {
     "own": "on its own",
     "band": "all at once, from one band",
@@ -141,6 +162,7 @@ _SUBJECTS = {
     "clients": "The worst mean risk of the clients that answered",
     "upper-bounds": "The worst mean of the upper bounds that the clients answered (no more than a bound of their risk)",
     "attacks": "The worst mean that the clients' attacks reached (no bound of their risk)",
+    "noise": "The worst mean risk of the clients that answered",
 }
 
 
@@ -149,11 +171,12 @@ def _transport(transport: Mapping[str, Any], *, space: str) -> Iterator[str]:
         return
     unit, ends = transport["mean_cost_that_makes_an_example_wrong"], transport["empirical_worst_mean"]
     if unit is not None:
-        yield f"Costs: {transport['cost']}; 1 u = {unit:.4g}, {UNIT_WORDS[space]}."
+        yield f"Costs: {transport['cost']}; 1 u = {unit:.4g}, {unit_words(space)}."
     gap = max(np.subtract(ends["upper"], ends["lower"]))
-    rounds = "1 round" if transport["num_rounds"] == 1 else f"{transport['num_rounds']} rounds"
+    rounds = _rounds(transport["num_rounds"])
     subject, num_messages = _SUBJECTS[ends["about"]], transport["num_messages"]
-    yield f"{subject} is known to within {gap:.2g}, from {rounds} and {num_messages} messages."
+    known = "only estimated, from answers with noise" if ends["about"] == "noise" else f"known to within {gap:.2g}"
+    yield f"{subject} is {known}, from {rounds} and {num_messages} messages."
     later = transport["later_failures"]
     if later:
         reasons = Counter(failure["reason"] for failure in later)

@@ -15,7 +15,8 @@ import shutil
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from server.config import ConfigError, RunConfig, load_config
-from server.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder
+from server.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
 from server.table import report_table
+from server.training import model_of_checkpoint
 from simulations.launcher import (
     COMPLETED,
     Interrupted,
@@ -58,8 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ).parse_args(arguments)
     try:
         config = load_config(chosen_run_config(options))
+        _check_checkpoint(config)
         folder = ResultFolder(config.output_folder)
-        folder.clear()
+        folder.clear(resume=config.resume)
     except ConfigError as error:
         for problem in error.problems:
             _say(f"error: {problem}")
@@ -110,6 +113,15 @@ def run_scenario(config: RunConfig, folder: ResultFolder) -> int:
     console.print(report_table(report))
     console.print(f"{time.monotonic() - started:.0f} s; results: {folder.path}", soft_wrap=True, highlight=False)
     return 0
+
+
+def _check_checkpoint(config: RunConfig) -> None:
+    """Load the weights, if they come from a file: that they do not fit is found before Flower starts."""
+    if config.training == "checkpoint":
+        try:
+            model_of_checkpoint(config)
+        except ValueError as error:
+            raise ConfigError([f"checkpoint {config.checkpoint!r} cannot be evaluated: {error}"]) from error
 
 
 def scenario_parser(prog: str, description: str) -> argparse.ArgumentParser:
@@ -174,17 +186,28 @@ def show_progress(is_running: Callable[[], bool], folder: ResultFolder, *, num_c
     with Progress(*columns, TimeElapsedColumn(), console=_ERR, transient=True) as display:
         bar = display.add_task("")
         shown = ""
-        progress: dict[str, Any] = {"stage": "starting Flower", "detail": "", "asked": 0, "answered": 0, "failed": 0}
+        progress = progress_content("starting Flower")
         while is_running():
             progress |= folder.read_json(PROGRESS_FILE)
             if progress["stage"] != shown:  # one line for each stage, also where there is no terminal
                 shown = progress["stage"]
                 display.console.print(shown)
-            failed = f"{progress['failed']} failed" if progress["failed"] else ""
-            description = ", ".join(filter(None, [shown, progress["detail"], failed]))
             total = progress["asked"] or num_clients
-            display.update(bar, description=description, completed=progress["answered"], total=total)
+            display.update(bar, description=progress_words(progress), completed=progress["answered"], total=total)
             time.sleep(_POLL_INTERVAL)
+
+
+def progress_words(progress: Mapping[str, Any]) -> str:
+    """Return the content of a progress file in words; how many have answered is beside them, in the bar."""
+    round, failed, seconds = progress["round"], progress["failed"], progress["eta_seconds"]
+    parts = [
+        progress["stage"],
+        f"round {round}" if round else "",
+        progress["detail"],
+        f"{failed} failed" if failed else "",
+        f"about {timedelta(seconds=seconds)} left" if seconds else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _explain_failure(superlink: PrivateSuperLink, status: RunStatus, folder: ResultFolder) -> None:

@@ -39,6 +39,15 @@ REPORT = {
             "worst_case_mean", [0.2222, 0.3333], [0.2, 0.3], axes={"budget": [0.05, 0.1]}, divergence="kl"
         ),
     },
+    "metrics": {
+        "num_rounds": 2,
+        "num_messages": 19,
+        "num_replies": 17,
+        "bytes_sent": 41_000_000,
+        "bytes_received": 11_900,
+        "num_answers_in_ledger": 0,
+    },
+    "timing": {"seconds": {"answers": 3.14}},
     "breakdowns": {"kl": {"statement": "up to budget 0.5 it is certified that all is well"}},
 }
 
@@ -60,6 +69,7 @@ def rendered(report: dict[str, Any]) -> str:
         "within kl 0.05",
         "0.334",
         "10 expected, 9 asked, 8 answered validly; failures: 2 × node-missing",
+        "2 rounds, 19 messages (41.0 MB), 17 replies (11.9 kB); the answers took 3.1 s.",
         "confidence 0.95 (delta = 0.05), on its own: mean.",
         "all at once, from one band: survival, worst_case_mean_kl.",
         "Breakdown, kl: up to budget 0.5",
@@ -88,6 +98,12 @@ def test_bounds_from_both_sides_have_no_row_among_the_upper_ones_and_unchecked_o
     assert "0.778" not in text
     assert "on its own: mean." in text
     assert "all 3 certificates hold" in text
+
+
+def test_answers_of_an_interrupted_run_are_told_apart() -> None:
+    report = copy.deepcopy(REPORT)
+    report["metrics"]["num_answers_in_ledger"] = 5
+    assert "took 3.1 s, and 5 were in the ledger." in rendered(report)
 
 
 def test_without_unseen_clients_nothing_is_said_about_them() -> None:

@@ -1,0 +1,49 @@
+"""What a strategy reports while it asks: answers to the ledger, progress to the progress file, both to the log."""
+
+from __future__ import annotations
+
+import riskband as rb
+from client.wire import Answer, Query
+from server.folder import ResultFolder
+from server.ledger import Ledger
+from strategies.exchange import Progress
+
+_STAGE = "asking the clients"
+
+
+class RunDisplay:
+    """What a strategy calls while it asks.
+
+    Parameters
+    ----------
+    folder : ResultFolder
+        Where progress and events are shown.
+    ledger : Ledger
+        Where every valid answer is written as it arrives.
+    """
+
+    def __init__(self, folder: ResultFolder, ledger: Ledger) -> None:
+        self._folder = folder
+        self._ledger = ledger
+        self._detail = ""
+        self._progress = Progress(asked=0, answered=0)
+
+    def accept(self, query: Query, answer: Answer) -> None:
+        """Keep a valid answer; it is on the disk when this returns."""
+        self._ledger.append(query, answer)
+        self._folder.log_event("answer_accepted", round=self._progress.round, client_id=answer.client_id)
+
+    def show_progress(self, progress: Progress) -> None:
+        """Show how far the round is, and log the failures that are new."""
+        known = self._progress.failed if progress.round == self._progress.round else 0
+        for failure in progress.failures[known:]:
+            self._folder.log_event(
+                "client_failed", round=progress.round, client_id=failure.client_id, reason=str(failure.reason)
+            )
+        self._progress = progress
+        self._folder.show_progress(_STAGE, detail=self._detail, progress=progress)
+
+    def show_bracket(self, cost_budget: float, bracket: rb.Bracket) -> None:
+        """Show how far a bisection is."""
+        self._detail = f"worst mean risk at cost {cost_budget:g}: {bracket.lower:.4f} to {bracket.upper:.4f}"
+        self._folder.show_progress(_STAGE, detail=self._detail, progress=self._progress)

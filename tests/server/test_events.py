@@ -1,0 +1,207 @@
+"""The log of events: complete, in order, free of answers, and readable after any interruption."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from server.events import append_event, continue_events, read_events
+from server.ledger import read_ledger
+from strategies.query import QuorumError
+from tests.server.running import raises, run_app
+
+CLIENT = {"type": ["string", "null"]}
+FAILURE = {
+    "type": "object",
+    "properties": {"client_id": CLIENT, "reason": {"type": "string"}},
+    "additionalProperties": False,
+}
+SETTLED = {
+    "num_asked": {"type": "integer"},
+    "num_answered": {"type": "integer"},
+    "failures": {"type": "array", "items": FAILURE},
+}
+FIELDS: dict[str, dict[str, Any]] = {
+    "run_started": {"code_hash": {"type": "string"}, "config": {"type": "object"}},
+    "run_resumed": {"num_answers_in_ledger": {"type": "integer"}},
+    "stage_started": {"stage": {"type": "string"}},
+    "model_prepared": {"model_hash": {"type": "string"}},
+    "round_asked": {
+        "round": {"type": "string"},
+        "type": {"type": "string"},
+        "num_messages": {"type": "integer"},
+        "bytes_sent": {"type": "integer"},
+    },
+    "answer_accepted": {"round": {"type": "string"}, "client_id": {"type": "string"}},
+    "client_failed": {"round": {"type": "string"}, "client_id": CLIENT, "reason": {"type": "string"}},
+    "answers_settled": SETTLED,
+    "quorum_missed": {"num_needed": {"type": "integer"}, **SETTLED},
+    "certificate_written": {"name": {"type": "string"}},
+    "run_ended": {"status": {"enum": ["completed", "failed"]}, "error": {"type": ["string", "null"]}},
+}
+
+
+def events_of(folder: Path) -> list[dict[str, Any]]:
+    """The events of a run, each checked for its fields; times never go back."""
+    events = read_events(folder / "events.jsonl")
+    for event in events:
+        properties = {"time": {"type": "string"}, "event": {"type": "string"}, **FIELDS[event["event"]]}
+        schema = {"properties": properties, "required": list(properties), "additionalProperties": False}
+        jsonschema.validate(event, schema)
+    times = [datetime.fromisoformat(event["time"]) for event in events]
+    assert times == sorted(times)
+    assert all(time.utcoffset() == timedelta(0) for time in times)
+    return events
+
+
+def named(events: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["event"] in names]
+
+
+def without_repetitions(events: list[dict[str, Any]]) -> list[str]:
+    names = [event["event"] for event in events]
+    return [name for name, before in zip(names, ["", *names], strict=False) if name != before]
+
+
+@pytest.fixture(scope="module")
+def with_failures(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
+    folder = tmp_path_factory.mktemp("with-failures")
+    wrong_name = {3: {"client-id": "hospital-a"}}
+    run_app(folder, defaults, behaviours={2: raises}, node_configs=wrong_name, quorum=0.8)
+    return folder
+
+
+def test_a_run_from_start_to_end(with_failures: Path) -> None:
+    events = events_of(with_failures)
+    report = json.loads((with_failures / "report.json").read_text())
+    assert without_repetitions([e for e in events if e["event"] not in ("stage_started", "client_failed")]) == [
+        "run_started",
+        "model_prepared",
+        "round_asked",
+        "answer_accepted",
+        "answers_settled",
+        "certificate_written",
+        "run_ended",
+    ]
+    assert events[0]["config"]["seed"] == report["seed"]
+    assert events[0]["code_hash"] == report["hashes"]["code"]
+    (prepared,) = named(events, "model_prepared")
+    assert prepared["model_hash"] == report["hashes"]["model"]
+    (asked,) = named(events, "round_asked")
+    assert (asked["round"], asked["type"], asked["num_messages"]) == ("1", "query.loss", 12)
+    assert asked["bytes_sent"] == report["metrics"]["bytes_sent"]
+    accepted = [event["client_id"] for event in named(events, "answer_accepted")]
+    assert sorted(accepted) == report["network"]["client_ids"]
+    assert [event["name"] for event in named(events, "certificate_written")] == list(report["certificates"])
+    assert (events[-1]["status"], events[-1]["error"]) == ("completed", None)
+
+
+def test_failures_are_logged_as_they_come_and_once_more_when_all_is_settled(with_failures: Path) -> None:
+    events = events_of(with_failures)
+    report = json.loads((with_failures / "report.json").read_text())
+    failed = Counter((event["client_id"], event["reason"]) for event in named(events, "client_failed"))
+    assert failed == Counter({(None, "client-raised"): 1, ("hospital-a", "unknown-client"): 1})
+    (settled,) = named(events, "answers_settled")
+    assert Counter((each["client_id"], each["reason"]) for each in settled["failures"]) == failed
+    assert settled["num_answered"] == report["network"]["num_answered"] == 10
+
+
+def test_no_answer_is_in_the_log(with_failures: Path) -> None:
+    text = (with_failures / "events.jsonl").read_text()
+    for answer in read_ledger(with_failures / "ledger.jsonl")[1]:
+        assert json.dumps(answer.risk) not in re.findall(r"[\d.e-]+", text.partition("model_prepared")[2])
+    assert "this client is broken" not in text  # a client's own words may hold numbers
+    assert "risk" not in text.replace("computing the exact risks", "").partition("model_prepared")[2]
+
+
+def test_a_failed_run_and_the_resumed_one_are_one_log(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    with pytest.raises(QuorumError):
+        run_app(tmp_path, defaults, behaviours=dict.fromkeys(range(4), raises))
+    events = events_of(tmp_path)
+    (missed,) = named(events, "quorum_missed")
+    assert (missed["num_needed"], missed["num_asked"], missed["num_answered"]) == (11, 12, 8)
+    assert [each["reason"] for each in missed["failures"]] == ["client-raised"] * 4
+    assert (events[-1]["event"], events[-1]["status"], events[-1]["error"]) == ("run_ended", "failed", "QuorumError")
+
+    with (tmp_path / "events.jsonl").open("a") as log:
+        log.write('{"time": "2026-01-01T00:0')  # as a crash leaves it
+    run_app(tmp_path, defaults, resume="true")
+    both = events_of(tmp_path)
+    assert both[: len(events)] == events
+    resumed = both[len(events) :]
+    assert without_repetitions(named(resumed, "run_started", "run_resumed", "round_asked", "run_ended")) == [
+        "run_started",
+        "run_resumed",
+        "round_asked",
+        "run_ended",
+    ]
+    assert named(resumed, "run_resumed")[0]["num_answers_in_ledger"] == 8
+    rounds = [(event["round"], event["type"], event["num_messages"]) for event in named(resumed, "round_asked")]
+    assert rounds == [("0", "query.hello", 12), ("1", "query.loss", 4)]
+    assert {event["client_id"] for event in named(resumed, "answer_accepted")} == {f"client-{k:05d}" for k in range(4)}
+    assert named(resumed, "answers_settled")[0]["num_answered"] == 12
+
+
+def test_a_new_run_begins_a_new_log(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    for _ in range(2):
+        with pytest.raises(QuorumError):
+            run_app(tmp_path, defaults, num_nodes=3)
+    events = events_of(tmp_path)
+    assert [event["event"] for event in events].count("run_started") == 1
+    assert [each["reason"] for each in named(events, "quorum_missed")[0]["failures"]] == ["node-missing"] * 9
+
+
+def test_an_error_of_the_server_is_named_without_its_words(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    with pytest.raises(ValueError, match="there is none"):
+        run_app(tmp_path, defaults, resume="true")
+    last = events_of(tmp_path)[-1]
+    assert (last["event"], last["status"], last["error"]) == ("run_ended", "failed", "ValueError")
+    assert "there is none" in json.loads((tmp_path / "failed.json").read_text())["reason"]
+
+
+def test_rounds_of_a_bisection_are_told_apart(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    settings = {"strategy": "wasserstein", "protocol": "bisection", "cost_budgets": "0.1", "num_unseen": 0}
+    report = run_app(tmp_path, defaults, **settings)
+    events = events_of(tmp_path)
+    rounds = [event["round"] for event in named(events, "round_asked")]
+    assert rounds == [str(number) for number in range(1, report["transport"]["num_rounds"] + 1)]
+    accepted = Counter(event["round"] for event in named(events, "answer_accepted"))
+    assert accepted == {event["round"]: event["num_messages"] for event in named(events, "round_asked")}
+
+
+@pytest.mark.parametrize("cut", [1, 5, 30])
+def test_a_torn_last_line_is_left_out_and_later_removed(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "events.jsonl"
+    for number in range(3):
+        append_event(path, "counted", {"number": number, "word": "größer\nals"})
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert [event["number"] for event in read_events(path)] == [0, 1]
+    continue_events(path)
+    append_event(path, "counted", {"number": 3})
+    events = read_events(path)
+    assert [event["number"] for event in events] == [0, 1, 3]
+    assert events[0]["word"] == "größer\nals"
+    age = datetime.now(UTC) - datetime.fromisoformat(events[-1]["time"])
+    assert timedelta(0) <= age < timedelta(minutes=1)
+
+
+def test_there_is_nothing_to_continue_before_the_first_event(tmp_path: Path) -> None:
+    continue_events(tmp_path / "events.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", [b"no json", b"[1]", b'{"event": "counted"}', b'{"time": "now"}', b"\xff\xfe", b""])
+def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "events.jsonl"
+    append_event(path, "counted", {"number": 0})
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(ValueError, match=r"line 2 of .*delete that line"):
+        read_events(path)
