@@ -2,7 +2,9 @@
 # The app's sources are there for `certify`, `setup` and `register` (/app); servers and clients run the Flower App Bundle
 # that `certify` submits. No key is ever in it.
 
-FROM python:3.11.13-slim-bookworm AS build
+# Pinned by its tag; docs/deployment.md says how to pin the digest.
+ARG BASE=python:3.11.13-slim-bookworm
+FROM $BASE AS build
 # The CPU build of torch is a tenth of the other.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /build
@@ -13,7 +15,7 @@ RUN python -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir --no-compile --extra-index-url "$TORCH_INDEX" \
         --requirement requirements.txt --constraint deploy/constraints.txt
 
-FROM python:3.11.13-slim-bookworm
+FROM $BASE
 RUN useradd --uid 1000 --create-home app
 COPY --from=build /opt/venv /opt/venv
 COPY . /app

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from client.adversaries import ADVERSARIES, INPUT_ADVERSARIES, NORMS, SPACES, check_adversary
-from client.adversaries.foolbox_adapter import FOOLBOX_PREFIX
-from client.app import client_id
+from client.adversaries import NORMS
+from client.histogram_questions import MAX_BINS
+from client.identity import client_id
 from client.losses import LOSSES
 from riskband import DIVERGENCES
 from riskband.dispersion import DISPERSION_METHODS
@@ -25,12 +25,12 @@ from riskband.measures import MEASURES, resolve_measure
 from riskband.objective import Objective
 from riskband.risks import MISSING
 from riskband.selection import SELECTION_METHODS
-from server import inputs
+from server import inputs, secure, spaces
 from server.folder import FIGURE_SUFFIXES
+from server.privacy import PRIVACY_RULE, fits_run
 from server.problems import ConfigError, problem
 from simulations.models import MAX_NUM_CLASSES
 from strategies.quorum import num_needed
-from strategies.wasserstein import chosen_adversary
 
 __all__ = ["ConfigError", "RunConfig", "load_config"]
 
@@ -95,7 +95,7 @@ class RunConfig(BaseModel):
     training_epochs: Count = Field(description="passes over the training examples (per round in FedAvg)")
     learning_rate: float = Field(gt=0, le=1, description="0.001 to 0.1 is usual")
 
-    strategy: Literal["f_divergence", "wasserstein", "dispersion", "selection"]
+    strategy: Literal["f_divergence", "wasserstein", "dispersion", "selection", "secure_histogram"]
     loss: str = Field(description=f"use one of {', '.join(sorted(LOSSES))}")
     delta: float = Field(ge=1e-6, lt=1, description="delta is the probability of failure, not the confidence")
     breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
@@ -106,6 +106,10 @@ class RunConfig(BaseModel):
     divergences: Names = Field(description=f"give a comma-separated list of {', '.join(DIVERGENCES)}")
     budgets: Numbers = Field(description='give a comma-separated list such as "0.05,0.1"; 0 means no shift')
     thresholds: int = Field(ge=1, le=10_000, description="the number of risks at which curves are read")
+
+    histogram_bins: int = Field(ge=1, le=MAX_BINS, description="the number of bins of equal width; 50 is plenty")
+    histogram_sizes: str = Field(description=secure.SIZES_RULE)
+    secure_neighbours: int = Field(ge=2, multiple_of=2, description=secure.NEIGHBOURS_RULE)
 
     measures: Names = Field(
         description=f'give different ones such as "gini,atkinson:0.5"; the names are {", ".join(sorted(MEASURES))}'
@@ -132,21 +136,12 @@ class RunConfig(BaseModel):
     cost_thresholds: Numbers = Field(description='give increasing risks in (0, 1], such as "0.3,0.5"')
     num_radii: int = Field(ge=3, le=10_000, description="cost budgets asked of every client; 50 is plenty")
     num_multipliers: int = Field(ge=1, le=10_000, description="prices of cost that share delta; 24 is plenty")
-    space: str = Field(description=f"use one of {', '.join(SPACES)}")
-    box: Ends = Field(
-        description='give the ends of the inputs\' range such as "0,1", or ""; in representation space ""'
-    )
-    adversary: str = Field(
-        description='use "auto"; in representation space "exact" fits the loss zero_one (and margin with order 1), '
-        f'"ascent" the others; in input space {", ".join(INPUT_ADVERSARIES)}, or foolbox:NAME with a box'
-    )
-    head: str = Field(
-        description='give the name of the model\'s last linear layer, or "" to let the clients find it; in input '
-        'space ""'
-    )
-    protocol: Literal["one-round", "bisection"] = Field(
-        description="in input space one-round: each round of a bisection would attack again"
-    )
+    space: str = Field(description=spaces.SPACE_RULE)
+    box: Ends = Field(description=spaces.BOX_RULE)
+    attack_distances: AnyNumbers = Field(description=spaces.DISTANCES_RULE)
+    adversary: str = Field(description=spaces.ADVERSARY_RULE)
+    head: str = Field(description=spaces.HEAD_RULE)
+    protocol: Literal["one-round", "bisection"]
     bisection_tolerance: float = Field(gt=0, lt=1, description="where the bisection stops, in units of the loss")
     cost_bound: float = Field(ge=0, description="a bound on the cost between any two clients; 0 means: none is known")
     target_sigmas: AnyNumbers = Field(description='give different strengths such as "0.05,0.1", or "" for no targets')
@@ -161,10 +156,15 @@ class RunConfig(BaseModel):
         ge=0,
         description="so many of the answers may be wrong: fewer than quorum asks for; with a cost-bound only 0",
     )
+    privacy: str = Field(description=PRIVACY_RULE)
     node_timeout: Positive = Field(description="seconds to wait for the clients to connect")
     reply_timeout: Positive = Field(description="seconds to wait for the answers of one round")
-    respect_query_budgets: bool = Field(description="true: ask the clients first what they have left, one more round")
-    resume: bool = Field(description="true: continue the run whose ledger is in the output folder")
+    respect_query_budgets: bool = Field(
+        description="true: ask the clients first what they have left, one more round; for secure_histogram false"
+    )
+    resume: bool = Field(
+        description="true: continue the run whose ledger is in the output folder; for secure_histogram false"
+    )
     output_dir: str = Field(description='give an absolute path, or "" for ~/riskband-results/<scenario>')
     figure_format: Names = Field(description=f"give a comma-separated list of {', '.join(FIGURE_SUFFIXES)}")
 
@@ -276,6 +276,21 @@ class RunConfig(BaseModel):
         is_below = len(known) < 2 or value < num_needed(**known)
         return _require(value == 0 or (is_below and not _has_published(info.data)), value)
 
+    @field_validator("privacy")
+    @classmethod
+    def _is_privacy(cls, value: str, info: ValidationInfo) -> str:
+        return _require(fits_run(value, info.data) and secure.fits_strategy(value, info.data), value)
+
+    @field_validator("respect_query_budgets", "resume")
+    @classmethod
+    def _has_single_answers(cls, value: bool, info: ValidationInfo) -> bool:
+        return _require(secure.fits_strategy(value, info.data), value)
+
+    @field_validator("histogram_sizes")
+    @classmethod
+    def _are_histogram_sizes(cls, value: str, info: ValidationInfo) -> str:
+        return _require(secure.fits_sizes(value, info.data), value)
+
     @field_validator("transport_norm")
     @classmethod
     def _is_transport_norm(cls, value: str, info: ValidationInfo) -> str:
@@ -290,31 +305,18 @@ class RunConfig(BaseModel):
     @field_validator("adversary")
     @classmethod
     def _is_adversary(cls, value: str, info: ValidationInfo) -> str:
-        question = {"loss": "loss", "order": "transport_order", "norm": "transport_norm", "space": "space"}
-        known = {name: info.data[field] for name, field in question.items() if field in info.data}
-        if len(known) == len(question):  # otherwise another mistake comes first
-            check_adversary(**known, adversary=chosen_adversary(value, space=known["space"]))
-        is_input = info.data.get("space") != "representation"
-        is_foolbox = is_input and value.startswith(FOOLBOX_PREFIX)
-        is_known = is_foolbox or value in ("auto", *(INPUT_ADVERSARIES if is_input else ADVERSARIES))
-        return _require(is_known and not (is_foolbox and info.data.get("box") == ()), value)
+        return _require(spaces.fits_question(value, info.data), value)
 
     @field_validator("space")
     @classmethod
     def _is_space(cls, value: str) -> str:
-        return _require(value in SPACES, value)
+        return _require(spaces.is_space(value), value)
 
-    @field_validator("box")
+    @field_validator("head", "box", "attack_distances")
     @classmethod
-    def _is_box(cls, value: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
-        is_interval = len(value) == 2 and value[0] < value[1] and info.data.get("space") != "representation"
-        return _require(not value or is_interval, value)
-
-    @field_validator("head", "protocol")
-    @classmethod
-    def _fits_space(cls, value: str, info: ValidationInfo) -> str:
-        is_input = (info.data.get("strategy"), info.data.get("space")) == ("wasserstein", "input")
-        return _require(not is_input or value in ("", "one-round"), value)
+    def _fits_space(cls, value: Value, info: ValidationInfo) -> Value:
+        is_fine = "space" not in info.data or spaces.fits_space(str(info.field_name), value, info.data["space"])
+        return _require(is_fine, value)
 
     @field_validator("output_dir")
     @classmethod

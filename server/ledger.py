@@ -55,7 +55,7 @@ class Ledger:
         self.earlier: tuple[EarlierAnswer, ...] | None = None
         if resume:
             self.earlier = _earlier(path, header)
-            _cut_torn_line(path)
+            cut_torn_line(path)
             self._file = path.open("a", encoding="utf-8", newline="\n")
             return
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, **{f"the hash of the {name}": value for name, value in header.get("hashes", {}).items()}}
 
 
-def _cut_torn_line(path: Path) -> None:
+def cut_torn_line(path: Path) -> None:
     """Remove what a crash left of a line: the next answer must begin a new one."""
     with path.open("r+b") as file:
         file.truncate(file.read().rfind(b"\n") + 1)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import riskband as rb
 from client.wire import Candidate
 from server.config import RunConfig
+from server.display import RunDisplay
 from server.folder import ResultFolder
 from server.inputs import model_inputs
 from server.ledger import Ledger
 from strategies.dispersion import Dispersion
 from strategies.f_divergence import FDivergence
-from strategies.query import Progress, QueryStrategy
+from strategies.query import QueryStrategy
+from strategies.secure_histogram import SecureHistogram
 from strategies.selection import SelectionStrategy
 from strategies.wasserstein import Wasserstein
 
@@ -35,14 +36,14 @@ def build_strategy(
         What is compared by the strategy "selection".
     """
     x_shape, num_classes = model_inputs(config)
-    display = _Display(folder)
+    display = RunDisplay(folder, ledger)
     settings: dict[str, Any] = {
         "num_clients": config.num_clients,
         "quorum": config.quorum,
         "node_timeout": config.node_timeout,
         "reply_timeout": config.reply_timeout,
         "expected_client_ids": config.known_clients,
-        "on_answer": ledger.append,
+        "on_answer": display.accept,
         "earlier": ledger.earlier,
         "respect_budgets": config.respect_query_budgets,
         "on_progress": display.show_progress,
@@ -52,7 +53,11 @@ def build_strategy(
         "delta": config.delta,
         "missing": config.missing,
         "contamination": config.contamination,
+        "privacy": config.privacy,
     }
+    if config.strategy == "secure_histogram":
+        for name in ("on_answer", "earlier", "respect_budgets", "privacy"):  # they need single answers
+            del settings[name]
     if config.strategy == "selection":
         return SelectionStrategy(
             candidates=candidates,
@@ -83,6 +88,7 @@ def build_strategy(
             head=config.head,
             space=config.space,
             box=config.input_box,
+            distances=config.attack_distances,
             seed=config.seed,
             cost_budgets=config.cost_budgets,
             cost_thresholds=config.cost_thresholds,
@@ -95,29 +101,21 @@ def build_strategy(
             on_bracket=display.show_bracket,
             **settings,
         )
-    return FDivergence(
-        band=config.band,
-        local=config.local,
-        divergences=config.divergences,
-        budgets=config.budgets,
-        thresholds=config.threshold_grid,
-        breakdown_threshold=config.breakdown_threshold,
-        breakdown_target=config.breakdown_target,
-        **settings,
-    )
-
-
-class _Display:
-    """What the strategy is doing, in the run's progress file."""
-
-    def __init__(self, folder: ResultFolder) -> None:
-        self._folder = folder
-        self._detail = ""
-
-    def show_progress(self, progress: Progress) -> None:
-        counts = {"asked": progress.asked, "answered": progress.answered, "failed": progress.failed}
-        self._folder.show_stage("asking the clients", detail=self._detail, **counts)
-
-    def show_bracket(self, cost_budget: float, bracket: rb.Bracket) -> None:
-        self._detail = f"worst mean risk at cost {cost_budget:g}: {bracket.lower:.4f} to {bracket.upper:.4f}"
-        self._folder.show_stage("asking the clients", detail=self._detail)
+    settings |= {
+        "band": config.band,
+        "local": config.local,
+        "divergences": config.divergences,
+        "budgets": config.budgets,
+        "thresholds": config.threshold_grid,
+        "breakdown_threshold": config.breakdown_threshold,
+        "breakdown_target": config.breakdown_target,
+    }
+    if config.strategy == "secure_histogram":
+        return SecureHistogram(
+            num_bins=config.histogram_bins,
+            num_examples=config.examples_per_client if config.histogram_sizes == "equal" else None,
+            num_neighbours=config.secure_neighbours,
+            seed=config.seed,
+            **settings,
+        )
+    return FDivergence(**settings)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -68,7 +69,7 @@ def build_model(name: str, *, x_shape: tuple[int, ...], num_classes: int, seed: 
 
 def model_arrays(model: nn.Module) -> dict[str, NDArray[np.generic]]:
     """Return copies of all parameters and buffers of `model`, by name, in the order of its state dict."""
-    return {name: value.detach().cpu().numpy().copy() for name, value in model.state_dict().items()}
+    return {name: value.detach().cpu().numpy().copy() for name, value in _state(model).items()}
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> None:
@@ -80,7 +81,7 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
         If the names, the shapes or the kinds of number are not those of `model`, or a weight is not finite; the
         message names the first that differs, and `model` is left as it was.
     """
-    state = model.state_dict()
+    state = _state(model)
     for name in [*state, *arrays]:
         expected = tuple(state[name].shape) if name in state else "none"
         given = np.shape(arrays[name]) if name in arrays else "none"
@@ -100,7 +101,9 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
         if array.dtype.kind in "fc" and not np.all(np.isfinite(array)):
             raise ValueError(f"the arrays must be finite, got NaN or infinity in {name!r}; check the training")
     # torch.tensor copies, so arrays that are read-only (received from the network) need no care.
-    model.load_state_dict({name: torch.tensor(np.asarray(arrays[name])) for name in state})
+    tensors = {name: torch.tensor(np.asarray(arrays[name])) for name in state}
+    with _own_words("take weights that fit its state dict"):
+        model.load_state_dict(tensors)
 
 
 def _cnn(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -124,6 +127,29 @@ def _mlp(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(x_shape), 64), nn.ReLU(), nn.Linear(64, num_classes))
 
 
+def _state(model: nn.Module) -> dict[str, torch.Tensor]:
+    with _own_words("have a state dict"):
+        state = dict(model.state_dict())
+        is_tensors = all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items())
+    if not is_tensors:
+        raise ValueError("a model must have a state dict of tensors by name, got another thing; see torch's own")
+    return state
+
+
+@contextmanager
+def _own_words(rule: str) -> Iterator[None]:
+    """Replace what a model of somebody else's raises: its text may name a client's files, and would reach the server.
+
+    It may raise what ends a process, too, such as SystemExit. Only who sits at the keyboard may do that.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise ValueError(f"a model must {rule}, got {type(error).__name__}; call it by hand to see why") from error
+
+
 def _kinds(value: torch.Tensor) -> str:
     """Return the kinds of numpy dtype, as letters, that a tensor takes without losing what the numbers mean."""
     if value.is_floating_point():
@@ -143,7 +169,7 @@ def _imported_factory(name: str) -> Callable[..., nn.Module]:
         )
     try:
         factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever a module does; its text may name a client's files, and would reach the server
+    except BaseException as error:  # whatever a module does, even to end the process; its text would reach the server
         raise ValueError(
             f"the model factory must be importable, got {name!r} ({type(error).__name__}); "
             "put its module where the server and every client can import it"
@@ -165,16 +191,18 @@ def _built(factory: Callable[..., nn.Module], name: str, arguments: dict[str, ob
         if is_module and not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
             arguments = {key: value for key, value in arguments.items() if key in signature.parameters}
         signature.bind(**arguments)
-    except (TypeError, ValueError):
+    except Exception:
         raise ValueError(
             f"a model factory must take x_shape and num_classes, got one at {name!r} that does not; write "
             "def factory(*, x_shape, num_classes), or name a class of modules whose other arguments have defaults"
         ) from None
     try:
         return factory(**arguments)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # see `_own_words`
         if isinstance(error, ValueError) and name in _FACTORIES:
-            raise  # our own words; what another's factory says may name a client's files, and would reach the server
+            raise
         raise ValueError(
             f"the model factory must build a model of inputs {arguments.get('x_shape', 'of its own choice')}, got "
             f"{type(error).__name__} from {name!r}; call it by hand to see why"

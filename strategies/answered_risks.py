@@ -7,11 +7,19 @@ from typing import Any
 
 import riskband as rb
 from client.losses import get_loss
+from client.noise import steps_of
+from client.wire import Query
 from strategies.replies import RoundOutcome
 
 
 def client_risks(
-    outcome: RoundOutcome[Any], values: Sequence[float], *, loss: str, missing: str, contamination: int
+    outcome: RoundOutcome[Any],
+    values: Sequence[float],
+    *,
+    query: Query,
+    loss: str,
+    missing: str,
+    contamination: int,
 ) -> rb.ClientRisks:
     """Return the clients' risks.
 
@@ -20,9 +28,11 @@ def client_risks(
     outcome : RoundOutcome
         Valid answers and failures; the failures count as missing clients.
     values : sequence of float, one per answer
-        Empirical risks, in the order of `outcome.answers`.
+        Empirical risks, with noise if that was asked for, in the order of `outcome.answers`.
+    query : LossQuery or CandidatesQuery
+        What was asked, and with which noise.
     loss : str
-        What they are means of.
+        What the values are means of.
     missing, contamination :
         See `riskband.ClientRisks`.
 
@@ -31,11 +41,16 @@ def client_risks(
     ValueError
         If there are fewer than two answers, or no more than `contamination`.
     """
+    is_binary = get_loss(loss).binary
+    noise = None
+    if query.privacy:
+        noise = rb.AnswerNoise(query.privacy, num_values=query.num_values, num_steps=steps_of(is_binary=is_binary))
     return rb.ClientRisks(
         values,
         [answer.num_examples for answer in outcome.answers],
-        binary=get_loss(loss).binary,
+        binary=is_binary,
         num_missing=len(outcome.failures),
         missing=missing,
         contamination=contamination,
+        noise=noise,
     )

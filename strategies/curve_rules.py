@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from client.adversaries.representation import is_exact
-from client.wire import AdversarialAnswer, AdversarialQuery
+from client.adversaries.guarantees import possible_guarantees
+from client.wire import AdversarialAnswer, AdversarialQuery, Query
 from riskband.adversarial_answers import GUARANTEES
-from riskband.checks import LARGEST_COST, SMALLEST_COST
+from riskband.checks import LARGEST_COST, LARGEST_NOISY_RISK, SMALLEST_COST
 from riskband.transport import is_concave
 from strategies.failures import FailureReason
 
@@ -17,6 +17,14 @@ from strategies.failures import FailureReason
 _TOLERANCE = 1e-6
 
 Rule = tuple[FailureReason, str]
+
+
+def noise_slack(query: Query, num_examples: int) -> float:
+    """Return how far outside of [0, 1] noise may take a number of an honest answer; 0 if there is none."""
+    if query.mechanism is None:
+        return 0.0
+    reach = query.mechanism.reach(num_values=query.num_values, num_examples=max(num_examples, 1))
+    return min(reach, LARGEST_NOISY_RISK - 1.0)
 
 
 def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> Iterator[Rule]:
@@ -31,12 +39,13 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
     """
     if answer.guarantee not in GUARANTEES:
         yield FailureReason.MALFORMED, f"guarantee must be one of {', '.join(GUARANTEES)}, got another word"
-    strongest = _strongest_guarantee(query)
-    if answer.guarantee in GUARANTEES and GUARANTEES.index(answer.guarantee) < GUARANTEES.index(strongest):
-        detail = f"the adversary {query.adversary!r} gives no more than {strongest!r}, got {answer.guarantee!r}"
-        yield FailureReason.CONTRADICTION, detail
+    else:
+        yield from _broken_guarantee_rules(answer.guarantee, query)
     if answer.budget_left is not None and answer.budget_left < 0:
         yield FailureReason.MALFORMED, "budget-left must be at least 0"
+    if query.mechanism is not None:
+        yield from _broken_noise_rules(answer, query)
+        return
     yield from _broken_number_rules("values", answer.values_lower, answer.values_upper, num_asked=len(query.radii))
     num_multipliers = len(query.multipliers)
     yield from _broken_number_rules(
@@ -52,11 +61,36 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
     yield from _contradictions(answer, query)
 
 
-def _strongest_guarantee(query: AdversarialQuery) -> str:
-    """The most that an honest client can claim of its upper values."""
-    if query.space == "input":
-        return "upper" if query.adversary in ("lipschitz", "sandwich") else "lower"
-    return "exact" if is_exact(loss=query.loss, order=query.order) and query.adversary != "ascent" else "upper"
+def _broken_guarantee_rules(guarantee: str, query: AdversarialQuery) -> Iterator[Rule]:
+    """A weaker guarantee would weaken that of the whole network; a stronger one is not to be had."""
+    possible = possible_guarantees(query)
+    strength = GUARANTEES.index(guarantee)
+    if strength < GUARANTEES.index(possible[0]):
+        detail = f"the adversary {query.adversary!r} gives no more than {possible[0]!r}, got {guarantee!r}"
+        yield FailureReason.CONTRADICTION, detail
+    if strength > GUARANTEES.index(possible[-1]):
+        detail = f"the adversary {query.adversary!r} gives {possible[-1]!r} at least, got {guarantee!r}"
+        yield FailureReason.WRONG_GUARANTEE, detail
+
+
+def _broken_noise_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> Iterator[Rule]:
+    """What noise leaves of the rules: curves need be neither monotone nor in [0, 1]."""
+    conjugates, num_multipliers = answer.conjugates_upper, len(query.multipliers)
+    if not (len(answer.values_upper) == 1 and len(conjugates) == num_multipliers):
+        sizes = f"{len(answer.values_upper)} and {len(conjugates)}"
+        yield FailureReason.WRONG_LENGTH, f"asked for 1 value and {num_multipliers} conjugates, got {sizes}"
+    if not np.all(np.isfinite(conjugates)):
+        yield FailureReason.NOT_FINITE, "conjugates must be finite"
+    slack = noise_slack(query, answer.num_examples)
+    if any(not -slack <= conjugate <= 1.0 + slack for conjugate in conjugates):
+        yield FailureReason.OUT_OF_RANGE, "conjugates must be in [0, 1] up to noise"
+    is_one = (answer.conjugates_lower, answer.values_lower, answer.values_upper) == (
+        conjugates,
+        (answer.clean_risk,),
+        (answer.clean_risk,),
+    )
+    if not (is_one and answer.adversarial_unit == 0.0):
+        yield FailureReason.CONTRADICTION, "with noise a number must be sent once for both bounds, and no unit"
 
 
 def _broken_number_rules(

@@ -105,6 +105,8 @@ class Dispersion(QueryStrategy):
         numbers of examples or the measure does not grow in convex order, `sharp` takes its place.
     missing, contamination :
         What is assumed of who answered; see `riskband.ClientRisks`.
+    privacy : str
+        Noise that the clients are to add; see `client.wire.LossQuery`. The certificates account for it.
     **settings
         Of `QueryStrategy`.
 
@@ -128,10 +130,11 @@ class Dispersion(QueryStrategy):
         method: str = "sharp",
         missing: str = "ignore",
         contamination: int = 0,
+        privacy: str = "",
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self._query = LossQuery(loss=get_loss(loss).name, model=model, x_shape=tuple(x_shape), num_classes=num_classes)
+        self._query = LossQuery(get_loss(loss).name, model, tuple(x_shape), num_classes, privacy)
         self.delta = delta
         self.band = band
         self.local = local
@@ -155,6 +158,7 @@ class Dispersion(QueryStrategy):
         risks = client_risks(
             outcome,
             [answer.risk for answer in outcome.answers],
+            query=self._query,
             loss=self._query.loss,
             missing=self.missing,
             contamination=self.contamination,

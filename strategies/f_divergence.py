@@ -14,6 +14,8 @@ from client.wire import LossQuery
 from strategies.answered_risks import client_risks
 from strategies.query import QueryStrategy, RoundOutcome
 
+Answers = rb.ClientRisks | rb.HistogramRisks | rb.HistogramLimits
+
 
 @dataclass(frozen=True)
 class FDivergenceResult:
@@ -24,7 +26,8 @@ class FDivergenceResult:
     outcome : RoundOutcome
         Valid answers and failures.
     risks : riskband.ClientRisks
-        The valid answers, in the order of `outcome.answers`.
+        The valid answers, in the order of `outcome.answers`; of counts, the upper ends of the clients' bins, in
+        increasing order.
     band : riskband.Band
         Two-sided; every certificate but "mean" is read off it, so they hold together.
     certificates : dict of str to riskband.Certificate
@@ -66,6 +69,8 @@ class FDivergence(QueryStrategy):
         The question that the breakdown budget answers, both in [0, 1].
     missing, contamination :
         What is assumed of who answered; see `riskband.ClientRisks`.
+    privacy : str
+        Noise that the clients are to add; see `client.wire.LossQuery`. The certificates account for it.
     **settings
         Of `QueryStrategy`.
 
@@ -92,10 +97,11 @@ class FDivergence(QueryStrategy):
         breakdown_target: float,
         missing: str = "ignore",
         contamination: int = 0,
+        privacy: str = "",
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self._query = LossQuery(loss=get_loss(loss).name, model=model, x_shape=tuple(x_shape), num_classes=num_classes)
+        self._query = LossQuery(get_loss(loss).name, model, tuple(x_shape), num_classes, privacy)
         self.delta = delta
         self.band = band
         self.local = local
@@ -122,10 +128,23 @@ class FDivergence(QueryStrategy):
         risks = client_risks(
             outcome,
             [answer.risk for answer in outcome.answers],
+            query=self._query,
             loss=self._query.loss,
             missing=self.missing,
             contamination=self.contamination,
         )
+        return self.certified(outcome, risks)
+
+    def certified(self, outcome: RoundOutcome, risks: Answers) -> FDivergenceResult:
+        """Return the certificates that risks, or counts of clients in bins, give.
+
+        Parameters
+        ----------
+        outcome : RoundOutcome
+            Where they are from.
+        risks : ClientRisks, HistogramRisks or HistogramLimits
+            What the clients' answers say.
+        """
         band = rb.band(risks, delta=self.delta, method=self.band, local=self.local, sides="two")
         certificates = {
             "mean": rb.mean_bound(risks, delta=self.delta),
@@ -140,4 +159,4 @@ class FDivergence(QueryStrategy):
             name: rb.breakdown(band, divergence=name, target=self.breakdown_target, threshold=self.breakdown_threshold)
             for name in self.divergences
         }
-        return FDivergenceResult(outcome, risks, band, certificates, breakdowns)
+        return FDivergenceResult(outcome, band.risks, band, certificates, breakdowns)

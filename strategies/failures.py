@@ -25,6 +25,7 @@ class FailureReason(StrEnum):
     CONTRADICTION = "contradiction"
     IMPOSSIBLE_COUNT = "impossible-count"
     WRONG_LOSS = "wrong-loss"
+    WRONG_GUARANTEE = "wrong-guarantee"
     WRONG_MODEL = "wrong-model"
     WRONG_CODE = "wrong-code"
     UNKNOWN_CLIENT = "unknown-client"

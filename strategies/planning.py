@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -41,28 +41,34 @@ def radii_grid(cost_budgets: Sequence[float] | np.ndarray, *, num_radii: int) ->
     return np.concatenate([[0.0], np.geomspace(positive.min() / 10.0, positive.max() * 5.0, num_radii - 1)])
 
 
-def fitted_sizes(num_radii: int, num_multipliers: int, *, budgets: Iterable[int | None]) -> tuple[int, int]:
+def fitted_sizes(
+    num_radii: int, num_multipliers: int, *, budgets: Iterable[int | None], num_values: Callable[[int, int], int]
+) -> tuple[int, int]:
     """Return how many radii and multipliers fit the smallest query budget that allows a useful question.
 
     Parameters
     ----------
     num_radii, num_multipliers : int
-        What is wanted. A question also takes one value for the clean risk.
+        What is wanted.
     budgets : iterable of int or None
-        Values that each client has left; None: no limit. One below `MIN_RADII` + `MIN_MULTIPLIERS` + 1 is not
-        considered: that client cannot be asked.
+        Values that each client has left; None: no limit. One that is less than a question of `MIN_RADII` and
+        `MIN_MULTIPLIERS` takes is not considered: that client cannot be asked.
+    num_values : callable
+        What a question takes, from its numbers of radii and multipliers; the more of either, the more.
 
     Returns
     -------
     num_radii, num_multipliers : int
-        What is wanted, or less: both are cut towards their minimum by the same share.
+        What is wanted, or less: the most that fits, both cut towards their minimum by the same share.
     """
     min_radii = min(num_radii, MIN_RADII)
     min_multipliers = min(num_multipliers, MIN_MULTIPLIERS)
-    least, wanted = 1 + min_radii + min_multipliers, 1 + num_radii + num_multipliers
-    smallest = min((left for left in budgets if left is not None and left >= least), default=wanted)
-    if smallest >= wanted:
-        return num_radii, num_multipliers
-    spare = smallest - least
-    more_radii = spare * (num_radii - min_radii) // (wanted - least)
-    return min_radii + more_radii, min_multipliers + spare - more_radii
+    least = num_values(min_radii, min_multipliers)
+    smallest = min((left for left in budgets if left is not None and left >= least), default=None)
+    num_more = num_radii - min_radii + num_multipliers - min_multipliers
+    for more in range(num_more, 0, -1):
+        more_radii = more * (num_radii - min_radii) // num_more
+        sizes = min_radii + more_radii, min_multipliers + more - more_radii
+        if smallest is None or num_values(*sizes) <= smallest:
+            return sizes
+    return min_radii, min_multipliers

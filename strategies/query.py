@@ -7,7 +7,6 @@ subclass says what to ask (`query`) and what to make of the answers (`conclude`)
 
 from __future__ import annotations
 
-import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +21,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from client import wire
+from client.answer_record import asked_hash
+from client.budget import request_of
 from client.wire import Answer, HelloAnswer, Query
 from strategies.earlier import EarlierAnswer, EarlierAnswers, join
-from strategies.exchange import Exchange, Progress, Replies, pause_until
+from strategies.exchange import Exchange, Progress, Replies, check_round_settings, pause_until
 from strategies.failures import Failure, FailureReason
 from strategies.quorum import QuorumError, num_needed, require_quorum
 from strategies.replies import AnswerCheck, HelloCheck, RoundOutcome, settle
@@ -33,7 +34,7 @@ from strategies.untrained import UntrainedStrategy
 __all__ = ["Failure", "FailureReason", "Progress", "QueryResult", "QueryStrategy", "QuorumError", "RoundOutcome"]
 
 # A message outlives the deadline a little, so that the deadline and not Flower's expiry ends a wait.
-_TTL_MARGIN = 60.0
+TTL_MARGIN = 60.0
 
 
 @dataclass
@@ -93,7 +94,7 @@ class QueryStrategy(UntrainedStrategy):
         respect_budgets: bool = False,
         poll_interval: float = 0.2,
     ) -> None:
-        _check_settings(num_clients, quorum, node_timeout, reply_timeout, poll_interval)
+        check_round_settings(num_clients, quorum, node_timeout, reply_timeout, poll_interval)
         self.num_clients = num_clients
         self.quorum = quorum
         self.node_timeout = node_timeout
@@ -128,9 +129,9 @@ class QueryStrategy(UntrainedStrategy):
         budgets : mapping of str to int or None
             Values left by client id; None: no limit.
         """
-        return 1
+        return request_of(self.query()).size  # the question stays whole
 
-    def meet(self, grid: Grid) -> RoundOutcome[HelloAnswer]:
+    def meet(self, grid: Grid, question: str = "") -> RoundOutcome[HelloAnswer]:
         """Ask all nodes who they are and what is left of their query budgets, and remember which node is which client.
 
         Nothing of a model travels, no client spends anything, and there is no quorum.
@@ -139,11 +140,14 @@ class QueryStrategy(UntrainedStrategy):
         ----------
         grid : Grid
             Flower's connection to the nodes.
+        question : str
+            See `client.wire.HelloQuery`.
         """
         node_ids, missing = self._wait_for_nodes(grid)
         check = HelloCheck(wire.code_hash(), self.expected_client_ids)
-        kind, ttl = wire.HELLO_MESSAGE_TYPE, self.reply_timeout + _TTL_MARGIN
-        messages = [Message(wire.encode_hello(), node_id, kind, ttl=ttl, group_id="0") for node_id in node_ids]
+        kind, ttl = wire.HELLO_MESSAGE_TYPE, self.reply_timeout + TTL_MARGIN
+        content = wire.encode_hello(question)
+        messages = [Message(content, node_id, kind, ttl=ttl, group_id="0") for node_id in node_ids]
         exchange = Exchange(self.reply_timeout, self.poll_interval, on_answer=None, on_progress=None)
         replies = exchange.run(grid, messages, [check] * len(messages))
         outcome = settle([*replies, *missing], num_asked=len(messages))
@@ -302,9 +306,10 @@ class QueryStrategy(UntrainedStrategy):
         self.earlier = self.earlier.only(
             lambda entry: AnswerCheck(entry.question(first), *hashes, known).failure(entry.answer) is None
         )
-        hello = self.meet(grid)
-        budgets = {answer.client_id: answer.budget_left for answer in hello.answers}
-        num_values = self.fit(budgets) if self.respect_budgets else 0
+        if self.respect_budgets:
+            self.fit({})  # a resumed run asks what it has asked
+        hello = self.meet(grid, asked_hash(self.query(), *hashes))
+        num_values, budgets = self._fitted(hello)
         query = self.query()
         # Under a name that two nodes claim now, nothing is believed, as in a run without an interruption.
         claimed_twice = {f.client_id for f in hello.failures if f.reason is FailureReason.CLAIMED_TWICE}
@@ -322,6 +327,16 @@ class QueryStrategy(UntrainedStrategy):
         self._require_quorum(outcome)
         return outcome
 
+    def _fitted(self, hello: RoundOutcome[HelloAnswer]) -> tuple[int, dict[str, int | None]]:
+        """Fit the question; return how many values it takes, and what each client has left for it (None: enough)."""
+        said, budgets = self.query(), {answer.client_id: answer.budget_left for answer in hello.answers}
+        if not self.respect_budgets:
+            return 0, budgets
+        with_record = budgets | {answer.client_id: None for answer in hello.answers if answer.on_record}
+        num_values = self.fit(with_record)
+        # What is on record is no answer to another question.
+        return (num_values, with_record) if self.query() == said else (self.fit(budgets), budgets)
+
     def _exchange(
         self,
         grid: Grid,
@@ -334,7 +349,7 @@ class QueryStrategy(UntrainedStrategy):
         record = wire.to_array_record(arrays)
         model_hash, code_hash = wire.model_hash(wire.to_arrays(record)), wire.code_hash()
         contents = {query: wire.encode_query(query, record) for query in {query for _, query, _ in questions}}
-        ttl = self.reply_timeout + _TTL_MARGIN
+        ttl = self.reply_timeout + TTL_MARGIN
         messages = [
             Message(contents[query], node_id, wire.message_type(query), ttl=ttl, group_id=str(round))
             for node_id, query, _ in questions
@@ -379,17 +394,3 @@ class QueryStrategy(UntrainedStrategy):
 def _named(reply: Answer | HelloAnswer | Failure, client: str) -> Answer | HelloAnswer | Failure:
     """A failure without a name, under the name of the client that was asked."""
     return replace(reply, client_id=client) if isinstance(reply, Failure) and reply.client_id is None else reply
-
-
-def _check_settings(
-    num_clients: int, quorum: float, node_timeout: float, reply_timeout: float, poll_interval: float
-) -> None:
-    if num_clients < 1:
-        raise ValueError(f"num_clients must be at least 1, got {num_clients}")
-    if not 0 < quorum <= 1:
-        raise ValueError(f"quorum must be in (0, 1], got {quorum}; it is a fraction of num_clients, not a count")
-    for name, seconds in (("node_timeout", node_timeout), ("reply_timeout", reply_timeout)):
-        if not (math.isfinite(seconds) and seconds >= 0):
-            raise ValueError(f"{name} must be a finite number of seconds >= 0, got {seconds}")
-    if not poll_interval > 0:
-        raise ValueError(f"poll_interval must be > 0 seconds, got {poll_interval}")

@@ -33,13 +33,13 @@ from client.wire import (
     decode_hello_answer,
 )
 from riskband.checks import MAX_EXAMPLES
-from strategies.curve_rules import broken_curve_rules
+from strategies.curve_rules import broken_curve_rules, noise_slack
 from strategies.failures import Failure, FailureReason
 
 # Ray puts a traceback, with process ids, before the words that matter: of a long text keep the end.
 _HEAD_LENGTH, _TAIL_LENGTH = 40, 240
-# risk·num_examples of an honest 0-1 risk misses a whole number only by rounding.
-_WHOLE_NUMBER_TOLERANCE = 1e-6
+# risk·num_examples of an honest 0-1 risk misses a whole number only by rounding, which with noise may be a large one's.
+_WHOLE_NUMBER_TOLERANCE, _ROUNDING = 1e-6, 1e-15
 
 
 # Flower's error codes (flwr.common.constant.ErrorCode) that have a reason of their own.
@@ -117,11 +117,11 @@ class AnswerCheck:
             assert isinstance(self.query, CandidatesQuery)
             yield from _broken_candidate_rules(answer, self.query)
         elif isinstance(answer, AdversarialAnswer):
-            yield from _broken_risk_rules(answer.clean_risk, answer.num_examples, self.query.loss)
             assert isinstance(self.query, AdversarialQuery)
+            yield from _broken_risk_rules(answer.clean_risk, answer.num_examples, self.query.loss, self.query)
             yield from broken_curve_rules(answer, self.query)
         else:
-            yield from _broken_risk_rules(answer.risk, answer.num_examples, self.query.loss)
+            yield from _broken_risk_rules(answer.risk, answer.num_examples, self.query.loss, self.query)
 
 
 @dataclass(frozen=True)
@@ -215,19 +215,22 @@ def _broken_candidate_rules(answer: CandidatesAnswer, query: CandidatesQuery) ->
     if answer.budget_left is not None and answer.budget_left < 0:
         yield FailureReason.MALFORMED, "budget-left must be at least 0"
     for risk, candidate in zip(answer.risks, query.candidates, strict=False):
-        yield from _broken_risk_rules(risk, answer.num_examples, candidate.loss)
+        yield from _broken_risk_rules(risk, answer.num_examples, candidate.loss, query)
 
 
-def _broken_risk_rules(risk: float, num_examples: int, loss: str) -> Iterator[tuple[FailureReason, str]]:
+def _broken_risk_rules(risk: float, num_examples: int, loss: str, query: Query) -> Iterator[tuple[FailureReason, str]]:
     if not math.isfinite(risk):
         yield FailureReason.NOT_FINITE, f"risk must be finite, got {risk}"
-    if not 0 <= risk <= 1:
-        yield FailureReason.OUT_OF_RANGE, f"risk must be in [0, 1], got {risk}"
+    slack = noise_slack(query, num_examples)
+    if not -slack <= risk <= 1 + slack:
+        yield FailureReason.OUT_OF_RANGE, f"risk must be in [0, 1]{' up to noise' if slack else ''}, got {risk}"
     if num_examples < 1:
         yield FailureReason.NO_EXAMPLES, f"num_examples must be at least 1, got {num_examples}"
     if num_examples > MAX_EXAMPLES:
         yield FailureReason.OUT_OF_RANGE, f"num_examples must be at most {MAX_EXAMPLES:g}, got {num_examples}"
-    if get_loss(loss).binary and not _is_whole(risk * num_examples):
+    # With noise the numbers of an adversarial answer are in finer steps, for all losses the same.
+    is_count = get_loss(loss).binary and not (query.privacy and isinstance(query, AdversarialQuery))
+    if is_count and not _is_whole(risk * num_examples):
         yield (
             FailureReason.IMPOSSIBLE_COUNT,
             f"a {loss} risk is a whole number out of num_examples, got {risk} of {num_examples}",
@@ -251,4 +254,4 @@ def _failure_of_error(code: int, reason: str) -> Failure:
 
 
 def _is_whole(count: float) -> bool:
-    return abs(count - round(count)) <= _WHOLE_NUMBER_TOLERANCE
+    return abs(count - round(count)) <= _WHOLE_NUMBER_TOLERANCE + _ROUNDING * abs(count)

@@ -10,14 +10,12 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
+from client.budget import adversarial_request
 from client.wire import AdversarialAnswer, AdversarialQuery
 from riskband.meta_problem import KnownPoints, bisection
 from riskband.search import Bracket
 from strategies.failures import Failure, FailureReason
 from strategies.query import QueryStrategy, RoundOutcome
-
-COST_OF_ONE_RADIUS = 2
-"""Values of a query budget: the radius, and the clean risk that comes with every answer."""
 
 _ROUNDING = 1e-9
 
@@ -100,11 +98,8 @@ class BisectionRounds:
             self._first[client].client_id: replace(self._query, radii=(radius,), multipliers=())
             for client, radius in radius_of.items()
         }
-        affordable = {
-            name: query
-            for name, query in queries.items()
-            if self.budgets_left.get(name, COST_OF_ONE_RADIUS) >= COST_OF_ONE_RADIUS
-        }
+        cost = adversarial_request(self._query, num_radii=1, num_multipliers=0).size
+        affordable = {name: query for name, query in queries.items() if self.budgets_left.get(name, cost) >= cost}
         outcome = self._strategy.ask_unanswered(self._grid, affordable, self._arrays, round=self.num_rounds)
         self.num_messages += len(affordable)
         for name, left in smallest_budgets(outcome.answers).items():

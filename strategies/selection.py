@@ -62,6 +62,8 @@ class SelectionStrategy(QueryStrategy):
         Probability that anything certified fails, in (0, 1).
     missing, contamination :
         What is assumed of who answered; see `riskband.ClientRisks`.
+    privacy : str
+        Noise that the clients are to add, with a budget that the candidates share; see `client.wire.LossQuery`.
     selection_settings : mapping, optional
         Further keyword arguments of `riskband.select`: method, target, order, band, local, dispersion, mean_share and
         seed.
@@ -86,12 +88,13 @@ class SelectionStrategy(QueryStrategy):
         delta: float,
         missing: str = "ignore",
         contamination: int = 0,
+        privacy: str = "",
         selection_settings: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
         named = tuple(replace(candidate, loss=get_loss(candidate.loss).name) for candidate in candidates)
-        self._query = CandidatesQuery(model, tuple(x_shape), num_classes, named)
+        self._query = CandidatesQuery(model, tuple(x_shape), num_classes, named, privacy)
         self.missing = missing
         self.contamination = contamination
         self._arguments = {"objective": rb.Objective(objective), "delta": delta, **(selection_settings or {})}
@@ -100,10 +103,6 @@ class SelectionStrategy(QueryStrategy):
     def query(self) -> CandidatesQuery:
         """Return the question about all candidates."""
         return self._query
-
-    def fit(self, budgets: Mapping[str, int | None]) -> int:
-        """Return the number of values of an answer: no candidate can be left out, or the choice would not be fair."""
-        return len(self._query.candidates)
 
     def conclude(self, outcome: RoundOutcome[CandidatesAnswer]) -> SelectionResult:
         """Return the candidate that the valid answers certify.
@@ -117,6 +116,7 @@ class SelectionStrategy(QueryStrategy):
             candidate.name: client_risks(
                 outcome,
                 [answer.risks[index] for answer in outcome.answers],
+                query=self._query,
                 loss=candidate.loss,
                 missing=self.missing,
                 contamination=self.contamination,

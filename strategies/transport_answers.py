@@ -8,6 +8,7 @@ import numpy as np
 
 import riskband as rb
 from client.losses import get_loss
+from client.questions import layer_name
 from client.wire import AdversarialAnswer, AdversarialQuery
 from riskband.adversarial_answers import GUARANTEES
 from strategies.replies import RoundOutcome
@@ -81,9 +82,11 @@ def _answers(
 ) -> rb.AdversarialAnswers:
     replies = outcome.answers
     units = [answer.adversarial_unit for answer in replies if answer.adversarial_unit > 0.0]
-    cost = f"order {query.order}, {query.norm} distance, in {query.space} space"
-    if query.box is not None and guarantee == "lower":  # what is proved is proved of all inputs
-        cost += f", inputs in [{query.box[0]:g}, {query.box[1]:g}]"
+    layer = layer_name(query.space)
+    place = f"in {query.space} space" if layer is None else f"at the output of layer {layer}"
+    cost = f"order {query.order}, {query.norm} distance, {place}"
+    if query.box is not None and guarantee == "lower":  # what is proved is proved of all inputs, or outputs
+        cost += f", {'inputs' if layer is None else 'outputs'} in [{query.box[0]:g}, {query.box[1]:g}]"
     return rb.AdversarialAnswers(
         query.radii,
         [values_of(answer) for answer in replies],
@@ -97,4 +100,5 @@ def _answers(
         num_missing=len(outcome.failures),
         missing=missing,
         contamination=contamination,
+        noise=rb.AnswerNoise(query.privacy, num_values=query.num_values) if query.privacy else None,
     )

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 import riskband as rb
+from client.budget import adversarial_request, request_of
 from client.losses import get_loss
 from client.wire import AdversarialAnswer, AdversarialQuery
 from riskband.meta_problem import one_round
@@ -24,9 +25,9 @@ from strategies.transport_answers import conjugates, reached_answers, usable_ans
 ONE_ROUND, BISECTION = "one-round", "bisection"
 PROTOCOLS = (ONE_ROUND, BISECTION)
 
-# Values of a query budget that a bisection sets aside for the rounds after the first, if there are as many: about what
-# it asked of a client in the scenarios here.
-_LATER_VALUES = 60
+# Rounds after the first for which a bisection sets values of a query budget aside, if there are as many: about what it
+# took in the scenarios here.
+_LATER_ROUNDS = 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +38,9 @@ class EmpiricalWorstCase:
     ----------
     cost_budgets : ndarray, shape (num_budgets,)
         In units of the transport cost.
-    about : {"clients", "upper-bounds", "attacks"}
+    about : {"clients", "upper-bounds", "attacks", "noise"}
         Whose worst mean: that of the clients' risks, or of what they answered instead, their upper bounds (a bisection
-        sees only those) or what an attack reached.
+        sees only those) or what an attack reached. "noise": the answers have noise, and both ends are an estimate.
     lower, upper : ndarray, shape (num_budgets,)
         Ends of the bracket at each budget.
     num_rounds, num_messages : int
@@ -124,9 +125,9 @@ class Wasserstein(QueryStrategy):
         The ground cost and how the client computes its answer; see `client.wire.AdversarialQuery`.
     head : str
         Name of the model's last linear layer; "" lets the client find it.
-    space, box, seed :
-        Where examples move, within which limits, and what decides random starts; see `client.wire.AdversarialQuery`. In
-        input space the adversary "auto" is "sandwich".
+    space, box, distances, seed :
+        Where examples move, within which limits, where attacks look, and what decides random starts; see
+        `client.wire.AdversarialQuery`.
     delta : float
         Probability that a certificate fails, in (0, 1): for each certificate on its own.
     cost_budgets : sequence of float
@@ -147,6 +148,9 @@ class Wasserstein(QueryStrategy):
         Called with (cost budget, bracket) after every round of the bisection.
     missing, contamination :
         What is assumed of who answered; see `riskband.AdversarialAnswers`.
+    privacy : str
+        Noise that the clients are to add; see `client.wire.LossQuery`. Then they are asked for multipliers only, in one
+        round, and the mean is certified, no shares of clients.
     **settings
         Of `QueryStrategy`.
 
@@ -178,15 +182,19 @@ class Wasserstein(QueryStrategy):
         breakdown_target: float,
         space: str = "representation",
         box: tuple[float, float] | None = None,
+        distances: Sequence[float] = (),
         seed: int = 0,
         on_bracket: Callable[[float, rb.Bracket], None] | None = None,
         missing: str = "ignore",
         contamination: int = 0,
+        privacy: str = "",
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
         if protocol not in PROTOCOLS:
             raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
+        if privacy and (protocol == BISECTION or cost_bound > 0.0):
+            raise ValueError("with privacy the protocol must be 'one-round' and cost_bound 0: values are not asked for")
         self.delta = delta
         self.cost_budgets = np.asarray(cost_budgets, dtype=np.float64)
         self.cost_thresholds = np.asarray(cost_thresholds, dtype=np.float64)
@@ -198,6 +206,7 @@ class Wasserstein(QueryStrategy):
         self.missing = missing
         self.contamination = contamination
         grid = radii_grid(self.cost_budgets, num_radii=num_radii)
+        self._wanted = num_radii, num_multipliers
         self._query = AdversarialQuery(
             loss=get_loss(loss).name,
             model=model,
@@ -205,12 +214,14 @@ class Wasserstein(QueryStrategy):
             num_classes=num_classes,
             order=order,
             norm=norm,
-            adversary=chosen_adversary(adversary, space=space),
+            adversary=adversary,
             head=head or None,
             space=space,
             box=box,
+            distances=tuple(distances),
             seed=seed,
-            radii=tuple(grid.tolist()) if protocol == ONE_ROUND else (0.0, float(grid[-1])),
+            privacy=privacy,
+            radii=(0.0,) if privacy else tuple(grid.tolist()) if protocol == ONE_ROUND else (0.0, float(grid[-1])),
             multipliers=tuple(rb.default_multipliers(self.cost_budgets, num_multipliers=num_multipliers).tolist()),
         )
 
@@ -220,21 +231,30 @@ class Wasserstein(QueryStrategy):
 
     def fit(self, budgets: Mapping[str, int | None]) -> int:
         """Ask for fewer radii and multipliers where a query budget demands it; see `QueryStrategy.fit`."""
-        num_radii, num_multipliers = len(self._query.radii), len(self._query.multipliers)
-        earlier = self.earlier.first_question()
+        num_radii, num_multipliers = self._wanted
+        earlier, left = self.earlier.first_question(), budgets.values()
         if earlier is not None:  # all answers of a run must be to one question
             num_radii, num_multipliers = len(earlier[0]), len(earlier[1])
         elif self.protocol == BISECTION:
-            planned = num_radii + _LATER_VALUES
-            num_multipliers = fitted_sizes(planned, num_multipliers, budgets=budgets.values())[1]
+            num_later = _LATER_ROUNDS * self._num_values(1, 0)
+            _, num_multipliers = fitted_sizes(num_later, num_multipliers, budgets=left, num_values=self._with_later)
         else:
-            num_radii, num_multipliers = fitted_sizes(num_radii, num_multipliers, budgets=budgets.values())
-        if self.protocol == ONE_ROUND:
+            sizes = fitted_sizes(num_radii, num_multipliers, budgets=left, num_values=self._num_values)
+            num_radii, num_multipliers = sizes
+        if self.protocol == ONE_ROUND and not self._query.privacy:
             grid = radii_grid(self.cost_budgets, num_radii=num_radii)
             self._query = replace(self._query, radii=tuple(grid.tolist()))
         multipliers = rb.default_multipliers(self.cost_budgets, num_multipliers=num_multipliers)
         self._query = replace(self._query, multipliers=tuple(multipliers.tolist()))
-        return 1 + num_radii + num_multipliers
+        return request_of(self._query).size
+
+    def _num_values(self, num_radii: int, num_multipliers: int) -> int:
+        """What a question with so many radii and multipliers takes of a query budget."""
+        return adversarial_request(self._query, num_radii=num_radii, num_multipliers=num_multipliers).size
+
+    def _with_later(self, num_later: int, num_multipliers: int) -> int:
+        """What the first question of a bisection takes, with values for later ones."""
+        return self._num_values(len(self._query.radii), num_multipliers) + num_later
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> QueryResult:
         """Ask, in one round or several, and conclude; see `QueryStrategy.start`."""
@@ -253,28 +273,26 @@ class Wasserstein(QueryStrategy):
         """
         if self.protocol == BISECTION:
             return None
-        lower, _ = one_round(self._query.radii, [answer.values_lower for answer in outcome.answers])
-        _, upper = one_round(self._query.radii, [curve_values(answer) for answer in outcome.answers])
-        mean_gains = np.mean([conjugates(answer) for answer in outcome.answers], axis=0)
-        prices = np.multiply.outer(self.cost_budgets, self._query.multipliers)
         answers = self._answers(outcome)
-        empirical = EmpiricalWorstCase(
-            about="attacks" if answers.guarantee == "lower" else "clients",
-            cost_budgets=self.cost_budgets,
-            lower=lower(self.cost_budgets),
-            # Without a budget nothing moves: the clean risks are known, whatever a chord says.
-            upper=np.where(
-                self.cost_budgets == 0.0,
-                lower(0.0),
-                np.minimum(upper(self.cost_budgets), np.min(prices + mean_gains, axis=1)),
-            ),
-            num_rounds=1,
-            num_messages=outcome.num_asked,
-        )
+        empirical = self._worst_case(outcome, is_attack=answers.guarantee == "lower")
         certificates = self._certificates(answers)
         if self.cost_bound > 0.0:
             certificates["wasserstein_published"] = self._published_certificate(answers)
         return self._result(outcome, answers, certificates, empirical, smallest_budgets(outcome.answers))
+
+    def _worst_case(self, outcome: RoundOutcome[AdversarialAnswer], *, is_attack: bool) -> EmpiricalWorstCase:
+        mean_gains = np.mean([conjugates(answer) for answer in outcome.answers], axis=0)
+        dual = np.min(np.multiply.outer(self.cost_budgets, self._query.multipliers) + mean_gains, axis=1)
+        size: dict[str, Any] = {"cost_budgets": self.cost_budgets, "num_rounds": 1, "num_messages": outcome.num_asked}
+        if self._query.privacy:
+            estimate = np.clip(dual, 0.0, 1.0)
+            return EmpiricalWorstCase(about="noise", lower=estimate, upper=estimate, **size)
+        lower, _ = one_round(self._query.radii, [answer.values_lower for answer in outcome.answers])
+        _, upper = one_round(self._query.radii, [curve_values(answer) for answer in outcome.answers])
+        # Without a budget nothing moves: the clean risks are known, whatever a chord says.
+        ends = np.where(self.cost_budgets == 0.0, lower(0.0), np.minimum(upper(self.cost_budgets), dual))
+        about = "attacks" if is_attack else "clients"
+        return EmpiricalWorstCase(about=about, lower=lower(self.cost_budgets), upper=ends, **size)
 
     def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> WassersteinResult:
         rounds = BisectionRounds(
@@ -310,10 +328,11 @@ class Wasserstein(QueryStrategy):
         """What the multipliers of the first message certify, whatever the protocol."""
         local = "best" if self.protocol == ONE_ROUND else "average"  # two radii say little of the cost of a push
         settings: dict[str, Any] = {"delta": self.delta, "cost_budget": self.cost_budgets}
-        return {
-            "wasserstein_mean": rb.wasserstein_mean(answers, **settings),
-            "wasserstein_cdf": rb.wasserstein_cdf(answers, **settings, thresholds=self.cost_thresholds, local=local),
-        }
+        certificates = {"wasserstein_mean": rb.wasserstein_mean(answers, **settings)}
+        if answers.noise is None:  # shares of clients need their curves
+            shares = rb.wasserstein_cdf(answers, **settings, thresholds=self.cost_thresholds, local=local)
+            certificates["wasserstein_cdf"] = shares
+        return certificates
 
     def _published_certificate(
         self, answers: rb.AdversarialAnswers, *, worst_means: np.ndarray | None = None
@@ -360,8 +379,3 @@ class Wasserstein(QueryStrategy):
 
     def _answers(self, outcome: RoundOutcome[AdversarialAnswer]) -> rb.AdversarialAnswers:
         return usable_answers(outcome, self._query, missing=self.missing, contamination=self.contamination)
-
-
-def chosen_adversary(adversary: str, *, space: str) -> str:
-    """Return the adversary that clients are asked for: "auto" is in input space an attack below a proved bound."""
-    return "sandwich" if (adversary, space) == ("auto", "input") else adversary

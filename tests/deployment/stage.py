@@ -79,9 +79,13 @@ class Stage:
         if self._network is not None:
             self._network.remove()
 
-    def up(self, *, without: tuple[str, ...] = ()) -> None:
-        """Start all services without a profile, each when what it depends on is ready, and wait until all are."""
-        todo = {name: spec for name, spec in self.services.items() if not spec.get("profiles") and name not in without}
+    def up(self, *profiles: str) -> None:
+        """Start all services without a profile or of these, each when what it depends on is ready, until all are."""
+        todo = {
+            name: spec
+            for name, spec in self.services.items()
+            if not spec.get("profiles") or set(spec["profiles"]) & set(profiles)
+        }
         while todo:
             ready = [name for name, spec in todo.items() if not set(spec.get("depends_on", {})) & set(todo)]
             for name in ready:

@@ -14,6 +14,7 @@ import subprocess
 import time
 import zlib
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import pytest
 import riskband as rb
 from client.budget import QueryBudget
 from deploy.make_keys import make_deployment
+from server.events import read_events
 from server.ledger import read_ledger
 from tests.deployment import compose
 from tests.deployment.stage import Stage, can_make_namespaces, wait_until
@@ -49,12 +51,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield stage
 
 
-def certify(stage: Stage, name: str, *options: str, quorum: float = 1.0) -> subprocess.Popen[bytes]:
+def certify(
+    stage: Stage, name: str, *settings: str, quorum: float = 1.0, resume: bool = False
+) -> subprocess.Popen[bytes]:
     """Start a run; each name has a seed of its own, so a model and a question that no client has met before."""
     stage.log("certify").unlink(missing_ok=True)
     seed = zlib.crc32(name.encode())
-    settings = ["--seed", str(seed), "--out", f"/results/{name}", "--set", *SETTINGS, f"quorum={quorum}"]
-    return stage.start("certify", "quickstart", *options, *settings)
+    options = ["--seed", str(seed), "--out", f"/results/{name}", *(["--resume"] if resume else [])]
+    return stage.start("certify", "quickstart", *options, "--set", *SETTINGS, f"quorum={quorum}", *settings)
 
 
 def assert_ends_with(process: subprocess.Popen[bytes], status: int, stage: Stage) -> None:
@@ -85,10 +89,12 @@ def spent(stage: Stage) -> list[int]:
     return found
 
 
-def certify_until_all_but_one_have_answered(stage: Stage, name: str, *, quorum: float = 1.0) -> subprocess.Popen[bytes]:
+def certify_until_all_but_one_have_answered(
+    stage: Stage, name: str, *settings: str, quorum: float = 1.0
+) -> subprocess.Popen[bytes]:
     """Start a run and hold its last client; return when the other answers are on the disk."""
     stage.signal("clientapp-4", signal.SIGSTOP)
-    process = certify(stage, name, quorum=quorum)
+    process = certify(stage, name, *settings, quorum=quorum)
     wait_until(
         lambda: process.poll() is not None or len(answers(stage, name)) == NUM_CLIENTS - 1,
         what=lambda: stage.tail("serverapp"),
@@ -181,13 +187,71 @@ def test_a_run_whose_server_was_lost_is_resumed_and_asks_only_who_had_not_answer
     assert "--resume" in stage.tail("certify")
     assert not (results(stage, "lost") / "report.json").exists()
 
-    assert_ends_with(certify(stage, "lost", "--resume"), 0, stage)
+    assert_ends_with(certify(stage, "lost", resume=True), 0, stage)
     after = answers(stage, "lost")
     assert after[: len(held)] == held
     assert len(after) == NUM_CLIENTS
     assert_the_engine_gives_the_same_report(results(stage, "lost"), tmp_path, num_clients=NUM_CLIENTS)
     counts = [now - then for now, then in zip(spent(stage), before, strict=True)]
     assert counts == [1, 1, 1, 1]  # nobody was asked twice; who had not been heard repeats its recorded answer for free
+
+
+def test_a_command_that_is_stopped_leaves_its_run_alone_and_resuming_gives_the_same(
+    stage: Stage, tmp_path: Path
+) -> None:
+    before = spent(stage)
+    process = certify_until_all_but_one_have_answered(stage, "left")
+    stage.signal("certify", signal.SIGTERM)
+    process.wait(30)
+    stage.signal("clientapp-4", signal.SIGCONT)
+    wait_until((results(stage, "left") / "report.json").exists, what=lambda: stage.tail("serverapp"))
+    undisturbed = report_of(stage, "left")
+    assert_ends_with(certify(stage, "left", resume=True), 0, stage)
+    assert report_of(stage, "left")["certificates"] == undisturbed["certificates"]
+    assert_the_engine_gives_the_same_report(results(stage, "left"), tmp_path, num_clients=NUM_CLIENTS)
+    assert len(answers(stage, "left")) == NUM_CLIENTS  # the resumed run asked nobody
+    assert spent(stage) == [count + 1 for count in before]
+
+
+def test_a_torn_ledger_of_a_killed_command_and_server_is_resumed(stage: Stage, tmp_path: Path) -> None:
+    before = spent(stage)
+    certify_until_all_but_one_have_answered(stage, "torn")
+    held = answers(stage, "torn")
+    for name in ("certify", "serverapp"):
+        stage.kill(name)
+    ledger = results(stage, "torn") / "ledger.jsonl"
+    with ledger.open("r+b") as file:
+        file.truncate(ledger.stat().st_size - 25)  # as if its last line had not reached the disk whole
+    stage.start("serverapp")
+    stage.wait_for("serverapp")
+    stage.signal("clientapp-4", signal.SIGCONT)
+    assert_ends_with(certify(stage, "torn", resume=True), 0, stage)
+    after = answers(stage, "torn")
+    assert after[: len(held) - 1] == held[:-1]
+    assert set(after) > set(held)  # who was torn out repeats its recorded answer
+    assert len(after) == NUM_CLIENTS
+    assert_the_engine_gives_the_same_report(results(stage, "torn"), tmp_path, num_clients=NUM_CLIENTS)
+    assert spent(stage) == [count + 1 for count in before]
+
+
+def test_a_straggler_holds_nobody_longer_than_the_deadline(stage: Stage) -> None:
+    timeout = 60.0
+    process = certify_until_all_but_one_have_answered(stage, "slow", f"reply-timeout={timeout}", quorum=0.75)
+    stage.signal("supernode-4", signal.SIGSTOP)
+    try:
+        assert_ends_with(process, 0, stage)
+    finally:
+        for name in ("supernode-4", "clientapp-4"):
+            stage.signal(name, signal.SIGCONT)
+    network = report_of(stage, "slow")["network"]
+    assert (network["num_answered"], network["clients_without_answer"]) == (NUM_CLIENTS - 1, ["client-00003"])
+    assert {failure["reason"] for failure in network["failures"]} <= {"no-reply", "node-unavailable"}
+    times = {
+        event["event"]: datetime.fromisoformat(event["time"])
+        for event in read_events(results(stage, "slow") / "events.jsonl")
+    }
+    assert (times["answers_settled"] - times["round_asked"]).total_seconds() < timeout + 10.0
+    wait_until(lambda: stage.is_healthy("supernode-4"), what=lambda: stage.tail("supernode-4"))
 
 
 def test_a_node_killed_in_the_middle_of_a_round_is_named_and_comes_back_with_its_key(stage: Stage) -> None:

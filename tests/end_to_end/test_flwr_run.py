@@ -126,7 +126,7 @@ def test_a_run_succeeds_and_its_results_are_in_the_users_folder(run: dict[str, A
     assert len(read_ledger(folder / "ledger.jsonl")[1]) == 50
     for name, entry in report["certificates"].items():
         assert rb.verify(rb.Certificate.load(folder / entry["file"])).ok, name
-    names = {"report.json", "ledger.jsonl", "certificates", "band.png", "band.svg"}
+    names = {"report.json", "ledger.jsonl", "events.jsonl", "certificates", "band.png", "band.svg"}
     assert {path.name for path in folder.iterdir()} == names
     assert not (run["home"] / ".flwr").exists()
 
@@ -150,6 +150,7 @@ def test_a_run_listens_on_the_loopback_interface_only(run: dict[str, Any]) -> No
 
 def test_flower_and_the_in_process_engine_give_the_same_report(run: dict[str, Any], tmp_path: Path) -> None:
     assert_the_engine_gives_the_same_report(run["home"] / "out", tmp_path, num_clients=50)
+    assert metrics_of(run["home"] / "out") == metrics_of(tmp_path)
 
 
 def test_transport_certificates_through_flower_and_through_the_engine_are_the_same(tmp_path: Path) -> None:
@@ -175,24 +176,36 @@ def assert_the_engine_gives_the_same_report(folder: Path, other: Path, *, num_cl
     server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config))
     reports = [json.loads((each / "report.json").read_text()) for each in (folder, other)]
     for report in reports:
-        del report["timing"]
+        del report["timing"], report["metrics"]  # a resumed run sends less
     assert json.dumps(reports[0]) == json.dumps(reports[1])
     for entry in reports[0]["certificates"].values():
         assert (folder / entry["file"]).read_bytes() == (other / entry["file"]).read_bytes()
 
 
+def metrics_of(folder: Path) -> dict[str, Any]:
+    metrics: dict[str, Any] = json.loads((folder / "report.json").read_text())["metrics"]
+    return metrics
+
+
 def test_a_failing_server_app_is_a_failing_command(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    broken = tmp_path / "broken.pt"
-    broken.write_text("no checkpoint")
-    settings = ["training=checkpoint", f"checkpoint={broken}"]
-    status, _, err = finish(start("--clients", "2", "--out", str(folder), "--set", *settings, home=tmp_path))
+    broken = tmp_path / "broken.npz"
+    broken.write_text("no arrays")
+    status, _, err = finish(
+        start("--clients", "2", "--out", str(folder), "--set", f"dataset=npz:{broken}", home=tmp_path)
+    )
     assert status == 1
     assert "finished:failed" in err
-    assert "broken.pt" in err
+    assert "broken.npz" in err
     assert "--- superlink.log" in err
-    assert {path.name for path in folder.iterdir()} == {"failed.json", "certificates", "superlink.log", "run.log"}
-    assert "broken.pt" in json.loads((folder / "failed.json").read_text())["reason"]
+    assert {path.name for path in folder.iterdir()} == {
+        "failed.json",
+        "events.jsonl",
+        "certificates",
+        "superlink.log",
+        "run.log",
+    }
+    assert "broken.npz" in json.loads((folder / "failed.json").read_text())["reason"]
 
 
 def wait_for_workers(process: subprocess.Popen[str]) -> dict[int, str]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from server.events import read_events
 from server.ledger import read_ledger
 from simulations.launcher import COMPLETED, private_superlink
 from tests.end_to_end.test_flwr_run import (
     PROJECT,
     assert_the_engine_gives_the_same_report,
     finish,
+    metrics_of,
     start,
     wait_until,
 )
@@ -44,6 +47,11 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert after[: len(before)] == before
     assert len(after) == 80  # nobody was asked twice
     assert_the_engine_gives_the_same_report(folder, tmp_path / "engine", num_clients=80)
+    assert metrics_of(folder)["num_answers_in_ledger"] == len(before)
+    assert metrics_of(folder)["by_type"]["query.loss"]["num_messages"] == 80 - len(before)
+    events = Counter(event["event"] for event in read_events(folder / "events.jsonl"))
+    assert (events["run_started"], events["run_resumed"], events["run_ended"]) == (2, 1, 1)  # killed once
+    assert len(before) - 1 <= events["answer_accepted"] - (80 - len(before)) <= len(before)  # the ledger comes first
 
 
 @pytest.mark.slow
@@ -66,3 +74,4 @@ def test_clients_in_processes_of_their_own_give_the_same_report(tmp_path: Path) 
         assert superlink.run_status().status == COMPLETED, superlink.log_tail()
     assert json.loads((folder / "report.json").read_text())["network"]["num_answered"] == 4
     assert_the_engine_gives_the_same_report(folder, tmp_path / "engine", num_clients=4)
+    assert metrics_of(folder) == metrics_of(tmp_path / "engine")

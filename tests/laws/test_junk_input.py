@@ -47,16 +47,22 @@ ANSWERS = rb.AdversarialAnswers(**CURVES, **KIND)
 GROUP_MEAN = {"bands": GROUPS, "functional": "mean"}
 SHIFT = {"divergence": "chi2", "budget": 0.1}
 MOVE = {"answers": ANSWERS, "delta": 0.1, "cost_budget": 0.1}
+COUNTS = {"edges": [0.0, 0.3, 0.6, 1.0], "binary": True, "num_missing": 1, "missing": "worst", "contamination": 1}
 DISPERSION = {"band": BAND, "method": "sharp"}
 
 CALLS = {
     "AdversarialAnswers": CURVES | KIND | PRICES | {
         "unit": 1.0, "num_missing": 0, "missing": "worst", "contamination": 1,
     },
+    "AdversarialAnswers, noise": CURVES | KIND | PRICES | {"num_examples": 21, "noise": "laplace:1"},
+    "AnswerNoise": {"mechanism": "laplace:1", "num_values": 2, "num_steps": 4},
     "ClientRisks": {
         "values": [0.1, 0.2, 0.3, 0.4], "num_examples": 10, "binary": True, "num_missing": 1, "missing": "worst",
         "contamination": 1,
     },
+    "ClientRisks, noise": {"values": [0.1, 0.2, 0.3, 0.4], "num_examples": 10, "binary": True, "noise": "gaussian:1"},
+    "HistogramLimits": COUNTS | {"counts": [[1, 1, 2], [4, 0, 0], [2, 1, 1]], "eta": 0.1},
+    "HistogramRisks": COUNTS | {"counts": [2, 1, 1], "num_examples": 20},
     "JointRisks": {"values": PAIRS, "num_examples": 20, "binary": [True, True], "num_missing": 1},
     "Objective": {"terms": {"mean": 1.0}},
     "Objective, weight": {"mean": 1.0},
@@ -125,6 +131,9 @@ CALLS = {
     "quantile_interval": {"band": BAND, "level": 0.5},
     "quantile_range": DISPERSION | {"low": 0.1, "high": 0.9},
     "quantile_ratio": DISPERSION | {"low": 0.1, "high": 0.9},
+    "risk_histogram": {
+        "values": [0.1, 0.2, 0.3, 0.4], "num_examples": 20, "edges": [0.0, 0.5, 1.0], "binary": True, "eta": 0.1,
+    },
     "select": {
         "risks_by_candidate": {"one": RISKS, "two": RISKS}, "objective": "mean", "delta": 0.1, "method": "bonferroni",
         "target": 0.5, "order": ["two", "one"], "band": "dkw", "local": "marginal", "dispersion": "sharp",
@@ -158,6 +167,8 @@ CALLS = {
 }  # fmt: skip
 
 OTHER_WAYS = {
+    "AdversarialAnswers, noise": rb.AdversarialAnswers,
+    "ClientRisks, noise": rb.ClientRisks,
     "Objective": lambda terms: rb.Objective(terms),
     "Objective, weight": rb.Objective,
     "OptimisedLevels, factor": lambda factor: rb.OptimisedLevels([0.1, 0.2], {"mean": factor}),
@@ -183,6 +194,14 @@ BY_DEFAULT = {
 
 LEGAL = {
     ("ClientRisks", "binary"): {"True"},
+    ("ClientRisks, noise", "binary"): {"True"},
+    ("ClientRisks, noise", "noise"): {"None"},
+    ("AdversarialAnswers, noise", "binary"): {"True"},
+    ("AdversarialAnswers, noise", "cost"): {"text", "quoted"},
+    ("AdversarialAnswers, noise", "noise"): {"None"},
+    ("HistogramLimits", "binary"): {"True"},
+    ("HistogramRisks", "binary"): {"True"},
+    ("risk_histogram", "binary"): {"True"},
     ("AdversarialAnswers", "binary"): {"True"},
     ("AdversarialAnswers", "cost"): {"text", "quoted"},
     ("RiskLaw.quantile", "level"): {"empty"},  # arrays of any shape give arrays of that shape
@@ -195,7 +214,11 @@ LEGAL = {
 }
 
 NO_DEFAULT = {
-    ("AdversarialAnswers", "binary"), ("AdversarialAnswers", "multipliers"), ("gini_correlation", "eta"),
+    ("HistogramLimits", "binary"), ("HistogramLimits", "eta"), ("HistogramRisks", "binary"),
+    ("risk_histogram", "binary"),
+    ("AdversarialAnswers", "binary"), ("AdversarialAnswers", "multipliers"),
+    ("AdversarialAnswers, noise", "binary"), ("AdversarialAnswers, noise", "multipliers"), ("gini_correlation", "eta"),
+    ("ClientRisks, noise", "binary"),
     ("generalised_entropy", "order"), ("joint_cdf", "thresholds"), ("lorenz", "shares"),
     ("lorenz_certificate", "shares"), ("survival", "thresholds"), ("breakdown", "target"),
     ("wasserstein_breakdown", "target"), ("wasserstein_cdf", "thresholds"),

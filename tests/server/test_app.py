@@ -39,6 +39,7 @@ def test_everything_lands_in_the_folder(finished: Path) -> None:
     assert {path.name for path in finished.iterdir()} == {
         "report.json",
         "ledger.jsonl",
+        "events.jsonl",
         "certificates",
         "band.png",
         "band.svg",

@@ -60,7 +60,7 @@ def one_more_wrong(answer: wire.AdversarialAnswer) -> wire.AdversarialAnswer:
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
-        (later(lambda answer: dataclasses.replace(answer, guarantee="upper")), "changed-answer"),
+        (later(lambda answer: dataclasses.replace(answer, guarantee="upper")), "wrong-guarantee"),
         (later(lambda answer: dataclasses.replace(answer, num_examples=2 * answer.num_examples)), "changed-answer"),
         (later(one_more_wrong), "changed-answer"),
         (later(lambda answer: with_values(answer.clean_risk)(answer)), "not-concave"),

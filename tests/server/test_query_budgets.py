@@ -40,7 +40,7 @@ def printed(report: Mapping[str, Any]) -> str:
 def test_the_question_fits_the_smallest_budget_and_who_has_too_little_is_left_out(
     tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
-    report = run(tmp_path / "out", defaults, node_configs=limits(tmp_path, _3=71, _5=500, _7=16))
+    report = run(tmp_path / "out", defaults, node_configs=limits(tmp_path, _3=72, _5=500, _7=17))
     budget = report["transport"]["query_budget"]
     assert budget == {
         "num_radii": 55,
@@ -52,7 +52,7 @@ def test_the_question_fits_the_smallest_budget_and_who_has_too_little_is_left_ou
     assert report["network"]["clients_without_answer"] == ["client-00007"]
     answers = {answer.client_id: answer for answer in read_ledger(tmp_path / "out" / "ledger.jsonl")[1]}
     assert len(answers["client-00000"].values_upper) == 55
-    assert [answers[f"client-{k:05d}"].budget_left for k in (0, 3, 5)] == [None, 0, 429]
+    assert [answers[f"client-{k:05d}"].budget_left for k in (0, 3, 5)] == [None, 0, 428]
     assert rb.verify(rb.Certificate.load(tmp_path / "out" / "certificates" / "wasserstein_mean.json")).ok
     text = printed(report)
     assert "asked for 55 radii and 15 multipliers; 1 clients left out; the smallest budget left is 0." in text
@@ -68,7 +68,7 @@ def test_without_limits_the_whole_question_is_asked(tmp_path: Path, defaults: Ma
 
 def test_unless_told_to_the_run_says_no_hello_and_clients_refuse(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     counting = Counting()
-    configs = limits(tmp_path, _3=71)
+    configs = limits(tmp_path, _3=72)
     report = run(
         tmp_path / "out",
         defaults,
@@ -91,9 +91,9 @@ def test_the_quorum_decides_before_anybody_spends(tmp_path: Path, defaults: Mapp
 def test_a_resumed_run_asks_the_same_question_although_less_is_left(
     tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
-    run(tmp_path / "whole", defaults, quorum=0.9, node_configs=limits(tmp_path, _3=71, _7=16))
+    run(tmp_path / "whole", defaults, quorum=0.9, node_configs=limits(tmp_path, _3=72, _7=17))
     (tmp_path / "b").mkdir()
-    configs, folder = limits(tmp_path / "b", _3=71, _7=16), tmp_path / "cut"
+    configs, folder = limits(tmp_path / "b", _3=72, _7=17), tmp_path / "cut"
     with pytest.raises(QuorumError):
         run(folder, defaults, quorum=0.9, node_configs=configs, behaviours={0: raises_later(), 1: raises_later()})
     counting = Counting()
@@ -115,9 +115,9 @@ def raises_later() -> Any:
 
 @pytest.mark.parametrize(
     ("respect", "num_multipliers", "num_questions"),
-    # The first message takes 1 + 2 + 24 values, every later one 2. Unplanned, two of them fit into what client 4 has;
-    # a plan asks all for fewer multipliers, so that more fit.
-    [("false", 24, 3), ("true", 10, 10)],
+    # The first message takes 1 + 2 + 24 + 1 values, every later one 3. Unplanned, two of them fit into what client 4
+    # has; a plan asks all for fewer multipliers, so that more fit.
+    [("false", 24, 3), ("true", 9, 8)],
 )
 def test_a_bisection_stops_asking_a_client_whose_budget_is_spent(
     tmp_path: Path, defaults: Mapping[str, Any], respect: str, num_multipliers: int, num_questions: int
@@ -127,7 +127,7 @@ def test_a_bisection_stops_asking_a_client_whose_budget_is_spent(
         tmp_path / "out",
         defaults,
         behaviours=counting.behaviours(),
-        node_configs=limits(tmp_path, _4=27 + 2 * 2 + 1),
+        node_configs=limits(tmp_path, _4=28 + 2 * 3 + 1),
         protocol="bisection",
         bisection_tolerance=0.001,
         respect_query_budgets=respect,
@@ -151,3 +151,38 @@ def test_the_other_strategy_leaves_out_who_has_nothing_left(tmp_path: Path, defa
         num_unseen=0,
     )
     assert [(f["client_id"], f["reason"]) for f in report["network"]["failures"]] == [("client-00002", "budget-spent")]
+
+
+def recorded(folder: Path, **budgets: int) -> dict[int, dict[str, Any]]:
+    """As `limits`, with an answer record for each of these clients."""
+    file = str(folder / "answers.sqlite")
+    return {k: {**own, "answer-record-file": file} for k, own in limits(folder, **budgets).items()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_values"),
+    [
+        ({"strategy": "f_divergence"}, 1),
+        ({"strategy": "wasserstein", "num_radii": 12, "num_multipliers": 8}, 1 + 12 + 8 + 1),
+    ],
+)
+def test_what_is_on_record_is_asked_again_although_the_budget_is_spent(
+    tmp_path: Path, defaults: Mapping[str, Any], settings: dict[str, Any], num_values: int
+) -> None:
+    settings = {**settings, "node_configs": recorded(tmp_path, _2=num_values), "quorum": 1.0}
+    first, second = (run(tmp_path / name, defaults, **settings) for name in "ab")
+    assert first["network"]["num_answered"] == second["network"]["num_answered"] == 12
+    assert_same_results(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(QuorumError, match="1 x budget-spent"):  # another model is another question
+        run(tmp_path / "c", defaults, **settings, seed=5)
+
+
+def test_a_question_that_was_fitted_anew_is_not_on_record(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    """Client 2 has answered the whole question; client 3 can answer a part only, and so that is asked of all."""
+    sizes = {"num_radii": 12, "num_multipliers": 8}
+    spent = recorded(tmp_path, _2=22)
+    run(tmp_path / "a", defaults, **sizes, node_configs=spent)
+    report = run(tmp_path / "b", defaults, **sizes, node_configs=spent | recorded(tmp_path, _3=20))
+    assert [(f["client_id"], f["reason"]) for f in report["network"]["failures"]] == [("client-00002", "budget-spent")]
+    budget = report["transport"]["query_budget"]
+    assert budget["num_radii"] + budget["num_multipliers"] == 18

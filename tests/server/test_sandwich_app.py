@@ -189,6 +189,38 @@ def test_a_box_is_about_what_attacks_do_and_not_about_what_is_proved(
     assert "inputs in [0, 1]" not in boxed["sandwich"]["certificate_is_about"]
 
 
+def test_at_a_layer_everything_says_so(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    """Before the head of the network the attack is exact and so is the bound: the sandwich closes on the truth."""
+    budgets = {"cost_budgets": "0,0.1,0.5", "num_unseen": 4}
+    at_layer = run(tmp_path / "layer", defaults, **(MLP | budgets), space="layer:2", attack_distances="0.5,2")
+    exact = run(tmp_path / "exact", defaults, **(MLP | budgets), space="representation")
+    below, above, _ = columns(at_layer)
+    np.testing.assert_allclose(below, above, atol=1e-4)
+    np.testing.assert_allclose(above, exact["certificates"]["wasserstein_mean"]["value"], atol=1e-4)
+    (here,), (there,) = at_layer["targets"], exact["targets"]
+    assert here["mean_cost"] == pytest.approx(there["mean_cost"], rel=1e-6)
+    words = "order 1, l2 distance, at the output of layer 2"
+    assert words in at_layer["transport"]["cost"]
+    assert words in at_layer["sandwich"]["certificate_is_about"]
+    assert words in at_layer["certificates"]["wasserstein_mean"]["quantity"]
+    assert f"{words}; 1 u =" in printed(at_layer)
+    assert "the mean cost at which attacks made an example wrong" in (tmp_path / "layer" / "transport.svg").read_text()
+    assert at_layer["config"]["attack-distances"] == "0.5,2.0"
+
+
+def no_chain(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.LayerNorm(int(np.prod(x_shape))), nn.Linear(int(np.prod(x_shape)), num_classes)
+    )
+
+
+def test_left_open_a_model_of_which_nothing_is_proved_is_attacked(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    report = run(tmp_path, defaults, model=f"{__name__}:no_chain", num_unseen=0)
+    assert report["transport"]["guarantee"] == "lower"
+    assert report["sandwich"] is None
+    assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
+
+
 def test_two_sides_of_ascent_are_a_sandwich_too(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     settings = {"space": "representation", "transport_order": 2, "model": "mlp", "num_unseen": 0, "box": ""}
     below, above, _ = columns(run(tmp_path, defaults, loss="brier", **settings))
@@ -205,10 +237,19 @@ def claiming(**claims: Any) -> Behaviour:
     return behave
 
 
-def test_one_answer_of_an_attack_takes_the_upper_side_away(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
-    report = run(tmp_path, defaults, num_unseen=0, behaviours={2: claiming(guarantee="lower")})
-    assert report["sandwich"] is None
-    assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
+@pytest.mark.parametrize(
+    ("model", "lie", "reason", "validity"),
+    [
+        ("mlp", "lower", "wrong-guarantee", "certificate"),
+        (f"{__name__}:no_chain", "upper", "contradiction", "estimate"),
+    ],
+)
+def test_the_model_decides_what_auto_proves_and_no_single_client(
+    tmp_path: Path, defaults: Mapping[str, Any], model: str, lie: str, reason: str, validity: str
+) -> None:
+    report = run(tmp_path, defaults, model=model, num_unseen=0, behaviours={2: claiming(guarantee=lie)}, quorum=0.8)
+    assert [(f["client_id"], f["reason"]) for f in report["network"]["failures"]] == [("client-00002", reason)]
+    assert {entry["validity"] for entry in report["certificates"].values()} == {validity}
 
 
 def test_examples_outside_the_box_are_refused_without_a_word_about_them(
@@ -233,7 +274,14 @@ def test_examples_outside_the_box_are_refused_without_a_word_about_them(
         ("adversary", {"adversary": "foolbox:L2DeepFoolAttack"}),
         ("adversary", {"adversary": "pgd", "space": "representation"}),
         ("head", {"head": "3"}),
-        ("protocol", {"protocol": "bisection"}),
+        ("head", {"head": "3", "space": "layer:1"}),
+        ("space", {"space": "layer:"}),
+        ("box", {"box": "2,1", "space": "layer:1"}),
+        ("attack-distances", {"attack-distances": "0,0.1"}),
+        ("attack-distances", {"attack-distances": "0.2,0.1"}),
+        ("attack-distances", {"attack-distances": "0.1", "space": "representation"}),
+        ("adversary", {"adversary": "sandwich:lipschitz"}),
+        ("adversary", {"adversary": "sandwich:foolbox:L2PGD", "attack-distances": "0.1"}),
         ("transport-norm", {"transport-order": 2, "transport-norm": "l1"}),
     ],
 )
@@ -249,7 +297,15 @@ def test_what_does_not_go_together_is_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize(
-    "right", [{"adversary": "foolbox:L2DeepFoolAttack", "box": "0,1"}, {"box": "-1,1"}, {"adversary": "wda"}]
+    "right",
+    [
+        {"adversary": "foolbox:L2DeepFoolAttack", "box": "0,1"},
+        {"adversary": "sandwich:foolbox:L2PGD", "box": "0,1", "attack-distances": "0.1,0.5"},
+        {"box": "-1,1"},
+        {"adversary": "wda", "attack-distances": 0.3},
+        {"space": "layer:features.3", "adversary": "sandwich:pgd", "box": "0,9"},
+        {"protocol": "bisection"},
+    ],
 )
 def test_what_goes_together_is_accepted(defaults: Mapping[str, Any], right: dict[str, Any]) -> None:
     settings = {key.replace("_", "-"): value for key, value in INPUT.items()}

@@ -62,7 +62,7 @@ def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) 
     assert report["network"]["num_answered"] == 12
     assert list(report["certificates"]) == NAMES
     assert {path.name for path in (finished / "certificates").iterdir()} == {f"{name}.json" for name in NAMES}
-    files = {"report.json", "ledger.jsonl", "certificates", "transport.png", "transport.svg"}
+    files = {"report.json", "ledger.jsonl", "events.jsonl", "certificates", "transport.png", "transport.svg"}
     assert {path.name for path in finished.iterdir()} == files
     assert set(report["timing"]["seconds"]) == {"model", "answers", "unseen", "targets"}
 
@@ -202,10 +202,22 @@ def test_the_bracket_is_shown_while_a_bisection_runs(tmp_path: Path, defaults: M
     assert brackets[-1][1] - brackets[-1][0] < brackets[0][1] - brackets[0][0]
 
 
-def test_one_answer_of_an_attack_makes_everything_an_estimate(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
-    report = run(
-        tmp_path, defaults, behaviours={5: claiming(guarantee="lower")}, target_sigmas="0.05", breakdown_target=0.9
-    )
+def test_a_weaker_guarantee_than_was_asked_for_is_one_clients_failure(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    liars = {5: claiming(guarantee="lower"), 6: claiming(guarantee="upper")}
+    report = run(tmp_path, defaults, behaviours=liars, quorum=0.8)
+    assert [(failure["client_id"], failure["reason"]) for failure in report["network"]["failures"]] == [
+        ("client-00005", "wrong-guarantee"),
+        ("client-00006", "wrong-guarantee"),
+    ]
+    assert report["transport"]["guarantee"] == "exact"
+    assert {entry["validity"] for entry in report["certificates"].values()} == {"certificate"}
+
+
+def test_answers_of_an_attack_make_everything_an_estimate(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    attack = {"space": "input", "adversary": "min-norm"}
+    report = run(tmp_path, defaults, **attack, target_sigmas="0.05", breakdown_target=0.9)
     assert report["transport"]["guarantee"] == "lower"
     assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
     assert "it is estimated that" in report["breakdowns"]["wasserstein_mean"]["statement"]

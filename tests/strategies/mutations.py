@@ -76,7 +76,7 @@ def another_hash(rng, content, name):
 
 
 def another_version(rng, content, name):
-    content["identity"]["protocol-version"] = pick(rng, [0, 2, -1, 2**60, "1", 1.5])
+    content["identity"]["protocol-version"] = pick(rng, [0, 1, -1, 2**60, "2", 2.5])
 
 
 def another_loss(rng, content, name):

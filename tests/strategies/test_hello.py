@@ -180,3 +180,10 @@ def test_a_client_without_anything_left_is_named_and_not_asked():
     outcome = run(network, respect_budgets=True, quorum=0.5)
     assert reasons(outcome) == [(name(1), "budget-spent")]
     assert sorted(network.asked["query.loss"]) == [0, 2, 3, 4, 5]
+
+
+def test_who_has_the_answer_on_record_is_asked_although_nothing_is_left():
+    network = Network({2: greeting(budget_left=0, on_record=True), 3: greeting(budget_left=0)})
+    outcome = run(network, respect_budgets=True, quorum=0.5)
+    assert sorted(network.asked["query.loss"]) == [0, 1, 2, 4, 5]
+    assert reasons(outcome) == [(name(3), "budget-spent")]

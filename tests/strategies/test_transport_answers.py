@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +15,10 @@ from torch import nn
 
 from client.adversaries import adversarial_curves
 from client.wire import AdversarialAnswer, AdversarialQuery
+from riskband.adversarial_answers import GUARANTEES
 from strategies.curve_rules import broken_curve_rules
 from strategies.replies import RoundOutcome
 from strategies.transport_answers import conjugates, reached_answers, usable_answers
-from strategies.wasserstein import chosen_adversary
 
 RADII, MULTIPLIERS = (0.0, 0.05, 0.2, 1.0), (0.1, 1.0, 10.0)
 
@@ -126,7 +127,64 @@ def test_the_box_is_named_where_it_limits_the_statement() -> None:
     assert usable_answers(attacked, asked, **settings).cost == found.cost
 
 
-def test_in_input_space_a_choice_left_open_is_a_sandwich() -> None:
-    assert chosen_adversary("auto", space="input") == "sandwich"
-    assert chosen_adversary("auto", space="representation") == "auto"
-    assert chosen_adversary("pgd", space="input") == "pgd"
+def test_an_answer_about_a_layer_says_so() -> None:
+    asked, settings = query(space="layer:1", box=(0.0, 9.0)), {"missing": "ignore", "contamination": 0}
+    outcome = outcome_of(*[answer_of(*drawn(seed), asked) for seed in (1, 2)])
+    assert usable_answers(outcome, asked, **settings).cost == "order 1, l2 distance, at the output of layer 1"
+    found = reached_answers(outcome, asked, **settings)
+    assert found is not None
+    assert found.cost == "order 1, l2 distance, at the output of layer 1, outputs in [0, 9]"
+
+
+@pytest.mark.parametrize("space", ["input", "layer:1"])
+@pytest.mark.parametrize(
+    ("loss", "adversary", "strongest"),
+    [
+        ("zero_one", "auto", "upper"),
+        ("zero_one", "sandwich:pgd", "upper"),
+        ("zero_one", "sandwich:foolbox:L2PGD", "upper"),
+        ("abstain:0.8", "auto", "lower"),
+        ("zero_one", "pgd", "lower"),
+        ("zero_one", "foolbox:L2PGD", "lower"),
+    ],
+)
+def test_no_answer_may_claim_more_than_its_adversary_can_prove(
+    space: str, loss: str, adversary: str, strongest: str
+) -> None:
+    asked = dataclasses.replace(query(space=space, adversary=adversary), loss=loss)
+    for guarantee in ("exact", "upper", "lower"):
+        broken = [detail for _, detail in broken_curve_rules(made_up(guarantee), asked) if "gives no more" in detail]
+        assert bool(broken) == (GUARANTEES.index(guarantee) < GUARANTEES.index(strongest))
+
+
+@pytest.mark.parametrize(
+    ("settings", "accepted"),
+    [
+        ({"space": "representation", "order": 1}, {"exact"}),
+        ({"space": "representation", "order": 1, "adversary": "ascent", "loss": "brier"}, {"upper"}),
+        ({"space": "input"}, {"upper"}),
+        ({"space": "layer:1"}, {"upper"}),
+        ({"space": "input", "model": f"{__name__}:unknown_layer"}, {"lower"}),
+        ({"space": "layer:1", "model": f"{__name__}:unknown_layer"}, {"upper"}),  # what follows is understood
+        ({"space": "input", "model": f"{__name__}:unknown_layer", "adversary": "lipschitz"}, {"upper"}),
+        ({"space": "input", "model": "not_here:Net"}, {"upper", "lower"}),
+        ({"space": "input", "adversary": "pgd"}, {"lower"}),
+    ],
+)
+def test_an_answer_has_the_guarantee_of_the_adversary_that_was_asked_for(
+    settings: dict[str, Any], accepted: set[str]
+) -> None:
+    asked = dataclasses.replace(query(adversary="auto"), **settings)
+    about_guarantees = ("gives no more", "at least, got")
+    broken = {
+        guarantee: any(
+            words in detail for _, detail in broken_curve_rules(made_up(guarantee), asked) for words in about_guarantees
+        )
+        for guarantee in GUARANTEES
+    }
+    assert {guarantee for guarantee, is_broken in broken.items() if not is_broken} == accepted
+
+
+def unknown_layer(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    size = int(np.prod(x_shape))
+    return nn.Sequential(nn.Flatten(), nn.LayerNorm(size), nn.Linear(size, num_classes))
