@@ -1,9 +1,15 @@
 """Our attacks on inputs against those of Foolbox and torchattacks, and against WDA: one model, one run.
 
-    python -m benchmarks.attacks [--examples 200] [--cifar FILE --model NAME --checkpoint FILE]
+    python -m benchmarks.attacks [--examples 200] [--norms l2 linf l1] [--without wda CW]
+        [--cifar FILE --model NAME --checkpoint FILE]
 
 Robust accuracy is the share of examples without a misclassified input within a distance, inside the box [0, 1]. Every
 library's outputs are measured in the same way. The second table moves mass: accuracy at a budget of the mean distance.
+The last lines of each norm say for every attack of a library how long the fastest of ours takes that is at least as
+strong. Seconds are of one core (CPU time of one thread).
+
+A library that is missing is left out. Foolbox: pip install "riskband[attacks]". torchattacks is no extra, for it asks
+for another version of requests than flwr does: pip install --no-deps torchattacks.
 """
 
 from __future__ import annotations
@@ -12,32 +18,52 @@ import argparse
 import importlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from client.adversaries import InputProblem, adversarial_curves, wda_attack
-from client.adversaries.attacks import Pgd
+from client.adversaries import ATTACKS, InputProblem, adversarial_curves, wda_attack
 from client.adversaries.base import Batch
-from client.adversaries.inputs import InputAdversary
-from client.adversaries.minnorm import MinNorm
 from client.adversaries.norms import lengths
-from client.adversaries.wda import Wda, WdaKnapsack
 from client.losses import get_loss
 from simulations.datasets import BaseData, load_dataset
 from simulations.models import build_model, load_arrays
 from simulations.training import load_checkpoint, train_centrally
 
-RADII = {"digits": {"l2": 0.5, "linf": 0.1}, "cifar": {"l2": 0.5, "linf": 8 / 255}}
+RADII = {"digits": {"l2": 0.5, "linf": 0.1, "l1": 2.0}, "cifar": {"l2": 0.5, "linf": 8 / 255, "l1": 12.0}}
 KAPPAS = (1.0, 2.0, 3.0)
 NUM_STEPS = 40
 BOX = (0.0, 1.0)
+OURS = "ours: "
 
 Attack = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """(model, images, labels) -> distance at which each image is misclassified, `inf` if it is not."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an attack found, and at what cost.
+
+    Attributes
+    ----------
+    robust_accuracy : float
+        Share of the images without a flip within the distance.
+    num_flips : int
+        Images for which a flip was found at any distance.
+    mean_distance : float
+        Of those flips.
+    seconds : float
+        CPU time.
+    """
+
+    robust_accuracy: float
+    num_flips: int
+    mean_distance: float
+    seconds: float
 
 
 def optional(name: str) -> ModuleType | None:
@@ -51,13 +77,13 @@ def optional(name: str) -> ModuleType | None:
         return None
 
 
-def ours(kind: type[InputAdversary], norm: str, distances: tuple[float, ...], **settings: int) -> Attack:
+def ours(name: str, norm: str, distances: tuple[float, ...], **settings: int) -> Attack:
     problem = InputProblem("zero_one", 1, norm, box=BOX, distances=distances)
 
     def attack(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         logits = model(x).double().detach()
         batch = Batch(x=x, labels=y, logits=logits, losses=get_loss("zero_one").per_example(logits, y))
-        return kind(model, problem, **settings).examine(batch).flip_costs
+        return ATTACKS[name](model, problem, **settings).examine(batch).flip_costs
 
     return attack
 
@@ -77,39 +103,63 @@ def measured(norm: str, perturb: Attack) -> Attack:
 
 def attacks(norm: str, radius: float) -> Iterator[tuple[str, Attack]]:
     """Yield attacks by name; those within a ball know its radius, the others look for the nearest flip."""
-    yield "ours: pgd", ours(Pgd, norm, (radius,), num_steps=NUM_STEPS)
-    yield "ours: min-norm", ours(MinNorm, norm, ())
-    yield "ours: wda, kappa 1", ours(Wda, norm, (radius,))
-    yield "ours: wda-knapsack", ours(WdaKnapsack, norm, (radius,))
+    for num_steps in (9, 18):
+        yield f"{OURS}apgd, {num_steps} steps", ours("apgd", norm, (radius,), num_steps=num_steps)
+    for name in ("apgd", "pgd", "wda", "wda-knapsack"):
+        yield f"{OURS}{name}", ours(name, norm, (radius,))
+    yield f"{OURS}min-norm", ours("min-norm", norm, ())
+    yield f"{OURS}wda-knapsack, not told", ours("wda-knapsack", norm, ())
     foolbox, torchattacks = optional("foolbox"), optional("torchattacks")
     if foolbox is not None:
-        kinds = foolbox.attacks
-        within = {"l2": kinds.L2PGD, "linf": kinds.LinfPGD}[norm](steps=NUM_STEPS)
-        nearest = {"l2": kinds.L2DeepFoolAttack, "linf": kinds.LinfDeepFoolAttack}[norm]()
-        yield "foolbox: PGD", measured(norm, from_foolbox(foolbox, within, radius))
-        yield "foolbox: DeepFool", measured(norm, from_foolbox(foolbox, nearest, None))
-        if norm == "l2":
-            cw = kinds.L2CarliniWagnerAttack(binary_search_steps=5, steps=100)
-            yield "foolbox: CW (5 x 100 steps)", measured(norm, from_foolbox(foolbox, cw, None))
-    if torchattacks is not None:
-        kind = {"l2": "L2", "linf": "Linf"}[norm]
-        pgd = {"l2": torchattacks.PGDL2, "linf": torchattacks.PGD}[norm]
-        options = {"eps": radius, "steps": NUM_STEPS}
-        yield "torchattacks: PGD", measured(norm, from_torchattacks(pgd, alpha=2.5 * radius / NUM_STEPS, **options))
-        if norm == "l2":
-            yield "torchattacks: DeepFool", measured(norm, from_torchattacks(torchattacks.DeepFool))
-            yield "torchattacks: CW (100 steps)", measured(norm, from_torchattacks(torchattacks.CW, steps=100))
-        yield "torchattacks: FAB", measured(norm, from_torchattacks(torchattacks.FAB, norm=kind, eps=radius, steps=20))
-        yield "torchattacks: APGD-CE", measured(norm, from_torchattacks(torchattacks.APGD, norm=kind, **options))
-        targeted = {"norm": kind, "eps": radius, "steps": NUM_STEPS // 2}
-        yield "torchattacks: APGD-T (20 steps)", measured(norm, from_torchattacks(torchattacks.APGDT, **targeted))
+        for name, attack, distance in foolbox_attacks(foolbox.attacks, norm, radius):
+            yield f"foolbox: {name}", measured(norm, from_foolbox(foolbox, attack, distance))
+    if torchattacks is not None and norm != "l1":
+        for name, kind, options in torchattacks_attacks(torchattacks, norm, radius):
+            yield f"torchattacks: {name}", measured(norm, from_torchattacks(kind, **options))
 
 
-def from_torchattacks(kind: Callable[..., Callable[..., Tensor]], **options: object) -> Attack:
+FoolboxAttack = Callable[..., tuple[Tensor, ...]]
+
+
+def foolbox_attacks(kinds: ModuleType, norm: str, radius: float) -> Iterator[tuple[str, FoolboxAttack, float | None]]:
+    """Yield name, attack, and the radius it is told: None for the nearest flip."""
+    within = {"l1": kinds.SparseL1DescentAttack, "l2": kinds.L2PGD, "linf": kinds.LinfPGD}[norm]
+    yield "PGD", within(steps=NUM_STEPS), radius
+    nearest = {"l1": kinds.L1FMNAttack, "l2": kinds.L2FMNAttack, "linf": kinds.LInfFMNAttack}[norm]
+    yield "FMN (100 steps)", nearest(steps=100), None
+    if norm == "l1":
+        yield "EAD (5 x 100 steps)", kinds.EADAttack(binary_search_steps=5, steps=100), None
+    else:
+        yield "DeepFool", {"l2": kinds.L2DeepFoolAttack, "linf": kinds.LinfDeepFoolAttack}[norm](), None
+    if norm == "l2":
+        yield "DDN (100 steps)", kinds.DDNAttack(steps=100), None
+        yield "CW (5 x 100 steps)", kinds.L2CarliniWagnerAttack(binary_search_steps=5, steps=100), None
+
+
+TorchAttack = Callable[..., Callable[..., Tensor]]
+
+
+def torchattacks_attacks(kinds: ModuleType, norm: str, radius: float) -> Iterator[tuple[str, TorchAttack, dict]]:
+    """Yield name, class, and what it is made with; for l2 and linf."""
+    kind = {"l2": "L2", "linf": "Linf"}[norm]
+    options = {"eps": radius, "steps": NUM_STEPS}
+    pgd = {"l2": kinds.PGDL2, "linf": kinds.PGD}[norm]
+    yield "PGD", pgd, {"alpha": 2.5 * radius / NUM_STEPS, **options}
+    if norm == "l2":
+        yield "DeepFool", kinds.DeepFool, {}
+        yield "CW (100 steps)", kinds.CW, {"steps": 100}
+    yield "FAB", kinds.FAB, {"norm": kind, "eps": radius, "steps": NUM_STEPS // 2}
+    yield "APGD-CE", kinds.APGD, {"norm": kind, **options}
+    yield "APGD-CE, 4 restarts", kinds.APGD, {"norm": kind, "n_restarts": 4, **options}
+    for num_steps in (NUM_STEPS // 4, NUM_STEPS // 2):
+        yield f"APGD-T ({num_steps} steps)", kinds.APGDT, {"norm": kind, "eps": radius, "steps": num_steps}
+
+
+def from_torchattacks(kind: TorchAttack, **options: object) -> Attack:
     return lambda model, x, y: kind(model, **options)(x, y)
 
 
-def from_foolbox(foolbox: ModuleType, attack: Callable[..., tuple], radius: float | None) -> Attack:
+def from_foolbox(foolbox: ModuleType, attack: FoolboxAttack, radius: float | None) -> Attack:
     def perturb(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         wrapped = foolbox.PyTorchModel(model, bounds=BOX, device="cpu")
         found: Tensor = attack(wrapped, x, y, epsilons=radius)[1]
@@ -130,41 +180,77 @@ def given_network(file: str, name: str, checkpoint: str) -> tuple[nn.Module, Bas
     return model, data
 
 
-def compare_flips(model: nn.Module, x: np.ndarray, y: np.ndarray, *, norm: str, radius: float) -> None:
+def compare_flips(
+    model: nn.Module, x: np.ndarray, y: np.ndarray, *, norm: str, radius: float, left_out: Sequence[str]
+) -> None:
     images, labels = torch.from_numpy(x.copy()), torch.from_numpy(y.copy())
     print(f"\n{norm}, distance {radius:.4g}")
     print(f"{'attack':<32}{'robust accuracy':>16}{'flips':>7}{'mean distance':>15}{'seconds':>9}")
+    outcomes = {}
     for name, attack in attacks(norm, radius):
+        if any(part in name for part in left_out):
+            continue
         torch.manual_seed(0)
-        start = time.perf_counter()
+        start = time.process_time()
         distances = attack(model, images, labels)
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         robust = float((distances > radius * (1.0 + 1e-5)).double().mean())
         found = distances[torch.isfinite(distances)]
-        print(f"{name:<32}{robust:>16.4f}{len(found):>7d}{float(found.mean()):>15.4f}{seconds:>9.2f}")
+        outcome = Outcome(robust, len(found), float(found.mean()), seconds)
+        print(f"{name:<32}{robust:>16.4f}{len(found):>7d}{outcome.mean_distance:>15.4f}{seconds:>9.2f}", flush=True)
+        outcomes[name] = outcome
+    print("\n".join(comparison(outcomes)))
+
+
+def comparison(outcomes: dict[str, Outcome]) -> Sequence[str]:
+    """For every attack of a library a line: the fastest of ours that is at least as strong."""
+    lines = []
+    for name, theirs in outcomes.items():
+        if name.startswith(OURS):
+            continue
+        rivals = {
+            mine: found.seconds
+            for mine, found in outcomes.items()
+            if mine.startswith(OURS) and found.robust_accuracy <= theirs.robust_accuracy
+        }
+        fastest = min(rivals, key=rivals.__getitem__, default=None)
+        line = f"{name} ({theirs.robust_accuracy:.4f} in {theirs.seconds:.2f} s): "
+        if fastest is None:
+            lines.append(line + "none of ours is as strong")
+        else:
+            ratio = rivals[fastest] / theirs.seconds
+            lines.append(
+                line
+                + f"{fastest} ({outcomes[fastest].robust_accuracy:.4f}) takes {rivals[fastest]:.2f} s, x {ratio:.2f}"
+            )
+    return lines
 
 
 def compare_budgets(model: nn.Module, x: np.ndarray, y: np.ndarray, *, norm: str, radius: float) -> None:
     print(f"\n{norm}, mean distance {radius / 2:.4g} (W_1)\n{'attack':<32}{'accuracy':>16}{'seconds':>31}")
     for kappa in KAPPAS:
-        start = time.perf_counter()
+        start = time.process_time()
         found = wda_attack(model, x, y, norm=norm, radius=radius / 2, kappa=kappa, box=BOX)
-        print(f"{f'WDA as published, kappa {kappa:g}':<32}{found.accuracy:>16.4f}{time.perf_counter() - start:>31.2f}")
+        print(f"{f'WDA as published, kappa {kappa:g}':<32}{found.accuracy:>16.4f}{time.process_time() - start:>31.2f}")
     for adversary in ("min-norm", "wda-knapsack"):
-        start = time.perf_counter()
+        start = time.process_time()
         curves = adversarial_curves(
             model, x, y, loss="zero_one", order=1, norm=norm, space="input", adversary=adversary, box=BOX
         )
         accuracy = 1.0 - curves.values([radius / 2])[0][0]
-        print(f"{f'{adversary}, mass optimal':<32}{accuracy:>16.4f}{time.perf_counter() - start:>31.2f}")
+        print(f"{f'{adversary}, mass optimal':<32}{accuracy:>16.4f}{time.process_time() - start:>31.2f}")
 
 
 def main() -> None:
-    """Print both tables for l2 and linf."""
+    """Print both tables for every norm."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=200)
+    parser.add_argument("--norms", nargs="+", default=list(RADII["digits"]), choices=RADII["digits"])
+    parser.add_argument("--without", nargs="+", default=[], help="leave out attacks with these words in their names")
     parser.add_argument("--cifar", help="an npz file of CIFAR-10, as the dataset 'npz:FILE' of a run")
-    parser.add_argument("--model", default="cifar10_cnn", help="architecture of the network for --cifar")
+    parser.add_argument(
+        "--model", default="simulations.cifar10:network", help="architecture of the network for --cifar"
+    )
     parser.add_argument("--checkpoint", help="its weights")
     arguments = parser.parse_args()
     if (arguments.cifar is None) != (arguments.checkpoint is None):
@@ -179,9 +265,11 @@ def main() -> None:
     with torch.no_grad():
         clean = float((model(torch.from_numpy(x.copy())).argmax(dim=1).numpy() == y).mean())
     print(f"{len(x)} images, clean accuracy {clean:.4f}; mean distances are over the flips found")
-    for norm, radius in RADII["digits" if arguments.cifar is None else "cifar"].items():
-        compare_flips(model, x, y, norm=norm, radius=radius)
-        compare_budgets(model, x, y, norm=norm, radius=radius)
+    radii = RADII["digits" if arguments.cifar is None else "cifar"]
+    for norm, radius in ((norm, radii[norm]) for norm in arguments.norms):
+        compare_flips(model, x, y, norm=norm, radius=radius, left_out=arguments.without)
+        if "wda" not in arguments.without:
+            compare_budgets(model, x, y, norm=norm, radius=radius)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ class Pgd(InputAdversary):
     model, problem :
         See `InputAdversary`.
     objective : str or None
-        What is raised: "margin" or "cross_entropy"; None: the one that fits the loss.
+        What is raised, a name in `OBJECTIVES`: "margin", "cross_entropy" or "dlr"; None: the one that fits the loss.
     num_steps : int
         Steps in each ball, at least 1.
     num_restarts : int
@@ -46,10 +47,7 @@ class Pgd(InputAdversary):
         num_restarts: int = 1,
     ) -> None:
         super().__init__(model, problem)
-        name = objective or ("cross_entropy" if problem.loss in ("cross_entropy", "brier") else "margin")
-        if name not in OBJECTIVES:
-            raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, got {objective!r}")
-        self.objective = OBJECTIVES[name]
+        self.objective = OBJECTIVES[checked_objective(objective, fitting_objective(problem.loss), OBJECTIVES)]
         self.num_steps = checked_count("num_steps", num_steps, minimum=1)
         self.num_restarts = checked_count("num_restarts", num_restarts, minimum=0)
 
@@ -61,7 +59,11 @@ class Pgd(InputAdversary):
             if number == 0:
                 starts = noise * radii[:, None].to(noise.dtype)
                 moves = torch.cat([moves, project(starts, radii, self.problem.norm, room=witness.room(starts))])
-            moves = self._climb(witness, moves, radii)
+            rows = witness.is_open(radii).nonzero().squeeze(1)
+            if len(rows) > 0:
+                part = witness.select(rows)
+                moves[:, rows] = self._climb(part, moves[:, rows], radii[rows])
+                witness.absorb(part, rows)
 
     def _climb(self, witness: Witness, moves: Tensor, radii: Tensor) -> Tensor:
         best, best_values = moves, torch.full(moves.shape[:-1], -math.inf, dtype=torch.float64)
@@ -73,12 +75,27 @@ class Pgd(InputAdversary):
             done = step / self.num_steps
             # The first step crosses the ball: where the model is linear, it ends at the best point.
             size = radii * (1.0 + math.cos(math.pi * done))
-            num_coordinates = max(1, round(_LARGEST_SHARE * done * moves.shape[-1]))
-            open_slopes = witness.open_slopes(witness.x + moves, gradients)
-            direction = steepest(open_slopes, self.problem.norm, num_coordinates=num_coordinates)
+            direction = climbing_direction(witness, moves, gradients, done=done)
             moves = moves + size[:, None].to(moves.dtype) * direction
             moves = project(moves, radii, self.problem.norm, room=witness.room(moves))
         return best
+
+
+def climbing_direction(witness: Witness, moves: Tensor, gradients: Tensor, *, done: float) -> Tensor:
+    """Return steepest directions of length 1 that the box leaves open; for l1 less sparse as more of the climb is done.
+
+    Parameters
+    ----------
+    witness : Witness
+        Of the examples.
+    moves, gradients : Tensor, shape (..., num_examples, num_features)
+        Where the climb stands, from the examples, and the gradients there.
+    done : float
+        Share of the climb, in [0, 1].
+    """
+    open_slopes = witness.open_slopes(witness.x + moves, gradients)
+    num_coordinates = max(1, round(_LARGEST_SHARE * done * moves.shape[-1]))
+    return steepest(open_slopes, witness.norm, num_coordinates=num_coordinates)
 
 
 def checked_count(name: str, value: int, *, minimum: int) -> int:
@@ -92,6 +109,25 @@ def checked_count(name: str, value: int, *, minimum: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise ValueError(f"{name} must be a whole number >= {minimum}, got {value!r}")
     return value
+
+
+def fitting_objective(loss: str) -> str:
+    """Return the name of the objective that orders inputs as the loss does, or nearly."""
+    return "cross_entropy" if loss in ("cross_entropy", "brier") else "margin"
+
+
+def checked_objective(name: str | None, default: str, choices: Collection[str]) -> str:
+    """Return the name of an objective, or the default if there is none.
+
+    Raises
+    ------
+    ValueError
+        If it is not among the choices.
+    """
+    chosen = default if name is None else name
+    if chosen not in choices:
+        raise ValueError(f"objective must be one of {', '.join(choices)}, got {name!r}")
+    return chosen
 
 
 def has_slopes(loss: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor, nn
 
+from client.adversaries.apgd import Apgd
 from client.adversaries.attacks import Pgd, checked_count, has_slopes
 from client.adversaries.inputs import InputAdversary, InputProblem, client_curves
 from client.adversaries.minnorm import MinNorm
@@ -47,19 +48,26 @@ class Wda(InputAdversary):
     def perturb(self, witness: Witness) -> None:
         """Attack in every ball of the ladder. All iterates count, so the best one is kept."""
         for radii in self.ladder(witness):
-            points, rivals = witness.x, witness.rivals[0]
-            for step in range(self.num_steps):
-                is_probe = step < self.num_probes
-                if is_probe:
-                    _, slopes = witness.rival_slopes(points)
-                else:
-                    _, slope = witness.climb(points, margin_of(rivals))
-                    slopes = slope[None]
-                points, logits = self._step(witness, points, slopes, radii)
-                tried = witness.rivals if is_probe else rivals[None]
-                leader = logits.gather(-1, tried[..., None]).squeeze(-1).argmax(dim=0, keepdim=True)
-                rivals = tried.gather(0, leader).squeeze(0)
-                points = points.gather(0, leader[..., None].expand(1, *witness.x.shape)).squeeze(0)
+            rows = witness.is_open(radii).nonzero().squeeze(1)
+            if len(rows) > 0:
+                part = witness.select(rows)
+                self._ascend(part, radii[rows])
+                witness.absorb(part, rows)
+
+    def _ascend(self, witness: Witness, radii: Tensor) -> None:
+        points, rivals = witness.x, witness.rivals[0]
+        for step in range(self.num_steps):
+            is_probe = step < self.num_probes
+            if is_probe:
+                _, slopes = witness.rival_slopes(points)
+            else:
+                _, slope = witness.climb(points, margin_of(rivals))
+                slopes = slope[None]
+            points, logits = self._step(witness, points, slopes, radii)
+            tried = witness.rivals if is_probe else rivals[None]
+            leader = logits.gather(-1, tried[..., None]).squeeze(-1).argmax(dim=0, keepdim=True)
+            rivals = tried.gather(0, leader).squeeze(0)
+            points = points.gather(0, leader[..., None].expand(1, *witness.x.shape)).squeeze(0)
 
     def _step(self, witness: Witness, points: Tensor, slopes: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
         sizes = (_STEP * radii)[:, None].to(points.dtype)
@@ -74,11 +82,15 @@ class WdaKnapsack(InputAdversary):
 
     Mass is shared out optimally, as for every adversary. All points of every part are among the choices, and WDA's way
     of sharing is one way: so this is never weaker than any of them at the same budget, and than WDA for any kappa.
+
+    For the 0-1 loss Auto-PGD comes last: in the balls of the problem's distances, for examples in which no part found a
+    flip, and in balls that end just before the nearest flips of all examples.
     """
 
     def __init__(self, model: nn.Module, problem: InputProblem) -> None:
         kinds = (MinNorm, Pgd, Wda, WcDg) if has_slopes(problem.loss) else (MinNorm, Pgd, Wda)
         self._parts: tuple[InputAdversary, ...] = tuple(kind(model, problem) for kind in kinds)
+        self._auto_pgd = Apgd(model, problem)
         super().__init__(model, problem)
 
     def restart(self) -> None:
@@ -88,12 +100,16 @@ class WdaKnapsack(InputAdversary):
             part.restart()
 
     def perturb(self, witness: Witness) -> None:
-        """Run all parts, each as if it were alone."""
+        """Run all parts, each as if it were alone; then look nearer than they did."""
         for part in self._parts:
             own = witness.fresh()
             part.perturb(own)
             own.shorten()
             witness.absorb(own)
+        if self.problem.loss == "zero_one":
+            if self.problem.distances:
+                self._auto_pgd.perturb(witness)
+            self._auto_pgd.refine(witness)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,19 @@ def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.scatter(1, label, -math.inf).logsumexp(dim=1) - logits.gather(1, label).squeeze(1)
 
 
+def logits_ratio(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return `wrong_margin` over the largest logit less the third: the DLR loss, the same if all logits are scaled.
+
+    The difference of logits ratio (Croce and Hein 2020, equation 6). Its sign is that of the margin.
+
+    Raises
+    ------
+    RefusedError
+        If there are fewer than three classes.
+    """
+    return _over_spread(wrong_margin(logits, labels), logits, _spread_ranks(logits)[:1])
+
+
 def margin_of(rivals: Tensor, level: float = 0.0) -> Objective:
     """Return the objective "logit of the rival less that of the label and the level", rivals being (num_rows,)."""
 
@@ -48,8 +61,36 @@ def margin_of(rivals: Tensor, level: float = 0.0) -> Objective:
     return margin
 
 
-OBJECTIVES: dict[str, Objective] = {"margin": wrong_margin, "cross_entropy": log_odds}
+def logits_ratio_of(rivals: Tensor) -> Objective:
+    """Return the targeted DLR loss (equation 7): `margin_of` the rivals over a spread of the largest logits.
+
+    The spread is the largest logit less the mean of the third and the fourth; less the third if there is no fourth.
+    The objective raises RefusedError if there are fewer than three classes.
+    """
+    margin = margin_of(rivals)
+    return lambda logits, labels: _over_spread(margin(logits, labels), logits, _spread_ranks(logits))
+
+
+def _spread_ranks(logits: Tensor) -> list[int]:
+    num_classes = logits.shape[1]
+    if num_classes < 3:
+        raise RefusedError(f"a DLR objective needs a model with at least 3 classes, got {num_classes}; use the margin")
+    return [2, 3] if num_classes > 3 else [2]
+
+
+def _over_spread(margins: Tensor, logits: Tensor, ranks: list[int]) -> Tensor:
+    largest = logits.topk(ranks[-1] + 1, dim=1).values
+    spread = largest[:, 0] - largest[:, ranks].mean(dim=1)
+    return torch.where(spread > 0.0, margins / spread, 0.0)
+
+
+OBJECTIVES: dict[str, Objective] = {"margin": wrong_margin, "cross_entropy": log_odds, "dlr": logits_ratio}
 """What attacks raise, by name."""
+TARGETED_OBJECTIVES: dict[str, Callable[[Tensor], Objective]] = {
+    "targeted_margin": margin_of,
+    "targeted_dlr": logits_ratio_of,
+}
+"""What attacks that aim at one rival of each example raise, by name: (rivals (num_rows,)) -> the objective."""
 
 
 class Witness:
@@ -221,11 +262,36 @@ class Witness:
         other._forget()
         return other
 
-    def absorb(self, other: Witness) -> None:
-        """Count what another witness of the same examples was shown, too."""
-        self._keep_nearest(other.closest, other.distances)
-        self._costs += other._costs
-        self._losses += other._losses
+    def is_open(self, radii: Tensor) -> Tensor:
+        """Return whether balls of these radii are worth a look: for the 0-1 loss, if no flip is known there.
+
+        Parameters
+        ----------
+        radii : Tensor, shape (num_examples,)
+            Of the balls; where it is 0 there is nothing to see.
+        """
+        return (radii > 0.0) & ((self.distances > radii) if self._is_flipped else True)
+
+    def select(self, rows: Tensor) -> Witness:
+        """Return a witness of the examples with these indices, each at most once, that was shown nothing yet."""
+        other = copy(self)
+        for name in ("rivals", "start", "units"):  # cached for all examples
+            other.__dict__.pop(name, None)
+        other.x, other.labels, other.logits = self.x[rows], self.labels[rows], self.logits[rows]
+        other._forget()
+        return other
+
+    def absorb(self, other: Witness, rows: Tensor | None = None) -> None:
+        """Count what another witness was shown, too: of the same examples, or of those selected by `rows`."""
+        rows = torch.arange(len(self.x)) if rows is None else rows
+        self._keep_nearest(
+            self.closest.index_copy(0, rows, other.closest),
+            torch.full_like(self.distances, math.inf).index_copy(0, rows, other.distances),
+        )
+        for costs, losses in zip(other._costs, other._losses, strict=True):
+            shape = (len(costs), len(self.x))
+            self._costs.append(costs.new_full(shape, math.inf).index_copy(1, rows, costs))
+            self._losses.append(losses.new_zeros(shape).index_copy(1, rows, losses))
 
     def shorten(self) -> None:
         """Look for nearer misclassified inputs on the way from `closest` back to the example.

@@ -140,18 +140,6 @@ def test_brier_in_the_plane_is_the_best_of_all_transports():
     np.testing.assert_allclose(attained, truth, atol=0.01)
 
 
-def test_several_multipliers_are_climbed_on_top_of_our_own():
-    net = small_net(12, num_features=4)
-    x, y = examples_of(net, 12, num_examples=10, num_features=4)
-    asked = (0.05, 0.3, 1.0)
-    wc_dg = {"loss": "cross_entropy", "order": 2, "space": "input", "adversary": "wc-dg"}
-    plain = adversarial_curves(net, x, y, **wc_dg)
-    more = adversarial_curves(net, x, y, multipliers=asked, **wc_dg)
-    assert np.all(more.conjugates(asked)[0] >= plain.conjugates(asked)[0] - 1e-3)
-    clean = plain.clean_risk
-    assert np.all(more.conjugates(asked)[0] >= clean)
-
-
 @pytest.mark.parametrize("loss", ["zero_one", "abstain:0.8"])
 def test_misclassified_examples_and_flat_models_are_left_where_they_are(loss):
     model = DoubleLinear(np.zeros((3, 4)), np.array([1.0, 0.0, 0.0]))
