@@ -162,7 +162,7 @@ def test_with_noise_the_mean_is_certified_for_transported_networks_and_no_shares
 
 def test_a_noisy_mean_of_conjugates_is_near_the_mean_without_noise(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     """With next to no noise both questions have the same answer: nothing is lost or counted twice."""
-    few = {**COSTS, "loss": "brier", "examples_per_client": 4}
+    few = {**COSTS, "loss": "brier", "examples_per_client": 3, "reply_timeout": 300.0}  # ascent, example by example
     noisy = run(tmp_path / "a", defaults, **few, privacy="laplace:1000000")
     exact = run(tmp_path / "b", defaults, **few, privacy="")
     for first, second in zip(answers_of(tmp_path / "a"), answers_of(tmp_path / "b"), strict=True):

@@ -184,7 +184,7 @@ def test_memory_is_bounded_by_the_batch_size(loss):
         ({"adversary": "exact", "loss": "brier"}, "no exact adversary for the loss 'brier'"),
         ({"adversary": "exact", "loss": "margin", "order": 2}, "no exact adversary for the loss 'margin'"),
         ({"adversary": "ascent"}, "needs a loss with slopes, got 'zero_one'"),
-        ({"space": "pixels"}, "space must be one of representation, input, got 'pixels'"),
+        ({"space": "pixels"}, "space must be one of representation, input, layer:NAME, got 'pixels'"),
     ],
 )
 def test_what_does_not_exist_is_refused(change, rule):
