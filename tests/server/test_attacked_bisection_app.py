@@ -19,7 +19,7 @@ ABOUT = {"auto": "upper-bounds", "wda-knapsack": "attacks", "sandwich:pgd": "upp
 @pytest.mark.parametrize(
     ("adversary", "space", "loss"),
     [
-        ("auto", "input", "zero_one"),
+        pytest.param("auto", "input", "zero_one", marks=pytest.mark.slow),
         ("wda-knapsack", "input", "cross_entropy"),
         ("sandwich:pgd", "layer:0", "zero_one"),
         ("wc-dg", "layer:0", "margin"),

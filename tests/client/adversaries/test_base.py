@@ -163,7 +163,7 @@ class LargestTensor(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("loss", ["zero_one", "cross_entropy"])
+@pytest.mark.parametrize("loss", ["zero_one", pytest.param("cross_entropy", marks=pytest.mark.slow)])
 def test_memory_is_bounded_by_the_batch_size(loss):
     model, _, _, z, y = problem(seed=10, num_examples=300)
     with LargestTensor() as whole:

@@ -70,7 +70,9 @@ def distance_by_enumeration(model, x, label, *, norm):
     return nearest
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(
+    "norm", [norm if norm == "l2" else pytest.param(norm, marks=pytest.mark.slow) for norm in NORMS]
+)
 def test_never_above_the_exact_distance_of_a_small_network_and_near_it(norm):
     shares = []
     for seed in range(4):
