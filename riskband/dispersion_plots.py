@@ -16,6 +16,7 @@ from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.dispersion import dispersion_interval
 from riskband.dispersion_curves import lorenz_of_law
 from riskband.measures import resolve_measure
+from riskband.plots import measured_label
 from riskband.quantile_limits import QuantileLimits, RiskLaw
 from riskband.wording import rounded_down, rounded_up
 
@@ -152,7 +153,7 @@ def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unse
         axes.plot([], [], color=_BOUNDS, lw=7.0, label=f"{validity}: interval, {_confidence(delta)}")
     if is_published_wider:
         axes.plot([], [], color=_PUBLISHED, lw=3.0, label="plug-in interval of the same band")
-    axes.plot([], [], label=_measured_label(band), **_MEASURED_POINT)
+    axes.plot([], [], label=measured_label(band), **_MEASURED_POINT)
     if unseen is not None:
         axes.plot([], [], label=_unseen_label(unseen), **_UNSEEN_POINT)
     axes.set(xlim=(0.0, right), ylim=(len(measures) - 0.4, -0.6), yticks=[], title="Measures of dispersion")
@@ -177,15 +178,11 @@ def _row_label(name: str, lower: float, upper: float) -> str:
 
 def _laws(band: Band, unseen: RiskLaw | None) -> list[tuple[RiskLaw, dict[str, Any]]]:
     """Known laws of risks and how their curves are drawn."""
-    drawn = {"color": _MEASURED, "lw": 1.4, "ls": ":", "label": _measured_label(band)}
+    drawn = {"color": _MEASURED, "lw": 1.4, "ls": ":", "label": measured_label(band)}
     laws = [(RiskLaw.of_values(band.risks.shown_values), drawn)]
     if unseen is not None:
         laws.append((unseen, {"color": _UNSEEN, "lw": 2.0, "label": _unseen_label(unseen)}))
     return laws
-
-
-def _measured_label(band: Band) -> str:
-    return f"measured by the {band.risks.num_clients} clients that answered"
 
 
 def _unseen_label(unseen: RiskLaw) -> str:

@@ -59,8 +59,15 @@ def band_figure(
     _draw_band(axes, band, grid)
     answers = np.sort(band.risks.shown_values)
     share = np.arange(1, answers.size + 1) / answers.size
-    label = f"measured by the {answers.size} clients that answered"
-    axes.step([0.0, *answers, 1.0], [0.0, *share, 1.0], where="post", color=_ANSWERS, lw=1.2, ls=":", label=label)
+    axes.step(
+        [0.0, *answers, 1.0],
+        [0.0, *share, 1.0],
+        where="post",
+        color=_ANSWERS,
+        lw=1.2,
+        ls=":",
+        label=measured_label(band),
+    )
     if worst_case is not None:
         _draw_worst_cases(axes, worst_case)
     if unseen_risks is not None:
@@ -203,6 +210,13 @@ def _right_end(band: Band, unseen_risks: npt.ArrayLike | None) -> float:
     if unseen_risks is not None:
         seen.append(float(np.max(unseen_risks)))
     return float(min(1.0, np.ceil((max(seen) + 0.02) * 20) / 20))
+
+
+def measured_label(band: Band) -> str:
+    """Name the law of what the clients answered in a legend, with what lies between it and what they measured."""
+    noise = "" if band.risks.noise is None else ", with noise"
+    rounding = "" if band.histogram is None else ", rounded up to bins"
+    return f"measured by the {band.risks.num_clients} clients that answered{noise}{rounding}"
 
 
 def _draw_band(axes: Axes, band: Band, grid: FloatArray) -> None:

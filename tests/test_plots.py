@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.plots import TransportPoint, band_figure, save_figure, transport_figure
+from riskband.plots import TransportPoint, band_figure, measured_label, save_figure, transport_figure
 
 
 @pytest.fixture
@@ -183,3 +183,12 @@ def test_costs_are_also_shown_in_units_of_a_wrong_example():
     (second,) = axes.child_axes
     figure.draw_without_rendering()
     np.testing.assert_allclose(np.array(axes.get_xlim()) / 4.0, second.get_xlim())
+
+
+def test_a_legend_says_what_lies_between_the_dots_and_what_clients_measured():
+    plain = rb.band(rb.ClientRisks([0.1, 0.2, 0.3], 10), delta=0.1)
+    noisy = rb.band(rb.ClientRisks([0.1, 0.2, 0.3], 10, binary=True, noise="laplace:1"), delta=0.1)
+    counted = rb.band(rb.HistogramRisks([0.0, 0.25, 1.0], [2, 1], 10, binary=True), delta=0.1)
+    assert measured_label(plain) == "measured by the 3 clients that answered"
+    assert measured_label(noisy).endswith("answered, with noise")
+    assert measured_label(counted).endswith("answered, rounded up to bins")
