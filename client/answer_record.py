@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from client.hashes import model_source_hash
-from client.private_files import make_private_file
+from client.private_files import open_private_database
 from client.questions import AdversarialQuery, LossQuery, Query, RefusedError
 
 FILE_KEY = "answer-record-file"
 
 _DAMAGED = f"the file of {FILE_KEY} must hold answers, got another thing; restore it, or name a new one"
 _GUARANTEES = ("exact", "upper", "lower")
-_LOCK_TIMEOUT = 60.0
 _SCHEMA = "CREATE TABLE IF NOT EXISTS answers (client TEXT, question TEXT, answer TEXT, PRIMARY KEY (client, question))"
 _ASKED_SCHEMA = "CREATE TABLE IF NOT EXISTS asked (client TEXT, asked TEXT, PRIMARY KEY (client, asked))"
 
@@ -117,13 +116,7 @@ class AnswerRecord:
 
     def _connect(self) -> sqlite3.Connection:
         assert self.path is not None
-        make_private_file(self.path)
-        connection = sqlite3.connect(
-            self.path, timeout=_LOCK_TIMEOUT, isolation_level=None
-        )  # each statement for itself
-        connection.execute(_SCHEMA)
-        connection.execute(_ASKED_SCHEMA)
-        return connection
+        return open_private_database(self.path, _SCHEMA, _ASKED_SCHEMA)
 
 
 def record_from_config(config: Mapping[str, Any], *, client_id: str) -> AnswerRecord:

@@ -22,7 +22,6 @@ from client.answer_record import record_from_config
 from client.answering import answered, made_up_example
 from client.budget import budget_from_config
 from client.data import DATA_KEY, data_place, fitted, load_data
-from client.histogram_questions import HistogramQuery
 from client.histogram_rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
 from client.histogram_wire import CONSISTENCY_ACTION, HISTOGRAM_ACTION, KEYS_ACTION, SHARES_ACTION, UNMASK_ACTION
 from client.identity import client_group, client_id, partition_of
@@ -58,13 +57,7 @@ def answer_loss(message: Message, context: Context) -> Message:
     """
     query, arrays = wire.decode_query(message.content)
     group = client_group(context)
-    model, examples = _model_and_examples(query, arrays, context)
-
-    def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
-        (risk,) = mean_risks([model], x, y, judged=[(0, query.loss)], noise=noise)
-        return {"risk": risk, "num_examples": len(y)}
-
-    found, _ = answered(query, arrays, examples, context, numbers)
+    found = _risk(query, arrays, context)
     answer = wire.LossAnswer(**found, **_identity(query, arrays, context), group=group)
     return Message(wire.encode_answer(answer), reply_to=message)
 
@@ -205,17 +198,8 @@ def answer_secure_histogram(message: Message, context: Context) -> Message:
     RuntimeError
         As `answer_loss`.
     """
-
-    def risk(query: HistogramQuery, arrays: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        model, examples = _model_and_examples(query, arrays, context)
-
-        def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
-            (mean,) = mean_risks([model], x, y, judged=[(0, query.loss)], noise=noise)
-            return {"risk": mean, "num_examples": len(y)}
-
-        return answered(query, arrays, examples, context, numbers)[0]
-
-    return Message(histogram_reply(message, context, risk), reply_to=message)
+    content = histogram_reply(message, context, lambda query, arrays: _risk(query, arrays, context))
+    return Message(content, reply_to=message)
 
 
 @app.query(CONSISTENCY_ACTION)
@@ -273,6 +257,17 @@ def train(message: Message, context: Context) -> Message:
                 learning_rate=float(config["learning-rate"]),
             )
     return Message(wire.encode_trained(model_arrays(model), num_examples=len(own), loss=loss), reply_to=message)
+
+
+def _risk(query: wire.LossQuery, arrays: Mapping[str, np.ndarray], context: Context) -> Mapping[str, Any]:
+    """Return the mean loss of the model and the number of examples, recorded or new."""
+    model, examples = _model_and_examples(query, arrays, context)
+
+    def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
+        (risk,) = mean_risks([model], x, y, judged=[(0, query.loss)], noise=noise)
+        return {"risk": risk, "num_examples": len(y)}
+
+    return answered(query, arrays, examples, context, numbers)[0]
 
 
 def _model_and_examples(

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client.private_files import make_private_file
+from client.private_files import open_private_database
 from client.questions import AdversarialQuery, CandidatesQuery, Query
 
 LIMIT_KEY = "query-budget"
 FILE_KEY = "query-budget-file"
 
-_LOCK_TIMEOUT = 60.0
 _SCHEMA = "CREATE TABLE IF NOT EXISTS answered (client TEXT, kind TEXT, number INTEGER, PRIMARY KEY (client, kind))"
 _PAID_SCHEMA = "CREATE TABLE IF NOT EXISTS paid (client TEXT, question TEXT, PRIMARY KEY (client, question))"
 _ADD = (
@@ -170,12 +169,7 @@ class QueryBudget:
 
     def _connect(self) -> sqlite3.Connection:
         assert self.path is not None
-        make_private_file(self.path)
-        # Transactions are begun by hand: the module's own would begin only at the first write, after the reading.
-        connection = sqlite3.connect(self.path, timeout=_LOCK_TIMEOUT, isolation_level=None)
-        connection.execute(_SCHEMA)
-        connection.execute(_PAID_SCHEMA)
-        return connection
+        return open_private_database(self.path, _SCHEMA, _PAID_SCHEMA)
 
 
 def request_of(query: Query) -> Request:

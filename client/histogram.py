@@ -123,9 +123,14 @@ def needs_complete_graph(config: Mapping[str, Any]) -> bool:
     ValueError
         If it is neither true nor false.
     """
-    value = config.get(COMPLETE_KEY, False)
+    return flag_of(config, COMPLETE_KEY, default=False)
+
+
+def flag_of(config: Mapping[str, Any], key: str, *, default: bool) -> bool:
+    """Return what a node config says under a key; raises ValueError if it is neither true nor false."""
+    value = config.get(key, default)
     if type(value) is not bool:
-        raise RefusedError(f"{COMPLETE_KEY} must be true or false, got {type(value).__name__}")
+        raise RefusedError(f"{key} must be true or false, got {type(value).__name__}")
     return value
 
 

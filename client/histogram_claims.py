@@ -7,7 +7,6 @@ is written there before it is answered, and of two processes one is refused.
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 
 from flwr.app import UserConfig
@@ -16,11 +15,10 @@ from client.answer_record import record_from_config
 from client.budget import budget_from_config
 from client.histogram import Part
 from client.identity import client_id
-from client.private_files import make_private_file
+from client.private_files import open_private_database
 from client.questions import RefusedError
 from client.withheld import files_at_hand
 
-_LOCK_TIMEOUT = 60.0
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS secure_steps "
     "(client TEXT, run TEXT, key BLOB, step TEXT, PRIMARY KEY (client, run, key, step))"
@@ -49,11 +47,9 @@ def claim(config: UserConfig, part: Part) -> None:
     if path is None:
         return
     step = (name, str(part.run_id), part.secrets.public.encryption, part.awaits)
-    with files_at_hand("noting the step of a secure histogram"):
-        make_private_file(path)
-        with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT, isolation_level=None)) as connection:
-            connection.execute(_SCHEMA)
-            added = connection.execute("INSERT OR IGNORE INTO secure_steps VALUES (?, ?, ?, ?)", step).rowcount
+    noting = files_at_hand("noting the step of a secure histogram")
+    with noting, closing(open_private_database(path, _SCHEMA)) as connection:
+        added = connection.execute("INSERT OR IGNORE INTO secure_steps VALUES (?, ?, ?, ?)", step).rowcount
     if added == 0:
         raise RefusedError(
             f"a client answers each step of a secure histogram once; it was asked for {part.awaits} twice"

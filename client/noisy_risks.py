@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
@@ -18,6 +18,9 @@ from client.noise import Mechanism, steps_of
 Judged = tuple[int, str]
 """Which of the models, from 0, and by which loss."""
 
+NumbersOf = Callable[[nn.Module, np.ndarray, np.ndarray], Sequence[float]]
+"""From a model and the input and label of one example to its numbers, in [0, 1]."""
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -25,6 +28,11 @@ class Noise:
 
     mechanism: Mechanism
     source: Random
+
+    def added_to(self, total: int, *, num_examples: int, num_values: int, num_steps: int) -> float:
+        """Return a mean with noise, from the sum over examples in steps; `num_values` numbers share the budget."""
+        drawn = self.mechanism.noise(self.source, num_values=num_values, num_steps=num_steps)
+        return (total + drawn) / (num_examples * num_steps)
 
 
 def mean_risks(
@@ -50,37 +58,50 @@ def mean_risks(
     sums = [summed_steps(model, x, y, losses=losses) for model, losses in zip(models, names, strict=True)]
     numbers = []
     for number, loss in judged:
-        steps = steps_of(is_binary=get_loss(loss).binary)
-        drawn = noise.mechanism.noise(noise.source, num_values=len(judged), num_steps=steps)
-        numbers.append((sums[number][loss] + drawn) / (len(y) * steps))
+        size = {"num_values": len(judged), "num_steps": steps_of(is_binary=get_loss(loss).binary)}
+        numbers.append(noise.added_to(sums[number][loss], num_examples=len(y), **size))
     return numbers
 
 
 def summed_steps(model: nn.Module, x: np.ndarray, y: np.ndarray, *, losses: set[str]) -> dict[str, int]:
-    """Return the sum over examples of each loss, in steps, by name.
+    """Return the sum over examples of each loss, in steps, by name; arguments as for `sums_one_by_one`."""
+    names = sorted(losses)
 
-    Replacing one example changes a sum by at most the steps of a loss of 1, whatever the model does: each example is
-    evaluated by itself on a fresh copy of the model, so none decides the loss of another, not even by what the model
+    def numbers_of(model: nn.Module, x: np.ndarray, y: np.ndarray) -> list[float]:
+        found = mean_losses(model, x, y, losses=losses)
+        return [found[name] for name in names]
+
+    steps = [steps_of(is_binary=get_loss(name).binary) for name in names]
+    return dict(zip(names, sums_one_by_one(model, x, y, numbers_of=numbers_of, steps=steps), strict=True))
+
+
+def sums_one_by_one(
+    model: nn.Module, x: np.ndarray, y: np.ndarray, *, numbers_of: NumbersOf, steps: Sequence[int]
+) -> list[int]:
+    """Return the sums over examples of some numbers, each rounded up to steps.
+
+    Replacing one example changes a sum by at most the steps of a 1, whatever the model does: each example is
+    evaluated by itself on a fresh copy of the model, so none decides the numbers of another, not even by what the model
     remembers in itself; and one on which the evaluation fails (a logit that is not finite, a label beyond the classes)
-    has loss 1. An error would tell the server that such an example is there.
+    counts with 1 everywhere. An error would tell the server that such an example is there.
 
     Parameters
     ----------
     model, x, y :
         See `client.evaluation.example_losses`.
-    losses : set of str
-        Names in `client.losses`.
+    numbers_of : callable
+        Gives the numbers of one example.
+    steps : sequence of int
+        For each number, how many steps make a 1.
     """
-    steps = {name: steps_of(is_binary=get_loss(name).binary) for name in losses}
-    sums = dict.fromkeys(losses, 0)
+    sums = [0] * len(steps)
     for index in range(len(y)):
         try:
-            found = mean_losses(deepcopy(model), x[index : index + 1], y[index : index + 1], losses=losses)
-            rounded = {name: math.ceil(found[name] * steps[name]) for name in losses}
+            found = numbers_of(deepcopy(model), x[index : index + 1], y[index : index + 1])
+            rounded = [math.ceil(number * most) for number, most in zip(found, steps, strict=True)]
         except KeyboardInterrupt:
             raise
         except BaseException:  # a model of somebody else's may raise anything, such as SystemExit
-            rounded = steps
-        for name in losses:
-            sums[name] += min(max(rounded[name], 0), steps[name])
+            rounded = list(steps)
+        sums = [total + min(max(each, 0), most) for total, each, most in zip(sums, rounded, steps, strict=True)]
     return sums

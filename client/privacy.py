@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from client.noise import GAUSSIAN, Mechanism, all_digits, mechanism_of
-from client.private_files import make_private_file
+from client.private_files import open_private_database
 from client.questions import RefusedError
 
 LIMIT_KEY = "privacy-budget"
 FILE_KEY = "privacy-budget-file"
 
-_LOCK_TIMEOUT = 60.0
 # One row for each client: what one mechanism spends does not add up with what another does.
 _SCHEMA = "CREATE TABLE IF NOT EXISTS privacy (client TEXT PRIMARY KEY, mechanism TEXT, spent TEXT)"
 _SET = "INSERT INTO privacy VALUES (?, ?, ?) ON CONFLICT (client) DO UPDATE SET spent = excluded.spent"
@@ -135,11 +134,7 @@ class PrivacyBudget:
 
     def _connect(self) -> sqlite3.Connection:
         assert self.path is not None
-        make_private_file(self.path)
-        # Transactions are begun by hand: the module's own would begin only at the first write, after the reading.
-        connection = sqlite3.connect(self.path, timeout=_LOCK_TIMEOUT, isolation_level=None)
-        connection.execute(_SCHEMA)
-        return connection
+        return open_private_database(self.path, _SCHEMA)
 
 
 def is_private(config: Mapping[str, Any]) -> bool:

@@ -1,12 +1,40 @@
-"""Files that only their owner may read."""
+"""Files that only their owner may read, and the SQLite databases in them."""
 
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from pathlib import Path
 
+_LOCK_TIMEOUT = 60.0
+
 _lock = threading.Lock()
+
+
+def open_private_database(path: Path, *tables: str) -> sqlite3.Connection:
+    """Open an SQLite database that only its owner may read, with these tables; both are made if they are not there.
+
+    Each statement stands for itself. A transaction is begun by hand, with BEGIN IMMEDIATE: the module's own would begin
+    only at the first write, after the reading.
+
+    Parameters
+    ----------
+    path : Path
+        In a folder that exists. Several kinds of tables may share a file.
+    tables : str
+        Statements that make a table unless it is there.
+
+    Raises
+    ------
+    sqlite3.Error
+        If the file cannot be opened or is no database.
+    """
+    make_private_file(path)
+    connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT, isolation_level=None)
+    for table in tables:
+        connection.execute(table)
+    return connection
 
 
 def make_private_file(path: Path) -> None:

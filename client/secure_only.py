@@ -9,7 +9,7 @@ from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from client import histogram_wire, wire
-from client.histogram import MIN_CLIENTS_KEY
+from client.histogram import MIN_CLIENTS_KEY, flag_of
 from client.questions import RefusedError
 
 SECURE_ONLY_KEY = "secure-only"
@@ -31,10 +31,7 @@ def is_secure_only(config: Mapping[str, Any]) -> bool:
     ValueError
         If it is neither true nor false.
     """
-    value = config.get(SECURE_ONLY_KEY, MIN_CLIENTS_KEY in config)
-    if type(value) is not bool:
-        raise RefusedError(f"{SECURE_ONLY_KEY} must be true or false, got {type(value).__name__}")
-    return value
+    return flag_of(config, SECURE_ONLY_KEY, default=MIN_CLIENTS_KEY in config)
 
 
 def refuse_in_the_open(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

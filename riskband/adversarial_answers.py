@@ -20,6 +20,7 @@ from riskband.checks import (
     check_kind,
     check_num_points,
     check_numbers,
+    set_fields,
 )
 from riskband.noise import AnswerNoise
 from riskband.risks import ClientRisks
@@ -145,26 +146,23 @@ class AdversarialAnswers:
             contamination=contamination,
             noise=noise,
         )
-        fields = {
-            "radii": grid,
-            "values": rows,
-            "num_examples": clean.num_examples,
-            "cost": cost,
-            "guarantee": guarantee,
-            "binary": check_flag("binary", binary),
-            "multipliers": prices,
-            "conjugates": phi,
-            "unit": unit,
-            "num_missing": clean.num_missing,
-            "missing": clean.missing,
-            "contamination": clean.contamination,
-            "noise": noise,
-            "curves": () if is_noisy else tuple(outer_curve(grid, row) for row in rows),
-        }
-        for name, value in fields.items():
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
-            object.__setattr__(self, name, value)
+        set_fields(
+            self,
+            radii=grid,
+            values=rows,
+            num_examples=clean.num_examples,
+            cost=cost,
+            guarantee=guarantee,
+            binary=check_flag("binary", binary),
+            multipliers=prices,
+            conjugates=phi,
+            unit=unit,
+            num_missing=clean.num_missing,
+            missing=clean.missing,
+            contamination=clean.contamination,
+            noise=noise,
+            curves=() if is_noisy else tuple(outer_curve(grid, row) for row in rows),
+        )
 
     @property
     def num_clients(self) -> int:

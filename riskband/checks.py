@@ -185,6 +185,14 @@ def check_budget(budget: npt.ArrayLike) -> FloatArray:
     return array
 
 
+def set_fields(instance: object, **fields: object) -> None:
+    """Set the fields of a frozen dataclass that makes them itself, and make arrays among them read-only."""
+    for name, value in fields.items():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+        object.__setattr__(instance, name, value)
+
+
 def check_flag(name: str, value: object) -> bool:
     """Return `value` if it is True or False; raises ValueError for anything else, however true it looks."""
     if not isinstance(value, (bool, np.bool_)):

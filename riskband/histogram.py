@@ -26,6 +26,7 @@ from riskband.checks import (
     check_fraction,
     check_num_examples,
     check_numbers,
+    set_fields,
 )
 from riskband.local_steps import LOCAL_STEPS, LevelsOf, LocalStep
 from riskband.risks import ClientRisks, upper_limit
@@ -109,14 +110,7 @@ class HistogramRisks:
                 f"bins without a multiple of 1/num_examples must hold no more clients than contamination, got "
                 f"{num_impossible}; is num_examples={size} what every client has, and is the loss 0 or 1?"
             )
-        number.flags.writeable = False
-        checked.flags.writeable = False
-        object.__setattr__(self, "edges", checked)
-        object.__setattr__(self, "counts", number)
-        object.__setattr__(self, "num_examples", size)
-        object.__setattr__(self, "binary", is_binary)
-        object.__setattr__(self, "above", above)
-        object.__setattr__(self, "below", below)
+        set_fields(self, edges=checked, counts=number, num_examples=size, binary=is_binary, above=above, below=below)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -211,15 +205,9 @@ class HistogramLimits:
                 "counts of upper limits must not run ahead of those of measured risks, nor these of those of lower "
                 f"limits, got {excess} too many up to some edge; say contamination={excess} if clients may send that"
             )
-        object.__setattr__(above, "upper", np.repeat(tops, upper))
-        object.__setattr__(above, "lower", np.repeat(bottoms, lower))
-        number.flags.writeable = False
-        checked.flags.writeable = False
-        object.__setattr__(self, "edges", checked)
-        object.__setattr__(self, "counts", number)
-        object.__setattr__(self, "eta", check_eta(eta))
-        object.__setattr__(self, "binary", check_flag("binary", binary))
-        object.__setattr__(self, "above", above)
+        set_fields(above, upper=np.repeat(tops, upper), lower=np.repeat(bottoms, lower))
+        is_binary = check_flag("binary", binary)
+        set_fields(self, edges=checked, counts=number, eta=check_eta(eta), binary=is_binary, above=above)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

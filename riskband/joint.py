@@ -21,6 +21,7 @@ from riskband.checks import (
     check_kind,
     check_number,
     check_numbers,
+    set_fields,
 )
 from riskband.risks import ETA_GRID, ClientRisks, default_eta
 from riskband.wording import exactly
@@ -72,11 +73,13 @@ class JointRisks:
             ClientRisks(array[:, loss], num_examples, binary=kind, num_missing=num_missing)
             for loss, kind in enumerate(kinds)
         ]
-        array.flags.writeable = False
-        object.__setattr__(self, "values", array)
-        object.__setattr__(self, "num_examples", losses[0].num_examples)
-        object.__setattr__(self, "binary", tuple(loss.binary for loss in losses))
-        object.__setattr__(self, "num_missing", losses[0].num_missing)
+        set_fields(
+            self,
+            values=array,
+            num_examples=losses[0].num_examples,
+            binary=tuple(loss.binary for loss in losses),
+            num_missing=losses[0].num_missing,
+        )
 
     @property
     def num_clients(self) -> int:

@@ -20,6 +20,7 @@ from riskband.checks import (
     check_kind,
     check_losses,
     check_num_examples,
+    set_fields,
 )
 from riskband.noise import AnswerNoise
 from riskband.noise_limits import BoundedValues, cut_values, noisy_upper_limits
@@ -109,15 +110,16 @@ class ClientRisks:
                 "binary=True needs values * num_examples to be whole numbers, since they count wrong examples; "
                 "pass binary=False, or more digits of the values"
             )
-        checked.flags.writeable = False
-        counts.flags.writeable = False
-        object.__setattr__(self, "values", checked)
-        object.__setattr__(self, "num_examples", counts)
-        object.__setattr__(self, "binary", is_binary)
-        object.__setattr__(self, "num_missing", num_absent)
-        object.__setattr__(self, "missing", check_choice("missing", missing, MISSING))
-        object.__setattr__(self, "contamination", num_wrong)
-        object.__setattr__(self, "noise", noise)
+        set_fields(
+            self,
+            values=checked,
+            num_examples=counts,
+            binary=is_binary,
+            num_missing=num_absent,
+            missing=check_choice("missing", missing, MISSING),
+            contamination=num_wrong,
+            noise=noise,
+        )
 
     @property
     def num_clients(self) -> int:

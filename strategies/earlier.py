@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from client.wire import AdversarialQuery, Answer, HelloAnswer, Query
-from strategies.failures import Failure, FailureReason
+from strategies.failures import Failure, FailureReason, in_order
 from strategies.replies import RoundOutcome
 
 Asked = tuple[tuple[float, ...], tuple[float, ...]]
@@ -99,7 +99,7 @@ def join(asked: RoundOutcome[Any], hello: RoundOutcome[HelloAnswer], spent: Sequ
     was_asked = sum(failure.reason is FailureReason.NODE_MISSING for failure in nameless[:num_away])
     return RoundOutcome(
         answers=asked.answers,
-        failures=tuple(sorted(failures, key=lambda f: (f.client_id or "", f.reason, f.detail))),
+        failures=in_order(failures),
         num_asked=hello.num_asked + was_asked,
     )
 

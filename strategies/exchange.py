@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from client.wire import Answer, HelloAnswer
@@ -19,8 +19,19 @@ from strategies.replies import Check, read_reply
 Replies = list[Answer | HelloAnswer | Failure]
 """What came back for one message, repetitions apart."""
 
+# A message outlives the deadline a little, so that the deadline and not Flower's expiry ends a wait.
+_TTL_MARGIN = 60.0
 # While nothing arrives, progress is reported this often: a pause changes the remaining time.
 _REPORT_INTERVAL = 2.0
+
+
+class Parcel(NamedTuple):
+    """One message of an exchange: to which node, of which type, and what a valid answer to it must agree with."""
+
+    node_id: int
+    message_type: str
+    content: RecordDict
+    check: Check
 
 
 @dataclass(frozen=True)
@@ -57,21 +68,28 @@ class Exchange:
 
     reply_timeout: float
     poll_interval: float
-    on_answer: Callable[[Any, Any], None] | None
-    on_progress: Callable[[Progress], None] | None
+    on_answer: Callable[[Any, Any], None] | None = None
+    on_progress: Callable[[Progress], None] | None = None
 
-    def run(self, grid: Grid, messages: list[Message], checks: Sequence[Check]) -> list[Replies]:
+    def run(self, grid: Grid, parcels: Sequence[Parcel], *, round: int) -> list[Replies]:
         """Push the messages and return what came back for each, in their order: at least one entry per message.
 
         Parameters
         ----------
         grid : Grid
             Flower's connection to the nodes.
-        messages : list of Message
-            A list: HttpGrid pushes nothing when given a generator.
-        checks : sequence of AnswerCheck or HelloCheck
-            What a valid answer to each message must agree with.
+        parcels : sequence of Parcel
+            The messages.
+        round : int
+            Sent as their group id.
         """
+        ttl = self.reply_timeout + _TTL_MARGIN
+        # A list: HttpGrid pushes nothing when given a generator.
+        messages = [
+            Message(parcel.content, parcel.node_id, parcel.message_type, ttl=ttl, group_id=str(round))
+            for parcel in parcels
+        ]
+        checks = [parcel.check for parcel in parcels]
         # A message the SuperLink did not take has no id; a refused push returns no ids at all.
         message_ids = list(grid.push_messages(messages)) or [""] * len(messages)
         not_sent = Failure(None, FailureReason.NOT_SENT, "the SuperLink did not accept the message")

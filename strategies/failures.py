@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -51,3 +52,8 @@ class Failure:
     client_id: str | None
     reason: FailureReason
     detail: str
+
+
+def in_order(failures: Iterable[Failure]) -> tuple[Failure, ...]:
+    """Return failures in the order of an outcome: those without a name first, then by name, reason and detail."""
+    return tuple(sorted(failures, key=lambda failure: (failure.client_id or "", failure.reason, failure.detail)))

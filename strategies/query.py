@@ -15,7 +15,7 @@ from logging import INFO
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -25,16 +25,13 @@ from client.answer_record import asked_hash
 from client.budget import request_of
 from client.wire import Answer, HelloAnswer, Query
 from strategies.earlier import EarlierAnswer, EarlierAnswers, join
-from strategies.exchange import Exchange, Progress, Replies, check_round_settings, pause_until
+from strategies.exchange import Exchange, Parcel, Progress, Replies, check_round_settings, pause_until
 from strategies.failures import Failure, FailureReason
 from strategies.quorum import QuorumError, num_needed, require_quorum
 from strategies.replies import AnswerCheck, HelloCheck, RoundOutcome, settle
 from strategies.untrained import UntrainedStrategy
 
 __all__ = ["Failure", "FailureReason", "Progress", "QueryResult", "QueryStrategy", "QuorumError", "RoundOutcome"]
-
-# A message outlives the deadline a little, so that the deadline and not Flower's expiry ends a wait.
-TTL_MARGIN = 60.0
 
 
 @dataclass
@@ -145,12 +142,10 @@ class QueryStrategy(UntrainedStrategy):
         """
         node_ids, missing = self._wait_for_nodes(grid)
         check = HelloCheck(wire.code_hash(), self.expected_client_ids)
-        kind, ttl = wire.HELLO_MESSAGE_TYPE, self.reply_timeout + TTL_MARGIN
         content = wire.encode_hello(question)
-        messages = [Message(content, node_id, kind, ttl=ttl, group_id="0") for node_id in node_ids]
-        exchange = Exchange(self.reply_timeout, self.poll_interval, on_answer=None, on_progress=None)
-        replies = exchange.run(grid, messages, [check] * len(messages))
-        outcome = settle([*replies, *missing], num_asked=len(messages))
+        parcels = [Parcel(node_id, wire.HELLO_MESSAGE_TYPE, content, check) for node_id in node_ids]
+        replies = Exchange(self.reply_timeout, self.poll_interval).run(grid, parcels, round=0)
+        outcome = settle([*replies, *missing], num_asked=len(parcels))
         self._remember_nodes(node_ids, replies, outcome)
         return outcome
 
@@ -349,22 +344,14 @@ class QueryStrategy(UntrainedStrategy):
         record = wire.to_array_record(arrays)
         model_hash, code_hash = wire.model_hash(wire.to_arrays(record)), wire.code_hash()
         contents = {query: wire.encode_query(query, record) for query in {query for _, query, _ in questions}}
-        ttl = self.reply_timeout + TTL_MARGIN
-        messages = [
-            Message(contents[query], node_id, wire.message_type(query), ttl=ttl, group_id=str(round))
-            for node_id, query, _ in questions
-        ]
-        checks = [
-            AnswerCheck(
-                query=query,
-                model_hash=model_hash,
-                code_hash=code_hash,
-                expected_client_ids=expected,
+        parcels = [
+            Parcel(
+                node_id, wire.message_type(query), contents[query], AnswerCheck(query, model_hash, code_hash, expected)
             )
-            for _, query, expected in questions
+            for node_id, query, expected in questions
         ]
         exchange = Exchange(self.reply_timeout, self.poll_interval, self.on_answer, self.on_progress)
-        return exchange.run(grid, messages, checks)
+        return exchange.run(grid, parcels, round=round)
 
     def _remember_nodes(self, node_ids: Sequence[int], replies: Sequence[Replies], outcome: RoundOutcome[Any]) -> None:
         node_of = {

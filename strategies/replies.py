@@ -34,7 +34,7 @@ from client.wire import (
 )
 from riskband.checks import MAX_EXAMPLES
 from strategies.curve_rules import broken_curve_rules, noise_slack
-from strategies.failures import Failure, FailureReason
+from strategies.failures import Failure, FailureReason, in_order
 
 # Ray puts a traceback, with process ids, before the words that matter: of a long text keep the end.
 _HEAD_LENGTH, _TAIL_LENGTH = 40, 240
@@ -185,7 +185,7 @@ def settle(replies_by_message: Iterable[Sequence[Answer | HelloAnswer | Failure]
             answers.append(result)
     return RoundOutcome(
         answers=tuple(sorted(answers, key=lambda answer: answer.client_id)),
-        failures=tuple(sorted(failures, key=lambda f: (f.client_id or "", f.reason, f.detail))),
+        failures=in_order(failures),
         num_asked=num_asked,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 import riskband as rb
@@ -17,10 +17,9 @@ from client.losses import get_loss
 from client.wire import Query
 from riskband.histogram import Histogram
 from riskband.risks import default_eta
-from strategies.exchange import Exchange, Replies
+from strategies.exchange import Exchange, Parcel, Replies
 from strategies.f_divergence import FDivergence, FDivergenceResult
-from strategies.failures import Failure
-from strategies.query import TTL_MARGIN
+from strategies.failures import Failure, in_order
 from strategies.quorum import QuorumError
 from strategies.replies import RoundOutcome, settle
 from strategies.secure_keys import broken_key_rule, without_shared_keys
@@ -122,9 +121,7 @@ class SecureHistogram(FDivergence):
         outcome = replace(
             first,
             answers=tuple(masked[name] for name in sorted(masked)),
-            failures=tuple(
-                sorted([*first.failures, *rounds.failures], key=lambda f: (f.client_id or "", f.reason, f.detail))
-            ),
+            failures=in_order([*first.failures, *rounds.failures]),
         )
         self._require_quorum(outcome)
         try:
@@ -184,8 +181,8 @@ class SecureHistogram(FDivergence):
             decoder=histogram_wire.decode_keys_answer,
             rule=broken_key_rule,
         )
-        action, content = histogram_wire.KEYS_ACTION, histogram_wire.encode_keys_query()
-        replies = self._send(grid, [(node_id, action, content, check) for node_id in node_ids], round)
+        kind, content = histogram_wire.message_type(histogram_wire.KEYS_ACTION), histogram_wire.encode_keys_query()
+        replies = self._send(grid, [Parcel(node_id, kind, content, check) for node_id in node_ids], round)
         outcome = without_shared_keys(settle([*replies, *missing], num_asked=len(node_ids)))
         self._remember_nodes(node_ids, replies, outcome)
         return outcome
@@ -195,9 +192,9 @@ class SecureHistogram(FDivergence):
     ) -> tuple[dict[str, Any], list[Failure]]:
         code_hash = wire.code_hash()
         parcels = [
-            (
+            Parcel(
                 self._nodes[name],
-                asked.action,
+                histogram_wire.message_type(asked.action),
                 asked.content,
                 SecureCheck(code_hash, frozenset({name}), decoder=asked.decoder, rule=asked.rule),
             )
@@ -211,16 +208,9 @@ class SecureHistogram(FDivergence):
             failures += [replace(failure, client_id=name) for failure in outcome.failures]
         return answers, failures
 
-    def _send(
-        self, grid: Grid, parcels: Sequence[tuple[int, str, RecordDict, SecureCheck]], round: int
-    ) -> list[Replies]:
-        ttl = self.reply_timeout + TTL_MARGIN
-        messages = [
-            Message(content, node_id, histogram_wire.message_type(action), ttl=ttl, group_id=str(round))
-            for node_id, action, content, _ in parcels
-        ]
-        exchange = Exchange(self.reply_timeout, self.poll_interval, on_answer=None, on_progress=self.on_progress)
-        return exchange.run(grid, messages, [check for _, _, _, check in parcels])
+    def _send(self, grid: Grid, parcels: Sequence[Parcel], round: int) -> list[Replies]:
+        exchange = Exchange(self.reply_timeout, self.poll_interval, on_progress=self.on_progress)
+        return exchange.run(grid, parcels, round=round)
 
 
 def checked_counts(total: np.ndarray, *, num_rows: int, num_clients: int) -> np.ndarray:
