@@ -255,8 +255,8 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
         f"with probability at least {1.0 - options.delta:g} (delta = {options.delta:g}):",
     ]
     for certificate in report.certificates.values():
-        why = why_it_says_nothing(certificate) if "threshold" not in certificate.axes else None
-        if why is not None and not certificate.axes and certificate.lower is None:
+        why = why_it_says_nothing(certificate)
+        if why is not None and not certificate.axes:
             lines.append(f"  {certificate.quantity}: no bound below 1; {why}")
         elif certificate.lower is not None:
             lines.append(
@@ -279,11 +279,11 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
     for name in report.unbounded:
         lines.append(f"  {name} is not bounded from above by these answers, so it has no certificate")
     two_bands = options.measure and options.sides != "two"
-    own = f"the mean ({report.certificates['mean'].method})"
+    own = f"the bounds on the mean ({report.certificates['mean'].method})"
     if _stand_alone(options):
         own += ", each quantile (order statistic) and each tail (a band for that tail)"
     lines.append(
-        f"{own} has a bound that stands alone; all other lines hold at the same time, by one band"
+        f"{own} stand alone; all other lines hold at the same time, by one band"
         + (" (the measures of dispersion by another, which has both sides)" if two_bands else "")
     )
     lines.append("if all of this is true:")

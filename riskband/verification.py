@@ -155,19 +155,22 @@ def verify(
 
 
 def why_it_says_nothing(certificate: Certificate) -> str | None:
-    """Return why an upper bound is 1 somewhere, and how many clients would do; None if it is below 1 everywhere.
+    """Return why an upper bound of a risk or share is 1 somewhere, and how many clients would do.
 
     Parameters
     ----------
     certificate : Certificate
-        A bound on a risk or a share, made from per-client risks.
+        Made from per-client risks.
 
     Returns
     -------
     str or None
-        The number of clients is what the same formula needs if more clients answer as these did: no certificate.
+        None if the bound is below 1 everywhere, or 1 would say something: of a measure of dispersion, or of the share of
+        clients above a risk on a curve over it. The number of clients is what the same formula needs if more clients
+        answer as these did: no certificate.
     """
-    if not np.any(np.asarray(certificate.value) >= 1.0):
+    of_unit = certificate.recipe["function"] in _BOUNDED_BY_ONE and "threshold" not in certificate.axes
+    if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
         return None
     recipe, num_clients = certificate.recipe, _num_values(certificate.recipe)
     if num_clients is None or num_clients >= _LARGEST_TRIED:
@@ -240,6 +243,7 @@ def _follow(
 SINCE_SCHEMA_2 = (CHOSEN_BEFORE,)
 """How the assumptions begin that certificates of the first schema did not list."""
 
+_BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")
 _LARGEST_TRIED = 4_096  # clients
 
 _COMPUTED = ("value", "lower", "details")

@@ -14,6 +14,7 @@ from riskband.adversarial_answers import AdversarialAnswers, check_answers, defa
 from riskband.certificate import AS_PUBLISHED, ESTIMATE, Certificate
 from riskband.checks import FloatArray, check_choice, check_cost, check_delta, check_fraction, check_seed, check_single
 from riskband.means import betting_assumptions, betting_upper_means
+from riskband.risks import ClientRisks
 from riskband.search import Bracket, bisect
 from riskband.transport import network_curve
 from riskband.transport_balls import (
@@ -75,18 +76,8 @@ def wasserstein_mean(
     check_choice("method", method, ("betting", "hoeffding"))
     budgets = check_budgets(cost_budget)
     grid, phi = conjugates_on_grid(answers, budgets, multipliers)
-    share = delta / grid.size
-    clean, name = answers.clean, method
-    numbers = [clean.bounded(column) for column in phi.T]
-    columns = [clean.worst_completion(each.in_unit) for each in numbers]
-    if method == "hoeffding":
-        slack = np.sqrt(np.log(1.0 / share) / (2.0 * clean.num_counted))
-        limits = [float(column.mean() + slack) for column in columns]
-    else:
-        is_fixed = not clean.are_answers_certain
-        limits, name = betting_upper_means(columns, delta=share, seed=seed, is_fixed=is_fixed)
-    bounds = np.array([each.from_unit(limit) for each, limit in zip(numbers, limits, strict=True)])
-    values = np.clip(np.min(np.multiply.outer(budgets, grid) + bounds, axis=-1), 0.0, 1.0)
+    limits, name = _conjugate_limits(answers.clean, phi, delta=delta, method=method, seed=seed)
+    values = _least(budgets, grid, limits)
     arguments = {
         "delta": delta,
         "cost_budget": budgets.tolist(),
@@ -109,6 +100,26 @@ def wasserstein_mean(
         axes={"cost_budget": budgets} if budgets.ndim else {},
         recipe=ball_recipe("wasserstein_mean", arguments, answers),
     )
+
+
+def _conjugate_limits(
+    clean: ClientRisks, phi: FloatArray, *, delta: float, method: str, seed: int | None
+) -> tuple[FloatArray, str]:
+    """Upper limits of the mean conjugate at every multiplier, which share delta, and the name of their method."""
+    share, name = delta / phi.shape[1], method
+    numbers = [clean.bounded(column) for column in phi.T]
+    columns = [clean.worst_completion(each.in_unit) for each in numbers]
+    if method == "hoeffding":
+        slack = np.sqrt(np.log(1.0 / share) / (2.0 * clean.num_counted))
+        limits = [float(column.mean() + slack) for column in columns]
+    else:
+        is_fixed = not clean.are_answers_certain
+        limits, name = betting_upper_means(columns, delta=share, seed=seed, is_fixed=is_fixed)
+    return np.array([each.from_unit(limit) for each, limit in zip(numbers, limits, strict=True)]), name
+
+
+def _least(budgets: FloatArray, grid: FloatArray, limits: FloatArray) -> FloatArray:
+    return np.asarray(np.clip(np.min(np.multiply.outer(budgets, grid) + limits, axis=-1), 0.0, 1.0))
 
 
 def wasserstein_published(
@@ -215,6 +226,7 @@ def wasserstein_breakdown(
     max_cost_budget: float,
     threshold: float | None = None,
     multipliers: npt.ArrayLike | None = None,
+    seed: int | None = None,
 ) -> Bracket:
     """Largest cost budget at which a certified number still meets a target.
 
@@ -233,6 +245,8 @@ def wasserstein_breakdown(
     multipliers : array_like, optional
         Of `wasserstein_mean` and `wasserstein_cdf`; by default the clients' own, or else for budgets from 1/1000 of
         `max_cost_budget` on.
+    seed : int, optional
+        Of `wasserstein_mean`.
 
     Returns
     -------
@@ -251,14 +265,16 @@ def wasserstein_breakdown(
     if multipliers is None and answers.multipliers is None:
         multipliers = default_multipliers([largest / 1000.0, largest])
 
+    delta, seed = check_delta(delta), None if seed is None else check_seed(seed)
+    if threshold is None:
+        grid, phi = conjugates_on_grid(answers, np.array(largest), multipliers)
+        limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed)
+
     def meets(budget: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        size = float(np.asarray(budget))
         if threshold is None:
-            found = wasserstein_mean(answers, delta=delta, cost_budget=size, multipliers=multipliers)
-        else:
-            found = wasserstein_cdf(
-                answers, delta=delta, cost_budget=size, thresholds=threshold, multipliers=multipliers
-            )
+            return np.asarray(_least(np.asarray(budget), grid, limits) <= goal)
+        size = float(np.asarray(budget))
+        found = wasserstein_cdf(answers, delta=delta, cost_budget=size, thresholds=threshold, multipliers=multipliers)
         return np.asarray(found.value <= goal)
 
     if not meets(0.0):

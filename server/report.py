@@ -14,6 +14,7 @@ import numpy as np
 import riskband as rb
 from riskband.certificate import CERTIFICATE
 from riskband.plots import band_figure, save_figure, transport_figure
+from riskband.verification import why_it_says_nothing
 from server.config import RunConfig
 from server.dispersion_report import dispersion_sections, report_figure
 from server.folder import CERTIFICATE_FOLDER, FIGURE_STEMS, ResultFolder
@@ -192,6 +193,7 @@ def _certificate_entry(name: str, certificate: rb.Certificate, check: Check | No
     entry["divergence"] = certificate.recipe["arguments"].get("divergence")
     entry["event"] = _event(certificate.recipe)
     entry["file"] = f"{CERTIFICATE_FOLDER}/{name}.json"
+    entry["says_nothing"] = why_it_says_nothing(certificate)
     entry["check"] = None if check is None else _check_entry(check)
     return entry
 

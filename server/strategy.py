@@ -54,6 +54,7 @@ def build_strategy(
         "missing": config.missing,
         "contamination": config.contamination,
         "privacy": config.privacy,
+        "seed": config.seed,
     }
     if config.strategy == "secure_histogram":
         for name in ("on_answer", "earlier", "respect_budgets", "privacy"):  # they need single answers
@@ -63,6 +64,7 @@ def build_strategy(
             candidates=candidates,
             objective=config.objective,
             selection_settings={
+                "seed": settings.pop("seed"),
                 "method": config.selection_method,
                 "target": config.selection_target or None,
                 "band": config.band,
@@ -89,7 +91,6 @@ def build_strategy(
             space=config.space,
             box=config.input_box,
             distances=config.attack_distances,
-            seed=config.seed,
             cost_budgets=config.cost_budgets,
             cost_thresholds=config.cost_thresholds,
             num_radii=config.num_radii,
@@ -115,7 +116,6 @@ def build_strategy(
             num_bins=config.histogram_bins,
             num_examples=config.examples_per_client if config.histogram_sizes == "equal" else None,
             num_neighbours=config.secure_neighbours,
-            seed=config.seed,
             **settings,
         )
     return FDivergence(**settings)

@@ -66,6 +66,11 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         *secure_lines(report),
     ]
     lines += [f"Breakdown, {name}: {entry['statement']}." for name, entry in report["breakdowns"].items()]
+    lines += [
+        f"Where {name} is 1 it says nothing: {entry['says_nothing']}."
+        for name, entry in certificates.items()
+        if entry["says_nothing"]
+    ]
     if any(entry["check"] is not None for entry in certificates.values()):
         lines.append(_verdict(certificates, are_shifted=transport.get("unseen_are_moved", True)))
     lines += [*sandwich_lines(report), *dispersion_lines(report), *selection_lines(report)]

@@ -107,6 +107,9 @@ class Dispersion(QueryStrategy):
         What is assumed of who answered; see `riskband.ClientRisks`.
     privacy : str
         Noise that the clients are to add; see `client.wire.LossQuery`. The certificates account for it.
+    seed : int, optional
+        Of the order in which the bound on the mean looks at the clients, fixed before any of them is asked; see
+        `riskband.mean_bound`.
     **settings
         Of `QueryStrategy`.
 
@@ -131,6 +134,7 @@ class Dispersion(QueryStrategy):
         missing: str = "ignore",
         contamination: int = 0,
         privacy: str = "",
+        seed: int | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
@@ -142,6 +146,7 @@ class Dispersion(QueryStrategy):
         self.method = method
         self.missing = missing
         self.contamination = contamination
+        self.seed = seed
 
     def query(self) -> LossQuery:
         """Return the plain loss query."""
@@ -166,7 +171,7 @@ class Dispersion(QueryStrategy):
         band = rb.band(risks, delta=self.delta, method=self.band, local=self.local, sides="two")
         methods = self._methods(band)
         bounds = tuple(_bounds(band, measure, methods[measure.name]) for measure in self.measures)
-        certificates = {"mean": rb.mean_bound(risks, delta=self.delta)}
+        certificates = {"mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed)}
         for each in bounds:
             if each.certificate is not None:
                 certificates[each.certificate] = rb.dispersion_certificate(band, each.measure, method=each.method)

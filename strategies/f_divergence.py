@@ -71,6 +71,9 @@ class FDivergence(QueryStrategy):
         What is assumed of who answered; see `riskband.ClientRisks`.
     privacy : str
         Noise that the clients are to add; see `client.wire.LossQuery`. The certificates account for it.
+    seed : int, optional
+        Of the order in which the bound on the mean looks at the clients, fixed before any of them is asked; see
+        `riskband.mean_bound`.
     **settings
         Of `QueryStrategy`.
 
@@ -98,6 +101,7 @@ class FDivergence(QueryStrategy):
         missing: str = "ignore",
         contamination: int = 0,
         privacy: str = "",
+        seed: int | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
@@ -112,6 +116,7 @@ class FDivergence(QueryStrategy):
         self.breakdown_target = breakdown_target
         self.missing = missing
         self.contamination = contamination
+        self.seed = seed
 
     def query(self) -> LossQuery:
         """Return the plain loss query."""
@@ -147,7 +152,7 @@ class FDivergence(QueryStrategy):
         """
         band = rb.band(risks, delta=self.delta, method=self.band, local=self.local, sides="two")
         certificates = {
-            "mean": rb.mean_bound(risks, delta=self.delta),
+            "mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed),
             "survival": rb.survival(band, thresholds=self.thresholds),
         }
         for name in self.divergences:

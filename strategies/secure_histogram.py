@@ -74,12 +74,11 @@ class SecureHistogram(FDivergence):
         unfit = [name for name in ("privacy", "earlier", "respect_budgets", "on_answer") if settings.get(name)]
         if unfit:
             raise ValueError(f"{unfit[0]} must not be given for a secure histogram: no single answer is ever seen")
-        super().__init__(**settings)
+        super().__init__(seed=seed, **settings)
         edges = tuple(np.linspace(0.0, 1.0, num_bins + 1).tolist())
         eta = default_eta(self.num_clients) if num_examples is None else None
         self._query = HistogramQuery(**vars(self._query), edges=edges, num_examples=num_examples, eta=eta)
         self.num_neighbours = num_neighbours
-        self.seed = seed
 
     def ask(
         self,

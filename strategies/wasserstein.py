@@ -127,7 +127,7 @@ class Wasserstein(QueryStrategy):
         Name of the model's last linear layer; "" lets the client find it.
     space, box, distances, seed :
         Where examples move, within which limits, where attacks look, and what decides random starts; see
-        `client.wire.AdversarialQuery`.
+        `client.wire.AdversarialQuery`. The seed also orders the clients for the bound on the mean.
     delta : float
         Probability that a certificate fails, in (0, 1): for each certificate on its own.
     cost_budgets : sequence of float
@@ -205,6 +205,7 @@ class Wasserstein(QueryStrategy):
         self.on_bracket = on_bracket
         self.missing = missing
         self.contamination = contamination
+        self.seed = seed
         grid = radii_grid(self.cost_budgets, num_radii=num_radii)
         self._wanted = num_radii, num_multipliers
         self._query = AdversarialQuery(
@@ -328,7 +329,7 @@ class Wasserstein(QueryStrategy):
         """What the multipliers of the first message certify, whatever the protocol."""
         local = "best" if self.protocol == ONE_ROUND else "average"  # two radii say little of the cost of a push
         settings: dict[str, Any] = {"delta": self.delta, "cost_budget": self.cost_budgets}
-        certificates = {"wasserstein_mean": rb.wasserstein_mean(answers, **settings)}
+        certificates = {"wasserstein_mean": rb.wasserstein_mean(answers, **settings, seed=self.seed)}
         if answers.noise is None:  # shares of clients need their curves
             shares = rb.wasserstein_cdf(answers, **settings, thresholds=self.cost_thresholds, local=local)
             certificates["wasserstein_cdf"] = shares
@@ -365,6 +366,7 @@ class Wasserstein(QueryStrategy):
                     delta=self.delta,
                     target=self.breakdown_target,
                     max_cost_budget=float(self.cost_budgets.max()),
+                    seed=self.seed,
                 )
             },
             empirical=empirical,
