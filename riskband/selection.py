@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from riskband.bands import FRESH_CLIENTS
 from riskband.bands import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_number, check_seed, check_single
@@ -27,6 +28,9 @@ from riskband.wording import rounded_up
 
 SELECTION_METHODS = ("bonferroni", "fixed_sequence")
 
+FRESH_FOR_CANDIDATES = (
+    "the clients that answered had no part in training or tuning the candidates; delta covers the choice among them"
+)
 CANDIDATES_FIXED = "the candidates, their order and the objective were fixed before any of these answers was seen"
 
 
@@ -98,7 +102,14 @@ class Selection:
     def table(self) -> str:
         """All candidates as lines of text: bounds, measured values, bounds on the terms, and how delta was spent."""
         terms = [name for name, _ in self.objective.terms]
-        header = ["candidate", "certified", "bound", "measured", *(f"{name} <=" for name in terms)]
+        is_proved = self.certificate is None or self.certificate.validity == CERTIFICATE
+        header = [
+            "candidate",
+            "certified" if is_proved else "estimated",
+            "bound",
+            "measured",
+            *(f"{name} <=" for name in terms),
+        ]
         rows = [header, *(self._row(candidate, terms) for candidate in self.candidates)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -351,7 +362,7 @@ def _certificate(
         value=float(arguments["target"]) if is_sequence else best.bound,
         delta=arguments["delta"],
         method=f"{arguments['method']} over {len(candidates)} candidates",
-        assumptions=tuple(dict.fromkeys([*chain.from_iterable(assumptions), CANDIDATES_FIXED])),
+        assumptions=tuple(dict.fromkeys([*map(_of_candidates, chain.from_iterable(assumptions)), CANDIDATES_FIXED])),
         validity=CERTIFICATE,
         details={
             "candidate_bounds": np.array([candidate.bound for candidate in candidates]),
@@ -359,6 +370,10 @@ def _certificate(
         },
         recipe=_recipe(arguments, answers),
     )
+
+
+def _of_candidates(assumption: str) -> str:
+    return FRESH_FOR_CANDIDATES if assumption == FRESH_CLIENTS else assumption
 
 
 def _recipe(arguments: Mapping[str, Any], answers: Mapping[str, ClientRisks]) -> dict[str, Any]:
