@@ -14,9 +14,13 @@ from riskband.bands import TRAINERS_ANSWERED, Band
 from riskband.checks import FloatArray, check_delta, check_numbers, set_fields
 from riskband.histogram import Histogram
 from riskband.risks import ClientRisks
-from riskband.wording import exactly, rounded_down, rounded_up
+from riskband.wording import chosen_before, exactly, rounded_down, rounded_up
 
-SCHEMA = "riskband.certificate/1"
+SCHEMA = "riskband.certificate/2"
+SCHEMA_1 = "riskband.certificate/1"
+"""Certificates of this schema can still be read and verified; they list fewer of their assumptions."""
+
+USUAL_DELTA = 0.05
 
 CERTIFICATE = "certificate"
 AS_PUBLISHED = "as-published"
@@ -70,7 +74,8 @@ class Certificate:
     method : str
         Name of the formula.
     assumptions : tuple of str
-        What must be true for `delta` to be right.
+        What must be true for `delta` to be right. A `delta` other than 0.05 is added to them: it must not be chosen by
+        looking at the bound.
     lower : float, ndarray or None
         The lower bound, of the shape of `value`; `None` if only the upper one is certified.
     details : mapping of str to ndarray
@@ -92,6 +97,9 @@ class Certificate:
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
+        of_delta = chosen_before(delta=(self.delta, USUAL_DELTA))
+        if not set(of_delta) <= set(self.assumptions):
+            object.__setattr__(self, "assumptions", (*self.assumptions, *of_delta))
         if not isinstance(self.recipe, Mapping):
             raise ValueError(f"the recipe of a certificate must be a mapping, got {type(self.recipe).__name__}")
         for array in (self.value, self.lower, *self.axes.values(), *self.details.values()):
@@ -160,9 +168,9 @@ class Certificate:
             If the schema is unknown, or a field is missing, malformed or foreign. The statement is made from the other
             fields; give the stored data to `verify` to have the stored one compared.
         """
-        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
-            found = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
-            raise ValueError(f"schema must be {SCHEMA!r}, got {found!r}; is this a certificate of this version?")
+        found = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
+        if found not in (SCHEMA, SCHEMA_1):
+            raise ValueError(f"schema must be {SCHEMA!r} or {SCHEMA_1!r}, got {found!r}; is this a certificate?")
         certificate = cls._from_fields(data)
         expected = certificate.to_dict()
         if data.keys() != expected.keys():

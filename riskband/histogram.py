@@ -30,10 +30,12 @@ from riskband.checks import (
 )
 from riskband.local_steps import LOCAL_STEPS, LevelsOf, LocalStep
 from riskband.risks import ClientRisks, upper_limit
+from riskband.wording import CHOSEN_BEFORE
 
 MAX_CLIENTS = 10**6
 """A histogram of more is a mistake, or a lie: modulo 2**32 a negative count looks like that."""
 
+EDGES_CHOSEN = f"{CHOSEN_BEFORE}the edges of the bins"
 COUNTED_ONCE = "every client is counted once, in the bin where its number lies; who is in which bin is not known"
 EQUAL_BY_DESIGN = "every client measures on the number of examples that was fixed beforehand"
 LIMITS_BY_CLIENTS = "every client computed the limits of its risk itself, from its own number of examples"
@@ -123,7 +125,7 @@ class HistogramRisks:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What certificates from the counts assume beyond what all do."""
-        return (COUNTED_ONCE, EQUAL_BY_DESIGN)
+        return (COUNTED_ONCE, EQUAL_BY_DESIGN, EDGES_CHOSEN)
 
     def local_step(self, local: str, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
         """Bounds for the CDF of true risks, as `riskband.local_steps` makes them; arguments as there."""
@@ -227,7 +229,7 @@ class HistogramLimits:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What certificates from the counts assume beyond what all do."""
-        return (COUNTED_ONCE, LIMITS_OF_BINARY_LOSS if self.binary else LIMITS_BY_CLIENTS)
+        return (COUNTED_ONCE, LIMITS_OF_BINARY_LOSS if self.binary else LIMITS_BY_CLIENTS, EDGES_CHOSEN)
 
     def local_step(self, local: str, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
         """Bounds for the CDF of true risks, as `riskband.local_steps` makes them from limits; arguments as there.

@@ -24,9 +24,10 @@ from riskband.checks import (
     set_fields,
 )
 from riskband.risks import ETA_GRID, ClientRisks, default_eta
-from riskband.wording import exactly
+from riskband.wording import chosen_before, exactly
 
 JOINT_LOCAL_STEPS = ("marginal", "observed")
+DEFAULT_MARGINAL_SHARE = 0.5
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -291,7 +292,7 @@ def joint_band(
     method: str = "berk_jones",
     local: str = "marginal",
     eta: float | None = None,
-    marginal_share: float = 0.5,
+    marginal_share: float = DEFAULT_MARGINAL_SHARE,
 ) -> JointBand:
     """Bounds on the joint CDF of several risks of a client that nobody has measured.
 
@@ -400,7 +401,7 @@ def joint_certificate(
         delta=band.delta,
         method=f"{band.method} joint band and Fréchet-Hoeffding bounds (delta split "
         f"{1.0 - band.marginal_share:g} to {band.marginal_share:g})",
-        assumptions=band.assumptions,
+        assumptions=(*band.assumptions, *chosen_before(marginal_share=(band.marginal_share, DEFAULT_MARGINAL_SHARE))),
         axes=axes or {},
         details=details or {},
         recipe={

@@ -50,7 +50,8 @@ def test_certificates_are_those_of_the_library(tmp_path, table, losses, capsys):
     band = rb.band(risks, delta=0.1, sides="lower")
     found = certificates(out)
     assert found["mean"].value == rb.mean_bound(risks, delta=0.1).value
-    assert found["quantile:0.9"].value == rb.quantile(band, level=0.9).value
+    assert found["quantile:0.9"].value == rb.quantile(risks, 0.9, delta=0.1).value
+    assert found["cvar:0.9"].value == rb.cvar(risks, 0.9, delta=0.1).value
     worst = rb.worst_case_mean(band, divergence="chi2", budget=[0.2])
     np.testing.assert_array_equal(found["worst_case_mean_chi2"].value, worst.value)
     assert f"budget 0.2: <= {rounded_up(worst.value[0])}" in capsys.readouterr().out
@@ -161,7 +162,11 @@ def test_huge_numbers_of_examples_are_refused(table, capsys):
 
 def test_a_bound_of_one_is_called_what_it_is(table, capsys):
     assert run(table, "--num-examples", 100, "--quantile", 0.999) == 0
-    assert "a bound of 1.0000 says nothing" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    needed = rb.num_clients_needed(0.999, delta=0.05)  # all clients below a quantile: 0.999^K <= 0.05
+    assert needed == 2995
+    assert f"no bound below 1; 60 clients are too few for it; about {needed} that answer as these did" in printed
+    assert "1.0000" not in printed
 
 
 def test_missing_file_is_an_error_with_its_name(capsys):

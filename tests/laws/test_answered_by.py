@@ -7,7 +7,7 @@ import pytest
 
 import riskband as rb
 from riskband.bands import FRESH_CLIENTS, TRAINERS_ANSWERED
-from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, weakest_validity
+from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, SCHEMA_1, weakest_validity
 from riskband.functionals import QuantileWeight
 from riskband.selection import FRESH_FOR_CANDIDATES
 from riskband.verification import FUNCTIONS
@@ -101,6 +101,7 @@ def test_an_estimate_that_calls_itself_a_certificate_does_not_verify(name):
         assert not verified({**stored, "validity": CERTIFICATE, "statement": fresh["statement"]}).ok
     assert not verified({**stored, "assumptions": fresh["assumptions"]}).ok
     assert not verified({**fresh, "recipe": stored["recipe"]}).ok
+    assert not verified({**stored, "schema": SCHEMA_1, "assumptions": fresh["assumptions"]}).ok
 
 
 def test_the_weakest_validity_wins():
