@@ -253,8 +253,7 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
         f"{risks.num_clients} clients with {sizes} examples each; measured mean loss {risks.values.mean():.4f}, "
         f"largest {risks.values.max():.4f}; {_kind_of_loss(risks, options)}",
         *_who_answered(risks),
-        *([] if risks.answered_by == "fresh" else [f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}"]),
-        f"with probability at least {1.0 - options.delta:g} (delta = {options.delta:g}):",
+        *_heading(risks, options),
     ]
     for certificate in report.certificates.values():
         why = why_it_says_nothing(certificate) if "threshold" not in certificate.axes else None
@@ -291,6 +290,15 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
     lines.append("if all of this is true:")
     assumed = dict.fromkeys(text for c in report.certificates.values() for text in c.assumptions)
     return "\n".join([*lines, *(f"  - {text}" for text in assumed)])
+
+
+def _heading(risks: rb.ClientRisks, options: argparse.Namespace) -> list[str]:
+    if risks.answered_by == "fresh":
+        return [f"with probability at least {1.0 - options.delta:g} (delta = {options.delta:g}):"]
+    return [
+        f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}",
+        f"estimates (what delta = {options.delta:g} would give of clients that had no part in the model):",
+    ]
 
 
 def _who_answered(risks: rb.ClientRisks) -> list[str]:

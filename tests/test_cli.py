@@ -333,6 +333,7 @@ def test_answers_of_trainers_certify_nothing(tmp_path, table, losses, capsys):
     assert f"  - {TRAINERS_ANSWERED}" in printed
     assert FRESH_CLIENTS not in printed
     assert "[certificate]" not in printed
+    assert "with probability at least" not in printed
     assert {each.validity for each in certificates(out).values()} == {"estimate"}
     assert main(["verify", str(out)]) == 0
     out.write_text(out.read_text().replace('"validity": "estimate"', '"validity": "certificate"'))
