@@ -32,6 +32,10 @@ INDEPENDENT_ASKED = (
     "meta-distribution of clients"
 )
 INDEPENDENT_EXAMPLES = "each client's examples are independent draws from its own distribution, unseen in training"
+FRESH_CLIENTS = "the clients that answered had no part in training, tuning or choosing the model"
+TRAINERS_ANSWERED = (
+    "the clients that answered helped to train the model: their risks say little about clients that did not"
+)
 TRUE_ANSWERS = "every answer is the mean loss that the client measured"
 BOUNDED_LOSS = "every example's loss lies in [0, 1]"
 BINARY_LOSS = "every example's loss is 0 or 1"
@@ -317,6 +321,7 @@ def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False) -> tup
     but = f"every answer but at most {risks.contamination}, which may be wrong in any way, is"
     return (
         INDEPENDENT_ASKED if risks.num_missing_worst else INDEPENDENT_CLIENTS,
+        FRESH_CLIENTS if risks.answered_by == "fresh" else TRAINERS_ANSWERED,
         INDEPENDENT_EXAMPLES,
         (TRUE_ANSWERS.replace("every answer is", but) if risks.contamination else TRUE_ANSWERS)
         + ("" if risks.noise is None else f" plus {risks.noise.words}"),

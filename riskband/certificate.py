@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from riskband.bands import Band
-from riskband.checks import FloatArray, check_delta, check_numbers
+from riskband.bands import TRAINERS_ANSWERED, Band
+from riskband.checks import FloatArray, check_delta, check_numbers, set_fields
 from riskband.histogram import Histogram
 from riskband.risks import ClientRisks
 from riskband.wording import chosen_before, exactly, rounded_down, rounded_up
@@ -26,11 +26,30 @@ CERTIFICATE = "certificate"
 AS_PUBLISHED = "as-published"
 ESTIMATE = "estimate"
 
-_PREFACE = {
+_PREFACE = {  # from the strongest to the weakest
     CERTIFICATE: "",
     AS_PUBLISHED: "As published (there is a gap in the proof): ",
     ESTIMATE: "Estimate, not a proved bound: ",
 }
+
+
+def weakest_validity(assumptions: Collection[str], validity: str = CERTIFICATE) -> str:
+    """Return what a bound is, by its formula and by what is known not to be as the formula needs it.
+
+    Parameters
+    ----------
+    assumptions : collection of str
+        Of a certificate or a band.
+    validity : {"certificate", "as-published", "estimate"}
+        What the bound is if all of them are true.
+
+    Returns
+    -------
+    str
+        The weaker of `validity` and, where the clients that answered helped to train the model, "estimate".
+    """
+    found = ESTIMATE if TRAINERS_ANSWERED in assumptions else CERTIFICATE
+    return max(validity, found, key=list(_PREFACE).index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +69,8 @@ class Certificate:
         Probability that the bound fails, in (0, 1).
     validity : {"certificate", "as-published", "estimate"}
         `certificate` for a proved bound, `as-published` for a formula with a gap in its proof, `estimate` when an
-        attack stood in for the worst case.
+        attack stood in for the worst case. An `estimate` too, whatever is said here, if the assumptions say that the
+        clients that answered helped to train the model: see `weakest_validity`.
     method : str
         Name of the formula.
     assumptions : tuple of str
@@ -87,6 +107,7 @@ class Certificate:
                 array.flags.writeable = False
         if self.validity not in _PREFACE:
             raise ValueError(f"validity must be one of {', '.join(_PREFACE)}, got {self.validity!r}")
+        set_fields(self, validity=weakest_validity(self.assumptions, self.validity))
         shape = tuple(len(points) for points in self.axes.values())
         for bound in (self.value,) if self.lower is None else (self.lower, self.value):
             if np.shape(bound) != shape:

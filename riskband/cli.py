@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import riskband as rb
-from riskband.bands import SIDES
+from riskband.bands import SIDES, TRAINERS_ANSWERED
 from riskband.checks import check_budget, check_delta, check_fraction
 from riskband.functionals import check_tail_level
 from riskband.level_methods import resolve_level_method
@@ -26,7 +26,7 @@ from riskband.local_steps import LOCAL_STEPS
 from riskband.measures import resolve_measure
 from riskband.optimised_levels import resolve_objective
 from riskband.pilots import check_pilot_share
-from riskband.risks import MISSING, check_contamination, check_num_missing
+from riskband.risks import ANSWERED_BY, MISSING, check_contamination, check_num_missing
 from riskband.table import TableError, read_risks
 from riskband.verification import why_it_says_nothing
 from riskband.wording import exactly, rounded_down, rounded_up
@@ -181,6 +181,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
             missing=options.missing,
             contamination=options.contamination,
             noise=options.noise,
+            answered_by=options.answered_by,
         )
     )
     if problems or not isinstance(risks, rb.ClientRisks):
@@ -252,7 +253,7 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
         f"{risks.num_clients} clients with {sizes} examples each; measured mean loss {risks.values.mean():.4f}, "
         f"largest {risks.values.max():.4f}; {_kind_of_loss(risks, options)}",
         *_who_answered(risks),
-        f"with probability at least {1.0 - options.delta:g} (delta = {options.delta:g}):",
+        *_heading(risks, options),
     ]
     for certificate in report.certificates.values():
         why = why_it_says_nothing(certificate)
@@ -289,6 +290,15 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
     lines.append("if all of this is true:")
     assumed = dict.fromkeys(text for c in report.certificates.values() for text in c.assumptions)
     return "\n".join([*lines, *(f"  - {text}" for text in assumed)])
+
+
+def _heading(risks: rb.ClientRisks, options: argparse.Namespace) -> list[str]:
+    if risks.answered_by == "fresh":
+        return [f"with probability at least {1.0 - options.delta:g} (delta = {options.delta:g}):"]
+    return [
+        f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}",
+        f"estimates (what delta = {options.delta:g} would give of clients that had no part in the model):",
+    ]
 
 
 def _who_answered(risks: rb.ClientRisks) -> list[str]:
@@ -344,6 +354,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--num-missing", type=int, metavar="N", help="clients that were asked and did not answer (default: 0)")
     add("--missing", choices=MISSING, default="ignore", help="count them as missing at random (default), or as worst")
     add("--contamination", type=int, default=0, metavar="N", help="answers that may be wrong in any way (default: 0)")
+    add(
+        "--answered-by",
+        choices=ANSWERED_BY,
+        default="fresh",
+        help="fresh (default): the clients had no part in training, tuning or choosing the model; trainers: they had, "
+        "so nothing is certified and all bounds are estimates",
+    )
     add(
         "--noise",
         metavar="NAME:BUDGET",

@@ -65,6 +65,8 @@ class HistogramRisks:
     contamination : int
         At most so many clients are counted in a wrong bin, any one. A client that may send any *vector* of counts can
         move as many others as it likes: it is so many clients in a wrong bin as it moves counts.
+    answered_by : {"fresh", "trainers"}
+        Whether the clients helped to make the model; see `ClientRisks`.
 
     Attributes
     ----------
@@ -95,13 +97,19 @@ class HistogramRisks:
         num_missing: int = 0,
         missing: str = "ignore",
         contamination: int = 0,
+        answered_by: str = "fresh",
     ) -> None:
         checked = check_edges(edges)
         size = check_count("num_examples", num_examples, minimum=1, remedy="all clients have the same number")
         is_binary = check_flag("binary", binary)
         number = check_counts("counts", counts, num_bins=checked.size - 1)
         bottoms, tops = bin_ends(checked, num_examples=size if is_binary else None)
-        rest: dict[str, Any] = {"num_missing": num_missing, "missing": missing, "contamination": contamination}
+        rest: dict[str, Any] = {
+            "num_missing": num_missing,
+            "missing": missing,
+            "contamination": contamination,
+            "answered_by": answered_by,
+        }
         # A client in a bin without any possible risk is one of the wrong ones, and may be anywhere.
         is_impossible = tops < bottoms
         above = ClientRisks(np.sort(np.repeat(np.where(is_impossible, 1.0, tops), number)), size, is_binary, **rest)
@@ -154,7 +162,7 @@ class HistogramLimits:
         Error level of each client's limits, in (0, 0.5], fixed before any risk was seen.
     binary : bool
         Whether the clients' limits rely on every example's loss being 0 or 1.
-    num_missing, missing, contamination :
+    num_missing, missing, contamination, answered_by :
         See `HistogramRisks`.
 
     Attributes
@@ -186,6 +194,7 @@ class HistogramLimits:
         num_missing: int = 0,
         missing: str = "ignore",
         contamination: int = 0,
+        answered_by: str = "fresh",
     ) -> None:
         checked = check_edges(edges)
         rows = check_numbers("counts", counts, remedy="count clients with risk_histogram")
@@ -198,7 +207,13 @@ class HistogramLimits:
         if len(set(totals)) > 1:
             raise ValueError(f"counts must add up to one number of clients, got {totals}; a client sent a wrong vector")
         above = _LimitAnswers(
-            np.repeat(tops, measured), 1, False, num_missing, missing=missing, contamination=contamination
+            np.repeat(tops, measured),
+            1,
+            False,
+            num_missing,
+            missing=missing,
+            contamination=contamination,
+            answered_by=answered_by,
         )
         up_to = np.cumsum(number, axis=1)
         excess = int(max(np.max(up_to[0] - up_to[2]), np.max(up_to[2] - up_to[1])))

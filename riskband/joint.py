@@ -45,6 +45,8 @@ class JointRisks:
         For each loss, whether it is 0 or 1 on every example; inferred as for `ClientRisks` by default.
     num_missing : int
         As for `ClientRisks`.
+    answered_by : {"fresh", "trainers"}
+        As for `ClientRisks`.
 
     Raises
     ------
@@ -56,6 +58,7 @@ class JointRisks:
     num_examples: IntArray
     binary: tuple[bool, ...]
     num_missing: int
+    answered_by: str
 
     def __init__(
         self,
@@ -63,6 +66,8 @@ class JointRisks:
         num_examples: npt.ArrayLike,
         binary: Sequence[bool] | None = None,
         num_missing: int = 0,
+        *,
+        answered_by: str = "fresh",
     ) -> None:
         array = _as_matrix(values)
         kinds: Sequence[bool | None] = [None] * array.shape[1] if binary is None else list(np.atleast_1d(binary))
@@ -71,7 +76,7 @@ class JointRisks:
                 f"binary must have one entry per loss ({array.shape[1]}), got {len(kinds)}; or leave it out"
             )
         losses = [
-            ClientRisks(array[:, loss], num_examples, binary=kind, num_missing=num_missing)
+            ClientRisks(array[:, loss], num_examples, binary=kind, num_missing=num_missing, answered_by=answered_by)
             for loss, kind in enumerate(kinds)
         ]
         set_fields(
@@ -80,6 +85,7 @@ class JointRisks:
             num_examples=losses[0].num_examples,
             binary=tuple(loss.binary for loss in losses),
             num_missing=losses[0].num_missing,
+            answered_by=losses[0].answered_by,
         )
 
     @property
@@ -96,7 +102,13 @@ class JointRisks:
     def losses(self) -> tuple[ClientRisks, ...]:
         """The answers for each loss alone."""
         return tuple(
-            ClientRisks(self.values[:, loss], self.num_examples, binary=kind, num_missing=self.num_missing)
+            ClientRisks(
+                self.values[:, loss],
+                self.num_examples,
+                binary=kind,
+                num_missing=self.num_missing,
+                answered_by=self.answered_by,
+            )
             for loss, kind in enumerate(self.binary)
         )
 
@@ -106,7 +118,7 @@ class JointRisks:
             "values": self.values.tolist(),
             "num_examples": self.num_examples.tolist(),
             "binary": list(self.binary),
-            "num_missing": self.num_missing,
+            **self.losses[0].who_answered,
         }
 
 

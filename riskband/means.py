@@ -187,13 +187,16 @@ def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     float
         The limit, in [0, 1]. Source: [WSR] §4, predictable plug-in bets for a fixed sample size.
     """
-    bets = _adaptive_bets(values, delta)
 
     def survives(candidate: FloatArray) -> np.ndarray:
-        capital = np.cumsum(_log_growth(candidate, values, bets))
-        return np.asarray(capital.max() < np.log(1.0 / delta))
+        return np.asarray(largest_log_capital(values, float(candidate), delta=delta) < np.log(1.0 / delta))
 
     return float(bisect(survives, low=0.0, high=1.0)[1])
+
+
+def largest_log_capital(values: FloatArray, candidate: float, *, delta: float) -> float:
+    """Logarithm of the largest capital on the way of the gambler of `betting_upper_mean` against one candidate."""
+    return float(np.cumsum(_log_growth(np.asarray(candidate), values, _adaptive_bets(values, delta))).max())
 
 
 def _adaptive_bets(values: FloatArray, delta: float) -> FloatArray:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from riskband.bands import Band
-from riskband.certificate import CERTIFICATE, Certificate
+from riskband.bands import TRAINERS_ANSWERED, Band
+from riskband.certificate import ESTIMATE, Certificate, weakest_validity
 from riskband.checks import FloatArray
 from riskband.divergences import DIVERGENCES
 
@@ -75,12 +76,21 @@ def band_figure(
         share = np.arange(1, unseen.size + 1) / unseen.size
         label = f"true risks of {unseen.size} unseen clients (simulated)"
         axes.step([0.0, *unseen, 1.0], [0.0, *share, 1.0], where="post", color=_UNSEEN, lw=2.0, label=label)
-    axes.set(xlim=(0.0, right), ylim=(0.0, 1.005), title=title)
+    axes.set(xlim=(0.0, right), ylim=(0.0, 1.005))
+    axes.set_title(**titled("label", title, band.assumptions))
     axes.set_xlabel("risk of a client (mean loss, 0 to 1)")
     axes.set_ylabel("share of clients with at most this risk")
     axes.grid(alpha=0.25, lw=0.6)
     draw_legend_below(figure)
     return figure
+
+
+def titled(argument: str, title: str, assumptions: Collection[str]) -> dict[str, Any]:
+    """Return keyword arguments of a title, `argument` its text, that says in red if the clients helped to train."""
+    if TRAINERS_ANSWERED not in assumptions:
+        return {argument: title}
+    warning = fill(f"{ESTIMATE}: {TRAINERS_ANSWERED}", width=70)
+    return {argument: f"{title}\n{warning}".lstrip(), "color": "red"}
 
 
 def draw_legend_below(figure: Figure) -> None:
@@ -158,7 +168,7 @@ def transport_figure(
             functions = (lambda cost: np.divide(cost, unit), lambda ratio: np.multiply(ratio, unit))
             second = axes.secondary_xaxis("top", functions=functions)
             second.set_xlabel(f"in units of {unit_words}", fontsize="small")
-    figure.suptitle(title)
+    figure.suptitle(**titled("t", title, mean.assumptions))
     return figure
 
 
@@ -220,17 +230,17 @@ def measured_label(band: Band) -> str:
 
 
 def _draw_band(axes: Axes, band: Band, grid: FloatArray) -> None:
-    confidence = f"with probability {1.0 - band.delta:g}"
+    confidence, validity = f"with probability {1.0 - band.delta:g}", weakest_validity(band.assumptions)
     if band.sides == "two":
-        label = f"certificate: band for {band.subject}, {confidence}"
+        label = f"{validity}: band for {band.subject}, {confidence}"
         axes.fill_between(
             grid, band.lower(grid), band.upper(grid), step="post", color=_BAND, alpha=0.25, lw=0, label=label
         )
     if band.sides != "upper":
-        label = "" if band.sides == "two" else f"certificate: lower bound for {band.subject}, {confidence}"
+        label = "" if band.sides == "two" else f"{validity}: lower bound for {band.subject}, {confidence}"
         axes.step(grid, band.lower(grid), where="post", color=_BAND, lw=1.6, label=label)
     if band.sides != "lower":
-        label = "" if band.sides == "two" else f"certificate: upper bound for {band.subject}, {confidence}"
+        label = "" if band.sides == "two" else f"{validity}: upper bound for {band.subject}, {confidence}"
         axes.step(grid, band.upper(grid), where="post", color=_BAND, lw=1.0, label=label)
 
 
@@ -290,9 +300,8 @@ def _draw_worst_cases(axes: Axes, worst_case: Certificate) -> None:
     budgets = np.atleast_1d(worst_case.axes.get("budget", worst_case.recipe["arguments"]["budget"]))
     name = worst_case.recipe["arguments"]["divergence"]
     divergence = DIVERGENCES[name].title if name in DIVERGENCES else name
-    kind = "certificate" if worst_case.validity == CERTIFICATE else worst_case.validity
     for index, (budget, curve) in enumerate(zip(budgets, curves, strict=True)):
         # S(t) <= s says F(x) >= 1 - s for every x >= t: the bound holds from t on.
-        label = f"{kind}: any network within {budget:g} in {divergence}"
+        label = f"{worst_case.validity}: any network within {budget:g} in {divergence}"
         color = _WORST[index % len(_WORST)]
         axes.step(thresholds, 1.0 - curve, where="post", color=color, lw=1.4, ls="--", label=label)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from riskband.bands import FRESH_CLIENTS
 from riskband.bands import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_number, check_seed, check_single
@@ -28,6 +29,9 @@ from riskband.wording import CHOSEN_BEFORE, chosen_before, rounded_up
 SELECTION_METHODS = ("bonferroni", "fixed_sequence")
 DEFAULT_MEAN_SHARE = 0.25
 
+FRESH_FOR_CANDIDATES = (
+    "the clients that answered had no part in training or tuning the candidates; delta covers the choice among them"
+)
 CANDIDATES_FIXED = "the candidates, their order and the objective were fixed before any of these answers was seen"
 
 
@@ -99,7 +103,14 @@ class Selection:
     def table(self) -> str:
         """All candidates as lines of text: bounds, measured values, bounds on the terms, and how delta was spent."""
         terms = [name for name, _ in self.objective.terms]
-        header = ["candidate", "certified", "bound", "measured", *(f"{name} <=" for name in terms)]
+        is_proved = self.certificate is None or self.certificate.validity == CERTIFICATE
+        header = [
+            "candidate",
+            "certified" if is_proved else "estimated",
+            "bound",
+            "measured",
+            *(f"{name} <=" for name in terms),
+        ]
         rows = [header, *(self._row(candidate, terms) for candidate in self.candidates)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -364,8 +375,9 @@ def _certificate(
 
 
 def _assumptions(of_bounds: Iterable[str]) -> list[str]:
-    """What the bounds assume, without the choices behind each: they are those of the selection."""
-    kept = [line for line in of_bounds if not line.startswith(CHOSEN_BEFORE)]
+    """What the bounds assume, in words for candidates, without the choices behind each: they are the selection's."""
+    said = {FRESH_CLIENTS: FRESH_FOR_CANDIDATES}
+    kept = [said.get(line, line) for line in of_bounds if not line.startswith(CHOSEN_BEFORE)]
     return list(dict.fromkeys([*kept, CANDIDATES_FIXED]))
 
 

@@ -39,6 +39,7 @@ def read_risks(
     missing: str = "ignore",
     contamination: int = 0,
     noise: str | None = None,
+    answered_by: str = "fresh",
 ) -> ClientRisks:
     """Read one row per client.
 
@@ -52,7 +53,7 @@ def read_risks(
         A whole number for all clients, or the name of a column.
     is_percent : bool
         Whether `column` holds accuracies in percent; the loss is then 1 - value / 100.
-    is_binary, num_missing, missing, contamination, noise : optional
+    is_binary, num_missing, missing, contamination, noise, answered_by : optional
         See `ClientRisks`.
 
     Returns
@@ -99,6 +100,7 @@ def read_risks(
             missing=missing,
             contamination=contamination,
             noise=noise,
+            answered_by=answered_by,
         )
     except ValueError as error:
         raise TableError([str(error)]) from error

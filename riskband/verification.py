@@ -18,7 +18,7 @@ from riskband import (
     wasserstein,
 )
 from riskband.adversarial_answers import AdversarialAnswers
-from riskband.bands import Band, band
+from riskband.bands import FRESH_CLIENTS, Band, band
 from riskband.certificate import SCHEMA_1, Certificate
 from riskband.divergences import FDivergence
 from riskband.functionals import QuantileWeight
@@ -165,8 +165,8 @@ def why_it_says_nothing(certificate: Certificate) -> str | None:
     Returns
     -------
     str or None
-        None if the bound is below 1 everywhere, or 1 would say something: of a measure of dispersion, or of the share of
-        clients above a risk on a curve over it. The number of clients is what the same formula needs if more clients
+        None if the bound is below 1 everywhere, or 1 would say something: of a measure of dispersion, or of the share
+        of clients above a risk on a curve over it. The number of clients is what the same formula needs if more clients
         answer as these did: no certificate.
     """
     of_unit = certificate.recipe["function"] in _BOUNDED_BY_ONE and "threshold" not in certificate.axes
@@ -240,7 +240,7 @@ def _follow(
         ) from error
 
 
-SINCE_SCHEMA_2 = (CHOSEN_BEFORE,)
+SINCE_SCHEMA_2 = (CHOSEN_BEFORE, FRESH_CLIENTS, selection.FRESH_FOR_CANDIDATES)
 """How the assumptions begin that certificates of the first schema did not list."""
 
 _BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")

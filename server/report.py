@@ -159,6 +159,7 @@ def _network(config: RunConfig, result: Conclusion) -> dict[str, Any]:
         "num_asked": outcome.num_asked,
         "num_answered": len(outcome.answers),
         "num_failed": len(outcome.failures),
+        "answered_by": config.answered_by,
         "failures": _failures(outcome.failures),
         "mean_empirical_risk": float(risks.mean()),
         "largest_empirical_risk": float(risks.max()),
@@ -215,10 +216,10 @@ def _breakdowns(config: RunConfig, result: Conclusion) -> dict[str, dict[str, An
 def _breakdown_entry(config: RunConfig, result: FDivergenceResult | WassersteinResult, name: str) -> dict[str, Any]:
     bracket = result.breakdowns[name]
     goal = f"at most {config.breakdown_target:g} of the clients have a risk of {config.breakdown_threshold:g} or more"
-    is_certified, budget = True, "budget"
+    budget, source = "budget", f"worst_case_cdf_{name}"
     if isinstance(result, WassersteinResult):
-        budget, goal = "cost budget", f"the mean risk is at most {config.breakdown_target:g}"
-        is_certified = result.certificates[name].validity == CERTIFICATE
+        budget, source, goal = "cost budget", name, f"the mean risk is at most {config.breakdown_target:g}"
+    is_certified = result.certificates[source].validity == CERTIFICATE
     found = f"it is {'certified' if is_certified else 'estimated'} that {goal}"
     if np.isneginf(bracket.lower):
         statement = f"not even without a shift {found.replace('it is', 'is it', 1)}"

@@ -53,6 +53,7 @@ def build_strategy(
         "delta": config.delta,
         "missing": config.missing,
         "contamination": config.contamination,
+        "answered_by": config.answered_by,
         "privacy": config.privacy,
         "seed": config.seed,
     }

@@ -13,6 +13,8 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from riskband.bands import TRAINERS_ANSWERED
+from riskband.certificate import ESTIMATE
 from riskband.wording import rounded_up
 from server.cells import VERDICTS
 from server.dispersion_table import dispersion_lines, dispersion_tables
@@ -44,7 +46,8 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
     has_checks = unseen["num_clients"] > 0
     transport = report.get("transport", {})
     unit = transport.get("mean_cost_that_makes_an_example_wrong")
-    table = Table(title=f"{report['scenario']}: certified for clients and networks that nobody has measured")
+    said = "estimated" if certificates and _are_estimates(certificates) else "certified"
+    table = Table(title=f"{report['scenario']}: {said} for clients and networks that nobody has measured")
     table.add_column("of the clients")
     table.add_column("on any network")
     table.add_column("is at most", justify="right")
@@ -81,7 +84,9 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         *selection_tables(report),
         *([_target_table(report["targets"], unit=unit)] if report.get("targets") else []),
     ]
-    return Group(*tables, Text("\n".join([*lines, *_assumptions(certificates)])))
+    text = Text("\n".join([*lines, *_assumptions(certificates)]))
+    text.highlight_words([TRAINERS_ANSWERED], style="bold red")
+    return Group(*_warnings(report), *tables, text)
 
 
 def print_report(report: Mapping[str, Any]) -> None:
@@ -204,6 +209,17 @@ def _guarantees(certificates: Mapping[str, Any]) -> Iterator[str]:
     for (validity, delta, event), names in groups.items():
         sure = f"{validity}, confidence {1 - delta:g} (delta = {delta:g})"
         yield f"Validity: {sure}, {_SCOPES[event]}: {', '.join(names)}."
+
+
+def _are_estimates(certificates: Mapping[str, Any]) -> bool:
+    return all(entry["validity"] == ESTIMATE for entry in certificates.values())
+
+
+def _warnings(report: Mapping[str, Any]) -> list[Text]:
+    """What makes an estimate of everything, in red and above all numbers."""
+    if report["network"].get("answered_by") != "trainers":
+        return []
+    return [Text(f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}.", style="bold red")]
 
 
 def _verdict(certificates: Mapping[str, Any], *, are_shifted: bool) -> str:

@@ -103,7 +103,7 @@ class Dispersion(QueryStrategy):
     method : {"sharp", "plugin", "convex_order"}
         See `riskband.dispersion_interval`. Where `convex_order` does not apply, since the clients have different
         numbers of examples or the measure does not grow in convex order, `sharp` takes its place.
-    missing, contamination :
+    missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.ClientRisks`.
     privacy : str
         Noise that the clients are to add; see `client.wire.LossQuery`. The certificates account for it.
@@ -133,6 +133,7 @@ class Dispersion(QueryStrategy):
         method: str = "sharp",
         missing: str = "ignore",
         contamination: int = 0,
+        answered_by: str = "fresh",
         privacy: str = "",
         seed: int | None = None,
         **settings: Any,
@@ -147,6 +148,7 @@ class Dispersion(QueryStrategy):
         self.missing = missing
         self.contamination = contamination
         self.seed = seed
+        self.answered_by = answered_by
 
     def query(self) -> LossQuery:
         """Return the plain loss query."""
@@ -167,6 +169,7 @@ class Dispersion(QueryStrategy):
             loss=self._query.loss,
             missing=self.missing,
             contamination=self.contamination,
+            answered_by=self.answered_by,
         )
         band = rb.band(risks, delta=self.delta, method=self.band, local=self.local, sides="two")
         methods = self._methods(band)

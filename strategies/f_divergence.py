@@ -67,7 +67,7 @@ class FDivergence(QueryStrategy):
         Risks in [0, 1] at which curves are read.
     breakdown_threshold, breakdown_target : float
         The question that the breakdown budget answers, both in [0, 1].
-    missing, contamination :
+    missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.ClientRisks`.
     privacy : str
         Noise that the clients are to add; see `client.wire.LossQuery`. The certificates account for it.
@@ -100,6 +100,7 @@ class FDivergence(QueryStrategy):
         breakdown_target: float,
         missing: str = "ignore",
         contamination: int = 0,
+        answered_by: str = "fresh",
         privacy: str = "",
         seed: int | None = None,
         **settings: Any,
@@ -117,6 +118,7 @@ class FDivergence(QueryStrategy):
         self.missing = missing
         self.contamination = contamination
         self.seed = seed
+        self.answered_by = answered_by
 
     def query(self) -> LossQuery:
         """Return the plain loss query."""
@@ -137,6 +139,7 @@ class FDivergence(QueryStrategy):
             loss=self._query.loss,
             missing=self.missing,
             contamination=self.contamination,
+            answered_by=self.answered_by,
         )
         return self.certified(outcome, risks)
 

@@ -158,6 +158,7 @@ class SecureHistogram(FDivergence):
             "num_missing": len(outcome.failures),
             "missing": self.missing,
             "contamination": self.contamination,
+            "answered_by": self.answered_by,
         }
         if query.eta is not None:
             return rb.HistogramLimits(query.edges, outcome.counts, eta=query.eta, **rest)

@@ -146,7 +146,7 @@ class Wasserstein(QueryStrategy):
         Mean risk whose breakdown budget is searched, in [0, 1].
     on_bracket : callable, optional
         Called with (cost budget, bracket) after every round of the bisection.
-    missing, contamination :
+    missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.AdversarialAnswers`.
     privacy : str
         Noise that the clients are to add; see `client.wire.LossQuery`. Then they are asked for multipliers only, in one
@@ -187,6 +187,7 @@ class Wasserstein(QueryStrategy):
         on_bracket: Callable[[float, rb.Bracket], None] | None = None,
         missing: str = "ignore",
         contamination: int = 0,
+        answered_by: str = "fresh",
         privacy: str = "",
         **settings: Any,
     ) -> None:
@@ -203,9 +204,12 @@ class Wasserstein(QueryStrategy):
         self.cost_bound = cost_bound
         self.breakdown_target = breakdown_target
         self.on_bracket = on_bracket
-        self.missing = missing
-        self.contamination = contamination
         self.seed = seed
+        self._who_answered: dict[str, Any] = {
+            "missing": missing,
+            "contamination": contamination,
+            "answered_by": answered_by,
+        }
         grid = radii_grid(self.cost_budgets, num_radii=num_radii)
         self._wanted = num_radii, num_multipliers
         self._query = AdversarialQuery(
@@ -354,7 +358,7 @@ class Wasserstein(QueryStrategy):
         empirical: EmpiricalWorstCase,
         budgets_left: Mapping[str, int],
     ) -> WassersteinResult:
-        reached = reached_answers(outcome, self._query, missing=self.missing, contamination=self.contamination)
+        reached = reached_answers(outcome, self._query, **self._who_answered)
         spent = [failure for failure in outcome.failures if failure.reason is FailureReason.BUDGET_SPENT]
         return WassersteinResult(
             outcome=outcome,
@@ -380,4 +384,4 @@ class Wasserstein(QueryStrategy):
         )
 
     def _answers(self, outcome: RoundOutcome[AdversarialAnswer]) -> rb.AdversarialAnswers:
-        return usable_answers(outcome, self._query, missing=self.missing, contamination=self.contamination)
+        return usable_answers(outcome, self._query, **self._who_answered)

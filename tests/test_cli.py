@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband.bands import FRESH_CLIENTS, TRAINERS_ANSWERED
 from riskband.cli import main
 from riskband.wording import rounded_down, rounded_up
 
@@ -316,6 +317,29 @@ def test_missing_and_wrong_answers_reach_every_certificate(tmp_path, table, loss
     assert "answers that may be wrong, whichever they are: 2" in printed
     assert "missing at random" not in printed
     assert main(["verify", str(out)]) == 0
+
+
+def test_answers_of_trainers_certify_nothing(tmp_path, table, losses, capsys):
+    out, figure = tmp_path / "certificate.json", tmp_path / "band.svg"
+    options = (table, "--num-examples", 100, "--measure", "gini", "--divergence", "kl", "--target", 0.5)
+    assert run(*options, "--out", out, "--plot", figure) == 0
+    printed = capsys.readouterr().out
+    assert f"  - {FRESH_CLIENTS}" in printed
+    assert "NOTHING IS CERTIFIED" not in printed
+    assert {each.validity for each in certificates(out).values()} == {"certificate"}
+    assert run(*options, "--answered-by", "trainers", "--out", out, "--plot", figure) == 0
+    printed = capsys.readouterr().out
+    assert f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}" in printed.splitlines()
+    assert f"  - {TRAINERS_ANSWERED}" in printed
+    assert FRESH_CLIENTS not in printed
+    assert "[certificate]" not in printed
+    assert "with probability at least" not in printed
+    assert {each.validity for each in certificates(out).values()} == {"estimate"}
+    assert main(["verify", str(out)]) == 0
+    out.write_text(out.read_text().replace('"validity": "estimate"', '"validity": "certificate"'))
+    assert main(["verify", str(out)]) == 1
+    with pytest.raises(SystemExit, match="2"):
+        run(*options, "--answered-by", "friends")
 
 
 def test_missing_and_wrong_answers_are_checked_with_everything_else(table, capsys):

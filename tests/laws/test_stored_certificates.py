@@ -23,6 +23,7 @@ def test_a_certificate_of_the_first_schema_verifies_and_tells_what_it_did_not_li
     assert outcome.problems == ()
     assert outcome.ok
     assert "chosen before any answer was seen: delta 0.1" in outcome.unstated
+    assert any(line.startswith("the clients that answered had no part in training") for line in outcome.unstated)
     # Read and written again, it is a certificate of today, which lists its delta.
     assert "chosen before any answer was seen: delta 0.1" in rb.Certificate.from_dict(STORED[name]).assumptions
 

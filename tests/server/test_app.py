@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband.bands import FRESH_CLIENTS, TRAINERS_ANSWERED
 from server.config import ConfigError
 from server.ledger import read_ledger
 from server.training import TrainingError
@@ -150,11 +151,46 @@ def test_federated_training_does_not_depend_on_the_order_of_replies(
     assert hashes[0] == hashes[1]
 
 
+def test_the_clients_that_train_are_others_than_those_that_answer(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    fresh, trainers = (
+        run_app(tmp_path / who, defaults, training="fedavg", training_rounds=1, num_unseen=0, answered_by=who)
+        for who in ("fresh", "trainers")
+    )
+    assert fresh["hashes"]["model"] != trainers["hashes"]["model"]  # the same clients answer, others have trained
+    assert [fresh["network"]["answered_by"], trainers["network"]["answered_by"]] == ["fresh", "trainers"]
+    assert {entry["validity"] for entry in fresh["certificates"].values()} == {"certificate"}
+    assert all(FRESH_CLIENTS in entry["assumptions"] for entry in fresh["certificates"].values())
+    assert all(" certified that" in entry["statement"] for entry in fresh["breakdowns"].values())
+    assert {entry["validity"] for entry in trainers["certificates"].values()} == {"estimate"}
+    assert all(TRAINERS_ANSWERED in entry["assumptions"] for entry in trainers["certificates"].values())
+    assert all("estimated that" in entry["statement"] for entry in trainers["breakdowns"].values())
+
+
+STRATEGIES = ("f_divergence", "wasserstein", "dispersion", "selection", "secure_histogram")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_from_clients_that_trained_every_strategy_makes_estimates(
+    tmp_path: Path, defaults: Mapping[str, Any], strategy: str
+) -> None:
+    settings: dict[str, Any] = {"strategy": strategy, "candidate_epochs": "", "cost_budgets": "0,1"}
+    settings |= {"num_radii": 3, "num_multipliers": 2, "histogram_bins": 10, "secure_neighbours": 10, "num_unseen": 0}
+    report = run_app(tmp_path, defaults, answered_by="trainers", **settings)
+    assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
+    assert all(TRAINERS_ANSWERED in entry["assumptions"] for entry in report["certificates"].values())
+    for path in (tmp_path / "certificates").glob("*.json"):
+        assert rb.verify(json.loads(path.read_text())).ok
+
+
 def test_federated_training_needs_a_quorum(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     with pytest.raises(TrainingError, match=r"11 clients must return a model, got 10 in round 1.*client is broken"):
         run_app(tmp_path, defaults, training="fedavg", behaviours={0: raises, 1: raises})
     with pytest.raises(TrainingError, match="11 clients must connect for the training, got 4"):
         run_app(tmp_path, defaults, training="fedavg", num_nodes=4)
+    few: dict[str, Any] = {"training": "fedavg", "num_training_clients": 2}  # on the first two nodes
+    with pytest.raises(TrainingError, match=r"2 clients must return a model, got 1 in round 1.*client is broken"):
+        run_app(tmp_path, defaults, **few, behaviours={0: raises})
+    run_app(tmp_path, defaults, **few, behaviours={5: raises}, training_rounds=1)
 
 
 def test_a_checkpoint_is_evaluated_as_it_is(tmp_path: Path, defaults: Mapping[str, Any]) -> None:

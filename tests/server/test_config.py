@@ -81,6 +81,9 @@ def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
         ("cost-thresholds", {"cost-thresholds": "0,0.5"}, "risks in (0, 1]"),
         ("cost-thresholds", {"cost-thresholds": "0.5,1.1"}, "risks in (0, 1]"),
         ("num-radii", {"num-radii": 2}, "50 is plenty"),
+        ("answered-by", {"answered-by": "trainer"}, "use one of fresh, trainers"),
+        ("num-training-clients", {"num-training-clients": -1}, "train and never answer"),
+        ("num-training-clients", {"num-clients": 20, "num-training-clients": 21}, "at most num-clients"),
     ],
 )
 def test_what_does_not_go_together_is_reported_under_one_key(key: str, wrong: dict[str, object], remedy: str) -> None:
@@ -101,6 +104,8 @@ def test_what_does_not_go_together_is_reported_under_one_key(key: str, wrong: di
         {"target-sigmas": 0.1},
         {"cost-budgets": 3},
         {"band": "truncated:0.5:0.95"},
+        {"answered-by": "trainers", "training": "fedavg"},
+        {"num-clients": 20, "num-training-clients": 20},
     ],
 )
 def test_what_goes_together_is_accepted(right: dict[str, object]) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from riskband.bands import TRAINERS_ANSWERED
 from server.table import report_table
 
 
@@ -98,6 +99,24 @@ def test_bounds_from_both_sides_have_no_row_among_the_upper_ones_and_unchecked_o
     assert "0.778" not in text
     assert "on its own: mean." in text
     assert "all 3 certificates hold" in text
+
+
+def test_estimates_from_trainers_say_so_in_red_above_all_numbers() -> None:
+    report = copy.deepcopy(REPORT)
+    report["network"]["answered_by"] = "trainers"
+    for each in report["certificates"].values():
+        each |= {"validity": "estimate", "assumptions": [TRAINERS_ANSWERED]}
+    console = Console(width=140, force_terminal=True, color_system="standard", legacy_windows=False)
+    with console.capture() as capture:
+        console.print(report_table(report))
+    lines = capture.get().splitlines()
+    assert lines[0] == f"\x1b[1;31mNOTHING IS CERTIFIED: {TRAINERS_ANSWERED}.\x1b[0m"
+    assert f"  - \x1b[1;31m{TRAINERS_ANSWERED}\x1b[0m" in lines
+    text = rendered(report)
+    assert "tiny: estimated for clients and networks that nobody has measured" in text
+    assert "mean risk (estimate)" in text
+    assert "certificate" not in text.replace("all 3 certificates hold", "")
+    assert TRAINERS_ANSWERED not in rendered(REPORT)
 
 
 def test_answers_of_an_interrupted_run_are_told_apart() -> None:
