@@ -237,7 +237,8 @@ def _verdict(certificates: Mapping[str, Any], *, are_shifted: bool) -> str:
     if not are_shifted:
         known = "only known for the 0-1 loss in representation space"
         network = f"as they are; the worst network that they can be made into is {known}"
-    holds = "the certificate holds" if len(checked) == 1 else f"all {len(checked)} certificates hold"
+    kind = "estimate" if _are_estimates(checked) else "certificate"
+    holds = f"the {kind} holds" if len(checked) == 1 else f"all {len(checked)} {kind}s hold"
     return (
         f"Check: {holds} on the unseen clients"
         f"{', at every point of every curve' if has_curves else ''}{f' ({network})' if is_any_shifted else ''}."
