@@ -147,7 +147,7 @@ def test_a_certificate_alone_attains_the_plain_risk_only():
     plain, _ = mean_loss(model, x, y, loss="brier")
     lower, upper = curves.values(RADII)
     np.testing.assert_allclose(lower, plain, rtol=1e-12)
-    assert upper[0] == lower[0]
+    assert lower[0] <= upper[0] <= lower[0] + 1e-5
     assert curves.adversarial_unit == 0.0
 
 
@@ -247,8 +247,38 @@ def test_where_sums_cancel_in_float32_nothing_is_proved_and_nothing_is_refused(l
     lower, upper = adversarial_curves(model, x, np.zeros(13, dtype=int), adversary="sandwich:pgd", **asked).values(
         [0.0, 1e-9]
     )
-    assert lower[0] == upper[0]
-    assert upper[1] >= 12 / 13  # at 0 the logits are right
+    assert np.all(upper >= 12 / 13)  # at 0 the logits are right
+    assert lower[0] < upper[0]
+
+
+def still(speed=0.0):
+    """At 0 its margin is -0.925, and float32 makes -0.9375 of that; inputs do nothing to it, or little."""
+    model = nn.Sequential(nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 2))
+    with torch.no_grad():
+        model[0].weight.fill_(speed)
+        model[0].bias.fill_(1.0)
+        model[2].weight.fill_(2.0**18)
+        model[2].bias.copy_(torch.tensor([0.925, 0.0]))
+    return model
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("adversary", ["lipschitz", "sandwich:min-norm"])
+@pytest.mark.parametrize("speed", [0.0, 1e-4])
+def test_the_bound_of_what_hardly_moves_is_about_the_network_and_not_about_float32(loss, order, adversary, speed):
+    """At float32's own loss a model of which nothing moves seemed to be proved better than it is."""
+    model = still(speed)
+    x, y = np.zeros((4, 2), dtype=np.float32), np.zeros(4, dtype=int)
+    exact = losses_at(loss, logits_of(model, x), 0)
+    rounded, _ = mean_loss(model, x, y, loss=loss)
+    assert rounded < exact.mean() - 1e-4 or loss == "zero_one"
+    curves = adversarial_curves(model, x, y, loss=loss, order=order, space="input", adversary=adversary)
+    radii = np.array([0.0, 1e-9, 0.1, 1.0, 100.0])
+    _, upper = curves.values(radii)
+    assert np.all(upper >= exact.mean() - 1e-12)
+    assert np.all(curves.conjugates([1e-9, 1.0, 1e9])[1] >= exact.mean() - 1e-12)
+    assert np.all(np.diff(upper) >= 0.0)
 
 
 def test_an_example_that_float32_does_not_see_costs_the_others_nothing():
