@@ -102,7 +102,15 @@ def logit_batches(
 
 def _logits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     # float64 before the loss: a softmax in float32 would cost digits that the mean shows.
-    logits: torch.Tensor = model(x).double()
+    try:
+        logits: torch.Tensor = model(x).double()
+    except RuntimeError as error:
+        if len({value.dtype for value in model.parameters() if value.is_floating_point()}) < 2:
+            raise
+        raise RefusedError(
+            "a model must run on float32 examples, or have float64 parameters only, and this one has both and fails; "
+            "convert it: model.float()"
+        ) from error
     if not torch.isfinite(logits).all():
         raise ValueError("the model must return finite logits, got NaN or infinity")
     if y.min() < 0 or y.max() >= logits.shape[1]:

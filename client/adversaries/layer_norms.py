@@ -313,7 +313,8 @@ def check_layer(name: str, layer: nn.Module) -> None:
 
 def _check_settings(name: str, layer: nn.Module) -> None:
     """Check that a layer has no more than parameters, buffers and plain settings; raises RefusedError."""
-    strange = [key for key, value in vars(layer).items() if key[0] != "_" and not _is_plain(value)]
+    of_torch = {*vars(nn.Module()), "_reversed_padding_repeated_twice"}
+    strange = [key for key, value in vars(layer).items() if key not in of_torch and not _is_plain(value)]
     if strange:
         raise RefusedError(
             f"what a layer has must be parameters, buffers and plain settings that are not NaN, got another "

@@ -16,7 +16,9 @@ from client.adversaries import (
     LipschitzAdversary,
     SandwichAdversary,
     adversarial_curves,
+    growth_slopes,
     margin_constants,
+    wda_attack,
 )
 from client.adversaries.inputs import client_curves
 from client.adversaries.lipschitz import class_distances
@@ -371,3 +373,42 @@ def test_a_frozen_layer_stays_frozen():
     model[0].eval()
     adversarial_curves(model, np.zeros((5, 4), dtype=np.float32), np.zeros(5, dtype=int), loss="zero_one", order=1)
     assert [module.training for module in model.modules()] == [True, False, True]
+
+
+@pytest.mark.parametrize("adversary", [*INPUT_ADVERSARIES])
+def test_a_model_in_double_precision_is_asked_in_double_precision(adversary):
+    """Its examples are those that were given, not what float32 makes of them: 1e-9 decides here."""
+    model = seeded(lambda: nn.Linear(2, 2)).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+        model.bias.copy_(torch.tensor([-1.0, 0.0]))
+    x, y = np.array([[1.0 + 1e-9, 0.0], [1.0 - 1e-9, 0.0], [1.5, 0.5]]), np.array([0, 1, 0])
+    asked = {"loss": "zero_one", "order": 1, "norm": "l2"}
+    curves = adversarial_curves(model, x, y, space="input", adversary=adversary, **asked)
+    assert curves.clean_risk == 0.0
+    lower, upper = curves.values([0.6])
+    assert lower[0] <= 1.0 <= upper[0] + 1e-12
+    if adversary != "lipschitz":
+        assert lower[0] > 0.99
+    if adversary in ("auto", "lipschitz", "sandwich"):
+        assert curves.values([0.4 / 3.0])[1][0] == pytest.approx((2 + 0.8) / 3.0, abs=1e-4)
+    exact = adversarial_curves(model, x, y, **asked)
+    assert exact.clean_risk == 0.0
+    assert exact.adversarial_unit == pytest.approx((0.5 + 2e-9) / 3.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_model_in_half_precision_is_refused_in_words(kind):
+    model, x, y = (
+        nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).to(kind),
+        np.zeros((2, 3)),
+        np.zeros(2, int),
+    )
+    spaces = [("representation", "auto"), *(("input", name) for name in INPUT_ADVERSARIES), ("layer:1", "pgd")]
+    for space, adversary in spaces:
+        with pytest.raises(RefusedError, match=r"must be float32 or float64, got b?float16; convert: model\.float"):
+            adversarial_curves(model, x, y, loss="margin", order=1, space=space, adversary=adversary)
+    with pytest.raises(RefusedError, match="must be float32 or float64"):
+        wda_attack(model, x, y, norm="linf", radius=0.1, kappa=2.0)
+    with pytest.raises(RefusedError, match="must be float32 or float64"):
+        growth_slopes(model, (3,), norm="l2")

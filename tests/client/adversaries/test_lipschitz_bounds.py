@@ -324,6 +324,7 @@ def pruned():
         (own("_conv_forward", lambda x, w, b: 10.0 * x, nn.Conv2d(1, 1, 1)), (1, 2, 2), {}, "a forward of its own"),
         (own("negative_slope", torch.tensor(0.123451), nn.LeakyReLU()), (3,), {}, "another 'negative_slope' at '0'"),
         (own("negative_slope", float("nan"), nn.LeakyReLU()), (3,), {}, "another 'negative_slope' at '0'"),
+        (own("__deepcopy__", lambda memo: nn.Linear(3, 3)), (3,), {}, "another '__deepcopy__' at '0'"),
         (own("alpha", np.array(0.1234567891), nn.ELU()), (3,), {}, "another 'alpha' at '0'"),
         (nn.Sequential(nn.utils.spectral_norm(nn.Linear(3, 2))), (3,), {}, "'0' with hooks"),
         (pruned(), (3,), {}, "'0' with hooks"),
