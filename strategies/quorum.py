@@ -45,7 +45,7 @@ def require_quorum(outcome: RoundOutcome[Any], *, num_clients: int, quorum: floa
         return
     counts = Counter(failure.reason for failure in outcome.failures)
     reasons = ", ".join(f"{count} x {reason}" for reason, count in sorted(counts.items()))
-    first = "; ".join(f"{f.client_id or 'a client'}: {f.detail}" for f in outcome.failures[:3])
+    first = "; ".join(f"{failure.who}: {failure.detail}" for failure in outcome.failures[:3])
     raise QuorumError(
         f"{needed} of {num_clients} clients must answer validly (quorum {quorum:g}), "
         f"got {len(outcome.answers)} valid answers from {outcome.num_asked} asked: {reasons}. "

@@ -83,28 +83,30 @@ def test_every_honest_zero_one_risk_passes_the_count_check(num_examples, data):
 
 
 @pytest.mark.parametrize(
-    "edit",
+    ("edit", "name"),
     [
-        lambda content: content.pop(wire.ANSWER_RECORD),
-        lambda content: content.pop(wire.IDENTITY_RECORD),
-        lambda content: content[wire.ANSWER_RECORD].pop(wire.RISK_KEY),
-        lambda content: content[wire.ANSWER_RECORD].update({wire.RISK_KEY: 0}),
-        lambda content: content[wire.ANSWER_RECORD].update({wire.RISK_KEY: [0.3]}),
-        lambda content: content[wire.ANSWER_RECORD].update({wire.NUM_EXAMPLES_KEY: 10.0}),
-        lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: ""}),
-        lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: 3}),
-        lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: "evil\nname"}),
-        lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: "x" * 101}),
-        lambda content: content[wire.IDENTITY_RECORD].update({wire.VERSION_KEY: 0}),
-        lambda content: content.clear(),
-        lambda content: content.update({wire.ANSWER_RECORD: ConfigRecord({wire.RISK_KEY: 0.3})}),
-        lambda content: content.update({wire.IDENTITY_RECORD: MetricRecord({wire.VERSION_KEY: 1})}),
+        (lambda content: content.pop(wire.ANSWER_RECORD), "client-00003"),
+        (lambda content: content.pop(wire.IDENTITY_RECORD), None),
+        (lambda content: content[wire.ANSWER_RECORD].pop(wire.RISK_KEY), "client-00003"),
+        (lambda content: content[wire.ANSWER_RECORD].update({wire.RISK_KEY: 0}), "client-00003"),
+        (lambda content: content[wire.ANSWER_RECORD].update({wire.RISK_KEY: [0.3]}), "client-00003"),
+        (lambda content: content[wire.ANSWER_RECORD].update({wire.NUM_EXAMPLES_KEY: 10.0}), "client-00003"),
+        (lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: ""}), None),
+        (lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: 3}), None),
+        (lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: "evil\nname"}), None),
+        (lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: "x" * 101}), None),
+        (lambda content: content[wire.IDENTITY_RECORD].update({wire.VERSION_KEY: 0}), "client-00003"),
+        (lambda content: content.clear(), None),
+        (lambda content: content.update({wire.ANSWER_RECORD: ConfigRecord({wire.RISK_KEY: 0.3})}), "client-00003"),
+        (lambda content: content.update({wire.IDENTITY_RECORD: MetricRecord({wire.VERSION_KEY: 1})}), None),
     ],
 )
-def test_a_reply_that_breaks_the_protocol_is_refused(edit):
-    outcome = ask({3: replying(edit)})
+def test_a_reply_that_breaks_the_protocol_is_refused(edit, name):
+    grid = network({3: replying(edit)})
+    outcome = strategy().ask(grid, QUERY, ARRAYS)
     assert names(outcome) == everyone_but(3)
-    assert reasons(outcome) == [(None, "malformed")]
+    assert reasons(outcome) == [(name, "malformed")]
+    assert outcome.failures[0].node_id == list(grid.get_node_ids())[3]
 
 
 def test_a_client_that_raises_is_a_failure_with_its_text_on_one_printable_line():
@@ -186,7 +188,8 @@ def test_the_same_answer_under_one_name_from_two_nodes_is_still_a_stolen_name():
 def test_a_name_is_in_doubt_even_if_the_thiefs_answer_is_refused_for_something_else():
     outcome = ask({3: claiming(client_id="client-00005", risk=math.nan)})
     assert names(outcome) == everyone_but(3, 5)
-    assert reasons(outcome) == [("client-00005", "claimed-twice"), ("client-00005", "not-finite")]
+    assert reasons(outcome) == [(None, "not-finite"), ("client-00005", "claimed-twice")]
+    assert outcome.failures[0].claimed_name == "client-00005"
 
 
 def test_a_name_given_in_one_of_two_different_answers_is_in_doubt_too():
