@@ -276,8 +276,8 @@ def test_a_node_killed_in_the_middle_of_a_round_is_named_and_comes_back_with_its
 
 def start_again(stage: Stage, own_id: str, *, killed: float) -> None:
     """Start the fourth node and its ClientApp; it is connected, under its old id, when this returns."""
-    stage.start("supernode-4")
     num_starts = len(NODE_ID.findall(stage.log("supernode-4").read_text())) + 1
+    stage.start("supernode-4")
     while (
         not stage.is_healthy("supernode-4") or len(NODE_ID.findall(stage.log("supernode-4").read_text())) < num_starts
     ):
