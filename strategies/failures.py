@@ -100,10 +100,8 @@ class Node:
 
     def wrong_name(self, name: str) -> Failure:
         """Return the failure of a reply under a name that the node may not answer under."""
-        known = "another node has answered" if self.client_id is None else f"this node answered as {self.client_id!r}"
-        detail = (
-            f"the reply claims the name {name!r}, but {known} {'under it ' if self.client_id is None else ''}before"
-        )
+        known = "it is another node's" if self.client_id is None else f"this node answered as {self.client_id!r} before"
+        detail = f"the reply claims the name {name!r}, but {known}"
         return self.signed(Failure(None, FailureReason.WRONG_NAME, detail, claimed_name=name))
 
     def signed(self, failure: Failure) -> Failure:

@@ -203,7 +203,8 @@ def settle(
     """Return the round's outcome from everything that was read, grouped by the message it answers.
 
     Repeating the same answer to one message changes nothing. Different answers to one message leave nothing to believe.
-    Neither does one client id in the replies of two nodes, unless it is known whose it is.
+    Neither does one client id in the replies of two nodes, unless it is known whose it is: that of the one whose key is
+    registered under it, or of its owner.
 
     Parameters
     ----------
@@ -249,13 +250,22 @@ def _contested(
     name = result.client_id
     if name is None or len(claimants[name]) == 1:
         return result
-    if node is not None and owners.get(name) in {each.id for each in claimants[name] if each is not None}:
-        return result if node.id == owners[name] else replace(node, owners=owners).wrong_name(name)
+    owner = _owner(name, claimants[name], owners)
+    if node is not None and owner is not None:
+        return result if node.id == owner else node.wrong_name(name)
     if isinstance(result, Failure):
         return replace(result, client_id=None, claimed_name=name)
     detail = f"{len(claimants[name])} nodes answered under this name"
     failure = Failure(name, FailureReason.CLAIMED_TWICE, detail)
     return failure if node is None else node.signed(failure)
+
+
+def _owner(name: str, claimants: Sequence[Node | None], owners: Mapping[str, int]) -> int | None:
+    """The one of the nodes that claim a name which it is known to belong to, if there is one."""
+    nodes = [node for node in claimants if node is not None]
+    registered = [node.id for node in nodes if node.registered_name == name]
+    known = [node.id for node in nodes if owners.get(name) == node.id]
+    return next((ids[0] for ids in (registered, known) if len(ids) == 1), None)
 
 
 def one_line(text: str) -> str:

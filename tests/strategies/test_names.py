@@ -200,6 +200,22 @@ def test_the_name_of_the_registered_key_is_in_every_failure():
     }
 
 
+@pytest.mark.parametrize(("thief", "lie"), [(3, {}), (8, {"risk": 0.9})])
+def test_of_two_nodes_with_one_name_the_one_whose_key_has_that_name_stays(thief, lie):
+    class Named(InProcessGrid):
+        def get_nodes(self):
+            own = {5: "client-00005", 3: "client-00004"}  # that of 3 is no claim of its client's
+            return [NodeInfo(node_id=node_id, name=own.get(k)) for k, node_id in enumerate(self.get_node_ids())]
+
+    behaviours = {thief: claiming(client_id="client-00005", **lie)}
+    grid = Named(network()._client_app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours)
+    outcome = strategy().ask(grid, QUERY, ARRAYS)
+    assert outcome.answers == tuple(expected_answer(k) for k in range(NUM_CLIENTS) if k != thief)
+    (failure,) = outcome.failures
+    assert (failure.client_id, failure.reason, failure.claimed_name) == (None, "wrong-name", "client-00005")
+    assert failure.node_id == list(grid.get_node_ids())[thief]
+
+
 # Refusals.
 
 
