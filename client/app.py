@@ -1,8 +1,8 @@
 """The ClientApp: decode a message, call a plain function, encode the answer.
 
-Flower sends the text of a client's exception to the server. So no text raised here may carry data:
-our own refusals name rules and settings only, and an exception from anywhere else is replaced by
-one that names its type (`details_withheld`); the original stays in the client's own log.
+What is raised here is a refusal, whose text is sent to the server under the client's name (`sign_refusals`). So no
+text raised here may carry data: our own refusals name rules and settings only, and an exception from anywhere else is
+replaced by one that names its type (`details_withheld`); the original stays in the client's own log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from client.budget import budget_from_config
 from client.data import DATA_KEY, data_place, fitted, load_data
 from client.histogram_rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
 from client.histogram_wire import CONSISTENCY_ACTION, HISTOGRAM_ACTION, KEYS_ACTION, SHARES_ACTION, UNMASK_ACTION
-from client.identity import client_group, client_id, partition_of
+from client.identity import client_group, client_id, partition_of, sign_refusals
 from client.losses import get_loss
 from client.noisy_risks import Noise, mean_risks
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
@@ -39,7 +39,7 @@ from simulations.models import build_model, load_arrays, model_arrays
 from simulations.population import Examples, Population, spec_from_config
 from simulations.training import train_epochs
 
-app = ClientApp(mods=[refuse_in_the_open])
+app = ClientApp(mods=[sign_refusals, refuse_in_the_open])
 
 
 @app.query(wire.LOSS_ACTION)

@@ -2,7 +2,8 @@
 
 One JSON object a line: a header that says which run it is, then the answers in order of arrival. Lines
 are only ever added, and each is on the disk before the next answer is looked at. An adversarial answer stands beside
-what was asked ("asked"), since that differs within a run.
+what was asked ("asked"), since that differs within a run; any answer beside Flower's id of the node that it came from
+("node_id", as a text).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -64,9 +65,11 @@ class Ledger:
         self._file = path.open("x", encoding="utf-8", newline="\n")
         self._write({"schema": SCHEMA, **header})
 
-    def append(self, query: Query, answer: Answer) -> None:
-        """Write one answer to a question; it is on the disk when this returns."""
+    def append(self, query: Query, answer: Answer, *, node_id: int | None = None) -> None:
+        """Write one answer to a question, and the node that it came from; it is on the disk when this returns."""
         entry = asdict(answer)
+        if node_id is not None:
+            entry["node_id"] = str(node_id)
         if isinstance(query, AdversarialQuery):
             entry["asked"] = {"radii": query.radii, "multipliers": query.multipliers}
         self._write(entry)
@@ -115,11 +118,16 @@ def _read(path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:
         raise ValueError(f"{path} must start with a header of {SCHEMA!r}; it is not a ledger of this version")
     try:
         return entries[0], tuple(_entry_of(fields) for fields in entries[1:])
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"{path} holds a line that is not an answer: {error}; restore the file") from None
 
 
 def _entry_of(fields: dict[str, Any]) -> EarlierAnswer:
+    answer = {key: value for key, value in fields.items() if key != "node_id"}
+    return replace(_answer_of(answer), node_id=int(fields["node_id"]) if "node_id" in fields else None)
+
+
+def _answer_of(fields: dict[str, Any]) -> EarlierAnswer:
     if "risks" in fields:
         return EarlierAnswer(CandidatesAnswer(**fields | {"risks": tuple(fields["risks"])}))
     if "guarantee" not in fields:

@@ -108,7 +108,11 @@ def write_report(
         "unseen": _unseen_entry(unseen),
         "figures": [f"{stem}.{suffix}" for suffix in config.figure_format],
         "metrics": dict(metrics),
-        "timing": {"created": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": dict(seconds)},
+        "timing": {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": dict(seconds),
+            "node_ids_of_failures": _node_ids(result.outcome.failures),
+        },
     }
     folder.finish(report)
     return report
@@ -176,7 +180,21 @@ def _answered_risks(result: Conclusion) -> rb.ClientRisks:
 
 
 def _failures(failures: Iterable[Failure]) -> list[dict[str, str | None]]:
-    return [{"client_id": each.client_id, "reason": str(each.reason), "detail": each.detail} for each in failures]
+    return [
+        {
+            "client_id": each.client_id,
+            "claimed_name": each.claimed_name,
+            "node_name": each.node_name,
+            "reason": str(each.reason),
+            "detail": each.detail,
+        }
+        for each in failures
+    ]
+
+
+def _node_ids(failures: Iterable[Failure]) -> list[str | None]:
+    """Flower's ids: random, so they stand apart from the failures."""
+    return [None if each.node_id is None else str(each.node_id) for each in failures]
 
 
 def _event(recipe: Mapping[str, Any]) -> str:

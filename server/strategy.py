@@ -44,6 +44,7 @@ def build_strategy(
         "reply_timeout": config.reply_timeout,
         "expected_client_ids": config.known_clients,
         "on_answer": display.accept,
+        "on_node": display.note_node,
         "earlier": ledger.earlier,
         "respect_budgets": config.respect_query_budgets,
         "on_progress": display.show_progress,

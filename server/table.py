@@ -29,6 +29,7 @@ _QUANTITIES = {
     **dict.fromkeys(("survival", "worst_case_cdf", "wasserstein_cdf"), _SHARE),
 }
 _NUM_COSTS = 5  # of a long list of cost budgets, the table shows this many
+_NUM_FAILURES = 10  # and of failures so many
 
 
 def report_table(report: Mapping[str, Any]) -> RenderableType:
@@ -62,6 +63,7 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
             table.add_row(quantity, networks, rounded_up(bound, 3), *(checked if has_checks else []))
     lines = [
         _who(report["network"]),
+        *_failed(report),
         _traffic(report),
         *_transport(transport, space=config.get("space", "representation")),
         *_guarantees(certificates),
@@ -146,6 +148,21 @@ def _who(network: Mapping[str, Any]) -> str:
     reasons = Counter(failure["reason"] for failure in network["failures"])
     failed = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items())) or "none"
     return f"Clients: {expected} expected, {asked} asked, {answered} answered validly; failures: {failed}."
+
+
+def _failed(report: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each of the first failures of a client that was there, and how to find a node without a name."""
+    failures = report["network"]["failures"]
+    node_ids = report["timing"].get("node_ids_of_failures", [None] * len(failures))
+    shown = [(each, node_id) for each, node_id in zip(failures, node_ids, strict=True) if each["client_id"] or node_id]
+    for each, node_id in shown[:_NUM_FAILURES]:
+        registered = f", registered as {each['node_name']!r}" if each.get("node_name") else ""
+        who = each["client_id"] or f"node {node_id}"
+        yield f"  - {who}{registered}: {each['reason']}: {each['detail']}"
+    if len(shown) > _NUM_FAILURES:
+        yield f"  - and {len(shown) - _NUM_FAILURES} more, in report.json."
+    if any(not (each["client_id"] or each.get("node_name")) for each, _ in shown):
+        yield "  `flwr supernode list` says of a node's id whether it is connected; events.jsonl has the ids of all."
 
 
 def _traffic(report: Mapping[str, Any]) -> str:

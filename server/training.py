@@ -11,13 +11,14 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
 from client.fedavg import num_training_examples
-from client.wire import model_hash, to_array_record, to_arrays
+from client.wire import decode_refusal, model_hash, to_array_record, to_arrays
 from server.config import RunConfig
 from server.inputs import model_inputs
 from simulations.datasets import load_dataset
 from simulations.models import build_model, load_arrays, model_arrays
 from simulations.training import load_checkpoint, train_centrally
 from strategies.quorum import num_needed
+from strategies.replies import one_line
 
 _POLL_INTERVAL = 0.2
 
@@ -58,7 +59,7 @@ class RepeatableFedAvg(FedAvg):
         returned = [reply for reply in replies if not reply.has_error()]
         num_trained = sum(num_training_examples(reply.content) > 0 for reply in returned)
         if num_trained < self.num_needed:
-            reasons = [str(reply.error.reason) for reply in replies if reply.has_error()]
+            reasons = [_words(reply) for reply in replies if reply.has_error()]
             raise TrainingError(
                 f"{self.num_needed} clients must return a model, got {num_trained} in round {server_round}; "
                 f"the first failure: {reasons[0] if reasons else 'no reply in time'}; "
@@ -135,6 +136,13 @@ def _wait_for_nodes(config: RunConfig, grid: Grid) -> int:
             f"{config.node_timeout:g} s; start as many nodes as num-clients says, or lower num-clients"
         )
     return num_nodes
+
+
+def _words(reply: Message) -> str:
+    refusal = decode_refusal(str(reply.error.reason))
+    if refusal is None:
+        return str(reply.error.reason)
+    return one_line(refusal.text if refusal.client_id is None else f"{refusal.client_id}: {refusal.text}")
 
 
 def _content_key(reply: Message) -> tuple[str, list[str]]:

@@ -7,14 +7,14 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from client import wire
 from client.adversaries import adversarial_curves
 from client.app import app
 from client.evaluation import mean_loss
-from client.identity import client_id
+from client.identity import client_id, sign_refusals
 from client.wire import AdversarialQuery, LossQuery
 from simulations.datasets import load_dataset
 from simulations.engine import InProcessGrid
@@ -377,3 +377,26 @@ def test_a_node_on_which_no_client_trains_returns_the_model_with_weight_0():
     for reply, num_examples in zip(replies, returned, strict=True):
         is_unchanged = wire.model_hash(wire.to_arrays(reply.content["arrays"])) == wire.model_hash(model_arrays(MODEL))
         assert is_unchanged == (num_examples == 0)
+
+
+def test_a_refusal_says_who_refuses():
+    own = {"query-budget": 0, "query-budget-file": "/tmp/not-absolute"}
+    for name, expected in ((None, "client-00000"), ("hospital-a", "hospital-a"), ("a\nb", None), ("x" * 101, None)):
+        config = own if name is None else own | {"client-id": name}
+        refused = wire.decode_refusal(refusal(QUERY.__class__("none", "mlp", (1, 8, 8), 10), node_configs={0: config}))
+        assert (refused.client_id, refused.code_hash) == (expected, wire.code_hash())
+        assert refused.text.startswith(("RefusedError: ", "ValueError: "))
+
+
+@pytest.mark.parametrize("error", [KeyError("patient 4711"), RuntimeError("patient 4711"), OSError(2, "patient 4711")])
+def test_only_our_own_words_leave_a_client(error):
+    def fails(message, context):
+        raise error
+
+    reply = sign_refusals(
+        Message(RecordDict(), 2, "query.loss"), Context(1, 2, {"client-id": "a"}, RecordDict(), {}), fails
+    )
+    assert "4711" not in reply.error.reason
+    refused = wire.decode_refusal(reply.error.reason)
+    assert (refused.client_id, reply.error.code) == ("a", 2)
+    assert refused.text == f"{type(error).__name__}; the details are in this client's own log"

@@ -13,6 +13,7 @@ import pytest
 import riskband as rb
 from riskband.bands import FRESH_CLIENTS, TRAINERS_ANSWERED
 from server.config import ConfigError
+from server.events import read_events
 from server.ledger import read_ledger
 from server.training import TrainingError
 from simulations.models import build_model
@@ -210,6 +211,39 @@ def test_a_missing_checkpoint_is_refused_before_the_folder_is_touched(
     with pytest.raises(ConfigError, match=r"checkpoint .*none\.pt.*existing file"):
         run_app(folder, defaults, training="checkpoint", checkpoint=str(tmp_path / "none.pt"))
     assert not folder.exists()
+
+
+def test_failures_are_named_and_random_node_ids_stand_apart(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    file = str(tmp_path / "budget.sqlite")
+    node_configs = {3: {"query-budget": 0, "query-budget-file": file}, 4: {"client-id": "client-00005"}}
+    reports = [
+        run_app(
+            tmp_path / str(seed),
+            defaults,
+            grid_seed=seed,
+            behaviours={2: raises},
+            node_configs=node_configs,
+            quorum=0.5,
+        )
+        for seed in (0, 1)
+    ]
+    timings = [report.pop("timing")["node_ids_of_failures"] for report in reports]
+    assert reports[0] == reports[1]
+    failures = reports[0]["network"]["failures"]
+    assert [(failure["client_id"], failure["reason"]) for failure in failures] == [
+        (None, "client-raised"),  # not the ClientApp's refusal: the node's process failed
+        ("client-00003", "client-raised"),
+        ("client-00005", "claimed-twice"),
+        ("client-00005", "claimed-twice"),
+    ]
+    assert failures[1]["detail"].startswith("QueryBudgetError: ")
+    for seed, timing in enumerate(timings):
+        assert len(set(timing)) == 4
+        text = json.dumps(reports[seed])
+        assert not any(node_id in text for node_id in timing)
+        events = read_events(tmp_path / str(seed) / "events.jsonl")
+        (settled,) = [event for event in events if event["event"] == "answers_settled"]
+        assert [failure["node_id"] for failure in settled["failures"]] == timing
 
 
 def test_risks_in_the_report_are_risks(finished: Path) -> None:

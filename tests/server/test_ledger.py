@@ -202,3 +202,24 @@ def test_a_ledger_of_another_run_is_not_resumed_and_not_changed(tmp_path: Path) 
 def test_nothing_can_be_resumed_without_a_ledger(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is none"):
         Ledger(tmp_path / "ledger.jsonl", header=HEADER, resume=True)
+
+
+def test_the_node_of_an_answer_is_kept_and_may_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path, header=HEADER) as ledger:
+        ledger.append(QUERY, answer(0), node_id=2**64 - 1)
+        ledger.append(QUERY, answer(1))  # as ledgers had it before
+    assert json.loads(path.read_text().splitlines()[1])["node_id"] == str(2**64 - 1)
+    with Ledger(path, header=HEADER, resume=True) as ledger:
+        assert ledger.earlier is not None
+        assert [entry.node_id for entry in ledger.earlier] == [2**64 - 1, None]
+        assert [entry.answer for entry in ledger.earlier] == [answer(0), answer(1)]
+
+
+def test_a_damaged_node_is_a_damaged_line(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path, header=HEADER) as ledger:
+        ledger.append(QUERY, answer(0), node_id=7)
+    path.write_text(path.read_text().replace('"7"', '"seven"'))
+    with pytest.raises(ValueError, match="not an answer"):
+        read_ledger(path)

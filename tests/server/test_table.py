@@ -133,3 +133,32 @@ def test_without_unseen_clients_nothing_is_said_about_them() -> None:
         certificate["check"] = None
     assert "unseen" not in rendered(report)
     assert "0.124" in rendered(report)
+
+
+def test_each_failure_is_named_by_the_best_name_there_is() -> None:
+    refusal = {"client_id": "hospital-a", "node_name": "node-1", "reason": "client-raised", "detail": "no [more] \\"}
+    silent = {"client_id": None, "node_name": None, "reason": "no-reply", "detail": "no reply within 3 s"}
+    keyed = silent | {"node_name": "node-3"}
+    missing = {"client_id": None, "reason": "node-missing", "detail": ""}
+    network = REPORT["network"] | {"failures": [missing, silent, keyed, refusal]}
+    timing = REPORT["timing"] | {"node_ids_of_failures": [None, "4711", "4712", "4713"]}
+    text = rendered(REPORT | {"network": network, "timing": timing})
+    assert "node 4711: no-reply: no reply within 3 s" in text
+    assert "node 4712, registered as 'node-3': no-reply" in text
+    assert "hospital-a, registered as 'node-1': client-raised: no [more] \\" in text
+    assert text.count("node-missing") == 1
+    assert "flwr supernode list" in text
+    assert "flwr supernode list" not in rendered(
+        REPORT
+        | {
+            "network": network | {"failures": [refusal]},
+            "timing": {**REPORT["timing"], "node_ids_of_failures": ["4713"]},
+        }
+    )
+
+
+def test_of_many_failures_the_table_shows_some() -> None:
+    failures = [{"client_id": f"c{k}", "reason": "no-reply", "detail": ""} for k in range(13)]
+    text = rendered(REPORT | {"network": REPORT["network"] | {"failures": failures}})
+    assert text.count(": no-reply:") == 10
+    assert "and 3 more" in text

@@ -230,7 +230,7 @@ GO_ALONE = {
     ),
     "garbage for all": (with_shares(lambda shares: [GARBAGE] * len(shares)), "contradiction"),
     "garbage for two": (with_shares(lambda shares: [GARBAGE] * 2 + shares[2:]), "contradiction"),
-    "long shares": (with_shares(lambda shares: [bytes(10_000)] * len(shares)), "wrong-length"),
+    "long shares": (with_shares(lambda shares: [bytes(10_000)] * len(shares)), "too-large"),
     "a false accusation of all": (
         changing(wire.HISTOGRAM_ACTION, lambda r: r.update({wire.UNOPENED_KEY: [1, 2, 4, 5, 6, 7, 8, 9, 10]})),
         "contradiction",
