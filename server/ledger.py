@@ -15,12 +15,14 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from client.wire import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, LossAnswer, Query
 from strategies.earlier import EarlierAnswer
+
+Value = TypeVar("Value")
 
 SCHEMA = "riskband.ledger/2"
 NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume")
@@ -208,8 +210,15 @@ def _earlier(path: Path, header: Mapping[str, Any]) -> tuple[EarlierAnswer, ...]
 
 
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
-    config = {key: value for key, value in header.get("config", {}).items() if key not in NOT_PART_OF_A_RUN}
-    return {**config, **{f"the hash of the {name}": value for name, value in header.get("hashes", {}).items()}}
+    return {
+        **part_of_a_run(header.get("config", {})),
+        **{f"the hash of the {name}": value for name, value in header.get("hashes", {}).items()},
+    }
+
+
+def part_of_a_run(config: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the keys of a run configuration that decide what the run finds."""
+    return {key: value for key, value in config.items() if key not in NOT_PART_OF_A_RUN}
 
 
 def cut_torn_line(path: Path) -> None:

@@ -17,7 +17,7 @@ from riskband.plots import band_figure, save_figure, transport_figure
 from server.config import RunConfig
 from server.dispersion_report import dispersion_sections, report_figure
 from server.folder import CERTIFICATE_FOLDER, FIGURE_STEMS, ResultFolder
-from server.ledger import NOT_PART_OF_A_RUN
+from server.ledger import part_of_a_run
 from server.privacy import privacy_section
 from server.sandwich import reached_values, sandwich_section, unit_words
 from server.secure import secure_section
@@ -91,7 +91,7 @@ def write_report(
         "schema": SCHEMA,
         "scenario": config.scenario,
         "seed": config.seed,
-        "config": {key: value for key, value in config.to_run_config().items() if key not in NOT_PART_OF_A_RUN},
+        "config": part_of_a_run(config.to_run_config()),
         "hashes": dict(hashes),
         "network": _network(config, result),
         "secure_aggregation": secure_section(result.outcome, num_neighbours=config.secure_neighbours),
@@ -107,7 +107,11 @@ def write_report(
         "unseen": _unseen_entry(unseen),
         "figures": [f"{stem}.{suffix}" for suffix in config.figure_format],
         "metrics": dict(metrics),
-        "timing": {"created": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": dict(seconds)},
+        "timing": {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "run_id": folder.run_id,
+            "seconds": dict(seconds),
+        },
     }
     folder.finish(report)
     return report
