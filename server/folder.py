@@ -14,6 +14,8 @@ from typing import Any
 from server.events import append_event, continue_events
 from server.lock import LOCK_FILE, FolderError
 from strategies.exchange import Progress
+from strategies.failures import Failure, FailureReason
+from strategies.quorum import QuorumError
 
 REPORT_FILE = "report.json"
 FAILURE_FILE = "failed.json"
@@ -40,6 +42,12 @@ LOG_HEADER = "riskband: Flower's log of a run that failed"
 _SCHEMA_SIGN, _EVENTS_SIGN, _FIGURE_SIGN = b'"schema": "riskband.', b'"event": "run_started"', b"riskband"
 _SIGN_RANGE = 16_384
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CLOCK_WORDS = {
+    "node": "Of clients on other machines compare the clocks too: Flower refuses a SuperNode whose clock is more than "
+    "5 s ahead of the SuperLink's or 5 min behind it (status 401 in the SuperLink's log), and the SuperNode ends",
+    "server": "Compare the clocks of ServerApp and SuperLink too: a message from a ServerApp whose clock is behind "
+    "expires early, or at once",
+}
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class ResultFolder:
         for path in found:
             _require_ours(path, signs[path])
         has_files = any(path.is_file() and path.name != LOCK_FILE for path in self.path.rglob("*"))
-        if has_files and not found:
+        if has_files and not any(path.stat().st_size for path in found):
             raise FolderError(
                 f"{self.path} must be an empty folder or one of results, and holds files that no run wrote; choose "
                 "another folder (--out, output-dir)"
@@ -181,7 +189,18 @@ def _reason(error: Exception, path: Path) -> str:
             f"there was no room left to write ({error}); make room on the disk of {path} and run again with --resume, "
             f"which keeps the answers in {LEDGER_FILE}, or choose a folder on another disk (--out, output-dir)"
         )
+    if isinstance(error, QuorumError):
+        hints = {_CLOCK_WORDS[kind] for kind in map(_clock_trouble, error.outcome.failures) if kind is not None}
+        return ". ".join([str(error), *sorted(hints)])
     return str(error)
+
+
+def _clock_trouble(failure: Failure) -> str | None:
+    """Which clock may be the reason of a failure, by what Flower 1.41 does to requests from another time."""
+    if failure.reason in (FailureReason.NODE_MISSING, FailureReason.NODE_UNAVAILABLE):
+        return "node"
+    is_unknown = failure.reason is FailureReason.FLOWER_ERROR and failure.detail.startswith("Flower's error 3:")
+    return "server" if is_unknown or failure.reason is FailureReason.NOT_SENT else None
 
 
 def progress_content(stage: str, *, detail: str = "", progress: Progress | None = None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,10 @@ from server.folder import FIGURE_STEMS, FIGURE_SUFFIXES, LOG_FILES, ResultFolder
 from server.ledger import read_ledger
 from server.lock import LOCK_FILE, TOKEN_VARIABLE, FolderError, lock_for_launcher, lock_for_run, require_free
 from simulations.__main__ import EXIT_USAGE, main
+from simulations.engine import Delivery
+from strategies.failures import Failure, FailureReason
+from strategies.quorum import QuorumError
+from strategies.replies import RoundOutcome
 from tests.server.running import run_app
 
 FORK = multiprocessing.get_context("fork")
@@ -231,6 +236,55 @@ def test_a_full_disk_is_said_in_words_on_that_disk(
     with pytest.raises(OSError, match="No space left"):
         run_app(folder, defaults, num_unseen=0)
     assert_says_that_the_disk_is_full(folder)
+
+
+def run_beside_a_main_thread_that_ends(ready: Any, folder: Path, defaults: Mapping[str, Any]) -> None:
+    """As in Flower's simulation when Ray breaks down: the main thread gives up while the ServerApp waits."""
+
+    def late(message: Any, answer: Any) -> list[Delivery]:
+        return [Delivery(answer(message), after_pulls=3)]
+
+    settings = {"num_unseen": 0, "behaviours": {3: late, 4: late}}
+    threading.Thread(target=run_app, args=(folder, defaults), kwargs=settings).start()
+    while not (folder / "ledger.jsonl").exists():
+        time.sleep(0.01)
+    ready.set()
+
+
+def test_a_simulation_that_ends_below_its_server_app_leaves_the_reason(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    with process(run_beside_a_main_thread_that_ends, tmp_path, defaults) as child:
+        child.join(30)
+    failure = json.loads((tmp_path / "failed.json").read_text())
+    assert "Ray, which runs them, did not start or broke down" in failure["reason"]
+    assert not {"progress.json", "report.json", LOCK_FILE} & {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_client_that_does_not_connect_may_have_a_wrong_clock(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    with pytest.raises(QuorumError):
+        run_app(tmp_path, defaults, num_nodes=11, quorum=1.0, node_timeout=0.1)
+    reason = json.loads((tmp_path / "failed.json").read_text())["reason"]
+    assert reason.startswith("12 of 12 clients must answer validly")
+    assert reason.count("clock is more than 5 s ahead of the SuperLink's or 5 min behind it") == 1
+    assert "ServerApp" not in reason
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (Failure(None, FailureReason.NOT_SENT, "the SuperLink did not accept the message"), "a ServerApp whose clock"),
+        (Failure(None, FailureReason.FLOWER_ERROR, "Flower's error 3: Message Unavailable"), "a ServerApp whose clock"),
+        (Failure("a", FailureReason.NODE_UNAVAILABLE, "Flower's error 5: Node Unavailable"), "a SuperNode whose clock"),
+        (Failure("a", FailureReason.FLOWER_ERROR, "Flower's error 1: Unknown"), ""),
+        (Failure("a", FailureReason.CLIENT_RAISED, "Flower's error 2: broken"), ""),
+    ],
+)
+def test_clocks_are_named_where_they_may_be_the_reason(tmp_path: Path, failure: Failure, words: str) -> None:
+    outcome: RoundOutcome[Any] = RoundOutcome(answers=(), failures=(failure,) * 3, num_asked=3)
+    ResultFolder(tmp_path).show_failure(QuorumError("too few", outcome))
+    reason = json.loads((tmp_path / "failed.json").read_text())["reason"]
+    assert (words in reason) if words else reason == "too few"
 
 
 def run_with_small_files(ready: Any, folder: Path, defaults: Mapping[str, Any], largest: int) -> None:
