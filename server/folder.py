@@ -39,7 +39,7 @@ LOG_HEADER = "riskband: Flower's log of a run that failed"
 """The first line of `LOG_FILES`."""
 
 # What a file of ours has near its beginning, or a PDF near its end.
-_SCHEMA_SIGN, _EVENTS_SIGN, _FIGURE_SIGN = b'"schema": "riskband.', b'"event": "run_started"', b"riskband"
+_SCHEMA_SIGN, _EVENTS_SIGN, _FIGURE_SIGN = b'"schema": "riskband.', b'"event": "run_', b"riskband"
 _SIGN_RANGE = 16_384
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOCK_WORDS = {

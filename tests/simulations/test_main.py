@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from server.config import load_config
-from simulations.__main__ import EXIT_USAGE, chosen_run_config, default_folder, main, scenario_parser
+from simulations import launcher
+from simulations.__main__ import EXIT_FAILED, EXIT_USAGE, chosen_run_config, default_folder, main, scenario_parser
 from simulations.models import build_model
 from simulations.training import save_checkpoint
 
@@ -64,3 +67,13 @@ def test_other_configurations_have_other_default_folders(tmp_path):
     assert len({"quickstart", "both", *names}) == 7
     assert names[0].startswith("quickstart-seed1-")
     assert names[0] == folder_of("--seed", "1", "--resume")  # the same command finds it again
+
+
+def test_a_flower_that_does_not_start_leaves_the_reason_and_the_folder_may_be_used_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(launcher, "START_TIMEOUT", 0.0)
+    for _ in range(2):
+        assert main(["--clients", "5", "--out", str(tmp_path / "out")]) == EXIT_FAILED
+        assert "flower-superlink did not start" in capsys.readouterr().err
+        failure = json.loads((tmp_path / "out" / "failed.json").read_text())
+        assert "flower-superlink did not start" in failure["reason"]
+    assert {each.name for each in (tmp_path / "out").iterdir()} == {"certificates", "events.jsonl", "failed.json"}
