@@ -209,7 +209,11 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     """
     import matplotlib as mpl
 
-    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower(), {})
+    metadata = {  # says where it is from, and not when
+        ".png": {"Source": "riskband"},
+        ".svg": {"Source": "riskband", "Date": None},
+        ".pdf": {"Keywords": "riskband", "CreationDate": None},
+    }.get(Path(path).suffix.lower(), {})
     with mpl.rc_context({"svg.hashsalt": "riskband"}):
         figure.savefig(path, dpi=150, metadata=metadata)
 

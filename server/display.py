@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import riskband as rb
 from client.wire import Answer, Query
 from server.events import failure_fields
@@ -46,7 +48,20 @@ class RunDisplay:
         )
 
     def show_progress(self, progress: Progress) -> None:
-        """Show how far the round is, and log the failures that are new."""
+        """Show how far the round is, and log the failures that are new.
+
+        Raises
+        ------
+        RuntimeError
+            If this process is ending: in a simulation the ServerApp is a thread, which Flower leaves behind when Ray
+            breaks down, and nobody would answer it any more.
+        """
+        if not threading.main_thread().is_alive():
+            raise RuntimeError(
+                "Flower's simulation ended while the clients were asked: Ray, which runs them, did not start or broke "
+                "down; see Flower's log for why. Where the machine was busy or short of memory, run again with resume "
+                "when it has more room"
+            )
         known = self._progress.failed if progress.round == self._progress.round else 0
         for failure in progress.failures[known:]:
             self._folder.log_event("client_failed", round=progress.round, **failure_fields(failure))

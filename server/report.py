@@ -18,7 +18,7 @@ from riskband.verification import why_it_says_nothing
 from server.config import RunConfig
 from server.dispersion_report import dispersion_sections, report_figure
 from server.folder import CERTIFICATE_FOLDER, FIGURE_STEMS, ResultFolder
-from server.ledger import NOT_PART_OF_A_RUN
+from server.ledger import part_of_a_run
 from server.privacy import privacy_section
 from server.sandwich import reached_values, sandwich_section, unit_words
 from server.secure import secure_section
@@ -92,7 +92,7 @@ def write_report(
         "schema": SCHEMA,
         "scenario": config.scenario,
         "seed": config.seed,
-        "config": {key: value for key, value in config.to_run_config().items() if key not in NOT_PART_OF_A_RUN},
+        "config": part_of_a_run(config.to_run_config()),
         "hashes": dict(hashes),
         "network": _network(config, result),
         "secure_aggregation": secure_section(result.outcome, num_neighbours=config.secure_neighbours),
@@ -110,6 +110,7 @@ def write_report(
         "metrics": dict(metrics),
         "timing": {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "run_id": folder.run_id,
             "seconds": dict(seconds),
             "node_ids_of_failures": _node_ids(result.outcome.failures),
         },

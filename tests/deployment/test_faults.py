@@ -36,10 +36,11 @@ pytestmark = [
 NUM_CLIENTS = 4
 SETTINGS = ("num-unseen=0", "training-epochs=1", "thresholds=10", "examples-per-client=40")
 NODE_ID = re.compile(r"SuperNode ID: (\d+)")
+BUDGET = 'query-budget=100 query-budget-file="/state/query-budget.sqlite"'
 VARIABLES = {
     "RISKBAND_UID": "0",
     "RISKBAND_GID": "0",
-    **{f"NODE_{number}_CONFIG": "query-budget=100" for number in range(1, NUM_CLIENTS + 1)},
+    **{f"NODE_{number}_CONFIG": BUDGET for number in range(1, NUM_CLIENTS + 1)},
 }
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from server.config import ConfigError, RunConfig, load_config
 from server.folder import ResultFolder
+from server.lock import FolderError
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEFAULTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -190,10 +191,10 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     own = tmp_path / "certificates" / "diploma.json"
     own.parent.mkdir()
     own.touch()
-    with pytest.raises(FileExistsError, match="not results of a run"):
+    with pytest.raises(FolderError, match="holds files that no run wrote"):
         ResultFolder(tmp_path).clear()
     assert own.exists()
-    (tmp_path / "report.json").touch()
+    (tmp_path / "report.json").write_text('{"schema": "riskband.report/1"}')
     (tmp_path / "band.csv").touch()
     ResultFolder(tmp_path).clear()
     assert {path.name for path in tmp_path.iterdir()} == {"band.csv", "certificates"}

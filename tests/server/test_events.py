@@ -30,7 +30,7 @@ SETTLED = {
     "failures": {"type": "array", "items": FAILURE},
 }
 FIELDS: dict[str, dict[str, Any]] = {
-    "run_started": {"code_hash": {"type": "string"}, "config": {"type": "object"}},
+    "run_started": {"run_id": {"type": "string"}, "code_hash": {"type": "string"}, "config": {"type": "object"}},
     "run_resumed": {"num_answers_in_ledger": {"type": "integer"}},
     "stage_started": {"stage": {"type": "string"}},
     "model_prepared": {"model_hash": {"type": "string"}},

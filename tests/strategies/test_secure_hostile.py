@@ -184,6 +184,7 @@ TWICE = {
 @pytest.mark.parametrize("action", TWICE)
 def test_a_step_is_answered_once_from_one_state_if_there_is_a_file(tmp_path, action, file):
     own = {"secure-min-clients": 3} | ({} if file is None else {file: str(tmp_path / "own.sqlite")})
+    own |= {"query-budget": 9} if file == "query-budget-file" else {}
     grid = Recording(4, node_config=own)
     grid.twice = []
     grid._behaviours = {1: asked_twice_from_one_state(grid, action, TWICE[action])}
