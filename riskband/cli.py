@@ -26,7 +26,7 @@ from riskband.local_steps import LOCAL_STEPS
 from riskband.measures import resolve_measure
 from riskband.optimised_levels import resolve_objective
 from riskband.pilots import check_pilot_share
-from riskband.risks import MISSING, check_contamination, check_num_missing
+from riskband.risks import MISSING, binary_doubt, check_contamination, check_num_missing
 from riskband.table import TableError, read_risks
 from riskband.wording import exactly, rounded_down, rounded_up
 
@@ -295,7 +295,9 @@ def _who_answered(risks: rb.ClientRisks) -> list[str]:
 
 def _kind_of_loss(risks: rb.ClientRisks, options: argparse.Namespace) -> str:
     if not risks.binary:
-        return "losses anywhere in [0, 1]"
+        doubt = binary_doubt(risks.values, risks.num_examples) if options.binary is None and risks.noise is None else ""
+        remedy = "for a 0-1 loss say --binary and give all digits, otherwise say --not-binary"
+        return f"losses anywhere in [0, 1]{f' ({doubt}; {remedy})' if doubt else ''}"
     return "0-1 losses" if options.binary else "0-1 losses (inferred from the means; say --not-binary if they are not)"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -91,15 +92,17 @@ def read_risks(
         raise TableError(problems)
     losses = np.round(1.0 - values / 100.0, 12) if is_percent else values
     try:
-        return ClientRisks(
-            losses,
-            sizes,
-            binary=is_binary,
-            num_missing=num_missing,
-            missing=missing,
-            contamination=contamination,
-            noise=noise,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the summary says it
+            return ClientRisks(
+                losses,
+                sizes,
+                binary=is_binary,
+                num_missing=num_missing,
+                missing=missing,
+                contamination=contamination,
+                noise=noise,
+            )
     except ValueError as error:
         raise TableError([str(error)]) from error
 

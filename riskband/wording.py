@@ -7,12 +7,24 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+_SMALLEST_SHOWN_DELTA = 1e-9  # of 1 - delta, a smaller one is too many nines to read
+
 _ROUNDING = 1e-9  # of a float: 0.25 is not rounded up to 0.2501 for its last digit
 
 
 def exactly(value: float) -> str:
     """Return a number with every digit that it was given with: for thresholds, budgets and levels."""
     return f"{value:.15g}"
+
+
+def in_full(value: float) -> str:
+    """Return a number with all its digits, so that one just beyond a limit does not look like the limit."""
+    return repr(float(value)).removesuffix(".0")
+
+
+def confidence(delta: float) -> str:
+    """Return the probability 1 - delta; as a difference where it would look like 1."""
+    return exactly(1.0 - delta) if delta >= _SMALLEST_SHOWN_DELTA else f"1 - {exactly(delta)}"
 
 
 def rounded_up(value: npt.ArrayLike, num_digits: int = 4) -> str:

@@ -341,3 +341,14 @@ def test_noisy_answers_are_named_and_refused_with_percentages(tmp_path, losses, 
     problems = capsys.readouterr().err
     assert "--noise needs losses" in problems
     assert "delta must be in (0, 1)" in problems
+
+
+@pytest.mark.parametrize(
+    ("digits", "note"), [(5, "0-1 losses (inferred"), (1, "by chance; for a 0-1 loss say --binary")]
+)
+def test_rounded_counts_are_recognised_and_a_doubt_is_said(tmp_path, capsys, digits, note):
+    path = tmp_path / "rounded.csv"
+    counts = np.random.default_rng(0).binomial(33, 0.2, 40)
+    path.write_text("loss\n" + "\n".join(f"{count / 33:.{digits}f}" for count in counts) + "\n")
+    assert run(path, "--num-examples", 33) == 0
+    assert note.replace("by chance", "may be chance") in capsys.readouterr().out
