@@ -116,7 +116,7 @@ class AdversarialAnswers:
         noise: AnswerNoise | str | Mapping[str, object] | None = None,
     ) -> None:
         check_kind("cost", cost, str, remedy="name the ground cost in words, for reports")
-        check_choice("guarantee", guarantee, GUARANTEES)
+        guarantee = check_choice("guarantee", guarantee, GUARANTEES)
         grid = check_costs("radii", radii, remedy="they are costs, in units of the transport cost")
         is_noisy = noise is not None
         rows = _check_means("values", values, is_noisy=is_noisy)

@@ -4,6 +4,7 @@ A function that passed these checks never has to look again, and bad input never
 """
 
 from collections.abc import Collection
+from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from numbers import Integral
 
@@ -49,16 +50,30 @@ def check_delta(delta: float) -> float:
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
-    """Return `value` if it is one of `choices`.
+    """Return the one of `choices` that `value` names, in any case, with hyphens for underscores or without.
 
     Raises
     ------
     ValueError
         If it is not; the message lists the choices.
     """
-    if not isinstance(value, str) or value not in choices:
+    found = as_spelled(value, choices)
+    if found is None:
         raise ValueError(f"{name} must be one of {', '.join(sorted(choices))}, got {value!r:.80}")
-    return value
+    return found
+
+
+def as_spelled(value: object, choices: Collection[str]) -> str | None:
+    """Return the one of `choices` that a name stands for, whatever its case and hyphens; None if there is none."""
+    if not isinstance(value, str):
+        return None
+    return value if value in choices else {spelled(each): each for each in choices}.get(spelled(value))
+
+
+def spelled(name: str) -> str:
+    """Return a name in lower case and with underscores; parameters after a colon stay as they are."""
+    head, *parameters = name.split(":")
+    return ":".join([head.lower().replace("-", "_"), *parameters])
 
 
 def check_kind(name: str, value: object, kind: type, *, remedy: str) -> None:
@@ -196,6 +211,19 @@ def set_fields(instance: object, **fields: object) -> None:
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
         object.__setattr__(instance, name, value)
+
+
+def same_fields(first: object, second: object) -> bool:
+    """Whether two dataclasses (or tuples) of one type have equal fields; arrays by their entries."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return np.array_equal(first, second)
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(same_fields, first, second))
+    if not is_dataclass(first):
+        return bool(first == second)
+    return all(same_fields(getattr(first, each.name), getattr(second, each.name)) for each in fields(first))
 
 
 def check_flag(name: str, value: object) -> bool:

@@ -23,6 +23,7 @@ from riskband.checks import (
     check_num_examples,
     digit_rounding,
     float_rounding,
+    same_fields,
     set_fields,
 )
 from riskband.noise import AnswerNoise
@@ -140,6 +141,14 @@ class ClientRisks:
             contamination=num_wrong,
             noise=noise,
         )
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same content."""
+        return same_fields(self, other) if isinstance(other, ClientRisks) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Return a hash of the content."""
+        return hash((tuple(self.values.tolist()), tuple(self.num_examples.tolist())))
 
     @property
     def num_clients(self) -> int:

@@ -71,7 +71,7 @@ def wasserstein_mean(
     """
     check_answers(answers)
     delta, seed = check_delta(delta), check_seed(seed)
-    check_choice("method", method, ("betting", "hoeffding"))
+    method = check_choice("method", method, ("betting", "hoeffding"))
     budgets = check_budgets(cost_budget)
     grid, phi = conjugates_on_grid(answers, budgets, multipliers)
     share = delta / grid.size

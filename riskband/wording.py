@@ -33,6 +33,13 @@ def rounded_up(value: npt.ArrayLike, num_digits: int = 4) -> str:
     return f"{math.ceil(float(np.asarray(value)) * scale - _ROUNDING) / scale:.{num_digits}f}"
 
 
+def rounded_up_strictly(value: float, num_digits: int = 4) -> str:
+    """Return a number with so many digits after the point that is not smaller, not even by rounding."""
+    scale = 10**num_digits
+    steps = math.ceil(value * scale)
+    return exactly((steps if steps / scale >= value else steps + 1) / scale)
+
+
 def rounded_down(value: npt.ArrayLike, num_digits: int = 4) -> str:
     """Return a lower bound with so many digits after the point, rounded down."""
     scale = 10.0**num_digits

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from riskband.wording import rounded_up
+from riskband.wording import confidence, rounded_up
 from server.cells import VERDICTS
 from server.dispersion_table import dispersion_lines, dispersion_tables
 from server.privacy import privacy_lines
@@ -197,7 +197,7 @@ def _guarantees(certificates: Mapping[str, Any]) -> Iterator[str]:
     for name, entry in certificates.items():
         groups.setdefault((entry["validity"], entry["delta"], entry["event"]), []).append(name)
     for (validity, delta, event), names in groups.items():
-        sure = f"{validity}, confidence {1 - delta:g} (delta = {delta:g})"
+        sure = f"{validity}, confidence {confidence(delta)} (delta = {delta:g})"
         yield f"Validity: {sure}, {_SCOPES[event]}: {', '.join(names)}."
 
 
