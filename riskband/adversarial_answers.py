@@ -20,16 +20,19 @@ from riskband.checks import (
     check_kind,
     check_num_points,
     check_numbers,
+    clip_rounding,
     set_fields,
 )
 from riskband.noise import AnswerNoise
 from riskband.risks import ClientRisks
-from riskband.transport import ConcaveCurve, outer_curve
+from riskband.transport import ConcaveCurve, outer_curve, rounding_of_curves
 
 GUARANTEES = ("exact", "upper", "lower")
 """What an answer's upper values are, from the strongest: the truth, a proven upper bound, or nothing (an attack)."""
 
 DEFAULT_NUM_MULTIPLIERS = 24
+
+_SLACK = 1e-6  # how far two numbers of one client may contradict each other, at least
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -41,7 +44,9 @@ class AdversarialAnswers:
     radii : array_like, shape (num_radii,)
         Cost budgets of one client, increasing strictly from 0, in units of the transport cost.
     values : array_like, shape (num_clients, num_radii)
-        Adversarial risks in [0, 1], nondecreasing and concave in the radius.
+        Adversarial risks in [0, 1], nondecreasing and concave in the radius. They may miss that by the rounding of
+        float32, or of four digits after the point or more; bounds are then made for the largest curves that can have
+        been rounded to these values.
     num_examples : int or array_like, shape (num_clients,)
         How many examples each client has.
     cost : str
@@ -67,6 +72,8 @@ class AdversarialAnswers:
     ----------
     curves : tuple of ConcaveCurve
         For each client, the smallest concave curve above every concave function through its points; none with noise.
+    rounding : ndarray, shape (num_clients,)
+        How far each client's numbers may be from what it computed, at most; 0 where all rows are concave as they are.
 
     Raises
     ------
@@ -90,6 +97,7 @@ class AdversarialAnswers:
     noise: AnswerNoise | None
     answered_by: str
     curves: tuple[ConcaveCurve, ...]
+    rounding: FloatArray
 
     def __init__(
         self,
@@ -110,7 +118,7 @@ class AdversarialAnswers:
         answered_by: str = "fresh",
     ) -> None:
         check_kind("cost", cost, str, remedy="name the ground cost in words, for reports")
-        check_choice("guarantee", guarantee, GUARANTEES)
+        guarantee = check_choice("guarantee", guarantee, GUARANTEES)
         grid = check_costs("radii", radii, remedy="they are costs, in units of the transport cost")
         is_noisy = noise is not None
         rows = _check_means("values", values, is_noisy=is_noisy)
@@ -125,6 +133,7 @@ class AdversarialAnswers:
             unit = check_cost("unit", unit, remedy="it is a mean cost; leave it out if it is not known")
         if (multipliers is None) != (conjugates is None):
             raise ValueError("multipliers and conjugates belong together; give both or neither")
+        rounding = np.zeros(len(rows)) if is_noisy else rounding_of_curves(grid, rows)
         prices = phi = None
         if multipliers is not None and conjugates is not None:
             prices = checked_multipliers(multipliers)
@@ -135,7 +144,8 @@ class AdversarialAnswers:
                     f"got {phi.shape}"
                 )
             if not is_noisy:
-                _check_conjugates(prices, phi, radii=grid, values=rows, is_exact=guarantee == "exact")
+                slack = max(_SLACK, 2.0 * float(rounding.max()))
+                _check_conjugates(prices, phi, radii=grid, values=rows, is_exact=guarantee == "exact", slack=slack)
         if noise is not None:
             num_values = grid.size + (0 if prices is None else prices.size)
             noise = AnswerNoise.of(noise, is_binary=False, num_values=num_values)
@@ -165,7 +175,8 @@ class AdversarialAnswers:
             contamination=clean.contamination,
             noise=noise,
             answered_by=clean.answered_by,
-            curves=() if is_noisy else tuple(outer_curve(grid, row) for row in rows),
+            curves=() if is_noisy else _outer_curves(grid, rows, rounding),
+            rounding=rounding,
         )
 
     @property
@@ -208,18 +219,22 @@ def check_answers(answers: object) -> None:
 def _check_means(name: str, values: npt.ArrayLike, *, is_noisy: bool) -> FloatArray:
     """Means of losses, in [0, 1] but for noise; raises ValueError for anything else."""
     if not is_noisy:
-        return check_fraction(name, values, remedy="adversarial risks are means of losses in [0, 1]")
+        remedy = "adversarial risks are means of losses in [0, 1]"
+        return check_fraction(name, clip_rounding(check_numbers(name, values, remedy=remedy)), remedy=remedy)
     found = check_numbers(name, values, remedy="they are noisy means of losses")
     if not np.all(np.abs(found) <= LARGEST_NOISY_RISK):
         raise ValueError(f"noisy {name} must lie in [-1e9, 1e9]; leave out clients without an answer")
     return found
 
 
+def _outer_curves(radii: FloatArray, rows: FloatArray, rounding: FloatArray) -> tuple[ConcaveCurve, ...]:
+    return tuple(outer_curve(radii, row, rounding=float(each)) for row, each in zip(rows, rounding, strict=True))
+
+
 def _check_conjugates(
-    prices: FloatArray, phi: FloatArray, *, radii: FloatArray, values: FloatArray, is_exact: bool
+    prices: FloatArray, phi: FloatArray, *, radii: FloatArray, values: FloatArray, is_exact: bool, slack: float
 ) -> None:
     """Refuse conjugates that cannot belong to the values: they would make a bound too small."""
-    slack = 1e-6
     order = np.argsort(prices, kind="stable")
     if np.any(np.diff(phi[:, order], axis=1) > slack) or np.any(phi < values[:, :1] - slack):
         raise ValueError("conjugates must not grow with the multiplier, nor lie below the risk without an adversary")

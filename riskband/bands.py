@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.calibration import Levels
-from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind
+from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind, same_fields
 from riskband.histogram import Histogram
 from riskband.level_methods import NAMED_LEVELS, LevelMethod, level_key, resolve_level_method
 from riskband.local_steps import LOCAL_STEPS, ClientLaw, LevelsOf, lower_envelope, upper_envelope
@@ -102,6 +102,14 @@ class Band:
             knots = np.concatenate([self.lower_points, self.upper_points])
             if np.any(self.lower(knots) > self.upper(knots)):
                 raise ValueError("the lower side of a band must not lie above its upper side")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same content."""
+        return same_fields(self, other) if isinstance(other, Band) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Return a hash of the content."""
+        return hash((self.risks, self.delta, self.method, self.local, self.sides))
 
     @property
     def answers(self) -> ClientRisks | Histogram:
@@ -260,8 +268,8 @@ def band(
     check_risks(risks)
     delta = check_delta(delta)
     level_method = resolve_level_method(method)
-    check_choice("local", local, LOCAL_STEPS)
-    check_choice("sides", sides, SIDES)
+    local = check_choice("local", local, LOCAL_STEPS)
+    sides = check_choice("sides", sides, SIDES)
     eta = None if eta is None else check_eta(eta)
     level_method.check_risks(risks)
     used: dict[str, Levels] = {}

@@ -14,13 +14,15 @@ from riskband.bands import TRAINERS_ANSWERED, Band
 from riskband.checks import FloatArray, check_delta, check_numbers, set_fields
 from riskband.histogram import Histogram
 from riskband.risks import ClientRisks
-from riskband.wording import chosen_before, exactly, rounded_down, rounded_up
+from riskband.wording import chosen_before, confidence, exactly, rounded_down, rounded_up, rounded_up_strictly
 
 SCHEMA = "riskband.certificate/2"
 SCHEMA_1 = "riskband.certificate/1"
 """Certificates of this schema can still be read and verified; they list fewer of their assumptions."""
 
 USUAL_DELTA = 0.05
+
+_NUM_SHOWN, _LONG = 3, 8  # points of a curve in its statement, and characters of a threshold
 
 CERTIFICATE = "certificate"
 AS_PUBLISHED = "as-published"
@@ -119,19 +121,65 @@ class Certificate:
 
     @property
     def statement(self) -> str:
-        """The certificate as one English sentence, without its assumptions."""
-        if self.axes:
-            names = " and ".join(name.replace("_", " ") for name in self.axes)
-            sides = "is at most the given curve" if self.lower is None else "lies between the given curves"
-            bound = f"{sides}, for every {names} at once"
-        elif self.lower is None:
-            bound = f"is at most {rounded_up(self.value)}"
-        else:
-            bound = f"lies between {rounded_down(self.lower)} and {rounded_up(self.value)}"
+        """The certificate as one English sentence, without its assumptions; of a curve, with some of its numbers."""
+        bound = f"{self._curve}: {self._points}" if self.axes else self._bound_at(())
+        return self._sentence(confidence(self.delta), bound)
+
+    @property
+    def earlier_statement(self) -> str:
+        """The sentence as earlier versions wrote it into files: without the numbers of a curve."""
+        return self._sentence(exactly(1.0 - self.delta), self._curve if self.axes else self._bound_at(()))
+
+    def _sentence(self, sure: str, bound: str) -> str:
         return (
-            f"{_PREFACE[self.validity]}with probability at least {exactly(1.0 - self.delta)} over the draw of the "
-            f"clients and their examples, {self.quantity} {bound}."
+            f"{_PREFACE[self.validity]}with probability at least {sure} over the draw of the clients and their "
+            f"examples, {self.quantity} {bound}."
         )
+
+    @property
+    def _curve(self) -> str:
+        names = " and ".join(name.replace("_", " ") for name in self.axes)
+        sides = "is at most the given curve" if self.lower is None else "lies between the given curves"
+        return f"{sides}, for every {names} at once"
+
+    @property
+    def _points(self) -> str:
+        """Bounds at three points of the curve: the ends of what is not trivial, and its middle."""
+        is_telling = np.asarray(self.value) < 1.0
+        if self.lower is not None:
+            is_telling |= np.asarray(self.lower) > 0.0
+        places = np.argwhere(is_telling if np.any(is_telling) else np.ones_like(is_telling))
+        chosen = places[np.unique(np.linspace(0, len(places) - 1, _NUM_SHOWN).round().astype(int))]
+        return "; ".join(f"{self._bound_at(tuple(place))} at {self._name_of(place)}" for place in chosen.tolist())
+
+    def _name_of(self, place: list[int]) -> str:
+        points = zip(self.axes.items(), place, strict=True)
+        return " and ".join(f"{name.replace('_', ' ')} {self._shown(name, axis[i])}" for (name, axis), i in points)
+
+    def _shown(self, axis: str, point: float) -> str:
+        # The share of clients with a risk of at least a threshold falls: what holds at one holds at a larger one.
+        is_long = len(exactly(point)) > _LONG or float(exactly(point)) < point
+        return rounded_up_strictly(point) if axis == "threshold" and self.lower is None and is_long else exactly(point)
+
+    def _bound_at(self, place: tuple[int, ...]) -> str:
+        upper, is_curve = rounded_up(np.asarray(self.value)[place]), bool(self.axes)
+        if self.lower is None:
+            return upper if is_curve else f"is at most {upper}"
+        lower = rounded_down(np.asarray(self.lower)[place])
+        return f"{lower} to {upper}" if is_curve else f"lies between {lower} and {upper}"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same content; verification, which allows for rounding, is another matter."""
+        if not isinstance(other, Certificate):
+            return NotImplemented
+        return self is other or self._content() == other._content()
+
+    def __hash__(self) -> int:
+        """Return a hash of the content."""
+        return hash((self.quantity, self.method, self.validity, self.delta, tuple(np.ravel(self.value).tolist())))
+
+    def _content(self) -> Any:
+        return json.loads(json.dumps(self.to_dict()))  # as a file would hold it: tuples become lists
 
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate as plain data for JSON, with its schema version."""

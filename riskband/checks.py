@@ -4,10 +4,14 @@ A function that passed these checks never has to look again, and bad input never
 """
 
 from collections.abc import Collection
+from dataclasses import fields, is_dataclass
+from decimal import Decimal
 from numbers import Integral
 
 import numpy as np
 import numpy.typing as npt
+
+from riskband.wording import in_full
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -24,6 +28,8 @@ LARGEST_NOISY_RISK = 1e9
 
 MAX_POINTS = 10**6
 """More points of a grid than that are a mistake."""
+
+_SINGLE_DIGITS = 9  # a float32 is printed with so many significant digits at most
 
 
 def check_delta(delta: float) -> float:
@@ -44,16 +50,30 @@ def check_delta(delta: float) -> float:
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
-    """Return `value` if it is one of `choices`.
+    """Return the one of `choices` that `value` names, in any case, with hyphens for underscores or without.
 
     Raises
     ------
     ValueError
         If it is not; the message lists the choices.
     """
-    if not isinstance(value, str) or value not in choices:
+    found = as_spelled(value, choices)
+    if found is None:
         raise ValueError(f"{name} must be one of {', '.join(sorted(choices))}, got {value!r:.80}")
-    return value
+    return found
+
+
+def as_spelled(value: object, choices: Collection[str]) -> str | None:
+    """Return the one of `choices` that a name stands for, whatever its case and hyphens; None if there is none."""
+    if not isinstance(value, str):
+        return None
+    return value if value in choices else {spelled(each): each for each in choices}.get(spelled(value))
+
+
+def spelled(name: str) -> str:
+    """Return a name in lower case and with underscores; parameters after a colon stay as they are."""
+    head, *parameters = name.split(":")
+    return ":".join([head.lower().replace("-", "_"), *parameters])
 
 
 def check_kind(name: str, value: object, kind: type, *, remedy: str) -> None:
@@ -125,7 +145,7 @@ def check_fraction(
     array = check_numbers(name, value, remedy=remedy)
     wrong = array[~((array >= 0.0) & (array <= 1.0))]
     if wrong.size:
-        raise ValueError(f"{name} must lie in [0, 1], got {wrong.flat[0]:g}; {remedy}")
+        raise ValueError(f"{name} must lie in [0, 1], got {in_full(wrong.flat[0])}; {remedy}")
     return array
 
 
@@ -179,8 +199,8 @@ def check_budget(budget: npt.ArrayLike) -> FloatArray:
     wrong = array[~(np.isfinite(array) & (array >= 0.0))]
     if wrong.size:
         raise ValueError(
-            f"budget must be finite and >= 0, got {wrong.flat[0]:g}; it bounds the divergence between the target "
-            "and the source network, and 0 means no shift"
+            f"budget must be finite and >= 0, got {in_full(wrong.flat[0])}; it bounds the divergence between the "
+            "target and the source network, and 0 means no shift"
         )
     return array
 
@@ -191,6 +211,19 @@ def set_fields(instance: object, **fields: object) -> None:
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
         object.__setattr__(instance, name, value)
+
+
+def same_fields(first: object, second: object) -> bool:
+    """Whether two dataclasses (or tuples) of one type have equal fields; arrays by their entries."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return np.array_equal(first, second)
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(same_fields, first, second))
+    if not is_dataclass(first):
+        return bool(first == second)
+    return all(same_fields(getattr(first, each.name), getattr(second, each.name)) for each in fields(first))
 
 
 def check_flag(name: str, value: object) -> bool:
@@ -236,7 +269,7 @@ def check_costs(name: str, values: object, *, remedy: str) -> FloatArray:
         raise ValueError(f"{name} must be one number or a flat list of numbers, got {values!r}; {remedy}")
     wrong = array[~((array == 0.0) | ((array >= SMALLEST_COST) & (array <= LARGEST_COST)))]
     if wrong.size:
-        raise ValueError(f"{name} must be finite and >= 0, got {wrong.flat[0]:g}; {remedy}")
+        raise ValueError(f"{name} must be finite and >= 0, got {in_full(wrong.flat[0])}; {remedy}")
     return array
 
 
@@ -259,6 +292,49 @@ def _is_plain(values: object) -> bool:
     if isinstance(values, np.ndarray):
         return not isinstance(values, np.ma.MaskedArray) and values.dtype.kind != "b"
     return not isinstance(values, (bool, np.bool_))
+
+
+def float_rounding(values: FloatArray) -> FloatArray:
+    """How far numbers near [0, 1] may be from what was computed, by the float type that they seem to come from.
+
+    Parameters
+    ----------
+    values : ndarray
+        Finite numbers.
+
+    Returns
+    -------
+    ndarray of the same shape
+        The distance from 1 to the next number of float32 where the value is one, otherwise of float64: four roundings
+        of numbers below 1.
+    """
+    return np.where(values == values.astype(np.float32), np.finfo(np.float32).eps, np.finfo(np.float64).eps)
+
+
+def digit_rounding(values: FloatArray) -> FloatArray:
+    """How far numbers may be from what was computed, if all were rounded to the digits that they have in print.
+
+    Parameters
+    ----------
+    values : ndarray
+        Finite numbers.
+
+    Returns
+    -------
+    ndarray of the same shape
+        Half a unit of the last place, and not less than the rounding of float32; both for so many places after the
+        point, and for so many significant digits, as any of the values has. 0 if one has more than nine digits.
+    """
+    decimals = []
+    for value in values.ravel().tolist():
+        decimals.append(Decimal(repr(value)).normalize())
+        if len(decimals[-1].as_tuple().digits) > _SINGLE_DIGITS:
+            return np.zeros(values.shape)
+    num_places = max((-int(each.as_tuple().exponent) for each in decimals), default=0)
+    num_digits = max((len(each.as_tuple().digits) for each in decimals), default=1)
+    least = max(0.5 * 10.0**-num_places, float(np.finfo(np.float32).eps))
+    halves = [0.5 * 10.0 ** (each.adjusted() + 1 - num_digits) if each else 0.0 for each in decimals]
+    return np.asarray(np.maximum(np.array(halves), least).reshape(values.shape))
 
 
 def check_losses(values: npt.ArrayLike, *, is_noisy: bool = False) -> FloatArray:
@@ -285,18 +361,29 @@ def check_losses(values: npt.ArrayLike, *, is_noisy: bool = False) -> FloatArray
     if is_noisy:
         wrong = array[np.abs(array) > LARGEST_NOISY_RISK]
         if wrong.size:
-            raise ValueError(f"noisy risks must lie in [-1e9, 1e9], got {wrong[0]:g}; leave out what is no mean loss")
+            raise ValueError(
+                f"noisy risks must lie in [-1e9, 1e9], got {in_full(wrong[0])}; leave out what is no mean loss"
+            )
         return array
+    array = clip_rounding(array)
     above = array[array > 1.0]
     if above.size:
         raise ValueError(
-            f"risks must lie in [0, 1], got {above.max():g}; divide a percentage by 100, turn an accuracy into an "
-            "error rate, and scale a loss by a known upper limit"
+            f"risks must lie in [0, 1], got {in_full(above.max())}; divide a percentage by 100, turn an accuracy into "
+            "an error rate, and scale a loss by a known upper limit"
         )
     below = array[array < 0.0]
     if below.size:
-        raise ValueError(f"risks must lie in [0, 1], got {below.min():g}; scale the loss so that its least value is 0")
+        raise ValueError(
+            f"risks must lie in [0, 1], got {in_full(below.min())}; scale the loss so that its least value is 0"
+        )
     return array
+
+
+def clip_rounding(values: FloatArray) -> FloatArray:
+    """Return values with those moved to 0 or 1 that are outside of [0, 1] by no more than their float type rounds."""
+    clipped = np.clip(values, 0.0, 1.0)
+    return np.where(np.abs(values - clipped) <= 2.0 * float_rounding(values), clipped, values)
 
 
 def check_num_examples(num_examples: npt.ArrayLike, *, num_clients: int) -> IntArray:
@@ -315,7 +402,7 @@ def check_num_examples(num_examples: npt.ArrayLike, *, num_clients: int) -> IntA
     wrong = as_float[~((as_float >= 1) & (as_float <= MAX_EXAMPLES) & (as_float == np.floor(as_float)))]
     if wrong.size:
         raise ValueError(
-            f"num_examples must be whole numbers from 1 to {MAX_EXAMPLES:g}, got {wrong.flat[0]:g}; "
+            f"num_examples must be whole numbers from 1 to {MAX_EXAMPLES:g}, got {in_full(wrong.flat[0])}; "
             "leave out clients without examples"
         )
     return np.broadcast_to(as_float.astype(np.int64), (num_clients,)).copy()

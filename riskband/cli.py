@@ -7,6 +7,7 @@ once).
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -19,17 +20,17 @@ import numpy as np
 
 import riskband as rb
 from riskband.bands import SIDES, TRAINERS_ANSWERED
-from riskband.checks import check_budget, check_delta, check_fraction
+from riskband.checks import check_budget, check_delta, check_fraction, spelled
 from riskband.functionals import check_tail_level
 from riskband.level_methods import resolve_level_method
 from riskband.local_steps import LOCAL_STEPS
 from riskband.measures import resolve_measure
 from riskband.optimised_levels import resolve_objective
 from riskband.pilots import check_pilot_share
-from riskband.risks import ANSWERED_BY, MISSING, check_contamination, check_num_missing
+from riskband.risks import ANSWERED_BY, MISSING, binary_doubt, check_contamination, check_num_missing
 from riskband.table import TableError, read_risks
 from riskband.verification import why_it_says_nothing
-from riskband.wording import exactly, rounded_down, rounded_up
+from riskband.wording import confidence, exactly, rounded_down, rounded_up
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 COLLECTION_SCHEMA = "riskband.certificates/1"
@@ -176,6 +177,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
             column=options.column,
             num_examples=options.num_examples,
             is_percent=options.percent,
+            is_accuracy=options.accuracy,
             is_binary=options.binary,
             num_missing=num_missing,
             missing=options.missing,
@@ -205,6 +207,8 @@ def _wrong_outputs(options: argparse.Namespace) -> list[str]:
             problems.append(
                 f"{flag} must be in a folder that exists and can be written, got {path!r}; make {folder} first"
             )
+    if (options.plot or options.plot_dispersion) and importlib.util.find_spec("matplotlib") is None:
+        problems.append("figures need matplotlib, which is not installed; run: pip install matplotlib")
     return problems
 
 
@@ -294,7 +298,7 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
 
 def _heading(risks: rb.ClientRisks, options: argparse.Namespace) -> list[str]:
     if risks.answered_by == "fresh":
-        return [f"with probability at least {1.0 - options.delta:g} (delta = {options.delta:g}):"]
+        return [f"with probability at least {confidence(options.delta)} (delta = {options.delta:g}):"]
     return [
         f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}",
         f"estimates (what delta = {options.delta:g} would give of clients that had no part in the model):",
@@ -313,7 +317,9 @@ def _who_answered(risks: rb.ClientRisks) -> list[str]:
 
 def _kind_of_loss(risks: rb.ClientRisks, options: argparse.Namespace) -> str:
     if not risks.binary:
-        return "losses anywhere in [0, 1]"
+        doubt = binary_doubt(risks.values, risks.num_examples) if options.binary is None and risks.noise is None else ""
+        remedy = "for a 0-1 loss say --binary and give all digits, otherwise say --not-binary"
+        return f"losses anywhere in [0, 1]{f' ({doubt}; {remedy})' if doubt else ''}"
     return "0-1 losses" if options.binary else "0-1 losses (inferred from the means; say --not-binary if they are not)"
 
 
@@ -340,6 +346,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N|COLUMN",
         help="examples behind each mean: one number for all clients, or the name of a column",
     )
+    add("--accuracy", action="store_true", help="the column holds accuracies in [0, 1]: loss = 1 - value")
     add("--percent", action="store_true", help="the column holds accuracies in percent: loss = 1 - value / 100")
     kind = certify_command.add_mutually_exclusive_group()
     kind.add_argument(
@@ -352,11 +359,18 @@ def _parser() -> argparse.ArgumentParser:
         "--not-binary", dest="binary", action="store_const", const=False, help="losses lie anywhere in [0, 1]"
     )
     add("--num-missing", type=int, metavar="N", help="clients that were asked and did not answer (default: 0)")
-    add("--missing", choices=MISSING, default="ignore", help="count them as missing at random (default), or as worst")
+    add(
+        "--missing",
+        choices=MISSING,
+        type=spelled,
+        default="ignore",
+        help="count them as missing at random (default), or as worst",
+    )
     add("--contamination", type=int, default=0, metavar="N", help="answers that may be wrong in any way (default: 0)")
     add(
         "--answered-by",
         choices=ANSWERED_BY,
+        type=spelled,
         default="fresh",
         help="fresh (default): the clients had no part in training, tuning or choosing the model; trainers: they had, "
         "so nothing is certified and all bounds are estimates",
@@ -367,13 +381,32 @@ def _parser() -> argparse.ArgumentParser:
         help="noise in the losses: laplace:EPSILON or gaussian:RHO of this column alone",
     )
     add("--delta", type=float, default=0.05, help="probability that a certificate fails (default: 0.05)")
-    add("--method", default="berk_jones", help="band: berk_jones (default), dkw, truncated:LOW:HIGH or tail:LEVEL")
+    add(
+        "--method",
+        type=spelled,
+        default="berk_jones",
+        help="band: berk_jones (default), dkw, truncated:LOW:HIGH or tail:LEVEL",
+    )
     again: dict[str, Any] = {"action": _Collect, "default": []}  # these may be given several times
-    add("--tune", nargs="+", metavar="OBJECTIVE", help="tune the band on a pilot: cvar:0.9, mean, …", **again)
+    add(
+        "--tune",
+        nargs="+",
+        type=spelled,
+        metavar="OBJECTIVE",
+        help="tune the band on a pilot: cvar:0.9, mean, …",
+        **again,
+    )
     add("--pilot-share", type=float, default=0.2, help="share of the clients that tuning spends (default: 0.2)")
-    add("--local", choices=sorted(LOCAL_STEPS), default="marginal", help="step to true risks (default: marginal)")
+    add(
+        "--local",
+        choices=sorted(LOCAL_STEPS),
+        type=spelled,
+        default="marginal",
+        help="step to true risks (default: marginal)",
+    )
     add(
         "--sides",
+        type=spelled,
         choices=[side for side in SIDES if side != "upper"],
         default="lower",
         help="sides of the band; lower is enough for every bound and sharper, two draws the whole band",
@@ -382,8 +415,22 @@ def _parser() -> argparse.ArgumentParser:
     add("--quantile", help="default: 0.9", **levels)
     add("--cvar", help="mean of the worst 1 - LEVEL (default: 0.9)", **levels)
     add("--survival", type=float, nargs="*", metavar="RISK", help="share of clients with at least this risk", **again)
-    add("--measure", nargs="*", metavar="NAME", help="dispersion: gini, atkinson:0.5, hoover, theil, …", **again)
-    add("--divergence", nargs="*", choices=sorted(rb.DIVERGENCES), help="worst cases over this ball", **again)
+    add(
+        "--measure",
+        nargs="*",
+        type=spelled,
+        metavar="NAME",
+        help="dispersion: gini, atkinson:0.5, hoover, theil, …",
+        **again,
+    )
+    add(
+        "--divergence",
+        nargs="*",
+        type=spelled,
+        choices=sorted(rb.DIVERGENCES),
+        help="worst cases over this ball",
+        **again,
+    )
     sizes = again | {"default": [0.05, 0.1, 0.2]}
     add("--budget", type=float, nargs="+", metavar="SIZE", help="sizes of the ball", **sizes)
     add("--target", type=float, metavar="BOUND", help="report the largest budget at which the bound still holds")

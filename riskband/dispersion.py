@@ -80,7 +80,7 @@ def dispersion_interval(band: Band, measure: str | DispersionMeasure, *, method:
     numbers of examples rest on a band for measured risks that holds on the same event. `convex_order` takes the
     smaller of the two upper ends, which then need not be attained by a member of `band`.
     """
-    check_choice("method", method, DISPERSION_METHODS)
+    method = check_choice("method", method, DISPERSION_METHODS)
     chosen = resolve_measure(measure)
     return _interval(chosen, method, QuantileLimits.of_band(band), _measured_limits(band, chosen, method))
 
@@ -137,7 +137,7 @@ def dispersion_certificate(band: Band, measure: str | DispersionMeasure, *, meth
     ValueError
         As for `dispersion_interval`; also if the band leaves the measure unbounded, since a certificate is finite.
     """
-    chosen = resolve_measure(measure)
+    chosen, method = resolve_measure(measure), check_choice("method", method, DISPERSION_METHODS)
     lower, upper = dispersion_interval(band, chosen, method=method)
     reason = _why_trivial(QuantileLimits.of_band(band), chosen)
     if not np.isfinite(upper):
@@ -239,7 +239,7 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
         As for `dispersion_interval`.
     """
     points = check_shares(shares)
-    check_choice("method", method, DISPERSION_METHODS)
+    method = check_choice("method", method, DISPERSION_METHODS)
     limits, measured = QuantileLimits.of_band(band), _measured_limits(band, top_share_measure(0.5), method)
     ends = np.stack([points, points])
     for index in np.flatnonzero((points > 0.0) & (points < 1.0)):

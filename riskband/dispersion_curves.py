@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from riskband.bands import Band
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_points, check_shares
-from riskband.dispersion import lorenz
+from riskband.checks import FloatArray, check_choice, check_points, check_shares
+from riskband.dispersion import DISPERSION_METHODS, lorenz
 from riskband.quantile_limits import RiskLaw
 from riskband.quantile_measures import quantile_interval
 
@@ -35,7 +35,7 @@ def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str =
     ValueError
         As for `lorenz`.
     """
-    points = check_shares(shares)
+    points, method = check_shares(shares), check_choice("method", method, DISPERSION_METHODS)
     lower, upper = lorenz(band, shares=points, method=method)
     return Certificate(
         quantity=f"the Lorenz curve of {band.subject}",

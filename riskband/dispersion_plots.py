@@ -18,7 +18,7 @@ from riskband.dispersion_curves import lorenz_of_law
 from riskband.measures import resolve_measure
 from riskband.plots import measured_label, titled
 from riskband.quantile_limits import QuantileLimits, RiskLaw
-from riskband.wording import rounded_down, rounded_up
+from riskband.wording import confidence, rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -190,7 +190,7 @@ def _unseen_label(unseen: RiskLaw) -> str:
 
 
 def _confidence(delta: float) -> str:
-    return f"with probability {1.0 - delta:g} (delta = {delta:g})"
+    return f"with probability {confidence(delta)} (delta = {delta:g})"
 
 
 def _top(limits: QuantileLimits, band: Band, unseen: RiskLaw | None) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import xlogy
 
-from riskband.checks import FloatArray, check_budget, check_fraction, check_numbers
+from riskband.checks import FloatArray, as_spelled, check_budget, check_fraction, check_numbers
 from riskband.risks import binary_kl
 from riskband.robust_means import RobustMean, chi2_robust_mean, dual_robust_mean, kl_robust_mean, tv_robust_mean
 from riskband.search import bisect
@@ -212,7 +212,8 @@ def resolve_divergence(divergence: str | FDivergence) -> FDivergence:
     """Return the divergence of that name, or the one given; raises ValueError for an unknown name."""
     if isinstance(divergence, FDivergence):
         return divergence
-    if not isinstance(divergence, str) or divergence not in DIVERGENCES:
+    name = as_spelled(divergence, DIVERGENCES)
+    if name is None:
         known = ", ".join(sorted(DIVERGENCES))
         raise ValueError(f"divergence must be one of {known} or an FDivergence, got {divergence!r:.80}")
-    return DIVERGENCES[divergence]
+    return DIVERGENCES[name]

@@ -60,7 +60,7 @@ def gini_correlation(
     """
     _check_risks(risks)
     delta, seed = check_delta(delta), None if seed is None else check_seed(seed)
-    check_choice("local", local, JOINT_LOCAL_STEPS)
+    local = check_choice("local", local, JOINT_LOCAL_STEPS)
     if risks.num_losses != 2:
         raise ValueError(f"a Gini correlation needs 2 losses, got {risks.num_losses}; choose two columns")
     eta = check_number("eta", eta, remedy="it is the error level of one client's limit")

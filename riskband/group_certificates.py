@@ -62,7 +62,7 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Functional
     ValueError
         As for that function, or if the functional or the transform has no name.
     """
-    check_choice("comparison", comparison, COMPARISONS)
+    comparison = check_choice("comparison", comparison, COMPARISONS)
     chosen = resolve_functional(functional)
     if not chosen.name or chosen.of_law is None:
         raise ValueError(

@@ -324,8 +324,8 @@ def joint_band(
     """
     check_kind("risks", risks, JointRisks, remedy="make them with JointRisks(values, num_examples)")
     delta = check_delta(delta)
-    check_choice("local", local, JOINT_LOCAL_STEPS)
-    check_choice("method", method, METHODS)  # a tuned method knows no joint CDF
+    local = check_choice("local", local, JOINT_LOCAL_STEPS)
+    method = check_choice("method", method, METHODS)  # a tuned method knows no joint CDF
     marginal_share = check_number("marginal_share", marginal_share, remedy="it is a part of delta")
     if not 0.0 < marginal_share < 1.0:
         raise ValueError(f"marginal_share must be in (0, 1), got {marginal_share}; it is a part of delta")

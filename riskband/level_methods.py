@@ -13,11 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from riskband.calibration import Levels, berk_jones_levels, dkw_levels, truncated_levels
-from riskband.checks import FloatArray, check_numbers
+from riskband.checks import FloatArray, as_spelled, check_numbers, spelled
 from riskband.crossing import crossing_probability
 from riskband.local_steps import LevelsOf
 from riskband.pilots import Pilot
 from riskband.risks import ClientRisks
+from riskband.wording import confidence
 
 # With so few clients beyond a level, levels on this part of them bound the mean of that tail best: tried on three laws.
 _TAIL_PARTS = ((15.0, 0.25), (40.0, 0.5))
@@ -128,7 +129,7 @@ class StoredLevels:
         covered = crossing_probability(np.zeros(num_values) if found.lower is None else found.lower, found.upper)
         if covered < 1.0 - delta - _ROUNDING:
             raise ValueError(
-                f"stored levels must hold with probability {1.0 - delta:g}, got {covered:.9g}; were they changed?"
+                f"stored levels must hold with probability {confidence(delta)}, got {covered:.9g}; were they changed?"
             )
         return found
 
@@ -163,11 +164,12 @@ def resolve_level_method(method: object) -> LevelMethod:
     if isinstance(method, Mapping):
         return StoredLevels.from_recipe(method)
     if isinstance(method, str):
-        if method in NAMED_LEVELS:
-            return NamedLevels(method, NAMED_LEVELS[method])
+        name = as_spelled(method, NAMED_LEVELS)
+        if name is not None:
+            return NamedLevels(name, NAMED_LEVELS[name])
         for kind, levels_of in (("truncated", _truncated), ("tail", _tail)):
-            if method.split(":")[0] == kind:
-                return NamedLevels(method, levels_of(method))
+            if spelled(method.split(":")[0]) == kind:
+                return NamedLevels(spelled(method), levels_of(method))
     elif all(hasattr(method, name) for name in ("name", "assumptions", "levels", "check_risks", "recipe")):
         return method  # type: ignore[return-value]
     raise ValueError(

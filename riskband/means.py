@@ -59,7 +59,7 @@ def mean_bound(
         risks = risks.above
     check_risks(risks)
     delta, seed = check_delta(delta), None if seed is None else check_seed(seed)
-    check_choice("method", method, (*MEAN_BOUNDS, "betting"))
+    method = check_choice("method", method, (*MEAN_BOUNDS, "betting"))
     if method in ("empirical_bernstein", "published"):
         risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")
         if histogram is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from riskband import extremal, plugin
-from riskband.checks import FloatArray, check_count, check_number
+from riskband.checks import FloatArray, as_spelled, check_count, check_number
 from riskband.extremal import Curve, MomentRule
 from riskband.plugin import PlugIn
 from riskband.quantile_limits import QuantileLimits, RiskLaw
@@ -350,7 +350,8 @@ def resolve_measure(measure: str | DispersionMeasure) -> DispersionMeasure:
     if isinstance(measure, DispersionMeasure):
         return measure
     name, *parameters = measure.split(":") if isinstance(measure, str) else ("",)
-    if name not in MEASURES:
+    name = as_spelled(name, MEASURES) or ""
+    if not name:
         raise ValueError(f"measure must be one of {', '.join(sorted(MEASURES))}, got {measure!r:.80}")
     try:
         numbers = [float(parameter) for parameter in parameters]

@@ -15,7 +15,15 @@ from scipy.optimize import minimize_scalar
 
 from riskband.checks import FloatArray, IntArray, check_cost, check_costs, check_fraction
 from riskband.search import Bracket
-from riskband.transport import TOLERANCE, ConcaveCurve, inner_curve, is_concave, network_curve, outer_curve
+from riskband.transport import (
+    TOLERANCE,
+    ConcaveCurve,
+    inner_curve,
+    network_curve,
+    outer_curve,
+    rounding_of_curve,
+    rounding_of_curves,
+)
 
 Ask = Callable[[IntArray, FloatArray], npt.ArrayLike]
 """(clients, radii), shape (num_asked,) each -> the clients' adversarial risks at these radii, same shape; NaN where a
@@ -30,7 +38,7 @@ def one_round(radii: npt.ArrayLike, values: npt.ArrayLike) -> tuple[ConcaveCurve
     radii : array_like, shape (num_radii,)
         Cost budgets that every client was asked for, increasing strictly from 0.
     values : array_like, shape (num_clients, num_radii)
-        Adversarial risks Q_k(radius), nondecreasing and concave in the radius.
+        Adversarial risks Q_k(radius), nondecreasing and concave in the radius, up to the rounding of their digits.
 
     Returns
     -------
@@ -46,8 +54,10 @@ def one_round(radii: npt.ArrayLike, values: npt.ArrayLike) -> tuple[ConcaveCurve
     rows = check_fraction("values", values)
     if rows.ndim != 2 or grid.shape != rows.shape[1:]:
         raise ValueError(f"values must have shape (num_clients, {grid.size}), one column per radius, got {rows.shape}")
-    lower = network_curve([inner_curve(grid, row) for row in rows])
-    return lower, network_curve([outer_curve(grid, row) for row in rows])
+    roundings = rounding_of_curves(grid, rows).tolist()
+    lower = network_curve([inner_curve(grid, row, rounding=each) for row, each in zip(rows, roundings, strict=True)])
+    upper = [outer_curve(grid, row, rounding=each) for row, each in zip(rows, roundings, strict=True)]
+    return lower, network_curve(upper)
 
 
 def dual(conjugates: Callable[[float], npt.ArrayLike], *, cost_budget: float, max_multiplier: float = 1e6) -> float:
@@ -207,7 +217,7 @@ class KnownPoints:
         if place < len(self.radii) and self.radii[place] == radius:
             return abs(self.values[place] - value) <= TOLERANCE
         radii = np.insert(np.array(self.radii), place, radius)
-        return is_concave(radii, np.insert(np.array(self.values), place, value))
+        return rounding_of_curve(radii, np.insert(np.array(self.values), place, value)) is not None
 
     def add(self, radius: float, value: float) -> None:
         """Add a point; a radius that is known already changes nothing."""
@@ -221,13 +231,17 @@ class KnownPoints:
         """Lower bound on the curve, 0 as long as nothing is known."""
         if not self.radii:
             return ConcaveCurve(np.zeros(1), np.zeros(1))
-        return inner_curve(np.array(self.radii), np.array(self.values))
+        return inner_curve(*self._points, rounding=rounding_of_curve(*self._points) or 0.0)
 
     def outer(self) -> ConcaveCurve:
         """Upper bound on the curve, 1 as long as nothing is known."""
         if not self.radii:
             return ConcaveCurve(np.zeros(1), np.ones(1))
-        return outer_curve(np.array(self.radii), np.array(self.values))
+        return outer_curve(*self._points, rounding=rounding_of_curve(*self._points) or 0.0)
+
+    @property
+    def _points(self) -> tuple[FloatArray, FloatArray]:
+        return np.array(self.radii), np.array(self.values)
 
 
 def _next_questions(

@@ -59,6 +59,7 @@ class AnswerNoise:
 
     def __post_init__(self) -> None:
         _parsed(self.mechanism)
+        object.__setattr__(self, "mechanism", self.mechanism.lower())
         for name, remedy in (("num_values", "it counts the numbers of one answer"), ("num_steps", "1 for 0-1 losses")):
             object.__setattr__(self, name, check_count(name, getattr(self, name), minimum=1, remedy=remedy))
             if getattr(self, name) > 2**40:
@@ -211,7 +212,7 @@ class AnswerNoise:
 
 
 def _parsed(mechanism: object) -> tuple[str, float]:
-    name, _, number = mechanism.partition(":") if isinstance(mechanism, str) else ("", "", "")
+    name, _, number = mechanism.lower().partition(":") if isinstance(mechanism, str) else ("", "", "")
     if name in PARAMETERS and _NUMBER.fullmatch(number) and SMALLEST_BUDGET <= Fraction(number) <= LARGEST_BUDGET:
         return name, float(number)
     raise ValueError(

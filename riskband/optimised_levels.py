@@ -12,7 +12,15 @@ import numpy.typing as npt
 
 from riskband.bands import SIDES
 from riskband.calibration import Levels, berk_jones_levels
-from riskband.checks import FloatArray, check_choice, check_delta, check_num_points, check_number, check_numbers
+from riskband.checks import (
+    FloatArray,
+    as_spelled,
+    check_choice,
+    check_delta,
+    check_num_points,
+    check_number,
+    check_numbers,
+)
 from riskband.functionals import MEAN, QuantileWeight, interval_weight, tail_weight
 from riskband.level_methods import level_key, tuned_name, tuned_recipe
 from riskband.level_search import LevelProblem
@@ -113,7 +121,7 @@ class OptimisedLevels:
             If an argument is out of its range or unknown.
         """
         check_num_points("num_values", num_values, minimum=1, remedy="it counts clients")
-        check_choice("sides", sides, SIDES)
+        sides = check_choice("sides", sides, SIDES)
         delta = check_delta(delta)
         key = level_key(num_values, delta, sides)
         if key not in self._known:
@@ -183,7 +191,8 @@ def resolve_objective(objective: str | QuantileWeight) -> QuantileWeight:
     if isinstance(objective, QuantileWeight):
         return objective
     name, *parameters = objective.split(":") if isinstance(objective, str) else ("",)
-    if name not in OBJECTIVES:
+    name = as_spelled(name, OBJECTIVES) or ""
+    if not name:
         raise ValueError(
             f"an objective must be one of {', '.join(sorted(OBJECTIVES))} or a QuantileWeight, got {objective!r}"
         )

@@ -63,7 +63,7 @@ def published_constants(*, num_clients: int, delta: float, divergence: str, budg
     ValueError
         For another divergence.
     """
-    check_choice("divergence (of method='published')", divergence, PUBLISHED_DIVERGENCES)
+    divergence = check_choice("divergence (of method='published')", divergence, PUBLISHED_DIVERGENCES)
     slack = float(np.sqrt(np.log(num_clients / delta) / num_clients))
     level = budget / delta
     if divergence == "kl":

@@ -199,7 +199,7 @@ def transformed_quantile_interval(
     ValueError
         If the method is unknown or needs a polynomial, or the band has only one side.
     """
-    check_choice("method", method, TRANSFORM_METHODS)
+    method = check_choice("method", method, TRANSFORM_METHODS)
     check_kind("transform", transform, Transform, remedy="for example absolute_transform(0.5)")
     if not isinstance(weight, Transform):
         check_weight(weight)

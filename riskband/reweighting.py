@@ -53,7 +53,7 @@ def worst_case_mean(
         If an argument is out of range or unknown, or the band has no lower side.
     """
     check_band(band)
-    check_choice("method", method, WORST_CASE_METHODS)
+    method = check_choice("method", method, WORST_CASE_METHODS)
     f, budgets = resolve_divergence(divergence), check_budget(budget)
     details: dict[str, FloatArray] = {}
     if method == "published":
@@ -110,7 +110,7 @@ def worst_case_cdf(
         If an argument is out of range or unknown, or the band has no lower side.
     """
     check_band(band)
-    check_choice("method", method, ("sharp", "published"))
+    method = check_choice("method", method, ("sharp", "published"))
     f, budgets = resolve_divergence(divergence), check_budget(budget)
     if thresholds is None:
         thresholds = np.unique(np.concatenate([[0.0], np.nextafter(band.lower_points, 1.0), [1.0]]))

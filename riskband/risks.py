@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,11 +21,17 @@ from riskband.checks import (
     check_kind,
     check_losses,
     check_num_examples,
+    digit_rounding,
+    float_rounding,
+    same_fields,
     set_fields,
 )
 from riskband.noise import AnswerNoise
 from riskband.noise_limits import BoundedValues, cut_values, noisy_upper_limits
 from riskband.search import bisect
+from riskband.wording import in_full
+
+BoolArray = npt.NDArray[np.bool_]
 
 ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
 """Error levels of the local limits that a band may use (math §1, extended: see docs/mathematics.md).
@@ -34,6 +41,10 @@ the data they will ever hold) cannot break the bound, and the sides of a band ca
 """
 
 _COINCIDENCE = 1e-4  # what is less likely is taken to be no coincidence
+_IMPROBABLE = 1e-6  # the same where a wrong guess would make limits too low
+_DOUBLE = float(np.finfo(np.float64).eps)
+_EXACT, _LARGEST_DOUBT = 1e-6, 0.25  # in counts: how far exact ones may be off, and how far rounding may take others
+_MOST = 0.9  # share of clients whose means are counts that makes the others look like slips
 
 MISSING = ("ignore", "worst")
 """What clients without a valid answer count as: missing at random, or the worst answer possible."""
@@ -54,9 +65,13 @@ class ClientRisks:
         How many examples each mean is taken over, at least 1.
     binary : bool, optional
         Whether every example's loss is 0 or 1, which makes exact binomial limits valid. By default it is inferred:
-        true if `values * num_examples` are whole numbers for every client. Say `False` for a loss that can take
-        other values but happened not to: means that were rounded to few digits can look binary. With noise it is not
-        inferred: true if the noise has steps of 1, and whole numbers are refused where it has smaller ones.
+        true if `values * num_examples` are whole numbers for every client. They may miss these by the rounding of
+        float32 or of the digits that the values have, as long as no other loss would come so near by chance (once in a
+        million); `values` are then count / num_examples. Where the means suggest counts but do not show them, a
+        `UserWarning` says so, and the loss is taken to lie anywhere in [0, 1], which is safe. Say `False` for a loss
+        that can take other values but happened not to: means that were rounded to few digits can look binary. With
+        noise it is not inferred: true if the noise has steps of 1, and whole numbers are refused where it has smaller
+        ones.
     num_missing : int
         Clients that were asked and gave no valid answer.
     missing : {"ignore", "worst"}
@@ -107,9 +122,15 @@ class ClientRisks:
         counts = check_num_examples(num_examples, num_clients=checked.size)
         num_wrong = check_contamination(contamination, num_clients=checked.size)
         num_absent = check_num_missing(num_missing)
-        num_not_whole = _num_not_whole(checked * counts)
+        is_whole = is_count(checked, counts)
+        if noise is None and binary is not False:
+            checked, is_whole = _rounded_counts(checked, counts, is_whole, is_sure=binary is not None)
+        num_not_whole = int(np.sum(~is_whole))
         # Answers that contradict the inference may be the wrong ones, but a loss of other values is the safer guess.
         is_binary = (num_not_whole == 0 and noise is None) if binary is None else check_flag("binary", binary)
+        if binary is None and noise is None and not is_binary and (doubt := binary_doubt(checked, counts)):
+            remedy = "for a 0-1 loss say binary=True and give all digits of the means, otherwise say binary=False"
+            warnings.warn(f"the losses are taken to lie anywhere in [0, 1]: {doubt}; {remedy}", stacklevel=2)
         if noise is not None:
             noise = AnswerNoise.of(noise, is_binary=is_binary)
             is_binary = _is_binary_noise(noise, binary)
@@ -131,6 +152,14 @@ class ClientRisks:
             noise=noise,
             answered_by=check_choice("answered_by", answered_by, ANSWERED_BY),
         )
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same content."""
+        return same_fields(self, other) if isinstance(other, ClientRisks) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Return a hash of the content."""
+        return hash((tuple(self.values.tolist()), tuple(self.num_examples.tolist())))
 
     @property
     def num_clients(self) -> int:
@@ -377,5 +406,83 @@ def _check_steps(noise: AnswerNoise, *, num_whole: int) -> None:
         )
 
 
-def _num_not_whole(counts: FloatArray) -> int:
-    return int(np.sum(np.abs(counts - np.rint(counts)) > 1e-6))
+def is_count(values: FloatArray, num_examples: IntArray, rounding: npt.ArrayLike = _DOUBLE) -> BoolArray:
+    """Whether mean losses count wrong examples: times `num_examples` they are whole numbers, but for rounding.
+
+    Parameters
+    ----------
+    values : ndarray, shape (num_clients,)
+        Mean losses.
+    num_examples : ndarray, shape (num_clients,)
+        Numbers of examples.
+    rounding : array_like, shape () or (num_clients,)
+        How far a value may be from what was measured. Where it leaves more than one count open, values must be exact.
+
+    Returns
+    -------
+    ndarray of bool, shape (num_clients,)
+        For each value.
+    """
+    allowed = num_examples * np.asarray(rounding, dtype=np.float64)
+    allowed = np.where(allowed <= _LARGEST_DOUBT, allowed + _EXACT, _EXACT)
+    return np.asarray(_distance_to_counts(values, num_examples) <= allowed)
+
+
+def binary_doubt(values: FloatArray, num_examples: IntArray) -> str:
+    """Say what suggests that mean losses count wrong examples where it does not show that; "" if nothing suggests it.
+
+    Parameters
+    ----------
+    values, num_examples : ndarray, shape (num_clients,)
+        Mean losses that are not taken for counts, and over how many examples each.
+    """
+    rounding = _rounding(values)
+    if np.all(_distance_to_counts(values, num_examples) <= num_examples * rounding + _EXACT):
+        return (
+            "values * num_examples are whole numbers up to the rounding of the values, but with so few digits or "
+            "clients, or so many examples, that may be chance"
+        )
+    is_whole = is_count(values, num_examples, rounding)
+    chance = _chance(values[is_whole], num_examples[is_whole], rounding[is_whole])
+    if np.mean(is_whole) < _MOST or chance >= _IMPROBABLE:
+        return ""
+    first = int(np.argmin(is_whole))
+    return (
+        f"values * num_examples are whole numbers for {np.sum(is_whole)} of {values.size} clients, but not for "
+        f"{in_full(values[first])} of {num_examples[first]} examples"
+    )
+
+
+def _rounded_counts(
+    values: FloatArray, num_examples: IntArray, is_whole: BoolArray, *, is_sure: bool
+) -> tuple[FloatArray, BoolArray]:
+    """Move values that are counts but for their float type or digits to count / num_examples; say which are counts.
+
+    Unless it is sure that they are counts, only if all are, and a mean of other losses would hardly be by chance.
+    """
+    if np.all(is_whole):
+        return values, is_whole
+    rounding = _rounding(values)
+    is_near = is_whole | is_count(values, num_examples, rounding)
+    if not (is_sure or (np.all(is_near) and _chance(values, num_examples, rounding) < _IMPROBABLE)):
+        return values, is_whole
+    return np.where(is_near, np.rint(values * num_examples) / num_examples, values), is_near
+
+
+def _rounding(values: FloatArray) -> FloatArray:
+    """How far values may be from what was measured, by their float type or their digits."""
+    half = float(np.finfo(np.float16).eps) if np.all(values == values.astype(np.float16)) else 0.0
+    return np.maximum(np.maximum(float_rounding(values), digit_rounding(values)), half)
+
+
+def _distance_to_counts(values: FloatArray, num_examples: IntArray) -> FloatArray:
+    counts = values * num_examples
+    return np.asarray(np.abs(counts - np.rint(counts)))
+
+
+def _chance(values: FloatArray, num_examples: IntArray, rounding: FloatArray) -> float:
+    """Probability that means of other losses, anywhere between two counts, are all so near to counts."""
+    is_telling = (values > 0.0) & (values < 1.0)  # any loss may be 0 everywhere
+    pairs, place = np.unique(np.column_stack([values, num_examples])[is_telling], axis=0, return_index=True)
+    shares = 2.0 * pairs[:, 1] * rounding[is_telling][place]  # equal means may have one cause: they count once
+    return float(np.prod(np.clip(shares, 2.0 * _EXACT, 1.0)))

@@ -211,7 +211,7 @@ def select(
     chosen, delta = Objective(objective), check_delta(delta)
     _check_answers(risks_by_candidate)
     answers = {name: risks_by_candidate[name] for name in _check_order(list(risks_by_candidate), order)}
-    checked_target = _check_method(method, target)
+    method, checked_target = check_choice("method", method, SELECTION_METHODS), _check_method(method, target)
     settings = _check_settings(_Settings(chosen, band, local, dispersion, mean_share, seed))
     candidate_delta = delta / len(answers) if method == "bonferroni" else delta
     bounds, assumptions = zip(*(_bounds(risks, candidate_delta, settings) for risks in answers.values()), strict=True)
@@ -231,9 +231,9 @@ def select(
         "method": method,
         "target": checked_target,
         "order": list(answers),
-        "band": band,
-        "local": local,
-        "dispersion": dispersion,
+        "band": settings.band,
+        "local": settings.local,
+        "dispersion": settings.dispersion,
         "mean_share": settings.mean_share,
         "seed": settings.seed,
     }
@@ -305,7 +305,7 @@ def _check_order(names: Sequence[str], order: Sequence[str] | None) -> Sequence[
 
 
 def _check_method(method: str, target: float | None) -> float | None:
-    check_choice("method", method, SELECTION_METHODS)
+    method = check_choice("method", method, SELECTION_METHODS)
     if target is None:
         if method == "fixed_sequence":
             raise ValueError("method='fixed_sequence' needs a target, got none; it tests candidates against one")
@@ -320,14 +320,15 @@ def _check_method(method: str, target: float | None) -> float | None:
 
 
 def _check_settings(settings: _Settings) -> _Settings:
-    resolve_level_method(settings.band)
-    check_choice("local", settings.local, LOCAL_STEPS)
-    check_choice("dispersion", settings.dispersion, DISPERSION_METHODS)
+    method = resolve_level_method(settings.band)
+    band = method.name if isinstance(settings.band, str) else settings.band
+    local = check_choice("local", settings.local, LOCAL_STEPS)
+    dispersion = check_choice("dispersion", settings.dispersion, DISPERSION_METHODS)
     share = check_single("mean_share", settings.mean_share)
     if share == 1.0:
         raise ValueError("mean_share must be in [0, 1), got 1; the band takes the rest of delta")
     seed = None if settings.seed is None else check_seed(settings.seed)
-    return replace(settings, mean_share=share, seed=seed)
+    return replace(settings, band=band, local=local, dispersion=dispersion, mean_share=share, seed=seed)
 
 
 def _bounds(risks: ClientRisks, delta: float, settings: _Settings) -> tuple[dict[str, float], tuple[str, ...]]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from riskband.plots import draw_legend_below, titled
 from riskband.quantile_limits import RiskLaw
 from riskband.selection import CandidateBound, Selection
-from riskband.wording import rounded_up
+from riskband.wording import confidence, rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,13 +125,13 @@ def _certified(selection: Selection, candidate: CandidateBound) -> float | None:
 
 def _draw_legend(axes: Axes, selection: Selection, *, num_unseen: int) -> None:
     """Labels of what was drawn, and the line of the target."""
-    confidence = f"probability {1.0 - selection.delta:g} (delta = {selection.delta:g})"
+    sure = f"probability {confidence(selection.delta)} (delta = {selection.delta:g})"
     is_sequence = selection.method == "fixed_sequence"
     what = "at most the target" if is_sequence else "upper bounds"
     if selection.best is not None:
         axes.plot([], [], color=_CHOSEN, lw=9.0, label=f"chosen: {selection.best}")
     if selection.certificate is not None:
-        label = f"{selection.certificate.validity}: {what}, all at once with {confidence}"
+        label = f"{selection.certificate.validity}: {what}, all at once with {sure}"
         axes.plot([], [], color=_OTHERS, lw=9.0, label=label)
     if is_sequence:
         axes.plot([], [], label="bound tested against the target: no certificate", **_TESTED)

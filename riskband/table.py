@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import re
+import warnings
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 
-from riskband.checks import MAX_EXAMPLES, FloatArray
+from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding
 from riskband.risks import ClientRisks
+from riskband.wording import in_full
 
 MAX_LISTED = 5
+_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+")
 _WHOLE_NUMBERS = f"whole numbers from 1 to {MAX_EXAMPLES:g}"
 
 
@@ -34,6 +39,7 @@ def read_risks(
     column: str,
     num_examples: str,
     is_percent: bool = False,
+    is_accuracy: bool = False,
     is_binary: bool | None = None,
     num_missing: int = 0,
     missing: str = "ignore",
@@ -48,11 +54,13 @@ def read_risks(
     path : str or Path
         CSV file with a header line.
     column : str
-        Column with the client's mean loss in [0, 1], or with its accuracy in percent; any number if there is noise.
+        Column with the client's mean loss in [0, 1], or with its accuracy; any number if there is noise.
     num_examples : str
         A whole number for all clients, or the name of a column.
     is_percent : bool
         Whether `column` holds accuracies in percent; the loss is then 1 - value / 100.
+    is_accuracy : bool
+        Whether it holds accuracies in [0, 1]; the loss is then 1 - value. Nothing is added by it to `is_percent`.
     is_binary, num_missing, missing, contamination, noise, answered_by : optional
         See `ClientRisks`.
 
@@ -68,19 +76,20 @@ def read_risks(
     OSError
         If the file cannot be read.
     """
-    if noise is not None and is_percent:
-        raise TableError(["--noise needs losses, not accuracies in percent; put 1 - accuracy / 100 into the table"])
+    if noise is not None and (is_percent or is_accuracy):
+        raise TableError(["--noise needs losses, not accuracies; put 1 - accuracy into the table"])
     header, rows = _read_rows(path)
     has_constant = num_examples.isascii() and num_examples.isdecimal()
     wanted = [column] if has_constant else [column, num_examples]
     absent = [name for name in wanted if header.count(name) != 1]
     if absent:
         found = ", ".join(header) or "none"
-        raise TableError([f"column {name!r} must be in {path} once; its columns are: {found}" for name in absent])
+        hint = _separator_hint(header)
+        raise TableError([f"column {name!r} must be in {path} once; its columns are: {found}{hint}" for name in absent])
     problems: list[str] = []
     lines, values = _numbers(rows, column, problems)
     if noise is None:
-        _check_scale(values, lines, column, is_percent, problems)
+        _check_scale(values, lines, column, is_percent, is_accuracy, problems)
     if has_constant:
         sizes = np.array(float(num_examples))
         if not 1 <= sizes <= MAX_EXAMPLES:
@@ -90,18 +99,20 @@ def read_risks(
         _check_sizes(sizes, lines, num_examples, problems)
     if problems:
         raise TableError(problems)
-    losses = np.round(1.0 - values / 100.0, 12) if is_percent else values
+    losses = _losses(values, scale=100 if is_percent else 1) if is_percent or is_accuracy else values
     try:
-        return ClientRisks(
-            losses,
-            sizes,
-            binary=is_binary,
-            num_missing=num_missing,
-            missing=missing,
-            contamination=contamination,
-            noise=noise,
-            answered_by=answered_by,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the summary says it
+            return ClientRisks(
+                losses,
+                sizes,
+                binary=is_binary,
+                num_missing=num_missing,
+                missing=missing,
+                contamination=contamination,
+                noise=noise,
+                answered_by=answered_by,
+            )
     except ValueError as error:
         raise TableError([str(error)]) from error
 
@@ -120,6 +131,19 @@ def _read_rows(path: str | Path) -> tuple[list[str], list[Row]]:
         raise TableError([f"{path} must be a CSV file in UTF-8, got {error}; export it again"]) from error
 
 
+def _separator_hint(header: list[str]) -> str:
+    """What to do if the header was not cut where it should be."""
+    for separator, words in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        if any(separator in name for name in header):
+            return f"; they look separated by {words}: save the file with commas between columns and points in numbers"
+    return ""
+
+
+def _losses(accuracies: FloatArray, *, scale: int) -> FloatArray:
+    """1 - accuracy / scale, from the digits in the table: no other rounding than that of the result."""
+    return np.array([float(1 - Decimal(repr(value)) / scale) for value in accuracies.tolist()])
+
+
 def _numbers(rows: list[Row], column: str, problems: list[str]) -> tuple[list[int], FloatArray]:
     """Lines and numbers of a column, but for cells that hold no number."""
     lines, numbers, wrong = [], [], []
@@ -130,7 +154,9 @@ def _numbers(rows: list[Row], column: str, problems: list[str]) -> tuple[list[in
             lines.append(line)
         except ValueError:
             wrong.append(f"line {line}: {text!r}")
-    _list_problems(f"column {column!r} must hold numbers", wrong, "fill in or remove these rows", problems)
+    has_commas = any(_DECIMAL_COMMA.fullmatch((row[column] or "").strip()) for _, row in rows)
+    remedy = "write a point for the decimal comma" if has_commas else "fill in or remove these rows"
+    _list_problems(f"column {column!r} must hold numbers", wrong, remedy, problems)
     return lines, np.array(numbers)
 
 
@@ -141,13 +167,26 @@ def _check_sizes(sizes: FloatArray, lines: list[int], column: str, problems: lis
     _list_problems(rule, wrong, "leave out clients without examples", problems)
 
 
-def _check_scale(values: FloatArray, lines: list[int], column: str, is_percent: bool, problems: list[str]) -> None:
+def _check_scale(
+    values: FloatArray, lines: list[int], column: str, is_percent: bool, is_accuracy: bool, problems: list[str]
+) -> None:
     top = 100.0 if is_percent else 1.0
-    outside = [f"line {n}: {value:g}" for n, value in zip(lines, values, strict=True) if not 0.0 <= value <= top]
+    known = clip_rounding(values / top)
+    outside = [
+        f"line {line}: {in_full(value)}"
+        for line, value, share in zip(lines, values, known, strict=True)
+        if not 0.0 <= share <= 1.0
+    ]
     if is_percent:
         _list_problems("accuracies in percent must lie in [0, 100]", outside, "correct these rows", problems)
         if values.size and not outside and values.max() <= 1.0:
-            problems.append(f"--percent was given, but no value of column {column!r} is above 1; drop --percent")
+            problems.append(
+                f"--percent was given, but no value of column {column!r} is above 1; drop --percent, and say "
+                "--accuracy if they are accuracies"
+            )
+    elif is_accuracy:
+        remedy = "for accuracies in percent add --percent"
+        _list_problems(f"accuracies in column {column!r} must lie in [0, 1]", outside, remedy, problems)
     else:
         remedy = "for accuracies in percent add --percent; divide error rates in percent by 100; scale other losses"
         _list_problems(f"losses in column {column!r} must lie in [0, 1]", outside, remedy, problems)

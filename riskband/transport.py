@@ -14,10 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from riskband.checks import SMALLEST_COST, FloatArray
+from riskband.checks import SMALLEST_COST, FloatArray, digit_rounding, float_rounding
 
 TOLERANCE = 1e-9
 """How far values may be from nondecreasing and concave: rounding, not a lie."""
+
+NOT_CONCAVE = (
+    "values of a curve must be nondecreasing and concave in the budget; give rounded ones with four places or more"
+)
+
+LARGEST_ROUNDING = 5e-5
+"""How far values of fewer digits may be from a concave curve: half a unit of the fourth place after the point."""
 
 _ROUNDING = 1e-13
 
@@ -44,7 +51,7 @@ class ConcaveCurve:
         if x[0] != 0.0 or not np.all(np.diff(x) > 0.0):
             raise ValueError("budgets of a curve must increase strictly from 0")
         if not is_concave(x, y):
-            raise ValueError("values of a curve must be nondecreasing and concave in the budget")
+            raise ValueError(NOT_CONCAVE)
 
     def __call__(self, budget: npt.ArrayLike) -> FloatArray:
         """Values at the given budgets, any shape."""
@@ -70,6 +77,61 @@ def is_concave(x: FloatArray, y: FloatArray) -> bool:
     chords = (1.0 - share) * y[:-2] + share * y[2:]
     # Against the largest value before, not the last one: many small steps down are one large step.
     return bool(np.all(y >= np.maximum.accumulate(y) - TOLERANCE) and np.all(y[1:-1] >= chords - TOLERANCE))
+
+
+def rounding_of_curve(radii: FloatArray, values: FloatArray) -> float | None:
+    """How far values are from the nondecreasing concave curve that they were rounded from, at most.
+
+    Parameters
+    ----------
+    radii, values : ndarray, shape (num_radii,)
+        Points; radii increase strictly from 0.
+
+    Returns
+    -------
+    float or None
+        0 if the values are nondecreasing and concave as they are, up to `TOLERANCE`. Else what their float type or
+        their digits explain, at most `LARGEST_ROUNDING`; None if there is no curve so near.
+    """
+    if is_concave(radii, values):
+        return 0.0
+    rounding = _format_rounding(values)
+    # A curve within the rounding has values at or above the hull of the values, less the rounding; and that is one.
+    gaps = np.interp(radii, *_hull(radii, values)) - values
+    return rounding if np.all(gaps <= 2.0 * rounding + TOLERANCE) else None
+
+
+def rounding_of_curves(radii: FloatArray, rows: FloatArray) -> FloatArray:
+    """How far each client's values are from its curve, at most; 0 for all where all rows are concave as they are.
+
+    Parameters
+    ----------
+    radii : ndarray, shape (num_radii,)
+        Increasing strictly from 0.
+    rows : ndarray, shape (num_clients, num_radii)
+        Values of each client.
+
+    Returns
+    -------
+    ndarray, shape (num_clients,)
+        If a row shows its rounding, rows that are concave by chance are taken to be rounded no less than their own
+        float type or digits explain, and no more than the rows that show it.
+
+    Raises
+    ------
+    ValueError
+        If a row is not nondecreasing and concave, up to rounding.
+    """
+    found = [rounding_of_curve(radii, row) for row in rows]
+    if any(rounding is None for rounding in found):
+        raise ValueError(NOT_CONCAVE)
+    shown = max((rounding or 0.0 for rounding in found), default=0.0)
+    return np.array([min(_format_rounding(row), shown) for row in rows]) if shown else np.zeros(len(rows))
+
+
+def _format_rounding(values: FloatArray) -> float:
+    """What the float type of a row, or the digits of its values, may have taken away, at most `LARGEST_ROUNDING`."""
+    return float(min(max(float_rounding(values).min(), digit_rounding(values).max()), LARGEST_ROUNDING))
 
 
 def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> ConcaveCurve:
@@ -135,28 +197,31 @@ def pooled_knapsack(costs: Sequence[npt.ArrayLike]) -> ConcaveCurve:
     return knapsack_curve(np.concatenate(parts), np.concatenate(weights))
 
 
-def inner_curve(radii: FloatArray, values: FloatArray) -> ConcaveCurve:
+def inner_curve(radii: FloatArray, values: FloatArray, *, rounding: float = 0.0) -> ConcaveCurve:
     """Largest curve known to lie below a concave function: its chords, constant after the last point.
 
     Parameters
     ----------
     radii, values : ndarray, shape (num_radii,)
         Points of the function; radii increase strictly from 0.
+    rounding : float
+        How far the values may be from those of the function; see `rounding_of_curve`.
 
     Returns
     -------
     ConcaveCurve
-        A lower bound, equal to the function at the radii.
+        A lower bound, equal to the function at the radii but for rounding.
 
     Raises
     ------
     ValueError
         If the points are not those of a nondecreasing concave function.
     """
-    return ConcaveCurve(np.asarray(radii, dtype=np.float64), np.asarray(values, dtype=np.float64))
+    x, y = np.asarray(radii, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    return _concave_hull(x, np.maximum(y - rounding, 0.0)) if rounding else ConcaveCurve(x, y)
 
 
-def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0) -> ConcaveCurve:
+def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0, rounding: float = 0.0) -> ConcaveCurve:
     """Smallest concave curve above every concave function through the points: extended chords, and the largest value.
 
     Between two points a concave function lies below the chord before them, extended, and the chord after them, extended
@@ -168,6 +233,9 @@ def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0) 
         Points of the function; radii increase strictly from 0, at least two.
     largest : float
         A value that the function never exceeds.
+    rounding : float
+        How far the values may be from those of the function; see `rounding_of_curve`. The points are then lifted by it,
+        and chords are as steep as it allows before them, and as flat after them.
 
     Returns
     -------
@@ -179,19 +247,23 @@ def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0) 
     ValueError
         If the points are not those of a nondecreasing concave function.
     """
-    points = inner_curve(radii, np.minimum(values, largest))
-    x, y = points.budgets, points.values
+    x, y = np.asarray(radii, dtype=np.float64), np.minimum(values, largest)
+    if not rounding:
+        ConcaveCurve(x, y)  # checks the points
     if x.size < 2:
         return ConcaveCurve(np.zeros(1), np.array([largest]))
-    width, rise = np.diff(x), np.diff(y)
     # A slope over a short interval is mostly rounding, and extending it would magnify that: lean to the safe side.
-    steepest, flattest = (rise + _ROUNDING) / width, np.maximum(rise - _ROUNDING, 0.0) / width
+    width, rise, doubt = np.diff(x), np.diff(y), max(2.0 * rounding, _ROUNDING)
+    steepest, flattest = np.maximum(rise + doubt, 0.0) / width, np.maximum(rise - doubt, 0.0) / width
+    y = np.minimum(y + rounding, largest)
+    rise = np.diff(y)
     before = np.concatenate([[np.inf], steepest[:-1]])
     after = np.append(flattest[1:], 0.0)  # a nondecreasing function stays below its value at the end of the interval
     bend = np.maximum(before - after, np.finfo(float).tiny)
     shift = np.clip((rise - after * width) / bend, 0.0, width)
     corners = x[:-1] + shift, y[1:] - after * (width - shift)
-    tail = ([x[-1] + (largest - y[-1]) / steepest[-1]], [largest]) if rise[-1] > 0.0 else ([], [])
+    may_rise = rise[-1] > 0.0 or rounding > 0.0
+    tail = ([x[-1] + (largest - y[-1]) / steepest[-1]], [largest]) if may_rise and steepest[-1] > 0.0 else ([], [])
     return _concave_hull(*(np.concatenate(parts) for parts in zip((x, y), corners, tail, strict=True)))
 
 
@@ -223,7 +295,11 @@ def network_curve(curves: Sequence[ConcaveCurve]) -> ConcaveCurve:
 
 
 def _concave_hull(x: FloatArray, y: FloatArray) -> ConcaveCurve:
-    """Upper hull of points, nondecreasing in x (Andrew's monotone chain)."""
+    return ConcaveCurve(*_hull(x, y))
+
+
+def _hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Corners of the upper hull of points, nondecreasing in x (Andrew's monotone chain)."""
     order = np.lexsort((-y, x))
     hull: list[tuple[float, float]] = []
     for point in zip(x[order].tolist(), y[order].tolist(), strict=True):
@@ -233,7 +309,7 @@ def _concave_hull(x: FloatArray, y: FloatArray) -> ConcaveCurve:
             hull.pop()
         hull.append(point)
     budgets, values = np.array(hull).T
-    return ConcaveCurve(budgets, np.maximum.accumulate(values))
+    return budgets, np.maximum.accumulate(values)
 
 
 def _is_below(first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]) -> bool:

@@ -52,7 +52,8 @@ def conjugates_on_grid(
     if multipliers is None and answers.multipliers is not None and answers.conjugates is not None:
         # As answered, up to rounding: no less than what the values at the radii imply.
         implied = [np.max(answers.values - price * answers.radii, axis=1) for price in answers.multipliers]
-        return answers.multipliers, np.maximum(answers.conjugates, np.stack(implied, axis=1))
+        phi = np.maximum(answers.conjugates, np.stack(implied, axis=1)) + answers.rounding[:, np.newaxis]
+        return answers.multipliers, np.minimum(phi, 1.0)
     grid = default_multipliers(budgets) if multipliers is None else checked_multipliers(multipliers)
     return grid, answers.conjugates_at(grid)
 

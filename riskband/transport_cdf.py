@@ -92,9 +92,10 @@ def wasserstein_cdf(
     budgets, points = check_budgets(cost_budget), check_points("thresholds", thresholds)
     if np.any(points <= 0.0) or np.any(np.diff(np.atleast_1d(points)) <= 0.0):
         raise ValueError("thresholds must be > 0 and increase: every client has a risk of at least 0")
-    if check_choice("local", local, CDF_LOCAL_STEPS) == "limits" and not answers.binary:
+    local, method = check_choice("local", local, CDF_LOCAL_STEPS), check_choice("method", method, METHODS)
+    if local == "limits" and not answers.binary:
         raise ValueError("local='limits' needs answers of a 0-1 loss: it rests on the law of flip costs; use 'average'")
-    levels_of = METHODS[check_choice("method", method, METHODS)]
+    levels_of = METHODS[method]
     level = default_eta(answers.clean.num_counted) if eta is None else check_eta(eta)
     uses_limits = answers.binary and local != "average"
     part = delta / 2 if uses_limits and local == "best" else delta

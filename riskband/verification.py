@@ -140,7 +140,12 @@ def verify(
         If the recipe cannot be followed: an unknown function or divergence, or answers that are not valid risks.
     """
     stored = certificate.to_dict() if isinstance(certificate, Certificate) else certificate
-    again = _follow(Certificate.from_dict(stored).recipe, divergences or {}, weights or {}).to_dict()
+    found = Certificate.from_dict(stored)
+    again = _follow(found.recipe, divergences or {}, weights or {}).to_dict()
+    # The sentence must say what the other fields do, in today's words or earlier ones; these are compared on their own.
+    again["statement"] = (
+        found.earlier_statement if stored.get("statement") == found.earlier_statement else found.statement
+    )
     unstated: tuple[str, ...] = ()
     if stored["schema"] == SCHEMA_1:
         again, unstated = _as_of_schema_1(again, stored)

@@ -73,7 +73,7 @@ def wasserstein_mean(
     """
     check_answers(answers)
     delta, seed = check_delta(delta), None if seed is None else check_seed(seed)
-    check_choice("method", method, ("betting", "hoeffding"))
+    method = check_choice("method", method, ("betting", "hoeffding"))
     budgets = check_budgets(cost_budget)
     grid, phi = conjugates_on_grid(answers, budgets, multipliers)
     limits, name = _conjugate_limits(answers.clean, phi, delta=delta, method=method, seed=seed)

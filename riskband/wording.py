@@ -7,10 +7,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from riskband.checks import FloatArray
-
 CHOSEN_BEFORE = "chosen before any answer was seen: "
 """Begins the assumption that names every choice that could have been made by looking at the answers."""
+_SMALLEST_SHOWN_DELTA = 1e-9  # of 1 - delta, a smaller one is too many nines to read
 
 _ROUNDING = 1e-9  # of a float: 0.25 is not rounded up to 0.2501 for its last digit
 
@@ -20,17 +19,34 @@ def exactly(value: float) -> str:
     return f"{value:.15g}"
 
 
-def in_short(numbers: FloatArray) -> str:
+def in_short(numbers: npt.NDArray[np.float64]) -> str:
     """Return one number in full, or the ends of several and how many they are."""
     if numbers.size == 1:
         return exactly(float(numbers.flat[0]))
     return f"{numbers.min():g} to {numbers.max():g} ({numbers.size})"
 
 
+def in_full(value: float) -> str:
+    """Return a number with all its digits, so that one just beyond a limit does not look like the limit."""
+    return repr(float(value)).removesuffix(".0")
+
+
+def confidence(delta: float) -> str:
+    """Return the probability 1 - delta; as a difference where it would look like 1."""
+    return exactly(1.0 - delta) if delta >= _SMALLEST_SHOWN_DELTA else f"1 - {exactly(delta)}"
+
+
 def rounded_up(value: npt.ArrayLike, num_digits: int = 4) -> str:
     """Return an upper bound with so many digits after the point, rounded up."""
     scale = 10.0**num_digits
     return f"{math.ceil(float(np.asarray(value)) * scale - _ROUNDING) / scale:.{num_digits}f}"
+
+
+def rounded_up_strictly(value: float, num_digits: int = 4) -> str:
+    """Return a number with so many digits after the point that is not smaller, not even by rounding."""
+    scale = 10**num_digits
+    steps = math.ceil(value * scale)
+    return exactly((steps if steps / scale >= value else steps + 1) / scale)
 
 
 def rounded_down(value: npt.ArrayLike, num_digits: int = 4) -> str:

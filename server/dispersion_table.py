@@ -9,7 +9,7 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from riskband.wording import rounded_down, rounded_up
+from riskband.wording import confidence, rounded_down, rounded_up
 from server.cells import VERDICTS, number
 
 _NUM_SMALL = 10  # groups that are too small are named up to this many
@@ -53,7 +53,8 @@ def dispersion_lines(report: Mapping[str, Any]) -> Iterator[str]:
         gap = groups["largest_mean_gap"]
         worst = groups["worst_mean"]
         yield (
-            f"Groups, all at once with confidence {1 - groups['delta']:g} (delta = {groups['delta']:g}): the largest "
+            f"Groups, all at once with confidence {confidence(groups['delta'])} (delta = {groups['delta']:g}): the "
+            f"largest "
             f"gap between two mean risks lies between {_interval(gap)}, the largest mean risk between "
             f"{_interval(worst)}."
         )

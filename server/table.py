@@ -15,7 +15,7 @@ from rich.text import Text
 
 from riskband.bands import TRAINERS_ANSWERED
 from riskband.certificate import ESTIMATE
-from riskband.wording import rounded_up
+from riskband.wording import confidence, rounded_up
 from server.cells import VERDICTS
 from server.dispersion_table import dispersion_lines, dispersion_tables
 from server.privacy import privacy_lines
@@ -224,7 +224,7 @@ def _guarantees(certificates: Mapping[str, Any]) -> Iterator[str]:
     for name, entry in certificates.items():
         groups.setdefault((entry["validity"], entry["delta"], entry["event"]), []).append(name)
     for (validity, delta, event), names in groups.items():
-        sure = f"{validity}, confidence {1 - delta:g} (delta = {delta:g})"
+        sure = f"{validity}, confidence {confidence(delta)} (delta = {delta:g})"
         yield f"Validity: {sure}, {_SCOPES[event]}: {', '.join(names)}."
 
 

@@ -10,7 +10,7 @@ from client.adversaries.guarantees import possible_guarantees
 from client.wire import AdversarialAnswer, AdversarialQuery, Query
 from riskband.adversarial_answers import GUARANTEES
 from riskband.checks import LARGEST_COST, LARGEST_NOISY_RISK, SMALLEST_COST
-from riskband.transport import is_concave
+from riskband.transport import rounding_of_curve
 from strategies.failures import FailureReason
 
 # How far two numbers of one client may contradict each other by rounding; losses lie in [0, 1].
@@ -55,7 +55,7 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
     if unit != 0.0 and not SMALLEST_COST <= unit <= LARGEST_COST:
         yield FailureReason.OUT_OF_RANGE, f"adversarial_unit must be a cost or 0, got {unit}"
     for name, values in (("lower", answer.values_lower), ("upper", answer.values_upper)):
-        if not is_concave(np.array(query.radii), np.array(values)):
+        if rounding_of_curve(np.array(query.radii), np.array(values)) is None:
             detail = f"the {name} values must be nondecreasing and concave in the radius"
             yield FailureReason.NOT_CONCAVE, detail
     yield from _contradictions(answer, query)

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, Generic
 
+import numpy as np
 from flwr.app import Message, RecordDict
 from typing_extensions import TypeVar
 
@@ -36,7 +37,8 @@ from client.wire import (
     decode_hello_answer,
     decode_refusal,
 )
-from riskband.checks import MAX_EXAMPLES
+from riskband.checks import MAX_EXAMPLES, float_rounding
+from riskband.risks import is_count
 from strategies.curve_rules import broken_curve_rules, noise_slack
 from strategies.failures import Failure, FailureReason, Node, in_order
 
@@ -307,8 +309,8 @@ def _broken_risk_rules(risk: float, num_examples: int, loss: str, query: Query) 
     if num_examples > MAX_EXAMPLES:
         yield FailureReason.OUT_OF_RANGE, f"num_examples must be at most {MAX_EXAMPLES:g}, got {num_examples}"
     # With noise the numbers of an adversarial answer are in finer steps, for all losses the same.
-    is_count = get_loss(loss).binary and not (query.privacy and isinstance(query, AdversarialQuery))
-    if is_count and not _is_whole(risk * num_examples):
+    counts_errors = get_loss(loss).binary and not (query.privacy and isinstance(query, AdversarialQuery))
+    if counts_errors and not _is_whole(risk, num_examples, is_noisy=bool(query.privacy)):
         yield (
             FailureReason.IMPOSSIBLE_COUNT,
             f"a {loss} risk is a whole number out of num_examples, got {risk} of {num_examples}",
@@ -333,5 +335,9 @@ def _failure_of_error(code: int, reason: str, code_hash: str) -> Failure:
     return Failure(refusal.client_id, kind, one_line(refusal.text + other))
 
 
-def _is_whole(count: float) -> bool:
-    return abs(count - round(count)) <= _WHOLE_NUMBER_TOLERANCE + _ROUNDING * abs(count)
+def _is_whole(risk: float, num_examples: int, *, is_noisy: bool) -> bool:
+    if is_noisy:
+        count = risk * num_examples
+        return abs(count - round(count)) <= _WHOLE_NUMBER_TOLERANCE + _ROUNDING * abs(count)
+    value = np.array([risk])  # a client may compute in float32
+    return bool(is_count(value, np.array([num_examples]), float_rounding(value))[0])

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -370,3 +371,83 @@ def test_noisy_answers_are_named_and_refused_with_percentages(tmp_path, losses, 
     problems = capsys.readouterr().err
     assert "--noise needs losses" in problems
     assert "delta must be in (0, 1)" in problems
+
+
+@pytest.mark.parametrize(
+    ("digits", "note"), [(5, "0-1 losses (inferred"), (1, "by chance; for a 0-1 loss say --binary")]
+)
+def test_rounded_counts_are_recognised_and_a_doubt_is_said(tmp_path, capsys, digits, note):
+    path = tmp_path / "rounded.csv"
+    counts = np.random.default_rng(0).binomial(33, 0.2, 40)
+    path.write_text("loss\n" + "\n".join(f"{count / 33:.{digits}f}" for count in counts) + "\n")
+    assert run(path, "--num-examples", 33) == 0
+    assert note.replace("by chance", "may be chance") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "scale"), [(["--accuracy"], 1), (["--percent"], 100), (["--accuracy", "--percent"], 100)]
+)
+@pytest.mark.parametrize("num_examples", [150, 3_000_017])
+def test_accuracies_give_the_certificates_of_exact_counts(tmp_path, capsys, flags, scale, num_examples):
+    counts = np.random.default_rng(1).binomial(num_examples, 0.1, 30)
+    out, found = tmp_path / "certificate.json", []
+    for name, values, more in (
+        ("loss", counts / num_examples, []),
+        ("accuracy", scale * (1.0 - counts / num_examples), ["--column", "accuracy", *flags]),
+    ):
+        path = tmp_path / f"{name}.csv"
+        path.write_text(f"{name}\n" + "\n".join(map(repr, values.tolist())) + "\n")
+        assert run(path, "--num-examples", num_examples, *more, "--out", out) == 0
+        assert "0-1 losses" in capsys.readouterr().out
+        found.append(certificates(out)["quantile:0.9"].value)
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+
+
+def test_accuracies_of_float32_keep_their_counts(tmp_path, capsys):
+    path = tmp_path / "accuracy.csv"
+    counts = np.random.default_rng(1).binomial(150, 0.1, 30)
+    path.write_text("accuracy\n" + "\n".join(str(value) for value in (1 - counts / 150).astype(np.float32)) + "\n")
+    assert run(path, "--num-examples", 150, "--column", "accuracy", "--accuracy") == 0
+    assert f"mean loss {np.mean(counts / 150):.4f}" in (text := capsys.readouterr().out)
+    assert "0-1 losses" in text
+
+
+def test_accuracies_out_of_range_are_told_the_right_flag(table, capsys):
+    assert run(table, "--num-examples", "n", "--column", "accuracy", "--accuracy") == 2
+    assert "for accuracies in percent add --percent" in capsys.readouterr().err
+    assert run(table, "--num-examples", "n", "--accuracy", "--noise", "laplace:1") == 2
+    assert "--noise needs losses, not accuracies" in capsys.readouterr().err
+
+
+def test_other_separators_and_decimal_commas_get_a_hint(tmp_path, capsys):
+    path = tmp_path / "european.csv"
+    path.write_text("client;loss\na;0,1\nb;0,2\n")
+    assert run(path, "--num-examples", 10) == 2
+    assert "they look separated by semicolons: save the file with commas" in capsys.readouterr().err
+    path.write_text('client,loss\na,"0,1"\nb,"0,25"\n')
+    assert run(path, "--num-examples", 10) == 2
+    assert "line 2: '0,1'; line 3: '0,25'; write a point for the decimal comma" in capsys.readouterr().err
+
+
+def test_names_are_understood_in_any_case(tmp_path, table):
+    found = []
+    for names in (("KL", "Gini", "DKW", "Marginal"), ("kl", "gini", "dkw", "marginal")):
+        out = tmp_path / "out.json"
+        flags = zip(("--divergence", "--measure", "--method", "--local"), names, strict=True)
+        assert run(table, "--num-examples", 100, *(word for pair in flags for word in pair), "--out", out) == 0
+        found.append(out.read_bytes())
+    assert found[0] == found[1]
+
+
+def test_a_tiny_delta_is_not_printed_as_certainty(table, capsys):
+    assert run(table, "--num-examples", 100, "--delta", 1e-17, "--method", "dkw") == 0
+    assert "with probability at least 1 - 1e-17 (delta = 1e-17)" in capsys.readouterr().out
+
+
+def test_a_figure_without_matplotlib_is_refused_before_anything_is_computed(tmp_path, table, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(table, "--num-examples", 100, "--plot", tmp_path / "x.png", "--out", tmp_path / "x.json") == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "riskband: figures need matplotlib, which is not installed; run: pip install matplotlib\n"
+    assert not list(tmp_path.glob("x.*"))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband.wording import rounded_up
+from riskband.wording import rounded_down, rounded_up
 from tests.laws.draws import DELTAS, DIVERGENCES, LOCALS, METHODS, client_risks
 
 LEVELS = [0.0, 0.2, 0.5, 0.9, 1.0]
@@ -48,6 +48,8 @@ def test_a_round_trip_keeps_every_byte_and_verifies(certificate):
     text = certificate.to_json()
     loaded = rb.Certificate.from_json(text)
     assert loaded.to_json() == text
+    assert loaded == certificate
+    assert hash(loaded) == hash(certificate)
     assert loaded.statement == certificate.statement
     verification = rb.verify(loaded)
     assert verification.ok, verification.problems
@@ -174,6 +176,54 @@ def test_statements_say_what_holds_and_how_sure_it_is(certificate):
     number = rb.mean_bound(rb.ClientRisks([0.1, 0.2], 10), delta=0.1)
     assert f"is at most {rounded_up(number.value)}" in number.statement
     assert "with probability at least 0.9 " in number.statement
+
+
+def test_the_statement_of_a_curve_names_numbers_that_hold():
+    band = rb.band(rb.ClientRisks([0.1, 0.2, 0.4, 0.3] * 20, 20), delta=0.1, sides="lower")
+    curve = rb.worst_case_cdf(band, divergence="kl", budget=[0.05, 0.1])
+    found = re.findall(r"([0-9.]+) at budget ([0-9.]+) and threshold ([0-9.]+)", curve.statement.rstrip("."))
+    assert len(found) == 3
+    assert {budget for _, budget, _ in found} == {"0.05", "0.1"}
+    for value, budget, threshold in found:
+        there = rb.worst_case_cdf(band, divergence="kl", budget=float(budget), thresholds=float(threshold))
+        assert 0.0 < there.value <= float(value) < 1.0
+    both = rb.quantile_certificate(rb.band(band.risks, delta=0.1), level=[0.25, 0.5])
+    assert f": {rounded_down(both.lower[0])} to {rounded_up(both.value[0])} at level 0.25; " in both.statement
+
+
+def test_a_threshold_just_above_a_measured_risk_is_rounded_up():
+    band = rb.band(rb.ClientRisks([0.1, 0.3] * 20, 10), delta=0.1, sides="lower", local="observed")
+    points = np.nextafter(np.array([0.1, 0.3]), 1.0)
+    curve = rb.survival(band, thresholds=points)
+    assert curve.value[0] < rb.survival(band, thresholds=0.1).value
+    assert f"{rounded_up(curve.value[0])} at threshold 0.1001" in curve.statement
+
+
+def test_files_with_the_sentences_of_earlier_versions_verify(certificate):
+    data = json.loads(certificate.to_json())
+    data["statement"] = data["statement"].split(": ")[0] + "."
+    assert data["statement"] == certificate.earlier_statement != certificate.statement
+    assert rb.verify(data).ok
+    data["statement"] = data["statement"].replace("at most", "below")
+    assert not rb.verify(data).ok
+
+
+@pytest.mark.parametrize("delta", [1e-17, 1e-12])
+def test_no_probability_is_said_to_be_one(delta):
+    number = rb.mean_bound(rb.ClientRisks([0.1, 0.2] * 30, 10), delta=delta)
+    assert f"with probability at least 1 - {delta:g} over" in number.statement
+    assert rb.verify(json.loads(number.to_json())).ok
+
+
+def test_equal_content_is_equal_and_other_content_is_not():
+    risks = [rb.ClientRisks([0.1, 0.2, 0.4], 10, num_missing=number) for number in (0, 0, 1)]
+    bands = [rb.band(each, delta=0.1) for each in risks]
+    means = [rb.mean(band) for band in bands]
+    for first, second, other in (risks, bands, means):
+        assert first is not second
+        assert first == second != other
+        assert len({first, second, other}) == 2
+        assert first != 1
 
 
 def test_a_certificate_is_not_changed_by_its_inputs_nor_by_hand():

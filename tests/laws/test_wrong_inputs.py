@@ -209,3 +209,42 @@ def test_the_ends_of_the_range_are_fine(exactly):
     assert 0.0 <= rb.mean(band).value <= 1.0
     assert rb.worst_case_mean(band, divergence="kl", budget=0.1).value <= 1.0
     assert rb.survival(band, thresholds=[0.0, 1.0]).value[0] == 1.0
+
+
+def test_a_risk_just_above_1_is_named_with_its_digits_unless_its_type_rounds_so_far():
+    with pytest.raises(ValueError, match=r"got 1\.000000000001;"):
+        rb.ClientRisks([0.1, 1.0 + 1e-12], 10)
+    with pytest.raises(ValueError, match=r"got -1e-12;"):
+        rb.ClientRisks([0.1, -1e-12], 10)
+    with pytest.raises(ValueError, match=r"got 1.00001"):
+        rb.ClientRisks(np.array([0.1, 1.00001], dtype=np.float32), 10)
+    rounded = np.array([1.0 + 2.0**-23, -(2.0**-23)], dtype=np.float32)
+    np.testing.assert_array_equal(rb.ClientRisks(rounded, 10).values, [1.0, 0.0])
+    np.testing.assert_array_equal(rb.ClientRisks([np.nextafter(1.0, 2.0), -5e-324], 10).values, [1.0, 0.0])
+
+
+def test_names_may_be_spelled_as_users_do_and_recipes_keep_one_spelling():
+    risks = rb.ClientRisks([0.1, 0.2, 0.4, 0.3] * 5, 20)
+    band = rb.band(risks, delta=0.1, method="Berk-Jones", local="Marginal", sides="TWO")
+    plain = rb.band(risks, delta=0.1)
+    assert band == plain
+    pairs = [
+        (rb.worst_case_mean(band, divergence=name, budget=0.1, method=how) for name, how in names)
+        for names in ([("KL", "Sharp"), ("Chi2", "Published")], [("kl", "sharp"), ("chi2", "published")])
+    ]
+    for found, expected in zip(*pairs, strict=True):
+        assert found.to_json() == expected.to_json()
+    for found, expected in (
+        (rb.dispersion_certificate(band, "Gini", method="Convex_Order"), ("gini", "convex_order")),
+        (rb.dispersion_certificate(band, "Atkinson:5e-1", method="PLUGIN"), ("atkinson:0.5", "plugin")),
+    ):
+        made = rb.dispersion_certificate(plain, expected[0], method=expected[1])
+        assert found.to_json() == made.to_json()
+        assert rb.verify(found).ok
+    assert rb.mean_bound(risks, delta=0.1, method="Hoeffding") == rb.mean_bound(risks, delta=0.1, method="hoeffding")
+    chosen = [
+        rb.select({"a": risks, "b": risks}, objective="mean", delta=0.1, method=how, local=local, band=name)
+        for how, local, name in (("Bonferroni", "Marginal", "DKW"), ("bonferroni", "marginal", "dkw"))
+    ]
+    assert chosen[0].certificate == chosen[1].certificate
+    assert rb.band(risks, delta=0.1, method="Truncated:1e-1:0.9").method == "truncated:1e-1:0.9"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -90,3 +92,71 @@ def test_the_default_error_level_is_a_quarter_of_the_bands_resolution():
     assert {default_eta(num_clients) for num_clients in range(2, 5000, 7)} <= set(ETA_GRID)
     assert default_eta(500) == 1e-2  # 0.25 / sqrt(500) = 0.0112
     assert default_eta(25) == 5e-2
+
+
+FORMATS = {
+    "float32": lambda values: values.astype(np.float32),
+    "float32 in print": lambda values: [float(str(value)) for value in values.astype(np.float32)],
+    "float32 arithmetic": lambda values: np.float32(1.0) - (1.0 - values).astype(np.float32),
+    "three significant digits": lambda values: [float(f"{value:.3g}") for value in values],
+    "four places": lambda values: np.round(values, 4),
+}
+
+
+@pytest.mark.parametrize("binary", [None, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_counts_are_recognised_behind_the_rounding_of_a_format(name, binary):
+    rng = np.random.default_rng(1)
+    for num_examples in (np.full(60, 15), np.full(60, 99), rng.integers(10, 120, 60)):
+        wrong = rng.binomial(num_examples, rng.beta(2, 8, 60))
+        risks = rb.ClientRisks(FORMATS[name](wrong / num_examples), num_examples, binary)
+        assert risks.binary
+        np.testing.assert_allclose(risks.values * num_examples, wrong, rtol=0.0, atol=1e-6)
+        assert rb.ClientRisks(risks.values, num_examples).binary
+
+
+def test_a_risk_of_float32_gives_the_certificate_of_float64():
+    rng = np.random.default_rng(0)
+    for num_examples in (100, 50_000):
+        values = rng.binomial(num_examples, rng.beta(3, 21, 60)) / num_examples
+        bounds = [
+            rb.survival(rb.band(rb.ClientRisks(each, num_examples), delta=0.05), thresholds=0.3).value
+            for each in (values, values.astype(np.float32))
+        ]
+        assert bounds[0] == bounds[1]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_other_loss_passes_for_counts_by_rounding(name):
+    # Each of 900 draws may fail with probability 1e-6 by design, and each is one of means that are anywhere.
+    rng = np.random.default_rng(2)
+    for _ in range(300):
+        num_clients = int(rng.integers(2, 12))
+        for num_examples in (33, 1_003, 10**7 + 1):
+            means = FORMATS[name](rng.beta(2, 8, num_clients))
+            if not np.all(np.abs(np.asarray(means, dtype=float) * num_examples % 1.0 - 0.5) > 0.5 - 1e-6):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UserWarning)
+                    assert not rb.ClientRisks(means, num_examples).binary
+
+
+@pytest.mark.parametrize(
+    ("values", "num_examples", "words"),
+    [
+        ([0.12, 0.21, 0.33], 33, "that may be chance"),  # 4, 7 and 11 of 33, or many other means
+        (np.linspace(0.1, 0.2, 50, dtype=np.float32), 10**7 + 1, "that may be chance"),
+        ([*np.arange(1, 40) / 97, 0.1234567891234], 97, "39 of 40 clients, but not for 0.1234567891234 of 97"),
+    ],
+)
+def test_what_looks_like_counts_without_showing_it_is_said(values, num_examples, words):
+    with pytest.warns(UserWarning, match=words) as found:
+        risks = rb.ClientRisks(values, num_examples)
+    assert not risks.binary
+    assert "say binary=True" in str(found[0].message)
+    rb.ClientRisks(values, num_examples, binary=False)  # no warning: pytest makes an error of it
+    assert rb.verify(rb.mean(rb.band(risks, delta=0.1))).ok
+
+
+def test_what_could_be_several_counts_is_no_count():
+    with pytest.raises(ValueError, match="more digits"):
+        rb.ClientRisks([0.12, 0.21, 0.33], 99, binary=True)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+import riskband as rb
 from riskband.meta_problem import KnownPoints, bisection, dual, one_round
 from riskband.transport import (
     ConcaveCurve,
@@ -279,3 +280,76 @@ def test_an_impossible_answer_silences_the_client_and_not_the_search(lie):
     found = bisection(ask, num_clients=len(curves), cost_budget=0.1, tolerance=1e-6, known=known)
     assert found.bracket.lower - 1e-9 <= truth <= found.bracket.upper + 1e-9
     assert [k for k, points in enumerate(known) if points.is_silent] in ([2], [])
+
+
+# Curves of fewer digits than they were computed with.
+
+DENSE_RADII = np.linspace(0.0, 4.0, 50)
+FORMATS = {
+    "float32": lambda values: values.astype(np.float32),
+    "seven digits": lambda values: np.vectorize(lambda value: float(f"{value:.7g}"))(values),
+    "four places": lambda values: np.round(values, 4),
+    "float32 in print": lambda values: np.vectorize(lambda value: float(str(np.float32(value))))(values),
+}
+
+
+def dense_values(seed):
+    """Exact curves of a network on a dense grid, with straight pieces; and its worst mean over the budget."""
+    costs = list(random_network(seed, num_clients=8, num_examples=7))
+    return np.array([knapsack_curve(each)(DENSE_RADII) for each in costs]), pooled_knapsack(costs)
+
+
+def adversarial(values):
+    return rb.AdversarialAnswers(DENSE_RADII, values, 100, cost="a cost", guarantee="exact", binary=False)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rounded_curves_are_no_lie_and_their_bounds_stay_above_the_truth(name):
+    budgets = np.linspace(0.0, 5.0, 60)
+    for seed in range(15):
+        values, worst_mean = dense_values(seed)
+        rounded = FORMATS[name](values)
+        answers, (lower, upper) = adversarial(rounded), one_round(DENSE_RADII, rounded)
+        assert answers.rounding.max() <= 5e-5
+        assert answers.rounding.all()
+        for curve in (upper, network_curve(answers.curves)):
+            assert np.all(curve(budgets) >= worst_mean(budgets) - 1e-12)
+        assert np.all(lower(budgets) <= worst_mean(budgets) + 1e-12)
+        assert np.max(upper(budgets) - network_curve(adversarial(values).curves)(budgets)) < 2e-3
+
+
+def test_a_certificate_from_float32_is_not_below_that_from_float64_and_verifies():
+    values, _ = dense_values(3)
+    prices = np.geomspace(0.05, 2.0, 9)
+    conjugates = np.max(values[:, None, :] - prices[:, None] * DENSE_RADII, axis=2)
+    made = [
+        rb.wasserstein_mean(
+            rb.AdversarialAnswers(
+                *(DENSE_RADII, values.astype(kind), 100),
+                **{"cost": "a cost", "guarantee": "exact", "binary": False},
+                **{"multipliers": prices, "conjugates": conjugates.astype(kind)},
+            ),
+            delta=0.05,
+            cost_budget=[0.1, 0.5],
+        )
+        for kind in (np.float32, np.float64)
+    ]
+    assert np.all(made[0].value >= made[1].value)
+    np.testing.assert_allclose(made[0].value, made[1].value, atol=1e-6)
+    assert rb.verify(rb.Certificate.from_json(made[0].to_json())).ok
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.1, 0.2, 0.4],  # convex
+        [0.1, 0.2, 0.30021],  # by more than rounding to four places explains
+        np.array([0.1, 0.2, 0.301], dtype=np.float32),
+        [0.1, 0.3, 0.2998],
+    ],
+)
+def test_what_rounding_does_not_explain_is_refused(values):
+    with pytest.raises(ValueError, match="nondecreasing and concave"):
+        rb.AdversarialAnswers(
+            [0.0, 1.0, 2.0], np.tile(values, (2, 1)), 10, cost="a cost", guarantee="exact", binary=True
+        )

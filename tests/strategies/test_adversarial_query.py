@@ -129,7 +129,7 @@ def values(*numbers):
     [
         (values(0.1, 0.2, 0.4, 0.41), "not-concave"),
         (values(0.1, 0.3, 0.2, 0.4), "not-concave"),
-        (values(0.1, 0.3, 0.3 - 1e-8, 0.3), "not-concave"),
+        (values(0.1, 0.3, 0.3 - 1e-8 / 3, 0.3), "not-concave"),
         ({"values_upper": (0.2, 0.3, 0.5, 0.6)}, "not-concave"),
         (values(0.1, 0.2, 0.3), "wrong-length"),
         (values(), "wrong-length"),
@@ -188,18 +188,23 @@ prices = st.one_of(st.just(0.0), st.floats(1e-150, 10))
     st.lists(st.floats(0, 5), min_size=1, max_size=30),
     st.lists(prices, max_size=20, unique=True),
     st.lists(prices, max_size=10, unique=True),
+    st.sampled_from([np.float64, np.float32]),
 )
-def test_every_honest_curve_passes(costs, radii, multipliers):
+def test_every_honest_curve_passes(costs, radii, multipliers, kind):
     query = dataclasses.replace(QUERY, radii=sorted(radii), multipliers=sorted(multipliers))
     honest = knapsack_curve(costs)
+
+    def sent(values):  # on the wire every number is a float64
+        return tuple(np.asarray(values, dtype=kind).tolist())
+
     answer = dataclasses.replace(
         HONEST,
         num_examples=len(costs),
-        clean_risk=float(np.mean(np.equal(costs, 0.0))),
-        values_lower=tuple(honest(query.radii).tolist()),
-        values_upper=tuple(honest(query.radii).tolist()),
-        conjugates_lower=tuple(honest.conjugate(query.multipliers).tolist()),
-        conjugates_upper=tuple(honest.conjugate(query.multipliers).tolist()),
+        clean_risk=sent([np.mean(np.equal(costs, 0.0))])[0],
+        values_lower=sent(honest(query.radii)),
+        values_upper=sent(honest(query.radii)),
+        conjugates_lower=sent(honest.conjugate(query.multipliers)),
+        conjugates_upper=sent(honest.conjugate(query.multipliers)),
     )
     check = AnswerCheck(query, answer.model_hash, answer.code_hash, None)
     assert check.failure(answer) is None
