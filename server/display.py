@@ -7,7 +7,7 @@ import threading
 import riskband as rb
 from client.wire import Answer, Query
 from server.events import failure_fields
-from server.folder import ResultFolder
+from server.folder import RAY_REMEDY, ResultFolder
 from server.ledger import Ledger
 from strategies.exchange import Progress
 
@@ -59,8 +59,7 @@ class RunDisplay:
         if not threading.main_thread().is_alive():
             raise RuntimeError(
                 "Flower's simulation ended while the clients were asked: Ray, which runs them, did not start or broke "
-                "down; see Flower's log for why. Where the machine was busy or short of memory, run again with resume "
-                "when it has more room"
+                f"down, and Flower's log says how; {RAY_REMEDY}"
             )
         known = self._progress.failed if progress.round == self._progress.round else 0
         for failure in progress.failures[known:]:

@@ -42,7 +42,12 @@ LOG_HEADER = "riskband: Flower's log of a run that failed"
 _SCHEMA_SIGN, _EVENTS_SIGN, _FIGURE_SIGN = b'"schema": "riskband.', b'"event": "run_', b"riskband"
 _SIGN_RANGE = 16_384
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_CLOCK_WORDS = {
+RAY_REMEDY = (
+    "this happens where the machine is busy, or short of memory, processors or disk: run again when it has more room, "
+    "with --resume to keep the answers that came"
+)
+_HINTS = {
+    "ray": f"Ray, which runs the simulated clients, broke down; {RAY_REMEDY}",
     "node": "Of clients on other machines compare the clocks too: Flower refuses a SuperNode whose clock is more than "
     "5 s ahead of the SuperLink's or 5 min behind it (status 401 in the SuperLink's log), and the SuperNode ends",
     "server": "Compare the clocks of ServerApp and SuperLink too: a message from a ServerApp whose clock is behind "
@@ -119,12 +124,15 @@ class ResultFolder:
         temporary.replace(path)
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in a file of the folder; empty if there is none, or it is of another run."""
+        """Return the JSON object in a file of the folder; empty if there is none to read, or it is of another run."""
         try:
-            content: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
             return {}
-        run_id = content.get("run_id", content.get("timing", {}).get("run_id"))
+        if not isinstance(content, dict):
+            return {}
+        timing = content.get("timing")
+        run_id = timing.get("run_id") if isinstance(timing, dict) else content.get("run_id")
         return content if self.run_id in ("", run_id) else {}
 
     def log_event(self, event: str, **fields: Any) -> None:
@@ -155,7 +163,8 @@ class ResultFolder:
         """Write the report: the last file of results, and the sign that they are complete."""
         self.end_progress()
         self.write_json(REPORT_FILE, report)
-        self.log_event("run_ended", status="completed", error=None)
+        with suppress(OSError):  # the report is there, also if the disk has no room for one more line
+            self.log_event("run_ended", status="completed", error=None)
 
     def end_progress(self) -> None:
         """Remove the progress file, and parts of files: nothing is running any more."""
@@ -178,7 +187,7 @@ def _require_ours(path: Path, sign: bytes) -> None:
             file.seek(max(0, path.stat().st_size - _SIGN_RANGE))
             if not head or sign in head or (sign == _FIGURE_SIGN and sign in file.read()):
                 return
-        problem = "was not written by a run"
+        problem = "was not written by a run of this version"
     raise FolderError(f"{path} is in the way: it {problem}; move it away, or choose another folder (--out, output-dir)")
 
 
@@ -190,15 +199,17 @@ def _reason(error: Exception, path: Path) -> str:
             f"which keeps the answers in {LEDGER_FILE}, or choose a folder on another disk (--out, output-dir)"
         )
     if isinstance(error, QuorumError):
-        hints = {_CLOCK_WORDS[kind] for kind in map(_clock_trouble, error.outcome.failures) if kind is not None}
+        hints = {_HINTS[kind] for kind in map(_possible_cause, error.outcome.failures) if kind is not None}
         return ". ".join([str(error), *sorted(hints)])
     return str(error)
 
 
-def _clock_trouble(failure: Failure) -> str | None:
-    """Which clock may be the reason of a failure, by what Flower 1.41 does to requests from another time."""
+def _possible_cause(failure: Failure) -> str | None:
+    """Which of the hints fits a failure, by what Flower 1.41 does without Ray and to requests from another time."""
     if failure.reason in (FailureReason.NODE_MISSING, FailureReason.NODE_UNAVAILABLE):
         return "node"
+    if failure.reason is FailureReason.FLOWER_ERROR and "ray.exceptions" in failure.detail:
+        return "ray"
     is_unknown = failure.reason is FailureReason.FLOWER_ERROR and failure.detail.startswith("Flower's error 3:")
     return "server" if is_unknown or failure.reason is FailureReason.NOT_SENT else None
 

@@ -25,16 +25,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from server.folder import RAY_REMEDY
+
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 10.0
 COMPLETED = "finished:completed"
 
 _CONNECTION = "private"
 _CRASH = re.compile(r"An exception occured!! (.*)")  # Flower's words, its spelling
-_RAY_REMEDY = (
-    "this happens where the machine is busy, or short of memory, processors or disk: run again when it has more room, "
-    "with --resume to keep the answers that came"
-)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Ray puts Unix sockets below its folder, and their paths may have 107 characters at most.
 _MAX_RAY_FOLDER = 40
@@ -186,7 +184,7 @@ class PrivateSuperLink:
         cause = found[1].strip().rstrip(".")
         if "timed out during startup" in cause:
             cause = f"it did not start in time ({cause})"
-        return f"Ray, which runs the simulated clients, failed: {cause}; {_RAY_REMEDY}"
+        return f"Ray, which runs the simulated clients, failed: {cause}; {RAY_REMEDY}"
 
     def start(self, *, is_simulation: bool) -> None:
         """Start ``flower-superlink`` on its port and wait until it answers.

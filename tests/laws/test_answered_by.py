@@ -126,7 +126,7 @@ def test_who_answered_survives_a_split_a_selection_and_a_group():
     assert "certified" not in chosen.table()
 
 
-@pytest.mark.parametrize("value", ["Trainers", "", None, True])
+@pytest.mark.parametrize("value", ["trainer", "", None, True])
 def test_who_answered_has_two_values(value):
     with pytest.raises(ValueError, match="answered_by must be one of fresh, trainers"):
         rb.ClientRisks(VALUES, 10, answered_by=value)

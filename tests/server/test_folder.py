@@ -59,7 +59,9 @@ def test_what_no_run_wrote_is_refused_by_its_name_and_nothing_is_removed(folder:
         (folder / name).write_bytes(stranger)
         before = content(folder)
         for resume in (False, True):
-            with pytest.raises(FolderError, match=rf"{name} is in the way: it was not written by a run; move it away"):
+            with pytest.raises(
+                FolderError, match=rf"{name} is in the way: it was not written by a run of this version; move"
+            ):
                 ResultFolder(folder).clear(resume=resume)
         assert content(folder) == before
     (folder / name).unlink()
@@ -85,6 +87,9 @@ def test_a_report_of_another_run_is_not_read(folder: Path) -> None:
     assert ResultFolder(folder).read_json("report.json")["schema"] == "riskband.report/1"
     assert ResultFolder(folder, run_id="1").read_json("report.json")["timing"]["run_id"] == "1"
     assert ResultFolder(folder, run_id="2").read_json("report.json") == {}
+    for other in ("[]", "{", '{"timing": 3}', '{"timing": {"run_id": 1}}'):
+        (folder / "report.json").write_text(other)
+        assert ResultFolder(folder, run_id="1").read_json("report.json") == {}
     ResultFolder(folder, run_id="2").show_failure(ValueError("broken"))
     assert ResultFolder(folder, run_id="1").read_json("failed.json") == {}
     assert ResultFolder(folder, run_id="2").read_json("failed.json")["reason"] == "broken"
@@ -276,11 +281,15 @@ def test_a_client_that_does_not_connect_may_have_a_wrong_clock(tmp_path: Path, d
         (Failure(None, FailureReason.NOT_SENT, "the SuperLink did not accept the message"), "a ServerApp whose clock"),
         (Failure(None, FailureReason.FLOWER_ERROR, "Flower's error 3: Message Unavailable"), "a ServerApp whose clock"),
         (Failure("a", FailureReason.NODE_UNAVAILABLE, "Flower's error 5: Node Unavailable"), "a SuperNode whose clock"),
+        (
+            Failure(None, FailureReason.FLOWER_ERROR, "Flower's error 0: <class 'ray.exceptions … gone"),
+            "Ray, which runs",
+        ),
         (Failure("a", FailureReason.FLOWER_ERROR, "Flower's error 1: Unknown"), ""),
         (Failure("a", FailureReason.CLIENT_RAISED, "Flower's error 2: broken"), ""),
     ],
 )
-def test_clocks_are_named_where_they_may_be_the_reason(tmp_path: Path, failure: Failure, words: str) -> None:
+def test_clocks_and_ray_are_named_where_they_may_be_the_reason(tmp_path: Path, failure: Failure, words: str) -> None:
     outcome: RoundOutcome[Any] = RoundOutcome(answers=(), failures=(failure,) * 3, num_asked=3)
     ResultFolder(tmp_path).show_failure(QuorumError("too few", outcome))
     reason = json.loads((tmp_path / "failed.json").read_text())["reason"]
