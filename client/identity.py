@@ -82,10 +82,11 @@ def sign_refusals(message: Message, context: Context, call_next: ClientAppCallab
     try:
         return call_next(message, context)
     except Exception as error:
-        log(ERROR, "The question was not answered", exc_info=error)
         kind = type(error).__name__
         is_ours = isinstance(error, ValueError | WithheldError)
         text = f"{kind}: {error}" if is_ours else f"{kind}; the details are in this client's own log"
+        # Of a plain refusal the words are all there is to know.
+        log(ERROR, "No answer: %s", text, exc_info=None if isinstance(error, ValueError) else error)
     refusal = wire.Refusal(_name_if_any(context), wire.code_hash(), text)
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, wire.encode_refusal(refusal)), reply_to=message)
 

@@ -379,13 +379,19 @@ def test_a_node_on_which_no_client_trains_returns_the_model_with_weight_0():
         assert is_unchanged == (num_examples == 0)
 
 
-def test_a_refusal_says_who_refuses():
-    own = {"query-budget": 0, "query-budget-file": "/tmp/not-absolute"}
-    for name, expected in ((None, "client-00000"), ("hospital-a", "hospital-a"), ("a\nb", None), ("x" * 101, None)):
-        config = own if name is None else own | {"client-id": name}
-        refused = wire.decode_refusal(refusal(QUERY.__class__("none", "mlp", (1, 8, 8), 10), node_configs={0: config}))
-        assert (refused.client_id, refused.code_hash) == (expected, wire.code_hash())
-        assert refused.text.startswith(("RefusedError: ", "ValueError: "))
+@pytest.mark.parametrize(
+    ("own", "name"),
+    [
+        ({}, "client-00000"),
+        ({"client-id": "hospital-a"}, "hospital-a"),
+        ({"client-id": "a\nb"}, None),
+        ({"client-id": "x" * 101}, None),
+    ],
+)
+def test_a_refusal_says_who_refuses(own, name):
+    refused = wire.decode_refusal(refusal(LossQuery("none", "mlp", (1, 8, 8), 10), node_configs={0: own}))
+    assert (refused.client_id, refused.code_hash) == (name, wire.code_hash())
+    assert refused.text.startswith(("RefusedError: ", "ValueError: "))
 
 
 @pytest.mark.parametrize("error", [KeyError("patient 4711"), RuntimeError("patient 4711"), OSError(2, "patient 4711")])
