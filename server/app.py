@@ -77,6 +77,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
             folder.log_event("run_resumed", num_answers_in_ledger=num_earlier)
         strategy = build_strategy(config, folder=folder, ledger=ledger, candidates=tested.candidates)
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
+        recorded = ledger.recorded
     folder.log_event("answers_settled", **settled(result.outcome))
     folder.show_stage("computing the exact risks of the unseen clients")
     with clock.part("unseen"):
@@ -96,6 +97,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         checks=checks,
         targets=targets,
         metrics={**metered.metrics(), "num_answers_in_ledger": num_earlier},
+        recorded=recorded,
         seconds=clock.seconds,
     )
     print_report(report)

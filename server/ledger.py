@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -25,7 +26,7 @@ from strategies.earlier import EarlierAnswer
 
 Value = TypeVar("Value")
 
-SCHEMA = "riskband.ledger/2"
+SCHEMA = "riskband.ledger/3"
 NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume")
 """Keys of the configuration that may change when a run is resumed: they do not change what it finds."""
 
@@ -47,6 +48,8 @@ class Ledger:
 
     Attributes
     ----------
+    recorded : str
+        When the header, and with it the configuration, was written: in UTC, before any question to a client.
     earlier : tuple of EarlierAnswer or None
         What the ledger held when a run is resumed, in order of arrival; else None.
 
@@ -58,9 +61,10 @@ class Ledger:
 
     def __init__(self, path: Path, *, header: Mapping[str, Any], resume: bool = False) -> None:
         self.path = path
+        self.recorded = datetime.now(UTC).isoformat(timespec="seconds")
         self.earlier: tuple[EarlierAnswer, ...] | None = None
         if resume:
-            self.earlier = _earlier(path, header)
+            self.recorded, self.earlier = _earlier(path, header)
             cut_torn_line(path)
             self._file = path.open("a", encoding="utf-8", newline="\n")
             return
@@ -68,7 +72,7 @@ class Ledger:
         if path.exists():
             path.rename(_first_free(path))
         self._file = path.open("x", encoding="utf-8", newline="\n")
-        self._write({"schema": SCHEMA, **header})
+        self._write({"schema": SCHEMA, "recorded": self.recorded, **header})
 
     def append(self, query: Query, answer: Answer, *, node_id: int | None = None) -> None:
         """Write one answer to a question, and the node that it came from; it is on the disk when this returns."""
@@ -131,6 +135,8 @@ def _header(path: Path, line: bytes) -> dict[str, Any]:
         )
     if not all(isinstance(header.get(key, {}), dict) for key in ("hashes", "config")):
         raise ValueError(f"hashes and config in line 1 of {path} must be JSON objects, got others; restore the file")
+    if not isinstance(header.get("recorded"), str):
+        raise ValueError(f"line 1 of {path} must say when it was recorded, as text; restore the file")
     return header
 
 
@@ -200,8 +206,8 @@ def _object(line: bytes) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) else None
 
 
-def _earlier(path: Path, header: Mapping[str, Any]) -> tuple[EarlierAnswer, ...]:
-    """The answers in the ledger of a run that is to be resumed with this header."""
+def _earlier(path: Path, header: Mapping[str, Any]) -> tuple[str, tuple[EarlierAnswer, ...]]:
+    """When the ledger of a run that is to be resumed with this header was begun, and its answers."""
     if not path.exists():
         raise ValueError(f"{path} must be the ledger of the interrupted run, but there is none; leave resume out")
     found, entries = _read(path)
@@ -216,7 +222,7 @@ def _earlier(path: Path, header: Mapping[str, Any]) -> tuple[EarlierAnswer, ...]
             f"{path} is the ledger of another run: {'; '.join(differences)}; resume with the settings, the model and "
             "the code of that run, or leave resume out"
         )
-    return entries
+    return found["recorded"], entries
 
 
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def write_report(
     checks: Mapping[str, Check],
     targets: Sequence[TargetNetwork] = (),
     metrics: Mapping[str, Any],
+    recorded: str,
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
     """Write the certificates and the figure, then report.json as the sign that all is there.
@@ -73,6 +74,8 @@ def write_report(
         Networks at a known distance, for the strategy "wasserstein".
     metrics : mapping
         What was sent and received: `server.traffic.MeteredGrid.metrics`, and how many answers came from the ledger.
+    recorded : str
+        When the configuration was written to the ledger, before any client was asked.
     seconds : mapping of str to float
         Wall-clock seconds of each part of the run.
 
@@ -109,6 +112,7 @@ def write_report(
         "figures": [f"{stem}.{suffix}" for suffix in config.figure_format],
         "metrics": dict(metrics),
         "timing": {
+            "configuration_recorded": recorded,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "run_id": folder.run_id,
             "seconds": dict(seconds),

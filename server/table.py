@@ -64,6 +64,7 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
     lines = [
         _who(report["network"]),
         *_failed(report),
+        f"The configuration was recorded at {report['timing']['configuration_recorded']}, before any client was asked.",
         _traffic(report),
         *_transport(transport, space=config.get("space", "representation")),
         *_guarantees(certificates),

@@ -155,6 +155,7 @@ CALLS = {
     "verify": {"certificate": rb.mean_bound(RISKS, delta=0.1)},
     "wasserstein_breakdown": {
         "answers": ANSWERS, "delta": 0.1, "target": 0.9, "max_cost_budget": 1.0, "threshold": 0.5, "multipliers": [1.0],
+        "seed": 0,
     },
     "wasserstein_cdf": MOVE | {
         "thresholds": 0.5, "local": "limits", "multipliers": [1.0], "eta": 0.1, "method": "dkw",

@@ -48,7 +48,7 @@ REPORT = {
         "bytes_received": 11_900,
         "num_answers_in_ledger": 0,
     },
-    "timing": {"seconds": {"answers": 3.14}},
+    "timing": {"seconds": {"answers": 3.14}, "configuration_recorded": "2026-11-22T06:31:07+00:00"},
     "breakdowns": {"kl": {"statement": "up to budget 0.5 it is certified that all is well"}},
 }
 
