@@ -132,3 +132,9 @@ def test_who_answered_has_two_values(value):
         rb.ClientRisks(VALUES, 10, answered_by=value)
     with pytest.raises(ValueError, match="answered_by must be one of fresh, trainers"):
         rb.JointRisks(np.column_stack([VALUES, VALUES]), 10, answered_by=value)
+
+
+def test_a_name_in_another_case_means_the_same():
+    risks = rb.ClientRisks(VALUES, 10, answered_by="Trainers")
+    assert risks.answered_by == "trainers"
+    assert rb.mean_bound(risks, delta=0.1).validity == ESTIMATE

@@ -18,6 +18,7 @@ def entry(function: str, value: Any, observed: Any, **changes: Any) -> dict[str,
         "axes": {},
         "value": value,
         "assumptions": ["clients are drawn independently"],
+        "says_nothing": None,
         "check": {"holds": True, "smallest_margin": 0.01, "observed": observed},
         **changes,
     }
