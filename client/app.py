@@ -1,8 +1,8 @@
 """The ClientApp: decode a message, call a plain function, encode the answer.
 
-Flower sends the text of a client's exception to the server. So no text raised here may carry data:
-our own refusals name rules and settings only, and an exception from anywhere else is replaced by
-one that names its type (`details_withheld`); the original stays in the client's own log.
+What is raised here is a refusal, whose text is sent to the server under the client's name (`sign_refusals`). So no
+text raised here may carry data: our own refusals name rules and settings only, and an exception from anywhere else is
+replaced by one that names its type (`details_withheld`); the original stays in the client's own log.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from client.budget import budget_from_config
 from client.data import DATA_KEY, data_place, fitted, load_data
 from client.histogram_rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
 from client.histogram_wire import CONSISTENCY_ACTION, HISTOGRAM_ACTION, KEYS_ACTION, SHARES_ACTION, UNMASK_ACTION
-from client.identity import client_group, client_id, partition_of
+from client.identity import client_group, client_id, partition_of, sign_refusals
 from client.losses import get_loss
 from client.noisy_risks import Noise, mean_risks
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
 from client.questions import RefusedError
 from client.secure_only import refuse_in_the_open
-from client.training import local_seed, training_partition
+from client.training import local_seed, training_examples
 from client.weight_sets import separated
 from client.withheld import details_withheld, files_at_hand
 from simulations.datasets import load_dataset
@@ -39,7 +39,7 @@ from simulations.models import build_model, load_arrays, model_arrays
 from simulations.population import Examples, Population, spec_from_config
 from simulations.training import train_epochs
 
-app = ClientApp(mods=[refuse_in_the_open])
+app = ClientApp(mods=[sign_refusals, refuse_in_the_open])
 
 
 @app.query(wire.LOSS_ACTION)
@@ -216,15 +216,16 @@ def answer_secure_unmask(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train the model that Flower's FedAvg sends on this client's share of the training split.
+    """Train the model that Flower's FedAvg sends on the examples of the simulated client that trains on this node.
 
-    The keys are FedAvg's own. A client whose share is empty returns the model as it came, with
-    weight 0. A client with data of its own refuses: they are there to be asked about.
+    It is another client than the one that answers; see `client.training.training_examples`. The keys are FedAvg's own.
+    A node on which no client trains returns the model as it came, with weight 0. A client with data of its own refuses:
+    they are there to be asked about.
     """
     if data_place(context.node_config, context.run_config) is not None:
         raise RefusedError(
-            "a client with data of its own answers questions and does not train: a certificate needs examples that the "
-            "model was not trained on"
+            "a client with data of its own answers questions and does not train: a certificate needs clients that had "
+            "no part in training"
         )
     if is_private(context.node_config):
         raise RefusedError(
@@ -235,28 +236,22 @@ def train(message: Message, context: Context) -> Message:
     config, partition = context.run_config, partition_of(context.node_config)
     with details_withheld("loading this client's training examples"):
         data = load_dataset(str(config["dataset"]), seed=int(config["seed"]))
-        own = training_partition(
-            data.y_train,
-            partition=partition,
-            num_partitions=int(context.node_config["num-partitions"]),
-            concentration=float(config["dirichlet-concentration"]),
-            seed=int(config["seed"]),
-        )
-    x_shape = data.x_train.shape[1:]
-    model = build_model(str(config["model"]), x_shape=x_shape, num_classes=data.num_classes, seed=0)
+        own = training_examples(config, partition=partition)
+    model = build_model(str(config["model"]), x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=0)
     load_arrays(model, arrays)
     loss = 0.0
-    if len(own) > 0:
+    if own is not None:
         with details_withheld("training the model"):
             loss = train_epochs(
                 model,
-                data.x_train[own],
-                data.y_train[own],
+                own.x,
+                own.y,
                 seed=local_seed(int(config["seed"]), round=server_round, partition=partition),
                 num_epochs=int(config["training-epochs"]),
                 learning_rate=float(config["learning-rate"]),
             )
-    return Message(wire.encode_trained(model_arrays(model), num_examples=len(own), loss=loss), reply_to=message)
+    num_examples = 0 if own is None else len(own.y)
+    return Message(wire.encode_trained(model_arrays(model), num_examples=num_examples, loss=loss), reply_to=message)
 
 
 def _risk(query: wire.LossQuery, arrays: Mapping[str, np.ndarray], context: Context) -> Mapping[str, Any]:

@@ -209,9 +209,15 @@ def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBud
     Raises
     ------
     ValueError
-        If the limit is not a whole number >= 0, or has no file with an absolute path.
+        If the limit is not a whole number >= 0, or has no file with an absolute path, or there is a file without a
+        limit: its owner means to limit the answers, and nothing would be counted.
     """
     limit, path = config.get(LIMIT_KEY), config.get(FILE_KEY)
+    if path is not None and limit is None:
+        raise ValueError(
+            f"a {FILE_KEY} needs a {LIMIT_KEY}, got none; give one, such as 500 values, or leave out the file: without "
+            "a limit nothing is counted"
+        )
     if limit is not None and type(limit) is not int:
         raise ValueError(f"{LIMIT_KEY} must be a whole number, got {type(limit).__name__}; leave it out for no limit")
     return QueryBudget(client_id, limit, None if path is None else Path(str(path)))

@@ -9,6 +9,10 @@ import torch
 from torch import nn
 
 from client.losses import get_loss
+from client.questions import RefusedError
+
+PRECISIONS = (torch.float32, torch.float64)
+"""Of the weights of a model that is evaluated; examples are shown to it in the same."""
 
 
 def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> np.ndarray:
@@ -17,8 +21,8 @@ def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str,
     Parameters
     ----------
     model : Module
-        Maps a float32 batch (batch, *x_shape) to logits (batch, num_classes). Evaluated in eval
-        mode; its previous mode is restored.
+        Maps a batch (batch, *x_shape) to logits (batch, num_classes). The batch is float64 if all
+        its parameters are, else float32. Evaluated in eval mode; its previous mode is restored.
     x : ndarray, shape (num_examples, *x_shape)
         Examples.
     y : ndarray of int, shape (num_examples,)
@@ -37,8 +41,8 @@ def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str,
     ------
     ValueError
         If the loss is unknown, there are no examples, x and y differ in length, a label is outside
-        the model's classes or a logit is not finite. The texts carry no data values: on a client
-        they travel to the server.
+        the model's classes, a logit is not finite or a parameter is neither float32 nor float64.
+        The texts carry no data values: on a client they travel to the server.
     """
     per_example = get_loss(loss).per_example
     return torch.cat([per_example(logits, ys) for _, ys, logits in logit_batches(model, x, y, batch_size)]).numpy()
@@ -81,7 +85,8 @@ def logit_batches(
     if len(x) != len(y):
         raise ValueError(f"x and y must have the same length, got {len(x)} and {len(y)}")
     # Copies: the arrays may be read-only and shared, and a model may work in place.
-    inputs = torch.from_numpy(np.array(x, dtype=np.float32))
+    is_double = input_dtype(model) is torch.float64
+    inputs = torch.from_numpy(np.array(x, dtype=np.float64 if is_double else np.float32))
     labels = torch.from_numpy(np.array(y, dtype=np.int64))
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -97,9 +102,32 @@ def logit_batches(
 
 def _logits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     # float64 before the loss: a softmax in float32 would cost digits that the mean shows.
-    logits: torch.Tensor = model(x).double()
+    try:
+        logits: torch.Tensor = model(x).double()
+    except RuntimeError as error:
+        if len({value.dtype for value in model.parameters() if value.is_floating_point()}) < 2:
+            raise
+        raise RefusedError(
+            "a model must run on float32 examples, or have float64 parameters only, and this one has both and fails; "
+            "convert it: model.float()"
+        ) from error
     if not torch.isfinite(logits).all():
         raise ValueError("the model must return finite logits, got NaN or infinity")
     if y.min() < 0 or y.max() >= logits.shape[1]:
         raise ValueError(f"labels must lie in 0..{logits.shape[1] - 1}, the classes of the model")
     return logits
+
+
+def input_dtype(model: nn.Module) -> torch.dtype:
+    """Return in which precision a model is shown examples: float64 if all its parameters are, else float32.
+
+    Raises
+    ------
+    RefusedError
+        If a parameter is a number of another precision: its losses would be rounded too coarsely to say much.
+    """
+    found = {value.dtype for value in model.parameters() if value.is_floating_point() or value.is_complex()}
+    other = sorted(str(dtype).removeprefix("torch.") for dtype in found - set(PRECISIONS))
+    if other:
+        raise RefusedError(f"a model's parameters must be float32 or float64, got {other[0]}; convert: model.float()")
+    return torch.float64 if found == {torch.float64} else torch.float32

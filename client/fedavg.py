@@ -34,3 +34,8 @@ def encode_trained(arrays: Mapping[str, np.ndarray], *, num_examples: int, loss:
     """Return the reply that flwr's FedAvg averages with weight `num_examples`; `loss` in nats."""
     metrics = MetricRecord({LOSS_KEY: float(loss), NUM_EXAMPLES_KEY: int(num_examples)})
     return RecordDict({ARRAYS_RECORD: to_array_record(arrays), METRICS_RECORD: metrics})
+
+
+def num_training_examples(content: RecordDict) -> int:
+    """Return how many examples the model in a reply was trained on, 0 where none did; raises ValueError as `read`."""
+    return read(read_record(content, METRICS_RECORD, MetricRecord), METRICS_RECORD, NUM_EXAMPLES_KEY, int)

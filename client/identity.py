@@ -1,12 +1,18 @@
-"""Who a client is: its name and its group, by its own node config or by the simulation."""
+"""Who a client is, by its own node config or by the simulation: its name, its group, and its name on a refusal."""
 
 from __future__ import annotations
 
-from flwr.app import Context, UserConfig
+from logging import ERROR
 
+from flwr.app import Context, Error, Message, UserConfig
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
+from flwr.common.logger import log
+
+from client import wire
 from client.data import data_place
 from client.records import is_name
-from client.withheld import details_withheld
+from client.withheld import WithheldError, details_withheld
 from simulations.population import spec_from_config
 
 
@@ -65,3 +71,29 @@ def partition_of(node_config: UserConfig) -> int:
             'start the SuperNode with --node-config "partition-id=0 num-partitions=...", or with a client-id and data'
         )
     return int(node_config["partition-id"])
+
+
+def sign_refusals(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Reply to what the ClientApp refuses with the reason and the client's name (a Flower mod).
+
+    It stays an error of Flower, of code 2, as that of any client that raises. The words of our own errors travel; of
+    any other exception only its type does: what Flower sends of one that nobody catches is its whole text.
+    """
+    try:
+        return call_next(message, context)
+    except Exception as error:
+        kind = type(error).__name__
+        is_ours = isinstance(error, ValueError | WithheldError)
+        text = f"{kind}: {error}" if is_ours else f"{kind}; the details are in this client's own log"
+        # Of a plain refusal the words are all there is to know.
+        log(ERROR, "No answer: %s", text, exc_info=None if isinstance(error, ValueError) else error)
+    refusal = wire.Refusal(_name_if_any(context), wire.code_hash(), text)
+    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, wire.encode_refusal(refusal)), reply_to=message)
+
+
+def _name_if_any(context: Context) -> str | None:
+    try:
+        name = client_id(context.node_config)
+    except ValueError:  # which may be what is refused
+        return None
+    return name if is_name(name) else None

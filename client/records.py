@@ -109,3 +109,20 @@ def _to_array(array: Array) -> np.ndarray:
     if not isinstance(values, np.ndarray):  # an archive of arrays is not one
         raise ValueError(f"an array must be one array, got {type(values).__name__}; send it again")
     return values
+
+
+def num_bytes(content: RecordDict) -> int:
+    """Return about how many bytes a message's content takes, without a look into its arrays or a copy of it."""
+    return sum(_record_bytes(record) for record in content.values())
+
+
+def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
+    if isinstance(record, ArrayRecord):
+        return sum(len(name) + len(array.data) for name, array in record.items())
+    return sum(len(key) + _value_bytes(value) for key, value in record.items())
+
+
+def _value_bytes(value: object) -> int:
+    if isinstance(value, list):  # Flower's lists are of one type
+        return sum(map(len, value)) if value and isinstance(value[0], str | bytes) else 8 * len(value)
+    return len(value) if isinstance(value, str | bytes) else 8

@@ -1,62 +1,47 @@
-"""A client's share of the training split, for federated training. Plain functions, no Flower."""
+"""Which simulated client trains on a node, for federated training. Plain functions, no Flower."""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Mapping
+from typing import Any
 
-# Apart from the streams (0, k) and (1, k) that build the source and the unseen network's clients.
-_PARTITION_STREAM = 2
+import numpy as np
+
+from simulations.population import Examples, Population, spec_from_config
+
+# Apart from the streams of `simulations.population` and `simulations.targets`.
 _EXAMPLE_ORDER_STREAM = 3
 
 
-def training_partition(
-    labels: NDArray[np.int64], *, partition: int, num_partitions: int, concentration: float, seed: int
-) -> NDArray[np.int64]:
-    """Return the indices of one client's training examples.
+def training_examples(config: Mapping[str, Any], *, partition: int) -> Examples | None:
+    """Return what the client that trains on a node holds.
 
-    The partitions are disjoint and cover the split. Each client can compute its own, since all of
-    them follow from the same arguments.
+    A certificate needs clients that had no part in training, so those that train are others than those that answer:
+    the network "training" of the same meta-distribution, one client on each of the first nodes. With `answered-by`
+    "trainers" they are the clients of the source network, which also answer; then nothing is certified.
 
     Parameters
     ----------
-    labels : ndarray of int, shape (num_examples,)
-        Labels of the whole training split.
-    partition, num_partitions : int
-        Which share, of how many.
-    concentration : float, >= 0
-        0 shares the examples out evenly at random. Otherwise each class is shared out in
-        proportions drawn from Dirichlet(concentration, ..., concentration), as in Hsu, Qi and Brown
-        (2019), arXiv:1909.06335; then a client may get few examples, or none.
-    seed : int
-        Decides the shares.
+    config : mapping
+        The run config: the keys of `simulations.population.spec_from_config`, "num-clients", "num-training-clients"
+        (0: as many as clients) and "answered-by".
+    partition : int
+        Number of the node, from 0.
 
     Returns
     -------
-    ndarray of int, shape (num_own_examples,)
-        Sorted.
+    Examples or None
+        Of images of the training split; None where no client trains.
 
     Raises
     ------
     ValueError
-        If there is no such partition or the concentration is negative.
+        If a key of the population breaks its rule, or the dataset cannot be loaded.
     """
-    if not 0 <= partition < num_partitions:
-        raise ValueError(
-            f"partition must be in 0..{num_partitions - 1}, got {partition}; partitions are numbered from 0"
-        )
-    if not concentration >= 0:
-        raise ValueError(f"concentration must be at least 0, got {concentration}; give 0 for even shares")
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PARTITION_STREAM,)))
-    if concentration == 0:
-        return np.sort(np.array_split(rng.permutation(len(labels)), num_partitions)[partition])
-    own = []
-    for label in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        shares = rng.dirichlet(np.full(num_partitions, concentration))
-        ends = np.rint(np.cumsum(shares) * len(members)).astype(np.int64)
-        own.append(np.split(members, ends[:-1])[partition])
-    return np.sort(np.concatenate(own))
+    if partition >= (int(config["num-training-clients"]) or int(config["num-clients"])):
+        return None
+    network = "source" if config["answered-by"] == "trainers" else "training"
+    return Population(spec_from_config(config, network=network)).training_examples(partition)
 
 
 def local_seed(seed: int, *, round: int, partition: int) -> int:

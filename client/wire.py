@@ -7,7 +7,9 @@ describes the messages in words.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,8 @@ __all__ = [
     "LossAnswer",
     "LossQuery",
     "Query",
+    "Refusal",
+    "claimed_name",
     "code_hash",
     "decode_adversarial_answer",
     "decode_adversarial_query",
@@ -53,11 +57,13 @@ __all__ = [
     "decode_hello",
     "decode_hello_answer",
     "decode_query",
+    "decode_refusal",
     "decode_training",
     "encode_answer",
     "encode_hello",
     "encode_hello_answer",
     "encode_query",
+    "encode_refusal",
     "encode_trained",
     "is_name",
     "message_type",
@@ -118,6 +124,29 @@ GROUP_KEY = "group"
 CANDIDATE_NAMES_KEY = "candidate-names"
 CANDIDATE_WEIGHTS_KEY = "candidate-weights"
 RISKS_KEY = "risks"
+REFUSAL_KEY = "refusal"
+
+# A longer text is not read as a refusal: a name, a hash and some lines of words are shorter.
+_LONGEST_REFUSAL = 20_000
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a client gives no answer; the text of Flower's error reply, as JSON.
+
+    Attributes
+    ----------
+    client_id : str or None
+        The client's name; None if its own config gives it none that is valid.
+    code_hash : str
+        As of `LossAnswer`.
+    text : str
+        Which rule was broken, in words that may travel.
+    """
+
+    client_id: str | None
+    code_hash: str
+    text: str
 
 
 def message_type(query: Query) -> str:
@@ -351,6 +380,34 @@ def decode_hello_answer(content: RecordDict) -> HelloAnswer:
         budget_left=budget_left,
         on_record=on_record == 1,
     )
+
+
+def encode_refusal(refusal: Refusal) -> str:
+    """Return the text of the error reply that carries a refusal."""
+    name = {} if refusal.client_id is None else {CLIENT_ID_KEY: refusal.client_id}
+    return json.dumps({REFUSAL_KEY: refusal.text, **name, CODE_HASH_KEY: refusal.code_hash}, ensure_ascii=False)
+
+
+def decode_refusal(reason: str) -> Refusal | None:
+    """Return the refusal that the text of an error reply carries, None if it is another text."""
+    if len(reason) > _LONGEST_REFUSAL or not reason.startswith("{"):
+        return None
+    try:
+        fields = json.loads(reason)
+    except (ValueError, RecursionError):
+        return None
+    text, code = fields.get(REFUSAL_KEY), fields.get(CODE_HASH_KEY)
+    name = fields.get(CLIENT_ID_KEY)
+    if not (isinstance(text, str) and isinstance(code, str)):
+        return None
+    return Refusal(name if isinstance(name, str) and is_name(name) else None, code, text)
+
+
+def claimed_name(content: RecordDict) -> str | None:
+    """Return the name that a reply gives, however wrong the rest of it is; None if there is none that is valid."""
+    identity = content.get(IDENTITY_RECORD)
+    name = identity.get(CLIENT_ID_KEY) if isinstance(identity, ConfigRecord) else None
+    return name if isinstance(name, str) and is_name(name) else None
 
 
 def _with_budget(numbers: MetricRecord, budget_left: int | None) -> MetricRecord:

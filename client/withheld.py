@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from client.questions import RefusedError
 
 
+class WithheldError(RuntimeError):
+    """An error whose details stay in the client's own log; its text names the step that failed and how."""
+
+
 @contextmanager
 def details_withheld(step: str) -> Iterator[None]:
     """Replace an exception by one whose text says only which step failed and how.
@@ -20,7 +24,7 @@ def details_withheld(step: str) -> Iterator[None]:
     except (RefusedError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise RuntimeError(
+        raise WithheldError(
             f"{step} failed with {type(error).__name__}; the details are in this client's own log"
         ) from error
 
@@ -31,4 +35,4 @@ def files_at_hand(step: str) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        raise RuntimeError(f"{step} failed with {type(error).__name__}") from error
+        raise WithheldError(f"{step} failed with {type(error).__name__}") from error

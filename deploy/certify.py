@@ -18,6 +18,7 @@ from rich.console import Console
 from deploy.flower import Connection, FlowerError, add_connection_arguments, connection_of
 from server.config import ConfigError, RunConfig, load_config
 from server.folder import FAILURE_FILE, REPORT_FILE, ResultFolder
+from server.lock import FolderError, require_free
 from server.table import report_table
 from simulations.__main__ import APP_FOLDER, EXIT_FAILED, EXIT_USAGE, chosen_run_config, scenario_parser, show_progress
 from simulations.launcher import COMPLETED
@@ -45,16 +46,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.out is None:
             chosen["output-dir"] = str(options.results / str(chosen["scenario"]))
         config = load_config(chosen)
-        return certify(connection_of(options), config, ResultFolder(config.output_folder))
+        require_free(config.output_folder)
+        return certify(connection_of(options), config, config.output_folder)
     except ConfigError as error:
         print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
+        return EXIT_USAGE
+    except FolderError as error:
+        print(f"error: {error}", file=sys.stderr)
         return EXIT_USAGE
     except FlowerError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FAILED
 
 
-def certify(connection: Connection, config: RunConfig, folder: ResultFolder) -> int:
+def certify(connection: Connection, config: RunConfig, path: Path) -> int:
     """Submit a run, wait for its end, print its report, and return the exit status.
 
     Parameters
@@ -63,16 +68,17 @@ def certify(connection: Connection, config: RunConfig, folder: ResultFolder) -> 
         To the SuperLink.
     config : RunConfig
         What to run.
-    folder : ResultFolder
-        Where the ServerApp writes; read only.
+    path : Path
+        The folder where the ServerApp writes; read only.
 
     Raises
     ------
     FlowerError
         If the SuperLink does not take the run, or is silent for `PATIENCE` seconds.
     """
-    run_config = config.to_run_config() | {"output-dir": str(folder.path)}
-    watch = _Watch(connection, connection.start_run(APP_FOLDER, run_config))
+    run_id = connection.start_run(APP_FOLDER, config.to_run_config() | {"output-dir": str(path)})
+    folder = ResultFolder(path, run_id=run_id)  # what other runs left there is not read
+    watch = _Watch(connection, run_id)
     show_progress(watch.is_running, folder, num_clients=config.num_clients)
     report = folder.read_json(REPORT_FILE)
     if watch.status != COMPLETED or not report:

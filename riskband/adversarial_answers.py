@@ -61,7 +61,7 @@ class AdversarialAnswers:
         come from the radii, a little above the truth.
     unit : float, optional
         Mean cost that makes an example wrong (rho_adv² for order 2, [DG]), to report budgets in.
-    num_missing, missing, contamination : int, str, int
+    num_missing, missing, contamination, answered_by : int, str, int, str
         Who answered, as for `ClientRisks`. An answer is a client's values and conjugates together.
     noise : AnswerNoise or str, optional
         What was added to every value and conjugate; all of them share its budget, num_radii + num_multipliers numbers
@@ -95,6 +95,7 @@ class AdversarialAnswers:
     missing: str
     contamination: int
     noise: AnswerNoise | None
+    answered_by: str
     curves: tuple[ConcaveCurve, ...]
     rounding: FloatArray
 
@@ -114,6 +115,7 @@ class AdversarialAnswers:
         missing: str = "ignore",
         contamination: int = 0,
         noise: AnswerNoise | str | Mapping[str, object] | None = None,
+        answered_by: str = "fresh",
     ) -> None:
         check_kind("cost", cost, str, remedy="name the ground cost in words, for reports")
         guarantee = check_choice("guarantee", guarantee, GUARANTEES)
@@ -155,6 +157,7 @@ class AdversarialAnswers:
             missing=missing,
             contamination=contamination,
             noise=noise,
+            answered_by=answered_by,
         )
         set_fields(
             self,
@@ -171,6 +174,7 @@ class AdversarialAnswers:
             missing=clean.missing,
             contamination=clean.contamination,
             noise=noise,
+            answered_by=clean.answered_by,
             curves=() if is_noisy else _outer_curves(grid, rows, rounding),
             rounding=rounding,
         )
@@ -191,6 +195,7 @@ class AdversarialAnswers:
             missing=self.missing,
             contamination=self.contamination,
             noise=self.noise,
+            answered_by=self.answered_by,
         )
 
     def conjugates_at(self, multipliers: FloatArray) -> FloatArray:

@@ -20,7 +20,8 @@ from riskband.checks import FloatArray, check_choice, check_delta, check_eta, ch
 from riskband.histogram import Histogram
 from riskband.level_methods import NAMED_LEVELS, LevelMethod, level_key, resolve_level_method
 from riskband.local_steps import LOCAL_STEPS, ClientLaw, LevelsOf, lower_envelope, upper_envelope
-from riskband.risks import ClientRisks, check_risks
+from riskband.risks import ClientRisks, check_risks, default_eta
+from riskband.wording import chosen_before
 
 METHODS: Mapping[str, LevelsOf] = NAMED_LEVELS
 SIDES = ("lower", "upper", "two")
@@ -31,6 +32,10 @@ INDEPENDENT_ASKED = (
     "meta-distribution of clients"
 )
 INDEPENDENT_EXAMPLES = "each client's examples are independent draws from its own distribution, unseen in training"
+FRESH_CLIENTS = "the clients that answered had no part in training, tuning or choosing the model"
+TRAINERS_ANSWERED = (
+    "the clients that answered helped to train the model: their risks say little about clients that did not"
+)
 TRUE_ANSWERS = "every answer is the mean loss that the client measured"
 BOUNDED_LOSS = "every example's loss lies in [0, 1]"
 BINARY_LOSS = "every example's loss is 0 or 1"
@@ -114,9 +119,7 @@ class Band:
     @property
     def subject(self) -> str:
         """What the CDF is the CDF of."""
-        if self.local == "observed":
-            return "the risk that an unseen client would measure on its own examples"
-        return "the risk of an unseen client"
+        return subject_of(self.local)
 
     def lower(self, risk: npt.ArrayLike) -> FloatArray:
         """Lower bound on F(risk) = P(a new client's risk <= risk), right-continuous.
@@ -225,8 +228,9 @@ def band(
     method : str or OptimisedLevels
         Vertical step. "berk_jones": exactly calibrated, sharp in the tails (default). "dkw":
         Dvoretzky-Kiefer-Wolfowitz. "truncated:LOW:HIGH": Berk-Jones where the empirical CDF is in [LOW, HIGH], and
-        constant outside. `OptimisedLevels`: tuned on other clients for what will be read off; refused if its pilot is
-        visibly among these clients. What `Band.recipe` holds of a method is accepted too.
+        constant outside. "tail:LEVEL": truncated to what the clients beyond a level need, by their number alone.
+        `OptimisedLevels`: tuned on other clients for what will be read off; refused if its pilot is visibly among these
+        clients. What `Band.recipe` holds of a method is accepted too.
     local : {"marginal", "counted", "union", "observed"}
         Horizontal step, from empirical to true risks. `marginal` (default): a client's limit at error level eta is
         right with probability 1 - eta, so the limits' survival function is at least 1 - eta times that of the true
@@ -294,10 +298,23 @@ def band(
             *(() if histogram is None else histogram.assumptions),
             *step.assumptions,
             *level_method.assumptions,
+            *chosen_before(
+                method=(level_method.name, "berk_jones"),
+                local=(local, "marginal"),
+                # A default that a recipe stores is no choice, nor is the level at which clients were asked for limits.
+                eta=(None if eta in (default_eta(risks.num_counted), getattr(histogram, "eta", None)) else eta, None),
+            ),
         ),
         method_recipe=level_method.recipe(used),
         histogram=histogram,
     )
+
+
+def subject_of(local: str) -> str:
+    """Return what a CDF after this local step is the CDF of."""
+    if local == "observed":
+        return "the risk that an unseen client would measure on its own examples"
+    return "the risk of an unseen client"
 
 
 def check_band(source: object) -> None:
@@ -312,6 +329,7 @@ def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False) -> tup
     but = f"every answer but at most {risks.contamination}, which may be wrong in any way, is"
     return (
         INDEPENDENT_ASKED if risks.num_missing_worst else INDEPENDENT_CLIENTS,
+        FRESH_CLIENTS if risks.answered_by == "fresh" else TRAINERS_ANSWERED,
         INDEPENDENT_EXAMPLES,
         (TRUE_ANSWERS.replace("every answer is", but) if risks.contamination else TRUE_ANSWERS)
         + ("" if risks.noise is None else f" plus {risks.noise.words}"),

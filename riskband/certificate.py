@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from riskband.bands import Band
-from riskband.checks import FloatArray, check_delta, check_numbers
+from riskband.bands import TRAINERS_ANSWERED, Band
+from riskband.checks import FloatArray, check_delta, check_numbers, set_fields
 from riskband.histogram import Histogram
 from riskband.risks import ClientRisks
-from riskband.wording import confidence, exactly, rounded_down, rounded_up, rounded_up_strictly
+from riskband.wording import chosen_before, confidence, exactly, rounded_down, rounded_up, rounded_up_strictly
 
-SCHEMA = "riskband.certificate/1"
+SCHEMA = "riskband.certificate/2"
+SCHEMA_1 = "riskband.certificate/1"
+"""Certificates of this schema can still be read and verified; they list fewer of their assumptions."""
+
+USUAL_DELTA = 0.05
 
 _NUM_SHOWN, _LONG = 3, 8  # points of a curve in its statement, and characters of a threshold
 
@@ -24,11 +28,30 @@ CERTIFICATE = "certificate"
 AS_PUBLISHED = "as-published"
 ESTIMATE = "estimate"
 
-_PREFACE = {
+_PREFACE = {  # from the strongest to the weakest
     CERTIFICATE: "",
     AS_PUBLISHED: "As published (there is a gap in the proof): ",
     ESTIMATE: "Estimate, not a proved bound: ",
 }
+
+
+def weakest_validity(assumptions: Collection[str], validity: str = CERTIFICATE) -> str:
+    """Return what a bound is, by its formula and by what is known not to be as the formula needs it.
+
+    Parameters
+    ----------
+    assumptions : collection of str
+        Of a certificate or a band.
+    validity : {"certificate", "as-published", "estimate"}
+        What the bound is if all of them are true.
+
+    Returns
+    -------
+    str
+        The weaker of `validity` and, where the clients that answered helped to train the model, "estimate".
+    """
+    found = ESTIMATE if TRAINERS_ANSWERED in assumptions else CERTIFICATE
+    return max(validity, found, key=list(_PREFACE).index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +71,13 @@ class Certificate:
         Probability that the bound fails, in (0, 1).
     validity : {"certificate", "as-published", "estimate"}
         `certificate` for a proved bound, `as-published` for a formula with a gap in its proof, `estimate` when an
-        attack stood in for the worst case.
+        attack stood in for the worst case. An `estimate` too, whatever is said here, if the assumptions say that the
+        clients that answered helped to train the model: see `weakest_validity`.
     method : str
         Name of the formula.
     assumptions : tuple of str
-        What must be true for `delta` to be right.
+        What must be true for `delta` to be right. A `delta` other than 0.05 is added to them: it must not be chosen by
+        looking at the bound.
     lower : float, ndarray or None
         The lower bound, of the shape of `value`; `None` if only the upper one is certified.
     details : mapping of str to ndarray
@@ -74,6 +99,9 @@ class Certificate:
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
+        of_delta = chosen_before(delta=(self.delta, USUAL_DELTA))
+        if not set(of_delta) <= set(self.assumptions):
+            object.__setattr__(self, "assumptions", (*self.assumptions, *of_delta))
         if not isinstance(self.recipe, Mapping):
             raise ValueError(f"the recipe of a certificate must be a mapping, got {type(self.recipe).__name__}")
         for array in (self.value, self.lower, *self.axes.values(), *self.details.values()):
@@ -81,6 +109,7 @@ class Certificate:
                 array.flags.writeable = False
         if self.validity not in _PREFACE:
             raise ValueError(f"validity must be one of {', '.join(_PREFACE)}, got {self.validity!r}")
+        set_fields(self, validity=weakest_validity(self.assumptions, self.validity))
         shape = tuple(len(points) for points in self.axes.values())
         for bound in (self.value,) if self.lower is None else (self.lower, self.value):
             if np.shape(bound) != shape:
@@ -187,9 +216,9 @@ class Certificate:
             If the schema is unknown, or a field is missing, malformed or foreign. The statement is made from the other
             fields; give the stored data to `verify` to have the stored one compared.
         """
-        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
-            found = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
-            raise ValueError(f"schema must be {SCHEMA!r}, got {found!r}; is this a certificate of this version?")
+        found = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
+        if found not in (SCHEMA, SCHEMA_1):
+            raise ValueError(f"schema must be {SCHEMA!r} or {SCHEMA_1!r}, got {found!r}; is this a certificate?")
         certificate = cls._from_fields(data)
         expected = certificate.to_dict()
         if data.keys() != expected.keys():

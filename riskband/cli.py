@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import riskband as rb
-from riskband.bands import SIDES
+from riskband.bands import SIDES, TRAINERS_ANSWERED
 from riskband.checks import check_budget, check_delta, check_fraction, spelled
 from riskband.functionals import check_tail_level
 from riskband.level_methods import resolve_level_method
@@ -27,8 +27,9 @@ from riskband.local_steps import LOCAL_STEPS
 from riskband.measures import resolve_measure
 from riskband.optimised_levels import resolve_objective
 from riskband.pilots import check_pilot_share
-from riskband.risks import MISSING, binary_doubt, check_contamination, check_num_missing
+from riskband.risks import ANSWERED_BY, MISSING, binary_doubt, check_contamination, check_num_missing
 from riskband.table import TableError, read_risks
+from riskband.verification import why_it_says_nothing
 from riskband.wording import confidence, exactly, rounded_down, rounded_up
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
@@ -68,11 +69,12 @@ def certify(options: argparse.Namespace) -> int:
     """Read the table, make the certificates, print them, and write what was asked for."""
     risks = _checked_risks(options)
     if options.tune:
-        pilot, risks = rb.split_clients(risks, pilot_share=options.pilot_share, seed=options.seed)
+        seed = 0 if options.seed is None else options.seed
+        pilot, risks = rb.split_clients(risks, pilot_share=options.pilot_share, seed=seed)
         options.method = rb.OptimisedLevels(pilot, dict.fromkeys(options.tune, 1.0))
     report = _report(risks, options)
     if options.tune:
-        print(f"{pilot.num_clients} clients, drawn with seed {options.seed}, are spent on tuning the band for", end=" ")
+        print(f"{pilot.num_clients} clients, drawn with seed {seed}, are spent on tuning the band for", end=" ")
         print(f"{', '.join(options.tune)}; the certificates rest on the others")
     print(_summary(risks, report, options))
     if options.out:
@@ -119,6 +121,9 @@ def verify(options: argparse.Namespace) -> int:
         print(f"{name}: {'follows from its answers' if outcome.ok else 'DOES NOT FOLLOW from its answers'}")
         for problem in outcome.problems:
             print(f"  {problem}")
+        if outcome.unstated:
+            print("  it was made before riskband listed these assumptions, which it needs too:")
+            print("\n".join(f"  - {line}" for line in outcome.unstated))
         status = status if outcome.ok else 1
     return status
 
@@ -178,6 +183,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
             missing=options.missing,
             contamination=options.contamination,
             noise=options.noise,
+            answered_by=options.answered_by,
         )
     )
     if problems or not isinstance(risks, rb.ClientRisks):
@@ -209,8 +215,9 @@ def _wrong_outputs(options: argparse.Namespace) -> list[str]:
 def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     band = rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides=options.sides)
     certificates = {"mean": rb.mean_bound(risks, delta=options.delta, seed=options.seed)}
-    certificates |= {f"quantile:{exactly(level)}": rb.quantile(band, level=level) for level in options.quantile}
-    certificates |= {f"cvar:{exactly(level)}": rb.cvar(band, level=level) for level in options.cvar}
+    own = {"source": risks, "delta": options.delta} if _stand_alone(options) else {"source": band}
+    certificates |= {f"quantile:{exactly(level)}": rb.quantile(level=level, **own) for level in options.quantile}
+    certificates |= {f"cvar:{exactly(level)}": rb.cvar(level=level, **own) for level in options.cvar}
     certificates |= {f"survival:{exactly(point)}": rb.survival(band, thresholds=point) for point in options.survival}
     both, unbounded = None, []
     if options.measure:  # dispersion needs both sides; each kind of band spends its own delta
@@ -235,6 +242,11 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     return Report(certificates, breakdowns, band, both, tuple(unbounded))
 
 
+def _stand_alone(options: argparse.Namespace) -> bool:
+    """Whether each quantile and tail gets the sharper bound of its own: unless a way to make the band was asked for."""
+    return bool(options.method == "berk_jones" and options.local == "marginal" and options.sides == "lower")
+
+
 def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace) -> str:
     sizes = (
         f"{risks.num_examples.min()}"
@@ -245,10 +257,13 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
         f"{risks.num_clients} clients with {sizes} examples each; measured mean loss {risks.values.mean():.4f}, "
         f"largest {risks.values.max():.4f}; {_kind_of_loss(risks, options)}",
         *_who_answered(risks),
-        f"with probability at least {confidence(options.delta)} (delta = {options.delta:g}):",
+        *_heading(risks, options),
     ]
     for certificate in report.certificates.values():
-        if certificate.lower is not None:
+        why = why_it_says_nothing(certificate)
+        if why is not None and not certificate.axes:
+            lines.append(f"  {certificate.quantity}: no bound below 1; {why}")
+        elif certificate.lower is not None:
             lines.append(
                 f"  {rounded_down(certificate.lower)} <= {certificate.quantity} <= {rounded_up(certificate.value)}   "
                 f"[{certificate.validity}]"
@@ -259,19 +274,21 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
             lines.append(f"  {certificate.quantity}   [{certificate.validity}]")
             pairs = zip(certificate.axes["budget"], np.asarray(certificate.value), strict=True)
             lines += [f"    budget {exactly(budget)}: <= {rounded_up(value)}" for budget, value in pairs]
+            lines += [] if why is None else [f"    where the bound is 1 it says nothing: {why}"]
     goal = "the mean risk" if options.at is None else f"the share of clients with a risk of at least {options.at:g}"
     for divergence, bracket in report.breakdowns.items():
         if np.isneginf(bracket.lower):
             lines.append(f"  no {divergence} budget keeps {goal} at most {options.target:g}, not even 0")
         else:
             lines.append(f"  {goal} stays at most {options.target:g} up to {divergence} budget {bracket.lower:.4g}")
-    if any(np.any(np.asarray(c.value) == 1.0) for c in report.certificates.values() if "threshold" not in c.axes):
-        lines.append(f"  a bound of 1.0000 says nothing: {_why_nothing(risks, options)}")
     for name in report.unbounded:
         lines.append(f"  {name} is not bounded from above by these answers, so it has no certificate")
     two_bands = options.measure and options.sides != "two"
+    own = f"the bounds on the mean ({report.certificates['mean'].method})"
+    if _stand_alone(options):
+        own += ", each quantile (order statistic) and each tail (a band for that tail)"
     lines.append(
-        "the mean has its own bound; all other lines hold at the same time, by one band"
+        f"{own} stand alone; all other lines hold at the same time, by one band"
         + (" (the measures of dispersion by another, which has both sides)" if two_bands else "")
     )
     lines.append("if all of this is true:")
@@ -279,12 +296,13 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
     return "\n".join([*lines, *(f"  - {text}" for text in assumed)])
 
 
-def _why_nothing(risks: rb.ClientRisks, options: argparse.Namespace) -> str:
-    if risks.num_missing_worst or risks.contamination:
-        return "the clients that are missing or may be wrong could be all of those beyond that level or budget"
-    if isinstance(options.method, str) and options.method.startswith("truncated"):
-        return "the band was told to stop before that level"
-    return "there are too few clients for that level or budget"
+def _heading(risks: rb.ClientRisks, options: argparse.Namespace) -> list[str]:
+    if risks.answered_by == "fresh":
+        return [f"with probability at least {confidence(options.delta)} (delta = {options.delta:g}):"]
+    return [
+        f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}",
+        f"estimates (what delta = {options.delta:g} would give of clients that had no part in the model):",
+    ]
 
 
 def _who_answered(risks: rb.ClientRisks) -> list[str]:
@@ -350,12 +368,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--contamination", type=int, default=0, metavar="N", help="answers that may be wrong in any way (default: 0)")
     add(
+        "--answered-by",
+        choices=ANSWERED_BY,
+        type=spelled,
+        default="fresh",
+        help="fresh (default): the clients had no part in training, tuning or choosing the model; trainers: they had, "
+        "so nothing is certified and all bounds are estimates",
+    )
+    add(
         "--noise",
         metavar="NAME:BUDGET",
         help="noise in the losses: laplace:EPSILON or gaussian:RHO of this column alone",
     )
     add("--delta", type=float, default=0.05, help="probability that a certificate fails (default: 0.05)")
-    add("--method", type=spelled, default="berk_jones", help="band: berk_jones (default), dkw, or truncated:LOW:HIGH")
+    add(
+        "--method",
+        type=spelled,
+        default="berk_jones",
+        help="band: berk_jones (default), dkw, truncated:LOW:HIGH or tail:LEVEL",
+    )
     again: dict[str, Any] = {"action": _Collect, "default": []}  # these may be given several times
     add(
         "--tune",
@@ -404,7 +435,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--budget", type=float, nargs="+", metavar="SIZE", help="sizes of the ball", **sizes)
     add("--target", type=float, metavar="BOUND", help="report the largest budget at which the bound still holds")
     add("--at", type=float, metavar="RISK", help="the target is for the share of clients with at least this risk")
-    add("--seed", type=int, default=0, help="order of bets for the mean, and draw of the pilot (default: 0)")
+    add(
+        "--seed",
+        type=int,
+        help="order of bets for the mean, if it was fixed before any answer was seen (default: averaged over orders); "
+        "draw of the pilot of --tune (default: 0)",
+    )
     add("--out", metavar="FILE.json", help="write the certificates, with all that is needed to verify them")
     add("--plot", metavar="FILE.png", help="draw the band and the worst cases (.png, .svg or .pdf)")
     add("--plot-dispersion", metavar="FILE.png", help="draw quantiles, Lorenz curve and the measures of --measure")

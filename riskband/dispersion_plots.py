@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.bands import Band
-from riskband.certificate import CERTIFICATE, Certificate, recipe
+from riskband.certificate import Certificate, recipe, weakest_validity
 from riskband.dispersion import dispersion_interval
 from riskband.dispersion_curves import lorenz_of_law
 from riskband.measures import resolve_measure
-from riskband.plots import how_sure, measured_label
+from riskband.plots import how_sure, measured_label, titled
 from riskband.quantile_limits import QuantileLimits, RiskLaw
 from riskband.wording import rounded_down, rounded_up
 
@@ -90,7 +90,7 @@ def dispersion_figure(
         axes.grid(alpha=0.25, lw=0.6)
         axes.set_axisbelow(True)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize="small", frameon=False)
-    figure.suptitle(title)
+    figure.suptitle(**titled("t", title, band.assumptions))
     return figure
 
 
@@ -106,7 +106,8 @@ def _check_source(name: str, certificate: object, band: Band, function: str) -> 
 
 def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: RiskLaw | None) -> None:
     lower, upper = (np.append(side, side[-1]) for side in (limits.lower, limits.upper))
-    label = f"{CERTIFICATE}: the curve of unseen clients lies in here,\n{how_sure(CERTIFICATE, band.delta)}"
+    validity = weakest_validity(band.assumptions)
+    label = f"{validity}: the curve of unseen clients lies in here,\n{how_sure(validity, band.delta)}"
     axes.fill_between(limits.edges, lower, upper, step="post", color=_BOUNDS, alpha=0.25, lw=0, label=label)
     for side in (lower, upper):
         axes.step(limits.edges, side, where="post", color=_BOUNDS, lw=1.2)

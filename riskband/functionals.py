@@ -14,11 +14,24 @@ import numpy as np
 import numpy.typing as npt
 from numpy.polynomial import Polynomial
 from scipy.integrate import quad
+from scipy.special import betaincinv
 
-from riskband.bands import Band, check_band
+from riskband.bands import Band, check_band, shared_assumptions, subject_of
+from riskband.bands import band as band_of
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_callable, check_kind, check_number, check_points
-from riskband.wording import exactly
+from riskband.checks import (
+    FloatArray,
+    check_callable,
+    check_choice,
+    check_delta,
+    check_kind,
+    check_number,
+    check_points,
+    check_single,
+)
+from riskband.local_steps import EQUAL_SIZES, OBSERVED_SIZES, RANDOM_SIZES
+from riskband.risks import ClientRisks
+from riskband.wording import chosen_before, exactly
 
 
 @dataclass(frozen=True)
@@ -110,15 +123,18 @@ def mean(band: Band) -> Certificate:
     return _certificate(band, "mean", {}, "the mean risk over unseen clients", _spectral(band, MEAN))
 
 
-def cvar(band: Band, *, level: float) -> Certificate:
+def cvar(source: Band | ClientRisks, level: float, *, delta: float | None = None) -> Certificate:
     """Upper bound on the conditional value at risk: the mean risk of the worst `1 - level` of the unseen clients.
 
     Parameters
     ----------
-    band : Band
-        With a lower side.
+    source : Band or ClientRisks
+        A band with a lower side; the bound then holds together with all else that is read off it. Or answers: the bound
+        stands alone, and is read off a band for this tail (method "tail:LEVEL").
     level : float
-        In [0, 1).
+        In [0, 1), fixed before any answer was seen if the bound stands alone.
+    delta : float, optional
+        With answers: probability that the bound fails, in (0, 1).
 
     Returns
     -------
@@ -128,39 +144,163 @@ def cvar(band: Band, *, level: float) -> Certificate:
     Raises
     ------
     ValueError
-        If the level is out of range or the band has no lower side.
+        If the level or delta is out of range, the band has no lower side, or delta is given with a band or is not with
+        answers.
     """
     level = check_tail_level(level)
+    if isinstance(source, ClientRisks):
+        band = band_of(source, delta=_own_delta(delta), method=f"tail:{exactly(level)}", sides="lower")
+    else:
+        band = _without_delta(source, delta)
     quantity = f"the mean risk of the worst {exactly(1.0 - level)} of unseen clients"
     return _certificate(band, "cvar", {"level": level}, quantity, _spectral(band, tail_weight(level)))
 
 
-def quantile(band: Band, *, level: npt.ArrayLike) -> Certificate:
+def quantile(
+    source: Band | ClientRisks, level: npt.ArrayLike, *, delta: float | None = None, local: str = "marginal"
+) -> Certificate:
     """Upper bound on quantiles (value at risk) of the risk of unseen clients.
 
     Parameters
     ----------
-    band : Band
-        With a lower side.
+    source : Band or ClientRisks
+        A band with a lower side; all its quantiles then hold at once, with all else that is read off it. Or answers:
+        one quantile stands alone, bounded by an order statistic, which is sharper and needs fewer clients.
     level : float or array_like, shape (num_levels,)
-        Probabilities in [0, 1].
+        Probabilities in [0, 1]; with answers a single one, fixed before any answer was seen.
+    delta : float, optional
+        With answers: probability that the bound fails, in (0, 1).
+    local : {"marginal", "observed"}
+        With answers: whether it is about the true risk of an unseen client, or about the one that it would measure; as
+        for `riskband.band`.
 
     Returns
     -------
     Certificate
-        A number, or a curve over `level`. Source: math §3.
+        A number, or a curve over `level`. 1 where no number of the answers bounds the quantile; `num_clients_needed`
+        says how many clients would. Source: math §3; for one quantile docs/mathematics.md, "One quantile".
 
     Raises
     ------
     ValueError
-        If a level is out of range or the band has no lower side.
+        If an argument is out of range or unknown, the band has no lower side, or delta is given with a band or is not
+        with answers.
     """
-    check_band(band)
+    if isinstance(source, ClientRisks):
+        return _single_quantile(source, check_single("level", level), delta=_own_delta(delta), local=local)
+    band = _without_delta(source, delta)
     levels = check_points("level", level)
     name = "" if levels.ndim else f" at level {exactly(float(levels))}"
     quantity = f"the quantile{name} of {band.subject}"
     axes = {"level": levels} if levels.ndim else {}
     return _certificate(band, "quantile", {"level": levels}, quantity, band.quantile_upper(levels), axes)
+
+
+def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: str) -> Certificate:
+    """One order statistic: of measured risks, or of their upper limits."""
+    check_choice("local", local, ("marginal", "observed"))
+    is_observed = local == "observed"
+    # Of sizes that answers may choose, nothing may depend.
+    is_sure = risks.has_equal_sizes and risks.contamination == 0
+    size = int(risks.num_examples[0]) if is_sure else USUAL_NUM_EXAMPLES
+    rank, eta = quantile_rank(risks.num_counted, level=level, delta=delta, num_examples=None if is_observed else size)
+    if is_observed:
+        risks.require_no_noise("local='observed'", "local='marginal'")
+    limits = risks.values if is_observed else risks.upper_limits(max(eta, MIN_ETA))
+    position = rank - 1 + risks.contamination  # so many answers below it may be wrong
+    sizes = (EQUAL_SIZES,) * (not risks.are_answers_certain) if risks.has_equal_sizes else (RANDOM_SIZES,)
+    return Certificate(
+        quantity=f"the quantile at level {exactly(level)} of {subject_of(local)}",
+        value=float(np.sort(limits)[position]) if position < risks.num_clients else 1.0,
+        delta=delta,
+        method="order statistic",
+        assumptions=(
+            *shared_assumptions(risks, needs_binary=not is_observed),
+            *((OBSERVED_SIZES,) if is_observed else sizes),
+            *chosen_before(level=(level, None), local=(local, "marginal")),
+        ),
+        recipe=recipe("quantile", {"level": level, "delta": delta, "local": local}, risks),
+    )
+
+
+def quantile_rank(num_clients: int, *, level: float, delta: float, num_examples: int | None) -> tuple[int, float]:
+    """Order statistic that bounds a quantile, and the error level of the limits of which it is taken.
+
+    Both depend on the numbers of clients and examples alone. With probability 1 - delta at least a share b(i) of all
+    clients, the delta-quantile of Beta(i, K - i + 1), is at or below the i-th smallest of K; if limits at error level
+    eta are sorted, at least (b(i) - eta) / (1 - eta) of the true risks are.
+
+    Parameters
+    ----------
+    num_clients : int
+        K.
+    level, delta : float
+        Of the quantile, in [0, 1]; in (0, 1).
+    num_examples : int or None
+        Of a client, for a limit to its true risk; None for measured risks.
+
+    Returns
+    -------
+    rank : int
+        From 1; K + 1 if there is none.
+    eta : float
+        In [0, 0.5]; 0 for measured risks.
+    """
+    ranks = np.arange(1, num_clients + 1)
+    shares = betaincinv(ranks, num_clients - ranks + 1.0, delta)
+    etas = np.minimum((shares - level) / (1.0 - level), MAX_ETA) if level < 1.0 else np.full(num_clients, -1.0)
+    if num_examples is None:
+        return int(np.sum(shares < level)) + 1, 0.0
+    ranks, etas = ranks[etas >= MIN_ETA], etas[etas >= MIN_ETA]
+    if ranks.size == 0:
+        return num_clients + 1, 0.0
+    # A larger rank allows a limit of a larger error level: the best of both for a usual law of risks, fixed here.
+    usual = num_examples * betaincinv(*_USUAL_LAW, ranks / (num_clients + 1.0))
+    best = int(np.argmin(betaincinv(usual + 1.0, num_examples - usual, 1.0 - etas)))
+    return int(ranks[best]), float(etas[best])
+
+
+def num_clients_needed(level: float, *, delta: float) -> int:
+    """Number of clients from which on `quantile` bounds a single quantile, and `cvar` a tail, at this level below 1.
+
+    Parameters
+    ----------
+    level : float
+        In [0, 1).
+    delta : float
+        In (0, 1).
+
+    Returns
+    -------
+    int
+        The least K with level**K <= delta: with fewer, all of them may be below the quantile. At least 2.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+    """
+    level, delta = check_tail_level(level), check_delta(delta)
+    return 2 if level == 0.0 else max(2, int(np.ceil(np.log(delta) / np.log(level) + 1e-9)))
+
+
+def _own_delta(delta: float | None) -> float:
+    if delta is None:
+        raise ValueError("delta must be given with answers, got none; only a band has a delta of its own")
+    return check_delta(delta)
+
+
+def _without_delta(band: Band, delta: float | None) -> Band:
+    check_band(band)
+    if delta is not None:
+        raise ValueError(_DELTA_OF_A_BAND)
+    return band
+
+
+_DELTA_OF_A_BAND = "delta must be left out with a band, which has its own; give the answers for a bound of its own"
+USUAL_NUM_EXAMPLES = 100
+_USUAL_LAW = (3.0, 21.0)  # of a Beta distribution
+MIN_ETA, MAX_ETA = 1e-9, 0.5
 
 
 def survival(band: Band, *, thresholds: npt.ArrayLike) -> Certificate:

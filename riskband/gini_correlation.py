@@ -11,7 +11,9 @@ from riskband.certificate import Certificate
 from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_number, check_seed
 from riskband.joint import JOINT_LOCAL_STEPS, JointRisks
 from riskband.local_steps import OBSERVED_SIZES
+from riskband.means import fixed_orders
 from riskband.search import bisect
+from riskband.wording import chosen_before
 
 NUM_PAIRINGS = 32
 """So often the clients are paired at random; the mean of the capitals is what is tested, so more only costs time."""
@@ -19,11 +21,11 @@ NUM_PAIRINGS = 32
 BETS = np.array([0.9, 0.45, 0.225, 0.11, 0.055, 0.027])
 """Shares of the capital at stake: a scaled gain is at least -1, or -1 - 8 eta for limits, where eta is at most 0.01."""
 
-MAX_ETA = 0.01
+DEFAULT_ETA, MAX_ETA = 1e-4, 0.01
 
 
 def gini_correlation(
-    risks: JointRisks, *, delta: float, local: str = "marginal", eta: float = 1e-4, seed: int = 0
+    risks: JointRisks, *, delta: float, local: str = "marginal", eta: float = DEFAULT_ETA, seed: int | None = None
 ) -> Certificate:
     """Certificate for the Gini correlation E[(X - X') sign(Y - Y')] / E|X - X'| of the first risk X with the second Y.
 
@@ -40,8 +42,9 @@ def gini_correlation(
         Whether it is about the true risks, or about those that an unseen client would measure.
     eta : float
         Error level of the local limits for `local="marginal"`, in (0, 0.01], fixed before any risk was seen.
-    seed : int
-        Clients are paired at random; the same seed gives the same bounds.
+    seed : int, optional
+        Of the pairings of the clients, fixed before any answer was seen. By default the pairings are fixed ones of the
+        sorted answers, so that the bounds depend neither on a seed nor on the order of the answers.
 
     Returns
     -------
@@ -56,7 +59,7 @@ def gini_correlation(
         If there are not two losses, or an argument is out of its range or unknown.
     """
     _check_risks(risks)
-    delta, seed = check_delta(delta), check_seed(seed)
+    delta, seed = check_delta(delta), None if seed is None else check_seed(seed)
     local = check_choice("local", local, JOINT_LOCAL_STEPS)
     if risks.num_losses != 2:
         raise ValueError(f"a Gini correlation needs 2 losses, got {risks.num_losses}; choose two columns")
@@ -75,8 +78,12 @@ def gini_correlation(
         lower=lower,
         value=max(-_largest_rejected(pairs.reversed(), delta / 2), lower),
         delta=delta,
-        method=f"bets on {NUM_PAIRINGS} random pairings of the clients",
-        assumptions=(*assumptions, *((OBSERVED_SIZES,) if observed else ())),
+        method=f"bets on {NUM_PAIRINGS} {'fixed' if seed is None else 'random'} pairings of the clients",
+        assumptions=(
+            *assumptions,
+            *((OBSERVED_SIZES,) if observed else ()),
+            *chosen_before(local=(local, "marginal"), eta=(eta, DEFAULT_ETA), seed=(seed, None)),
+        ),
         details={"measured": np.array(measured_gini_correlation(risks))},
         recipe={
             "function": "gini_correlation",
@@ -106,9 +113,13 @@ class _Pairs:
         self.x, self.y, self.slack = x, y, slack
 
     @classmethod
-    def of_risks(cls, risks: JointRisks, *, local: str, eta: float, seed: int) -> _Pairs:
-        rng = np.random.default_rng(seed)
-        orders = np.stack([rng.permutation(risks.num_clients) for _ in range(NUM_PAIRINGS)])
+    def of_risks(cls, risks: JointRisks, *, local: str, eta: float, seed: int | None) -> _Pairs:
+        if seed is None:
+            by_answers = np.lexsort((risks.num_examples, *risks.values.T[::-1]))
+            orders = by_answers[fixed_orders(risks.num_clients, num_orders=NUM_PAIRINGS)]
+        else:
+            rng = np.random.default_rng(seed)
+            orders = np.stack([rng.permutation(risks.num_clients) for _ in range(NUM_PAIRINGS)])
         half = risks.num_clients // 2
         first, second = orders[:, :half], orders[:, half : 2 * half]
         ends = []

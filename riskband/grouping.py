@@ -13,6 +13,7 @@ import numpy.typing as npt
 from riskband.bands import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS, Band
 from riskband.checks import IntArray, check_kind, check_numbers
 from riskband.risks import ClientRisks
+from riskband.wording import chosen_before
 
 Groups = Sequence[str | None] | npt.NDArray[Any] | Mapping[str, npt.ArrayLike]
 
@@ -87,7 +88,12 @@ class GroupBands:
         of_bands = dict.fromkeys(line for source in self.bands.values() for line in source.assumptions)
         by_chance = not self.risks.has_equal_sizes and any(s.risks.has_equal_sizes for s in self.bands.values())
         extra = (EQUAL_SIZES_IN_GROUP,) if by_chance else ()
-        return (FIXED_GROUPS, *map(_within_groups, of_bands), *extra)
+        return (FIXED_GROUPS, *map(_within_groups, of_bands), *extra, *chosen_before(shares_of_delta=self._shares()))
+
+    def _shares(self) -> tuple[str, str]:
+        """Parts of delta in words, and what they are if the groups share it equally."""
+        parts = [f"{name} {delta / self.delta:.4g}" for name, delta in self.deltas.items()]
+        return ", ".join(parts), ", ".join(f"{name} {1.0 / len(self.deltas):.4g}" for name in self.deltas)
 
     def __getitem__(self, name: str) -> Band:
         """Band of a group; raises ValueError for an unknown name."""

@@ -30,10 +30,12 @@ from riskband.checks import (
 )
 from riskband.local_steps import LOCAL_STEPS, LevelsOf, LocalStep
 from riskband.risks import ClientRisks, upper_limit
+from riskband.wording import CHOSEN_BEFORE
 
 MAX_CLIENTS = 10**6
 """A histogram of more is a mistake, or a lie: modulo 2**32 a negative count looks like that."""
 
+EDGES_CHOSEN = f"{CHOSEN_BEFORE}the edges of the bins"
 COUNTED_ONCE = "every client is counted once, in the bin where its number lies; who is in which bin is not known"
 EQUAL_BY_DESIGN = "every client measures on the number of examples that was fixed beforehand"
 LIMITS_BY_CLIENTS = "every client computed the limits of its risk itself, from its own number of examples"
@@ -63,6 +65,8 @@ class HistogramRisks:
     contamination : int
         At most so many clients are counted in a wrong bin, any one. A client that may send any *vector* of counts can
         move as many others as it likes: it is so many clients in a wrong bin as it moves counts.
+    answered_by : {"fresh", "trainers"}
+        Whether the clients helped to make the model; see `ClientRisks`.
 
     Attributes
     ----------
@@ -93,13 +97,19 @@ class HistogramRisks:
         num_missing: int = 0,
         missing: str = "ignore",
         contamination: int = 0,
+        answered_by: str = "fresh",
     ) -> None:
         checked = check_edges(edges)
         size = check_count("num_examples", num_examples, minimum=1, remedy="all clients have the same number")
         is_binary = check_flag("binary", binary)
         number = check_counts("counts", counts, num_bins=checked.size - 1)
         bottoms, tops = bin_ends(checked, num_examples=size if is_binary else None)
-        rest: dict[str, Any] = {"num_missing": num_missing, "missing": missing, "contamination": contamination}
+        rest: dict[str, Any] = {
+            "num_missing": num_missing,
+            "missing": missing,
+            "contamination": contamination,
+            "answered_by": answered_by,
+        }
         # A client in a bin without any possible risk is one of the wrong ones, and may be anywhere.
         is_impossible = tops < bottoms
         above = ClientRisks(np.sort(np.repeat(np.where(is_impossible, 1.0, tops), number)), size, is_binary, **rest)
@@ -115,7 +125,7 @@ class HistogramRisks:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What certificates from the counts assume beyond what all do."""
-        return (COUNTED_ONCE, EQUAL_BY_DESIGN)
+        return (COUNTED_ONCE, EQUAL_BY_DESIGN, EDGES_CHOSEN)
 
     def local_step(self, local: str, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
         """Bounds for the CDF of true risks, as `riskband.local_steps` makes them; arguments as there."""
@@ -152,7 +162,7 @@ class HistogramLimits:
         Error level of each client's limits, in (0, 0.5], fixed before any risk was seen.
     binary : bool
         Whether the clients' limits rely on every example's loss being 0 or 1.
-    num_missing, missing, contamination :
+    num_missing, missing, contamination, answered_by :
         See `HistogramRisks`.
 
     Attributes
@@ -184,6 +194,7 @@ class HistogramLimits:
         num_missing: int = 0,
         missing: str = "ignore",
         contamination: int = 0,
+        answered_by: str = "fresh",
     ) -> None:
         checked = check_edges(edges)
         rows = check_numbers("counts", counts, remedy="count clients with risk_histogram")
@@ -196,7 +207,13 @@ class HistogramLimits:
         if len(set(totals)) > 1:
             raise ValueError(f"counts must add up to one number of clients, got {totals}; a client sent a wrong vector")
         above = _LimitAnswers(
-            np.repeat(tops, measured), 1, False, num_missing, missing=missing, contamination=contamination
+            np.repeat(tops, measured),
+            1,
+            False,
+            num_missing,
+            missing=missing,
+            contamination=contamination,
+            answered_by=answered_by,
         )
         up_to = np.cumsum(number, axis=1)
         excess = int(max(np.max(up_to[0] - up_to[2]), np.max(up_to[2] - up_to[1])))
@@ -212,7 +229,7 @@ class HistogramLimits:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What certificates from the counts assume beyond what all do."""
-        return (COUNTED_ONCE, LIMITS_OF_BINARY_LOSS if self.binary else LIMITS_BY_CLIENTS)
+        return (COUNTED_ONCE, LIMITS_OF_BINARY_LOSS if self.binary else LIMITS_BY_CLIENTS, EDGES_CHOSEN)
 
     def local_step(self, local: str, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
         """Bounds for the CDF of true risks, as `riskband.local_steps` makes them from limits; arguments as there.

@@ -24,9 +24,10 @@ from riskband.checks import (
     set_fields,
 )
 from riskband.risks import ETA_GRID, ClientRisks, default_eta
-from riskband.wording import exactly
+from riskband.wording import chosen_before, exactly
 
 JOINT_LOCAL_STEPS = ("marginal", "observed")
+DEFAULT_MARGINAL_SHARE = 0.5
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -44,6 +45,8 @@ class JointRisks:
         For each loss, whether it is 0 or 1 on every example; inferred as for `ClientRisks` by default.
     num_missing : int
         As for `ClientRisks`.
+    answered_by : {"fresh", "trainers"}
+        As for `ClientRisks`.
 
     Raises
     ------
@@ -55,6 +58,7 @@ class JointRisks:
     num_examples: IntArray
     binary: tuple[bool, ...]
     num_missing: int
+    answered_by: str
 
     def __init__(
         self,
@@ -62,6 +66,8 @@ class JointRisks:
         num_examples: npt.ArrayLike,
         binary: Sequence[bool] | None = None,
         num_missing: int = 0,
+        *,
+        answered_by: str = "fresh",
     ) -> None:
         array = _as_matrix(values)
         kinds: Sequence[bool | None] = [None] * array.shape[1] if binary is None else list(np.atleast_1d(binary))
@@ -70,7 +76,7 @@ class JointRisks:
                 f"binary must have one entry per loss ({array.shape[1]}), got {len(kinds)}; or leave it out"
             )
         losses = [
-            ClientRisks(array[:, loss], num_examples, binary=kind, num_missing=num_missing)
+            ClientRisks(array[:, loss], num_examples, binary=kind, num_missing=num_missing, answered_by=answered_by)
             for loss, kind in enumerate(kinds)
         ]
         set_fields(
@@ -79,6 +85,7 @@ class JointRisks:
             num_examples=losses[0].num_examples,
             binary=tuple(loss.binary for loss in losses),
             num_missing=losses[0].num_missing,
+            answered_by=losses[0].answered_by,
         )
 
     @property
@@ -95,7 +102,13 @@ class JointRisks:
     def losses(self) -> tuple[ClientRisks, ...]:
         """The answers for each loss alone."""
         return tuple(
-            ClientRisks(self.values[:, loss], self.num_examples, binary=kind, num_missing=self.num_missing)
+            ClientRisks(
+                self.values[:, loss],
+                self.num_examples,
+                binary=kind,
+                num_missing=self.num_missing,
+                answered_by=self.answered_by,
+            )
             for loss, kind in enumerate(self.binary)
         )
 
@@ -105,7 +118,7 @@ class JointRisks:
             "values": self.values.tolist(),
             "num_examples": self.num_examples.tolist(),
             "binary": list(self.binary),
-            "num_missing": self.num_missing,
+            **self.losses[0].who_answered,
         }
 
 
@@ -279,7 +292,7 @@ def joint_band(
     method: str = "berk_jones",
     local: str = "marginal",
     eta: float | None = None,
-    marginal_share: float = 0.5,
+    marginal_share: float = DEFAULT_MARGINAL_SHARE,
 ) -> JointBand:
     """Bounds on the joint CDF of several risks of a client that nobody has measured.
 
@@ -388,7 +401,7 @@ def joint_certificate(
         delta=band.delta,
         method=f"{band.method} joint band and Fréchet-Hoeffding bounds (delta split "
         f"{1.0 - band.marginal_share:g} to {band.marginal_share:g})",
-        assumptions=band.assumptions,
+        assumptions=(*band.assumptions, *chosen_before(marginal_share=(band.marginal_share, DEFAULT_MARGINAL_SHARE))),
         axes=axes or {},
         details=details or {},
         recipe={

@@ -20,6 +20,8 @@ from riskband.pilots import Pilot
 from riskband.risks import ClientRisks
 from riskband.wording import confidence
 
+# With so few clients beyond a level, levels on this part of them bound the mean of that tail best: tried on three laws.
+_TAIL_PARTS = ((15.0, 0.25), (40.0, 0.5))
 _ROUNDING = 1e-13  # of a crossing probability, which may differ by so much on another machine
 
 NAMED_LEVELS: Mapping[str, LevelsOf] = {
@@ -95,7 +97,7 @@ class StoredLevels:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What is assumed of the pilot."""
-        return (self.pilot.assumption,)
+        return self.pilot.assumptions
 
     @classmethod
     def from_recipe(cls, data: Mapping[str, Any]) -> StoredLevels:
@@ -146,8 +148,8 @@ def resolve_level_method(method: object) -> LevelMethod:
     Parameters
     ----------
     method : str, mapping or LevelMethod
-        A name, "truncated:LOW:HIGH", what `Band.recipe` holds of a tuned method, or a method, which is returned as it
-        is.
+        A name, "truncated:LOW:HIGH", "tail:LEVEL", what `Band.recipe` holds of a tuned method, or a method, which is
+        returned as it is.
 
     Returns
     -------
@@ -165,13 +167,14 @@ def resolve_level_method(method: object) -> LevelMethod:
         name = as_spelled(method, NAMED_LEVELS)
         if name is not None:
             return NamedLevels(name, NAMED_LEVELS[name])
-        if spelled(method.split(":")[0]) == "truncated":
-            return NamedLevels(spelled(method), _truncated(method))
+        for kind, levels_of in (("truncated", _truncated), ("tail", _tail)):
+            if spelled(method.split(":")[0]) == kind:
+                return NamedLevels(spelled(method), levels_of(method))
     elif all(hasattr(method, name) for name in ("name", "assumptions", "levels", "check_risks", "recipe")):
         return method  # type: ignore[return-value]
     raise ValueError(
-        f"method must be one of {', '.join(sorted(NAMED_LEVELS))}, truncated:LOW:HIGH, or an OptimisedLevels, "
-        f"got {method!r:.80}"
+        f"method must be one of {', '.join(sorted(NAMED_LEVELS))}, truncated:LOW:HIGH, tail:LEVEL, or an "
+        f"OptimisedLevels, got {method!r:.80}"
     )
 
 
@@ -204,6 +207,25 @@ def _truncated(method: str) -> LevelsOf:
             f"a truncated band needs a range 0 <= LOW < HIGH <= 1 of the CDF, got {method!r}; write truncated:0.5:0.95"
         )
     return partial(truncated_levels, low=low, high=high)
+
+
+def _tail(method: str) -> LevelsOf:
+    try:
+        (level,) = (float(part) for part in method.split(":")[1:])
+    except ValueError:
+        level = np.nan
+    if not 0.0 <= level < 1.0:
+        raise ValueError(
+            f"a band for a tail needs the level in [0, 1) at which it begins, got {method!r}; write tail:0.9"
+        )
+    return partial(_tail_levels, level=level)
+
+
+def _tail_levels(num_values: int, delta: float, sides: str, *, level: float) -> Levels:
+    """Truncated levels: the fewer clients are beyond the level, the higher they begin (docs/library.md)."""
+    num_beyond = num_values * (1.0 - level)
+    part = next((share for few, share in _TAIL_PARTS if num_beyond <= few), 1.0)
+    return truncated_levels(num_values, delta, sides, low=1.0 - part * (1.0 - level), high=1.0)
 
 
 def _checked_levels(key: str, sides: Mapping[str, Any]) -> Levels:

@@ -4,23 +4,27 @@ The expected empirical risk of a fresh client equals the mean risk over clients 
 needs no step from empirical to true risks: the examples of a client only add to the spread that we see.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from riskband.bands import shared_assumptions
 from riskband.certificate import CERTIFICATE, Certificate, recipe
-from riskband.checks import FloatArray, check_choice, check_delta, check_seed
+from riskband.checks import FloatArray, IntArray, check_choice, check_delta, check_seed
 from riskband.histogram import Histogram
 from riskband.risks import ClientRisks, check_risks
 from riskband.search import bisect
+from riskband.wording import chosen_before
 
 ORDER_IS_UNINFORMATIVE = (
     "the order of the clients in the input, after a permutation by the seed, says nothing about their risks"
 )
 
 
-def mean_bound(risks: ClientRisks | Histogram, *, delta: float, method: str = "betting", seed: int = 0) -> Certificate:
+def mean_bound(
+    risks: ClientRisks | Histogram, *, delta: float, method: str = "betting", seed: int | None = None
+) -> Certificate:
     """Upper bound on the mean risk over unseen clients.
 
     Parameters
@@ -33,8 +37,10 @@ def mean_bound(risks: ClientRisks | Histogram, *, delta: float, method: str = "b
         `betting` (default) is the sharpest; `published` is [RE] Theorem 4.1. Only the first two know clients that are
         missing="worst", contamination and counts (betting then takes fixed bets, see `fixed_bets_upper_mean`), and
         noisy answers: they cut these to a range, and add what that may take away from the mean.
-    seed : int
-        Adaptive bets look at clients one after the other; the seed permutes them first.
+    seed : int, optional
+        Adaptive bets look at clients one after the other. By default many fixed orders are averaged, so that the bound
+        depends neither on a seed nor on the order of the answers. A seed takes one order, which is sharper where there
+        are many clients, but only valid if the seed was fixed before any answer was seen: that becomes an assumption.
 
     Returns
     -------
@@ -52,7 +58,7 @@ def mean_bound(risks: ClientRisks | Histogram, *, delta: float, method: str = "b
     if isinstance(risks, Histogram):
         risks = risks.above
     check_risks(risks)
-    delta, seed = check_delta(delta), check_seed(seed)
+    delta, seed = check_delta(delta), None if seed is None else check_seed(seed)
     method = check_choice("method", method, (*MEAN_BOUNDS, "betting"))
     if method in ("empirical_bernstein", "published"):
         risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")
@@ -63,14 +69,11 @@ def mean_bound(risks: ClientRisks | Histogram, *, delta: float, method: str = "b
         assumptions = (*assumptions, *histogram.assumptions)
     if method == "betting":
         bounded = risks.bounded(risks.values)
-        # Counts come in no order of the clients, which adaptive bets need.
-        if histogram is not None or not risks.are_answers_certain:
-            found = fixed_bets_upper_mean(risks.worst_completion(bounded.in_unit), delta=delta)
-            name = FIXED_BETS
-        else:
-            order = np.random.default_rng(seed).permutation(risks.num_clients)
-            found = betting_upper_mean(bounded.in_unit[order], delta=delta)
-            assumptions = (*assumptions, ORDER_IS_UNINFORMATIVE)
+        # Adaptive bets need every answer as it was given; counts in bins are no answers.
+        is_fixed = histogram is not None or not risks.are_answers_certain
+        (found,), name = betting_upper_means(
+            [risks.worst_completion(bounded.in_unit)], delta=delta, seed=seed, is_fixed=is_fixed
+        )
         value = bounded.from_unit(found)
     else:
         value = MEAN_BOUNDS[method](risks, delta)
@@ -79,10 +82,90 @@ def mean_bound(risks: ClientRisks | Histogram, *, delta: float, method: str = "b
         value=float(np.clip(value, 0.0, 1.0)),
         delta=delta,
         method=name,
-        assumptions=assumptions,
+        assumptions=(*assumptions, *betting_assumptions(name, seed), *chosen_before(method=(method, "betting"))),
         validity=CERTIFICATE,
         recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": seed}, answers),
     )
+
+
+def betting_upper_means(
+    columns: Sequence[FloatArray], *, delta: float, seed: int | None, is_fixed: bool
+) -> tuple[list[float], str]:
+    """Upper confidence limits for several means over the same clients, each by betting with this delta.
+
+    Parameters
+    ----------
+    columns : sequence of ndarray, shape (num_clients,)
+        For each mean, one number in [0, 1] from every client.
+    delta : float
+        Probability that one limit fails, in (0, 1).
+    seed : int or None
+        Of the order in which one gambler sees the clients; None: the average over fixed orders.
+    is_fixed : bool
+        Whether the limits must fall with no value, see `fixed_bets_upper_mean`.
+
+    Returns
+    -------
+    limits : list of float
+        In [0, 1].
+    name : str
+        Of the method.
+    """
+    if is_fixed:
+        return [fixed_bets_upper_mean(values, delta=delta) for values in columns], FIXED_BETS
+    if seed is None:
+        return [averaged_betting_upper_mean(values, delta=delta) for values in columns], AVERAGED_BETS
+    order = np.random.default_rng(seed).permutation(columns[0].size)
+    return [betting_upper_mean(values[order], delta=delta) for values in columns], "betting"
+
+
+def betting_assumptions(name: str, seed: int | None) -> tuple[str, ...]:
+    """Return what a limit of `betting_upper_means` assumes beyond the independence of the clients."""
+    return (ORDER_IS_UNINFORMATIVE, *chosen_before(seed=(seed, None))) if name == "betting" else ()
+
+
+def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
+    """Upper confidence limit for the mean of independent values in [0, 1]: the same for every order of the values.
+
+    The gambler of `betting_upper_mean` plays the sorted values through in many fixed orders. In each, the final capital
+    has mean at most 1 if the candidate is the mean, so the average of them has; it is tested once, by Markov's
+    inequality. (The largest capital on the way has no such mean: averages of it are not valid.)
+
+    Parameters
+    ----------
+    values : ndarray, shape (num_values,)
+        In any order.
+    delta : float
+        Probability that the limit fails, in (0, 1).
+
+    Returns
+    -------
+    float
+        The limit, in [0, 1]. Source: [WSR]; docs/mathematics.md, "The mean".
+    """
+    orders = fixed_orders(values.size, num_orders=int(np.clip(_NUM_PLAYED // values.size, *_NUM_ORDERS)))
+    played = np.sort(values)[orders]
+    bets = np.stack([_adaptive_bets(row, delta) for row in played])
+
+    def survives(candidate: FloatArray) -> np.ndarray:
+        capitals = np.sum(_log_growth(candidate, played, bets), axis=1)
+        return np.asarray(np.logaddexp.reduce(capitals) < np.log(len(orders) / delta))
+
+    return float(bisect(survives, low=0.0, high=1.0, num_steps=45)[1])
+
+
+@lru_cache(maxsize=8)
+def fixed_orders(num_values: int, *, num_orders: int) -> IntArray:
+    """Orders in which sorted values are played through, shape (num_orders, num_values).
+
+    Drawn once, for everybody, from a stream of bits that is the same on every machine and in every version of numpy:
+    independent of all answers, and nothing that a user could choose. Sorted answers in a random order are what
+    independent clients give, so each order on its own keeps the gambler's capital fair.
+    """
+    bits = np.random.Philox(key=_ORDERS_KEY)
+    orders = np.stack([np.argsort(bits.random_raw(num_values), kind="stable") for _ in range(num_orders)])
+    orders.flags.writeable = False
+    return orders
 
 
 def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
@@ -104,18 +187,30 @@ def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     float
         The limit, in [0, 1]. Source: [WSR] §4, predictable plug-in bets for a fixed sample size.
     """
+
+    def survives(candidate: FloatArray) -> np.ndarray:
+        return np.asarray(largest_log_capital(values, float(candidate), delta=delta) < np.log(1.0 / delta))
+
+    return float(bisect(survives, low=0.0, high=1.0)[1])
+
+
+def largest_log_capital(values: FloatArray, candidate: float, *, delta: float) -> float:
+    """Logarithm of the largest capital on the way of the gambler of `betting_upper_mean` against one candidate."""
+    return float(np.cumsum(_log_growth(np.asarray(candidate), values, _adaptive_bets(values, delta))).max())
+
+
+def _adaptive_bets(values: FloatArray, delta: float) -> FloatArray:
+    """Bet on each value, by the variance of those before it."""
     count = np.arange(1, values.size + 1)
     mean = (0.5 + np.cumsum(values)) / (count + 1)
     variance = (0.25 + np.cumsum((values - mean) ** 2)) / (count + 1)
     variance_before = np.concatenate([[0.25], variance[:-1]])  # a bet may only look at the past
-    bets = np.sqrt(2.0 * np.log(1.0 / delta) / (values.size * variance_before))
+    return np.asarray(np.sqrt(2.0 * np.log(1.0 / delta) / (values.size * variance_before)))
 
-    def survives(candidate: FloatArray) -> np.ndarray:
-        largest_bet = _LARGEST_SHARE / np.maximum(1.0 - candidate, 1e-300)
-        capital = np.cumsum(np.log1p(np.minimum(bets, largest_bet) * (candidate - values)))
-        return np.asarray(capital.max() < np.log(1.0 / delta))
 
-    return float(bisect(survives, low=0.0, high=1.0)[1])
+def _log_growth(candidate: FloatArray, values: FloatArray, bets: FloatArray) -> FloatArray:
+    largest_bet = _LARGEST_SHARE / np.maximum(1.0 - candidate, 1e-300)
+    return np.asarray(np.log1p(np.minimum(bets, largest_bet) * (candidate - values)))
 
 
 def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
@@ -151,6 +246,9 @@ def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
 
 
 FIXED_BETS = "betting with fixed bets"
+AVERAGED_BETS = "betting averaged over fixed orders"
+# As many orders as cost little time; beyond some twenty of them the limit hardly changes.
+_NUM_ORDERS, _NUM_PLAYED, _ORDERS_KEY = (20, 200), 50_000, 20_240
 _LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
 
 

@@ -96,7 +96,7 @@ class OptimisedLevels:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """That the pilot's clients are not among those certified."""
-        return (self.pilot.assumption,)
+        return self.pilot.assumptions
 
     def levels(self, num_values: int, delta: float, sides: str) -> Levels:
         """Tuned levels for the sorted values of independent clients.

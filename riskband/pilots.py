@@ -24,17 +24,20 @@ from riskband.checks import (
     check_number,
     check_numbers,
     check_seed,
+    set_fields,
 )
 from riskband.risks import ClientRisks, check_risks
+from riskband.wording import chosen_before
 
 _SMALLEST_CHANCE = 1e-3
 """An inclusion of one network's answers in the other's that is less likely than this by chance is refused."""
 
 
 class PilotRisks(ClientRisks):
-    """Answers of the pilot of a split; `split_from` is the fingerprint of all answers, which it must not certify."""
+    """Answers of the pilot of a split, by `split_seed`, of answers of which it keeps the fingerprint `split_from`."""
 
     split_from: str
+    split_seed: int
 
 
 class ClientSplit(NamedTuple):
@@ -91,7 +94,7 @@ def split_clients(risks: ClientRisks, *, pilot_share: float = 0.2, seed: int = 0
     spent = PilotRisks(
         risks.shown_values[pilot], risks.num_examples[pilot], num_missing=risks.num_missing - num_missing_rest
     )
-    object.__setattr__(spent, "split_from", _fingerprint(risks))
+    set_fields(spent, split_from=_fingerprint(risks), split_seed=seed)
     return ClientSplit(
         spent,
         ClientRisks(
@@ -124,34 +127,41 @@ class Pilot:
         For a law: the CDF at the risks. None for a pilot network.
     split_from : str or None
         Fingerprint of the answers of which the pilot is a part by `split_clients`.
+    split_seed : int or None
+        What it was drawn by.
     """
 
     risks: FloatArray
     num_examples: IntArray | None = None
     levels: FloatArray | None = None
     split_from: str | None = None
+    split_seed: int | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Pilot:
         """Rebuild a pilot from `to_dict`; raises ValueError for anything else."""
-        known = {"risks", "num_examples", "levels", "split_from"}
+        known = {"risks", "num_examples", "levels", "split_from", "split_seed"}
         if not isinstance(data, Mapping) or "risks" not in data or not data.keys() <= known:
             raise ValueError(f"a pilot must have risks, and at most {', '.join(sorted(known))}, got {data!r:.80}")
         if "levels" in data:
             return cls.of_law(data["risks"], data["levels"])
-        return cls.of_values(data["risks"], data.get("num_examples"), data.get("split_from"))
+        return cls.of_values(data["risks"], **{name: data.get(name) for name in known - {"risks", "levels"}})
 
     @classmethod
     def of_risks(cls, risks: ClientRisks) -> Pilot:
         """Pilot of the answers of other clients."""
-        return cls(risks.shown_values, risks.num_examples, split_from=getattr(risks, "split_from", None))
+        of_split = {name: getattr(risks, name, None) for name in ("split_from", "split_seed")}
+        return cls(risks.shown_values, risks.num_examples, **of_split)
 
     @classmethod
-    def of_values(cls, values: Any, num_examples: Any = None, split_from: str | None = None) -> Pilot:
+    def of_values(
+        cls, values: Any, num_examples: Any = None, split_from: str | None = None, split_seed: int | None = None
+    ) -> Pilot:
         """Pilot of the values that other clients measured, shape (num_clients,); raises ValueError if not in [0, 1]."""
         risks = check_losses(values)
         counts = None if num_examples is None else check_num_examples(num_examples, num_clients=risks.size)
-        return cls(risks, counts, split_from=split_from)
+        seed = None if split_seed is None else check_seed(split_seed)
+        return cls(risks, counts, split_from=split_from, split_seed=seed)
 
     @classmethod
     def of_law(cls, risks: Any, levels: Any) -> Pilot:
@@ -175,14 +185,16 @@ class Pilot:
         """Return the pilot as plain data."""
         fields = {"risks": self.risks, "num_examples": self.num_examples, "levels": self.levels}
         lists = {name: array.tolist() for name, array in fields.items() if array is not None}
-        return {**lists, **({} if self.split_from is None else {"split_from": self.split_from})}
+        of_split = {"split_from": self.split_from, "split_seed": self.split_seed}
+        return {**lists, **{name: value for name, value in of_split.items() if value is not None}}
 
     @property
-    def assumption(self) -> str:
+    def assumptions(self) -> tuple[str, ...]:
         """What a certificate from a band that was tuned on it assumes."""
         if self.levels is not None:
-            return "the band was tuned to a law that was fixed before any of the answers was seen"
-        return f"the band was tuned on a pilot of {self.risks.size} clients that are not among those certified"
+            return ("the band was tuned to a law that was fixed before any of the answers was seen",)
+        others = f"the band was tuned on a pilot of {self.risks.size} clients that are not among those certified"
+        return (others, *chosen_before(seed_of_the_split=(self.split_seed, None)))
 
     def expected_values(self, num_values: int) -> FloatArray:
         """Values to expect from `num_values` clients in sorted order, as Harrell-Davis quantiles at i/(num_values + 1).

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from riskband.bands import Band
-from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, Certificate
+from riskband.bands import TRAINERS_ANSWERED, Band
+from riskband.certificate import AS_PUBLISHED, ESTIMATE, Certificate, weakest_validity
 from riskband.checks import FloatArray
 from riskband.divergences import DIVERGENCES
 from riskband.wording import confidence
@@ -76,7 +77,8 @@ def band_figure(
         share = np.arange(1, unseen.size + 1) / unseen.size
         label = f"true risks of {unseen.size} unseen clients (simulated)"
         axes.step([0.0, *unseen, 1.0], [0.0, *share, 1.0], where="post", color=_UNSEEN, lw=2.0, label=label)
-    axes.set(xlim=(0.0, right), ylim=(0.0, 1.005), title=title)
+    axes.set(xlim=(0.0, right), ylim=(0.0, 1.005))
+    axes.set_title(**titled("label", title, band.assumptions))
     axes.set_xlabel("risk of a client (mean loss, 0 to 1)")
     axes.set_ylabel("share of clients with at most this risk")
     axes.grid(alpha=0.25, lw=0.6)
@@ -88,6 +90,14 @@ def how_sure(validity: str, delta: float) -> str:
     """Return how sure a bound of this validity is, for a legend; the probability is only proved of a certificate."""
     sure = f"with probability {confidence(delta)}"
     return {ESTIMATE: "not proved", AS_PUBLISHED: f"{sure} if its proof can be completed"}.get(validity, sure)
+
+
+def titled(argument: str, title: str, assumptions: Collection[str]) -> dict[str, Any]:
+    """Return keyword arguments of a title, `argument` its text, that says in red if the clients helped to train."""
+    if TRAINERS_ANSWERED not in assumptions:
+        return {argument: title}
+    warning = fill(f"{ESTIMATE}: {TRAINERS_ANSWERED}", width=70)
+    return {argument: f"{title}\n{warning}".lstrip(), "color": "red"}
 
 
 def draw_legend_below(figure: Figure) -> None:
@@ -165,7 +175,7 @@ def transport_figure(
             functions = (lambda cost: np.divide(cost, unit), lambda ratio: np.multiply(ratio, unit))
             second = axes.secondary_xaxis("top", functions=functions)
             second.set_xlabel(f"in units of {unit_words}", fontsize="small")
-    figure.suptitle(title)
+    figure.suptitle(**titled("t", title, mean.assumptions))
     return figure
 
 
@@ -206,7 +216,11 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     """
     import matplotlib as mpl
 
-    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower(), {})
+    metadata = {  # says where it is from, and not when
+        ".png": {"Source": "riskband"},
+        ".svg": {"Source": "riskband", "Date": None},
+        ".pdf": {"Keywords": "riskband", "CreationDate": None},
+    }.get(Path(path).suffix.lower(), {})
     with mpl.rc_context({"svg.hashsalt": "riskband"}):
         figure.savefig(path, dpi=150, metadata=metadata)
 
@@ -227,19 +241,20 @@ def measured_label(band: Band) -> str:
 
 
 def _draw_band(axes: Axes, band: Band, grid: FloatArray) -> None:
-    confidence, verb = how_sure(CERTIFICATE, band.delta), "would measure" if band.local == "observed" else "has"
+    validity = weakest_validity(band.assumptions)
+    sure, verb = how_sure(validity, band.delta), "would measure" if band.local == "observed" else "has"
     if band.sides == "two":
         whose = "that would measure at most this risk" if band.local == "observed" else "with at most this risk"
-        label = f"certificate: the share of unseen clients {whose} lies in the band,\n{confidence}"
+        label = f"{validity}: the share of unseen clients {whose} lies in the band,\n{sure}"
         axes.fill_between(
             grid, band.lower(grid), band.upper(grid), step="post", color=_BAND, alpha=0.25, lw=0, label=label
         )
     if band.sides != "upper":
-        label = f"certificate: at least this share of unseen clients {verb} at most this risk,\n{confidence}"
+        label = f"{validity}: at least this share of unseen clients {verb} at most this risk,\n{sure}"
         label = "" if band.sides == "two" else label
         axes.step(grid, band.lower(grid), where="post", color=_BAND, lw=1.6, label=label)
     if band.sides != "lower":
-        label = f"certificate: at most this share of unseen clients {verb} at most this risk,\n{confidence}"
+        label = f"{validity}: at most this share of unseen clients {verb} at most this risk,\n{sure}"
         label = "" if band.sides == "two" else label
         axes.step(grid, band.upper(grid), where="post", color=_BAND, lw=1.0, label=label)
 

@@ -49,6 +49,9 @@ _MOST = 0.9  # share of clients whose means are counts that makes the others loo
 MISSING = ("ignore", "worst")
 """What clients without a valid answer count as: missing at random, or the worst answer possible."""
 
+ANSWERED_BY = ("fresh", "trainers")
+"""Who answered: clients that had no part in making the model, or clients that helped to train, tune or choose it."""
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class ClientRisks:
@@ -81,12 +84,17 @@ class ClientRisks:
         Noise that every client added to its mean loss before it answered, such as "laplace:0.5": the budget of this
         one number, with `binary=True` in steps of 1. If answers of d numbers shared a budget (several losses or models
         at once), say AnswerNoise(..., num_values=d). Values may be any numbers; do not move them into [0, 1].
+    answered_by : {"fresh", "trainers"}
+        `fresh` (default): the clients that answered had no part in training, tuning or choosing the model, which every
+        certificate lists as an assumption. `trainers`: they had, and no certificate follows about clients that had not:
+        whatever is made of these answers is an estimate. Source: docs/mathematics.md, "The model comes first".
 
     Raises
     ------
     ValueError
         If a value is NaN or outside [0, 1], there are fewer than two clients, shapes do not fit, a count is no whole
-        number in its range, `missing` or the noise is unknown, or `binary` contradicts the values or the noise.
+        number in its range, `missing`, `answered_by` or the noise is unknown, or `binary` contradicts the values or the
+        noise.
     """
 
     values: FloatArray
@@ -96,6 +104,7 @@ class ClientRisks:
     missing: str
     contamination: int
     noise: AnswerNoise | None
+    answered_by: str
 
     def __init__(
         self,
@@ -107,6 +116,7 @@ class ClientRisks:
         missing: str = "ignore",
         contamination: int = 0,
         noise: AnswerNoise | str | Mapping[str, object] | None = None,
+        answered_by: str = "fresh",
     ) -> None:
         checked = check_losses(values, is_noisy=noise is not None)
         counts = check_num_examples(num_examples, num_clients=checked.size)
@@ -140,6 +150,7 @@ class ClientRisks:
             missing=check_choice("missing", missing, MISSING),
             contamination=num_wrong,
             noise=noise,
+            answered_by=check_choice("answered_by", answered_by, ANSWERED_BY),
         )
 
     def __eq__(self, other: object) -> bool:
@@ -178,6 +189,7 @@ class ClientRisks:
             **({"missing": self.missing} if self.missing != "ignore" else {}),
             **({"contamination": self.contamination} if self.contamination else {}),
             **({} if self.noise is None else {"noise": self.noise.to_dict()}),
+            **({"answered_by": self.answered_by} if self.answered_by != "fresh" else {}),
         }
 
     def worst_completion(self, numbers: FloatArray) -> FloatArray:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from riskband.bands import FRESH_CLIENTS
 from riskband.bands import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_number, check_seed, check_single
@@ -23,10 +24,14 @@ from riskband.means import mean_bound
 from riskband.objective import Objective
 from riskband.quantile_limits import RiskLaw
 from riskband.risks import ClientRisks
-from riskband.wording import rounded_up
+from riskband.wording import CHOSEN_BEFORE, chosen_before, rounded_up
 
 SELECTION_METHODS = ("bonferroni", "fixed_sequence")
+DEFAULT_MEAN_SHARE = 0.25
 
+FRESH_FOR_CANDIDATES = (
+    "the clients that answered had no part in training or tuning the candidates; delta covers the choice among them"
+)
 CANDIDATES_FIXED = "the candidates, their order and the objective were fixed before any of these answers was seen"
 
 
@@ -98,7 +103,14 @@ class Selection:
     def table(self) -> str:
         """All candidates as lines of text: bounds, measured values, bounds on the terms, and how delta was spent."""
         terms = [name for name, _ in self.objective.terms]
-        header = ["candidate", "certified", "bound", "measured", *(f"{name} <=" for name in terms)]
+        is_proved = self.certificate is None or self.certificate.validity == CERTIFICATE
+        header = [
+            "candidate",
+            "certified" if is_proved else "estimated",
+            "bound",
+            "measured",
+            *(f"{name} <=" for name in terms),
+        ]
         rows = [header, *(self._row(candidate, terms) for candidate in self.candidates)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -119,7 +131,7 @@ class _Settings:
     local: str
     dispersion: str
     mean_share: float
-    seed: int
+    seed: int | None
 
     def shares(self) -> tuple[float, float]:
         """Parts of a candidate's delta for the mean alone, and for the band."""
@@ -147,8 +159,8 @@ def select(
     band: str = "berk_jones",
     local: str = "marginal",
     dispersion: str = "convex_order",
-    mean_share: float = 0.25,
-    seed: int = 0,
+    mean_share: float = DEFAULT_MEAN_SHARE,
+    seed: int | None = None,
 ) -> Selection:
     """Certified best among candidate models, for the risks of unseen clients.
 
@@ -175,8 +187,8 @@ def select(
     mean_share : float
         In [0, 1): part of a candidate's delta for a betting bound on the mean, which is sharper than that of the band.
         0: everything is read off one band, and nothing is split. If the mean is the only term it takes all, unless 0.
-    seed : int
-        Of the betting bound.
+    seed : int, optional
+        Of the betting bound, fixed before any answer was seen; see `mean_bound`.
 
     Returns
     -------
@@ -249,8 +261,8 @@ def check_selection(
     band: str = "berk_jones",
     local: str = "marginal",
     dispersion: str = "convex_order",
-    mean_share: float = 0.25,
-    seed: int = 0,
+    mean_share: float = DEFAULT_MEAN_SHARE,
+    seed: int | None = None,
 ) -> None:
     """Check the arguments of `select` before there are answers; raises ValueError as `select` does."""
     check_delta(delta)
@@ -315,7 +327,7 @@ def _check_settings(settings: _Settings) -> _Settings:
     share = check_single("mean_share", settings.mean_share)
     if share == 1.0:
         raise ValueError("mean_share must be in [0, 1), got 1; the band takes the rest of delta")
-    seed = check_seed(settings.seed)
+    seed = None if settings.seed is None else check_seed(settings.seed)
     return replace(settings, band=band, local=local, dispersion=dispersion, mean_share=share, seed=seed)
 
 
@@ -353,13 +365,32 @@ def _certificate(
         value=float(arguments["target"]) if is_sequence else best.bound,
         delta=arguments["delta"],
         method=f"{arguments['method']} over {len(candidates)} candidates",
-        assumptions=tuple(dict.fromkeys([*chain.from_iterable(assumptions), CANDIDATES_FIXED])),
+        assumptions=(*_assumptions(chain.from_iterable(assumptions)), *_choices(arguments)),
         validity=CERTIFICATE,
         details={
             "candidate_bounds": np.array([candidate.bound for candidate in candidates]),
             "candidate_measured": np.array([candidate.measured for candidate in candidates]),
         },
         recipe=_recipe(arguments, answers),
+    )
+
+
+def _assumptions(of_bounds: Iterable[str]) -> list[str]:
+    """What the bounds assume, in words for candidates, without the choices behind each: they are the selection's."""
+    said = {FRESH_CLIENTS: FRESH_FOR_CANDIDATES}
+    kept = [said.get(line, line) for line in of_bounds if not line.startswith(CHOSEN_BEFORE)]
+    return list(dict.fromkeys([*kept, CANDIDATES_FIXED]))
+
+
+def _choices(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    return chosen_before(
+        method=(arguments["method"], "bonferroni"),
+        target=(arguments["target"], None),
+        band=(arguments["band"], "berk_jones"),
+        local=(arguments["local"], "marginal"),
+        dispersion=(arguments["dispersion"], "convex_order"),
+        mean_share=(arguments["mean_share"], DEFAULT_MEAN_SHARE),
+        seed=(arguments["seed"], None),
     )
 
 

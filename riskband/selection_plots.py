@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from riskband.certificate import CERTIFICATE
-from riskband.plots import draw_legend_below
+from riskband.plots import draw_legend_below, titled
 from riskband.quantile_limits import RiskLaw
 from riskband.selection import CandidateBound, Selection
 from riskband.wording import confidence, rounded_up
@@ -85,7 +84,10 @@ def selection_figure(
     axes.set_axisbelow(True)
     num_hidden = len(selection.candidates) - len(candidates)
     hidden = f"{len(candidates)} of {len(selection.candidates)} candidates: those with the smallest bounds"
-    figure.suptitle("\n".join(filter(None, [title, hidden if num_hidden else ""])))
+    whole_title = "\n".join(filter(None, [title, hidden if num_hidden else ""]))
+    figure.suptitle(
+        **titled("t", whole_title, () if selection.certificate is None else selection.certificate.assumptions)
+    )
     draw_legend_below(figure)
     return figure
 
@@ -129,7 +131,8 @@ def _draw_legend(axes: Axes, selection: Selection, *, num_unseen: int) -> None:
     if selection.best is not None:
         axes.plot([], [], color=_CHOSEN, lw=9.0, label=f"chosen: {selection.best}")
     if selection.certificate is not None:
-        axes.plot([], [], color=_OTHERS, lw=9.0, label=f"{CERTIFICATE}: {what}, all bars at once with {sure}")
+        label = f"{selection.certificate.validity}: {what}, all bars at once with {sure}"
+        axes.plot([], [], color=_OTHERS, lw=9.0, label=label)
     if is_sequence:
         axes.plot([], [], label="bound tested against the target: no certificate", **_TESTED)
     if selection.target is not None:

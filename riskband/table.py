@@ -45,6 +45,7 @@ def read_risks(
     missing: str = "ignore",
     contamination: int = 0,
     noise: str | None = None,
+    answered_by: str = "fresh",
 ) -> ClientRisks:
     """Read one row per client.
 
@@ -60,7 +61,7 @@ def read_risks(
         Whether `column` holds accuracies in percent; the loss is then 1 - value / 100.
     is_accuracy : bool
         Whether it holds accuracies in [0, 1]; the loss is then 1 - value. Nothing is added by it to `is_percent`.
-    is_binary, num_missing, missing, contamination, noise : optional
+    is_binary, num_missing, missing, contamination, noise, answered_by : optional
         See `ClientRisks`.
 
     Returns
@@ -110,6 +111,7 @@ def read_risks(
                 missing=missing,
                 contamination=contamination,
                 noise=noise,
+                answered_by=answered_by,
             )
     except ValueError as error:
         raise TableError([str(error)]) from error

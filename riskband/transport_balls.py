@@ -12,7 +12,7 @@ from riskband.adversarial_answers import AdversarialAnswers, checked_multipliers
 from riskband.bands import shared_assumptions
 from riskband.certificate import CERTIFICATE, ESTIMATE
 from riskband.checks import FloatArray, check_costs
-from riskband.wording import exactly
+from riskband.wording import exactly, in_short
 
 
 def check_budgets(cost_budget: npt.ArrayLike) -> FloatArray:
@@ -89,6 +89,16 @@ def ball_assumptions(answers: AdversarialAnswers) -> tuple[str, ...]:
 def validity_of(answers: AdversarialAnswers) -> str:
     """Return the label of a proved formula: an estimate where an attack stood in for a client's worst case."""
     return ESTIMATE if answers.guarantee == "lower" else CERTIFICATE
+
+
+def multipliers_chosen(
+    answers: AdversarialAnswers, budgets: FloatArray, multipliers: npt.ArrayLike | None
+) -> dict[str, tuple[object, object]]:
+    """Return what fixed the grid of `conjugates_on_grid`, as a choice of `chosen_before`: prices, or the budgets."""
+    if multipliers is None:
+        multipliers = answers.multipliers
+    name, numbers = ("cost budget", budgets) if multipliers is None else ("multipliers", multipliers)
+    return {name: (in_short(np.asarray(numbers, dtype=np.float64)), None)}
 
 
 def ball_recipe(function: str, arguments: Mapping[str, Any], answers: AdversarialAnswers) -> dict[str, Any]:

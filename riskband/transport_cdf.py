@@ -23,9 +23,10 @@ from riskband.transport_balls import (
     ball_recipe,
     check_budgets,
     conjugates_on_grid,
+    multipliers_chosen,
     validity_of,
 )
-from riskband.wording import exactly
+from riskband.wording import chosen_before, exactly, in_short
 
 # A client may sit exactly at a threshold, and its answer be rounded.
 _ROUNDING = 1e-6
@@ -127,6 +128,13 @@ def wasserstein_cdf(
             *ball_assumptions(answers),
             *((BINARY_LOSS,) if uses_limits else ()),
             *(() if answers.clean.has_equal_sizes else (RANDOM_SIZES,)),
+            *chosen_before(
+                thresholds=(in_short(points), None),
+                local=(local, "best"),
+                eta=(level, default_eta(answers.clean.num_counted)),
+                method=(method, "berk_jones"),
+                **({} if local == "limits" else multipliers_chosen(answers, budgets, multipliers)),
+            ),
         ),
         validity=validity_of(answers),
         axes={

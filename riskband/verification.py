@@ -18,8 +18,8 @@ from riskband import (
     wasserstein,
 )
 from riskband.adversarial_answers import AdversarialAnswers
-from riskband.bands import Band, band
-from riskband.certificate import Certificate
+from riskband.bands import FRESH_CLIENTS, Band, band
+from riskband.certificate import SCHEMA_1, Certificate
 from riskband.divergences import FDivergence
 from riskband.functionals import QuantileWeight
 from riskband.gini_correlation import gini_correlation
@@ -28,6 +28,7 @@ from riskband.grouping import GroupBands
 from riskband.histogram import Histogram, histogram_from_dict
 from riskband.joint import JointBand, JointRisks, joint_band, joint_cdf
 from riskband.risks import ClientRisks
+from riskband.wording import CHOSEN_BEFORE
 
 Recipe = Mapping[str, Any]
 
@@ -42,6 +43,10 @@ def _answers(recipe: Recipe) -> ClientRisks | Histogram:
 
 def _band(recipe: Recipe) -> Band:
     return band(_answers(recipe), **recipe["band"])
+
+
+def _band_or_risks(recipe: Recipe) -> Band | ClientRisks:
+    return _risks(recipe) if recipe["band"] is None else _band(recipe)
 
 
 def _groups(recipe: Recipe) -> GroupBands:
@@ -68,7 +73,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[[Recipe], Any], Callable[..., Certificate
     "mean_bound": (_answers, means.mean_bound),
     "mean": (_band, functionals.mean),
     "cvar": (_band, functionals.cvar),
-    "quantile": (_band, functionals.quantile),
+    "quantile": (_band_or_risks, functionals.quantile),
     "survival": (_band, functionals.survival),
     "weighted_quantile": (_band, functionals.weighted_quantile),
     "worst_case_mean": (_band, reweighting.worst_case_mean),
@@ -96,10 +101,13 @@ class Verification(NamedTuple):
         Whether every field agrees with what the stored answers give.
     problems : tuple of str
         One line for each field that does not.
+    unstated : tuple of str
+        Assumptions that the certificate needs and does not list, since it was made before riskband listed them.
     """
 
     ok: bool
     problems: tuple[str, ...]
+    unstated: tuple[str, ...] = ()
 
 
 def verify(
@@ -138,6 +146,9 @@ def verify(
     again["statement"] = (
         found.earlier_statement if stored.get("statement") == found.earlier_statement else found.statement
     )
+    unstated: tuple[str, ...] = ()
+    if stored["schema"] == SCHEMA_1:
+        again, unstated = _as_of_schema_1(again, stored)
     problems = [f"{name}: stored, but not part of this certificate" for name in sorted(stored.keys() - again.keys())]
     problems += [f"{name}: missing" for name in again if name not in stored]
     problems += [
@@ -145,7 +156,74 @@ def verify(
         for name in again
         if name in stored and not _agree(stored[name], again[name], absolute=1e-9 if name in _COMPUTED else 0.0)
     ]
-    return Verification(not problems, tuple(problems))
+    return Verification(not problems, tuple(problems), unstated)
+
+
+def why_it_says_nothing(certificate: Certificate) -> str | None:
+    """Return why an upper bound of a risk or share is 1 somewhere, and how many clients would do.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        Made from per-client risks.
+
+    Returns
+    -------
+    str or None
+        None if the bound is below 1 everywhere, or 1 would say something: of a measure of dispersion, or of the share
+        of clients above a risk on a curve over it. The number of clients is what the same formula needs if more clients
+        answer as these did: no certificate.
+    """
+    of_unit = certificate.recipe["function"] in _BOUNDED_BY_ONE and "threshold" not in certificate.axes
+    if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
+        return None
+    recipe, num_clients = certificate.recipe, _num_values(certificate.recipe)
+    if num_clients is None or num_clients >= _LARGEST_TRIED:
+        return "these answers bound it by nothing less"
+    taken = recipe["answers"]
+    in_doubt = taken.get("contamination", 0) or (taken.get("num_missing", 0) and taken.get("missing") == "worst")
+    doubt = "the clients that are missing or may be wrong count as the worst; " if in_doubt else ""
+    enough = _smallest_size(num_clients, lambda size: _is_below_one(recipe, size))
+    if enough is None:
+        return f"{doubt}it would stay 1 with {_LARGEST_TRIED:,} clients that answer as these {num_clients} did"
+    return f"{doubt}{num_clients} clients are too few for it; about {enough} that answer as these did would do"
+
+
+def _num_values(recipe: Recipe) -> int | None:
+    answers = recipe["answers"]
+    is_tuned = isinstance((recipe["band"] or {}).get("method"), Mapping)  # its levels are for so many clients
+    return None if is_tuned or "values" not in answers or "radii" in answers else len(answers["values"])
+
+
+def _smallest_size(too_few: int, suffices: Callable[[int], bool]) -> int | None:
+    """Smallest number of clients that suffices, if any up to `_LARGEST_TRIED` does."""
+    enough = too_few
+    while not suffices(enough := min(2 * enough, _LARGEST_TRIED)):
+        if enough == _LARGEST_TRIED:
+            return None
+        too_few = enough
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if suffices(middle) else (middle, enough)
+    return enough
+
+
+def _is_below_one(recipe: Recipe, num_clients: int) -> bool:
+    """Whether so many clients, whose answers have the law of these, would be bounded below 1."""
+    answers = recipe["answers"]
+    order = np.argsort(answers["values"], kind="stable")
+    like = order[np.arange(num_clients) * order.size // num_clients]
+    more = {name: [answers[name][index] for index in like] for name in ("values", "num_examples")}
+    found = _follow({**recipe, "answers": {**answers, **more}}, {}, {})
+    return bool(np.all(np.asarray(found.value) < 1.0))
+
+
+def _as_of_schema_1(again: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The certificate as it was written then, and the assumptions that it did not list."""
+    listed = stored["assumptions"]
+    unstated = tuple(line for line in again["assumptions"] if line.startswith(SINCE_SCHEMA_2) and line not in listed)
+    stated = [line for line in again["assumptions"] if line not in unstated]
+    return {**again, "schema": SCHEMA_1, "assumptions": stated}, unstated
 
 
 def _follow(
@@ -166,6 +244,12 @@ def _follow(
             "weight needs it as an argument of verify"
         ) from error
 
+
+SINCE_SCHEMA_2 = (CHOSEN_BEFORE, FRESH_CLIENTS, selection.FRESH_FOR_CANDIDATES)
+"""How the assumptions begin that certificates of the first schema did not list."""
+
+_BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")
+_LARGEST_TRIED = 4_096  # clients
 
 _COMPUTED = ("value", "lower", "details")
 _RELATIVE = 1e-9  # what is not computed is copied, but for thresholds that were read off a band

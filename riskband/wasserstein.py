@@ -13,7 +13,8 @@ import numpy.typing as npt
 from riskband.adversarial_answers import AdversarialAnswers, check_answers, default_multipliers
 from riskband.certificate import AS_PUBLISHED, ESTIMATE, Certificate
 from riskband.checks import FloatArray, check_choice, check_cost, check_delta, check_fraction, check_seed, check_single
-from riskband.means import FIXED_BETS, ORDER_IS_UNINFORMATIVE, betting_upper_mean, fixed_bets_upper_mean
+from riskband.means import betting_assumptions, betting_upper_means
+from riskband.risks import ClientRisks
 from riskband.search import Bracket, bisect
 from riskband.transport import network_curve
 from riskband.transport_balls import (
@@ -22,10 +23,11 @@ from riskband.transport_balls import (
     ball_recipe,
     check_budgets,
     conjugates_on_grid,
+    multipliers_chosen,
     validity_of,
 )
 from riskband.transport_cdf import wasserstein_cdf
-from riskband.wording import exactly
+from riskband.wording import chosen_before, exactly
 
 
 def wasserstein_mean(
@@ -35,7 +37,7 @@ def wasserstein_mean(
     cost_budget: npt.ArrayLike,
     multipliers: npt.ArrayLike | None = None,
     method: str = "betting",
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Certificate:
     """Upper bound on the mean risk over the clients of any network within the transport budget.
 
@@ -56,8 +58,8 @@ def wasserstein_mean(
         `default_multipliers` of the budgets.
     method : {"betting", "hoeffding"}
         Confidence bound for each mean. With missing="worst" or contamination, betting takes fixed bets.
-    seed : int
-        Adaptive bets look at clients one after the other; the seed permutes them first.
+    seed : int, optional
+        Order in which bets look at the clients, fixed before any answer was seen; as for `mean_bound`.
 
     Returns
     -------
@@ -70,23 +72,12 @@ def wasserstein_mean(
         If an argument is out of range or unknown.
     """
     check_answers(answers)
-    delta, seed = check_delta(delta), check_seed(seed)
+    delta, seed = check_delta(delta), None if seed is None else check_seed(seed)
     method = check_choice("method", method, ("betting", "hoeffding"))
     budgets = check_budgets(cost_budget)
     grid, phi = conjugates_on_grid(answers, budgets, multipliers)
-    share = delta / grid.size
-    clean, name = answers.clean, method
-    order = np.random.default_rng(seed).permutation(answers.num_clients)
-    numbers = [clean.bounded(column) for column in phi.T]
-    columns = np.array([clean.worst_completion(each.in_unit[order]) for each in numbers])
-    if method == "hoeffding":
-        bounds = columns.mean(axis=1) + np.sqrt(np.log(1.0 / share) / (2.0 * clean.num_counted))
-    elif clean.are_answers_certain:
-        bounds = np.array([betting_upper_mean(column, delta=share) for column in columns])
-    else:
-        bounds, name = np.array([fixed_bets_upper_mean(column, delta=share) for column in columns]), FIXED_BETS
-    bounds = np.array([each.from_unit(bound) for each, bound in zip(numbers, bounds, strict=True)])
-    values = np.clip(np.min(np.multiply.outer(budgets, grid) + bounds, axis=-1), 0.0, 1.0)
+    limits, name = _conjugate_limits(answers.clean, phi, delta=delta, method=method, seed=seed)
+    values = _least(budgets, grid, limits)
     arguments = {
         "delta": delta,
         "cost_budget": budgets.tolist(),
@@ -94,7 +85,11 @@ def wasserstein_mean(
         "method": method,
         "seed": seed,
     }
-    assumptions = (*ball_assumptions(answers), *((ORDER_IS_UNINFORMATIVE,) if name == "betting" else ()))
+    assumptions = (
+        *ball_assumptions(answers),
+        *betting_assumptions(name, seed),
+        *chosen_before(method=(method, "betting"), **multipliers_chosen(answers, budgets, multipliers)),
+    )
     return Certificate(
         quantity=f"the mean risk over the clients of {ball(answers, budgets)}",
         value=values if budgets.ndim else float(values),
@@ -105,6 +100,26 @@ def wasserstein_mean(
         axes={"cost_budget": budgets} if budgets.ndim else {},
         recipe=ball_recipe("wasserstein_mean", arguments, answers),
     )
+
+
+def _conjugate_limits(
+    clean: ClientRisks, phi: FloatArray, *, delta: float, method: str, seed: int | None
+) -> tuple[FloatArray, str]:
+    """Upper limits of the mean conjugate at every multiplier, which share delta, and the name of their method."""
+    share, name = delta / phi.shape[1], method
+    numbers = [clean.bounded(column) for column in phi.T]
+    columns = [clean.worst_completion(each.in_unit) for each in numbers]
+    if method == "hoeffding":
+        slack = np.sqrt(np.log(1.0 / share) / (2.0 * clean.num_counted))
+        limits = [float(column.mean() + slack) for column in columns]
+    else:
+        is_fixed = not clean.are_answers_certain
+        limits, name = betting_upper_means(columns, delta=share, seed=seed, is_fixed=is_fixed)
+    return np.array([each.from_unit(limit) for each, limit in zip(numbers, limits, strict=True)]), name
+
+
+def _least(budgets: FloatArray, grid: FloatArray, limits: FloatArray) -> FloatArray:
+    return np.asarray(np.clip(np.min(np.multiply.outer(budgets, grid) + limits, axis=-1), 0.0, 1.0))
 
 
 def wasserstein_published(
@@ -211,6 +226,7 @@ def wasserstein_breakdown(
     max_cost_budget: float,
     threshold: float | None = None,
     multipliers: npt.ArrayLike | None = None,
+    seed: int | None = None,
 ) -> Bracket:
     """Largest cost budget at which a certified number still meets a target.
 
@@ -229,6 +245,8 @@ def wasserstein_breakdown(
     multipliers : array_like, optional
         Of `wasserstein_mean` and `wasserstein_cdf`; by default the clients' own, or else for budgets from 1/1000 of
         `max_cost_budget` on.
+    seed : int, optional
+        Of `wasserstein_mean`.
 
     Returns
     -------
@@ -247,14 +265,16 @@ def wasserstein_breakdown(
     if multipliers is None and answers.multipliers is None:
         multipliers = default_multipliers([largest / 1000.0, largest])
 
+    delta, seed = check_delta(delta), None if seed is None else check_seed(seed)
+    if threshold is None:
+        grid, phi = conjugates_on_grid(answers, np.array(largest), multipliers)
+        limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed)
+
     def meets(budget: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        size = float(np.asarray(budget))
         if threshold is None:
-            found = wasserstein_mean(answers, delta=delta, cost_budget=size, multipliers=multipliers)
-        else:
-            found = wasserstein_cdf(
-                answers, delta=delta, cost_budget=size, thresholds=threshold, multipliers=multipliers
-            )
+            return np.asarray(_least(np.asarray(budget), grid, limits) <= goal)
+        size = float(np.asarray(budget))
+        found = wasserstein_cdf(answers, delta=delta, cost_budget=size, thresholds=threshold, multipliers=multipliers)
         return np.asarray(found.value <= goal)
 
     if not meets(0.0):

@@ -1,4 +1,4 @@
-"""Numbers in sentences: a rounded bound must not say more than was proved."""
+"""Numbers and choices in sentences: a rounded bound must not say more than was proved."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+CHOSEN_BEFORE = "chosen before any answer was seen: "
+"""Begins the assumption that names every choice that could have been made by looking at the answers."""
 _SMALLEST_SHOWN_DELTA = 1e-9  # of 1 - delta, a smaller one is too many nines to read
 
 _ROUNDING = 1e-9  # of a float: 0.25 is not rounded up to 0.2501 for its last digit
@@ -15,6 +17,13 @@ _ROUNDING = 1e-9  # of a float: 0.25 is not rounded up to 0.2501 for its last di
 def exactly(value: float) -> str:
     """Return a number with every digit that it was given with: for thresholds, budgets and levels."""
     return f"{value:.15g}"
+
+
+def in_short(numbers: npt.NDArray[np.float64]) -> str:
+    """Return one number in full, or the ends of several and how many they are."""
+    if numbers.size == 1:
+        return exactly(float(numbers.flat[0]))
+    return f"{numbers.min():g} to {numbers.max():g} ({numbers.size})"
 
 
 def in_full(value: float) -> str:
@@ -44,3 +53,27 @@ def rounded_down(value: npt.ArrayLike, num_digits: int = 4) -> str:
     """Return a lower bound with so many digits after the point, rounded down."""
     scale = 10.0**num_digits
     return f"{math.floor(float(np.asarray(value)) * scale + _ROUNDING) / scale:.{num_digits}f}"
+
+
+def chosen_before(**choices: tuple[object, object]) -> tuple[str, ...]:
+    """Return the assumption that choices were made before any answer was seen; none if all are defaults.
+
+    The best of many windows, seeds or error levels is no bound of probability 1 - delta, though each of them is one:
+    whatever is not the default may have been picked by its result.
+
+    Parameters
+    ----------
+    **choices : tuple
+        By name, the choice and its default.
+
+    Returns
+    -------
+    tuple of str
+        One sentence, or nothing.
+    """
+    named = [
+        f"{name.replace('_', ' ')} {exactly(choice) if isinstance(choice, float) else choice}"
+        for name, (choice, default) in choices.items()
+        if choice != default
+    ]
+    return (CHOSEN_BEFORE + ", ".join(named),) if named else ()

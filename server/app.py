@@ -17,6 +17,7 @@ from server.config import RunConfig, load_config
 from server.events import settled
 from server.folder import LEDGER_FILE, ResultFolder
 from server.ledger import Ledger
+from server.lock import lock_for_run
 from server.report import Conclusion, write_report
 from server.strategy import build_strategy
 from server.table import print_report
@@ -33,16 +34,19 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run one evaluation and write its report; a failure is written down, then raised again."""
     config = load_config(context.run_config)
-    folder = ResultFolder(config.output_folder)
-    folder.clear(resume=config.resume)
-    torch.set_num_threads(1)  # the sums of more threads would differ between machines
-    try:
-        evaluate(grid, config, folder)
-    except Exception as error:
-        if isinstance(error, QuorumError):
-            folder.log_event("quorum_missed", num_needed=config.num_needed, **settled(error.outcome))
-        folder.show_failure(error)
-        raise
+    folder = ResultFolder(config.output_folder, run_id=str(context.run_id))
+    with lock_for_run(folder.path, run_id=folder.run_id):
+        folder.clear(resume=config.resume)
+        torch.set_num_threads(1)  # the sums of more threads would differ between machines
+        try:
+            evaluate(grid, config, folder)
+        except Exception as error:
+            if isinstance(error, QuorumError):
+                folder.log_event("quorum_missed", num_needed=config.num_needed, **settled(error.outcome))
+            folder.show_failure(error)
+            raise
+        finally:
+            folder.end_progress()  # also when the process is told to end
 
 
 def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
@@ -59,7 +63,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     """
     clock = _Clock()
     metered = MeteredGrid(grid, on_push=partial(folder.log_event, "round_asked"))
-    folder.log_event("run_started", code_hash=code_hash(), config=config.to_run_config())
+    folder.log_event("run_started", run_id=folder.run_id, code_hash=code_hash(), config=config.to_run_config())
     folder.show_stage("preparing the model")
     with clock.part("model"):
         tested = prepare(config, metered)

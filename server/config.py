@@ -23,7 +23,7 @@ from riskband.dispersion import DISPERSION_METHODS
 from riskband.level_methods import resolve_level_method
 from riskband.measures import MEASURES, resolve_measure
 from riskband.objective import Objective
-from riskband.risks import MISSING
+from riskband.risks import ANSWERED_BY, MISSING
 from riskband.selection import SELECTION_METHODS
 from server import inputs, secure, spaces
 from server.folder import FIGURE_SUFFIXES
@@ -43,6 +43,10 @@ def _split(value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return (value,) if isinstance(value, int | float) else value
 
+
+TRAINING_CLIENTS_RULE = (
+    'with training "fedavg" so many clients, at most num-clients, train and never answer; 0 means: num-clients'
+)
 
 # The description of a field is the remedy that its error messages end with.
 Count = Annotated[int, Field(ge=1)]
@@ -92,6 +96,7 @@ class RunConfig(BaseModel):
     training: Literal["central", "fedavg", "checkpoint"] = Field(description=inputs.TRAINING_RULE)
     checkpoint: str = Field(description="give the absolute path of an existing file that simulations.training saved")
     training_rounds: Count = Field(description='rounds of FedAvg; only used when training is "fedavg"')
+    num_training_clients: int = Field(ge=0, description=TRAINING_CLIENTS_RULE)
     training_epochs: Count = Field(description="passes over the training examples (per round in FedAvg)")
     learning_rate: float = Field(gt=0, le=1, description="0.001 to 0.1 is usual")
 
@@ -151,6 +156,9 @@ class RunConfig(BaseModel):
     quorum: float = Field(gt=0, le=1, description="the fraction of num-clients that must answer")
     missing: str = Field(
         description=f"use one of {', '.join(MISSING)}, for clients without valid answer; with a cost-bound only ignore"
+    )
+    answered_by: str = Field(
+        description=f"use one of {', '.join(ANSWERED_BY)}; fresh: the clients had no part in making the model"
     )
     contamination: int = Field(
         ge=0,
@@ -269,6 +277,16 @@ class RunConfig(BaseModel):
     def _is_missing(cls, value: str, info: ValidationInfo) -> str:
         return _require(value in MISSING and (value == "ignore" or not _has_published(info.data)), value)
 
+    @field_validator("answered_by")
+    @classmethod
+    def _is_answered_by(cls, value: str) -> str:
+        return _require(value in ANSWERED_BY, value)
+
+    @field_validator("num_training_clients")
+    @classmethod
+    def _are_training_clients(cls, value: int, info: ValidationInfo) -> int:
+        return _require(value <= info.data.get("num_clients", np.inf), value)
+
     @field_validator("contamination")
     @classmethod
     def _is_contamination(cls, value: int, info: ValidationInfo) -> int:
@@ -346,6 +364,11 @@ class RunConfig(BaseModel):
         if self.client_ids == "any":
             return None
         return frozenset(client_id({"partition-id": k}) for k in range(self.num_clients))
+
+    @property
+    def num_trainers(self) -> int:
+        """How many clients train when `training` is "fedavg"."""
+        return self.num_training_clients or self.num_clients
 
     @property
     def num_needed(self) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from server.ledger import cut_torn_line
+from strategies.failures import Failure
 from strategies.replies import RoundOutcome
 
 
@@ -72,5 +73,16 @@ def settled(outcome: RoundOutcome[Any]) -> dict[str, Any]:
     return {
         "num_asked": outcome.num_asked,
         "num_answered": len(outcome.answers),
-        "failures": [{"client_id": each.client_id, "reason": str(each.reason)} for each in outcome.failures],
+        "failures": [failure_fields(each) for each in outcome.failures],
+    }
+
+
+def failure_fields(failure: Failure) -> dict[str, str | None]:
+    """Return what the log says of a failure: which client and node, and why; the node's id as a text."""
+    return {
+        "client_id": failure.client_id,
+        "claimed_name": failure.claimed_name,
+        "node_name": failure.node_name,
+        "node_id": None if failure.node_id is None else str(failure.node_id),
+        "reason": str(failure.reason),
     }

@@ -2,7 +2,8 @@
 
 One JSON object a line: a header that says which run it is, then the answers in order of arrival. Lines
 are only ever added, and each is on the disk before the next answer is looked at. An adversarial answer stands beside
-what was asked ("asked"), since that differs within a run.
+what was asked ("asked"), since that differs within a run; any answer beside Flower's id of the node that it came from
+("node_id", as a text).
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from client.wire import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, LossAnswer, Query
 from strategies.earlier import EarlierAnswer
+
+Value = TypeVar("Value")
 
 SCHEMA = "riskband.ledger/2"
 NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume")
@@ -64,9 +70,11 @@ class Ledger:
         self._file = path.open("x", encoding="utf-8", newline="\n")
         self._write({"schema": SCHEMA, **header})
 
-    def append(self, query: Query, answer: Answer) -> None:
-        """Write one answer to a question; it is on the disk when this returns."""
+    def append(self, query: Query, answer: Answer, *, node_id: int | None = None) -> None:
+        """Write one answer to a question, and the node that it came from; it is on the disk when this returns."""
         entry = asdict(answer)
+        if node_id is not None:
+            entry["node_id"] = str(node_id)
         if isinstance(query, AdversarialQuery):
             entry["asked"] = {"radii": query.radii, "multipliers": query.multipliers}
         self._write(entry)
@@ -109,24 +117,87 @@ def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[Answer, ...]]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # after the last newline: nothing, or a torn line
-    entries = [_entry(path, number, line) for number, line in enumerate(lines, start=1)]
-    if not entries or entries[0].get("schema") != SCHEMA:
-        raise ValueError(f"{path} must start with a header of {SCHEMA!r}; it is not a ledger of this version")
+    lines = path.read_bytes().split(b"\n")[:-1]  # after the last newline: nothing, or a torn line
+    header = _header(path, lines[0] if lines else b"")
+    return header, tuple(_entry(path, number, line) for number, line in enumerate(lines[1:], start=2))
+
+
+def _header(path: Path, line: bytes) -> dict[str, Any]:
+    header = _object(line)
+    if header is None or header.get("schema") != SCHEMA:
+        raise ValueError(
+            f"line 1 of {path} must be the header of a ledger, with the schema {SCHEMA!r}, and is not; restore the "
+            "file, or move it away and leave resume out"
+        )
+    if not all(isinstance(header.get(key, {}), dict) for key in ("hashes", "config")):
+        raise ValueError(f"hashes and config in line 1 of {path} must be JSON objects, got others; restore the file")
+    return header
+
+
+def _entry(path: Path, number: int, line: bytes) -> EarlierAnswer:
+    entry = _object(line)
+    if entry is None:
+        raise ValueError(f"line {number} of {path} is not a JSON object; restore the file, or delete that line")
     try:
-        return entries[0], tuple(_entry_of(fields) for fields in entries[1:])
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"{path} holds a line that is not an answer: {error}; restore the file") from None
+        return _entry_of(entry)
+    except ValueError as error:
+        reason = _first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise ValueError(
+            f"line {number} of {path} is not an answer: {reason}; restore the file, or delete that line"
+        ) from None
 
 
-def _entry_of(fields: dict[str, Any]) -> EarlierAnswer:
-    if "risks" in fields:
-        return EarlierAnswer(CandidatesAnswer(**fields | {"risks": tuple(fields["risks"])}))
-    if "guarantee" not in fields:
-        return EarlierAnswer(LossAnswer(**fields))
-    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
-    asked = values.pop("asked")
-    return EarlierAnswer(AdversarialAnswer(**values), tuple(asked["radii"]), tuple(asked["multipliers"]))
+def _entry_of(entry: dict[str, Any]) -> EarlierAnswer:
+    node_id = entry.pop("node_id", None)
+    if node_id is not None and not (isinstance(node_id, str) and node_id.isdecimal()):
+        raise ValueError("node_id must be Flower's number of a node, as text")
+    return replace(_answer_of(entry), node_id=None if node_id is None else int(node_id))
+
+
+def _answer_of(entry: dict[str, Any]) -> EarlierAnswer:
+    if "risks" in entry:
+        return EarlierAnswer(_checked(CandidatesAnswer, entry))
+    if "guarantee" not in entry:
+        return EarlierAnswer(_checked(LossAnswer, entry))
+    asked = _checked(_Asked, entry.pop("asked", None))
+    for name, values in asdict(asked).items():
+        if list(values) != sorted(set(values)) or min(values, default=0.0) < 0.0:
+            raise ValueError(f"asked.{name} must increase from >= 0")
+    return EarlierAnswer(_checked(AdversarialAnswer, entry), asked.radii, asked.multipliers)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    radii: tuple[float, ...]
+    multipliers: tuple[float, ...]
+
+
+def _checked(kind: Any, entry: object) -> Any:
+    """Return the dataclass `kind` with these fields. A text is no number here, nor is infinity."""
+    foreign = entry.keys() - {each.name for each in fields(kind)} if isinstance(entry, dict) else set()
+    if foreign:
+        raise ValueError(f"it has no {', '.join(sorted(foreign))}")
+    found = _adapter(kind).validate_json(json.dumps(entry, allow_nan=False), strict=True)
+    json.dumps(asdict(found), allow_nan=False)  # 10**400 is a whole number in JSON, and infinite as a float
+    return found
+
+
+_adapter = cache(TypeAdapter)
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
+    place = ".".join(map(str, problem["loc"])) or "it"
+    return f"{place}: {problem['msg'].replace('Input should', 'must', 1)}"
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in a line; None if there is another thing."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):  # brackets in brackets, thousands of them
+        return None
+    return entry if isinstance(entry, dict) else None
 
 
 def _earlier(path: Path, header: Mapping[str, Any]) -> tuple[EarlierAnswer, ...]:
@@ -149,24 +220,21 @@ def _earlier(path: Path, header: Mapping[str, Any]) -> tuple[EarlierAnswer, ...]
 
 
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
-    config = {key: value for key, value in header.get("config", {}).items() if key not in NOT_PART_OF_A_RUN}
-    return {**config, **{f"the hash of the {name}": value for name, value in header.get("hashes", {}).items()}}
+    return {
+        **part_of_a_run(header.get("config", {})),
+        **{f"the hash of the {name}": value for name, value in header.get("hashes", {}).items()},
+    }
+
+
+def part_of_a_run(config: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the keys of a run configuration that decide what the run finds."""
+    return {key: value for key, value in config.items() if key not in NOT_PART_OF_A_RUN}
 
 
 def cut_torn_line(path: Path) -> None:
     """Remove what a crash left of a line: the next answer must begin a new one."""
     with path.open("r+b") as file:
         file.truncate(file.read().rfind(b"\n") + 1)
-
-
-def _entry(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError:
-        entry = None
-    if not isinstance(entry, dict):
-        raise ValueError(f"line {number} of {path} is not a JSON object; restore the file, or delete that line")
-    return entry
 
 
 def _first_free(path: Path) -> Path:

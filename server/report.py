@@ -14,10 +14,11 @@ import numpy as np
 import riskband as rb
 from riskband.certificate import CERTIFICATE
 from riskband.plots import band_figure, save_figure, transport_figure
+from riskband.verification import why_it_says_nothing
 from server.config import RunConfig
 from server.dispersion_report import dispersion_sections, report_figure
 from server.folder import CERTIFICATE_FOLDER, FIGURE_STEMS, ResultFolder
-from server.ledger import NOT_PART_OF_A_RUN
+from server.ledger import part_of_a_run
 from server.privacy import privacy_section
 from server.sandwich import reached_values, sandwich_section, unit_words
 from server.secure import secure_section
@@ -91,7 +92,7 @@ def write_report(
         "schema": SCHEMA,
         "scenario": config.scenario,
         "seed": config.seed,
-        "config": {key: value for key, value in config.to_run_config().items() if key not in NOT_PART_OF_A_RUN},
+        "config": part_of_a_run(config.to_run_config()),
         "hashes": dict(hashes),
         "network": _network(config, result),
         "secure_aggregation": secure_section(result.outcome, num_neighbours=config.secure_neighbours),
@@ -107,7 +108,12 @@ def write_report(
         "unseen": _unseen_entry(unseen),
         "figures": [f"{stem}.{suffix}" for suffix in config.figure_format],
         "metrics": dict(metrics),
-        "timing": {"created": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": dict(seconds)},
+        "timing": {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "run_id": folder.run_id,
+            "seconds": dict(seconds),
+            "node_ids_of_failures": _node_ids(result.outcome.failures),
+        },
     }
     folder.finish(report)
     return report
@@ -158,6 +164,7 @@ def _network(config: RunConfig, result: Conclusion) -> dict[str, Any]:
         "num_asked": outcome.num_asked,
         "num_answered": len(outcome.answers),
         "num_failed": len(outcome.failures),
+        "answered_by": config.answered_by,
         "failures": _failures(outcome.failures),
         "mean_empirical_risk": float(risks.mean()),
         "largest_empirical_risk": float(risks.max()),
@@ -174,7 +181,21 @@ def _answered_risks(result: Conclusion) -> rb.ClientRisks:
 
 
 def _failures(failures: Iterable[Failure]) -> list[dict[str, str | None]]:
-    return [{"client_id": each.client_id, "reason": str(each.reason), "detail": each.detail} for each in failures]
+    return [
+        {
+            "client_id": each.client_id,
+            "claimed_name": each.claimed_name,
+            "node_name": each.node_name,
+            "reason": str(each.reason),
+            "detail": each.detail,
+        }
+        for each in failures
+    ]
+
+
+def _node_ids(failures: Iterable[Failure]) -> list[str | None]:
+    """Flower's ids: random, so they stand apart from the failures."""
+    return [None if each.node_id is None else str(each.node_id) for each in failures]
 
 
 def _event(recipe: Mapping[str, Any]) -> str:
@@ -192,6 +213,7 @@ def _certificate_entry(name: str, certificate: rb.Certificate, check: Check | No
     entry["divergence"] = certificate.recipe["arguments"].get("divergence")
     entry["event"] = _event(certificate.recipe)
     entry["file"] = f"{CERTIFICATE_FOLDER}/{name}.json"
+    entry["says_nothing"] = why_it_says_nothing(certificate)
     entry["check"] = None if check is None else _check_entry(check)
     return entry
 
@@ -213,10 +235,10 @@ def _breakdowns(config: RunConfig, result: Conclusion) -> dict[str, dict[str, An
 def _breakdown_entry(config: RunConfig, result: FDivergenceResult | WassersteinResult, name: str) -> dict[str, Any]:
     bracket = result.breakdowns[name]
     goal = f"at most {config.breakdown_target:g} of the clients have a risk of {config.breakdown_threshold:g} or more"
-    is_certified, budget = True, "budget"
+    budget, source = "budget", f"worst_case_cdf_{name}"
     if isinstance(result, WassersteinResult):
-        budget, goal = "cost budget", f"the mean risk is at most {config.breakdown_target:g}"
-        is_certified = result.certificates[name].validity == CERTIFICATE
+        budget, source, goal = "cost budget", name, f"the mean risk is at most {config.breakdown_target:g}"
+    is_certified = result.certificates[source].validity == CERTIFICATE
     found = f"it is {'certified' if is_certified else 'estimated'} that {goal}"
     if np.isneginf(bracket.lower):
         statement = f"not even without a shift {found.replace('it is', 'is it', 1)}"

@@ -44,6 +44,7 @@ def build_strategy(
         "reply_timeout": config.reply_timeout,
         "expected_client_ids": config.known_clients,
         "on_answer": display.accept,
+        "on_node": display.note_node,
         "earlier": ledger.earlier,
         "respect_budgets": config.respect_query_budgets,
         "on_progress": display.show_progress,
@@ -53,7 +54,9 @@ def build_strategy(
         "delta": config.delta,
         "missing": config.missing,
         "contamination": config.contamination,
+        "answered_by": config.answered_by,
         "privacy": config.privacy,
+        "seed": config.seed,
     }
     if config.strategy == "secure_histogram":
         for name in ("on_answer", "earlier", "respect_budgets", "privacy"):  # they need single answers
@@ -63,6 +66,7 @@ def build_strategy(
             candidates=candidates,
             objective=config.objective,
             selection_settings={
+                "seed": settings.pop("seed"),
                 "method": config.selection_method,
                 "target": config.selection_target or None,
                 "band": config.band,
@@ -89,7 +93,6 @@ def build_strategy(
             space=config.space,
             box=config.input_box,
             distances=config.attack_distances,
-            seed=config.seed,
             cost_budgets=config.cost_budgets,
             cost_thresholds=config.cost_thresholds,
             num_radii=config.num_radii,
@@ -115,7 +118,6 @@ def build_strategy(
             num_bins=config.histogram_bins,
             num_examples=config.examples_per_client if config.histogram_sizes == "equal" else None,
             num_neighbours=config.secure_neighbours,
-            seed=config.seed,
             **settings,
         )
     return FDivergence(**settings)

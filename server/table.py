@@ -13,6 +13,8 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from riskband.bands import TRAINERS_ANSWERED
+from riskband.certificate import ESTIMATE
 from riskband.wording import confidence, rounded_up
 from server.cells import VERDICTS
 from server.dispersion_table import dispersion_lines, dispersion_tables
@@ -27,6 +29,7 @@ _QUANTITIES = {
     **dict.fromkeys(("survival", "worst_case_cdf", "wasserstein_cdf"), _SHARE),
 }
 _NUM_COSTS = 5  # of a long list of cost budgets, the table shows this many
+_NUM_FAILURES = 10  # and of failures so many
 
 
 def report_table(report: Mapping[str, Any]) -> RenderableType:
@@ -44,7 +47,8 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
     has_checks = unseen["num_clients"] > 0
     transport = report.get("transport", {})
     unit = transport.get("mean_cost_that_makes_an_example_wrong")
-    table = Table(title=f"{report['scenario']}: certified for clients and networks that nobody has measured")
+    said = "estimated" if certificates and _are_estimates(certificates) else "certified"
+    table = Table(title=f"{report['scenario']}: {said} for clients and networks that nobody has measured")
     table.add_column("of the clients")
     table.add_column("on any network")
     table.add_column("is at most", justify="right")
@@ -59,6 +63,7 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
             table.add_row(quantity, networks, rounded_up(bound, 3), *(checked if has_checks else []))
     lines = [
         _who(report["network"]),
+        *_failed(report),
         _traffic(report),
         *_transport(transport, space=config.get("space", "representation")),
         *_guarantees(certificates),
@@ -66,6 +71,11 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         *secure_lines(report),
     ]
     lines += [f"Breakdown, {name}: {entry['statement']}." for name, entry in report["breakdowns"].items()]
+    lines += [
+        f"Where {name} is 1 it says nothing: {entry['says_nothing']}."
+        for name, entry in certificates.items()
+        if entry["says_nothing"]
+    ]
     if any(entry["check"] is not None for entry in certificates.values()):
         lines.append(_verdict(certificates, are_shifted=transport.get("unseen_are_moved", True)))
     lines += [*sandwich_lines(report), *dispersion_lines(report), *selection_lines(report)]
@@ -76,7 +86,9 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         *selection_tables(report),
         *([_target_table(report["targets"], unit=unit)] if report.get("targets") else []),
     ]
-    return Group(*tables, Text("\n".join([*lines, *_assumptions(certificates)])))
+    text = Text("\n".join([*lines, *_assumptions(certificates)]))
+    text.highlight_words([TRAINERS_ANSWERED], style="bold red")
+    return Group(*_warnings(report), *tables, text)
 
 
 def print_report(report: Mapping[str, Any]) -> None:
@@ -136,6 +148,21 @@ def _who(network: Mapping[str, Any]) -> str:
     reasons = Counter(failure["reason"] for failure in network["failures"])
     failed = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items())) or "none"
     return f"Clients: {expected} expected, {asked} asked, {answered} answered validly; failures: {failed}."
+
+
+def _failed(report: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each of the first failures of a client that was there, and how to find a node without a name."""
+    failures = report["network"]["failures"]
+    node_ids = report["timing"].get("node_ids_of_failures", [None] * len(failures))
+    shown = [(each, node_id) for each, node_id in zip(failures, node_ids, strict=True) if each["client_id"] or node_id]
+    for each, node_id in shown[:_NUM_FAILURES]:
+        registered = f", registered as {each['node_name']!r}" if each.get("node_name") else ""
+        who = each["client_id"] or f"node {node_id}"
+        yield f"  - {who}{registered}: {each['reason']}: {each['detail']}"
+    if len(shown) > _NUM_FAILURES:
+        yield f"  - and {len(shown) - _NUM_FAILURES} more, in report.json."
+    if any(not (each["client_id"] or each.get("node_name")) for each, _ in shown):
+        yield "  `flwr supernode list` says of a node's id whether it is connected; events.jsonl has the ids of all."
 
 
 def _traffic(report: Mapping[str, Any]) -> str:
@@ -201,6 +228,17 @@ def _guarantees(certificates: Mapping[str, Any]) -> Iterator[str]:
         yield f"Validity: {sure}, {_SCOPES[event]}: {', '.join(names)}."
 
 
+def _are_estimates(certificates: Mapping[str, Any]) -> bool:
+    return all(entry["validity"] == ESTIMATE for entry in certificates.values())
+
+
+def _warnings(report: Mapping[str, Any]) -> list[Text]:
+    """What makes an estimate of everything, in red and above all numbers."""
+    if report["network"].get("answered_by") != "trainers":
+        return []
+    return [Text(f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}.", style="bold red")]
+
+
 def _verdict(certificates: Mapping[str, Any], *, are_shifted: bool) -> str:
     checked = {name: entry for name, entry in certificates.items() if entry["check"] is not None}
     failed = [name for name, entry in checked.items() if not entry["check"]["holds"]]
@@ -216,7 +254,8 @@ def _verdict(certificates: Mapping[str, Any], *, are_shifted: bool) -> str:
     if not are_shifted:
         known = "only known for the 0-1 loss in representation space"
         network = f"as they are; the worst network that they can be made into is {known}"
-    holds = "the certificate holds" if len(checked) == 1 else f"all {len(checked)} certificates hold"
+    kind = "estimate" if _are_estimates(checked) else "certificate"
+    holds = f"the {kind} holds" if len(checked) == 1 else f"all {len(checked)} {kind}s hold"
     return (
         f"Check: {holds} on the unseen clients"
         f"{', at every point of every curve' if has_curves else ''}{f' ({network})' if is_any_shifted else ''}."

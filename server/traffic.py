@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from flwr.app import Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.run import Run
@@ -76,6 +77,10 @@ class MeteredGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Return the node ids that the grid knows."""
         return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return what the grid knows of its nodes: their ids, and the names of registered keys."""
+        return self._grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages, count those that were taken, and return their ids as the grid does."""

@@ -10,12 +10,15 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
-from client.wire import model_hash, to_array_record, to_arrays
+from client.fedavg import num_training_examples
+from client.wire import decode_refusal, model_hash, to_array_record, to_arrays
 from server.config import RunConfig
 from server.inputs import model_inputs
 from simulations.datasets import load_dataset
 from simulations.models import build_model, load_arrays, model_arrays
 from simulations.training import load_checkpoint, train_centrally
+from strategies.quorum import num_needed
+from strategies.replies import one_line
 
 _POLL_INTERVAL = 0.2
 
@@ -32,14 +35,14 @@ class RepeatableFedAvg(FedAvg):
 
     Parameters
     ----------
-    num_clients : int
-        Number of nodes to train on, all of them in every round.
+    num_nodes : int
+        Number of nodes to ask, all of them in every round.
     num_needed : int
-        How many of them must return a model.
+        How many must return a model that was trained there.
     """
 
-    def __init__(self, *, num_clients: int, num_needed: int) -> None:
-        super().__init__(fraction_evaluate=0.0, min_train_nodes=num_clients, min_available_nodes=num_clients)
+    def __init__(self, *, num_nodes: int, num_needed: int) -> None:
+        super().__init__(fraction_evaluate=0.0, min_train_nodes=num_nodes, min_available_nodes=num_nodes)
         self.num_needed = num_needed
 
     def aggregate_train(
@@ -53,15 +56,16 @@ class RepeatableFedAvg(FedAvg):
             If fewer than `num_needed` clients returned a model.
         """
         replies = list(replies)
-        trained = [reply for reply in replies if not reply.has_error()]
-        if len(trained) < self.num_needed:
-            reasons = [str(reply.error.reason) for reply in replies if reply.has_error()]
+        returned = [reply for reply in replies if not reply.has_error()]
+        num_trained = sum(num_training_examples(reply.content) > 0 for reply in returned)
+        if num_trained < self.num_needed:
+            reasons = [_words(reply) for reply in replies if reply.has_error()]
             raise TrainingError(
-                f"{self.num_needed} clients must return a model, got {len(trained)} in round {server_round}; "
+                f"{self.num_needed} clients must return a model, got {num_trained} in round {server_round}; "
                 f"the first failure: {reasons[0] if reasons else 'no reply in time'}; "
                 "lower quorum, or raise reply-timeout"
             )
-        return super().aggregate_train(server_round, sorted(trained, key=_content_key))
+        return super().aggregate_train(server_round, sorted(returned, key=_content_key))
 
 
 def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
@@ -116,7 +120,7 @@ def _initial_model(config: RunConfig) -> nn.Module:
 
 def _train_federated(config: RunConfig, grid: Grid, initial: ArrayRecord) -> ArrayRecord:
     num_nodes = _wait_for_nodes(config, grid)
-    strategy = RepeatableFedAvg(num_clients=num_nodes, num_needed=config.num_needed)
+    strategy = RepeatableFedAvg(num_nodes=num_nodes, num_needed=num_needed(config.num_trainers, config.quorum))
     result = strategy.start(grid, initial, num_rounds=config.training_rounds, timeout=config.reply_timeout)
     return result.arrays
 
@@ -132,6 +136,13 @@ def _wait_for_nodes(config: RunConfig, grid: Grid) -> int:
             f"{config.node_timeout:g} s; start as many nodes as num-clients says, or lower num-clients"
         )
     return num_nodes
+
+
+def _words(reply: Message) -> str:
+    refusal = decode_refusal(str(reply.error.reason))
+    if refusal is None:
+        return str(reply.error.reason)
+    return one_line(refusal.text if refusal.client_id is None else f"{refusal.client_id}: {refusal.text}")
 
 
 def _content_key(reply: Message) -> tuple[str, list[str]]:

@@ -11,11 +11,14 @@ wrong; 130, 143 ended by Ctrl-C, SIGTERM.
 from __future__ import annotations
 
 import argparse
-import shutil
+import contextlib
+import hashlib
+import json
 import sys
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from server.config import ConfigError, RunConfig, load_config
 from server.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
+from server.ledger import part_of_a_run
+from server.lock import FolderError, lock_for_launcher
 from server.table import report_table
 from server.training import model_of_checkpoint
 from simulations.launcher import (
@@ -58,30 +63,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "python -m simulations",
         "Simulate a federated network with Flower and certify a model on clients nobody has asked.",
     ).parse_args(arguments)
-    try:
-        config = load_config(chosen_run_config(options))
-        _check_checkpoint(config)
-        folder = ResultFolder(config.output_folder)
-        folder.clear(resume=config.resume)
-    except ConfigError as error:
-        for problem in error.problems:
-            _say(f"error: {problem}")
-        return EXIT_USAGE
-    except OSError as error:
-        _say(f"error: output-dir must be a folder that can be written, got {error}; choose another with --out")
-        return EXIT_USAGE
-    try:
-        with signals_as_exceptions():
-            return run_scenario(config, folder)
-    except Interrupted as interruption:
-        _say(f"{interruption}; everything that was started has ended")
-        return 128 + interruption.signum
-    except LaunchError as error:
-        _say(str(error))
-        return EXIT_FAILED
+    with contextlib.ExitStack() as held:
+        try:
+            config = load_config(chosen_run_config(options))
+            _check_checkpoint(config)
+            folder = ResultFolder(Path(config.output_dir or default_folder(config)).expanduser())
+            environment = held.enter_context(lock_for_launcher(folder.path))
+            folder.clear(resume=config.resume)
+        except ConfigError as error:
+            for problem in error.problems:
+                _say(f"error: {problem}")
+            return EXIT_USAGE
+        except FolderError as error:
+            _say(f"error: {error}")
+            return EXIT_USAGE
+        except OSError as error:
+            _say(f"error: output-dir must be a folder that can be written, got {error}; choose another with --out")
+            return EXIT_USAGE
+        try:
+            with signals_as_exceptions():
+                return run_scenario(config, folder, environment=environment)
+        except Interrupted as interruption:
+            _say(f"{interruption}; everything that was started has ended")
+            return 128 + interruption.signum
+        except (LaunchError, OSError) as error:
+            folder.show_failure(error)
+            _say(str(error))
+            return EXIT_FAILED
 
 
-def run_scenario(config: RunConfig, folder: ResultFolder) -> int:
+def default_folder(config: RunConfig) -> Path:
+    """Return where results go if the user names no folder: another one for every other configuration.
+
+    A scenario of ours as it stands has the folder of its name, as with ``flwr run``. Any other configuration has one
+    whose name ends with its hash, so that the same command finds it again.
+    """
+    named = Path.home() / "riskband-results" / config.scenario
+    if config.scenario in _scenario_names():
+        ours = load_config(_defaults() | _scenario(config.scenario))
+        if part_of_a_run(config.to_run_config()) == part_of_a_run(ours.to_run_config()):
+            return named
+    digest = hashlib.sha256(json.dumps(part_of_a_run(config.to_run_config()), sort_keys=True).encode()).hexdigest()
+    return named.with_name(f"{config.scenario}-seed{config.seed}-{digest[:8]}")
+
+
+def run_scenario(config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str]) -> int:
     """Run the Flower App on a private SuperLink, wait, print its report, and return the exit status.
 
     Parameters
@@ -90,6 +116,8 @@ def run_scenario(config: RunConfig, folder: ResultFolder) -> int:
         What to run.
     folder : ResultFolder
         A cleared folder for the results.
+    environment : mapping of str to str
+        What lets the run into the locked folder.
 
     Raises
     ------
@@ -98,11 +126,12 @@ def run_scenario(config: RunConfig, folder: ResultFolder) -> int:
     """
     started = time.monotonic()
     try:
-        with private_superlink() as superlink:
+        with private_superlink(environment=environment) as superlink:
             run_config = config.to_run_config() | {"output-dir": str(folder.path)}
             run = superlink.start_run(APP_FOLDER, num_supernodes=config.num_clients, run_config=run_config)
             show_progress(lambda: run.poll() is None, folder, num_clients=config.num_clients)
             status = superlink.run_status()
+            folder = replace(folder, run_id=status.run_id)
             report = folder.read_json(REPORT_FILE)
             if status.status != COMPLETED or not report:
                 _explain_failure(superlink, status, folder)
@@ -146,9 +175,7 @@ def _scenario_names() -> list[str]:
 
 def chosen_run_config(options: argparse.Namespace) -> dict[str, Any]:
     """Return the app's defaults, then the scenario, then the options of `scenario_parser`; nothing is checked yet."""
-    project = tomllib.loads((APP_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))
-    config: dict[str, Any] = project["tool"]["flwr"]["app"]["config"]
-    config |= _scenario(options.scenario)
+    config = _defaults() | _scenario(options.scenario)
     for pair in (pair for group in options.set for pair in group):
         key, separator, value = pair.partition("=")
         if not separator:
@@ -164,6 +191,12 @@ def chosen_run_config(options: argparse.Namespace) -> dict[str, Any]:
         if not options.out.strip():
             raise ConfigError(["--out must name a folder, got an empty text; leave it out for the default"])
         config["output-dir"] = str(Path(options.out).expanduser().absolute())
+    return config
+
+
+def _defaults() -> dict[str, Any]:
+    project = tomllib.loads((APP_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))
+    config: dict[str, Any] = project["tool"]["flwr"]["app"]["config"]
     return config
 
 
@@ -212,10 +245,16 @@ def progress_words(progress: Mapping[str, Any]) -> str:
 
 def _explain_failure(superlink: PrivateSuperLink, status: RunStatus, folder: ResultFolder) -> None:
     """Keep the logs, show their ends, and say the reason last, where it is read."""
-    for log in superlink.logs:
-        shutil.copy(log, folder.path)
+    _say(f"{superlink.log_tail()}---")
+    if not folder.read_json(FAILURE_FILE):  # the ServerApp was ended before it could say why
+        folder.show_failure(LaunchError(superlink.simulation_problem() or status.details or "the run has no report"))
     reason = folder.read_json(FAILURE_FILE).get("reason", status.details)
-    _say(f"{superlink.log_tail()}---\nthe run ended as {status.status}: {reason}\nlogs: {folder.path}")
+    try:
+        folder.keep_logs(superlink.logs)
+        where = f"logs: {folder.path}"
+    except OSError as error:
+        where = f"the logs could not be kept in {folder.path}: {error}"
+    _say(f"the run ended as {status.status}: {reason}\n{where}")
 
 
 def _say(text: str) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -24,11 +25,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from server.folder import RAY_REMEDY
+
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 10.0
 COMPLETED = "finished:completed"
 
 _CONNECTION = "private"
+_CRASH = re.compile(r"An exception occured!! (.*)")  # Flower's words, its spelling
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Ray puts Unix sockets below its folder, and their paths may have 107 characters at most.
 _MAX_RAY_FOLDER = 40
@@ -60,10 +64,13 @@ class RunStatus:
         `COMPLETED`, or another state such as ``"finished:failed"``.
     details : str
         The reason in words when it failed.
+    run_id : str
+        Flower's id of the run.
     """
 
     status: str
     details: str
+    run_id: str
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,7 @@ class PrivateSuperLink:
             raise LaunchError(f"Flower did not say how the run ended\n{self.log_tail()}") from None
         try:
             run = json.loads(listing.stdout)["runs"][0]
-            return RunStatus(status=run["status"], details=run["status-details"])
+            return RunStatus(status=run["status"], details=run["status-details"], run_id=str(run["run-id"]))
         except (ValueError, LookupError):
             raise LaunchError(f"Flower did not start the run\n{self.log_tail()}{listing.stderr}") from None
 
@@ -167,6 +174,17 @@ class PrivateSuperLink:
                 lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-num_lines:]
                 parts.append("\n".join([f"--- {path.name}", *lines, ""]))
         return "".join(parts)
+
+    def simulation_problem(self) -> str:
+        """Return why the simulation of the clients broke down, in words; "" if it did not, as far as its log says."""
+        log = self.logs[1].read_text(encoding="utf-8", errors="replace") if self.logs[1].exists() else ""
+        found = _CRASH.search(log)
+        if found is None:
+            return ""
+        cause = found[1].strip().rstrip(".")
+        if "timed out during startup" in cause:
+            cause = f"it did not start in time ({cause})"
+        return f"Ray, which runs the simulated clients, failed: {cause}; {RAY_REMEDY}"
 
     def start(self, *, is_simulation: bool) -> None:
         """Start ``flower-superlink`` on its port and wait until it answers.
@@ -236,13 +254,17 @@ class PrivateSuperLink:
 
 
 @contextlib.contextmanager
-def private_superlink(*, is_simulation: bool = True) -> Iterator[PrivateSuperLink]:
+def private_superlink(
+    *, is_simulation: bool = True, environment: Mapping[str, str] | None = None
+) -> Iterator[PrivateSuperLink]:
     """Run a SuperLink for the duration of a ``with`` block.
 
     Parameters
     ----------
     is_simulation : bool
         Whether it runs the clients itself, on Ray, or waits for SuperNodes.
+    environment : mapping of str to str, optional
+        More variables for it and all that it starts.
 
     On leaving the block, by whatever way, every process below it (the run, Ray and its workers
     included) has ended and its folder is gone.
@@ -253,7 +275,8 @@ def private_superlink(*, is_simulation: bool = True) -> Iterator[PrivateSuperLin
         If Flower does not start.
     """
     home = Path(tempfile.mkdtemp(prefix="riskband-")).resolve()
-    superlink = PrivateSuperLink(home=home, environment=_environment(home), port=free_port())
+    variables = _environment(home) | dict(environment or {})
+    superlink = PrivateSuperLink(home=home, environment=variables, port=free_port())
     try:
         superlink.start(is_simulation=is_simulation)
         yield superlink

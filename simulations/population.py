@@ -18,11 +18,13 @@ from simulations.checks import checked_count, checked_number, checked_seed
 from simulations.datasets import load_dataset
 from simulations.shifts import AffineShift, DirichletLabelShift, DrawnShift, Shift, combined
 
-NETWORKS = ("source", "unseen")
-"""Two networks drawn from the same μ: the one that answers, and one that nobody has measured."""
+# The first number of every seed's spawn key; 2 is that of `simulations.targets`, 3 of `client.training`.
+_STREAMS = {"source": 0, "unseen": 1, "training": 4}
+_TRAINING_EXAMPLES = 5
+_GROUP_STREAM = 1000  # added to a network's number
 
-# Added to a network's number; beyond all networks and the target networks of `simulations.targets`.
-_GROUP_STREAM = 1000
+NETWORKS = tuple(_STREAMS)
+"""Networks drawn from the same μ: the one that answers, one that nobody has measured, and one that trains only."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class PopulationSpec:
     shifts
         What differs between clients, applied in this order; () makes all clients alike.
     network
-        "source" or "unseen": disjoint random streams, the same meta-distribution.
+        "source", "unseen" or "training": disjoint random streams, the same meta-distribution.
     groups
         Each client belongs to one of them, all equally likely; () for no groups.
 
@@ -93,7 +95,7 @@ class PopulationSpec:
         if self.network not in NETWORKS:
             raise ValueError(
                 f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}; "
-                "the unseen network serves to check a certificate"
+                "the unseen network serves to check a certificate, the training network to train"
             )
         is_groups = isinstance(self.groups, tuple) and all(isinstance(group, ClientGroup) for group in self.groups)
         if not is_groups or len({group.name for group in self.groups}) < len(self.groups):
@@ -114,7 +116,7 @@ class PopulationSpec:
         if not self.groups:
             return None
         # A stream of its own: given its group, a client has the data that it would have without groups.
-        stream = _GROUP_STREAM + NETWORKS.index(self.network)
+        stream = _GROUP_STREAM + _STREAMS[self.network]
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(stream, k)))
         return self.groups[int(rng.integers(len(self.groups)))]
 
@@ -177,9 +179,23 @@ class Population:
             If `k` is not a whole number ≥ 0.
         """
         shift, rng = self._drawn_shift(k)
-        weights = shift.example_weights(self.data.y_pool)
-        index = rng.choice(len(weights), size=self.spec.examples_per_client, p=weights)
-        return Examples(x=shift.moved(self.data.x_pool[index]), y=self.data.y_pool[index])
+        return self._examples(shift, self.data.x_pool, self.data.y_pool, rng)
+
+    def training_examples(self, k: int) -> Examples:
+        """Draw examples of client k for training: under its shift, of images that no client is asked about.
+
+        As `client`, but from the training split in place of the pool. For a model that a certificate is to be made
+        for, train on clients of the network "training": those of "source" answer.
+
+        Raises
+        ------
+        ValueError
+            If `k` is not a whole number ≥ 0, or the training split has no image of the client's classes.
+        """
+        shift, _ = self._drawn_shift(k)
+        key = (_TRAINING_EXAMPLES, _STREAMS[self.spec.network], int(k))
+        rng = np.random.default_rng(np.random.SeedSequence(self.spec.seed, spawn_key=key))
+        return self._examples(shift, self.data.x_train, self.data.y_train, rng)
 
     def distribution(self, k: int) -> ClientDistribution:
         """Return P_k, the distribution that the examples of client k are drawn from.
@@ -193,12 +209,19 @@ class Population:
         y = self.data.y_pool
         return ClientDistribution(x=shift.moved(self.data.x_pool), y=y.copy(), weights=shift.example_weights(y))
 
+    def _examples(
+        self, shift: DrawnShift, x: NDArray[np.float32], y: NDArray[np.int64], rng: np.random.Generator
+    ) -> Examples:
+        weights = shift.example_weights(y)
+        index = rng.choice(len(weights), size=self.spec.examples_per_client, p=weights)
+        return Examples(x=shift.moved(x[index]), y=y[index])
+
     def _drawn_shift(self, k: int) -> tuple[DrawnShift, np.random.Generator]:
         """Return client k's shift and the generator its examples are to be drawn with."""
         k = checked_count("k", k, minimum=0, remedy="clients are numbered from 0")
         group = self.spec.group(k)
         shifts = self.spec.shifts if group is None else group.shifts + self.spec.shifts
-        root = np.random.SeedSequence(self.spec.seed, spawn_key=(NETWORKS.index(self.spec.network), k))
+        root = np.random.SeedSequence(self.spec.seed, spawn_key=(_STREAMS[self.spec.network], k))
         # One stream each, so that a shift added at the end of the tuple leaves all other draws alone.
         example_rng, *shift_rngs = map(np.random.default_rng, root.spawn(1 + len(shifts)))
         data = self.data
@@ -220,7 +243,7 @@ def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> P
         "group-sigmas", such as "0.1,0.3", clients belong to the groups "sigma-0.1" and "sigma-0.3", and their
         affine shift has the strength of their group. Others are ignored.
     network
-        "source" or "unseen".
+        "source", "unseen" or "training".
 
     Raises
     ------

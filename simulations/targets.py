@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from simulations.population import NETWORKS, ClientDistribution, Population
+from simulations.population import ClientDistribution, Population
 from simulations.shifts import AffineShift
 
 _METRICS: dict[str, Literal["cityblock", "euclidean", "chebyshev"]] = {
@@ -21,6 +21,7 @@ _METRICS: dict[str, Literal["cityblock", "euclidean", "chebyshev"]] = {
     "l2": "euclidean",
     "linf": "chebyshev",
 }
+_STREAM = 2  # of no network of `Population`
 _MAX_STEPS = 10_000_000  # POT stops after 100,000 by default, too few for classes of some thousand images
 
 
@@ -45,8 +46,7 @@ def moved_further(population: Population, k: int, *, sigma: float) -> ClientDist
     """
     shift = AffineShift(sigma)
     client = population.distribution(k)
-    # A stream that no network of `Population` uses.
-    rng = np.random.default_rng(np.random.SeedSequence(population.spec.seed, spawn_key=(len(NETWORKS), k)))
+    rng = np.random.default_rng(np.random.SeedSequence(population.spec.seed, spawn_key=(_STREAM, k)))
     drawn = shift.draw(rng, x_shape=client.x.shape[1:], num_classes=population.data.num_classes)
     return ClientDistribution(x=drawn.moved(client.x), y=client.y, weights=client.weights)
 

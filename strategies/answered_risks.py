@@ -20,6 +20,7 @@ def client_risks(
     loss: str,
     missing: str,
     contamination: int,
+    answered_by: str,
 ) -> rb.ClientRisks:
     """Return the clients' risks.
 
@@ -33,7 +34,7 @@ def client_risks(
         What was asked, and with which noise.
     loss : str
         What the values are means of.
-    missing, contamination :
+    missing, contamination, answered_by :
         See `riskband.ClientRisks`.
 
     Raises
@@ -53,4 +54,5 @@ def client_risks(
         missing=missing,
         contamination=contamination,
         noise=noise,
+        answered_by=answered_by,
     )

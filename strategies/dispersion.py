@@ -103,10 +103,13 @@ class Dispersion(QueryStrategy):
     method : {"sharp", "plugin", "convex_order"}
         See `riskband.dispersion_interval`. Where `convex_order` does not apply, since the clients have different
         numbers of examples or the measure does not grow in convex order, `sharp` takes its place.
-    missing, contamination :
+    missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.ClientRisks`.
     privacy : str
         Noise that the clients are to add; see `client.wire.LossQuery`. The certificates account for it.
+    seed : int, optional
+        Of the order in which the bound on the mean looks at the clients, fixed before any of them is asked; see
+        `riskband.mean_bound`.
     **settings
         Of `QueryStrategy`.
 
@@ -130,7 +133,9 @@ class Dispersion(QueryStrategy):
         method: str = "sharp",
         missing: str = "ignore",
         contamination: int = 0,
+        answered_by: str = "fresh",
         privacy: str = "",
+        seed: int | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
@@ -142,6 +147,8 @@ class Dispersion(QueryStrategy):
         self.method = method
         self.missing = missing
         self.contamination = contamination
+        self.seed = seed
+        self.answered_by = answered_by
 
     def query(self) -> LossQuery:
         """Return the plain loss query."""
@@ -162,11 +169,12 @@ class Dispersion(QueryStrategy):
             loss=self._query.loss,
             missing=self.missing,
             contamination=self.contamination,
+            answered_by=self.answered_by,
         )
         band = rb.band(risks, delta=self.delta, method=self.band, local=self.local, sides="two")
         methods = self._methods(band)
         bounds = tuple(_bounds(band, measure, methods[measure.name]) for measure in self.measures)
-        certificates = {"mean": rb.mean_bound(risks, delta=self.delta)}
+        certificates = {"mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed)}
         for each in bounds:
             if each.certificate is not None:
                 certificates[each.certificate] = rb.dispersion_certificate(band, each.measure, method=each.method)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,11 +24,15 @@ class EarlierAnswer:
         The answer.
     radii, multipliers : tuple of float
         Of the `AdversarialQuery` that was asked; empty for a plain loss.
+    node_id : int or None
+        Flower's id of the node that it came from. It is that of the node's key, if keys are registered; else the node
+        has another one now.
     """
 
     answer: Answer
     radii: tuple[float, ...] = ()
     multipliers: tuple[float, ...] = ()
+    node_id: int | None = None
 
     def question(self, query: Query) -> Query:
         """Return what was asked: the run's question, `query`, with this answer's radii and multipliers."""
@@ -44,6 +49,11 @@ class EarlierAnswers:
     entries : iterable of EarlierAnswer
         In any order. The same answer twice is one; different answers of one client to one question are none: which of
         them is genuine is unknown.
+
+    Attributes
+    ----------
+    node_ids : dict of str to int
+        Which node each client answered from, where that is known and it was one.
     """
 
     def __init__(self, entries: Iterable[EarlierAnswer]) -> None:
@@ -51,11 +61,28 @@ class EarlierAnswers:
         self._found: dict[tuple[str, Asked], set[Answer]] = {}
         for entry in self._entries:
             self._found.setdefault(_key(entry), set()).add(entry.answer)
+        places = {(entry.answer.client_id, entry.node_id) for entry in self._entries if entry.node_id is not None}
+        num_nodes = Counter(name for name, _ in places)
+        num_names = Counter(node_id for _, node_id in places)
+        self.node_ids = {n: node_id for n, node_id in places if num_nodes[n] == num_names[node_id] == 1}
 
     def only(self, is_valid: Callable[[EarlierAnswer], bool]) -> EarlierAnswers:
         """Return those of clients whose answers to the question are all valid: a ledger may be of other rules."""
         wrong = {_key(entry) for entry in self._entries if not is_valid(entry)}
         return EarlierAnswers(entry for entry in self._entries if _key(entry) not in wrong)
+
+    def with_names(self, outcome: RoundOutcome[Any]) -> RoundOutcome[Any]:
+        """Return an outcome whose failures without a name have that under which their node answered earlier."""
+        name_of = {node_id: name for name, node_id in self.node_ids.items()}
+        taken = {answer.client_id for answer in outcome.answers}
+        taken |= {name for each in outcome.failures for name in (each.client_id, each.claimed_name) if name}
+        failures = [
+            replace(each, client_id=name)
+            if each.client_id is None and each.node_id is not None and (name := name_of.get(each.node_id)) not in taken
+            else each
+            for each in outcome.failures
+        ]
+        return replace(outcome, failures=in_order(failures))
 
     def find(self, client_id: str, query: Query) -> Answer | None:
         """Return a client's answer to a question, None if there is none to believe."""
@@ -89,7 +116,7 @@ def join(asked: RoundOutcome[Any], hello: RoundOutcome[HelloAnswer], spent: Sequ
     """
     heard = {answer.client_id for answer in hello.answers}
     answered = {answer.client_id for answer in asked.answers}
-    claims = {failure.client_id for failure in hello.failures if failure.client_id is not None}
+    claims = {name for failure in hello.failures for name in (failure.client_id, failure.claimed_name) if name}
     # A client that has answered has not failed, whatever became of its node since. A node without a name may be any.
     named = [f for f in hello.failures if f.client_id is not None and f.client_id not in answered]
     nameless = [f for f in hello.failures if f.client_id is None]
@@ -101,6 +128,7 @@ def join(asked: RoundOutcome[Any], hello: RoundOutcome[HelloAnswer], spent: Sequ
         answers=asked.answers,
         failures=in_order(failures),
         num_asked=hello.num_asked + was_asked,
+        node_ids=asked.node_ids,
     )
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 
 from client.wire import Answer, HelloAnswer
 from strategies.eta import remaining_seconds
-from strategies.failures import Failure, FailureReason
+from strategies.failures import Failure, FailureReason, Node
 from strategies.replies import Check, read_reply
 
 Replies = list[Answer | HelloAnswer | Failure]
@@ -23,12 +24,14 @@ Replies = list[Answer | HelloAnswer | Failure]
 _TTL_MARGIN = 60.0
 # While nothing arrives, progress is reported this often: a pause changes the remaining time.
 _REPORT_INTERVAL = 2.0
+# How often one message is sent again: a client without a record of its answers pays for each.
+MAX_RESENDS = 2
 
 
 class Parcel(NamedTuple):
     """One message of an exchange: to which node, of which type, and what a valid answer to it must agree with."""
 
-    node_id: int
+    node: Node
     message_type: str
     content: RecordDict
     check: Check
@@ -64,12 +67,18 @@ class Progress:
 
 @dataclass(frozen=True)
 class Exchange:
-    """How to exchange messages; the settings of `strategies.query.QueryStrategy`."""
+    """How to exchange messages; the settings of `strategies.query.QueryStrategy`.
+
+    A message that was lost with its node is sent again when the node is back within `return_timeout` seconds, before
+    the deadline, and no more than `MAX_RESENDS` times. A `return_timeout` of 0 means never.
+    """
 
     reply_timeout: float
     poll_interval: float
     on_answer: Callable[[Any, Any], None] | None = None
     on_progress: Callable[[Progress], None] | None = None
+    on_node: Callable[[str, int], None] | None = None
+    return_timeout: float = 0.0
 
     def run(self, grid: Grid, parcels: Sequence[Parcel], *, round: int) -> list[Replies]:
         """Push the messages and return what came back for each, in their order: at least one entry per message.
@@ -83,98 +92,130 @@ class Exchange:
         round : int
             Sent as their group id.
         """
-        ttl = self.reply_timeout + _TTL_MARGIN
-        # A list: HttpGrid pushes nothing when given a generator.
-        messages = [
-            Message(parcel.content, parcel.node_id, parcel.message_type, ttl=ttl, group_id=str(round))
-            for parcel in parcels
-        ]
-        checks = [parcel.check for parcel in parcels]
-        # A message the SuperLink did not take has no id; a refused push returns no ids at all.
-        message_ids = list(grid.push_messages(messages)) or [""] * len(messages)
-        not_sent = Failure(None, FailureReason.NOT_SENT, "the SuperLink did not accept the message")
-        silent = Failure(None, FailureReason.NO_REPLY, f"no reply within {self.reply_timeout:g} s")
-        check_of = {key: check for key, check in zip(message_ids, checks, strict=True) if key}
-        current = _Round(self, messages, check_of)
-        for key, check in zip(message_ids, checks, strict=True):
-            if not key:
-                current.note_failure(not_sent, check)
+        current = _Round(self, grid, parcels, str(round))
+        current.send(range(len(parcels)))
         current.report()
-        while pending := current.open_messages():
+        while current.has_open():
             # Only open messages are pulled: the SuperLink forgets a reply once it is delivered.
-            arrived = list(grid.pull_messages(pending))
+            arrived = list(grid.pull_messages(pending)) if (pending := current.open_messages()) else []
             for reply in arrived:
                 current.receive(reply)
-            if arrived or current.seconds_since_report() >= _REPORT_INTERVAL:
+            has_news = current.send_again() or bool(arrived)
+            if has_news or current.seconds_since_report() >= _REPORT_INTERVAL:
                 current.report()
             if time.monotonic() >= current.deadline:
                 break
-            if not arrived:
+            if not has_news:
                 pause_until(current.deadline, self.poll_interval)
-        if pending := current.open_messages():
-            for key in pending:
-                current.note_failure(silent, check_of[key])
+        if current.has_open():
+            current.close()
             current.report()
-        return [(current.replies[key] or [silent]) if key else [not_sent] for key in message_ids]
+        return current.replies
+
+
+class _Lost(NamedTuple):
+    """A message that was lost with its node: until when that may return, and the failure if it does not."""
+
+    until: float
+    failure: Failure
 
 
 class _Round:
-    """What has come back so far of the messages of one exchange."""
+    """What has come back so far of the messages of one exchange, by their places in its list of parcels."""
 
-    def __init__(self, settings: Exchange, messages: Sequence[Message], check_of: dict[str, Check]) -> None:
-        self.replies: dict[str, Replies] = {key: [] for key in check_of}
+    def __init__(self, settings: Exchange, grid: Grid, parcels: Sequence[Parcel], group_id: str) -> None:
+        self.replies: list[Replies] = [[] for _ in parcels]
         self.deadline = time.monotonic() + settings.reply_timeout
         self._settings = settings
-        self._check_of = check_of
-        self._num_messages = len(messages)
-        self._group_id = messages[0].metadata.group_id if messages else ""
+        self._grid = grid
+        self._parcels = parcels
+        self._group_id = group_id
+        self._place_of: dict[str, int] = {}  # by message id, of a message sent again only the last
+        self._lost: dict[int, _Lost] = {}
+        self._num_resends = [0] * len(parcels)
         self._failures: list[Failure] = []
         self._num_answered = 0
         self._arrivals: list[float] = []
         self._reported = time.monotonic()
 
+    def send(self, places: Sequence[int]) -> None:
+        """Push the messages at these places; those that the SuperLink does not take have failed."""
+        ttl = max(0.0, self.deadline - time.monotonic()) + _TTL_MARGIN
+        messages = [
+            Message(parcel.content, parcel.node.id, parcel.message_type, ttl=ttl, group_id=self._group_id)
+            for parcel in (self._parcels[place] for place in places)
+        ]
+        # A list: HttpGrid pushes nothing when given a generator. A message the SuperLink did not take has no id; a
+        # refused push returns no ids at all.
+        message_ids = list(self._grid.push_messages(messages)) or [""] * len(messages)
+        for place, message_id in zip(places, message_ids, strict=True):
+            if message_id:
+                self._place_of[message_id] = place
+            else:
+                self._fail(place, Failure(None, FailureReason.NOT_SENT, "the SuperLink did not accept the message"))
+
+    def has_open(self) -> bool:
+        """Return whether a message has no reply yet."""
+        return not all(self.replies)
+
     def open_messages(self) -> list[str]:
-        """Return the ids of the messages without a reply."""
-        return [key for key, received in self.replies.items() if not received]
+        """Return the ids of the messages that a reply may still come to."""
+        return [key for key, place in self._place_of.items() if not self.replies[place]]
 
     def receive(self, reply: Message) -> None:
         """Read a reply; one to nothing that was asked in this round is dropped, and so is a repetition."""
         message_id = reply.metadata.reply_to_message_id
-        if message_id not in self.replies:
+        place = self._place_of.get(message_id)
+        if place is None:
             return
-        check = self._check_of[message_id]
-        result = read_reply(reply, check)
-        received = self.replies[message_id]
+        parcel, received = self._parcels[place], self.replies[place]
+        result = read_reply(reply, parcel.check, parcel.node)
         if result in received:
             return
-        received.append(result)
-        is_failure = isinstance(result, Failure)
-        if len(received) == 1:  # what comes later for the same message changes no count
+        if self._is_lost(reply, result, place):
+            del self._place_of[message_id]  # an answer that comes to it after all counts no more
+            self._lost[place] = _Lost(time.monotonic() + self._settings.return_timeout, result)
+            return
+        if not received:
             self._arrivals.append(time.monotonic())
-            if is_failure:
-                self.note_failure(result, check)
-            else:
-                self._num_answered += 1
-        if not is_failure and self._settings.on_answer is not None:
-            self._settings.on_answer(check.query, result)
+        if isinstance(result, Failure):
+            self._fail(place, result)
+        else:
+            self._accept(place, result)
 
-    def note_failure(self, failure: Failure, check: Check) -> None:
-        """Count a message as failed, under the name of its client where only one may answer."""
-        expected = check.expected_client_ids
-        if failure.client_id is None and expected is not None and len(expected) == 1:
-            failure = replace(failure, client_id=next(iter(expected)))
-        self._failures.append(failure)
+    def send_again(self) -> bool:
+        """Send what was lost with nodes that are back, give up those that stay away, and return whether any was."""
+        if not self._lost:
+            return False
+        now, here = time.monotonic(), set(self._grid.get_node_ids())
+        back = [place for place in self._lost if self._parcels[place].node.id in here]
+        gone = [place for place, lost in self._lost.items() if place not in back and now >= lost.until]
+        for place in gone:
+            self._fail(place, self._lost.pop(place).failure)
+        for place in back:
+            del self._lost[place]
+            self._num_resends[place] += 1
+        if back:
+            self.send(back)
+        return bool(back or gone)
+
+    def close(self) -> None:
+        """Note that whoever has not replied has failed."""
+        silent = Failure(None, FailureReason.NO_REPLY, f"no reply within {self._settings.reply_timeout:g} s")
+        for place, received in enumerate(self.replies):
+            if not received:
+                self._fail(place, self._lost[place].failure if place in self._lost else silent)
 
     def report(self) -> None:
         """Tell whoever watches how far the round is."""
         self._reported = now = time.monotonic()
         if self._settings.on_progress is None:
             return
-        num_open = self._num_messages - self._num_answered - len(self._failures)
+        num_open = len(self._parcels) - self._num_answered - len(self._failures)
         seconds = remaining_seconds(self._arrivals, num_open=num_open, now=now)
         self._settings.on_progress(
             Progress(
-                asked=self._num_messages,
+                asked=len(self._parcels),
                 answered=self._num_answered,
                 failures=tuple(self._failures),
                 round=self._group_id,
@@ -185,6 +226,33 @@ class _Round:
     def seconds_since_report(self) -> float:
         """Return how long ago `report` was called."""
         return time.monotonic() - self._reported
+
+    def _is_lost(self, reply: Message, result: Answer | HelloAnswer | Failure, place: int) -> bool:
+        """Whether the message may be sent again; only the SuperLink knows that a node is away."""
+        return (
+            isinstance(result, Failure)
+            and result.reason is FailureReason.NODE_UNAVAILABLE
+            and reply.metadata.src_node_id == SUPERLINK_NODE_ID
+            and not self.replies[place]
+            and self._settings.return_timeout > 0.0
+            and self._num_resends[place] < MAX_RESENDS
+        )
+
+    def _accept(self, place: int, answer: Any) -> None:
+        parcel = self._parcels[place]
+        if not self.replies[place]:  # what comes later for the same message changes no count
+            self._num_answered += 1
+        self.replies[place].append(answer)
+        if self._settings.on_node is not None:
+            self._settings.on_node(answer.client_id, parcel.node.id)
+        if self._settings.on_answer is not None:
+            self._settings.on_answer(parcel.check.query, answer)
+
+    def _fail(self, place: int, failure: Failure) -> None:
+        signed = self._parcels[place].node.signed(failure)
+        if not self.replies[place]:
+            self._failures.append(signed)
+        self.replies[place].append(signed)
 
 
 def pause_until(deadline: float, poll_interval: float) -> None:

@@ -67,10 +67,13 @@ class FDivergence(QueryStrategy):
         Risks in [0, 1] at which curves are read.
     breakdown_threshold, breakdown_target : float
         The question that the breakdown budget answers, both in [0, 1].
-    missing, contamination :
+    missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.ClientRisks`.
     privacy : str
         Noise that the clients are to add; see `client.wire.LossQuery`. The certificates account for it.
+    seed : int, optional
+        Of the order in which the bound on the mean looks at the clients, fixed before any of them is asked; see
+        `riskband.mean_bound`.
     **settings
         Of `QueryStrategy`.
 
@@ -97,7 +100,9 @@ class FDivergence(QueryStrategy):
         breakdown_target: float,
         missing: str = "ignore",
         contamination: int = 0,
+        answered_by: str = "fresh",
         privacy: str = "",
+        seed: int | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
@@ -112,6 +117,8 @@ class FDivergence(QueryStrategy):
         self.breakdown_target = breakdown_target
         self.missing = missing
         self.contamination = contamination
+        self.seed = seed
+        self.answered_by = answered_by
 
     def query(self) -> LossQuery:
         """Return the plain loss query."""
@@ -132,6 +139,7 @@ class FDivergence(QueryStrategy):
             loss=self._query.loss,
             missing=self.missing,
             contamination=self.contamination,
+            answered_by=self.answered_by,
         )
         return self.certified(outcome, risks)
 
@@ -147,7 +155,7 @@ class FDivergence(QueryStrategy):
         """
         band = rb.band(risks, delta=self.delta, method=self.band, local=self.local, sides="two")
         certificates = {
-            "mean": rb.mean_bound(risks, delta=self.delta),
+            "mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed),
             "survival": rb.survival(band, thresholds=self.thresholds),
         }
         for name in self.divergences:

@@ -1,9 +1,9 @@
-"""Why a client that was expected is not among the answers."""
+"""Why a client that was expected is not among the answers, and which node that was."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -17,6 +17,7 @@ class FailureReason(StrEnum):
     CLIENT_RAISED = "client-raised"
     CLIENT_CRASHED = "client-crashed"
     FLOWER_ERROR = "flower-error"
+    TOO_LARGE = "too-large"
     MALFORMED = "malformed"
     NOT_FINITE = "not-finite"
     OUT_OF_RANGE = "out-of-range"
@@ -30,6 +31,7 @@ class FailureReason(StrEnum):
     WRONG_MODEL = "wrong-model"
     WRONG_CODE = "wrong-code"
     UNKNOWN_CLIENT = "unknown-client"
+    WRONG_NAME = "wrong-name"
     CLAIMED_TWICE = "claimed-twice"
     CHANGED_ANSWER = "changed-answer"
     BUDGET_SPENT = "budget-spent"
@@ -42,18 +44,74 @@ class Failure:
     Attributes
     ----------
     client_id : str or None
-        The name that the reply claimed; None when nothing readable came.
+        The client: the name under which its node is known from earlier in the run, else the name that the reply gave
+        and that no other node claims; None where neither is there.
     reason : FailureReason
         The rule that was broken.
     detail : str
         One line for people. Node and message ids never appear: they are random.
+    claimed_name : str or None
+        A name that the reply gave and that is not known to be its client's: it belongs to another node, or another
+        claims it too.
+    node_name : str or None
+        The name under which the operator registered the node's key; None where keys are not registered.
+    node_id : int or None
+        Flower's id of the node; None if no node was there. It is random, so it is not compared.
     """
 
     client_id: str | None
     reason: FailureReason
     detail: str
+    claimed_name: str | None = None
+    node_name: str | None = None
+    node_id: int | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def who(self) -> str:
+        """The client in words, by the best name that is known of it."""
+        node = f"node {self.node_id}" if self.node_name is None else f"the node registered as {self.node_name!r}"
+        return self.client_id or ("a client" if self.node_id is None and self.node_name is None else node)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that is asked, and what is known of it.
+
+    Attributes
+    ----------
+    id : int
+        Flower's id, which the SuperLink vouches for.
+    registered_name : str or None
+        See `Failure.node_name`.
+    client_id : str or None
+        The client that answered from this node earlier in the run.
+    owners : mapping of str to int
+        Node ids of all clients that have answered in this run.
+    """
+
+    id: int
+    registered_name: str | None = None
+    client_id: str | None = None
+    owners: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+
+    def may_be(self, name: str) -> bool:
+        """Return whether the node may answer under a name: its own if that is known, else one of no other node."""
+        return self.client_id in (None, name) and self.owners.get(name, self.id) == self.id
+
+    def wrong_name(self, name: str) -> Failure:
+        """Return the failure of a reply under a name that the node may not answer under."""
+        known = "it is another node's" if self.client_id is None else f"this node answered as {self.client_id!r} before"
+        detail = f"the reply claims the name {name!r}, but {known}"
+        return self.signed(Failure(None, FailureReason.WRONG_NAME, detail, claimed_name=name))
+
+    def signed(self, failure: Failure) -> Failure:
+        """Return a failure of this node with all that is known of the node."""
+        client_id = failure.client_id if self.client_id is None else self.client_id
+        return replace(failure, client_id=client_id, node_id=self.id, node_name=self.registered_name)
 
 
 def in_order(failures: Iterable[Failure]) -> tuple[Failure, ...]:
     """Return failures in the order of an outcome: those without a name first, then by name, reason and detail."""
-    return tuple(sorted(failures, key=lambda failure: (failure.client_id or "", failure.reason, failure.detail)))
+    return tuple(
+        sorted(failures, key=lambda f: (f.client_id or "", f.reason, f.detail, f.claimed_name or "", f.node_name or ""))
+    )

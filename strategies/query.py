@@ -23,10 +23,10 @@ from flwr.serverapp.strategy import Result
 from client import wire
 from client.answer_record import asked_hash
 from client.budget import request_of
-from client.wire import Answer, HelloAnswer, Query
+from client.wire import HelloAnswer, Query
 from strategies.earlier import EarlierAnswer, EarlierAnswers, join
 from strategies.exchange import Exchange, Parcel, Progress, Replies, check_round_settings, pause_until
-from strategies.failures import Failure, FailureReason
+from strategies.failures import Failure, FailureReason, Node
 from strategies.quorum import QuorumError, num_needed, require_quorum
 from strategies.replies import AnswerCheck, HelloCheck, RoundOutcome, settle
 from strategies.untrained import UntrainedStrategy
@@ -53,7 +53,8 @@ class QueryStrategy(UntrainedStrategy):
         Fraction of `num_clients` that must answer validly.
     node_timeout : float, seconds
         How long to wait for the nodes to register. A simulation's ServerApp starts before its
-        nodes exist: without waiting, a run silently covers part of them.
+        nodes exist: without waiting, a run silently covers part of them. As long a node that went away
+        with a question may take to come back; it is then asked again, see docs/protocol.md.
     reply_timeout : float, seconds
         How long to wait for the replies of one round.
     expected_client_ids : frozenset of str, optional
@@ -64,6 +65,8 @@ class QueryStrategy(UntrainedStrategy):
         that the outcome refuses: there, a name under different answers must not be believed.
     on_progress : callable, optional
         Called with a `Progress` after the push and whenever replies came in.
+    on_node : callable, optional
+        Called with (client id, node id) for each valid answer, before `on_answer`.
     earlier : sequence of EarlierAnswer, optional
         What an interrupted run was answered. `start` says hello first and asks only for what is missing.
     respect_budgets : bool
@@ -87,6 +90,7 @@ class QueryStrategy(UntrainedStrategy):
         expected_client_ids: frozenset[str] | None = None,
         on_answer: Callable[[Any, Any], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
+        on_node: Callable[[str, int], None] | None = None,
         earlier: Sequence[EarlierAnswer] | None = None,
         respect_budgets: bool = False,
         poll_interval: float = 0.2,
@@ -99,11 +103,14 @@ class QueryStrategy(UntrainedStrategy):
         self.expected_client_ids = expected_client_ids
         self.on_answer = on_answer
         self.on_progress = on_progress
+        self.on_node = on_node
         self.earlier = EarlierAnswers(earlier or ())
         self.respect_budgets = respect_budgets
         self.poll_interval = poll_interval
         self._says_hello = respect_budgets or earlier is not None
         self._nodes: dict[str, int] = {}  # node ids of the clients that have answered
+        self._clients: dict[int, str] = {}  # the same, by node id
+        self._registered: dict[int, str | None] = {}  # by node id, the name of its registered key
 
     @abstractmethod
     def query(self) -> Query:
@@ -140,14 +147,15 @@ class QueryStrategy(UntrainedStrategy):
         question : str
             See `client.wire.HelloQuery`.
         """
-        node_ids, missing = self._wait_for_nodes(grid)
+        nodes, missing = self._wait_for_nodes(grid)
         check = HelloCheck(wire.code_hash(), self.expected_client_ids)
         content = wire.encode_hello(question)
-        parcels = [Parcel(node_id, wire.HELLO_MESSAGE_TYPE, content, check) for node_id in node_ids]
-        replies = Exchange(self.reply_timeout, self.poll_interval).run(grid, parcels, round=0)
-        outcome = settle([*replies, *missing], num_asked=len(parcels))
-        self._remember_nodes(node_ids, replies, outcome)
-        return outcome
+        parcels = [Parcel(node, wire.HELLO_MESSAGE_TYPE, content, check) for node in nodes]
+        exchange = Exchange(self.reply_timeout, self.poll_interval, return_timeout=self.node_timeout)
+        replies = exchange.run(grid, parcels, round=0)
+        outcome = settle([*replies, *missing], len(parcels), nodes=nodes, owners=self.earlier.node_ids)
+        self._remember(outcome)
+        return self.earlier.with_names(outcome)
 
     def ask(
         self,
@@ -176,13 +184,13 @@ class QueryStrategy(UntrainedStrategy):
             If fewer than `num_needed` nodes register or answer validly. `on_answer` has been
             called for every valid answer by then.
         """
-        node_ids, missing = self._wait_for_nodes(grid)
-        if len(node_ids) < self.num_needed:
+        nodes, missing = self._wait_for_nodes(grid)
+        if len(nodes) < self.num_needed:
             self._require_quorum(settle(missing, num_asked=0))
-        questions = [(node_id, query, self.expected_client_ids) for node_id in node_ids]
+        questions = [(node, query, self.expected_client_ids) for node in nodes]
         replies = self._exchange(grid, questions, arrays, round=round)
-        outcome = settle([*replies, *missing], num_asked=len(questions))
-        self._remember_nodes(node_ids, replies, outcome)
+        outcome = settle([*replies, *missing], num_asked=len(questions), nodes=nodes)
+        self._remember(outcome)
         self._require_quorum(outcome)
         return outcome
 
@@ -222,12 +230,10 @@ class QueryStrategy(UntrainedStrategy):
                 f"{len(unknown) - 1} others that did not; ask all clients first"
             )
         clients = sorted(queries)
-        questions = [(self._nodes[client], queries[client], frozenset({client})) for client in clients]
+        nodes = [self._node(self._nodes[client]) for client in clients]
+        questions = [(node, queries[client], frozenset({client})) for client, node in zip(clients, nodes, strict=True)]
         replies = self._exchange(grid, questions, arrays, round=round)
-        named = [
-            [_named(reply, client) for reply in received] for client, received in zip(clients, replies, strict=True)
-        ]
-        return settle(named, num_asked=len(clients))
+        return settle(replies, num_asked=len(clients), nodes=nodes)
 
     def ask_unanswered(
         self,
@@ -335,49 +341,51 @@ class QueryStrategy(UntrainedStrategy):
     def _exchange(
         self,
         grid: Grid,
-        questions: Sequence[tuple[int, Query, frozenset[str] | None]],
+        questions: Sequence[tuple[Node, Query, frozenset[str] | None]],
         arrays: Mapping[str, np.ndarray] | ArrayRecord,
         *,
         round: int,
     ) -> list[Replies]:
-        """Put questions to nodes: (node id, query, clients that may answer) -> what came back for each."""
+        """Put questions to nodes: (node, query, clients that may answer) -> what came back for each."""
         record = wire.to_array_record(arrays)
         model_hash, code_hash = wire.model_hash(wire.to_arrays(record)), wire.code_hash()
         contents = {query: wire.encode_query(query, record) for query in {query for _, query, _ in questions}}
         parcels = [
-            Parcel(
-                node_id, wire.message_type(query), contents[query], AnswerCheck(query, model_hash, code_hash, expected)
-            )
-            for node_id, query, expected in questions
+            Parcel(node, wire.message_type(query), contents[query], AnswerCheck(query, model_hash, code_hash, expected))
+            for node, query, expected in questions
         ]
-        exchange = Exchange(self.reply_timeout, self.poll_interval, self.on_answer, self.on_progress)
+        exchange = Exchange(
+            self.reply_timeout,
+            self.poll_interval,
+            on_answer=self.on_answer,
+            on_progress=self.on_progress,
+            on_node=self.on_node,
+            return_timeout=self.node_timeout,
+        )
         return exchange.run(grid, parcels, round=round)
 
-    def _remember_nodes(self, node_ids: Sequence[int], replies: Sequence[Replies], outcome: RoundOutcome[Any]) -> None:
-        node_of = {
-            reply.client_id: node_id
-            for node_id, received in zip(node_ids, replies, strict=True)
-            for reply in received
-            if not isinstance(reply, Failure)
-        }
-        self._nodes |= {answer.client_id: node_of[answer.client_id] for answer in outcome.answers}
+    def _remember(self, outcome: RoundOutcome[Any]) -> None:
+        """Keep in mind which node is which client: for the rest of the run, neither may be another."""
+        self._nodes |= outcome.node_ids
+        self._clients |= {node_id: name for name, node_id in outcome.node_ids.items()}
 
-    def _wait_for_nodes(self, grid: Grid) -> tuple[list[int], list[Replies]]:
+    def _node(self, node_id: int) -> Node:
+        """A node with all that this run has learned of it."""
+        return Node(node_id, self._registered.get(node_id), self._clients.get(node_id), self._nodes)
+
+    def _wait_for_nodes(self, grid: Grid) -> tuple[list[Node], list[Replies]]:
         """The nodes that are there, and what came back from each that is not: a failure."""
         deadline = time.monotonic() + self.node_timeout
         while True:
-            node_ids = sorted(grid.get_node_ids())
-            if len(node_ids) >= self.num_clients or time.monotonic() >= deadline:
+            found = {each.node_id: each.name or None for each in grid.get_nodes()}
+            if len(found) >= self.num_clients or time.monotonic() >= deadline:
+                self._registered |= found
                 failure = Failure(
                     None, FailureReason.NODE_MISSING, f"the node did not register within {self.node_timeout:g} s"
                 )
-                return node_ids, [[failure] for _ in range(self.num_clients - len(node_ids))]
+                nodes = [self._node(node_id) for node_id in sorted(found)]
+                return nodes, [[failure] for _ in range(self.num_clients - len(found))]
             pause_until(deadline, self.poll_interval)
 
     def _require_quorum(self, outcome: RoundOutcome[Any]) -> None:
         require_quorum(outcome, num_clients=self.num_clients, quorum=self.quorum)
-
-
-def _named(reply: Answer | HelloAnswer | Failure, client: str) -> Answer | HelloAnswer | Failure:
-    """A failure without a name, under the name of the client that was asked."""
-    return replace(reply, client_id=client) if isinstance(reply, Failure) and reply.client_id is None else reply

@@ -45,11 +45,12 @@ def require_quorum(outcome: RoundOutcome[Any], *, num_clients: int, quorum: floa
         return
     counts = Counter(failure.reason for failure in outcome.failures)
     reasons = ", ".join(f"{count} x {reason}" for reason, count in sorted(counts.items()))
-    first = "; ".join(f"{f.client_id or 'a client'}: {f.detail}" for f in outcome.failures[:3])
+    first = "; ".join(f"{failure.who}: {failure.detail}" for failure in outcome.failures[:3])
+    is_unnamed = any(f.client_id is None and f.node_name is None and f.node_id is not None for f in outcome.failures)
     raise QuorumError(
         f"{needed} of {num_clients} clients must answer validly (quorum {quorum:g}), "
         f"got {len(outcome.answers)} valid answers from {outcome.num_asked} asked: {reasons}. "
         f"First failures: {first}. Repair these clients, wait longer (node-timeout, reply-timeout) "
-        "or lower quorum",
+        f"or lower quorum{'; `flwr supernode list` lists nodes by id' if is_unnamed else ''}",
         outcome,
     )

@@ -1,16 +1,17 @@
 """What one round's replies are worth: the checks behind `strategies.query`, without any waiting.
 
 Three steps, all pure: a reply is read (`read_reply`), its claims are compared with what was asked
-(`AnswerCheck`), and after the round all replies are settled together (`settle`), because a stolen
-name or a changed answer only shows when the whole round is on the table.
+(`AnswerCheck`), and after the round all replies are settled together (`settle`), because a changed answer, or a stolen
+name of which nothing is known yet, only shows when the whole round is on the table.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any, Generic
 
 import numpy as np
@@ -18,6 +19,7 @@ from flwr.app import Message, RecordDict
 from typing_extensions import TypeVar
 
 from client.losses import get_loss
+from client.records import num_bytes
 from client.wire import (
     AdversarialAnswer,
     AdversarialQuery,
@@ -28,21 +30,26 @@ from client.wire import (
     HelloQuery,
     LossAnswer,
     Query,
+    claimed_name,
     decode_adversarial_answer,
     decode_answer,
     decode_candidates_answer,
     decode_hello_answer,
+    decode_refusal,
 )
 from riskband.checks import MAX_EXAMPLES, float_rounding
 from riskband.risks import is_count
 from strategies.curve_rules import broken_curve_rules, noise_slack
-from strategies.failures import Failure, FailureReason, in_order
+from strategies.failures import Failure, FailureReason, Node, in_order
 
 # Ray puts a traceback, with process ids, before the words that matter: of a long text keep the end.
 _HEAD_LENGTH, _TAIL_LENGTH = 40, 240
 # risk·num_examples of an honest 0-1 risk misses a whole number only by rounding, which with noise may be a large one's.
 _WHOLE_NUMBER_TOLERANCE, _ROUNDING = 1e-6, 1e-15
 
+# Bytes of a reply for names, hashes, keys and what a later version may add; the numbers that were asked for are extra.
+_ROOM = 4096
+_BYTES_PER_NUMBER = 8
 
 # Flower's error codes (flwr.common.constant.ErrorCode) that have a reason of their own.
 _REASON_OF_CODE = {
@@ -67,11 +74,14 @@ class RoundOutcome(Generic[AnswerT]):
         One per client that was expected or asked and gave no valid answer, sorted.
     num_asked : int
         Number of nodes a message was made for; nodes that never registered are not among them.
+    node_ids : mapping of str to int
+        Of the nodes that the answers came from, by client id; random, so not compared.
     """
 
     answers: tuple[AnswerT, ...]
     failures: tuple[Failure, ...]
     num_asked: int
+    node_ids: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,16 @@ class AnswerCheck:
     model_hash: str
     code_hash: str
     expected_client_ids: frozenset[str] | None
+
+    @property
+    def max_bytes(self) -> int:
+        """How large a reply may be, which follows from what was asked."""
+        num_values = 0
+        if isinstance(self.query, CandidatesQuery):
+            num_values = len(self.query.candidates)
+        elif isinstance(self.query, AdversarialQuery):
+            num_values = 2 * (len(self.query.radii) + len(self.query.multipliers))
+        return _ROOM + len(self.query.loss) + _BYTES_PER_NUMBER * num_values
 
     def decode(self, content: RecordDict) -> Answer:
         """Return the answer that a reply's content carries, or raise ValueError."""
@@ -134,6 +154,11 @@ class HelloCheck:
     expected_client_ids: frozenset[str] | None
     query: HelloQuery = field(default_factory=HelloQuery)
 
+    @property
+    def max_bytes(self) -> int:
+        """How large a reply may be."""
+        return _ROOM
+
     def decode(self, content: RecordDict) -> HelloAnswer:
         """Return the answer that a reply's content carries, or raise ValueError."""
         return decode_hello_answer(content)
@@ -148,22 +173,40 @@ class HelloCheck:
 Check = AnswerCheck | HelloCheck
 
 
-def read_reply(reply: Message, check: Check) -> Any:
-    """Return the valid answer that a reply carries, or what is wrong with it."""
+def read_reply(reply: Message, check: Check, node: Node) -> Any:
+    """Return the valid answer that a reply of a node carries, or what is wrong with it."""
+    result = _read(reply, check)
+    if result.client_id is not None and not node.may_be(result.client_id):
+        return node.wrong_name(result.client_id)
+    return node.signed(result) if isinstance(result, Failure) else result
+
+
+def _read(reply: Message, check: Check) -> Any:
     if reply.has_error():
-        return _failure_of_error(reply.error.code, reply.error.reason or "")
+        return _failure_of_error(reply.error.code, reply.error.reason or "", check.code_hash)
+    size, name = num_bytes(reply.content), claimed_name(reply.content)
+    if size > check.max_bytes:  # Flower has fetched it by now; nothing of it is looked at
+        detail = f"a reply to this question must have at most {check.max_bytes} bytes, got {size}"
+        return Failure(name, FailureReason.TOO_LARGE, detail)
     try:
         answer: Any = check.decode(reply.content)
     except ValueError as error:
-        return Failure(None, FailureReason.MALFORMED, one_line(str(error)))
+        return Failure(name, FailureReason.MALFORMED, one_line(str(error)))
     return check.failure(answer) or answer
 
 
-def settle(replies_by_message: Iterable[Sequence[Answer | HelloAnswer | Failure]], num_asked: int) -> RoundOutcome[Any]:
+def settle(
+    replies_by_message: Iterable[Sequence[Answer | HelloAnswer | Failure]],
+    num_asked: int,
+    *,
+    nodes: Sequence[Node] = (),
+    owners: Mapping[str, int] = MappingProxyType({}),
+) -> RoundOutcome[Any]:
     """Return the round's outcome from everything that was read, grouped by the message it answers.
 
-    Repeating the same answer to one message changes nothing. Different answers to one message, or
-    one client id in the replies to two messages, leave nothing to believe: all of them are refused.
+    Repeating the same answer to one message changes nothing. Different answers to one message leave nothing to believe.
+    Neither does one client id in the replies of two nodes, unless it is known whose it is: that of the one whose key is
+    registered under it, or of its owner.
 
     Parameters
     ----------
@@ -171,25 +214,60 @@ def settle(replies_by_message: Iterable[Sequence[Answer | HelloAnswer | Failure]
         For each message (and each node that never got one) at least one answer or failure.
     num_asked : int
         See `RoundOutcome.num_asked`.
+    nodes : sequence of Node
+        Which the messages went to, in the same order.
+    owners : mapping of str to int
+        Of clients known from before this run: the node id. It decides between nodes that claim one name now.
     """
-    groups = [set(replies) for replies in replies_by_message]
+    groups = list(zip_longest((set(replies) for replies in replies_by_message), nodes))
     # A refused reply's claim counts too: when two nodes use one name, which is genuine is unknown.
-    claims = Counter(name for group in groups for name in {reply.client_id for reply in group})
+    claimants: dict[str, list[Node | None]] = {}
+    for group, node in groups:
+        for name in {reply.client_id for reply in group if reply.client_id is not None}:
+            claimants.setdefault(name, []).append(node)
     answers, failures = [], []
-    for group in groups:
-        result = _settle_message(group)
+    node_ids: dict[str, int] = {}
+    for group, node in groups:
+        result = _contested(_settle_message(group, node), node, claimants, owners)
         if isinstance(result, Failure):
             failures.append(result)
-        elif claims[result.client_id] > 1:
-            detail = f"{claims[result.client_id]} nodes answered under this name"
-            failures.append(Failure(result.client_id, FailureReason.CLAIMED_TWICE, detail))
         else:
             answers.append(result)
+            node_ids |= {} if node is None else {result.client_id: node.id}
     return RoundOutcome(
         answers=tuple(sorted(answers, key=lambda answer: answer.client_id)),
         failures=in_order(failures),
         num_asked=num_asked,
+        node_ids=node_ids,
     )
+
+
+def _contested(
+    result: Answer | HelloAnswer | Failure,
+    node: Node | None,
+    claimants: Mapping[str, Sequence[Node | None]],
+    owners: Mapping[str, int],
+) -> Answer | HelloAnswer | Failure:
+    """What is left of a reply once it is known who else claims its name."""
+    name = result.client_id
+    if name is None or len(claimants[name]) == 1:
+        return result
+    owner = _owner(name, claimants[name], owners)
+    if node is not None and owner is not None:
+        return result if node.id == owner else node.wrong_name(name)
+    if isinstance(result, Failure):
+        return replace(result, client_id=None, claimed_name=name)
+    detail = f"{len(claimants[name])} nodes answered under this name"
+    failure = Failure(name, FailureReason.CLAIMED_TWICE, detail)
+    return failure if node is None else node.signed(failure)
+
+
+def _owner(name: str, claimants: Sequence[Node | None], owners: Mapping[str, int]) -> int | None:
+    """The one of the nodes that claim a name which it is known to belong to, if there is one."""
+    nodes = [node for node in claimants if node is not None]
+    registered = [node.id for node in nodes if node.registered_name == name]
+    known = [node.id for node in nodes if owners.get(name) == node.id]
+    return next((ids[0] for ids in (registered, known) if len(ids) == 1), None)
 
 
 def one_line(text: str) -> str:
@@ -239,20 +317,22 @@ def _broken_risk_rules(risk: float, num_examples: int, loss: str, query: Query) 
         )
 
 
-def _settle_message(replies: set[Answer | HelloAnswer | Failure]) -> Answer | HelloAnswer | Failure:
+def _settle_message(replies: set[Answer | HelloAnswer | Failure], node: Node | None) -> Answer | HelloAnswer | Failure:
     if len(replies) == 1:
         return next(iter(replies))
     names = {reply.client_id for reply in replies}
-    return Failure(
-        names.pop() if len(names) == 1 else None,
-        FailureReason.CHANGED_ANSWER,
-        "different replies to one message",
-    )
+    name = names.pop() if len(names) == 1 else None
+    failure = Failure(name, FailureReason.CHANGED_ANSWER, "different replies to one message")
+    return failure if node is None else node.signed(failure)
 
 
-def _failure_of_error(code: int, reason: str) -> Failure:
+def _failure_of_error(code: int, reason: str, code_hash: str) -> Failure:
     kind = _REASON_OF_CODE.get(code, FailureReason.FLOWER_ERROR)
-    return Failure(None, kind, one_line(f"Flower's error {code}: {reason}"))
+    refusal = decode_refusal(reason)
+    if refusal is None:
+        return Failure(None, kind, one_line(f"Flower's error {code}: {reason}"))
+    other = "" if refusal.code_hash == code_hash else " (it runs other code than the server's bundle)"
+    return Failure(refusal.client_id, kind, one_line(refusal.text + other))
 
 
 def _is_whole(risk: float, num_examples: int, *, is_noisy: bool) -> bool:

@@ -74,12 +74,11 @@ class SecureHistogram(FDivergence):
         unfit = [name for name in ("privacy", "earlier", "respect_budgets", "on_answer") if settings.get(name)]
         if unfit:
             raise ValueError(f"{unfit[0]} must not be given for a secure histogram: no single answer is ever seen")
-        super().__init__(**settings)
+        super().__init__(seed=seed, **settings)
         edges = tuple(np.linspace(0.0, 1.0, num_bins + 1).tolist())
         eta = default_eta(self.num_clients) if num_examples is None else None
         self._query = HistogramQuery(**vars(self._query), edges=edges, num_examples=num_examples, eta=eta)
         self.num_neighbours = num_neighbours
-        self.seed = seed
 
     def ask(
         self,
@@ -159,6 +158,7 @@ class SecureHistogram(FDivergence):
             "num_missing": len(outcome.failures),
             "missing": self.missing,
             "contamination": self.contamination,
+            "answered_by": self.answered_by,
         }
         if query.eta is not None:
             return rb.HistogramLimits(query.edges, outcome.counts, eta=query.eta, **rest)
@@ -174,7 +174,7 @@ class SecureHistogram(FDivergence):
         return MaskedQuestion(query.num_values, query.loss, model_hash, digest, content)
 
     def _ask_for_keys(self, grid: Grid, round: int) -> RoundOutcome[Any]:
-        node_ids, missing = self._wait_for_nodes(grid)
+        nodes, missing = self._wait_for_nodes(grid)
         check = SecureCheck(
             wire.code_hash(),
             self.expected_client_ids,
@@ -182,9 +182,9 @@ class SecureHistogram(FDivergence):
             rule=broken_key_rule,
         )
         kind, content = histogram_wire.message_type(histogram_wire.KEYS_ACTION), histogram_wire.encode_keys_query()
-        replies = self._send(grid, [Parcel(node_id, kind, content, check) for node_id in node_ids], round)
-        outcome = without_shared_keys(settle([*replies, *missing], num_asked=len(node_ids)))
-        self._remember_nodes(node_ids, replies, outcome)
+        replies = self._send(grid, [Parcel(node, kind, content, check) for node in nodes], round)
+        outcome = without_shared_keys(settle([*replies, *missing], num_asked=len(nodes), nodes=nodes))
+        self._remember(outcome)
         return outcome
 
     def _ask_named(
@@ -193,22 +193,29 @@ class SecureHistogram(FDivergence):
         code_hash = wire.code_hash()
         parcels = [
             Parcel(
-                self._nodes[name],
+                self._node(self._nodes[name]),
                 histogram_wire.message_type(asked.action),
                 asked.content,
-                SecureCheck(code_hash, frozenset({name}), decoder=asked.decoder, rule=asked.rule),
+                SecureCheck(
+                    code_hash,
+                    frozenset({name}),
+                    decoder=asked.decoder,
+                    rule=asked.rule,
+                    num_bytes=asked.num_bytes,
+                ),
             )
             for name, asked in questions.items()
         ]
         answers: dict[str, Any] = {}
         failures: list[Failure] = []
-        for name, received in zip(questions, self._send(grid, parcels, round), strict=True):
-            outcome = settle([received], num_asked=1)
-            answers.update((name, answer) for answer in outcome.answers)
-            failures += [replace(failure, client_id=name) for failure in outcome.failures]
+        for parcel, received in zip(parcels, self._send(grid, parcels, round), strict=True):
+            outcome = settle([received], num_asked=1, nodes=[parcel.node])
+            answers.update((answer.client_id, answer) for answer in outcome.answers)
+            failures += outcome.failures
         return answers, failures
 
     def _send(self, grid: Grid, parcels: Sequence[Parcel], round: int) -> list[Replies]:
+        # Nothing is sent again: what a client keeps between the rounds is lost with its node.
         exchange = Exchange(self.reply_timeout, self.poll_interval, on_progress=self.on_progress)
         return exchange.run(grid, parcels, round=round)
 

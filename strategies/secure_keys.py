@@ -31,7 +31,10 @@ def without_shared_keys(outcome: RoundOutcome[Any]) -> RoundOutcome[Any]:
     sharing = [
         answer for answer in outcome.answers if max(counts[answer.keys.encryption], counts[answer.keys.masking]) > 1
     ]
-    failures = [Failure(a.client_id, FailureReason.CLAIMED_TWICE, "two clients sent this public key") for a in sharing]
+    detail, node_ids = "two clients sent this public key", outcome.node_ids
+    failures = [
+        Failure(a.client_id, FailureReason.CLAIMED_TWICE, detail, node_id=node_ids.get(a.client_id)) for a in sharing
+    ]
     return replace(
         outcome,
         answers=tuple(answer for answer in outcome.answers if answer not in sharing),

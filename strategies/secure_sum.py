@@ -29,6 +29,8 @@ from strategies.replies import HelloCheck
 from strategies.unmasking import UnmaskingError, unmasked_sum
 from strategies.unopened_shares import left_out
 
+_NUMBER_BYTES = 8  # of a client's number on the wire
+
 Rule = Callable[[Any], tuple[FailureReason, str] | None]
 """From an answer to what is wrong with it, if anything."""
 
@@ -39,6 +41,12 @@ class SecureCheck(HelloCheck):
 
     decoder: Callable[[RecordDict], HelloAnswer]
     rule: Rule = lambda answer: None
+    num_bytes: int = 0
+
+    @property
+    def max_bytes(self) -> int:
+        """How large a reply may be: what any may have, and the bytes that were asked for."""
+        return super().max_bytes + self.num_bytes
 
     def decode(self, content: RecordDict) -> HelloAnswer:
         """Return the answer that a reply's content carries, or raise ValueError."""
@@ -52,12 +60,13 @@ class SecureCheck(HelloCheck):
 
 @dataclass(frozen=True)
 class Asked:
-    """What one client is asked in one round."""
+    """What one client is asked in one round; `num_bytes` is about how long the answer is."""
 
     action: str
     content: RecordDict
     decoder: Callable[[RecordDict], HelloAnswer]
     rule: Rule
+    num_bytes: int
 
 
 Ask = Callable[[Mapping[str, Asked], int], tuple[dict[str, Any], list[Failure]]]
@@ -230,7 +239,8 @@ class SecureSum:
                 f"asked for {len(others)} shares of {SEALED_BYTES} bytes for neighbours, got others",
             )
 
-        return Asked(wire.SHARES_ACTION, wire.encode_shares_query(query), wire.decode_shares_answer, rule)
+        num_bytes = len(others) * (_NUMBER_BYTES + SEALED_BYTES)
+        return Asked(wire.SHARES_ACTION, wire.encode_shares_query(query), wire.decode_shares_answer, rule, num_bytes)
 
     def _masked_question(self, question: MaskedQuestion, number: int) -> Asked:
         senders = self._senders(number)
@@ -241,7 +251,8 @@ class SecureSum:
                 return FailureReason.CONTRADICTION, "shares that did not open must be among those that were sent"
             return question.rule(answer)
 
-        return Asked(wire.HISTOGRAM_ACTION, question.content(held), wire.decode_masked_answer, rule)
+        num_bytes = question.num_values * WORD.itemsize + len(senders) * _NUMBER_BYTES
+        return Asked(wire.HISTOGRAM_ACTION, question.content(held), wire.decode_masked_answer, rule, num_bytes)
 
     def _consistency_question(self, lists: ConsistencyQuery, number: int) -> Asked:
         others = tuple(other for other in self._of_held(number, lists.survivors) if other != number)
@@ -252,7 +263,8 @@ class SecureSum:
             return FailureReason.WRONG_LENGTH, f"asked for confirmations for {len(others)} neighbours, got others"
 
         content = wire.encode_consistency_query(lists)
-        return Asked(wire.CONSISTENCY_ACTION, content, wire.decode_consistency_answer, rule)
+        num_bytes = len(others) * (_NUMBER_BYTES + MAC_BYTES)
+        return Asked(wire.CONSISTENCY_ACTION, content, wire.decode_consistency_answer, rule, num_bytes)
 
     def _unmask_question(self, lists: ConsistencyQuery, macs: Mapping[int, Mapping[int, bytes]], number: int) -> Asked:
         query = UnmaskQuery({other: sent[number] for other, sent in macs.items() if number in sent})
@@ -264,7 +276,8 @@ class SecureSum:
                 return None
             return FailureReason.WRONG_LENGTH, f"asked for {num_seeds + num_keys} shares, got others"
 
-        return Asked(wire.UNMASK_ACTION, wire.encode_unmask_query(query), wire.decode_unmask_answer, rule)
+        num_bytes = sum(map(sum, wanted))
+        return Asked(wire.UNMASK_ACTION, wire.encode_unmask_query(query), wire.decode_unmask_answer, rule, num_bytes)
 
     def _ask_numbers(self, questions: Mapping[int, Asked], round: int, failures: list[Failure]) -> dict[int, Any]:
         answers, failed = self._ask({self._names[number]: asked for number, asked in questions.items()}, round)

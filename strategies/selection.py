@@ -60,7 +60,7 @@ class SelectionStrategy(QueryStrategy):
         For example "mean+0.5*gini".
     delta : float
         Probability that anything certified fails, in (0, 1).
-    missing, contamination :
+    missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.ClientRisks`.
     privacy : str
         Noise that the clients are to add, with a budget that the candidates share; see `client.wire.LossQuery`.
@@ -88,6 +88,7 @@ class SelectionStrategy(QueryStrategy):
         delta: float,
         missing: str = "ignore",
         contamination: int = 0,
+        answered_by: str = "fresh",
         privacy: str = "",
         selection_settings: Mapping[str, Any] | None = None,
         **settings: Any,
@@ -97,6 +98,7 @@ class SelectionStrategy(QueryStrategy):
         self._query = CandidatesQuery(model, tuple(x_shape), num_classes, named, privacy)
         self.missing = missing
         self.contamination = contamination
+        self.answered_by = answered_by
         self._arguments = {"objective": rb.Objective(objective), "delta": delta, **(selection_settings or {})}
         check_selection([candidate.name for candidate in named], **self._arguments)
 
@@ -120,6 +122,7 @@ class SelectionStrategy(QueryStrategy):
                 loss=candidate.loss,
                 missing=self.missing,
                 contamination=self.contamination,
+                answered_by=self.answered_by,
             )
             for index, candidate in enumerate(self._query.candidates)
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ _NEGLIGIBLE = 1e-9
 
 
 def usable_answers(
-    outcome: RoundOutcome[AdversarialAnswer], query: AdversarialQuery, *, missing: str, contamination: int
+    outcome: RoundOutcome[AdversarialAnswer], query: AdversarialQuery, **who_answered: Any
 ) -> rb.AdversarialAnswers:
     """Return the numbers to certify from: of each client what is proved, or else what an attack reached.
 
@@ -29,8 +30,8 @@ def usable_answers(
         Of the round that asked `query`.
     query : AdversarialQuery
         The question.
-    missing, contamination :
-        See `riskband.AdversarialAnswers`.
+    **who_answered
+        missing, contamination and answered_by of `riskband.AdversarialAnswers`.
 
     Raises
     ------
@@ -38,11 +39,11 @@ def usable_answers(
         If there are fewer than two answers.
     """
     guarantee = max((answer.guarantee for answer in outcome.answers), key=GUARANTEES.index)
-    return _answers(outcome, query, guarantee, curve_values, conjugates, missing=missing, contamination=contamination)
+    return _answers(outcome, query, guarantee, curve_values, conjugates, **who_answered)
 
 
 def reached_answers(
-    outcome: RoundOutcome[AdversarialAnswer], query: AdversarialQuery, *, missing: str, contamination: int
+    outcome: RoundOutcome[AdversarialAnswer], query: AdversarialQuery, **who_answered: Any
 ) -> rb.AdversarialAnswers | None:
     """Return what was reached of clients that also proved a bound: the other side of `usable_answers`.
 
@@ -60,9 +61,7 @@ def reached_answers(
     def conjugates_lower(answer: AdversarialAnswer) -> tuple[float, ...]:
         return answer.conjugates_lower
 
-    return _answers(
-        outcome, query, "lower", values_lower, conjugates_lower, missing=missing, contamination=contamination
-    )
+    return _answers(outcome, query, "lower", values_lower, conjugates_lower, **who_answered)
 
 
 def conjugates(answer: AdversarialAnswer) -> tuple[float, ...]:
@@ -76,9 +75,7 @@ def _answers(
     guarantee: str,
     values_of: Callable[[AdversarialAnswer], tuple[float, ...]],
     conjugates_of: Callable[[AdversarialAnswer], tuple[float, ...]],
-    *,
-    missing: str,
-    contamination: int,
+    **who_answered: Any,
 ) -> rb.AdversarialAnswers:
     replies = outcome.answers
     units = [answer.adversarial_unit for answer in replies if answer.adversarial_unit > 0.0]
@@ -98,7 +95,6 @@ def _answers(
         conjugates=[conjugates_of(answer) for answer in replies],
         unit=float(np.mean(units)) if units else None,
         num_missing=len(outcome.failures),
-        missing=missing,
-        contamination=contamination,
         noise=rb.AnswerNoise(query.privacy, num_values=query.num_values) if query.privacy else None,
+        **who_answered,
     )

@@ -127,7 +127,7 @@ class Wasserstein(QueryStrategy):
         Name of the model's last linear layer; "" lets the client find it.
     space, box, distances, seed :
         Where examples move, within which limits, where attacks look, and what decides random starts; see
-        `client.wire.AdversarialQuery`.
+        `client.wire.AdversarialQuery`. The seed also orders the clients for the bound on the mean.
     delta : float
         Probability that a certificate fails, in (0, 1): for each certificate on its own.
     cost_budgets : sequence of float
@@ -146,7 +146,7 @@ class Wasserstein(QueryStrategy):
         Mean risk whose breakdown budget is searched, in [0, 1].
     on_bracket : callable, optional
         Called with (cost budget, bracket) after every round of the bisection.
-    missing, contamination :
+    missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.AdversarialAnswers`.
     privacy : str
         Noise that the clients are to add; see `client.wire.LossQuery`. Then they are asked for multipliers only, in one
@@ -187,6 +187,7 @@ class Wasserstein(QueryStrategy):
         on_bracket: Callable[[float, rb.Bracket], None] | None = None,
         missing: str = "ignore",
         contamination: int = 0,
+        answered_by: str = "fresh",
         privacy: str = "",
         **settings: Any,
     ) -> None:
@@ -203,8 +204,12 @@ class Wasserstein(QueryStrategy):
         self.cost_bound = cost_bound
         self.breakdown_target = breakdown_target
         self.on_bracket = on_bracket
-        self.missing = missing
-        self.contamination = contamination
+        self.seed = seed
+        self._who_answered: dict[str, Any] = {
+            "missing": missing,
+            "contamination": contamination,
+            "answered_by": answered_by,
+        }
         grid = radii_grid(self.cost_budgets, num_radii=num_radii)
         self._wanted = num_radii, num_multipliers
         self._query = AdversarialQuery(
@@ -328,7 +333,7 @@ class Wasserstein(QueryStrategy):
         """What the multipliers of the first message certify, whatever the protocol."""
         local = "best" if self.protocol == ONE_ROUND else "average"  # two radii say little of the cost of a push
         settings: dict[str, Any] = {"delta": self.delta, "cost_budget": self.cost_budgets}
-        certificates = {"wasserstein_mean": rb.wasserstein_mean(answers, **settings)}
+        certificates = {"wasserstein_mean": rb.wasserstein_mean(answers, **settings, seed=self.seed)}
         if answers.noise is None:  # shares of clients need their curves
             shares = rb.wasserstein_cdf(answers, **settings, thresholds=self.cost_thresholds, local=local)
             certificates["wasserstein_cdf"] = shares
@@ -353,7 +358,7 @@ class Wasserstein(QueryStrategy):
         empirical: EmpiricalWorstCase,
         budgets_left: Mapping[str, int],
     ) -> WassersteinResult:
-        reached = reached_answers(outcome, self._query, missing=self.missing, contamination=self.contamination)
+        reached = reached_answers(outcome, self._query, **self._who_answered)
         spent = [failure for failure in outcome.failures if failure.reason is FailureReason.BUDGET_SPENT]
         return WassersteinResult(
             outcome=outcome,
@@ -365,6 +370,7 @@ class Wasserstein(QueryStrategy):
                     delta=self.delta,
                     target=self.breakdown_target,
                     max_cost_budget=float(self.cost_budgets.max()),
+                    seed=self.seed,
                 )
             },
             empirical=empirical,
@@ -378,4 +384,4 @@ class Wasserstein(QueryStrategy):
         )
 
     def _answers(self, outcome: RoundOutcome[AdversarialAnswer]) -> rb.AdversarialAnswers:
-        return usable_answers(outcome, self._query, missing=self.missing, contamination=self.contamination)
+        return usable_answers(outcome, self._query, **self._who_answered)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband.bands import FRESH_CLIENTS, TRAINERS_ANSWERED
 from riskband.cli import main
 from riskband.wording import rounded_down, rounded_up
 
@@ -50,7 +51,8 @@ def test_certificates_are_those_of_the_library(tmp_path, table, losses, capsys):
     band = rb.band(risks, delta=0.1, sides="lower")
     found = certificates(out)
     assert found["mean"].value == rb.mean_bound(risks, delta=0.1).value
-    assert found["quantile:0.9"].value == rb.quantile(band, level=0.9).value
+    assert found["quantile:0.9"].value == rb.quantile(risks, 0.9, delta=0.1).value
+    assert found["cvar:0.9"].value == rb.cvar(risks, 0.9, delta=0.1).value
     worst = rb.worst_case_mean(band, divergence="chi2", budget=[0.2])
     np.testing.assert_array_equal(found["worst_case_mean_chi2"].value, worst.value)
     assert f"budget 0.2: <= {rounded_up(worst.value[0])}" in capsys.readouterr().out
@@ -161,7 +163,11 @@ def test_huge_numbers_of_examples_are_refused(table, capsys):
 
 def test_a_bound_of_one_is_called_what_it_is(table, capsys):
     assert run(table, "--num-examples", 100, "--quantile", 0.999) == 0
-    assert "a bound of 1.0000 says nothing" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    needed = rb.num_clients_needed(0.999, delta=0.05)  # all clients below a quantile: 0.999^K <= 0.05
+    assert needed == 2995
+    assert f"no bound below 1; 60 clients are too few for it; about {needed} that answer as these did" in printed
+    assert "1.0000" not in printed
 
 
 def test_missing_file_is_an_error_with_its_name(capsys):
@@ -312,6 +318,29 @@ def test_missing_and_wrong_answers_reach_every_certificate(tmp_path, table, loss
     assert "answers that may be wrong, whichever they are: 2" in printed
     assert "missing at random" not in printed
     assert main(["verify", str(out)]) == 0
+
+
+def test_answers_of_trainers_certify_nothing(tmp_path, table, losses, capsys):
+    out, figure = tmp_path / "certificate.json", tmp_path / "band.svg"
+    options = (table, "--num-examples", 100, "--measure", "gini", "--divergence", "kl", "--target", 0.5)
+    assert run(*options, "--out", out, "--plot", figure) == 0
+    printed = capsys.readouterr().out
+    assert f"  - {FRESH_CLIENTS}" in printed
+    assert "NOTHING IS CERTIFIED" not in printed
+    assert {each.validity for each in certificates(out).values()} == {"certificate"}
+    assert run(*options, "--answered-by", "trainers", "--out", out, "--plot", figure) == 0
+    printed = capsys.readouterr().out
+    assert f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}" in printed.splitlines()
+    assert f"  - {TRAINERS_ANSWERED}" in printed
+    assert FRESH_CLIENTS not in printed
+    assert "[certificate]" not in printed
+    assert "with probability at least" not in printed
+    assert {each.validity for each in certificates(out).values()} == {"estimate"}
+    assert main(["verify", str(out)]) == 0
+    out.write_text(out.read_text().replace('"validity": "estimate"', '"validity": "certificate"'))
+    assert main(["verify", str(out)]) == 1
+    with pytest.raises(SystemExit, match="2"):
+        run(*options, "--answered-by", "friends")
 
 
 def test_missing_and_wrong_answers_are_checked_with_everything_else(table, capsys):

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband.bands import TRAINERS_ANSWERED
+from riskband.dispersion_plots import dispersion_figure
 from riskband.plots import TransportPoint, band_figure, measured_label, save_figure, transport_figure
+from riskband.selection_plots import selection_figure
 
 
 @pytest.fixture
@@ -57,6 +60,44 @@ def test_published_curves_are_not_called_certificates(band):
     worst = rb.worst_case_cdf(band, divergence="kl", budget=0.1, method="published")
     labels = texts(band_figure(band, worst_case=worst))
     assert "as-published: at least this share in any network within 0.1 in KL divergence" in labels
+
+
+def figures_of(answered_by):
+    risks = rb.ClientRisks([0.1, 0.2, 0.3, 0.2] * 5, 10, answered_by=answered_by)
+    curves = rb.AdversarialAnswers(
+        [0.0, 1.0], [[0.1, 0.2]] * 20, 10, cost="order 1", guarantee="exact", binary=True, answered_by=answered_by
+    )
+    band, one_sided = (rb.band(risks, delta=0.1, sides=sides) for sides in ("two", "lower"))
+    worst = rb.worst_case_cdf(one_sided, divergence="kl", budget=0.1)
+    measures = [rb.dispersion_certificate(band, "gini")]
+    mean = rb.wasserstein_mean(curves, delta=0.1, cost_budget=[0.5, 1.0])
+    selection = rb.select({"one": risks, "two": risks}, objective="mean", delta=0.1)
+    return {
+        "band": band_figure(band, title="mine"),
+        "one-sided": band_figure(one_sided, worst_case=worst, title="mine"),
+        "transport": transport_figure(mean, title="mine"),
+        "dispersion": dispersion_figure(band, measures=measures, lorenz=rb.lorenz_certificate(band), title="mine"),
+        "selection": selection_figure(selection, title="mine"),
+    }
+
+
+def title_and_legends(figure):
+    """The title and its colour, and all labels of the legends."""
+    title = figure._suptitle or figure.axes[0].title
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+    labels = [text.get_text() for legend in legends for text in legend.get_texts()]
+    return title.get_text().replace("\n", " "), title.get_color(), labels
+
+
+@pytest.mark.parametrize("kind", ["band", "one-sided", "transport", "dispersion", "selection"])
+def test_figures_of_the_answers_of_trainers_say_so_in_red(kind):
+    title, color, labels = title_and_legends(figures_of("trainers")[kind])
+    assert (title, color) == (f"mine estimate: {TRAINERS_ANSWERED}", "red")
+    assert any(label.startswith("estimate: ") for label in labels)
+    assert not any("certificate" in label for label in labels)
+    title, color, labels = title_and_legends(figures_of("fresh")[kind])
+    assert (title, color != "red") == ("mine", True)
+    assert any(label.startswith("certificate: ") for label in labels)
 
 
 def test_unseen_risks_are_laid_over(band):

@@ -164,7 +164,8 @@ def adversarial_curves(
     ------
     ValueError
         If an argument is unknown, nothing fits the loss, the logits do not come from a linear layer, or the model is no
-        chain around the layer of the space; or as `client.evaluation.example_losses` does.
+        chain around the layer of the space, or has parameters in less than single precision; or as
+        `client.evaluation.example_losses` does.
     """
     check_adversary(loss=loss, order=order, norm=norm, adversary=adversary, space=space)
     check_extras(space, box=box, distances=distances, head=head)

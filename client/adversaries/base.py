@@ -56,6 +56,9 @@ class Evidence:
     suprema : mapping of float to Tensor, shape (num_examples,)
         Multipliers at which more is proven, the same for every batch: upper bounds of sup over c of
         q(c) - multiplier * c.
+    unmoved : Tensor, shape (num_examples,), or None
+        With bounding points: upper bounds of the losses of the examples as they are, at most the bounds nearby. None:
+        the losses of the batch, which the model computed, are that.
     asked_suprema : mapping of float to Tensor, shape (num_examples,)
         The same, for the conjugates only: whatever multipliers are asked for, the values at the radii are those of one
         curve, so that answers to several questions belong together.
@@ -66,6 +69,7 @@ class Evidence:
     flip_costs: Tensor
     suprema: Mapping[float, Tensor] = field(default_factory=dict)
     asked_suprema: Mapping[float, Tensor] = field(default_factory=dict)
+    unmoved: Tensor | None = None
 
     @property
     def guarantee(self) -> str:
@@ -98,6 +102,7 @@ class Adversary(ABC):
         lower, upper = Pool(), Pool()
         kinds: set[tuple[str, tuple[float, ...]]] = set()
         clean, flips = [], []
+        unmoved: list[Tensor] = []
         suprema: dict[float, float] = {}
         asked_suprema: dict[float, float] = {}
         for batch in batches:
@@ -105,9 +110,10 @@ class Adversary(ABC):
             kinds.add((evidence.guarantee, (*evidence.suprema, *evidence.asked_suprema)))
             clean.append(batch.losses)
             flips.append(evidence.flip_costs)
+            unmoved.append(batch.losses if evidence.unmoved is None else evidence.unmoved.maximum(batch.losses))
             lower.add(batch.losses, _checked(evidence.attained, largest=1.0))
             if evidence.bounding is not None and evidence.guarantee != "exact":
-                upper.add(batch.losses, _checked(evidence.bounding))
+                upper.add(unmoved[-1], _checked(evidence.bounding))
             _add_sums(suprema, evidence.suprema)
             _add_sums(asked_suprema, evidence.asked_suprema)
         if len(kinds) != 1:
@@ -125,6 +131,7 @@ class Adversary(ABC):
             upper=_upper_curve(guarantee, below, upper),
             lines=_mean_lines(suprema, len(losses)),
             asked_lines=_mean_lines(asked_suprema, len(losses)),
+            unmoved_risk=float(torch.cat(unmoved).numpy().mean()),
         )
 
 

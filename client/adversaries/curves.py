@@ -58,6 +58,9 @@ class AdversarialCurves:
     lines, asked_lines : tuple of (float, float)
         Pairs (multiplier, bound): Q(radius) <= multiplier * radius + bound. The conjugates use both, the values only
         `lines`, so that they do not depend on the multipliers that were asked.
+    unmoved_risk : float
+        Upper bound of the mean loss without an adversary, for the guarantee "upper": of the model in exact arithmetic,
+        if that is what its bounds are about.
     """
 
     clean_risk: float
@@ -68,6 +71,7 @@ class AdversarialCurves:
     upper: ConcaveCurve
     lines: tuple[tuple[float, float], ...]
     asked_lines: tuple[tuple[float, float], ...] = ()
+    unmoved_risk: float = 0.0
 
     def values(self, radii: Sequence[float] | npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return lower and upper bounds of Q at the radii, in units of the transport cost.
@@ -87,7 +91,7 @@ class AdversarialCurves:
         for multiplier, bound in self.lines:
             upper = np.minimum(upper, multiplier * budgets + bound)
         if self.guarantee == "upper":  # without any budget nothing moves
-            upper = np.where(budgets == 0.0, lower, upper)
+            upper = np.where(budgets == 0.0, np.maximum(lower, self.unmoved_risk), upper)
         return lower, _not_below(lower, upper)
 
     def conjugates(self, multipliers: Sequence[float] | npt.ArrayLike) -> tuple[FloatArray, FloatArray]:

@@ -13,10 +13,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules import module as hooks_of_all
 
+from client.evaluation import PRECISIONS
 from client.questions import RefusedError
 
 # Up to here a matrix has its singular values computed (about a second); larger ones get a bound from Gram iteration.
@@ -250,9 +253,23 @@ LIKE_RELU = (nn.Softplus, nn.ELU, nn.GELU, nn.SiLU)
 """Smooth activations that differ from ReLU by no more than a constant."""
 
 
+# As torch defines them: a class may have been changed since.
+_FORWARDS = {kind: getattr(kind, "forward", None) for kind in (nn.Sequential, *RULES)}
+
+
 def has_hooks(layer: nn.Module) -> bool:
-    """Return whether a module may compute something else than its type shows."""
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
+    """Return whether a module may compute something else, or have other gradients, than its type shows."""
+    local = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    of_all = (
+        hooks_of_all._global_forward_hooks,
+        hooks_of_all._global_forward_pre_hooks,
+        hooks_of_all._global_backward_hooks,
+        hooks_of_all._global_backward_pre_hooks,
+    )
+    # What an instance has of its own comes before what its class says: a forward, a compiled call, a _conv_forward.
+    has_own = any(hasattr(type(layer), name) for name in vars(layer))
+    forward = getattr(type(layer), "forward", None)
+    return any((*local, *of_all)) or has_own or _FORWARDS.get(type(layer), forward) is not forward
 
 
 def check_layer(name: str, layer: nn.Module) -> None:
@@ -261,18 +278,22 @@ def check_layer(name: str, layer: nn.Module) -> None:
     Raises
     ------
     RefusedError
-        If its type is not in `RULES`, it has hooks, or it does what its type does not show.
+        If its type is not in `RULES`, it or all modules have hooks, it does what its type does not show, or its weights
+        are not finite numbers of float32 or float64 that torch knows of.
     """
     if has_hooks(layer):
         raise RefusedError(
             f"layers must compute what their weights say, got {name!r} with hooks or a forward of its own; remove them "
-            "(fold weight or spectral normalisation into the weights)"
+            "(fold weight or spectral normalisation into the weights), also those of all modules "
+            "(register_module_forward_hook)"
         )
     if type(layer) not in RULES:
         raise RefusedError(
             f"every layer must be one of {', '.join(kind.__name__ for kind in RULES)}, got {type(layer).__name__} at "
             f"{name!r}; for any other nothing is proved: use an attack, which needs no proof"
         )
+    _check_settings(name, layer)
+    _check_weights(name, layer)
     if isinstance(layer, nn.Softplus) and not (layer.beta > 0.0 and layer.threshold >= _SMOOTH_THRESHOLD):
         raise RefusedError(
             f"softplus must have beta > 0 and a threshold of at least {_SMOOTH_THRESHOLD:g}, got another at {name!r}; "
@@ -288,3 +309,42 @@ def check_layer(name: str, layer: nn.Module) -> None:
         raise RefusedError(f"convolutions must pad with zeros, got padding_mode={layer.padding_mode!r} at {name!r}")
     if isinstance(layer, nn.MaxPool2d) and (layer.dilation not in (1, (1, 1)) or layer.return_indices):
         raise RefusedError(f"max pooling must have dilation 1 and return values only, got another at {name!r}")
+
+
+def _check_settings(name: str, layer: nn.Module) -> None:
+    """Check that a layer has no more than parameters, buffers and plain settings; raises RefusedError."""
+    of_torch = {*vars(nn.Module()), "_reversed_padding_repeated_twice"}
+    strange = [key for key, value in vars(layer).items() if key not in of_torch and not _is_plain(value)]
+    if strange:
+        raise RefusedError(
+            f"what a layer has must be parameters, buffers and plain settings that are not NaN, got another "
+            f"{strange[0]!r} at {name!r}; assign weights as torch.nn.Parameter"
+        )
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_is_plain(part) for part in value)
+    is_number = isinstance(value, int | float | np.generic)
+    return value is None or isinstance(value, str) or (is_number and value == value)
+
+
+def _check_weights(name: str, layer: nn.Module) -> None:
+    """Check the tensors of a layer, by name; raises RefusedError."""
+    for key, value in {**layer._parameters, **layer._buffers}.items():
+        if value is None:
+            continue
+        is_usual = type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
+        if not is_usual or value.device.type != "cpu":
+            raise RefusedError(f"weights must be dense tensors on the CPU, got another {key!r} at {name!r}; move them")
+        if value.dtype not in PRECISIONS and (value.is_floating_point() or value.is_complex()):
+            kind = str(value.dtype).removeprefix("torch.")
+            raise RefusedError(f"weights must be float32 or float64, got {kind} at {name!r}; convert: model.float()")
+        if not bool(torch.isfinite(value).all()):
+            raise RefusedError(f"weights must be finite, got NaN or infinity at {name!r}; train the model again")
+    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and not _has_positive_scales(layer):
+        raise RefusedError(f"running variances must be above -eps, got another at {name!r}; train the model again")
+
+
+def _has_positive_scales(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> bool:
+    return layer.running_var is None or bool((layer.running_var.double() + layer.eps > 0.0).all())

@@ -25,6 +25,7 @@ from client.adversaries.lipschitz_bounds import (
 )
 from client.adversaries.local_bounds import LocalNetwork, is_cheap, local_distances, local_network
 from client.adversaries.radial import GROWTHS, bounding_points
+from client.losses import get_loss
 from client.questions import RefusedError
 
 # The bound is about the network as it is written, and computed in float64. A model that is evaluated in float32 may err
@@ -46,12 +47,15 @@ class Geometry(NamedTuple):
         What of the margins is there for rounding in the model's own precision.
     drift : Tensor, shape (num_examples, num_classes)
         What of the speeds is: logits that grow are rounded to fewer digits.
+    losses : Tensor, shape (num_examples,)
+        Upper bounds of the losses of the examples as they are.
     """
 
     margins: Tensor
     speeds: Tensor
     slack: Tensor
     drift: Tensor
+    losses: Tensor
 
 
 class LipschitzAdversary(Adversary):
@@ -94,12 +98,13 @@ class LipschitzAdversary(Adversary):
             bounding = Points(costs, torch.ones_like(costs))
         else:
             growth = GROWTHS[self.loss]
-            bounding = bounding_points(growth, found.margins, found.speeds, batch.losses, order=self.order)
+            bounding = bounding_points(growth, found.margins, found.speeds, found.losses, order=self.order)
         is_wrong = batch.logits.argmax(dim=1) != batch.labels
         return Evidence(
             attained=Points(torch.zeros_like(batch.losses)[:, None], batch.losses[:, None]),
             bounding=bounding,
             flip_costs=torch.where(is_wrong, 0.0, torch.inf).double(),
+            unmoved=found.losses,
         )
 
     def geometry(self, batch: Batch, layers: SequentialLayers) -> Geometry:
@@ -115,12 +120,21 @@ class LipschitzAdversary(Adversary):
         slack = torch.where(error <= _LARGEST_ROUNDING * size, slack, _ANY_MARGIN)
         drift = _ROUNDING_OF_LOGITS * (constants.logits + constants.logits[batch.labels][:, None])
         labels = batch.labels[:, None]
+        margins = (logits - logits.gather(1, labels) + slack).scatter(1, labels, -torch.inf)
         return Geometry(
-            margins=(logits - logits.gather(1, labels) + slack).scatter(1, labels, -torch.inf),
+            margins=margins,
             speeds=(constants.margins[batch.labels] + drift).scatter(1, labels, 0.0),
             slack=slack,
             drift=drift,
+            losses=self._unmoved(batch, logits, margins, slack.squeeze(1)),
         )
+
+    def _unmoved(self, batch: Batch, logits: Tensor, margins: Tensor, slack: Tensor) -> Tensor:
+        """Return losses that neither the model in exact arithmetic nor the one that was evaluated exceeds."""
+        if self.loss == "zero_one":
+            return (margins.amax(dim=1) >= 0.0).double().maximum(batch.losses)
+        exact = get_loss(self.loss).per_example(logits, batch.labels)
+        return (exact + GROWTHS[self.loss].slope * slack).clamp(max=1.0).maximum(batch.losses)
 
     def _flip_distances(self, batch: Batch, layers: SequentialLayers, found: Geometry) -> Tensor:
         """Return distances below which nothing flips, from the constants and from local bounds."""
@@ -177,6 +191,7 @@ class SandwichAdversary(Adversary):
             attained=below.attained,
             bounding=above.bounding,
             flip_costs=below.flip_costs,
+            unmoved=above.unmoved,
             suprema=above.suprema,
             asked_suprema=above.asked_suprema,
         )

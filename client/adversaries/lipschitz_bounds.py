@@ -6,6 +6,7 @@ and not logits: with them the constant of a linear model is exact, and no factor
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import operator
@@ -55,7 +56,7 @@ class SequentialLayers:
     ----------
     model : Module
         An `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, or one of these layers. Read, not
-        changed.
+        changed: the layers here are copies in float64 and in eval mode.
     x_shape : sequence of int
         Shape of one input.
 
@@ -71,7 +72,7 @@ class SequentialLayers:
     Raises
     ------
     RefusedError
-        If a layer is of another kind (the message names it), has weights that are not finite, does not fit the
+        If a layer is of another kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the
         shapes, or mixes examples.
     """
 
@@ -81,9 +82,8 @@ class SequentialLayers:
         named = list(_flat("", model))
         for name, layer in named:
             check_layer(name, layer)
-            if not all(bool(torch.isfinite(value).all()) for value in layer.state_dict().values()):
-                raise RefusedError(f"weights must be finite, got NaN or infinity at {name!r}; train the model again")
-        named = [(name, layer) for name, layer in named if RULES[type(layer)] is not IDENTITY]
+        # Copies: whatever happens to the model later, this and what is remembered of it stay about the same weights.
+        named = [(name, _copied(layer)) for name, layer in named if RULES[type(layer)] is not IDENTITY]
         self.x_shape = _checked_shape(x_shape)
         last = named[-1][1] if named else None
         head = last if isinstance(last, nn.Linear) else None
@@ -118,10 +118,11 @@ class SequentialLayers:
         """SHA-256 of all that decides a bound: the input's shape, and kinds, settings and weights of the layers."""
         digest = hashlib.sha256(repr(self.x_shape).encode())
         for layer in self._layers:
-            settings = {key: value for key, value in vars(layer).items() if key[0] != "_" and key != "training"}
+            settings = {key: value for key, value in vars(layer).items() if key[0] != "_"}
             digest.update(repr((type(layer), sorted(settings.items()))).encode())
-            arrays = {name: value.detach().cpu().numpy() for name, value in layer.state_dict().items()}
-            digest.update(model_hash(arrays).encode())
+            # Not the state dict: it leaves out buffers that are not persistent, and hooks may change it.
+            tensors = {**layer._parameters, **layer._buffers}
+            digest.update(model_hash({key: t.numpy() for key, t in tensors.items() if t is not None}).encode())
         return digest.hexdigest()
 
     @property
@@ -370,10 +371,15 @@ def _checked_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
     return shape
 
 
+def _copied(layer: nn.Module) -> nn.Module:
+    return copy.deepcopy(layer).double().eval().requires_grad_(False)
+
+
 def _flat(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     if type(module) is not nn.Sequential or has_hooks(module):
         yield name or type(module).__name__, module
         return
     for key, child in module._modules.items():  # named_children passes over a layer that comes twice
-        assert child is not None
+        if child is None:
+            raise RefusedError(f"a chain must have a layer at every place, got None at {key!r}; leave it out")
         yield from _flat(f"{name}.{key}" if name else key, child)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from client.adversaries.curves import Points
 from client.losses import CROSS_ENTROPY_CAP
@@ -35,21 +36,23 @@ class Growth:
         Margins (num_examples, num_classes), `-inf` at the label, -> one number k per example, convex and nondecreasing
         in each margin.
     bound : callable
-        k -> a bound of the loss, nondecreasing, at most 1.
+        Margins -> a bound of the loss wherever no margin is larger, shape (num_examples,); at most 1.
     saturation : float
         The k from which on the loss counts as 1.
     slope : float
         The loss changes by at most `slope` times the largest change of a margin.
     inflection : float
-        bound is convex in k below this k; equal to `saturation` if it is convex all the way.
+        The k up to which the grid over the distance is closer near 0; beyond, its points are equally far apart.
     bend : float
-        bound has second derivative at least -bend in k.
+        If the margins grow at constant speeds, the bound is the largest of functions with second derivatives at least
+        -bend times the variance of the speeds under the predicted probabilities, 0 for the label. 0: it is convex up to
+        the saturation.
     curvature : float or None
         The loss (before any cap) has Hessian at most `curvature` in the logits; None: no such bound.
     num_steps : int
-        Pieces in which the convex part of a curve over the distance is resolved, and the rest of it.
+        Pieces in which a curve over the distance is resolved up to the inflection, and the rest of it.
     is_tight : bool
-        The loss is bound(pooled(margins)), and pooled is their maximum: then the bound is attained.
+        The loss is the bound, and depends on the largest margin only: then the bound is attained.
     """
 
     pooled: Callable[[Tensor], Tensor]
@@ -71,11 +74,24 @@ def _log_odds(margins: Tensor) -> Tensor:
     return margins.logsumexp(dim=1)
 
 
+def _brier_below(margins: Tensor) -> Tensor:
+    """Return the largest Brier loss over all margins at most these.
+
+    In one margin the loss falls first and rises then, so it is largest where each is at its limit or at -inf, and those
+    at -inf are the smallest ones: try the largest margin alone, the two largest, ...
+    """
+    ranked = margins.sort(dim=1, descending=True).values
+    top = ranked[:, :1].clamp(min=0.0)
+    odds, label = (ranked - top).exp(), (-top).exp()  # over the larger of the label's odds, 1, and all others
+    total, squares = odds.cumsum(dim=1), odds.square().cumsum(dim=1)
+    return ((total.square() + squares) / (2.0 * (label + total).square())).amax(dim=1)
+
+
 # Derivations are in docs/adversaries.md; tests compare each constant with numerical derivatives.
 GROWTHS = {
     "margin": Growth(
         pooled=_largest,
-        bound=lambda k: ((1.0 + k) / 2.0).clamp(0.0, 1.0),
+        bound=lambda margins: ((1.0 + _largest(margins)) / 2.0).clamp(0.0, 1.0),
         saturation=1.0,
         slope=0.5,
         inflection=1.0,
@@ -86,7 +102,7 @@ GROWTHS = {
     ),
     "cross_entropy": Growth(
         pooled=_log_odds,
-        bound=lambda k: (torch.nn.functional.softplus(k) / CROSS_ENTROPY_CAP).clamp(max=1.0),
+        bound=lambda margins: (functional.softplus(_log_odds(margins)) / CROSS_ENTROPY_CAP).clamp(max=1.0),
         saturation=math.log(math.expm1(CROSS_ENTROPY_CAP)),
         slope=1.0 / CROSS_ENTROPY_CAP,
         inflection=math.log(math.expm1(CROSS_ENTROPY_CAP)),
@@ -97,11 +113,11 @@ GROWTHS = {
     ),
     "brier": Growth(
         pooled=_log_odds,
-        bound=lambda k: k.sigmoid().square(),
+        bound=_brier_below,
         saturation=_BRIER_SATURATION,
         slope=8.0 / 27.0,
         inflection=math.log(2.0),
-        bend=0.1203,
+        bend=2.0,
         curvature=9.0 / 16.0,
         num_steps=64,
         is_tight=False,
@@ -151,7 +167,7 @@ def radial_profile(growth: Growth, margins: Tensor, speeds: Tensor, distances: T
     distances : Tensor, shape (num_examples, num_distances)
         In the ground norm; finite.
     """
-    columns = [growth.bound(growth.pooled(margins + distance[:, None] * speeds)) for distance in distances.T]
+    columns = [growth.bound(margins + distance[:, None] * speeds) for distance in distances.T]
     return torch.stack(columns, dim=1)
 
 
@@ -190,7 +206,7 @@ def bounding_points(growth: Growth, margins: Tensor, speeds: Tensor, losses: Ten
     margins, speeds : Tensor, shape (num_examples, num_classes)
         See `reach`.
     losses : Tensor, shape (num_examples,)
-        Losses of the unperturbed examples.
+        Losses of the unperturbed examples, or bounds of them: what never moves has these.
     order : int
         The cost of a distance t is t**order.
     """
@@ -210,16 +226,27 @@ def _above(growth: Growth, margins: Tensor, speeds: Tensor, losses: Tensor, dist
     """Heights at the distances between which straight lines lie above the loss within each distance."""
     heights = radial_profile(growth, margins, speeds, distances)
     if growth.bend > 0.0:
-        width = distances[:, -1:] - distances[:, -2:-1]
-        # The pooled margins are convex in the distance, so nowhere steeper than at the end. A chord may run below a
-        # function with second derivative -c by c * width^2 / 8.
-        steepest = ((margins + distances[:, -1:] * speeds).softmax(dim=1) * speeds).sum(dim=1, keepdim=True)
-        heights[:, -1 - growth.num_steps :] += growth.bend * (steepest * width).square() / 8.0
-        # The bound may start above the loss; then the Lipschitz constant knows more, up to where the two cross. The
-        # line is kept for one point more, so that it covers the step with the crossing.
+        ahead = [_largest_variances(margins + distance[:, None] * speeds, speeds) for distance in distances[:, 1:].T]
+        # A chord of width h may run below a function with second derivative -c by c * h^2 / 8; as the profile does not
+        # fall, also by no more than it rises.
+        lifts = growth.bend * torch.stack(ahead, dim=1) * distances.diff(dim=1).square() / 8.0
+        lifts = lifts.minimum(heights.diff(dim=1))
+        left, right = heights[:, :-1] + lifts, heights[:, 1:] + lifts
+        # Where the Lipschitz constant says more, it counts for the whole step; always at the example itself, as the
+        # profile may start above its loss.
         line = losses[:, None] + growth.slope * speeds.amax(dim=1, keepdim=True) * distances
-        is_line = torch.cat([torch.ones_like(width, dtype=torch.bool), line[:, :-1] <= heights[:, :-1]], dim=1)
-        heights = torch.where(is_line, line, heights)
+        is_line = (distances[:, :-1] == 0.0) | (line[:, :-1] + line[:, 1:] <= left + right)
+        left, right = torch.where(is_line, line[:, :-1], left), torch.where(is_line, line[:, 1:], right)
+        heights = functional.pad(left, (0, 1)).maximum(functional.pad(right, (1, 0)))
     # Heights above 1 stay: cutting them here would pull the chord before them down.
     heights[:, -1] = heights[:, -1].clamp(min=1.0)
     return heights
+
+
+def _largest_variances(margins: Tensor, speeds: Tensor) -> Tensor:
+    """Return upper bounds of the variances of the speeds, 0 at the label, while no margin is larger, shape (num_rows,).
+
+    Some classes may be missing. A class j has at most sigmoid(m_j) of the mass; and a variance is at most a quarter of
+    the square of the range.
+    """
+    return (margins.sigmoid() * speeds.square()).sum(dim=1).minimum(speeds.square().amax(dim=1) / 4.0)

@@ -7,14 +7,14 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from client import wire
 from client.adversaries import adversarial_curves
 from client.app import app
 from client.evaluation import mean_loss
-from client.identity import client_id
+from client.identity import client_id, sign_refusals
 from client.wire import AdversarialQuery, LossQuery
 from simulations.datasets import load_dataset
 from simulations.engine import InProcessGrid
@@ -30,6 +30,9 @@ CONFIG = {
     "model": "mlp",
     "training-epochs": 2,
     "learning-rate": 0.01,
+    "num-clients": 4,
+    "num-training-clients": 0,
+    "answered-by": "fresh",
 }
 QUERY = LossQuery(loss="zero_one", model="mlp", x_shape=(1, 8, 8), num_classes=10)
 MODEL = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=1)
@@ -346,7 +349,7 @@ def federated(num_clients, *, num_rounds, **config):
 
 
 def test_federated_training_improves_the_model():
-    result = federated(4, num_rounds=3)
+    result = federated(4, num_rounds=3, **{"examples-per-client": 300})
     trained = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
     load_arrays(trained, wire.to_arrays(result.arrays))
     data = load_dataset("digits", seed=CONFIG["seed"])
@@ -364,6 +367,42 @@ def test_federated_training_repeats_bit_for_bit():
         np.testing.assert_array_equal(array.numpy(), second.arrays[name].numpy())
 
 
-def test_clients_without_training_examples_return_the_model_with_weight_0():
-    result = federated(60, num_rounds=1, **{"dirichlet-concentration": 0.001})
-    assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
+def test_a_node_on_which_no_client_trains_returns_the_model_with_weight_0():
+    grid = network(3, config=CONFIG | {"num-training-clients": 1})
+    arrays, config = wire.to_array_record(model_arrays(MODEL)), ConfigRecord({"server-round": 1})
+    content = RecordDict({"arrays": arrays, "config": config})
+    replies = send(grid, content, "train")
+    returned = [reply.content["metrics"]["num-examples"] for reply in replies]
+    assert sorted(returned) == [0, 0, 30]
+    for reply, num_examples in zip(replies, returned, strict=True):
+        is_unchanged = wire.model_hash(wire.to_arrays(reply.content["arrays"])) == wire.model_hash(model_arrays(MODEL))
+        assert is_unchanged == (num_examples == 0)
+
+
+@pytest.mark.parametrize(
+    ("own", "name"),
+    [
+        ({}, "client-00000"),
+        ({"client-id": "hospital-a"}, "hospital-a"),
+        ({"client-id": "a\nb"}, None),
+        ({"client-id": "x" * 101}, None),
+    ],
+)
+def test_a_refusal_says_who_refuses(own, name):
+    refused = wire.decode_refusal(refusal(LossQuery("none", "mlp", (1, 8, 8), 10), node_configs={0: own}))
+    assert (refused.client_id, refused.code_hash) == (name, wire.code_hash())
+    assert refused.text.startswith(("RefusedError: ", "ValueError: "))
+
+
+@pytest.mark.parametrize("error", [KeyError("patient 4711"), RuntimeError("patient 4711"), OSError(2, "patient 4711")])
+def test_only_our_own_words_leave_a_client(error):
+    def fails(message, context):
+        raise error
+
+    reply = sign_refusals(
+        Message(RecordDict(), 2, "query.loss"), Context(1, 2, {"client-id": "a"}, RecordDict(), {}), fails
+    )
+    assert "4711" not in reply.error.reason
+    refused = wire.decode_refusal(reply.error.reason)
+    assert (refused.client_id, reply.error.code) == ("a", 2)
+    assert refused.text == f"{type(error).__name__}; the details are in this client's own log"

@@ -124,6 +124,7 @@ def test_the_budget_is_read_from_the_node_config(tmp_path):
     ("config", "rule"),
     [
         ({"query-budget": 7}, "needs a query-budget-file"),
+        ({"query-budget-file": "/b"}, "a query-budget-file needs a query-budget, got none; give one"),
         ({"query-budget": -1, "query-budget-file": "/b"}, "query-budget must be at least 0, got -1"),
         ({"query-budget": "7", "query-budget-file": "/b"}, "query-budget must be a whole number, got str"),
         ({"query-budget": True, "query-budget-file": "/b"}, "query-budget must be a whole number, got bool"),

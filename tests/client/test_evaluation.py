@@ -88,3 +88,24 @@ def test_the_examples_may_be_read_only_and_stay_as_they_are():
     x.flags.writeable = y.flags.writeable = False
     assert mean_loss(InPlace(), x, y, loss="zero_one")[0] == (y != 0).mean()
     np.testing.assert_array_equal(x, X)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.complex64])
+def test_a_model_in_another_precision_is_refused(kind):
+    with pytest.raises(ValueError, match=rf"float32 or float64, got {str(kind)[6:]}; convert: model\.float"):
+        mean_loss(nn.Linear(2, 2, dtype=kind), np.zeros((1, 2)), np.zeros(1, int), loss="brier")
+
+
+def test_a_model_in_double_precision_gets_its_examples_in_double_precision():
+    model, x = nn.Linear(1, 2).double(), np.array([[1.0 + 1e-12]])
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0], [0.0]]))
+        model.bias.copy_(torch.tensor([-1.0, 0.0]))
+    assert mean_loss(model, x, np.array([1]), loss="zero_one") == (1.0, 1)
+    assert mean_loss(model, 2.0 - x, np.array([1]), loss="zero_one") == (0.0, 1)
+
+
+def test_a_model_of_two_precisions_that_fails_is_refused_in_words():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    with pytest.raises(ValueError, match=r"has both and fails; convert it: model\.float"):
+        mean_loss(model, np.zeros((1, 2)), np.zeros(1, int), loss="brier")

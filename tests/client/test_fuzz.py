@@ -63,8 +63,8 @@ MODELS = (
     "\x00:\x00",
 )
 REFUSALS = re.compile(
-    r"^<class '(ValueError|RuntimeError|client\.budget\.QueryBudgetError|client\.questions\.RefusedError"
-    r"|client\.privacy\.PrivacyBudgetError)'>"
+    r'^(\{"refusal": "(ValueError|WithheldError|QueryBudgetError|RefusedError|PrivacyBudgetError): '
+    r"|<class 'ValueError'>:<'No query function registered)"  # Flower's, before it calls the app
 )
 
 

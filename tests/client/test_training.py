@@ -1,65 +1,61 @@
-"""Shares of the training split."""
+"""Who trains: simulated clients that are others than those that answer, unless the run says that they are the same."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from client.training import local_seed, training_partition
+from client.training import local_seed, training_examples
+from simulations.datasets import load_dataset
+from simulations.population import Population, spec_from_config
 
-LABELS = np.random.default_rng(0).integers(5, size=403)
-
-
-def shares(labels=LABELS, *, num_partitions, concentration, seed=0):
-    return [
-        training_partition(labels, partition=k, num_partitions=num_partitions, concentration=concentration, seed=seed)
-        for k in range(num_partitions)
-    ]
-
-
-@settings(deadline=None)
-@given(st.integers(1, 100), st.sampled_from([0.0, 1e-3, 0.1, 1.0, 100.0]), st.integers(0, 2**32))
-def test_shares_are_disjoint_and_cover_the_split(num_partitions, concentration, seed):
-    parts = shares(num_partitions=num_partitions, concentration=concentration, seed=seed)
-    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(403))
+CONFIG = {
+    "dataset": "digits",
+    "seed": 4,
+    "examples-per-client": 30,
+    "affine-sigma": 0.0,
+    "dirichlet-concentration": 0.3,
+    "num-clients": 6,
+    "num-training-clients": 4,
+    "answered-by": "fresh",
+}
 
 
-def test_even_shares_differ_by_at_most_one_example():
-    sizes = [len(part) for part in shares(num_partitions=10, concentration=0.0)]
-    assert max(sizes) - min(sizes) <= 1
+def label_shares(examples):
+    return np.bincount(examples.y, minlength=10) / len(examples.y)
 
 
-def test_a_small_concentration_gives_each_class_to_few_clients():
-    def largest_share(concentration):
-        parts = shares(num_partitions=10, concentration=concentration)
-        counts = np.array([np.bincount(LABELS[part], minlength=5) for part in parts])
-        return (counts.max(axis=0) / counts.sum(axis=0)).mean()
-
-    assert largest_share(0.01) > 0.8
-    assert largest_share(1000.0) < 0.15
+def test_so_many_clients_train_and_no_others():
+    assert [training_examples(CONFIG, partition=k) is None for k in range(6)] == [False] * 4 + [True] * 2
+    everyone = CONFIG | {"num-training-clients": 0}
+    assert [training_examples(everyone, partition=k) is None for k in range(7)] == [False] * 6 + [True]
 
 
-def test_the_seed_decides_the_shares():
-    first, again, other = (shares(num_partitions=4, concentration=1.0, seed=seed) for seed in (1, 1, 2))
-    assert all(map(np.array_equal, first, again))
-    assert not all(map(np.array_equal, first, other))
+@pytest.mark.parametrize(("answered_by", "is_same"), [("fresh", False), ("trainers", True)])
+def test_those_that_train_are_those_that_answer_only_if_the_run_says_so(answered_by, is_same):
+    config = CONFIG | {"examples-per-client": 4000, "answered-by": answered_by}
+    answering = Population(spec_from_config(config))
+    for k in range(3):
+        trained, held = label_shares(training_examples(config, partition=k)), label_shares(answering.client(k))
+        # The label shares are drawn from Dirichlet(0.3, …): two clients have different ones, two draws of one do not.
+        assert (np.abs(trained - held).sum() < 0.1) == is_same
 
 
-@pytest.mark.parametrize(
-    ("setting", "text"),
-    [
-        ({"partition": 4}, r"partition must be in 0\.\.3, got 4"),
-        ({"partition": -1}, r"partition must be in 0\.\.3, got -1"),
-        ({"concentration": -0.1}, "concentration must be at least 0"),
-        ({"concentration": float("nan")}, "concentration must be at least 0"),
-    ],
-)
-def test_settings_out_of_range_are_refused(setting, text):
-    defaults = {"partition": 0, "num_partitions": 4, "concentration": 1.0, "seed": 0}
-    with pytest.raises(ValueError, match=text):
-        training_partition(LABELS, **(defaults | setting))
+def test_images_that_are_trained_on_are_not_in_the_pool_that_clients_answer_from():
+    data = load_dataset("digits", seed=4)
+    pool = {image.tobytes() for image in data.x_pool} - {image.tobytes() for image in data.x_train}
+    split = {image.tobytes() for image in data.x_train}
+    for answered_by in ("fresh", "trainers"):
+        held = training_examples(CONFIG | {"answered-by": answered_by}, partition=1)
+        assert {image.tobytes() for image in held.x} <= split
+        assert not {image.tobytes() for image in held.x} & pool
+
+
+def test_the_same_seed_gives_the_same_examples():
+    first, again, other = (training_examples(CONFIG | {"seed": seed}, partition=1) for seed in (4, 4, 5))
+    np.testing.assert_array_equal(first.x, again.x)
+    np.testing.assert_array_equal(first.y, again.y)
+    assert not np.array_equal(first.y, other.y)
 
 
 def test_local_seeds_differ_by_round_and_partition_and_fit_torch():

@@ -19,6 +19,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from deploy import certify, register_nodes
 from deploy.healthy import is_healthy
 from deploy.make_keys import make_deployment
+from server.lock import lock_for_run
 from simulations.launcher import free_port
 
 
@@ -87,6 +88,17 @@ def test_a_wrong_configuration_exits_2_and_asks_nobody(
 ) -> None:
     assert certify.main([*arguments, "--superlink", f"127.0.0.1:{free_port()}", "--insecure"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_folder_of_a_run_that_has_not_ended_is_refused_before_anybody_is_asked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["--results", str(tmp_path), "--superlink", f"127.0.0.1:{free_port()}", "--insecure"]
+    with lock_for_run(tmp_path / "quickstart", run_id="4711"):
+        assert certify.main(["quickstart", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert "must be of one run at a time" in said
+    assert "(run 4711)" in said
 
 
 def test_a_superlink_that_is_not_there_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str], keys: Path) -> None:

@@ -36,10 +36,11 @@ pytestmark = [
 NUM_CLIENTS = 4
 SETTINGS = ("num-unseen=0", "training-epochs=1", "thresholds=10", "examples-per-client=40")
 NODE_ID = re.compile(r"SuperNode ID: (\d+)")
+BUDGET = 'query-budget=100 query-budget-file="/state/query-budget.sqlite"'
 VARIABLES = {
     "RISKBAND_UID": "0",
     "RISKBAND_GID": "0",
-    **{f"NODE_{number}_CONFIG": "query-budget=100" for number in range(1, NUM_CLIENTS + 1)},
+    **{f"NODE_{number}_CONFIG": BUDGET for number in range(1, NUM_CLIENTS + 1)},
 }
 
 
@@ -256,22 +257,47 @@ def test_a_straggler_holds_nobody_longer_than_the_deadline(stage: Stage) -> None
 
 def test_a_node_killed_in_the_middle_of_a_round_is_named_and_comes_back_with_its_key(stage: Stage) -> None:
     (own_id,) = NODE_ID.findall(stage.log("supernode-4").read_text())
-    process = certify_until_all_but_one_have_answered(stage, "node", quorum=0.75)
+    process = certify_until_all_but_one_have_answered(stage, "node", "node-timeout=5", quorum=0.75)
     stage.kill("clientapp-4")
     stage.kill("supernode-4")
     killed = time.monotonic()
     assert_ends_with(process, 0, stage)
     network = report_of(stage, "node")["network"]
     assert network["num_answered"] == NUM_CLIENTS - 1
-    assert [failure["reason"] for failure in network["failures"]] == ["node-unavailable"]
+    # It has not answered in this run, so only its key has a name.
+    assert [(failure["node_name"], failure["reason"]) for failure in network["failures"]] == [
+        ("node-4", "node-unavailable")
+    ]
+    assert report_of(stage, "node")["timing"]["node_ids_of_failures"] == [own_id]
     assert network["clients_without_answer"] == ["client-00003"]
+    start_again(stage, own_id, killed=killed)
+    assert_ends_with(certify(stage, "again"), 0, stage)
+    assert report_of(stage, "again")["network"]["num_answered"] == NUM_CLIENTS
 
+
+def start_again(stage: Stage, own_id: str, *, killed: float) -> None:
+    """Start the fourth node and its ClientApp; it is connected, under its old id, when this returns."""
+    num_starts = len(NODE_ID.findall(stage.log("supernode-4").read_text())) + 1
     stage.start("supernode-4")
-    while not stage.is_healthy("supernode-4") or NODE_ID.findall(stage.log("supernode-4").read_text()) != [own_id] * 2:
+    while (
+        not stage.is_healthy("supernode-4") or len(NODE_ID.findall(stage.log("supernode-4").read_text())) < num_starts
+    ):
         assert time.monotonic() - killed < 180, stage.tail("supernode-4")
         if stage.processes["supernode-4"].poll() is not None:
             stage.start("supernode-4")  # as `restart: unless-stopped` does; too early, it is refused
+    assert set(NODE_ID.findall(stage.log("supernode-4").read_text())) == {own_id}
     stage.start("clientapp-4")
     stage.wait_for("clientapp-4")
-    assert_ends_with(certify(stage, "again"), 0, stage)
-    assert report_of(stage, "again")["network"]["num_answered"] == NUM_CLIENTS
+
+
+def test_a_node_that_is_killed_and_comes_back_in_the_same_round_is_asked_again(stage: Stage, tmp_path: Path) -> None:
+    own_id = NODE_ID.findall(stage.log("supernode-4").read_text())[-1]
+    before = spent(stage)
+    process = certify_until_all_but_one_have_answered(stage, "returned", "node-timeout=170")
+    stage.kill("clientapp-4")
+    stage.kill("supernode-4")
+    start_again(stage, own_id, killed=time.monotonic())
+    assert_ends_with(process, 0, stage)
+    assert report_of(stage, "returned")["network"]["failures"] == []
+    assert_the_engine_gives_the_same_report(results(stage, "returned"), tmp_path, num_clients=NUM_CLIENTS)
+    assert spent(stage) == [count + 1 for count in before]

@@ -23,7 +23,9 @@ from flwr.app import Context, RecordDict
 import riskband as rb
 from client.app import app as client_app
 from server.app import app as server_app
+from server.events import read_events
 from server.ledger import read_ledger
+from server.lock import LOCK_FILE
 from simulations.engine import InProcessGrid
 from simulations.launcher import COMPLETED, private_superlink
 
@@ -206,6 +208,47 @@ def test_a_failing_server_app_is_a_failing_command(tmp_path: Path) -> None:
         "run.log",
     }
     assert "broken.npz" in json.loads((folder / "failed.json").read_text())["reason"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "setting", [{"RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "1000"}, {"RAY_OVERRIDE_RESOURCES": '{"CPU": 0}'}]
+)
+def test_a_ray_that_cannot_start_leaves_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: dict[str, str]
+) -> None:
+    for name, value in setting.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "out"
+    status, _, err = finish(start("--clients", "4", "--out", str(folder), "--set", *SMALL, home=tmp_path))
+    assert status == 1
+    failure = json.loads((folder / "failed.json").read_text())
+    assert "Ray, which runs" in failure["reason"]
+    assert "run again" in failure["reason"]
+    assert failure["reason"] in err
+    assert failure["run_id"]
+    assert not {"report.json", "progress.json", LOCK_FILE} & {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_of_two_runs_into_one_folder_the_second_is_refused_and_others_have_folders_of_their_own(tmp_path: Path) -> None:
+    settings = ["--clients", "10", "--set", *SMALL[:-1]]
+    runs = [start("--seed", seed, *settings, home=tmp_path) for seed in ("1", "2")]
+    results = tmp_path / "riskband-results"
+    wait_until(lambda: len(list(results.glob(f"*/{LOCK_FILE}"))) == 2)
+    status, _, err = finish(start("--seed", "2", *settings, home=tmp_path))
+    assert status == 2
+    assert f"process {runs[1].pid} on" in err
+    for run, seed in zip(runs, (1, 2), strict=True):
+        status, out, err = finish(run)
+        assert status == 0, err
+        (folder,) = results.glob(f"quickstart-seed{seed}-*")
+        assert str(folder) in out
+        report = json.loads((folder / "report.json").read_text())
+        assert report["seed"] == seed
+        # The run whose table was printed; the launcher's lock lets its ServerApp in and is gone with it.
+        assert report["timing"]["run_id"] == read_events(folder / "events.jsonl")[0]["run_id"]
+        assert not (folder / LOCK_FILE).exists()
 
 
 def wait_for_workers(process: subprocess.Popen[str]) -> dict[int, str]:

@@ -66,6 +66,31 @@ def test_stop_ends_stubborn_orphaned_and_unrecognisable_processes(
     assert processes_of(superlink.home, sessions=sessions) == {}
 
 
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (
+            "\x1b[91mERROR \x1b[0m:     An exception occured!! The current node timed out during startup. This could "
+            "happen because some of the raylet failed to startup or the GCS has become overloaded.\n",
+            "Ray, which runs the simulated clients, failed: it did not start in time (The current node timed out",
+        ),
+        (
+            "ERROR: An exception occured!! ActorPool is empty. Stopping\nTraceback\n",
+            "failed: ActorPool is empty. Stopping;",
+        ),
+        ("ValueError: the ServerApp raised\n", ""),
+        (None, ""),
+    ],
+)
+def test_a_simulation_that_broke_down_is_told_from_its_log(tmp_path: Path, log: str | None, words: str) -> None:
+    superlink = superlink_with(tmp_path, None)
+    if log is not None:
+        superlink.logs[1].write_text(log)
+    problem = superlink.simulation_problem()
+    assert words in problem
+    assert bool(words) == ("run again when it has more room, with --resume" in problem)
+
+
 def test_processes_of_others_are_not_ours(tmp_path: Path) -> None:
     environment = {**os.environ, "FLWR_HOME": str(tmp_path / "other" / "flwr")}
     with subprocess.Popen([sys.executable, "-c", "input()"], env=environment, stdin=subprocess.PIPE) as other:

@@ -87,7 +87,8 @@ CALLS = {
     "custom_divergence": {
         "name": "own", "generator": lambda t: (t - 1.0) ** 2, "slope_at_infinity": np.inf,
     },
-    "cvar": {"band": BAND, "level": 0.5},
+    "cvar": {"source": RISKS, "level": 0.5, "delta": 0.1},
+    "cvar, band": {"source": BAND, "level": 0.5},
     "cvar_fairness": GROUP_MEAN | {"level": 0.5, "weights": HALVES},
     "cvar_interval": {"band": BAND, "level": 0.5},
     "default_multipliers": {"cost_budgets": [0.1], "num_multipliers": 4},
@@ -126,7 +127,9 @@ CALLS = {
     "minimum_weight": {"num_clients": 10},
     "polynomial_transform": {"polynomial": Polynomial([0.0, 1.0])},
     "quadratic_gaps": GROUP_MEAN,
-    "quantile": {"band": BAND, "level": 0.5},
+    "num_clients_needed": {"level": 0.5, "delta": 0.1},
+    "quantile": {"source": RISKS, "level": 0.5, "delta": 0.1, "local": "observed"},
+    "quantile, band": {"source": BAND, "level": 0.5},
     "quantile_certificate": {"band": BAND, "level": 0.5},
     "quantile_interval": {"band": BAND, "level": 0.5},
     "quantile_range": DISPERSION | {"low": 0.1, "high": 0.9},
@@ -169,6 +172,8 @@ CALLS = {
 OTHER_WAYS = {
     "AdversarialAnswers, noise": rb.AdversarialAnswers,
     "ClientRisks, noise": rb.ClientRisks,
+    "cvar, band": rb.cvar,
+    "quantile, band": rb.quantile,
     "Objective": lambda terms: rb.Objective(terms),
     "Objective, weight": rb.Objective,
     "OptimisedLevels, factor": lambda factor: rb.OptimisedLevels([0.1, 0.2], {"mean": factor}),
@@ -188,7 +193,7 @@ TITLES = {"name"}
 
 BY_DEFAULT = {
     "eta", "shares", "weights", "thresholds", "threshold", "target", "order", "upper", "multipliers", "worst_means",
-    "unit", "binary",
+    "unit", "binary", "seed",
 }  # fmt: skip
 """Arguments for which None stands for a choice of ours."""
 
@@ -220,7 +225,7 @@ NO_DEFAULT = {
     ("AdversarialAnswers, noise", "binary"), ("AdversarialAnswers, noise", "multipliers"), ("gini_correlation", "eta"),
     ("ClientRisks, noise", "binary"),
     ("generalised_entropy", "order"), ("joint_cdf", "thresholds"), ("lorenz", "shares"),
-    ("lorenz_certificate", "shares"), ("survival", "thresholds"), ("breakdown", "target"),
+    ("lorenz_certificate", "shares"), ("split_clients", "seed"), ("survival", "thresholds"), ("breakdown", "target"),
     ("wasserstein_breakdown", "target"), ("wasserstein_cdf", "thresholds"),
 }  # fmt: skip
 

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from numpy.polynomial import Polynomial
 from scipy.integrate import quad
-from scipy.optimize import linprog
+from scipy.optimize import brentq, linprog
+from scipy.stats import beta, binom
 
 import riskband as rb
+from riskband.functionals import quantile_rank
 
 RISKS = [Fraction(i, 10) for i in range(1, 9)]
 # DKW with K = 8 and delta = 1/e: F >= i/8 - 1/4 at the i-th risk, so the largest law has these atoms.
@@ -124,3 +126,50 @@ def test_breakdown_is_where_the_bound_meets_the_target(eight):
     assert mean.upper - mean.lower <= 1e-6 * mean.upper
     assert rb.breakdown(eight, divergence="kl", target=0.5) == (-np.inf, 0.0)
     assert rb.breakdown(eight, divergence="kl", target=1.0).upper == np.inf
+
+
+@pytest.mark.parametrize("level", [0.0, 0.12, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("delta", [0.01, 0.05, 0.5])
+@pytest.mark.parametrize("num_clients", [2, 14, 29, 50, 300])
+def test_one_quantile_of_measured_risks_is_the_order_statistic_of_the_binomial_test(num_clients, delta, level):
+    values = np.linspace(0.0, 0.9, num_clients)
+    bound = rb.quantile(rb.ClientRisks(values, 10**6, binary=False), level, delta=delta, local="observed").value
+    # The i-th smallest of K is below the quantile only if i or more of them are: Bin(K, level) >= i.
+    valid = [i for i in range(1, num_clients + 1) if binom.sf(i - 1, num_clients, level) <= delta]
+    assert bound == (values[valid[0] - 1] if valid else 1.0)
+    needed = rb.num_clients_needed(level, delta=delta)
+    assert bool(valid) == (num_clients >= needed)
+
+
+@pytest.mark.parametrize("num_clients", [29, 30, 50, 300])
+def test_one_quantile_of_true_risks_is_a_limit_of_an_order_statistic(num_clients):
+    """The rank is a choice of ours; for it, the error level of the limit follows from two binomial tails."""
+    rank, _ = quantile_rank(num_clients, level=0.9, delta=0.05, num_examples=100)
+    rng = np.random.default_rng(num_clients)
+    wrong = np.sort(rng.binomial(100, rng.beta(3, 21, num_clients)))
+    bound = rb.quantile(rb.ClientRisks(wrong / 100, 100), 0.9, delta=0.05).value
+    share = brentq(lambda p: binom.sf(rank - 1, num_clients, p) - 0.05, 0.5, 1.0, xtol=1e-14)
+    eta = min((share - 0.9) / 0.1, 0.5)
+    assert bound == pytest.approx(beta.ppf(1.0 - eta, wrong[rank - 1] + 1, 100 - wrong[rank - 1]), abs=1e-9)
+
+
+def test_wrong_and_missing_answers_move_the_order_statistic():
+    values = np.linspace(0.0, 0.49, 50)
+    plain = rb.quantile(rb.ClientRisks(values, 10**6, binary=False), 0.5, delta=0.05, local="observed")
+    doubted = rb.ClientRisks(values, 10**6, binary=False, num_missing=3, missing="worst", contamination=2)
+    rank = next(i for i in range(1, 54) if binom.sf(i - 1, 53, 0.5) <= 0.05)
+    assert rb.quantile(doubted, 0.5, delta=0.05, local="observed").value == values[rank + 2 - 1]
+    assert plain.value < values[rank + 2 - 1]
+    assert rb.quantile(doubted, 0.95, delta=0.05, local="observed").value == 1.0
+
+
+def test_few_hospitals_get_a_quantile_and_a_tail():
+    rng = np.random.default_rng(5)
+    risks = rb.ClientRisks(rng.binomial(100, rng.beta(3, 21, 50)) / 100, 100)
+    band = rb.band(risks, delta=0.05, sides="lower")
+    assert rb.quantile(band, 0.9).value == rb.cvar(band, 0.9).value == 1.0
+    assert rb.quantile(risks, 0.9, delta=0.05).value < 0.5
+    assert rb.cvar(risks, 0.9, delta=0.05).value < 0.9
+    for certificate in (rb.quantile(risks, 0.9, delta=0.05), rb.cvar(risks, 0.9, delta=0.05)):
+        assert rb.verify(certificate).ok
+        assert any("0.9" in line for line in certificate.assumptions if line.startswith("chosen before"))

@@ -239,7 +239,7 @@ def test_an_objective_that_cannot_be_bounded_is_refused(terms, rule):
         ({"mean_share": 1.0}, "mean_share must be in"),
         ({"mean_share": -0.1}, "mean_share must lie in"),
         ({"mean_share": float("nan")}, "mean_share must lie in"),
-        ({"seed": None}, "seed must be a whole number"),
+        ({"seed": 0.5}, "seed must be a whole number"),
         ({"seed": -1}, "seed must be a whole number"),
     ],
 )

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband.bands import FRESH_CLIENTS, TRAINERS_ANSWERED
 from server.config import ConfigError
+from server.events import read_events
 from server.ledger import read_ledger
 from server.training import TrainingError
 from simulations.models import build_model
@@ -150,11 +152,46 @@ def test_federated_training_does_not_depend_on_the_order_of_replies(
     assert hashes[0] == hashes[1]
 
 
+def test_the_clients_that_train_are_others_than_those_that_answer(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    fresh, trainers = (
+        run_app(tmp_path / who, defaults, training="fedavg", training_rounds=1, num_unseen=0, answered_by=who)
+        for who in ("fresh", "trainers")
+    )
+    assert fresh["hashes"]["model"] != trainers["hashes"]["model"]  # the same clients answer, others have trained
+    assert [fresh["network"]["answered_by"], trainers["network"]["answered_by"]] == ["fresh", "trainers"]
+    assert {entry["validity"] for entry in fresh["certificates"].values()} == {"certificate"}
+    assert all(FRESH_CLIENTS in entry["assumptions"] for entry in fresh["certificates"].values())
+    assert all(" certified that" in entry["statement"] for entry in fresh["breakdowns"].values())
+    assert {entry["validity"] for entry in trainers["certificates"].values()} == {"estimate"}
+    assert all(TRAINERS_ANSWERED in entry["assumptions"] for entry in trainers["certificates"].values())
+    assert all("estimated that" in entry["statement"] for entry in trainers["breakdowns"].values())
+
+
+STRATEGIES = ("f_divergence", "wasserstein", "dispersion", "selection", "secure_histogram")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_from_clients_that_trained_every_strategy_makes_estimates(
+    tmp_path: Path, defaults: Mapping[str, Any], strategy: str
+) -> None:
+    settings: dict[str, Any] = {"strategy": strategy, "candidate_epochs": "", "cost_budgets": "0,1"}
+    settings |= {"num_radii": 3, "num_multipliers": 2, "histogram_bins": 10, "secure_neighbours": 10, "num_unseen": 0}
+    report = run_app(tmp_path, defaults, answered_by="trainers", **settings)
+    assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
+    assert all(TRAINERS_ANSWERED in entry["assumptions"] for entry in report["certificates"].values())
+    for path in (tmp_path / "certificates").glob("*.json"):
+        assert rb.verify(json.loads(path.read_text())).ok
+
+
 def test_federated_training_needs_a_quorum(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     with pytest.raises(TrainingError, match=r"11 clients must return a model, got 10 in round 1.*client is broken"):
         run_app(tmp_path, defaults, training="fedavg", behaviours={0: raises, 1: raises})
     with pytest.raises(TrainingError, match="11 clients must connect for the training, got 4"):
         run_app(tmp_path, defaults, training="fedavg", num_nodes=4)
+    few: dict[str, Any] = {"training": "fedavg", "num_training_clients": 2}  # on the first two nodes
+    with pytest.raises(TrainingError, match=r"2 clients must return a model, got 1 in round 1.*client is broken"):
+        run_app(tmp_path, defaults, **few, behaviours={0: raises})
+    run_app(tmp_path, defaults, **few, behaviours={5: raises}, training_rounds=1)
 
 
 def test_a_checkpoint_is_evaluated_as_it_is(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
@@ -174,6 +211,39 @@ def test_a_missing_checkpoint_is_refused_before_the_folder_is_touched(
     with pytest.raises(ConfigError, match=r"checkpoint .*none\.pt.*existing file"):
         run_app(folder, defaults, training="checkpoint", checkpoint=str(tmp_path / "none.pt"))
     assert not folder.exists()
+
+
+def test_failures_are_named_and_random_node_ids_stand_apart(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    file = str(tmp_path / "budget.sqlite")
+    node_configs = {3: {"query-budget": 0, "query-budget-file": file}, 4: {"client-id": "client-00005"}}
+    reports = [
+        run_app(
+            tmp_path / str(seed),
+            defaults,
+            grid_seed=seed,
+            behaviours={2: raises},
+            node_configs=node_configs,
+            quorum=0.5,
+        )
+        for seed in (0, 1)
+    ]
+    timings = [report.pop("timing")["node_ids_of_failures"] for report in reports]
+    assert reports[0] == reports[1]
+    failures = reports[0]["network"]["failures"]
+    assert [(failure["client_id"], failure["reason"]) for failure in failures] == [
+        (None, "client-raised"),  # not the ClientApp's refusal: the node's process failed
+        ("client-00003", "client-raised"),
+        ("client-00005", "claimed-twice"),
+        ("client-00005", "claimed-twice"),
+    ]
+    assert failures[1]["detail"].startswith("QueryBudgetError: ")
+    for seed, timing in enumerate(timings):
+        assert len(set(timing)) == 4
+        text = json.dumps(reports[seed])
+        assert not any(node_id in text for node_id in timing)
+        events = read_events(tmp_path / str(seed) / "events.jsonl")
+        (settled,) = [event for event in events if event["event"] == "answers_settled"]
+        assert [failure["node_id"] for failure in settled["failures"]] == timing
 
 
 def test_risks_in_the_report_are_risks(finished: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from server.config import ConfigError, RunConfig, load_config
 from server.folder import ResultFolder
+from server.lock import FolderError
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEFAULTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -81,6 +82,9 @@ def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
         ("cost-thresholds", {"cost-thresholds": "0,0.5"}, "risks in (0, 1]"),
         ("cost-thresholds", {"cost-thresholds": "0.5,1.1"}, "risks in (0, 1]"),
         ("num-radii", {"num-radii": 2}, "50 is plenty"),
+        ("answered-by", {"answered-by": "trainer"}, "use one of fresh, trainers"),
+        ("num-training-clients", {"num-training-clients": -1}, "train and never answer"),
+        ("num-training-clients", {"num-clients": 20, "num-training-clients": 21}, "at most num-clients"),
     ],
 )
 def test_what_does_not_go_together_is_reported_under_one_key(key: str, wrong: dict[str, object], remedy: str) -> None:
@@ -101,6 +105,8 @@ def test_what_does_not_go_together_is_reported_under_one_key(key: str, wrong: di
         {"target-sigmas": 0.1},
         {"cost-budgets": 3},
         {"band": "truncated:0.5:0.95"},
+        {"answered-by": "trainers", "training": "fedavg"},
+        {"num-clients": 20, "num-training-clients": 20},
     ],
 )
 def test_what_goes_together_is_accepted(right: dict[str, object]) -> None:
@@ -185,10 +191,10 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     own = tmp_path / "certificates" / "diploma.json"
     own.parent.mkdir()
     own.touch()
-    with pytest.raises(FileExistsError, match="not results of a run"):
+    with pytest.raises(FolderError, match="holds files that no run wrote"):
         ResultFolder(tmp_path).clear()
     assert own.exists()
-    (tmp_path / "report.json").touch()
+    (tmp_path / "report.json").write_text('{"schema": "riskband.report/1"}')
     (tmp_path / "band.csv").touch()
     ResultFolder(tmp_path).clear()
     assert {path.name for path in tmp_path.iterdir()} == {"band.csv", "certificates"}

@@ -19,18 +19,18 @@ from strategies.query import QuorumError
 from tests.server.running import raises, run_app
 
 CLIENT = {"type": ["string", "null"]}
-FAILURE = {
-    "type": "object",
-    "properties": {"client_id": CLIENT, "reason": {"type": "string"}},
-    "additionalProperties": False,
+FAILED = {
+    **dict.fromkeys(("client_id", "claimed_name", "node_name", "node_id"), CLIENT),
+    "reason": {"type": "string"},
 }
+FAILURE = {"type": "object", "properties": FAILED, "required": list(FAILED), "additionalProperties": False}
 SETTLED = {
     "num_asked": {"type": "integer"},
     "num_answered": {"type": "integer"},
     "failures": {"type": "array", "items": FAILURE},
 }
 FIELDS: dict[str, dict[str, Any]] = {
-    "run_started": {"code_hash": {"type": "string"}, "config": {"type": "object"}},
+    "run_started": {"run_id": {"type": "string"}, "code_hash": {"type": "string"}, "config": {"type": "object"}},
     "run_resumed": {"num_answers_in_ledger": {"type": "integer"}},
     "stage_started": {"stage": {"type": "string"}},
     "model_prepared": {"model_hash": {"type": "string"}},
@@ -40,8 +40,8 @@ FIELDS: dict[str, dict[str, Any]] = {
         "num_messages": {"type": "integer"},
         "bytes_sent": {"type": "integer"},
     },
-    "answer_accepted": {"round": {"type": "string"}, "client_id": {"type": "string"}},
-    "client_failed": {"round": {"type": "string"}, "client_id": CLIENT, "reason": {"type": "string"}},
+    "answer_accepted": {key: {"type": "string"} for key in ("round", "client_id", "node_id")},
+    "client_failed": {"round": {"type": "string"}, **FAILED},
     "answers_settled": SETTLED,
     "quorum_missed": {"num_needed": {"type": "integer"}, **SETTLED},
     "certificate_written": {"name": {"type": "string"}},

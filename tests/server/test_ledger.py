@@ -1,9 +1,16 @@
+import copy
 import json
+import math
 import multiprocessing
 import os
+import re
 import signal
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from client.wire import (
@@ -137,6 +144,99 @@ def test_a_line_that_is_no_answer_is_an_error(tmp_path: Path) -> None:
         read_ledger(path)
 
 
+def lines_of_every_kind(folder: Path) -> list[bytes]:
+    """A header and one answer of each kind, as a ledger writes them."""
+    candidates = CandidatesQuery("mlp", (3,), 2, (Candidate("a", 0, "zero_one"), Candidate("b", 0, "abstain:0.8")))
+    curves = {"values_lower": (0.1, 0.3), "values_upper": (0.1, 0.3), "adversarial_unit": 2.5, "guarantee": "exact"}
+    curves |= {"conjugates_lower": (0.25,), "conjugates_upper": (0.25,), "clean_risk": 0.1, "num_examples": 9}
+    with Ledger(folder / "whole.jsonl", header=HEADER) as ledger:
+        ledger.append(QUERY, answer(0))
+        named = {"client_id": "a", "loss": "zero_one", "code_hash": "c", "model_hash": "m"}
+        ledger.append(ADVERSARIAL, AdversarialAnswer(**named, **curves, budget_left=3, group="north"))
+        ledger.append(candidates, CandidatesAnswer("a", (0.1, 0.2), 30, "zero_one,abstain:0.8", "c", "m", 7, "north"))
+    return ledger.path.read_bytes().splitlines(keepends=True)
+
+
+OTHERS = (
+    None,
+    True,
+    -1,
+    0.5,
+    10**400,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    [],
+    [[]],
+    [None],
+    ["x"],
+    [True],
+    {},
+    {"x": 1},
+)
+
+
+def changed_entries(entry: Any) -> Iterator[Any]:
+    """Every value of a line, at every depth, replaced by one of another JSON type; every key left out; one added."""
+    yield from OTHERS
+    keys = list(entry) if isinstance(entry, dict) else list(range(len(entry))) if isinstance(entry, list) else []
+    for key in keys:
+        left_out = {k: v for k, v in entry.items() if k != key} if isinstance(entry, dict) else entry[:key]
+        yield left_out
+        for other in changed_entries(entry[key]):
+            whole = copy.deepcopy(entry)
+            whole[key] = other
+            yield whole
+    if isinstance(entry, dict):
+        yield {**entry, "x": 1}
+
+
+def assert_read_or_refused(path: Path) -> bool:
+    """Whether a ledger is refused: by ValueError in words with file and line. Read, its numbers are finite numbers."""
+    problem, answers = "", ()
+    try:
+        _, answers = read_ledger(path)
+        Ledger(path, header=HEADER, resume=True).close()
+    except ValueError as error:
+        problem = str(error)
+    if not answers:
+        assert re.search(rf"line \d+ of {re.escape(str(path))}", problem), problem
+        assert "\n" not in problem
+        return True
+    for one in answers:
+        flat = [v for value in asdict(one).values() for v in (value if isinstance(value, tuple) else (value,))]
+        assert all(v is None or type(v) in (str, int) or math.isfinite(v) for v in flat), one
+        assert type(one.num_examples) is int
+        hash(one)  # as the answers of a resumed run must be
+    return False
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_line_with_another_type_at_any_place_is_refused_in_words(tmp_path: Path, number: int) -> None:
+    lines = lines_of_every_kind(tmp_path)
+    path = tmp_path / "ledger.jsonl"
+    refused = []
+    for entry in changed_entries(json.loads(lines[number])):
+        path.write_bytes(b"".join([*lines[:number], json.dumps(entry).encode() + b"\n", *lines[number + 1 :]]))
+        refused.append(assert_read_or_refused(path))
+    assert sum(refused) > (50 if number == 0 else 100)
+
+
+def test_cut_lines_and_binary_junk_are_refused_in_words(tmp_path: Path) -> None:
+    lines = lines_of_every_kind(tmp_path)
+    path = tmp_path / "ledger.jsonl"
+    rng = np.random.default_rng(0)
+    for number, line in enumerate(lines):
+        junk = [line[:size] + b"\n" for size in range(0, len(line) - 1, 9)] + [
+            rng.bytes(40).replace(b"\n", b"") + b"\n"
+        ]
+        junk += [b"[" * 100_000 + b"\n", b'{"risk": ' + b"1" * 5000 + b"}\n", b"\xff\xfe{}\n", b"\0" * 64 + b"\n"]
+        for other in junk:
+            path.write_bytes(b"".join([*lines[:number], other, *lines[number + 1 :]]))
+            assert assert_read_or_refused(path), other
+
+
 @pytest.mark.parametrize("text", ["", "{}\n", '{"schema": "something/1"}\n'])
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "ledger.jsonl"
@@ -202,3 +302,24 @@ def test_a_ledger_of_another_run_is_not_resumed_and_not_changed(tmp_path: Path) 
 def test_nothing_can_be_resumed_without_a_ledger(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is none"):
         Ledger(tmp_path / "ledger.jsonl", header=HEADER, resume=True)
+
+
+def test_the_node_of_an_answer_is_kept_and_may_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path, header=HEADER) as ledger:
+        ledger.append(QUERY, answer(0), node_id=2**64 - 1)
+        ledger.append(QUERY, answer(1))  # as ledgers had it before
+    assert json.loads(path.read_text().splitlines()[1])["node_id"] == str(2**64 - 1)
+    with Ledger(path, header=HEADER, resume=True) as ledger:
+        assert ledger.earlier is not None
+        assert [entry.node_id for entry in ledger.earlier] == [2**64 - 1, None]
+        assert [entry.answer for entry in ledger.earlier] == [answer(0), answer(1)]
+
+
+def test_a_damaged_node_is_a_damaged_line(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path, header=HEADER) as ledger:
+        ledger.append(QUERY, answer(0), node_id=7)
+    path.write_text(path.read_text().replace('"7"', '"seven"'))
+    with pytest.raises(ValueError, match="not an answer"):
+        read_ledger(path)

@@ -186,7 +186,7 @@ def test_a_client_whose_budget_is_too_small_refuses_and_the_others_are_certified
 ) -> None:
     report = run(tmp_path / "out", defaults, node_configs=budgets(tmp_path, budget))
     (failure,) = report["network"]["failures"]
-    assert failure["reason"] == "client-raised"
+    assert (failure["client_id"], failure["reason"]) == ("client-00003", "client-raised")
     assert rule in failure["detail"]
     assert report["network"]["clients_without_answer"] == ["client-00003"]
 

@@ -14,6 +14,7 @@ from flwr.app import Message
 
 from server.folder import LOG_FILES, ResultFolder
 from server.ledger import read_ledger
+from server.lock import FolderError
 from simulations.engine import Behaviour, Delivery
 from strategies.query import QuorumError
 from tests.server.running import raises, run_app
@@ -160,10 +161,14 @@ def test_there_must_be_something_to_resume(tmp_path: Path, defaults: Mapping[str
 
 @pytest.mark.parametrize("name", LOG_FILES)
 def test_a_folder_with_the_logs_of_a_failed_run_may_be_used_again(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("Flower did not start")
+    elsewhere = tmp_path.with_name(f"{tmp_path.name}-{name}")
+    elsewhere.mkdir()
+    (elsewhere / name).write_text("Flower did not start")
+    ResultFolder(tmp_path).keep_logs([elsewhere / name])
+    assert "Flower did not start" in (tmp_path / name).read_text()
     ResultFolder(tmp_path).clear()
     assert not (tmp_path / name).exists()
     (tmp_path / "thesis.tex").write_text("mine")
     shutil.rmtree(tmp_path / "certificates")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FolderError, match="holds files that no run wrote"):
         ResultFolder(tmp_path).clear()

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from riskband.bands import TRAINERS_ANSWERED
 from server.table import report_table
 
 
@@ -100,6 +101,25 @@ def test_bounds_from_both_sides_have_no_row_among_the_upper_ones_and_unchecked_o
     assert "all 3 certificates hold" in text
 
 
+def test_estimates_from_trainers_say_so_in_red_above_all_numbers() -> None:
+    report = copy.deepcopy(REPORT)
+    report["network"]["answered_by"] = "trainers"
+    for each in report["certificates"].values():
+        each |= {"validity": "estimate", "assumptions": [TRAINERS_ANSWERED]}
+    console = Console(width=140, force_terminal=True, color_system="standard", legacy_windows=False)
+    with console.capture() as capture:
+        console.print(report_table(report))
+    lines = capture.get().splitlines()
+    assert lines[0] == f"\x1b[1;31mNOTHING IS CERTIFIED: {TRAINERS_ANSWERED}.\x1b[0m"
+    assert f"  - \x1b[1;31m{TRAINERS_ANSWERED}\x1b[0m" in lines
+    text = rendered(report)
+    assert "tiny: estimated for clients and networks that nobody has measured" in text
+    assert "mean risk (estimate)" in text
+    assert "Check: all 3 estimates hold on the unseen clients" in text
+    assert "certificate" not in text
+    assert TRAINERS_ANSWERED not in rendered(REPORT)
+
+
 def test_answers_of_an_interrupted_run_are_told_apart() -> None:
     report = copy.deepcopy(REPORT)
     report["metrics"]["num_answers_in_ledger"] = 5
@@ -113,3 +133,32 @@ def test_without_unseen_clients_nothing_is_said_about_them() -> None:
         certificate["check"] = None
     assert "unseen" not in rendered(report)
     assert "0.124" in rendered(report)
+
+
+def test_each_failure_is_named_by_the_best_name_there_is() -> None:
+    refusal = {"client_id": "hospital-a", "node_name": "node-1", "reason": "client-raised", "detail": "no [more] \\"}
+    silent = {"client_id": None, "node_name": None, "reason": "no-reply", "detail": "no reply within 3 s"}
+    keyed = silent | {"node_name": "node-3"}
+    missing = {"client_id": None, "reason": "node-missing", "detail": ""}
+    network = REPORT["network"] | {"failures": [missing, silent, keyed, refusal]}
+    timing = REPORT["timing"] | {"node_ids_of_failures": [None, "4711", "4712", "4713"]}
+    text = rendered(REPORT | {"network": network, "timing": timing})
+    assert "node 4711: no-reply: no reply within 3 s" in text
+    assert "node 4712, registered as 'node-3': no-reply" in text
+    assert "hospital-a, registered as 'node-1': client-raised: no [more] \\" in text
+    assert text.count("node-missing") == 1
+    assert "flwr supernode list" in text
+    assert "flwr supernode list" not in rendered(
+        REPORT
+        | {
+            "network": network | {"failures": [refusal]},
+            "timing": {**REPORT["timing"], "node_ids_of_failures": ["4713"]},
+        }
+    )
+
+
+def test_of_many_failures_the_table_shows_some() -> None:
+    failures = [{"client_id": f"c{k}", "reason": "no-reply", "detail": ""} for k in range(13)]
+    text = rendered(REPORT | {"network": REPORT["network"] | {"failures": failures}})
+    assert text.count(": no-reply:") == 10
+    assert "and 3 more" in text

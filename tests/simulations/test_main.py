@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
-from simulations.__main__ import EXIT_USAGE, main
+from server.config import load_config
+from simulations import launcher
+from simulations.__main__ import EXIT_FAILED, EXIT_USAGE, chosen_run_config, default_folder, main, scenario_parser
 from simulations.models import build_model
 from simulations.training import save_checkpoint
 
@@ -46,3 +50,30 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_earlier_results_stay(tmp_
     assert error.startswith(f"error: checkpoint '{path}' cannot be evaluated: ")
     assert message in error
     assert [each.name for each in folder.iterdir()] == ["report.json"]
+
+
+def folder_of(*arguments):
+    """The name of the default folder for a command line."""
+    return default_folder(load_config(chosen_run_config(scenario_parser("", "").parse_args(arguments)))).name
+
+
+def test_other_configurations_have_other_default_folders(tmp_path):
+    assert folder_of() == "quickstart"
+    assert folder_of("both", "--set", "reply-timeout=5", "--resume") == "both"  # what it finds is the same
+    own = tmp_path / "own.toml"
+    own.write_text('scenario = "both"\nnum-clients = 77\n')  # the name of another
+    runs = [("--seed", "1"), ("--seed", "2"), ("--clients", "50"), ("--set", "loss=brier"), (str(own),)]
+    names = [folder_of(*arguments) for arguments in runs]
+    assert len({"quickstart", "both", *names}) == 7
+    assert names[0].startswith("quickstart-seed1-")
+    assert names[0] == folder_of("--seed", "1", "--resume")  # the same command finds it again
+
+
+def test_a_flower_that_does_not_start_leaves_the_reason_and_the_folder_may_be_used_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(launcher, "START_TIMEOUT", 0.0)
+    for _ in range(2):
+        assert main(["--clients", "5", "--out", str(tmp_path / "out")]) == EXIT_FAILED
+        assert "flower-superlink did not start" in capsys.readouterr().err
+        failure = json.loads((tmp_path / "out" / "failed.json").read_text())
+        assert "flower-superlink did not start" in failure["reason"]
+    assert {each.name for each in (tmp_path / "out").iterdir()} == {"certificates", "events.jsonl", "failed.json"}

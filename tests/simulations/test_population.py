@@ -9,6 +9,7 @@ import hashlib
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from simulations.population import ClientGroup, Examples, Population, PopulationSpec, spec_from_config
+from simulations.population import NETWORKS, ClientGroup, Examples, Population, PopulationSpec, spec_from_config
 from simulations.shifts import AffineShift, DirichletLabelShift
 
 AFFINE, LABEL = AffineShift(0.3), DirichletLabelShift(0.5)
@@ -112,7 +113,7 @@ def test_examples_are_drawn_uniformly_with_replacement():
     assert stats.chisquare(counts).pvalue > FALSE_ALARM
 
 
-@pytest.mark.parametrize("network", ["source", "unseen"])
+@pytest.mark.parametrize("network", NETWORKS)
 def test_clients_are_independent_draws_of_the_meta_distribution(network):
     population = Population(PopulationSpec(seed=6, shifts=(LABEL,), network=network))
     y = population.data.y_pool
@@ -121,13 +122,29 @@ def test_clients_are_independent_draws_of_the_meta_distribution(network):
     assert stats.spearmanr(shares[:-1], shares[1:]).pvalue > FALSE_ALARM
 
 
-def test_the_networks_are_disjoint_and_independent():
-    source = Population(PopulationSpec(shifts=(LABEL,)))
-    unseen = Population(PopulationSpec(shifts=(LABEL,), network="unseen"))
-    assert not {fingerprint(source.client(k)) for k in range(50)} & {fingerprint(unseen.client(k)) for k in range(50)}
-    is_zero = source.data.y_pool == 0
-    one, other = ([p.distribution(k).weights[is_zero].sum() for k in range(500)] for p in (source, unseen))
-    assert stats.spearmanr(one, other).pvalue > FALSE_ALARM
+@pytest.mark.parametrize("networks", list(combinations(NETWORKS, 2)), ids="-".join)
+def test_the_networks_are_disjoint_and_independent(networks):
+    one, other = (Population(PopulationSpec(shifts=(LABEL,), network=network)) for network in networks)
+    assert not {fingerprint(one.client(k)) for k in range(50)} & {fingerprint(other.client(k)) for k in range(50)}
+    is_zero = one.data.y_pool == 0
+    shares = ([each.distribution(k).weights[is_zero].sum() for k in range(500)] for each in (one, other))
+    assert stats.spearmanr(*shares).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("network", ["source", "training"])
+def test_training_examples_are_draws_of_the_training_split_under_the_shift_of_the_client(network):
+    spec = PopulationSpec(seed=2, shifts=(AFFINE, LABEL), examples_per_client=20_000, network=network)
+    population = Population(spec)
+    truth, held = population.distribution(3), population.training_examples(3)
+    shares = np.bincount(truth.y, weights=truth.weights, minlength=10)
+    counts = np.bincount(held.y, minlength=10)
+    seen = shares > 1e-3
+    assert stats.chisquare(counts[seen], shares[seen] / shares[seen].sum() * counts[seen].sum()).pvalue > FALSE_ALARM
+    shift, _ = population._drawn_shift(3)
+    moved = {x.tobytes() for x in shift.moved(population.data.x_train)}
+    assert {x.tobytes() for x in held.x} <= moved
+    assert fingerprint(held) == fingerprint(Population(spec).training_examples(3))
+    assert fingerprint(held) != fingerprint(population.client(3))
 
 
 def test_a_shift_added_at_the_end_leaves_the_others_alone():
@@ -188,7 +205,7 @@ def test_wrong_config_values(change, message):
     [
         ({"shifts": [AFFINE]}, r"shifts must be a tuple of Shift objects, got .*; give"),
         ({"shifts": (0.3,)}, "shifts must be a tuple of Shift objects"),
-        ({"network": "target"}, "network must be one of source, unseen, got 'target'; the unseen"),
+        ({"network": "target"}, "network must be one of source, unseen, training, got 'target'; the unseen"),
     ],
 )
 def test_wrong_specs(change, message):

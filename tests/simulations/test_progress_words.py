@@ -32,8 +32,10 @@ def test_a_progress_file_in_words(tmp_path, progress, detail, words):
 
 def test_the_progress_file_says_the_counts(tmp_path):
     progress = Progress(asked=9, answered=5, failures=FAILURES, round="2", eta_seconds=0.3)
-    ResultFolder(tmp_path).show_progress("asking", progress=progress)
+    ResultFolder(tmp_path, run_id="7").show_progress("asking", progress=progress)
     assert json.loads((tmp_path / "progress.json").read_text()) == {
+        "schema": "riskband.progress/1",
+        "run_id": "7",
         "stage": "asking",
         "detail": "",
         "round": "2",

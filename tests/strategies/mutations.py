@@ -150,6 +150,10 @@ def an_impossible_count(rng, content, name):
     answer[key] = pick(rng, [0.05, 1 / 3, 0.123456, np.nextafter(0.5, 1) + 1e-5])
 
 
+def a_huge_extra_record(rng, content, name):
+    content["extra"] = ArrayRecord({"w": Array(np.zeros(HUGE // 10))})
+
+
 ANY = (
     set_some_key,
     drop_a_key,
@@ -160,6 +164,7 @@ ANY = (
     empty,
     another_version,
     an_unknown_name,
+    a_huge_extra_record,
 )
 OF_AN_ANSWER = (*ANY, another_hash, another_loss, an_unusable_group, no_examples, a_wrong_number)
 HARMFUL = {
@@ -177,12 +182,12 @@ HARMFUL = {
 }
 
 
-def a_huge_extra_record(rng, content, name):
-    content["extra"] = ArrayRecord({"w": Array(np.zeros(HUGE // 10))})
+def a_small_extra_record(rng, content, name):
+    content["extra"] = ArrayRecord({"w": Array(np.zeros(HUGE // 2000))})
 
 
 def an_extra_key(rng, content, name):
     content["answer"]["more"] = [0.5] * 100
 
 
-HARMLESS = (a_huge_extra_record, an_extra_key)
+HARMLESS = (a_small_extra_record, an_extra_key)

@@ -178,7 +178,7 @@ def test_a_plain_answer_to_an_adversarial_question_is_malformed_and_the_other_wa
 
     for query, behaviour in ((QUERY, answering_plainly), (PLAIN, answering_too_much)):
         outcome = strategy().ask(network({3: behaviour}), query, ARRAYS)
-        assert [(f.client_id, f.reason.value) for f in outcome.failures] == [(None, "malformed")]
+        assert [(f.client_id, f.reason.value) for f in outcome.failures] == [("client-00003", "malformed")]
 
 
 prices = st.one_of(st.just(0.0), st.floats(1e-150, 10))
@@ -284,8 +284,9 @@ def test_a_client_that_fails_later_is_named_and_the_others_are_heard():
         ("client-00001", "client-raised"),
         ("client-00002", "no-reply"),
         ("client-00003", "node-unavailable"),
-        ("client-00005", "unknown-client"),
+        ("client-00004", "wrong-name"),
     ]
+    assert outcome.failures[-1].claimed_name == "client-00005"
 
 
 def test_only_clients_that_answered_can_be_asked_by_name():

@@ -122,7 +122,7 @@ def test_meeting_tells_who_is_where_and_what_is_left():
     [
         ({"code_hash": "0" * 64}, (name(2), "wrong-code")),
         ({"client_id": "stranger"}, ("stranger", "unknown-client")),
-        ({"budget_left": -1}, (None, "malformed")),
+        ({"budget_left": -1}, (name(2), "malformed")),
     ],
 )
 def test_a_greeting_that_cannot_be_is_refused_and_the_client_not_asked(claims, reason):

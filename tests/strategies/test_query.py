@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
+import numpy as np
 import pytest
-from flwr.app import ConfigRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from client import wire
+from client.records import num_bytes
+from client.wire import AdversarialAnswer, AdversarialQuery, Candidate, CandidatesAnswer, CandidatesQuery
 from simulations.engine import node_unavailable
+from strategies.failures import Node
 from strategies.query import FailureReason
-from strategies.replies import AnswerCheck
+from strategies.replies import AnswerCheck, read_reply
 from tests.strategies.network import (
     ARRAYS,
     NUM_CLIENTS,
@@ -83,28 +88,85 @@ def test_every_honest_zero_one_risk_passes_the_count_check(num_examples, data):
 
 
 @pytest.mark.parametrize(
-    "edit",
+    ("edit", "name"),
     [
-        lambda content: content.pop(wire.ANSWER_RECORD),
-        lambda content: content.pop(wire.IDENTITY_RECORD),
-        lambda content: content[wire.ANSWER_RECORD].pop(wire.RISK_KEY),
-        lambda content: content[wire.ANSWER_RECORD].update({wire.RISK_KEY: 0}),
-        lambda content: content[wire.ANSWER_RECORD].update({wire.RISK_KEY: [0.3]}),
-        lambda content: content[wire.ANSWER_RECORD].update({wire.NUM_EXAMPLES_KEY: 10.0}),
-        lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: ""}),
-        lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: 3}),
-        lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: "evil\nname"}),
-        lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: "x" * 101}),
-        lambda content: content[wire.IDENTITY_RECORD].update({wire.VERSION_KEY: 0}),
-        lambda content: content.clear(),
-        lambda content: content.update({wire.ANSWER_RECORD: ConfigRecord({wire.RISK_KEY: 0.3})}),
-        lambda content: content.update({wire.IDENTITY_RECORD: MetricRecord({wire.VERSION_KEY: 1})}),
+        (lambda content: content.pop(wire.ANSWER_RECORD), "client-00003"),
+        (lambda content: content.pop(wire.IDENTITY_RECORD), None),
+        (lambda content: content[wire.ANSWER_RECORD].pop(wire.RISK_KEY), "client-00003"),
+        (lambda content: content[wire.ANSWER_RECORD].update({wire.RISK_KEY: 0}), "client-00003"),
+        (lambda content: content[wire.ANSWER_RECORD].update({wire.RISK_KEY: [0.3]}), "client-00003"),
+        (lambda content: content[wire.ANSWER_RECORD].update({wire.NUM_EXAMPLES_KEY: 10.0}), "client-00003"),
+        (lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: ""}), None),
+        (lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: 3}), None),
+        (lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: "evil\nname"}), None),
+        (lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: "x" * 101}), None),
+        (lambda content: content[wire.IDENTITY_RECORD].update({wire.VERSION_KEY: 0}), "client-00003"),
+        (lambda content: content.clear(), None),
+        (lambda content: content.update({wire.ANSWER_RECORD: ConfigRecord({wire.RISK_KEY: 0.3})}), "client-00003"),
+        (lambda content: content.update({wire.IDENTITY_RECORD: MetricRecord({wire.VERSION_KEY: 1})}), None),
     ],
 )
-def test_a_reply_that_breaks_the_protocol_is_refused(edit):
+def test_a_reply_that_breaks_the_protocol_is_refused(edit, name):
+    grid = network({3: replying(edit)})
+    outcome = strategy().ask(grid, QUERY, ARRAYS)
+    assert names(outcome) == everyone_but(3)
+    assert reasons(outcome) == [(name, "malformed")]
+    assert outcome.failures[0].node_id == list(grid.get_node_ids())[3]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda content: content.update({"more": ConfigRecord({"x": ["ab"] * 5000})}),
+        lambda content: content.update({"more": ConfigRecord({"x" * 10_000: 1})}),
+        lambda content: content.update({"more": MetricRecord({"x": [1] * 2000})}),
+        lambda content: content.update({"more": ArrayRecord({"w": Array(np.zeros(1000))})}),
+        lambda content: content[wire.ANSWER_RECORD].update({wire.RISK_KEY: [0.3] * 100_000}),
+        lambda content: content[wire.IDENTITY_RECORD].update({wire.LOSS_KEY: "z" * 10_000}),
+    ],
+)
+def test_a_reply_larger_than_its_question_allows_is_refused_alone(edit):
     outcome = ask({3: replying(edit)})
     assert names(outcome) == everyone_but(3)
-    assert reasons(outcome) == [(None, "malformed")]
+    assert reasons(outcome) == [("client-00003", "too-large")]
+    assert re.search(r"must have at most \d+ bytes, got \d{4,}$", outcome.failures[0].detail)
+
+
+def test_arrays_of_a_reply_that_is_too_large_are_not_read(monkeypatch):
+    monkeypatch.setattr(Array, "numpy", lambda array: pytest.fail("an array was read"))
+    monkeypatch.setattr(AnswerCheck, "decode", lambda check, content: pytest.fail("the answer was read"))
+    check = AnswerCheck(QUERY, "", "", None)
+    content = RecordDict({"w": ArrayRecord({"w": Array(np.zeros(1000))})})
+    message = Message(RecordDict(), 2, "query.loss")
+    assert read_reply(Message(content, reply_to=message), check, Node(2)).reason == "too-large"
+
+
+@pytest.mark.parametrize("num_values", [1, 10, 10_000])
+def test_the_limit_grows_with_the_question_and_every_honest_answer_is_below_it(num_values):
+    grid = tuple(np.linspace(0.0, 1.0, num_values).tolist())
+    query = AdversarialQuery("zero_one", "tiny", (3,), 2, order=1, radii=grid, multipliers=grid)
+    candidates = tuple(Candidate(str(k), 0, "abstain:0.123456789") for k in range(num_values))
+    name, values = "x" * 100, (0.1,) * num_values
+    rest = {"client_id": name, "group": name, "num_examples": 2**53, "code_hash": "0" * 64, "model_hash": "0" * 64}
+    asked = CandidatesQuery("tiny", (3,), 2, candidates)
+    answers = {
+        query: AdversarialAnswer(
+            clean_risk=0.1,
+            values_lower=values,
+            values_upper=values,
+            conjugates_lower=values,
+            conjugates_upper=values,
+            adversarial_unit=0.1,
+            guarantee="exact",
+            loss="zero_one",
+            budget_left=2**62,
+            **rest,
+        ),
+        asked: CandidatesAnswer(risks=values, loss=asked.loss, budget_left=2**62, **rest),
+    }
+    for question, answer in answers.items():
+        size, limit = num_bytes(wire.encode_answer(answer)), AnswerCheck(question, "", "", None).max_bytes
+        assert size <= limit <= size + 5000
 
 
 def test_a_client_that_raises_is_a_failure_with_its_text_on_one_printable_line():
@@ -186,7 +248,8 @@ def test_the_same_answer_under_one_name_from_two_nodes_is_still_a_stolen_name():
 def test_a_name_is_in_doubt_even_if_the_thiefs_answer_is_refused_for_something_else():
     outcome = ask({3: claiming(client_id="client-00005", risk=math.nan)})
     assert names(outcome) == everyone_but(3, 5)
-    assert reasons(outcome) == [("client-00005", "claimed-twice"), ("client-00005", "not-finite")]
+    assert reasons(outcome) == [(None, "not-finite"), ("client-00005", "claimed-twice")]
+    assert outcome.failures[0].claimed_name == "client-00005"
 
 
 def test_a_name_given_in_one_of_two_different_answers_is_in_doubt_too():

@@ -184,6 +184,7 @@ TWICE = {
 @pytest.mark.parametrize("action", TWICE)
 def test_a_step_is_answered_once_from_one_state_if_there_is_a_file(tmp_path, action, file):
     own = {"secure-min-clients": 3} | ({} if file is None else {file: str(tmp_path / "own.sqlite")})
+    own |= {"query-budget": 9} if file == "query-budget-file" else {}
     grid = Recording(4, node_config=own)
     grid.twice = []
     grid._behaviours = {1: asked_twice_from_one_state(grid, action, TWICE[action])}
@@ -230,7 +231,7 @@ GO_ALONE = {
     ),
     "garbage for all": (with_shares(lambda shares: [GARBAGE] * len(shares)), "contradiction"),
     "garbage for two": (with_shares(lambda shares: [GARBAGE] * 2 + shares[2:]), "contradiction"),
-    "long shares": (with_shares(lambda shares: [bytes(10_000)] * len(shares)), "wrong-length"),
+    "long shares": (with_shares(lambda shares: [bytes(10_000)] * len(shares)), "too-large"),
     "a false accusation of all": (
         changing(wire.HISTOGRAM_ACTION, lambda r: r.update({wire.UNOPENED_KEY: [1, 2, 4, 5, 6, 7, 8, 9, 10]})),
         "contradiction",

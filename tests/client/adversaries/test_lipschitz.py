@@ -16,7 +16,9 @@ from client.adversaries import (
     LipschitzAdversary,
     SandwichAdversary,
     adversarial_curves,
+    growth_slopes,
     margin_constants,
+    wda_attack,
 )
 from client.adversaries.inputs import client_curves
 from client.adversaries.lipschitz import class_distances
@@ -147,7 +149,7 @@ def test_a_certificate_alone_attains_the_plain_risk_only():
     plain, _ = mean_loss(model, x, y, loss="brier")
     lower, upper = curves.values(RADII)
     np.testing.assert_allclose(lower, plain, rtol=1e-12)
-    assert upper[0] == lower[0]
+    assert lower[0] <= upper[0] <= lower[0] + 1e-5
     assert curves.adversarial_unit == 0.0
 
 
@@ -247,8 +249,38 @@ def test_where_sums_cancel_in_float32_nothing_is_proved_and_nothing_is_refused(l
     lower, upper = adversarial_curves(model, x, np.zeros(13, dtype=int), adversary="sandwich:pgd", **asked).values(
         [0.0, 1e-9]
     )
-    assert lower[0] == upper[0]
-    assert upper[1] >= 12 / 13  # at 0 the logits are right
+    assert np.all(upper >= 12 / 13)  # at 0 the logits are right
+    assert lower[0] < upper[0]
+
+
+def still(speed=0.0):
+    """At 0 its margin is -0.925, and float32 makes -0.9375 of that; inputs do nothing to it, or little."""
+    model = nn.Sequential(nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 2))
+    with torch.no_grad():
+        model[0].weight.fill_(speed)
+        model[0].bias.fill_(1.0)
+        model[2].weight.fill_(2.0**18)
+        model[2].bias.copy_(torch.tensor([0.925, 0.0]))
+    return model
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("adversary", ["lipschitz", "sandwich:min-norm"])
+@pytest.mark.parametrize("speed", [0.0, 1e-4])
+def test_the_bound_of_what_hardly_moves_is_about_the_network_and_not_about_float32(loss, order, adversary, speed):
+    """At float32's own loss a model of which nothing moves seemed to be proved better than it is."""
+    model = still(speed)
+    x, y = np.zeros((4, 2), dtype=np.float32), np.zeros(4, dtype=int)
+    exact = losses_at(loss, logits_of(model, x), 0)
+    rounded, _ = mean_loss(model, x, y, loss=loss)
+    assert rounded < exact.mean() - 1e-4 or loss == "zero_one"
+    curves = adversarial_curves(model, x, y, loss=loss, order=order, space="input", adversary=adversary)
+    radii = np.array([0.0, 1e-9, 0.1, 1.0, 100.0])
+    _, upper = curves.values(radii)
+    assert np.all(upper >= exact.mean() - 1e-12)
+    assert np.all(curves.conjugates([1e-9, 1.0, 1e9])[1] >= exact.mean() - 1e-12)
+    assert np.all(np.diff(upper) >= 0.0)
 
 
 def test_an_example_that_float32_does_not_see_costs_the_others_nothing():
@@ -341,3 +373,42 @@ def test_a_frozen_layer_stays_frozen():
     model[0].eval()
     adversarial_curves(model, np.zeros((5, 4), dtype=np.float32), np.zeros(5, dtype=int), loss="zero_one", order=1)
     assert [module.training for module in model.modules()] == [True, False, True]
+
+
+@pytest.mark.parametrize("adversary", [*INPUT_ADVERSARIES])
+def test_a_model_in_double_precision_is_asked_in_double_precision(adversary):
+    """Its examples are those that were given, not what float32 makes of them: 1e-9 decides here."""
+    model = seeded(lambda: nn.Linear(2, 2)).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+        model.bias.copy_(torch.tensor([-1.0, 0.0]))
+    x, y = np.array([[1.0 + 1e-9, 0.0], [1.0 - 1e-9, 0.0], [1.5, 0.5]]), np.array([0, 1, 0])
+    asked = {"loss": "zero_one", "order": 1, "norm": "l2"}
+    curves = adversarial_curves(model, x, y, space="input", adversary=adversary, **asked)
+    assert curves.clean_risk == 0.0
+    lower, upper = curves.values([0.6])
+    assert lower[0] <= 1.0 <= upper[0] + 1e-12
+    if adversary != "lipschitz":
+        assert lower[0] > 0.99
+    if adversary in ("auto", "lipschitz", "sandwich"):
+        assert curves.values([0.4 / 3.0])[1][0] == pytest.approx((2 + 0.8) / 3.0, abs=1e-4)
+    exact = adversarial_curves(model, x, y, **asked)
+    assert exact.clean_risk == 0.0
+    assert exact.adversarial_unit == pytest.approx((0.5 + 2e-9) / 3.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_model_in_half_precision_is_refused_in_words(kind):
+    model, x, y = (
+        nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).to(kind),
+        np.zeros((2, 3)),
+        np.zeros(2, int),
+    )
+    spaces = [("representation", "auto"), *(("input", name) for name in INPUT_ADVERSARIES), ("layer:1", "pgd")]
+    for space, adversary in spaces:
+        with pytest.raises(RefusedError, match=r"must be float32 or float64, got b?float16; convert: model\.float"):
+            adversarial_curves(model, x, y, loss="margin", order=1, space=space, adversary=adversary)
+    with pytest.raises(RefusedError, match="must be float32 or float64"):
+        wda_attack(model, x, y, norm="linf", radius=0.1, kappa=2.0)
+    with pytest.raises(RefusedError, match="must be float32 or float64"):
+        growth_slopes(model, (3,), norm="l2")

@@ -10,7 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import prune
 
+from client.adversaries import adversarial_curves
 from client.adversaries.lipschitz_bounds import (
     SequentialLayers,
     _constants,
@@ -210,9 +212,129 @@ def broken():
     return model
 
 
+def tenfold(module, *given):
+    """A hook that does not show in any weight."""
+    return 10.0 * given[-1] if isinstance(given[-1], torch.Tensor) else None
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        nn.modules.module.register_module_forward_hook,
+        nn.modules.module.register_module_forward_pre_hook,
+        nn.modules.module.register_module_full_backward_hook,
+        nn.modules.module.register_module_full_backward_pre_hook,
+    ],
+)
+def test_hooks_of_all_modules_are_refused(register):
+    """They change every layer, or the gradients that constants are made of, and no layer knows of them."""
+    model = mlp(3, 4, 2)
+    before = margin_constants(model, (3,), norm="l2")
+    hook = register(tenfold)
+    try:
+        with pytest.raises(RefusedError, match="register_module_forward_hook"):
+            margin_constants(model, (3,), norm="l2")
+        with pytest.raises(RefusedError, match="hooks"):
+            adversarial_curves(
+                model, np.zeros((1, 3)), [0], loss="margin", order=1, space="input", adversary="lipschitz"
+            )
+    finally:
+        hook.remove()
+    assert torch.equal(margin_constants(model, (3,), norm="l2"), before)
+
+
+def with_plain(name="weight", value=None):
+    """A tensor that torch does not count among parameters and buffers: the state dict has none of it."""
+    model = nn.Sequential(nn.Linear(3, 2, bias=False))
+    del model[0].weight
+    setattr(model[0], name, torch.zeros(2, 3) if value is None else value)
+    return model
+
+
+def test_weights_that_are_plain_tensors_are_not_forgotten():
+    """Remembered by its state dict alone, a layer of weights 1000 had the constants of one of weights 0."""
+    for size in (0.0, 1000.0):
+        with pytest.raises(RefusedError, match=r"'weight' at '0'; assign weights as torch\.nn\.Parameter"):
+            margin_constants(with_plain(value=torch.full((2, 3), size)), (3,), norm="l2")
+
+
+def test_buffers_that_are_not_saved_count():
+    model = seeded(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)))
+    variance = model[0].running_var.clone()
+    del model[0].running_var
+    model[0].register_buffer("running_var", variance, persistent=False)
+    before = margin_constants(model, (3,), norm="l2")
+    model[0].running_var.fill_(1e-6)  # in place: the same tensor
+    after = margin_constants(model, (3,), norm="l2")
+    largest = quotients(model, *random_pairs((3,), seed=0), norm="l2").max(axis=0)
+    assert np.all(largest <= after.numpy())
+    assert torch.all(after[0, 1] > 100.0 * before[0, 1])
+
+
+def test_what_is_read_of_a_model_stays_when_the_model_changes():
+    """A network that was read before its weights changed must not be remembered under those that came after."""
+    model = mlp(3, 4, 2).double()
+    layers, before = SequentialLayers(model, (3,)), margin_constants(model, (3,), norm="l2")
+    with torch.no_grad():
+        model[0].weight.mul_(7.0)
+        model[2].weight.mul_(1000.0)
+    assert torch.equal(lipschitz_constants(layers, norm="l2").margins, before)
+    after = margin_constants(model, (3,), norm="l2").numpy()
+    assert np.all(quotients(model, *random_pairs((3,), seed=0), norm="l2").max(axis=0) <= after)
+
+
+def own(name, value, layer=None):
+    """A layer with an attribute that torch asks for before it asks the class."""
+    model = nn.Sequential(nn.Linear(3, 3) if layer is None else layer)
+    setattr(model[0], name, value)
+    return model
+
+
+def test_a_forward_that_was_changed_for_a_whole_class_is_refused(monkeypatch):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: 10.0 * x)
+    with pytest.raises(RefusedError, match="'1' with hooks or a forward of its own"):
+        margin_constants(model, (3,), norm="l2")
+
+
+def none_in_between():
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    model._modules["1"] = None
+    return model
+
+
+def negative_variance():
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    model[0].running_var.fill_(-1.0)
+    return model
+
+
+def pruned():
+    model = nn.Sequential(nn.Linear(3, 2))
+    prune.l1_unstructured(model[0], "weight", amount=1)
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "shape", "settings", "message"),
     [
+        (own("forward", lambda x: 10.0 * x), (3,), {}, "a forward of its own"),
+        (own("_call_impl", lambda x: 10.0 * x), (3,), {}, "a forward of its own"),
+        (own("_compiled_call_impl", lambda x: 10.0 * x), (3,), {}, "a forward of its own"),
+        (own("_conv_forward", lambda x, w, b: 10.0 * x, nn.Conv2d(1, 1, 1)), (1, 2, 2), {}, "a forward of its own"),
+        (own("negative_slope", torch.tensor(0.123451), nn.LeakyReLU()), (3,), {}, "another 'negative_slope' at '0'"),
+        (own("negative_slope", float("nan"), nn.LeakyReLU()), (3,), {}, "another 'negative_slope' at '0'"),
+        (own("__deepcopy__", lambda memo: nn.Linear(3, 3)), (3,), {}, "another '__deepcopy__' at '0'"),
+        (own("alpha", np.array(0.1234567891), nn.ELU()), (3,), {}, "another 'alpha' at '0'"),
+        (nn.Sequential(nn.utils.spectral_norm(nn.Linear(3, 2))), (3,), {}, "'0' with hooks"),
+        (pruned(), (3,), {}, "'0' with hooks"),
+        (nn.Sequential(nn.LazyLinear(2)), (3,), {}, "with hooks|got LazyLinear"),
+        (none_in_between(), (3,), {}, "a layer at every place, got None at '1'"),
+        (negative_variance(), (3,), {}, "running variances must be above -eps"),
+        (nn.Sequential(nn.Linear(3, 2, device="meta")), (3,), {}, "on the CPU, got another 'weight' at '0'"),
+        (nn.Sequential(nn.Linear(3, 2).half()), (3,), {}, "float32 or float64, got float16 at '0'"),
+        (nn.Sequential(nn.Linear(3, 2).bfloat16()), (3,), {}, "got bfloat16 at '0'; convert: model.float"),
+        (nn.Sequential(nn.Linear(3, 2, dtype=torch.complex64)), (3,), {}, "got complex64 at '0'"),
         (nn.Sequential(nn.Linear(3, 4), nn.Mish(), nn.Linear(4, 2)), (3,), {}, "got Mish at '1'"),
         (nn.Sequential(nn.Sequential(nn.Linear(3, 4), nn.Softmax(1))), (3,), {}, r"got Softmax at '0\.1'"),
         (nn.Sequential(Twice(3, 2)), (3,), {}, "got Twice at '0'"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -89,7 +91,7 @@ def test_the_bound_by_margins_holds_and_bends_no_more_than_said(loss, seed, num_
     growth = GROWTHS[loss]
     logits, labels = random_logits(seed, 50, num_classes, 3.0)
     margins = margins_of(logits, labels)
-    bound = growth.bound(growth.pooled(margins))
+    bound = growth.bound(margins)
     losses = get_loss(loss).per_example(logits, labels)
     assert torch.all(losses <= bound + 1e-12)
     if growth.is_tight:
@@ -98,10 +100,29 @@ def test_the_bound_by_margins_holds_and_bends_no_more_than_said(loss, seed, num_
     ends = reach(margins, speeds, growth, growth.saturation)
     steps = torch.linspace(0.0, 1.0, 400, dtype=torch.float64) * ends[:, None]
     profile = radial_profile(growth, margins, speeds, steps)
-    second = profile.diff(n=2, dim=1)
-    assert torch.all(second >= -growth.bend * (speeds.amax(dim=1, keepdim=True) * steps[:, 1:2]).square() - 1e-12)
-    is_convex = steps[:, 2:] <= reach(margins, speeds, growth, growth.inflection)[:, None]
-    assert torch.all(second[is_convex] >= -1e-12)
+    curved = growth.bend * (speeds.amax(dim=1, keepdim=True) * steps[:, 1:2]).square() / 4.0
+    assert torch.all(profile.diff(n=2, dim=1) >= -curved - 1e-12)
+    assert torch.all(profile.diff(dim=1) >= -1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), num_classes=st.integers(2, 6), scale=st.sampled_from([0.5, 2.0, 5.0]))
+def test_the_bound_of_brier_is_its_largest_value_over_all_smaller_margins(seed, num_classes, scale):
+    logits, labels = random_logits(seed, 30, num_classes, scale)
+    margins = margins_of(logits, labels)
+    bound = GROWTHS["brier"].bound(margins)
+    chosen = torch.tensor(list(itertools.product((0.0, torch.inf), repeat=num_classes)), dtype=torch.float64)
+    lowered = (logits[:, None] - chosen).scatter(2, labels[:, None, None].expand(-1, len(chosen), 1), 0.0)
+    lowered = lowered - logits.gather(1, labels[:, None])[:, None]
+    lowered = lowered.scatter(2, labels[:, None, None].expand(-1, len(chosen), 1), 0.0)
+    values = [
+        get_loss("brier").per_example(rows, label.expand(len(rows)))
+        for rows, label in zip(lowered, labels, strict=True)
+    ]
+    torch.testing.assert_close(bound, torch.stack(values).amax(dim=1), rtol=1e-12, atol=1e-14)
+    fall = -5.0 * torch.rand(200, *logits.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    for step in fall.scatter(2, labels[None, :, None].expand(200, -1, 1), 0.0):
+        assert torch.all(get_loss("brier").per_example(logits + step, labels) <= bound + 1e-12)
 
 
 @pytest.mark.parametrize("loss", sorted(GROWTHS))

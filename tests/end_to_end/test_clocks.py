@@ -1,0 +1,48 @@
+"""A client whose clock differs from the server's: what Flower makes of it, and what the run says."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulations.launcher import private_superlink
+from tests.end_to_end.test_flwr_run import PROJECT
+
+# Flower asks one function for the time; Python runs this file as every process of that SuperNode starts.
+SHIFT = """
+import datetime, types
+import flwr.supercore.date as date
+class Clock:
+    @staticmethod
+    def now(tz=None):
+        return datetime.datetime.now(tz) + datetime.timedelta(seconds={seconds})
+date.datetime = types.SimpleNamespace(datetime=Clock, timezone=datetime.timezone, UTC=datetime.UTC)
+"""
+CONFIG = {"num-clients": 2, "num-unseen": 0, "training-epochs": 1, "model": "mlp", "quorum": 1.0, "node-timeout": 12.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seconds", "is_refused"), [(600, True), (-600, True), (-60, False)])
+def test_a_clock_that_is_wrong_is_named_as_a_possible_reason(tmp_path: Path, seconds: int, is_refused: bool) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SHIFT.format(seconds=seconds))
+    folder = tmp_path / "out"
+    with private_superlink(is_simulation=False) as superlink:
+        superlink.start_supernode(partition_id=0, num_partitions=2)
+        elsewhere = replace(superlink, environment={**superlink.environment, "PYTHONPATH": str(tmp_path)})
+        elsewhere.start_supernode(partition_id=1, num_partitions=2)
+        time.sleep(15.0)
+        config = CONFIG | {"output-dir": str(folder)}
+        superlink.start_run(PROJECT, num_supernodes=None, run_config=config).wait(200)
+        log = superlink.logs[0].read_text()
+    # The second line of the log is the usual first request without a key.
+    assert (log.count('/v1/fleet/register-node HTTP/1.1" 200') == 1) == is_refused
+    if is_refused:
+        failure = json.loads((folder / "failed.json").read_text())
+        assert "node-missing" in failure["reason"]
+        assert "clock is more than 5 s ahead of the SuperLink's or 5 min behind it" in failure["reason"]
+    else:
+        assert json.loads((folder / "report.json").read_text())["network"]["num_answered"] == 2

@@ -1,0 +1,134 @@
+"""Every certificate assumes that the model came first; from clients that helped to make it there are estimates only."""
+
+import json
+
+import numpy as np
+import pytest
+
+import riskband as rb
+from riskband.bands import FRESH_CLIENTS, TRAINERS_ANSWERED
+from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, SCHEMA_1, weakest_validity
+from riskband.functionals import QuantileWeight
+from riskband.selection import FRESH_FOR_CANDIDATES
+from riskband.verification import FUNCTIONS
+
+VALUES = [0.1, 0.2, 0.3, 0.1] * 5
+LINEAR = QuantileWeight.from_density(np.polynomial.Polynomial([0, 2]), name="linear")
+
+
+def certificates(**known):
+    """A certificate of every function that `verify` knows, from answers of each kind."""
+    risks = rb.ClientRisks(VALUES, 10, **known)
+    band = rb.band(risks, delta=0.1)
+    counts = rb.HistogramRisks([0.0, 0.15, 1.0], [10, 10], 10, binary=True, **known)
+    edges, eta = [0.0, 0.5, 1.0], 0.1
+    limits = rb.risk_histogram(VALUES, 10, edges=edges, binary=True, eta=eta)
+    limits = rb.HistogramLimits(edges, limits, eta=eta, binary=True, **known)
+    losses = rb.JointRisks(np.column_stack([VALUES, VALUES[::-1]]), 10, **known)
+    curves = {"cost": "order 1", "binary": True, **known}
+    exact, attacked = (
+        rb.AdversarialAnswers([0.0, 1.0], [[x, x + 0.1] for x in VALUES], 10, guarantee=guarantee, **curves)
+        for guarantee in ("exact", "lower")
+    )
+    ball = {"divergence": "chi2", "budget": 0.1}
+    return {
+        "mean_bound": rb.mean_bound(risks, delta=0.1),
+        "mean": rb.mean(band),
+        "mean of counts": rb.mean(rb.band(counts, delta=0.1)),
+        "mean of limits": rb.mean(rb.band(limits, delta=0.1)),
+        "mean_bound of counts": rb.mean_bound(counts, delta=0.1),
+        "cvar": rb.cvar(band, level=0.5),
+        "quantile": rb.quantile(band, level=0.5),
+        "survival": rb.survival(band, thresholds=[0.2, 0.5]),
+        "weighted_quantile": rb.weighted_quantile(band, LINEAR),
+        "worst_case_mean": rb.worst_case_mean(band, **ball),
+        "worst_case_mean as published": rb.worst_case_mean(band, **ball, method="published"),
+        "worst_case_cdf": rb.worst_case_cdf(band, **ball, thresholds=0.2),
+        "dispersion_certificate": rb.dispersion_certificate(band, "gini"),
+        "lorenz_certificate": rb.lorenz_certificate(band),
+        "quantile_certificate": rb.quantile_certificate(band, level=[0.5]),
+        "group_certificate": rb.group_certificate(
+            rb.group_bands(risks, ["a", "b"] * 10, delta=0.1), "largest_gap", "mean"
+        ),
+        "select": rb.select({"one": risks, "two": risks}, objective="mean", delta=0.1).certificate,
+        "joint_cdf": rb.joint_cdf(rb.joint_band(losses, delta=0.1), thresholds=[0.2, 0.3]),
+        "gini_correlation": rb.gini_correlation(losses, delta=0.1),
+        "wasserstein_mean": rb.wasserstein_mean(exact, delta=0.1, cost_budget=0.5),
+        "wasserstein_mean of attacks": rb.wasserstein_mean(attacked, delta=0.1, cost_budget=0.5),
+        "wasserstein_cdf": rb.wasserstein_cdf(exact, delta=0.1, cost_budget=0.5, thresholds=0.4),
+        "wasserstein_published": rb.wasserstein_published(exact, delta=0.1, cost_budget=0.5, cost_bound=9.0),
+    }
+
+
+FRESH, TRAINERS = certificates(), certificates(answered_by="trainers")
+
+
+def verified(stored):
+    return rb.verify(stored, weights={"linear": LINEAR})
+
+
+def test_no_function_is_left_out():
+    assert {made.recipe["function"] for made in FRESH.values()} == FUNCTIONS.keys()
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_every_certificate_assumes_that_the_clients_had_no_part_in_the_model(name):
+    expected = FRESH_FOR_CANDIDATES if name == "select" else FRESH_CLIENTS
+    assert FRESH[name].assumptions.count(expected) == 1
+    assert TRAINERS_ANSWERED not in FRESH[name].assumptions
+    assert "answered_by" not in json.dumps(FRESH[name].recipe)  # stored as before
+    assert verified(FRESH[name].to_dict()).ok
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_whatever_is_made_of_the_answers_of_trainers_is_an_estimate_and_says_why(name):
+    made, fresh = TRAINERS[name], FRESH[name]
+    assert made.validity == ESTIMATE
+    assert made.statement.startswith("Estimate, not a proved bound: ")
+    assert made.assumptions.count(TRAINERS_ANSWERED) == 1
+    assert not {FRESH_CLIENTS, FRESH_FOR_CANDIDATES} & set(made.assumptions)
+    np.testing.assert_array_equal(made.value, fresh.value)  # the number is what it was, only the word is not
+    assert json.loads(made.to_json()) == made.to_dict()
+    assert verified(made.to_dict()).ok
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_an_estimate_that_calls_itself_a_certificate_does_not_verify(name):
+    stored, fresh = TRAINERS[name].to_dict(), FRESH[name].to_dict()
+    assert rb.Certificate.from_dict({**stored, "validity": CERTIFICATE}).validity == ESTIMATE
+    if fresh["validity"] != ESTIMATE:
+        assert not verified({**stored, "validity": CERTIFICATE}).ok
+        assert not verified({**stored, "validity": CERTIFICATE, "statement": fresh["statement"]}).ok
+    assert not verified({**stored, "assumptions": fresh["assumptions"]}).ok
+    assert not verified({**fresh, "recipe": stored["recipe"]}).ok
+    assert not verified({**stored, "schema": SCHEMA_1, "assumptions": fresh["assumptions"]}).ok
+
+
+def test_the_weakest_validity_wins():
+    for validity in (CERTIFICATE, AS_PUBLISHED, ESTIMATE):
+        assert weakest_validity([FRESH_CLIENTS], validity) == validity
+        assert weakest_validity([TRAINERS_ANSWERED], validity) == ESTIMATE
+    assert FRESH["worst_case_mean as published"].validity == AS_PUBLISHED
+    assert FRESH["wasserstein_mean of attacks"].validity == ESTIMATE
+    assert FRESH["mean"].validity == CERTIFICATE
+
+
+def test_who_answered_survives_a_split_a_selection_and_a_group():
+    risks = rb.ClientRisks(VALUES, 10, answered_by="trainers")
+    assert rb.split_clients(risks, pilot_share=0.5).rest.answered_by == "trainers"
+    assert all(
+        band.risks.answered_by == "trainers" for band in rb.group_bands(risks, ["a"] * 20, delta=0.1).bands.values()
+    )
+    one = {"one": rb.ClientRisks(VALUES, 10), "two": risks}
+    chosen = rb.select(one, objective="mean", delta=0.1)
+    assert chosen.certificate.validity == ESTIMATE  # one of the candidates was trained by those who answered
+    assert "estimated" in chosen.table()
+    assert "certified" not in chosen.table()
+
+
+@pytest.mark.parametrize("value", ["trainer", "", None, True])
+def test_who_answered_has_two_values(value):
+    with pytest.raises(ValueError, match="answered_by must be one of fresh, trainers"):
+        rb.ClientRisks(VALUES, 10, answered_by=value)
+    with pytest.raises(ValueError, match="answered_by must be one of fresh, trainers"):
+        rb.JointRisks(np.column_stack([VALUES, VALUES]), 10, answered_by=value)

@@ -1,0 +1,63 @@
+"""Certificates that earlier versions wrote still verify, and a change to one of them is still seen.
+
+`stored/certificates-schema-1.json` was written by the code of commit e4d8a94, one certificate for every function and
+every kind of answers, band and setting. It is never made again.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import riskband as rb
+
+STORED = json.loads((Path(__file__).parent / "stored" / "certificates-schema-1.json").read_text("utf-8"))[
+    "certificates"
+]
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_certificate_of_the_first_schema_verifies_and_tells_what_it_did_not_list(name):
+    outcome = rb.verify(STORED[name])
+    assert outcome.problems == ()
+    assert outcome.ok
+    assert "chosen before any answer was seen: delta 0.1" in outcome.unstated
+    assert any(line.startswith("the clients that answered had no part in training") for line in outcome.unstated)
+    # Read and written again, it is a certificate of today, which lists its delta.
+    assert "chosen before any answer was seen: delta 0.1" in rb.Certificate.from_dict(STORED[name]).assumptions
+
+
+@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda old: {"value": (np.asarray(old["value"]) + 1e-6).tolist()},
+        lambda old: {"delta": 0.05},
+        lambda old: {"assumptions": old["assumptions"][:-1]},
+        lambda old: {"statement": old["statement"].replace("0.9", "0.99")},
+        lambda old: {"assumptions": [*old["assumptions"], "chosen before any answer was seen: nothing"]},
+    ],
+    ids=["value", "delta", "assumptions", "statement", "more"],
+)
+def test_a_change_to_it_is_seen(name, change):
+    assert not rb.verify({**STORED[name], **change(STORED[name])}).ok
+
+
+@pytest.mark.parametrize(
+    ("name", "unstated"),
+    [
+        ("mean_betting", "seed 3"),
+        ("mean_hoeffding", "method hoeffding"),
+        ("mean_of_trunc", "method truncated:0.2:0.9"),
+        ("mean_of_counted", "local counted, eta 0.1"),
+        ("hist_mean", "the edges of the bins"),
+        ("select", "seed 0"),
+        ("wass", "multipliers 0.1 to 10 (4)"),
+        ("wass_cdf", "thresholds 0.5 to 0.8 (2), multipliers 0.1 to 10 (4)"),
+        ("wass_lower", "seed 0"),
+        ("gcorr", "seed 0"),
+    ],
+)
+def test_every_choice_that_could_have_been_made_by_looking_is_named(name, unstated):
+    assert f"chosen before any answer was seen: {unstated}" in rb.verify(STORED[name]).unstated

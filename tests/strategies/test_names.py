@@ -1,0 +1,283 @@
+"""Whose failure it is: every hostile reply is named by its node and, where it is known, its client; so is a refusal."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from flwr.app import Error, Message
+from flwr.proto.node_pb2 import NodeInfo
+
+from client import wire
+from simulations.engine import Delivery, InProcessGrid, node_unavailable
+from strategies.earlier import EarlierAnswer
+from tests.strategies.mutations import HARMFUL
+from tests.strategies.network import (
+    ARRAYS,
+    NUM_CLIENTS,
+    QUERY,
+    claiming,
+    error_reply,
+    everyone_but,
+    expected_answer,
+    names,
+    network,
+    raising,
+    reasons,
+    silent,
+    strategy,
+    twice,
+)
+from tests.strategies.test_fuzz import ARRAYS as FUZZ_ARRAYS
+from tests.strategies.test_fuzz import QUERIES, edited, honest_answer, name_of, stealing
+from tests.strategies.test_fuzz import app as fuzz_app
+from tests.strategies.test_hello import Network, earlier, greeting, run
+
+NUM_HONEST = 6
+
+
+def with_two_answers(message, answer):
+    other = answer(message)
+    other.content["identity"]["code-hash"] = "0"
+    return [Delivery(Message(other.content, reply_to=message)), Delivery(answer(message))]
+
+
+def everything_hostile(kind):
+    """What nodes 6, 7, … do, each another thing."""
+    first = NUM_HONEST
+    mutations = [edited(each, np.random.default_rng(3), k) for k, each in enumerate(HARMFUL[kind], start=first)]
+    others = [stealing(5), raising, silent, node_unavailable, error_reply(8), error_reply(99), with_two_answers]
+    return dict(enumerate([*mutations, *others], start=first))
+
+
+def hostile_round(kind, *, says_hello):
+    """The failures of a round, and the ids of all nodes by partition."""
+    behaviours = everything_hostile(kind)
+    num_clients = NUM_HONEST + len(behaviours)
+    grid = InProcessGrid(fuzz_app, num_clients=num_clients, run_config={})
+    asking = strategy(num_clients=num_clients, quorum=0.01, reply_timeout=0.4)
+    if says_hello:
+        asking.meet(grid)
+    grid._behaviours = behaviours
+    outcome = asking.ask(grid, QUERIES[kind], FUZZ_ARRAYS)
+    believed = range(NUM_HONEST if says_hello else NUM_HONEST - 1)  # else who is robbed is refused with the thief
+    assert outcome.answers == tuple(honest_answer(kind, k) for k in believed)
+    return outcome.failures, list(grid.get_node_ids())
+
+
+KINDS = [kind for kind in HARMFUL if kind != "hello"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_said_hello_fails_under_its_own_name_whatever_it_replies(kind):
+    failures, nodes = hostile_round(kind, says_hello=True)
+    assert len(failures) >= 20
+    assert {(f.client_id, f.node_id) for f in failures} == {
+        (name_of(k), nodes[k]) for k in range(NUM_HONEST, len(nodes))
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_is_met_for_the_first_time_is_named_by_its_node_and_by_no_name_that_is_not_its(kind):
+    failures, nodes = hostile_round(kind, says_hello=False)
+    assert sorted(failure.node_id for failure in failures) == sorted(nodes[NUM_HONEST - 1 :])
+    for failure in failures:
+        own = name_of(nodes.index(failure.node_id))
+        is_theft = failure.reason in ("claimed-twice", "unknown-client")
+        made_up = not (failure.client_id or "").startswith("client-000")
+        assert failure.client_id in (None, own) or is_theft or made_up, failure
+    assert sum(failure.client_id is not None for failure in failures) >= 10
+
+
+def test_of_two_unknown_nodes_with_one_name_both_are_refused_and_both_nodes_named():
+    grid = network({3: claiming(client_id="client-00005")})
+    outcome = strategy().ask(grid, QUERY, ARRAYS)
+    nodes = list(grid.get_node_ids())
+    assert reasons(outcome) == [("client-00005", "claimed-twice")] * 2
+    assert {failure.node_id for failure in outcome.failures} == {nodes[3], nodes[5]}
+
+
+@pytest.mark.parametrize("lie", [{}, {"risk": 0.9}, {"risk": np.nan}], ids=str)
+def test_a_name_that_was_heard_before_stays_with_its_node_and_the_thiefs_reply_reaches_nobody(lie):
+    received = []
+    asking, grid = strategy(on_answer=lambda query, answer: received.append(answer)), network()
+    asking.ask(grid, QUERY, ARRAYS)
+    grid._behaviours = {3: claiming(client_id="client-00005", **lie)}
+    received.clear()
+    outcome = asking.ask(grid, QUERY, ARRAYS, round=2)
+    assert outcome.answers == tuple(expected_answer(k) for k in range(NUM_CLIENTS) if k != 3)
+    assert sorted(received, key=lambda answer: answer.client_id) == list(outcome.answers)
+    (failure,) = outcome.failures
+    assert (failure.client_id, failure.reason, failure.claimed_name) == ("client-00003", "wrong-name", "client-00005")
+    assert "this node answered as 'client-00003' before" in failure.detail
+
+
+def test_a_newcomer_that_claims_a_known_name_is_refused_alone():
+    asking, grid = strategy(), network(nodes_ready_after={9: 10**6})
+    asking.ask(grid, QUERY, ARRAYS)
+    grid._nodes_ready_after, grid._behaviours = {}, {9: claiming(client_id="client-00005")}
+    outcome = asking.ask(grid, QUERY, ARRAYS, round=2)
+    assert names(outcome) == everyone_but(9)
+    (failure,) = outcome.failures
+    assert (failure.client_id, failure.reason, failure.claimed_name) == (None, "wrong-name", "client-00005")
+    assert failure.node_id == list(grid.get_node_ids())[9]
+
+
+def test_a_node_may_not_change_its_name_within_a_run():
+    asking, grid = strategy(), network()
+    asking.ask(grid, QUERY, ARRAYS)
+    grid._behaviours = {3: claiming(client_id="somebody else")}
+    outcome = asking.ask(grid, QUERY, ARRAYS, round=2)
+    assert names(outcome) == everyone_but(3)
+    assert reasons(outcome) == [("client-00003", "wrong-name")]
+
+
+# What the ledger of an interrupted run knows.
+
+
+def from_nodes(network, *partitions):
+    nodes = list(network.grid.get_node_ids())
+    return [
+        dataclasses.replace(entry, node_id=nodes[k]) for k, entry in zip(partitions, earlier(*partitions), strict=True)
+    ]
+
+
+def test_the_ledger_decides_between_two_nodes_that_claim_one_name():
+    network = Network({4: greeting(client_id=name_of(1))})
+    outcome = run(network, earlier=from_nodes(network, 1), quorum=0.5)
+    assert [answer.client_id for answer in outcome.answers] == [name_of(k) for k in (0, 1, 2, 3, 5)]
+    (failure,) = outcome.failures
+    assert (failure.client_id, failure.reason, failure.claimed_name) == (None, "wrong-name", name_of(1))
+    assert failure.node_id == list(network.grid.get_node_ids())[4]
+    assert sorted(network.asked["query.loss"]) == [0, 2, 3, 5]
+
+
+def test_a_node_that_has_another_name_in_a_later_run_is_welcome_if_nobody_else_claims_it():
+    network = Network({4: greeting(client_id="renamed")})
+    entry = dataclasses.replace(earlier(1)[0], node_id=list(network.grid.get_node_ids())[4])
+    assert "renamed" in [answer.client_id for answer in strategy(earlier=[entry]).meet(network.grid).answers]
+
+
+def test_who_is_silent_in_the_hello_has_the_name_of_its_earlier_answer():
+    network = Network({4: silent})
+    other_question = dataclasses.replace(from_nodes(network, 4)[0], radii=(0.5,))
+    outcome = run(network, earlier=[other_question], quorum=0.5)
+    assert reasons(outcome) == [(name_of(4), "no-reply")]
+
+
+def test_a_ledger_with_two_nodes_of_one_name_decides_nothing():
+    network = Network({4: greeting(client_id=name_of(1))})
+    nodes = list(network.grid.get_node_ids())
+    entries = [EarlierAnswer(earlier(1)[0].answer, node_id=nodes[k]) for k in (1, 4)]
+    outcome = run(network, earlier=entries, quorum=0.5)
+    assert reasons(outcome) == [(name_of(1), "claimed-twice")] * 2
+
+
+# Registered keys.
+
+
+class Registered(InProcessGrid):
+    """A network whose operator registered every node's key under a name."""
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=node_id, name=f"node-{k}") for k, node_id in enumerate(self.get_node_ids(), start=1)]
+
+
+def test_the_name_of_the_registered_key_is_in_every_failure():
+    behaviours = {2: silent, 3: raising, 4: claiming(risk=np.nan)}
+    grid = Registered(network()._client_app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours)
+    outcome = strategy(reply_timeout=0.3).ask(grid, QUERY, ARRAYS)
+    assert {(f.client_id, f.node_name, f.reason.value) for f in outcome.failures} == {
+        (None, "node-3", "no-reply"),
+        (None, "node-4", "client-raised"),
+        ("client-00004", "node-5", "not-finite"),
+    }
+    assert {failure.who for failure in outcome.failures} == {
+        "the node registered as 'node-3'",
+        "the node registered as 'node-4'",
+        "client-00004",
+    }
+
+
+@pytest.mark.parametrize(("thief", "lie"), [(3, {}), (8, {"risk": 0.9})])
+def test_of_two_nodes_with_one_name_the_one_whose_key_has_that_name_stays(thief, lie):
+    class Named(InProcessGrid):
+        def get_nodes(self):
+            own = {5: "client-00005", 3: "client-00004"}  # that of 3 is no claim of its client's
+            return [NodeInfo(node_id=node_id, name=own.get(k)) for k, node_id in enumerate(self.get_node_ids())]
+
+    behaviours = {thief: claiming(client_id="client-00005", **lie)}
+    grid = Named(network()._client_app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours)
+    outcome = strategy().ask(grid, QUERY, ARRAYS)
+    assert outcome.answers == tuple(expected_answer(k) for k in range(NUM_CLIENTS) if k != thief)
+    (failure,) = outcome.failures
+    assert (failure.client_id, failure.reason, failure.claimed_name) == (None, "wrong-name", "client-00005")
+    assert failure.node_id == list(grid.get_node_ids())[thief]
+
+
+# Refusals.
+
+
+def refusing(name, text="no more"):
+    refusal = wire.encode_refusal(wire.Refusal(name, wire.code_hash(), text))
+    return lambda message, answer: [Delivery(Message(Error(2, refusal), reply_to=message))]
+
+
+def test_a_refusal_is_named_and_its_words_stand_alone():
+    outcome = strategy().ask(
+        network({3: refusing("client-00003", "RefusedError: 'no' \"more\"\nthan\x1b[31m 4")}), QUERY, ARRAYS
+    )
+    (failure,) = outcome.failures
+    assert (failure.client_id, failure.reason) == ("client-00003", "client-raised")
+    assert failure.detail == "RefusedError: 'no' \"more\" than [31m 4"
+
+
+def test_a_refusal_under_the_name_of_another_is_not_the_others():
+    unknown = strategy().ask(network({3: refusing("client-00005")}), QUERY, ARRAYS)
+    assert reasons(unknown) == [(None, "client-raised"), ("client-00005", "claimed-twice")]
+    assert unknown.failures[0].claimed_name == "client-00005"
+    asking, grid = strategy(), network()
+    asking.ask(grid, QUERY, ARRAYS)
+    grid._behaviours = {3: refusing("client-00005")}
+    known = asking.ask(grid, QUERY, ARRAYS, round=2)
+    assert names(known) == everyone_but(3)
+    assert reasons(known) == [("client-00003", "wrong-name")]
+
+
+def test_a_refusal_by_other_code_says_so():
+    refusal = wire.encode_refusal(wire.Refusal("client-00003", "0" * 64, "what is that?"))
+    behave = lambda message, answer: [Delivery(Message(Error(2, refusal), reply_to=message))]  # noqa: E731
+    (failure,) = strategy().ask(network({3: behave}), QUERY, ARRAYS).failures
+    assert failure.detail == "what is that? (it runs other code than the server's bundle)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "{}",
+        "[1]",
+        '{"refusal": 3, "code-hash": "a"}',
+        '{"refusal": "no"}',
+        '{"refusal": "no", "code-hash": "a", "client-id": "b\\nc"}',
+        '{"refusal": "no", "code-hash": "a", "client-id": ["b"]}',
+        "{" * 20_000,
+        '{"a":' * 3_000,
+        '{"refusal": "' + "x" * 100_000 + '", "code-hash": "a", "client-id": "client-00005"}',
+    ],
+    ids=lambda text: text[:40],
+)
+def test_what_only_looks_like_a_refusal_names_nobody(text):
+    behave = lambda message, answer: [Delivery(Message(Error(2, text), reply_to=message))]  # noqa: E731
+    outcome = strategy().ask(network({3: behave}), QUERY, ARRAYS)
+    assert names(outcome) == everyone_but(3)
+    (failure,) = outcome.failures
+    assert (failure.client_id, failure.reason) == (None, "client-raised")
+    assert len(failure.detail) < 400
+    assert failure.detail.isprintable()
+
+
+def test_two_replies_one_of_which_is_a_refusal_are_none():
+    outcome = strategy().ask(network({3: twice(claiming(), refusing("client-00003"))}), QUERY, ARRAYS)
+    assert reasons(outcome) == [("client-00003", "changed-answer")]
