@@ -16,9 +16,9 @@ from riskband.certificate import Certificate, recipe, weakest_validity
 from riskband.dispersion import dispersion_interval
 from riskband.dispersion_curves import lorenz_of_law
 from riskband.measures import resolve_measure
-from riskband.plots import measured_label, titled
+from riskband.plots import how_sure, measured_label, titled
 from riskband.quantile_limits import QuantileLimits, RiskLaw
-from riskband.wording import confidence, rounded_down, rounded_up
+from riskband.wording import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,7 +106,8 @@ def _check_source(name: str, certificate: object, band: Band, function: str) -> 
 
 def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: RiskLaw | None) -> None:
     lower, upper = (np.append(side, side[-1]) for side in (limits.lower, limits.upper))
-    label = f"{weakest_validity(band.assumptions)}: bounds, {_confidence(band.delta)}"
+    validity = weakest_validity(band.assumptions)
+    label = f"{validity}: the curve of unseen clients lies in here,\n{how_sure(validity, band.delta)}"
     axes.fill_between(limits.edges, lower, upper, step="post", color=_BOUNDS, alpha=0.25, lw=0, label=label)
     for side in (lower, upper):
         axes.step(limits.edges, side, where="post", color=_BOUNDS, lw=1.2)
@@ -114,19 +115,19 @@ def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: Risk
         axes.step(np.append(0.0, law.levels), np.append(law.risks, law.risks[-1]), where="post", **style)
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, _top(limits, band, unseen)), title="Quantiles of the risk")
     axes.set_xlabel("share of clients, best-off first (0 to 1)")
-    axes.set_ylabel("risk of a client (mean loss, 0 to 1)")
+    axes.set_ylabel("largest risk in this share (mean loss, 0 to 1)")
 
 
 def _draw_lorenz(axes: Axes, band: Band, lorenz: Certificate, unseen: RiskLaw | None) -> None:
     shares = lorenz.axes["share"]
-    label = f"{lorenz.validity}: bounds, {_confidence(lorenz.delta)}"
+    label = f"{lorenz.validity}: the curve of unseen clients lies in here,\n{how_sure(lorenz.validity, lorenz.delta)}"
     assert lorenz.lower is not None
     axes.fill_between(shares, lorenz.lower, lorenz.value, color=_BOUNDS, alpha=0.25, lw=0, label=label)
     for side in (lorenz.lower, lorenz.value):
         axes.plot(shares, side, color=_BOUNDS, lw=1.2)
     for law, style in _laws(band, unseen):
         axes.plot(shares, lorenz_of_law(law, shares), **style)
-    axes.plot([0.0, 1.0], [0.0, 1.0], color="#999999", lw=0.9, label="equal risks")
+    axes.plot([0.0, 1.0], [0.0, 1.0], color="#999999", lw=0.9, label="if all clients had the same risk")
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0), title="Lorenz curve of the risk")
     axes.set_xlabel("share of clients, best-off first (0 to 1)")
     axes.set_ylabel("their part of all risk (0 to 1)")
@@ -150,13 +151,19 @@ def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unse
         _draw_point(axes, row, float(certificate.details["measured"]), right, _MEASURED_POINT)
         axes.annotate(_row_label(name, lower, upper), (0.0, row - 0.22), (3, 0), textcoords="offset points", fontsize=9)
     for validity, delta in kinds:
-        axes.plot([], [], color=_BOUNDS, lw=7.0, label=f"{validity}: interval, {_confidence(delta)}")
+        axes.plot(
+            [],
+            [],
+            color=_BOUNDS,
+            lw=7.0,
+            label=f"{validity}: the value for unseen clients lies in here,\n{how_sure(validity, delta)}",
+        )
     if is_published_wider:
-        axes.plot([], [], color=_PUBLISHED, lw=3.0, label="plug-in interval of the same band")
+        axes.plot([], [], color=_PUBLISHED, lw=3.0, label="the same by the published plug-in formula")
     axes.plot([], [], label=measured_label(band), **_MEASURED_POINT)
     if unseen is not None:
         axes.plot([], [], label=_unseen_label(unseen), **_UNSEEN_POINT)
-    axes.set(xlim=(0.0, right), ylim=(len(measures) - 0.4, -0.6), yticks=[], title="Measures of dispersion")
+    axes.set(xlim=(0.0, right), ylim=(len(measures) - 0.4, -0.6), yticks=[], title="How unequal the risks are")
     axes.set_xlabel("value (no unit; ranges: in units of the loss)")
 
 
@@ -187,10 +194,6 @@ def _laws(band: Band, unseen: RiskLaw | None) -> list[tuple[RiskLaw, dict[str, A
 
 def _unseen_label(unseen: RiskLaw) -> str:
     return f"true risks of {unseen.risks.size} unseen clients (simulated)"
-
-
-def _confidence(delta: float) -> str:
-    return f"with probability {confidence(delta)} (delta = {delta:g})"
 
 
 def _top(limits: QuantileLimits, band: Band, unseen: RiskLaw | None) -> float:

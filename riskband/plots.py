@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.bands import TRAINERS_ANSWERED, Band
-from riskband.certificate import ESTIMATE, Certificate, weakest_validity
+from riskband.certificate import AS_PUBLISHED, ESTIMATE, Certificate, weakest_validity
 from riskband.checks import FloatArray
 from riskband.divergences import DIVERGENCES
+from riskband.wording import confidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,6 +84,12 @@ def band_figure(
     axes.grid(alpha=0.25, lw=0.6)
     draw_legend_below(figure)
     return figure
+
+
+def how_sure(validity: str, delta: float) -> str:
+    """Return how sure a bound of this validity is, for a legend; the probability is only proved of a certificate."""
+    sure = f"with probability {confidence(delta)}"
+    return {ESTIMATE: "not proved", AS_PUBLISHED: f"{sure} if its proof can be completed"}.get(validity, sure)
 
 
 def titled(argument: str, title: str, assumptions: Collection[str]) -> dict[str, Any]:
@@ -161,7 +168,7 @@ def transport_figure(
             _draw_reached(panels[1], cdf, np.asarray(reached_shares), colors=_WORST)
     for axes in panels:
         axes.set_ylim(-0.02, 1.02)  # points on the axis stay visible
-        axes.set_xlabel("cost budget: mean transport cost to the target network")
+        axes.set_xlabel("cost budget: how far examples may move on average (transport cost)")
         axes.grid(alpha=0.25, lw=0.6)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", frameon=False)
         if unit is not None:
@@ -234,17 +241,21 @@ def measured_label(band: Band) -> str:
 
 
 def _draw_band(axes: Axes, band: Band, grid: FloatArray) -> None:
-    confidence, validity = f"with probability {1.0 - band.delta:g}", weakest_validity(band.assumptions)
+    validity = weakest_validity(band.assumptions)
+    sure, verb = how_sure(validity, band.delta), "would measure" if band.local == "observed" else "has"
     if band.sides == "two":
-        label = f"{validity}: band for {band.subject}, {confidence}"
+        whose = "that would measure at most this risk" if band.local == "observed" else "with at most this risk"
+        label = f"{validity}: the share of unseen clients {whose} lies in the band,\n{sure}"
         axes.fill_between(
             grid, band.lower(grid), band.upper(grid), step="post", color=_BAND, alpha=0.25, lw=0, label=label
         )
     if band.sides != "upper":
-        label = "" if band.sides == "two" else f"{validity}: lower bound for {band.subject}, {confidence}"
+        label = f"{validity}: at least this share of unseen clients {verb} at most this risk,\n{sure}"
+        label = "" if band.sides == "two" else label
         axes.step(grid, band.lower(grid), where="post", color=_BAND, lw=1.6, label=label)
     if band.sides != "lower":
-        label = "" if band.sides == "two" else f"{validity}: upper bound for {band.subject}, {confidence}"
+        label = f"{validity}: at most this share of unseen clients {verb} at most this risk,\n{sure}"
+        label = "" if band.sides == "two" else label
         axes.step(grid, band.upper(grid), where="post", color=_BAND, lw=1.0, label=label)
 
 
@@ -252,7 +263,7 @@ def _draw_transport_mean(
     axes: Axes, mean: Certificate, networks: Sequence[TransportPoint], worst: npt.ArrayLike | None
 ) -> None:
     budgets = mean.axes["cost_budget"]
-    label = f"{mean.validity}: mean risk, with probability {1.0 - mean.delta:g}"
+    label = f"{mean.validity}: mean risk at most this, {how_sure(mean.validity, mean.delta)}"
     axes.plot(budgets, mean.value, color=_BAND, lw=2.0, marker=".", label=label)
     if worst is not None:
         label = "worst network that unseen clients can be made into (simulated)"
@@ -261,16 +272,16 @@ def _draw_transport_mean(
         costs, risks = [network.cost for network in networks], [network.mean_risk for network in networks]
         label = "unseen clients that were moved at random, at their distance (simulated)"
         axes.plot(costs, risks, "o", color=_UNSEEN, mec="white", ms=7, label=label)
-    axes.set_ylabel("mean risk (0 to 1)")
+    axes.set_ylabel("mean risk of all clients (mean loss, 0 to 1)")
 
 
 def _draw_transport_shares(
     axes: Axes, cdf: Certificate, networks: Sequence[TransportPoint], worst: npt.ArrayLike | None
 ) -> None:
-    budgets, thresholds, confidence = cdf.axes["cost_budget"], cdf.axes["threshold"], f"{1.0 - cdf.delta:g}"
+    budgets, thresholds = cdf.axes["cost_budget"], cdf.axes["threshold"]
     for index, threshold in enumerate(thresholds):
         color = _WORST[index % len(_WORST)]
-        label = f"{cdf.validity}: share with risk ≥ {threshold:g}, with probability {confidence}"
+        label = f"{cdf.validity}: share with risk ≥ {threshold:g} at most this, {how_sure(cdf.validity, cdf.delta)}"
         axes.plot(budgets, np.asarray(cdf.value)[:, index], color=color, lw=2.0, ls="--", marker=".", label=label)
         if worst is not None:
             axes.plot(budgets, np.asarray(worst)[:, index], color=color, lw=1.2)
@@ -306,6 +317,6 @@ def _draw_worst_cases(axes: Axes, worst_case: Certificate) -> None:
     divergence = DIVERGENCES[name].title if name in DIVERGENCES else name
     for index, (budget, curve) in enumerate(zip(budgets, curves, strict=True)):
         # S(t) <= s says F(x) >= 1 - s for every x >= t: the bound holds from t on.
-        label = f"{worst_case.validity}: any network within {budget:g} in {divergence}"
+        label = f"{worst_case.validity}: at least this share in any network within {budget:g} in {divergence}"
         color = _WORST[index % len(_WORST)]
         axes.step(thresholds, 1.0 - curve, where="post", color=color, lw=1.4, ls="--", label=label)

@@ -127,11 +127,11 @@ def _draw_legend(axes: Axes, selection: Selection, *, num_unseen: int) -> None:
     """Labels of what was drawn, and the line of the target."""
     sure = f"probability {confidence(selection.delta)} (delta = {selection.delta:g})"
     is_sequence = selection.method == "fixed_sequence"
-    what = "at most the target" if is_sequence else "upper bounds"
+    what = "at most the target" if is_sequence else "at most this for unseen clients"
     if selection.best is not None:
         axes.plot([], [], color=_CHOSEN, lw=9.0, label=f"chosen: {selection.best}")
     if selection.certificate is not None:
-        label = f"{selection.certificate.validity}: {what}, all at once with {sure}"
+        label = f"{selection.certificate.validity}: {what}, all bars at once with {sure}"
         axes.plot([], [], color=_OTHERS, lw=9.0, label=label)
     if is_sequence:
         axes.plot([], [], label="bound tested against the target: no certificate", **_TESTED)
@@ -139,4 +139,4 @@ def _draw_legend(axes: Axes, selection: Selection, *, num_unseen: int) -> None:
         axes.axvline(selection.target, color=_TARGET, lw=1.2, ls="--", label=f"target {selection.target:g}")
     axes.plot([], [], label="measured by the clients that answered", **_MEASURED)
     if num_unseen:
-        axes.plot([], [], label=f"of the true risks of {num_unseen} unseen clients (simulated)", **_UNSEEN)
+        axes.plot([], [], label=f"true value for {num_unseen} unseen clients (simulated)", **_UNSEEN)

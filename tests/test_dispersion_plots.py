@@ -63,7 +63,7 @@ def test_the_lorenz_curve_drawn_is_the_certificate_and_the_unseen_one_is_laid_ov
     expected = np.append(0.0, np.cumsum(np.sort(UNSEEN))) / UNSEEN.sum()
     found = line(axes, "4 unseen clients (simulated)")
     np.testing.assert_allclose(found.get_ydata()[[0, 5, 10, 15, 20]], expected, atol=1e-12)
-    assert "equal risks" in labels(axes)
+    assert "if all clients had the same risk" in labels(axes)
 
 
 def test_each_measure_is_a_bar_with_its_numbers_and_the_published_one_is_never_shorter(band, certificates, figure):
@@ -98,10 +98,15 @@ def test_the_legends_say_how_valid_and_how_sure(band, certificates, validity):
     changed = [dataclasses.replace(each, validity=validity) for each in certificates]
     lorenz = dataclasses.replace(rb.lorenz_certificate(band, shares=5), validity=validity)
     quantiles, curve, measures = dispersion_figure(band, measures=changed, lorenz=lorenz).axes
-    assert "certificate: bounds, with probability 0.9 (delta = 0.1)" in labels(quantiles)
-    assert f"{validity}: bounds, with probability 0.9 (delta = 0.1)" in labels(curve)
-    assert f"{validity}: interval, with probability 0.9 (delta = 0.1)" in labels(measures)
-    assert not any("unseen" in text for axes in (quantiles, curve, measures) for text in labels(axes))
+    sure = {
+        "certificate": "with probability 0.9",
+        "estimate": "not proved",
+        "as-published": "with probability 0.9 if its proof can be completed",
+    }[validity]
+    assert "certificate: the curve of unseen clients lies in here,\nwith probability 0.9" in labels(quantiles)
+    assert f"{validity}: the curve of unseen clients lies in here,\n{sure}" in labels(curve)
+    assert f"{validity}: the value for unseen clients lies in here,\n{sure}" in labels(measures)
+    assert not any("simulated" in text for axes in (quantiles, curve, measures) for text in labels(axes))
 
 
 def test_axes_are_labelled_with_their_units(figure):

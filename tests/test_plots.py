@@ -51,14 +51,15 @@ def test_default_thresholds_give_the_whole_curve(band):
 def test_legend_carries_the_label_and_delta(band):
     figure = band_figure(band, worst_case=rb.worst_case_cdf(band, divergence="kl", budget=0.1))
     labels = texts(figure)
-    assert any(label.startswith("certificate: band") and "0.9" in label for label in labels)
+    words = "certificate: the share of unseen clients with at most this risk lies in the band,\nwith probability 0.9"
+    assert words in labels
     assert any("0.1 in KL divergence" in label for label in labels)
 
 
 def test_published_curves_are_not_called_certificates(band):
     worst = rb.worst_case_cdf(band, divergence="kl", budget=0.1, method="published")
     labels = texts(band_figure(band, worst_case=worst))
-    assert any(label.startswith("as-published: any network") for label in labels)
+    assert "as-published: at least this share in any network within 0.1 in KL divergence" in labels
 
 
 def figures_of(answered_by):
@@ -111,7 +112,13 @@ def test_unseen_risks_are_laid_over(band):
 @pytest.mark.parametrize("sides", ["lower", "upper"])
 def test_one_sided_bands_are_drawn(band, sides):
     one = rb.band(band.risks, delta=0.1, sides=sides)
-    assert any(f"certificate: {sides} bound" in label for label in texts(band_figure(one)))
+    figure = band_figure(one)
+    amount = {"lower": "at least", "upper": "at most"}[sides]
+    words = f"certificate: {amount} this share of unseen clients has at most this risk,\nwith probability 0.9"
+    (line,) = [each for each in figure.axes[0].get_lines() if each.get_label() == words]
+    x = np.asarray(line.get_xdata())
+    np.testing.assert_array_equal(line.get_ydata(), (one.lower if sides == "lower" else one.upper)(x))
+    assert not any("bound for the risk" in label for label in texts(figure))
 
 
 @pytest.mark.parametrize("local", ["marginal", "observed"])
@@ -166,7 +173,7 @@ def lines_of(axes, text):
 def test_transport_curves_are_the_certificates():
     mean, cdf = transport_certificates()
     left, right = transport_figure(mean, cdf=cdf).axes
-    (line,) = lines_of(left, "certificate: mean risk, with probability 0.9")
+    (line,) = lines_of(left, "certificate: mean risk at most this, with probability 0.9")
     np.testing.assert_array_equal(line.get_xdata(), BUDGETS)
     np.testing.assert_array_equal(line.get_ydata(), mean.value)
     for index, threshold in enumerate([0.5, 0.8]):
@@ -197,6 +204,8 @@ def test_estimates_are_called_estimates_in_the_figure_of_transport():
     assert not lines_of(right, "certificate")
     assert lines_of(left, "estimate: mean risk")
     assert len(lines_of(right, "estimate: share")) == 2
+    drawn = [str(line.get_label()) for axes in (left, right) for line in axes.get_lines()]
+    assert all(label.endswith("at most this, not proved") for label in drawn)
 
 
 def test_what_attacks_reached_is_an_estimate_below_each_certificate_and_the_gap_is_shaded():

@@ -81,7 +81,7 @@ def test_the_objective_of_the_unseen_clients_is_that_of_their_risks(selection):
     figure = selection_figure(selection, unseen_risks=UNSEEN)
     # Risks c, 2c, 3c, 4c have mean 2.5c and Gini coefficient 0.25, whatever c is.
     assert marks(figure, "o") == pytest.approx([0.25 * factor + 0.5 * 0.25 for factor in FACTORS])
-    assert "of the true risks of 4 unseen clients (simulated)" in legend(figure)
+    assert "true value for 4 unseen clients (simulated)" in legend(figure)
 
 
 def test_bars_of_a_sequence_end_at_the_target_and_its_bounds_are_no_certificates(sequence):
@@ -92,7 +92,7 @@ def test_bars_of_a_sequence_end_at_the_target_and_its_bounds_are_no_certificates
     assert marks(figure, "D") == [candidate.bound for candidate in sequence.candidates]
     assert "bound tested against the target: no certificate" in legend(figure)
     assert f"target {sequence.target:g}" in legend(figure)
-    assert "certificate: at most the target, all at once with probability 0.9 (delta = 0.1)" in legend(figure)
+    assert "certificate: at most the target, all bars at once with probability 0.9 (delta = 0.1)" in legend(figure)
 
 
 def test_nothing_is_called_a_certificate_where_nothing_is_certified(answers):
@@ -105,8 +105,9 @@ def test_axes_and_title_say_what_is_shown(selection):
     figure = selection_figure(selection, title="a title")
     assert figure.get_suptitle() == "a title"
     assert figure.axes[0].get_xlabel() == "mean+0.5*gini of the risks (risk: mean loss, 0 to 1); smaller is better"
-    assert "certificate: upper bounds, all at once with probability 0.9 (delta = 0.1)" in legend(figure)
-    assert not any("unseen" in text for text in legend(figure))
+    words = "at most this for unseen clients, all bars at once with probability 0.9 (delta = 0.1)"
+    assert f"certificate: {words}" in legend(figure)
+    assert not any("simulated" in text for text in legend(figure))
 
 
 @pytest.mark.parametrize(
