@@ -270,6 +270,7 @@ def test_a_few_networks():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_many_networks():
     """About two minutes."""
     count = sum((looked_at(seed) for seed in range(1000, 1120)), Counter())
