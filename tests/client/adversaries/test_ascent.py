@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,13 +13,14 @@ from scipy.optimize import minimize
 from torch import nn
 
 from client.adversaries import adversarial_curves, ascent
-from client.adversaries.radial import DUAL_NORMS
+from client.adversaries.radial import DUAL_NORMS, GROWTHS
 from client.evaluation import example_losses, mean_loss
 from tests.client.adversaries.test_exact import COSTS, DoubleLinear, problem
 from tests.client.adversaries.transports import best_transports, cost_matrix, losses_at
 
 SMOOTH = ["margin", "cross_entropy", "brier"]
 RADII = np.array([0.0, 0.02, 0.1, 0.4, 1.0, 3.0, 20.0])
+GAP_RADII = np.array([0.0, 0.02, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 3.0, 20.0])
 
 
 @pytest.mark.parametrize("loss", SMOOTH)
@@ -32,10 +35,43 @@ def test_the_best_transport_to_a_fine_grid_lies_between_the_bounds(loss, order, 
     lower, upper = curves.values(RADII)
     assert np.all(upper >= attainable - 1e-9)
     assert np.all(lower <= upper)
-    # Bounds that hold but say nothing would pass up to here. Brier's is the widest: its upper bound lets one wrong
-    # class take all that the label loses, and here two of them often have to share it.
+    # Bounds that hold but say nothing would pass up to here. Brier's is the widest: see the next test.
     assert np.all(lower >= attainable - {"margin": 0.01, "cross_entropy": 0.01, "brier": 0.05}[loss])
     assert np.all(upper <= attainable + {"margin": 0.05, "cross_entropy": 0.05, "brier": 0.16}[loss])
+
+
+def largest_gap_of_brier(*, order, norm, num_classes, seeds, radii=GAP_RADII):
+    """How far Brier's upper bound lies above the best transport to a fine grid, for crowded heads of two features."""
+    largest = 0.0
+    grid = np.stack(np.meshgrid(np.linspace(-8, 8, 49), np.linspace(-8, 8, 49)), axis=-1).reshape(-1, 2)
+    for seed in seeds:
+        model, weight, bias, z, y = problem(seed=seed, num_examples=3, num_features=2, num_classes=num_classes)
+        targets = np.concatenate([z, grid])
+        losses = np.stack([losses_at("brier", targets @ weight.T + bias, label) for label in y])
+        attainable = best_transports(cost_matrix(z, targets, order=order, norm=norm), losses, radii)
+        lower, upper = adversarial_curves(model, z, y, loss="brier", order=order, norm=norm).values(radii)
+        assert np.all(upper >= attainable - 1e-9)
+        largest = max(largest, float((upper - np.maximum(attainable, lower)).max()))
+    return largest
+
+
+def test_the_bound_of_brier_lets_wrong_classes_share(monkeypatch):
+    """Negative control: with one class taking all that the label loses, as before, it lies much higher."""
+    question = {"order": 1, "norm": "linf", "num_classes": 10, "seeds": [6], "radii": np.array([0.4, 0.7, 1.0])}
+    assert largest_gap_of_brier(**question) < 0.24
+    alone = replace(GROWTHS["brier"], bound=lambda margins: margins.logsumexp(dim=1).sigmoid().square())
+    monkeypatch.setitem(GROWTHS, "brier", alone)
+    assert largest_gap_of_brier(**question) > 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_classes", "gap"), [(3, 0.217), (10, 0.276)])
+def test_how_loose_the_bound_of_brier_is(num_classes, gap):
+    """The figures of docs/adversaries.md."""
+    found = [
+        largest_gap_of_brier(order=order, norm=norm, num_classes=num_classes, seeds=range(8)) for order, norm in COSTS
+    ]
+    assert max(found) == pytest.approx(gap, abs=2e-3)
 
 
 def suprema(loss, weight, bias, z, y, multipliers):
