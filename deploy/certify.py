@@ -3,7 +3,8 @@
 Takes the scenario and the options of ``python -m simulations``; the clients are those that are connected. The
 ServerApp writes below the folder of results, which this command only reads.
 
-Exit status: 0 the report is there; 1 the run failed; 2 the command line or the configuration is wrong.
+Exit status: 0 the report is there; 1 the run failed; 2 the command line or the configuration is wrong, or
+another run has the folder.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ App on as many simulated clients as the scenario has, shows the progress, finds 
 really ended, prints the report and leaves nothing behind but the results.
 
 Exit status: 0 the report is there; 1 the run failed; 2 the command line or the configuration is
-wrong; 130, 143 ended by Ctrl-C, SIGTERM.
+wrong, or the folder is another run's or somebody's own; 130, 143 ended by Ctrl-C, SIGTERM.
 """
 
 from __future__ import annotations
