@@ -58,6 +58,9 @@ class AdversarialCurves:
     lines, asked_lines : tuple of (float, float)
         Pairs (multiplier, bound): Q(radius) <= multiplier * radius + bound. The conjugates use both, the values only
         `lines`, so that they do not depend on the multipliers that were asked.
+    num_without_gradient : int or None
+        Examples at which an attack found no gradient to follow: what it reached of them says little. None: no attack,
+        or one that needs no gradients.
     """
 
     clean_risk: float
@@ -68,6 +71,7 @@ class AdversarialCurves:
     upper: ConcaveCurve
     lines: tuple[tuple[float, float], ...]
     asked_lines: tuple[tuple[float, float], ...] = ()
+    num_without_gradient: int | None = None
 
     def values(self, radii: Sequence[float] | npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return lower and upper bounds of Q at the radii, in units of the transport cost.

@@ -179,6 +179,7 @@ class SandwichAdversary(Adversary):
             flip_costs=below.flip_costs,
             suprema=above.suprema,
             asked_suprema=above.asked_suprema,
+            without_gradient=below.without_gradient,
         )
 
 
