@@ -105,7 +105,7 @@ def attacks(norm: str, radius: float) -> Iterator[tuple[str, Attack]]:
     """Yield attacks by name; those within a ball know its radius, the others look for the nearest flip."""
     for num_steps in (9, 18):
         yield f"{OURS}apgd, {num_steps} steps", ours("apgd", norm, (radius,), num_steps=num_steps)
-    for name in ("apgd", "pgd", "wda", "wda-knapsack"):
+    for name in ("apgd", "pgd", "wda", "square", "wda-knapsack"):
         yield f"{OURS}{name}", ours(name, norm, (radius,))
     yield f"{OURS}min-norm", ours("min-norm", norm, ())
     yield f"{OURS}wda-knapsack, not told", ours("wda-knapsack", norm, ())
@@ -149,6 +149,7 @@ def torchattacks_attacks(kinds: ModuleType, norm: str, radius: float) -> Iterato
         yield "DeepFool", kinds.DeepFool, {}
         yield "CW (100 steps)", kinds.CW, {"steps": 100}
     yield "FAB", kinds.FAB, {"norm": kind, "eps": radius, "steps": NUM_STEPS // 2}
+    yield "Square (1000 queries)", kinds.Square, {"norm": kind, "eps": radius, "n_queries": 1000}
     yield "APGD-CE", kinds.APGD, {"norm": kind, **options}
     yield "APGD-CE, 4 restarts", kinds.APGD, {"norm": kind, "n_restarts": 4, **options}
     for num_steps in (NUM_STEPS // 4, NUM_STEPS // 2):

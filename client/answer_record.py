@@ -196,12 +196,14 @@ def checked_numbers(query: Query, numbers: Mapping[str, Any]) -> Mapping[str, An
     else:
         single, lists = set(), {"risks": len(query.candidates)}
     texts = {"guarantee"} if isinstance(query, AdversarialQuery) else set()
+    counts = {"num_without_gradient"} if isinstance(query, AdversarialQuery) else set()
     is_answer = (
-        set(numbers) == {"num_examples", *single, *lists, *texts}
+        set(numbers) == {"num_examples", *single, *lists, *texts, *counts}
         and type(numbers["num_examples"]) is int
         and all(_is_number(numbers[key]) for key in single)
         and all(_are_numbers(numbers[key], length) for key, length in lists.items())
         and all(numbers[key] in _GUARANTEES for key in texts)
+        and all(numbers[key] is None or type(numbers[key]) is int for key in counts)
     )
     if not is_answer:
         raise RefusedError(_DAMAGED)

@@ -117,6 +117,7 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
             "conjugates_upper": conjugates_upper.tolist(),
             "adversarial_unit": curves.adversarial_unit,
             "guarantee": curves.guarantee,
+            "num_without_gradient": curves.num_without_gradient,
         }
 
     found, left = answered(query, arrays, examples, context, numbers)

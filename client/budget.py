@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from client.private_files import open_private_database
-from client.questions import AdversarialQuery, CandidatesQuery, Query
+from client.questions import REPRESENTATION, AdversarialQuery, CandidatesQuery, Query
 
 LIMIT_KEY = "query-budget"
 FILE_KEY = "query-budget-file"
@@ -43,17 +43,20 @@ class Request:
         Values at radii and conjugates at multipliers; lower and upper bounds are two numbers.
     units : int
         Adversarial units.
+    counts : int
+        Numbers of examples without a gradient.
     """
 
     losses: int = 0
     radii: int = 0
     multipliers: int = 0
     units: int = 0
+    counts: int = 0
 
     @property
     def size(self) -> int:
         """Number of values in all."""
-        return self.losses + self.radii + self.multipliers + self.units
+        return self.losses + self.radii + self.multipliers + self.units + self.counts
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class QueryBudget:
                 "radius": request.radii,
                 "multiplier": request.multipliers,
                 "unit": request.units,
+                "count": request.counts,
             }
             connection.executemany(_ADD, [(self.client_id, kind, number) for kind, number in counts.items() if number])
         return left - request.size
@@ -144,7 +148,10 @@ class QueryBudget:
             return max(0, self.limit - _spent(connection, self.client_id))
 
     def spent(self) -> dict[str, int]:
-        """Return the numbers answered so far by kind: "loss", "radius", "multiplier", "unit"; empty if unlimited."""
+        """Return the numbers answered so far by kind, empty if unlimited.
+
+        The kinds are "loss", "radius", "multiplier", "unit" and "count".
+        """
         if self.path is None or not self.path.exists():
             return {}
         with closing(self._connect()) as connection:
@@ -193,7 +200,13 @@ def adversarial_request(query: AdversarialQuery, *, num_radii: int, num_multipli
     if query.mechanism is not None:
         return Request(losses=1, multipliers=num_multipliers)
     num_bounds = 2 if "upper" in possible_guarantees(query) else 1
-    return Request(losses=1, radii=num_bounds * num_radii, multipliers=num_bounds * num_multipliers, units=1)
+    return Request(
+        losses=1,
+        radii=num_bounds * num_radii,
+        multipliers=num_bounds * num_multipliers,
+        units=1,
+        counts=0 if query.space == REPRESENTATION else 1,
+    )
 
 
 def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBudget:

@@ -31,7 +31,8 @@ def noisy_curves(
     replacing an example changes each by at most 1 / num_examples. As `client.noisy_risks.sums_one_by_one` says, each
     example is looked at by itself, on a fresh copy of the model, and one on which the adversary fails counts with 1
     everywhere; one on which it proves less than the guarantee has conjugates of 1. Of a conjugate's bounds the one that
-    the guarantee is about is sent, as both; the mean cost of a mistake, whose sensitivity is not bounded, is not sent.
+    the guarantee is about is sent, as both; the mean cost of a mistake, whose sensitivity is not bounded, is not sent,
+    nor is the number of examples without a gradient, which no part of the budget pays for.
 
     Parameters
     ----------
@@ -71,4 +72,5 @@ def noisy_curves(
         "conjugates_upper": conjugates,
         "adversarial_unit": 0.0,
         "guarantee": guarantee,
+        "num_without_gradient": None,
     }

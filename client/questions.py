@@ -178,6 +178,9 @@ class AdversarialAnswer:
         What the upper bounds are: "exact", "upper" (proven) or "lower" (only the lower bounds mean something).
     budget_left : int or None
         Values that the client will still answer; None: no limit.
+    num_without_gradient : int or None
+        Examples at which the model showed the attack no gradient to follow: lower bounds say little of them. None: no
+        attack, one that needs no gradients, or an answer with noise.
     """
 
     client_id: str
@@ -194,6 +197,7 @@ class AdversarialAnswer:
     model_hash: str
     budget_left: int | None = None
     group: str | None = None
+    num_without_gradient: int | None = None
 
 
 @dataclass(frozen=True)

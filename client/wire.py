@@ -116,6 +116,7 @@ VALUES_UPPER_KEY = "values-upper"
 CONJUGATES_LOWER_KEY = "conjugates-lower"
 CONJUGATES_UPPER_KEY = "conjugates-upper"
 ADVERSARIAL_UNIT_KEY = "adversarial-unit"
+NUM_WITHOUT_GRADIENT_KEY = "num-without-gradient"
 GUARANTEE_KEY = "guarantee"
 BUDGET_LEFT_KEY = "budget-left"
 QUESTION_KEY = "question"
@@ -276,6 +277,8 @@ def encode_answer(answer: Answer) -> RecordDict:
             ADVERSARIAL_UNIT_KEY: float(answer.adversarial_unit),
         }
     )
+    if answer.num_without_gradient is not None:
+        numbers[NUM_WITHOUT_GRADIENT_KEY] = int(answer.num_without_gradient)
     return RecordDict({ANSWER_RECORD: _with_budget(numbers, answer.budget_left), IDENTITY_RECORD: identity})
 
 
@@ -314,6 +317,9 @@ def decode_adversarial_answer(content: RecordDict) -> AdversarialAnswer:
         conjugates_upper=read_list(numbers, ANSWER_RECORD, CONJUGATES_UPPER_KEY, float),
         adversarial_unit=read(numbers, ANSWER_RECORD, ADVERSARIAL_UNIT_KEY, float),
         budget_left=_read_budget(numbers),
+        num_without_gradient=(
+            read(numbers, ANSWER_RECORD, NUM_WITHOUT_GRADIENT_KEY, int) if NUM_WITHOUT_GRADIENT_KEY in numbers else None
+        ),
     )
 
 

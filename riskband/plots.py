@@ -122,6 +122,7 @@ def transport_figure(
     reached_shares: npt.ArrayLike | None = None,
     unit: float | None = None,
     unit_words: str = "the mean cost that makes an example wrong",
+    attack_note: str = "",
     title: str = "",
 ) -> Figure:
     """Certified mean risk and, beside it, certified shares of failing clients, over the cost budget.
@@ -147,6 +148,8 @@ def transport_figure(
         A mean cost; adds an axis in these units.
     unit_words : str
         What the unit is.
+    attack_note : str
+        What the legend is to say of estimates, such as how many examples attacks could not see.
     title : str
         Above the figure.
 
@@ -162,6 +165,8 @@ def transport_figure(
     _draw_transport_mean(panels[0], mean, networks, worst_mean)
     if reached_mean is not None:
         _draw_reached(panels[0], mean, np.asarray(reached_mean)[:, np.newaxis], colors=(_BAND,))
+    if attack_note:
+        panels[0].plot([], [], " ", label=f"estimate: {attack_note}")  # an entry of the legend without a mark
     if cdf is not None:
         _draw_transport_shares(panels[1], cdf, networks, worst_shares)
         if reached_shares is not None:

@@ -20,7 +20,7 @@ from server.dispersion_report import dispersion_sections, report_figure
 from server.folder import CERTIFICATE_FOLDER, FIGURE_STEMS, ResultFolder
 from server.ledger import part_of_a_run
 from server.privacy import privacy_section
-from server.sandwich import reached_values, sandwich_section, unit_words
+from server.sandwich import attack_note, attacks_section, reached_values, sandwich_section, unit_words
 from server.secure import secure_section
 from server.selection_report import report_figure as selection_report_figure
 from server.selection_report import selection_section
@@ -148,6 +148,7 @@ def _figure(
             reached_shares=reached.get("wasserstein_cdf"),
             unit=result.answers.unit,
             unit_words=unit_words(config.space),
+            attack_note=attack_note(attacks_section(result.outcome.answers)),
             title=title,
         )
     return band_figure(
@@ -271,6 +272,7 @@ def _transport_sections(
                 "lower": empirical.lower.tolist(),
                 "upper": empirical.upper.tolist(),
             },
+            "attacks": attacks_section(result.outcome.answers),
             "num_rounds": empirical.num_rounds,
             "num_messages": empirical.num_messages,
             "later_failures": _failures(empirical.later_failures),

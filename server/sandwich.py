@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
+from client.adversaries import searches_without_gradients
 from client.questions import REPRESENTATION
+from client.wire import AdversarialAnswer
 from riskband.wording import rounded_up
+from strategies.transport_answers import without_gradient
 from strategies.wasserstein import WassersteinResult
 
 _NUM_COSTS = 7  # of a long list of cost budgets, the table shows this many
@@ -56,6 +59,33 @@ def sandwich_section(result: WassersteinResult) -> dict[str, Any] | None:
         ],
         "clients": {"radii": result.answers.radii.tolist(), **{side: each.tolist() for side, each in ends.items()}},
     }
+
+
+def attacks_section(answers: Iterable[AdversarialAnswer]) -> dict[str, int] | None:
+    """Return what is known of how well attacks could see, as plain data; None if no client said."""
+    found = without_gradient(answers)
+    return None if found is None else {"num_examples_without_gradient": found[0], "num_examples": found[1]}
+
+
+def attack_note(section: Mapping[str, int] | None) -> str:
+    """Return what a legend says of an estimate whose attacks found no gradient at some examples; else nothing."""
+    if section is None or section["num_examples_without_gradient"] == 0:
+        return ""
+    count, size = section["num_examples_without_gradient"], section["num_examples"]
+    return f"attacks found no gradient to follow at {count} of {size} examples"
+
+
+def attack_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what to say below the tables if attacks found no gradient at some examples."""
+    note = attack_note(report.get("transport", {}).get("attacks"))
+    if not note:
+        return
+    adversary = report["config"]["adversary"]
+    if searches_without_gradients(adversary):
+        detail = "random search (the Square Attack) looked there instead, and may miss much"
+    else:
+        detail = f'{adversary!r} is blind there, and its estimate says nothing of them; use "auto" or "square"'
+    yield f"Estimate: {note}; {detail}."
 
 
 def sandwich_tables(report: Mapping[str, Any]) -> Iterator[Table]:

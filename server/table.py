@@ -19,7 +19,7 @@ from riskband.wording import confidence, rounded_up
 from server.cells import VERDICTS
 from server.dispersion_table import dispersion_lines, dispersion_tables
 from server.privacy import privacy_lines
-from server.sandwich import sandwich_lines, sandwich_tables, unit_words
+from server.sandwich import attack_lines, sandwich_lines, sandwich_tables, unit_words
 from server.secure import secure_lines
 from server.selection_table import selection_lines, selection_tables
 
@@ -79,7 +79,7 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
     ]
     if any(entry["check"] is not None for entry in certificates.values()):
         lines.append(_verdict(certificates, are_shifted=transport.get("unseen_are_moved", True)))
-    lines += [*sandwich_lines(report), *dispersion_lines(report), *selection_lines(report)]
+    lines += [*sandwich_lines(report), *attack_lines(report), *dispersion_lines(report), *selection_lines(report)]
     tables = [
         *([table] if table.row_count else []),
         *sandwich_tables(report),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from client.adversaries.guarantees import possible_guarantees
+from client.questions import REPRESENTATION
 from client.wire import AdversarialAnswer, AdversarialQuery, Query
 from riskband.adversarial_answers import GUARANTEES
 from riskband.checks import LARGEST_COST, LARGEST_NOISY_RISK, SMALLEST_COST
@@ -43,6 +44,8 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
         yield from _broken_guarantee_rules(answer.guarantee, query)
     if answer.budget_left is not None and answer.budget_left < 0:
         yield FailureReason.MALFORMED, "budget-left must be at least 0"
+    if answer.num_without_gradient is not None:
+        yield from _broken_count_rules(answer.num_without_gradient, answer, query)
     if query.mechanism is not None:
         yield from _broken_noise_rules(answer, query)
         return
@@ -71,6 +74,17 @@ def _broken_guarantee_rules(guarantee: str, query: AdversarialQuery) -> Iterator
     if strength > GUARANTEES.index(possible[-1]):
         detail = f"the adversary {query.adversary!r} gives {possible[-1]!r} at least, got {guarantee!r}"
         yield FailureReason.WRONG_GUARANTEE, detail
+
+
+def _broken_count_rules(
+    num_without_gradient: int, answer: AdversarialAnswer, query: AdversarialQuery
+) -> Iterator[Rule]:
+    if not 0 <= num_without_gradient <= answer.num_examples:
+        detail = f"num-without-gradient must be from 0 to num-examples, got {num_without_gradient}"
+        yield FailureReason.OUT_OF_RANGE, detail
+    if query.mechanism is not None or query.space == REPRESENTATION:
+        detail = "num-without-gradient must be left out with noise, and where no attack follows gradients"
+        yield FailureReason.CONTRADICTION, detail
 
 
 def _broken_noise_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> Iterator[Rule]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,19 @@ def reached_answers(
     return _answers(outcome, query, "lower", values_lower, conjugates_lower, **who_answered)
 
 
+def without_gradient(answers: Iterable[AdversarialAnswer]) -> tuple[int, int] | None:
+    """Return at how many examples of all clients attacks found no gradient to follow, and of how many.
+
+    None if no client said: nothing was attacked, or by what needs no gradient, or the answers have noise.
+    """
+    counts = [
+        (answer.num_without_gradient, answer.num_examples)
+        for answer in answers
+        if answer.num_without_gradient is not None
+    ]
+    return (sum(count for count, _ in counts), sum(size for _, size in counts)) if counts else None
+
+
 def conjugates(answer: AdversarialAnswer) -> tuple[float, ...]:
     """Return the conjugates that belong to `curve_values`."""
     return answer.conjugates_lower if answer.guarantee == "lower" else answer.conjugates_upper
@@ -84,6 +97,9 @@ def _answers(
     cost = f"order {query.order}, {query.norm} distance, {place}"
     if query.box is not None and guarantee == "lower":  # what is proved is proved of all inputs, or outputs
         cost += f", {'inputs' if layer is None else 'outputs'} in [{query.box[0]:g}, {query.box[1]:g}]"
+    blind = without_gradient(replies)
+    if blind is not None and blind[0] > 0 and guarantee == "lower":  # what is proved needs no gradient
+        cost += f"; attacks found no gradient to follow at {blind[0]} of {blind[1]} examples"
     return rb.AdversarialAnswers(
         query.radii,
         [values_of(answer) for answer in replies],

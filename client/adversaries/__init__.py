@@ -31,6 +31,7 @@ from client.adversaries.minnorm import MinNorm
 from client.adversaries.radial import DUAL_NORMS, GROWTHS
 from client.adversaries.relu_slopes import GrowthSlopes, growth_slopes
 from client.adversaries.representation import ExactAdversary, LinearHead, RepresentationAdversary, is_exact
+from client.adversaries.square import Square
 from client.adversaries.wc_dg import WcDg
 from client.adversaries.wda import Wda, WdaKnapsack, WdaResult, wda_accuracy, wda_attack
 from client.adversaries.witness import Witness
@@ -65,6 +66,7 @@ __all__ = [
     "check_adversary_name",
     "growth_slopes",
     "margin_constants",
+    "searches_without_gradients",
     "wda_accuracy",
     "wda_attack",
 ]
@@ -91,6 +93,7 @@ ATTACKS: dict[str, Callable[[nn.Module, InputProblem], InputAdversary]] = {
     "wc-dg": WcDg,
     "wda": Wda,
     "wda-knapsack": WdaKnapsack,
+    "square": Square,
 }
 """On inputs, or what a layer returns, by name: (model, problem) -> the attack."""
 INPUT_ADVERSARIES: dict[str, Callable[[nn.Module, InputProblem], Adversary]] = {
@@ -192,6 +195,11 @@ def can_prove(adversary: str, *, loss: str, space: str) -> bool:
         return True
     kind = adversary.partition(":")[0]
     return kind in ("lipschitz", "sandwich") or (kind == "auto" and is_bounded_loss(loss))
+
+
+def searches_without_gradients(adversary: str) -> bool:
+    """Return whether this adversary of inputs searches at random where the model shows no gradient."""
+    return adversary.removeprefix(_SANDWICH_PREFIX) in ("auto", "sandwich", "wda-knapsack", "square")
 
 
 def _input_adversary(name: str, model: nn.Module, problem: InputProblem) -> Adversary:

@@ -62,6 +62,8 @@ class Evidence:
     asked_suprema : mapping of float to Tensor, shape (num_examples,)
         The same, for the conjugates only: whatever multipliers are asked for, the values at the radii are those of one
         curve, so that answers to several questions belong together.
+    without_gradient : Tensor of bool, shape (num_examples,), or None
+        Examples at which the model showed an attack no gradient to follow. None: no gradient was needed.
     """
 
     attained: Points
@@ -70,6 +72,7 @@ class Evidence:
     suprema: Mapping[float, Tensor] = field(default_factory=dict)
     asked_suprema: Mapping[float, Tensor] = field(default_factory=dict)
     unmoved: Tensor | None = None
+    without_gradient: Tensor | None = None
 
     @property
     def guarantee(self) -> str:
@@ -103,6 +106,7 @@ class Adversary(ABC):
         kinds: set[tuple[str, tuple[float, ...]]] = set()
         clean, flips = [], []
         unmoved: list[Tensor] = []
+        without_gradient: list[Tensor | None] = []
         suprema: dict[float, float] = {}
         asked_suprema: dict[float, float] = {}
         for batch in batches:
@@ -111,6 +115,7 @@ class Adversary(ABC):
             clean.append(batch.losses)
             flips.append(evidence.flip_costs)
             unmoved.append(batch.losses if evidence.unmoved is None else evidence.unmoved.maximum(batch.losses))
+            without_gradient.append(evidence.without_gradient)
             lower.add(batch.losses, _checked(evidence.attained, largest=1.0))
             if evidence.bounding is not None and evidence.guarantee != "exact":
                 upper.add(unmoved[-1], _checked(evidence.bounding))
@@ -132,12 +137,18 @@ class Adversary(ABC):
             lines=_mean_lines(suprema, len(losses)),
             asked_lines=_mean_lines(asked_suprema, len(losses)),
             unmoved_risk=float(torch.cat(unmoved).numpy().mean()),
+            num_without_gradient=_count(without_gradient),
         )
 
 
 def _add_sums(sums: dict[float, float], bounds_by_multiplier: Mapping[float, Tensor]) -> None:
     for multiplier, bounds in bounds_by_multiplier.items():
         sums[multiplier] = sums.get(multiplier, 0.0) + float(bounds.sum())
+
+
+def _count(parts: Iterable[Tensor | None]) -> int | None:
+    known = [int(part.sum()) for part in parts if part is not None]
+    return sum(known) if known else None
 
 
 def _mean_lines(sums: Mapping[float, float], num_examples: int) -> tuple[tuple[float, float], ...]:

@@ -61,6 +61,9 @@ class AdversarialCurves:
     unmoved_risk : float
         Upper bound of the mean loss without an adversary, for the guarantee "upper": of the model in exact arithmetic,
         if that is what its bounds are about.
+    num_without_gradient : int or None
+        Examples at which an attack found no gradient to follow: what it reached of them says little. None: no attack,
+        or one that needs no gradients.
     """
 
     clean_risk: float
@@ -72,6 +75,7 @@ class AdversarialCurves:
     lines: tuple[tuple[float, float], ...]
     asked_lines: tuple[tuple[float, float], ...] = ()
     unmoved_risk: float = 0.0
+    num_without_gradient: int | None = None
 
     def values(self, radii: Sequence[float] | npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return lower and upper bounds of Q at the radii, in units of the transport cost.

@@ -28,7 +28,7 @@ from client.questions import checked_box
 _FACTORS_OF_FLIPS = (1.001, 1.5, 2.5)  # the first just beyond where a linear model flips, whatever the rounding
 _FACTORS_OF_SLOPES = (0.2, 0.5, 1.0, 1.5, 2.5)
 # Rounding of single precision must not lead out of a ball.
-_INSIDE = 1.0 - 1e-6
+INSIDE = 1.0 - 1e-6
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,14 @@ class InputAdversary(Adversary):
         Differentiable in its inputs. It is left as it was.
     problem : InputProblem
         What is asked.
+
+    Attributes
+    ----------
+    follows_gradients : bool
+        Whether what it finds depends on the model's gradients; then examples that have none are counted.
     """
+
+    follows_gradients = True
 
     def __init__(self, model: nn.Module, problem: InputProblem) -> None:
         self.model = model
@@ -104,7 +111,13 @@ class InputAdversary(Adversary):
             )
             self.perturb(witness)
             witness.shorten()
-        return Evidence(attained=witness.points(), bounding=None, flip_costs=witness.distances.pow(problem.order))
+            without_gradient = witness.is_blind if self.follows_gradients else None
+        return Evidence(
+            attained=witness.points(),
+            bounding=None,
+            flip_costs=witness.distances.pow(problem.order),
+            without_gradient=without_gradient,
+        )
 
     def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:
         """Return the curves of a client, as `Adversary.curves`; the random starts are those of the seed, every time."""
@@ -114,7 +127,7 @@ class InputAdversary(Adversary):
     def ladder(self, witness: Witness) -> Iterator[Tensor]:
         """Yield increasing distances, shape (num_examples,), to look at: the problem's, or multiples of the units."""
         if self.problem.distances:
-            yield from (torch.full_like(witness.distances, distance * _INSIDE) for distance in self.problem.distances)
+            yield from (torch.full_like(witness.distances, distance * INSIDE) for distance in self.problem.distances)
         else:
             factors = _FACTORS_OF_FLIPS if self.problem.loss == "zero_one" else _FACTORS_OF_SLOPES
             yield from (witness.units * factor for factor in factors)

@@ -194,6 +194,7 @@ class SandwichAdversary(Adversary):
             unmoved=above.unmoved,
             suprema=above.suprema,
             asked_suprema=above.asked_suprema,
+            without_gradient=below.without_gradient,
         )
 
 

@@ -12,6 +12,7 @@ from client.adversaries.attacks import Pgd, checked_count, has_slopes
 from client.adversaries.inputs import InputAdversary, InputProblem, client_curves
 from client.adversaries.minnorm import MinNorm
 from client.adversaries.norms import project, steepest
+from client.adversaries.square import Square
 from client.adversaries.wc_dg import WcDg
 from client.adversaries.witness import Witness, margin_of
 
@@ -85,22 +86,34 @@ class WdaKnapsack(InputAdversary):
 
     For the 0-1 loss Auto-PGD comes last: in the balls of the problem's distances, for examples in which no part found a
     flip, and in balls that end just before the nearest flips of all examples.
+
+    Where the model shows no gradient (`Witness.is_blind`), all these are blind: there `Square` takes over.
     """
 
     def __init__(self, model: nn.Module, problem: InputProblem) -> None:
         kinds = (MinNorm, Pgd, Wda, WcDg) if has_slopes(problem.loss) else (MinNorm, Pgd, Wda)
         self._parts: tuple[InputAdversary, ...] = tuple(kind(model, problem) for kind in kinds)
         self._auto_pgd = Apgd(model, problem)
+        self._square = Square(model, problem)
         super().__init__(model, problem)
 
     def restart(self) -> None:
         """Draw from the seed anew, in every part."""
         super().restart()
-        for part in self._parts:
+        for part in (*self._parts, self._square):
             part.restart()
 
     def perturb(self, witness: Witness) -> None:
-        """Run all parts, each as if it were alone; then look nearer than they did."""
+        """Run all parts, each as if it were alone; then look nearer than they did, and where they saw nothing."""
+        if witness.is_differentiable:
+            self._follow_gradients(witness)
+        rows = witness.is_blind.nonzero().squeeze(1)
+        if len(rows) > 0:
+            blind = witness.select(rows)
+            self._square.perturb(blind)
+            witness.absorb(blind, rows)
+
+    def _follow_gradients(self, witness: Witness) -> None:
         for part in self._parts:
             own = witness.fresh()
             part.perturb(own)

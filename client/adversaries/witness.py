@@ -25,6 +25,9 @@ _MAX_RIVALS = 9
 _NUM_SHORTENINGS = 10
 # Beyond the root of a margin, so that its sign is seen in single precision.
 _OVERSHOOT = 1e-6
+# A slope has vanished if following it as far as an input may go gives less than this share of what is missing: no more
+# than single precision leaves of a margin.
+_VANISHED = 1e-6
 
 
 def wrong_margin(logits: Tensor, labels: Tensor) -> Tensor:
@@ -162,8 +165,7 @@ class Witness:
         if points.shape[-2:] != self.x.shape or not bool(torch.isfinite(points).all()):
             raise RuntimeError("an attack must show finite inputs, a row of features for every example of its batch")
         shown = points if self.box is None else points.clamp(*self.box)
-        # A copy: a model may work in place on its inputs.
-        logits: Tensor = self.model(shown.clone().reshape(-1, *self.x_shape)).double()
+        logits = self._evaluated(shown).double()
         if logits.shape != (shown.shape[:-1].numel(), self.logits.shape[1]):
             raise RefusedError("the model must return one row of logits per input, for every number of inputs")
         logits = logits.reshape(*shown.shape[:-1], -1)
@@ -217,6 +219,35 @@ class Witness:
     def start(self) -> tuple[Tensor, Tensor]:
         """`rival_slopes` at the examples."""
         return self.rival_slopes(self.x)
+
+    @cached_property
+    def is_differentiable(self) -> bool:
+        """Whether the model has gradients in its inputs at all, even if they are 0."""
+        with torch.enable_grad():
+            return self._evaluated(self.x[:1].detach().requires_grad_()).requires_grad
+
+    @cached_property
+    def is_blind(self) -> Tensor:
+        """Where no attack can follow a gradient, shape (num_examples,).
+
+        At the example, the slope of the margin is 0 or has vanished, and its loss has not saturated. Rounded inputs,
+        saturated units and detached layers do this; it says nothing of how near a misclassified input is.
+        """
+        if not self.is_differentiable:
+            margins, speeds = wrong_margin(self.logits, self.labels), torch.zeros_like(self.distances)
+        else:
+            margins, slopes = self.climb(self.x, wrong_margin)
+            speeds = lengths(slopes, DUALS[self.norm])
+        missing = self.level - margins
+        return (missing > 0.0) & (speeds * self.reach <= _VANISHED * missing)
+
+    @cached_property
+    def reach(self) -> Tensor:
+        """How far inputs may be from an example, shape (num_examples,): across the box; without one, 1 + its length."""
+        if self.box is None:
+            return 1.0 + lengths(self.x, self.norm)
+        diagonal = lengths(torch.full_like(self.x[:1], self.box[1] - self.box[0]), self.norm)
+        return diagonal.expand(len(self.x))
 
     @property
     def level(self) -> float:
@@ -275,7 +306,7 @@ class Witness:
     def select(self, rows: Tensor) -> Witness:
         """Return a witness of the examples with these indices, each at most once, that was shown nothing yet."""
         other = copy(self)
-        for name in ("rivals", "start", "units"):  # cached for all examples
+        for name in ("rivals", "start", "units", "is_blind", "reach"):  # cached for all examples
             other.__dict__.pop(name, None)
         other.x, other.labels, other.logits = self.x[rows], self.labels[rows], self.logits[rows]
         other._forget()
@@ -320,6 +351,11 @@ class Witness:
         if not self._costs:
             return Points(torch.full_like(self.distances, math.inf)[:, None], torch.zeros_like(self.distances)[:, None])
         return Points(torch.cat(self._costs).T.contiguous(), torch.cat(self._losses).T.contiguous())
+
+    def _evaluated(self, points: Tensor) -> Tensor:
+        # A copy: a model may work in place on its inputs.
+        logits: Tensor = self.model(points.clone().reshape(-1, *self.x_shape))
+        return logits
 
     def _forget(self) -> None:
         is_wrong = self.logits.argmax(dim=1) != self.labels

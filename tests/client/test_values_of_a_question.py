@@ -32,10 +32,10 @@ TWO_BOUNDS = Request(losses=1, radii=2 * NUM_RADII, multipliers=2 * NUM_MULTIPLI
     [
         ({"loss": "zero_one"}, ONE_BOUND),
         ({"order": 2}, TWO_BOUNDS),
-        ({"space": "input", "adversary": "min-norm"}, ONE_BOUND),
-        ({"space": "input", "adversary": "auto"}, TWO_BOUNDS),
-        ({"space": "input", "adversary": "sandwich:pgd"}, TWO_BOUNDS),
-        ({"space": "layer:1", "adversary": "auto"}, TWO_BOUNDS),
+        ({"space": "input", "adversary": "min-norm"}, dataclasses.replace(ONE_BOUND, counts=1)),
+        ({"space": "input", "adversary": "auto"}, dataclasses.replace(TWO_BOUNDS, counts=1)),
+        ({"space": "input", "adversary": "sandwich:pgd"}, dataclasses.replace(TWO_BOUNDS, counts=1)),
+        ({"space": "layer:1", "adversary": "auto"}, dataclasses.replace(TWO_BOUNDS, counts=1)),
     ],
     ids=str,
 )
@@ -50,9 +50,16 @@ def test_as_many_values_are_counted_as_numbers_may_differ(changes: dict[str, obj
     names = ("loss", "order", "norm", "multipliers", "space", "adversary", "box", "seed")
     curves = adversarial_curves(model, x, y, **{name: getattr(query, name) for name in names})
     ends = [curves.values(query.radii), curves.conjugates(query.multipliers)]
-    numbers = {curves.clean_risk, curves.adversarial_unit, *np.concatenate([end for pair in ends for end in pair])}
+    counts = {curves.num_without_gradient} - {None}
+    numbers = {
+        curves.clean_risk,
+        curves.adversarial_unit,
+        *counts,
+        *np.concatenate([end for pair in ends for end in pair]),
+    }
     assert len(numbers - {1.0}) <= expected.size
-    if expected == TWO_BOUNDS:  # once for each radius and multiplier would be too few
+    assert expected.counts == len(counts)
+    if expected.radii == TWO_BOUNDS.radii:  # once for each radius and multiplier would be too few
         assert len(numbers - {1.0}) > ONE_BOUND.size
 
 

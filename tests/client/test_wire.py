@@ -94,6 +94,7 @@ def test_an_adversarial_answer_arrives_as_it_was_sent(client_id, lower, upper, u
         model_hash="m",
         budget_left=left,
         group=group,
+        num_without_gradient=left,
     )
     assert repr(wire.decode_adversarial_answer(sent(wire.encode_answer(answer)))) == repr(answer)
 

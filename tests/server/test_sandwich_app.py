@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Message
 from rich.console import Console
 from torch import nn
@@ -326,3 +327,42 @@ def test_the_same_seed_gives_the_same_bytes(
     again = run(tmp_path, defaults, **MLP, grid_seed=1)
     assert again["sandwich"] == report["sandwich"]
     assert (tmp_path / "transport.svg").read_bytes() == (finished / "transport.svg").read_bytes()
+
+
+class Rounding(nn.Module):
+    """Rounds its inputs to 16 levels: no gradient anywhere, and a layer of which nothing is proved."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.net(torch.round(15.0 * x) / 15.0)
+        return logits
+
+
+def rounding(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Rounding(linear(x_shape=x_shape, num_classes=num_classes))
+
+
+@pytest.mark.parametrize(("adversary", "remedy"), [("auto", "random search"), ("apgd", 'use "auto" or "square"')])
+def test_a_run_whose_attacks_saw_no_gradient_says_so_wherever_its_estimate_is_read(
+    tmp_path: Path, defaults: Mapping[str, Any], adversary: str, remedy: str
+) -> None:
+    # Of a model that is not trained, most examples are wrong as they are, and those are not counted.
+    small = {"num_clients": 4, "examples_per_client": 10, "num_unseen": 0, "affine_sigma": 0.0, "box": "0,1"}
+    settings = {"model": f"{__name__}:rounding", "training_epochs": 3, "missing": "ignore", **small}
+    report = run(tmp_path, defaults, **settings, adversary=adversary, attack_distances="0.3", figure_format="svg")
+    _, answers = read_ledger(tmp_path / "ledger.jsonl")
+    count = sum(answer.num_without_gradient for answer in answers)
+    assert 0 < count <= 40
+    assert report["transport"]["attacks"] == {"num_examples_without_gradient": count, "num_examples": 40}
+    words = f"attacks found no gradient to follow at {count} of 40 examples"
+    assert f"{words}; " in printed(report)
+    assert remedy in printed(report)
+    stored = json.loads((tmp_path / "certificates" / "wasserstein_mean.json").read_text())
+    assert stored["validity"] == "estimate"
+    assert words in stored["quantity"] + " ".join(stored["assumptions"])
+    assert words in (tmp_path / "transport.svg").read_text()  # as a comment beside the shapes of its letters
+    reached = report["transport"]["empirical_worst_mean"]["upper"][-1] - report["network"]["mean_empirical_risk"]
+    assert (reached > 0.05) == (adversary == "auto")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
-OPTIONAL = ("group", "budget-left")
+OPTIONAL = ("group", "budget-left", "num-without-gradient")
 BAD_NUMBERS = (np.nan, np.inf, -np.inf, -1.0, -1e-3, -1e308)
 WORDS = ("", "\x00", "a\nb", "x" * 5000, "🙂" * 101, "none", "exact ", "{}", "../../etc", "%s%n", "lower\x1b[31m")
 HUGE = 200_000

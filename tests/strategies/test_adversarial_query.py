@@ -157,6 +157,9 @@ def values(*numbers):
         ({"guarantee": "upper"}, "wrong-guarantee"),
         ({"guarantee": "lower"}, "wrong-guarantee"),
         ({"budget_left": -1}, "malformed"),
+        ({"num_without_gradient": 11}, "out-of-range"),
+        ({"num_without_gradient": -1}, "out-of-range"),
+        ({"num_without_gradient": 3}, "contradiction"),  # nothing follows gradients in representation space
         ({"loss": "brier"}, "wrong-loss"),
         ({"model_hash": "0" * 64}, "wrong-model"),
         ({"code_hash": "0" * 64, **values(0.5, 0.4, 0.3, 0.2)}, "wrong-code"),

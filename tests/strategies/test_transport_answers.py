@@ -18,7 +18,7 @@ from client.wire import AdversarialAnswer, AdversarialQuery
 from riskband.adversarial_answers import GUARANTEES
 from strategies.curve_rules import broken_curve_rules
 from strategies.replies import RoundOutcome
-from strategies.transport_answers import conjugates, reached_answers, usable_answers
+from strategies.transport_answers import conjugates, reached_answers, usable_answers, without_gradient
 
 RADII, MULTIPLIERS = (0.0, 0.05, 0.2, 1.0), (0.1, 1.0, 10.0)
 
@@ -125,6 +125,21 @@ def test_the_box_is_named_where_it_limits_the_statement() -> None:
     assert found.cost == "order 1, l2 distance, in input space, inputs in [0, 1]"
     attacked = outcome_of(made_up("lower"), made_up("lower"))
     assert usable_answers(attacked, asked, **settings).cost == found.cost
+
+
+def test_an_estimate_says_at_how_many_examples_its_attacks_were_blind_and_a_certificate_does_not() -> None:
+    settings = {"missing": "ignore", "contamination": 0}
+    blind, seeing = (dataclasses.replace(made_up("lower"), num_without_gradient=count) for count in (3, 0))
+    assert list(broken_curve_rules(blind, query(adversary="pgd"))) == []
+    words = "; attacks found no gradient to follow at 3 of 20 examples"
+    assert usable_answers(outcome_of(blind, seeing), query(), **settings).cost.endswith(words)
+    assert "gradient" not in usable_answers(outcome_of(seeing, seeing), query(), **settings).cost
+    assert without_gradient([made_up("lower")]) is None
+    proved = outcome_of(*[dataclasses.replace(made_up("upper"), num_without_gradient=3)] * 2)
+    assert "gradient" not in usable_answers(proved, query(), **settings).cost
+    found = reached_answers(proved, query(), **settings)
+    assert found is not None
+    assert found.cost.endswith("at 6 of 20 examples")
 
 
 def test_an_answer_about_a_layer_says_so() -> None:

@@ -67,7 +67,7 @@ def test_nothing_to_look_at_is_an_error_in_the_same_words(name):
 @pytest.mark.parametrize("attack", list(ATTACKS))
 def test_a_sandwich_is_named_with_the_attack_below(attack):
     x, y = examples(CHAIN, 4)
-    asked = {"loss": "margin", "order": 1, "space": "input", "seed": 2}
+    asked = {"loss": "margin", "order": 1, "space": "input", "seed": 2, "distances": (0.3,)}
     names = (f"sandwich:{attack}", attack, "lipschitz")
     joined, below, above = (adversarial_curves(CHAIN, x, y, adversary=name, **asked) for name in names)
     np.testing.assert_array_equal(joined.values(RADII)[0], below.values(RADII)[0])

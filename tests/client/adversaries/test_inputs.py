@@ -24,6 +24,7 @@ from client.adversaries.wda import Wda
 from client.evaluation import mean_loss
 from client.losses import get_loss
 from client.questions import RefusedError
+from tests.client.adversaries.nets import seeded
 from tests.client.adversaries.test_exact import COSTS
 from tests.client.adversaries.transports import EXPONENTS, losses_at
 
@@ -127,17 +128,42 @@ def test_curves_are_lower_bounds_that_grow(loss, adversary):
 
 
 @pytest.mark.parametrize("adversary", ATTACKS)
-def test_the_same_seed_gives_the_same_answer_however_it_is_batched(adversary):
+def test_the_same_seed_gives_the_same_answer_and_no_more_than_is_possible_however_it_is_batched(adversary):
+    """Rounding differs with the batch and the CPU, and a path splits at a rounding: batchings need not agree."""
     net = small_net(2, num_features=4)
     x, y = examples_of(net, 2, num_examples=9, num_features=4)
-    settings = {"loss": "cross_entropy", "order": 2, "space": "input", "adversary": adversary, "seed": 5}
+    settings = {"loss": "cross_entropy", "order": 2, "space": "input", "seed": 5}
     state = torch.random.get_rng_state()
     first, again, parts = (
-        adversarial_curves(net, x, y, **settings, batch_size=batch_size).values(RADII)[0] for batch_size in (9, 9, 2)
+        adversarial_curves(net, x, y, **settings, adversary=adversary, batch_size=batch_size).values(RADII)[0]
+        for batch_size in (9, 9, 2)
     )
     assert torch.equal(state, torch.random.get_rng_state())
     assert first.tolist() == again.tolist()
-    np.testing.assert_allclose(parts, first, atol=1e-4)
+    proved = adversarial_curves(net, x, y, **settings, adversary="lipschitz").values(RADII)[1]
+    for reached in (first, parts):
+        assert np.all(reached <= proved + 1e-6)
+        assert reached[-1] > reached[0] + 0.01
+
+
+@pytest.mark.parametrize("adversary", ["min-norm", "pgd", "apgd", "wc-dg", "wda-knapsack"])
+def test_where_the_best_point_is_the_only_one_every_batching_finds_it(adversary):
+    """Two classes and a linear model: whatever is rounded, each example's worst case is where its gradient points."""
+    net = seeded(lambda: nn.Linear(4, 2))
+    x, y = examples_of(net, 2, num_examples=9, num_features=4)
+    asked = {"loss": "cross_entropy", "order": 2, "space": "input", "adversary": adversary}
+    whole, parts = (adversarial_curves(net, x, y, **asked, batch_size=size).values(RADII)[0] for size in (9, 2))
+    np.testing.assert_allclose(parts, whole, atol=1e-4)
+
+
+def test_random_starts_are_those_of_an_example_however_batched():
+    net = small_net(2, num_features=4)
+    x, y = examples_of(net, 2, num_examples=7, num_features=4)
+    attack = Pgd(net, InputProblem("zero_one", 1, "l1", seed=3))
+    whole = attack.noise(witness_of(net, x, y), 2)
+    attack.restart()
+    parts = [attack.noise(witness_of(net, x[rows], y[rows]), 2) for rows in (slice(0, 3), slice(3, 4), slice(4, 7))]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole)
 
 
 def test_the_model_is_left_as_it_was():
@@ -258,11 +284,12 @@ class Rounded(nn.Linear):
         return super().forward(x.detach()).detach()
 
 
-def test_a_model_without_gradients_is_refused():
+@pytest.mark.parametrize("adversary", ["pgd", "min-norm", "sandwich:apgd"])
+def test_a_model_without_gradients_is_refused_by_attacks_that_follow_them(adversary):
     net = Rounded(2, 3)
     x, y = np.zeros((3, 2), dtype=np.float32), np.zeros(3, dtype=np.int64)
     with pytest.raises(RefusedError, match="differentiable in its inputs"):
-        adversarial_curves(net, x, y, loss="zero_one", order=1, space="input")
+        adversarial_curves(net, x, y, loss="zero_one", order=1, space="input", adversary=adversary)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,8 @@ def test_half_of_each_mask_is_known(leak):
         elif leak >= 0.0:
             assert np.all(found[~np.eye(4, dtype=bool)] < 0.9 * products[~np.eye(4, dtype=bool)])
         largest = quotients(model, *random_pairs((5,), seed=0), norm=norm).max(axis=0)
-        assert np.all(largest <= found * (1 + 1e-9))
+        # Some pairs are 1e-6 apart: the difference of their logits is rounded at about 1e-9 of it.
+        assert np.all(largest <= found * (1 + 1e-6))
 
 
 def test_a_layer_that_comes_twice_counts_twice():
