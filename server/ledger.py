@@ -26,7 +26,7 @@ from strategies.earlier import EarlierAnswer
 
 Value = TypeVar("Value")
 
-SCHEMA = "riskband.ledger/3"
+SCHEMA = "riskband.ledger/2"
 NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume")
 """Keys of the configuration that may change when a run is resumed: they do not change what it finds."""
 
@@ -48,8 +48,9 @@ class Ledger:
 
     Attributes
     ----------
-    recorded : str
-        When the header, and with it the configuration, was written: in UTC, before any question to a client.
+    recorded : str or None
+        When the header, and with it the configuration, was written: in UTC, before any question to a client. Earlier
+        versions did not note it.
     earlier : tuple of EarlierAnswer or None
         What the ledger held when a run is resumed, in order of arrival; else None.
 
@@ -61,7 +62,7 @@ class Ledger:
 
     def __init__(self, path: Path, *, header: Mapping[str, Any], resume: bool = False) -> None:
         self.path = path
-        self.recorded = datetime.now(UTC).isoformat(timespec="seconds")
+        self.recorded: str | None = datetime.now(UTC).isoformat(timespec="seconds")
         self.earlier: tuple[EarlierAnswer, ...] | None = None
         if resume:
             self.recorded, self.earlier = _earlier(path, header)
@@ -135,7 +136,7 @@ def _header(path: Path, line: bytes) -> dict[str, Any]:
         )
     if not all(isinstance(header.get(key, {}), dict) for key in ("hashes", "config")):
         raise ValueError(f"hashes and config in line 1 of {path} must be JSON objects, got others; restore the file")
-    if not isinstance(header.get("recorded"), str):
+    if not isinstance(header.get("recorded", ""), str):
         raise ValueError(f"line 1 of {path} must say when it was recorded, as text; restore the file")
     return header
 
@@ -206,7 +207,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) else None
 
 
-def _earlier(path: Path, header: Mapping[str, Any]) -> tuple[str, tuple[EarlierAnswer, ...]]:
+def _earlier(path: Path, header: Mapping[str, Any]) -> tuple[str | None, tuple[EarlierAnswer, ...]]:
     """When the ledger of a run that is to be resumed with this header was begun, and its answers."""
     if not path.exists():
         raise ValueError(f"{path} must be the ledger of the interrupted run, but there is none; leave resume out")
@@ -222,7 +223,7 @@ def _earlier(path: Path, header: Mapping[str, Any]) -> tuple[str, tuple[EarlierA
             f"{path} is the ledger of another run: {'; '.join(differences)}; resume with the settings, the model and "
             "the code of that run, or leave resume out"
         )
-    return found["recorded"], entries
+    return found.get("recorded"), entries
 
 
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:

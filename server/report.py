@@ -51,7 +51,7 @@ def write_report(
     checks: Mapping[str, Check],
     targets: Sequence[TargetNetwork] = (),
     metrics: Mapping[str, Any],
-    recorded: str,
+    recorded: str | None,
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
     """Write the certificates and the figure, then report.json as the sign that all is there.
@@ -74,8 +74,8 @@ def write_report(
         Networks at a known distance, for the strategy "wasserstein".
     metrics : mapping
         What was sent and received: `server.traffic.MeteredGrid.metrics`, and how many answers came from the ledger.
-    recorded : str
-        When the configuration was written to the ledger, before any client was asked.
+    recorded : str or None
+        When the configuration was written to the ledger, before any client was asked; None if that is not known.
     seconds : mapping of str to float
         Wall-clock seconds of each part of the run.
 

@@ -64,7 +64,7 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
     lines = [
         _who(report["network"]),
         *_failed(report),
-        f"The configuration was recorded at {report['timing']['configuration_recorded']}, before any client was asked.",
+        _recorded(report["timing"]["configuration_recorded"]),
         _traffic(report),
         *_transport(transport, space=config.get("space", "representation")),
         *_guarantees(certificates),
@@ -164,6 +164,10 @@ def _failed(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"  - and {len(shown) - _NUM_FAILURES} more, in report.json."
     if any(not (each["client_id"] or each.get("node_name")) for each, _ in shown):
         yield "  `flwr supernode list` says of a node's id whether it is connected; events.jsonl has the ids of all."
+
+
+def _recorded(time: str | None) -> str:
+    return f"The configuration was recorded{'' if time is None else f' at {time}'}, before any client was asked."
 
 
 def _traffic(report: Mapping[str, Any]) -> str:

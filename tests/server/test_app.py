@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,17 @@ def test_the_ledger_and_the_certificates_hold_the_same_answers(finished: Path) -
     recipe = json.loads((finished / "certificates" / "survival.json").read_text())["recipe"]
     assert [by_name[name] for name in report["network"]["client_ids"]] == recipe["answers"]["values"]
     assert header["hashes"] == report["hashes"]
+
+
+def test_choices_were_recorded_before_any_client_was_asked_and_stand_in_the_certificates(finished: Path) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    recorded = datetime.fromisoformat(report["timing"]["configuration_recorded"])
+    asked = next(event for event in read_events(finished / "events.jsonl") if event["event"] == "round_asked")
+    assert recorded <= datetime.fromisoformat(asked["time"])
+    assert read_ledger(finished / "ledger.jsonl")[0]["config"]["seed"] == report["seed"]
+    mean = report["certificates"]["mean"]
+    assert mean["method"] == "betting"
+    assert f"chosen before any answer was seen: seed {report['seed']}" in mean["assumptions"]
 
 
 def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(

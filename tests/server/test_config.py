@@ -168,7 +168,7 @@ def test_results_go_to_the_folder_given_or_home(monkeypatch: pytest.MonkeyPatch,
         ("dirichlet-concentration", 1e9, "no label shift"),
         ("delta", 1e-12, "probability of failure"),
         ("band", "truncated:0.9:0.1", "levels in a range only"),
-        ("band", "berk-jones", '"berk_jones"'),
+        ("band", "berk-johns", '"berk_jones"'),
     ],
 )
 def test_what_would_fail_later_is_refused_before_anything_starts(key: str, value: object, remedy: str) -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,20 @@ def test_groups_are_kept_and_ledgers_from_before_there_were_any_can_be_read(tmp_
     header = {"schema": "riskband.ledger/2", **HEADER}
     ledger.path.write_text("".join(json.dumps(line) + "\n" for line in (header, entry)))
     assert read_ledger(ledger.path)[1] == (LossAnswer("a", 0.5, 10, "brier", "c", "m"),)
+
+
+def test_a_ledger_says_when_its_configuration_was_recorded_also_to_the_run_that_resumes_it(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.jsonl", header=HEADER) as ledger:
+        first = ledger.recorded
+    assert first is not None
+    assert datetime.fromisoformat(first).tzinfo is not None
+    text = ledger.path.read_text()
+    ledger.path.write_text(text.replace(first, "2020-01-01T00:00:00+00:00"))
+    with Ledger(ledger.path, header=HEADER, resume=True) as resumed:
+        assert resumed.recorded == "2020-01-01T00:00:00+00:00"
+    ledger.path.write_text(text.replace(f'"recorded": "{first}", ', ""))  # as earlier versions wrote it
+    with Ledger(ledger.path, header=HEADER, resume=True) as resumed:
+        assert resumed.recorded is None
 
 
 def test_answers_about_candidates_come_back_as_they_were(tmp_path: Path) -> None:
