@@ -84,6 +84,8 @@ class Certificate:
         Results that come with the bound, such as the worst-case weight of each client.
     recipe : mapping
         Function, arguments, band and answers, as plain data: enough for `verify` to compute the bound again.
+    schema : str
+        Of the file that it was read from, or the present one: earlier ones listed fewer assumptions.
     """
 
     quantity: str
@@ -96,10 +98,11 @@ class Certificate:
     axes: Mapping[str, FloatArray] = field(default_factory=dict)
     details: Mapping[str, FloatArray] = field(default_factory=dict)
     lower: float | FloatArray | None = None
+    schema: str = SCHEMA
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
-        of_delta = chosen_before(delta=(self.delta, USUAL_DELTA))
+        of_delta = chosen_before(delta=(self.delta, USUAL_DELTA)) if self.schema == SCHEMA else ()
         if not set(of_delta) <= set(self.assumptions):
             object.__setattr__(self, "assumptions", (*self.assumptions, *of_delta))
         if not isinstance(self.recipe, Mapping):
@@ -184,7 +187,7 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate as plain data for JSON, with its schema version."""
         return {
-            "schema": SCHEMA,
+            "schema": self.schema,
             "statement": self.statement,
             "quantity": self.quantity,
             "validity": self.validity,
@@ -242,6 +245,7 @@ class Certificate:
                 validity=data["validity"],
                 axes={name: _numbers(name, points) for name, points in data["axes"].items()},
                 details={name: _numbers(name, values) for name, values in data["details"].items()},
+                schema=data["schema"],
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"a certificate needs every field of {SCHEMA}; missing or malformed: {error}") from error

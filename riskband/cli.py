@@ -11,7 +11,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import riskband as rb
-from riskband.bands import SIDES, TRAINERS_ANSWERED
+from riskband.bands import BINARY_LOSS, BOUNDED_LOSS, SIDES, TRAINERS_ANSWERED
 from riskband.checks import check_budget, check_delta, check_fraction, spelled
 from riskband.functionals import check_tail_level
 from riskband.level_methods import resolve_level_method
@@ -30,10 +30,11 @@ from riskband.pilots import check_pilot_share
 from riskband.risks import ANSWERED_BY, MISSING, binary_doubt, check_contamination, check_num_missing
 from riskband.table import TableError, read_risks
 from riskband.verification import why_it_says_nothing
-from riskband.wording import confidence, exactly, rounded_down, rounded_up
+from riskband.wording import CHOSEN_BEFORE, confidence, exactly, rounded_down, rounded_up
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 COLLECTION_SCHEMA = "riskband.certificates/1"
+DEFAULT_BUDGETS, DEFAULT_PILOT_SHARE = [0.05, 0.1, 0.2], 0.2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,7 +90,8 @@ def certify(options: argparse.Namespace) -> int:
 
         curve = next((c for name, c in report.certificates.items() if name.startswith("worst_case_cdf")), None)
         save_figure(band_figure(report.band, worst_case=curve, title=Path(options.file).name), options.plot)
-        print(f"figure: {options.plot}")
+        only = f" (worst cases in {options.divergence[0]} only)" if len(options.divergence) > 1 else ""
+        print(f"figure: {options.plot}{only}")
     if options.plot_dispersion and report.two_sided is not None:
         from riskband.dispersion_plots import dispersion_figure
         from riskband.plots import save_figure
@@ -115,17 +117,33 @@ def verify(options: argparse.Namespace) -> int:
     entries = document.get("certificates") if is_collection else {"certificate": document}
     if not isinstance(entries, dict) or not entries:
         raise ValueError(f"{options.file} must hold at least one certificate, by name; was it cut?")
-    status = 0
+    status, unreadable = 0, []
     for name, entry in entries.items():
-        outcome = rb.verify(entry)
-        print(f"{name}: {'follows from its answers' if outcome.ok else 'DOES NOT FOLLOW from its answers'}")
+        try:
+            outcome = rb.verify(entry)
+        except ValueError as error:
+            unreadable.append(f"{name}: {error}")
+            continue
+        print(f"{name}: {_outcome(entry) if outcome.ok else 'DOES NOT FOLLOW from its answers'}")
         for problem in outcome.problems:
             print(f"  {problem}")
         if outcome.unstated:
             print("  it was made before riskband listed these assumptions, which it needs too:")
             print("\n".join(f"  - {line}" for line in outcome.unstated))
         status = status if outcome.ok else 1
+    if unreadable:
+        raise TableError(unreadable)
     return status
+
+
+def _outcome(entry: Mapping[str, Any]) -> str:
+    """What a certificate that was computed again says, and whether it is one."""
+    kinds = {
+        "certificate": "",
+        "as-published": ", by a formula with a gap in its proof",
+        "estimate": ", as an ESTIMATE",
+    }
+    return f"follows from its answers{kinds[entry['validity']]}: {entry['statement']}"
 
 
 def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
@@ -161,6 +179,10 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
             attempt(partial(check_fraction, f"--{name}", getattr(options, name)))
     if options.at is not None and options.target is None:
         problems.append("--at needs --target: it says which share of clients the target is for")
+    if options.budget != DEFAULT_BUDGETS and not options.divergence:
+        problems.append("--budget needs --divergence: it is the size of a ball in that divergence")
+    if options.pilot_share != DEFAULT_PILOT_SHARE and not options.tune:
+        problems.append("--pilot-share needs --tune: it is the share of the clients that tuning spends")
     if options.target is not None and not options.divergence:
         problems.append("--target needs --divergence: it asks how much shift the bound allows")
     num_missing = options.num_missing or 0
@@ -207,6 +229,11 @@ def _wrong_outputs(options: argparse.Namespace) -> list[str]:
             problems.append(
                 f"{flag} must be in a folder that exists and can be written, got {path!r}; make {folder} first"
             )
+    named = [options.file, *(path for path in (options.out, options.plot, options.plot_dispersion) if path)]
+    if len({Path(path).resolve() for path in named}) < len(named):
+        problems.append(
+            "the table, --out, --plot and --plot-dispersion must be different files; one would overwrite another"
+        )
     if (options.plot or options.plot_dispersion) and importlib.util.find_spec("matplotlib") is None:
         problems.append("figures need matplotlib, which is not installed; run: pip install matplotlib")
     return problems
@@ -254,8 +281,9 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
         else f"{risks.num_examples.min()} to {risks.num_examples.max()}"
     )
     lines = [
-        f"{risks.num_clients} clients with {sizes} examples each; measured mean loss {risks.values.mean():.4f}, "
-        f"largest {risks.values.max():.4f}; {_kind_of_loss(risks, options)}",
+        f"{risks.num_clients} clients with {sizes} examples each; {_how_read(options)}",
+        f"measured mean loss {risks.values.mean():.4f} (every client counts once), largest {risks.values.max():.4f}; "
+        f"{_kind_of_loss(risks, options)}",
         *_who_answered(risks),
         *_heading(risks, options),
     ]
@@ -284,24 +312,40 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
     for name in report.unbounded:
         lines.append(f"  {name} is not bounded from above by these answers, so it has no certificate")
     two_bands = options.measure and options.sides != "two"
-    own = f"the bounds on the mean ({report.certificates['mean'].method})"
+    alone = [f"the mean ({report.certificates['mean'].method})"]
     if _stand_alone(options):
-        own += ", each quantile (order statistic) and each tail (a band for that tail)"
-    lines.append(
-        f"{own} stand alone; all other lines hold at the same time, by one band"
-        + (" (the measures of dispersion by another, which has both sides)" if two_bands else "")
-    )
+        alone += ["each quantile (order statistic)"] * bool(options.quantile)
+        alone += ["each mean of the worst clients (a band for that tail)"] * bool(options.cvar)
+    lines.append(f"each of these bounds holds with that probability by itself: {', '.join(alone)}")
+    if len(report.certificates) > (1 + len(options.quantile) + len(options.cvar) if _stand_alone(options) else 1):
+        another = " (the measures of dispersion by another, which has both sides)" if two_bands else ""
+        lines.append(f"all other lines hold together, by one band{another}")
     lines.append("if all of this is true:")
     assumed = dict.fromkeys(text for c in report.certificates.values() for text in c.assumptions)
-    return "\n".join([*lines, *(f"  - {text}" for text in assumed)])
+    chosen = [text.removeprefix(CHOSEN_BEFORE) for text in assumed if text.startswith(CHOSEN_BEFORE)]
+    kept = [text for text in assumed if not text.startswith(CHOSEN_BEFORE)]
+    if chosen:
+        kept.append(CHOSEN_BEFORE + ", ".join(dict.fromkeys(chosen)))
+    if BINARY_LOSS in kept and BOUNDED_LOSS in kept:
+        kept.remove(BOUNDED_LOSS)
+    return "\n".join([*lines, *(f"  - {text}" for text in kept)])
+
+
+def _how_read(options: argparse.Namespace) -> str:
+    if options.percent:
+        return f"column {options.column!r} read as accuracies in percent, loss = 1 - value / 100"
+    if options.accuracy:
+        return f"column {options.column!r} read as accuracies, loss = 1 - value"
+    return f"column {options.column!r} read as losses, where 0 is best (for accuracies say --accuracy)"
 
 
 def _heading(risks: rb.ClientRisks, options: argparse.Namespace) -> list[str]:
     if risks.answered_by == "fresh":
-        return [f"with probability at least {confidence(options.delta)} (delta = {options.delta:g}):"]
+        often = "; more often than every second time they may be false" if options.delta > 0.5 else ""
+        return [f"with probability at least {confidence(options.delta)} (delta = {options.delta:g}{often}):"]
     return [
         f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}",
-        f"estimates (what delta = {options.delta:g} would give of clients that had no part in the model):",
+        f"estimates: what delta = {options.delta:g} would certify if these clients had no part in making the model:",
     ]
 
 
@@ -396,7 +440,12 @@ def _parser() -> argparse.ArgumentParser:
         help="tune the band on a pilot: cvar:0.9, mean, …",
         **again,
     )
-    add("--pilot-share", type=float, default=0.2, help="share of the clients that tuning spends (default: 0.2)")
+    add(
+        "--pilot-share",
+        type=float,
+        default=DEFAULT_PILOT_SHARE,
+        help="share of the clients that tuning spends (default: 0.2)",
+    )
     add(
         "--local",
         choices=sorted(LOCAL_STEPS),
@@ -431,7 +480,7 @@ def _parser() -> argparse.ArgumentParser:
         help="worst cases over this ball",
         **again,
     )
-    sizes = again | {"default": [0.05, 0.1, 0.2]}
+    sizes = again | {"default": DEFAULT_BUDGETS}
     add("--budget", type=float, nargs="+", metavar="SIZE", help="sizes of the ball", **sizes)
     add("--target", type=float, metavar="BOUND", help="report the largest budget at which the bound still holds")
     add("--at", type=float, metavar="RISK", help="the target is for the share of clients with at least this risk")

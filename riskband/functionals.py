@@ -16,7 +16,7 @@ from numpy.polynomial import Polynomial
 from scipy.integrate import quad
 from scipy.special import betaincinv
 
-from riskband.bands import Band, check_band, shared_assumptions, subject_of
+from riskband.bands import EQUAL_BY_DESIGN, Band, check_band, shared_assumptions, subject_of
 from riskband.bands import band as band_of
 from riskband.certificate import Certificate, recipe
 from riskband.checks import (
@@ -208,7 +208,9 @@ def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: s
         risks.require_no_noise("local='observed'", "local='marginal'")
     limits = risks.values if is_observed else risks.upper_limits(max(eta, MIN_ETA))
     position = rank - 1 + risks.contamination  # so many answers below it may be wrong
-    sizes = (EQUAL_SIZES,) * (not risks.are_answers_certain) if risks.has_equal_sizes else (RANDOM_SIZES,)
+    # The rank is that for equal sizes: whether they are equal must be no chance.
+    equal = EQUAL_BY_DESIGN if risks.are_answers_certain else EQUAL_SIZES
+    sizes = (equal,) if risks.has_equal_sizes else (RANDOM_SIZES,)
     return Certificate(
         quantity=f"the quantile at level {exactly(level)} of {subject_of(local)}",
         value=float(np.sort(limits)[position]) if position < risks.num_clients else 1.0,
@@ -261,7 +263,7 @@ def quantile_rank(num_clients: int, *, level: float, delta: float, num_examples:
 
 
 def num_clients_needed(level: float, *, delta: float) -> int:
-    """Number of clients from which on `quantile` bounds a single quantile, and `cvar` a tail, at this level below 1.
+    """Number of clients from which on `quantile` bounds a single quantile at this level below 1.
 
     Parameters
     ----------
@@ -273,7 +275,8 @@ def num_clients_needed(level: float, *, delta: float) -> int:
     Returns
     -------
     int
-        The least K with level**K <= delta: with fewer, all of them may be below the quantile. At least 2.
+        The least K with level**K <= delta: with fewer, all of them may be below the quantile. At least 2. The mean of
+        the clients beyond the level, `cvar`, needs a few more.
 
     Raises
     ------

@@ -15,7 +15,7 @@ from riskband.checks import check_choice
 from riskband.dispersion import Interval
 from riskband.group_functionals import Functional, resolve_functional
 from riskband.grouping import GroupBands, members_of_groups, select_clients
-from riskband.groups import group_intervals
+from riskband.groups import check_nested, group_intervals
 from riskband.quantile_limits import RiskLaw
 from riskband.risks import ClientRisks
 from riskband.transforms import Transform
@@ -128,13 +128,22 @@ def rebuilt_group_bands(
     Raises
     ------
     ValueError
-        If the groups are not valid, or not the same in both fields.
+        If the groups are not valid, or not the same in both fields, or the bands are not as `group_bands` makes them.
     """
     found = members_of_groups(members, num_clients=risks.num_clients)
     if found.keys() != recipes.keys():
         raise ValueError(f"a recipe needs one band for each group, got {', '.join(recipes)} for {', '.join(found)}")
+    ways = [[_way(each.get("method")), each.get("local"), each.get("sides")] for each in recipes.values()]
+    if any(way != ways[0] for way in ways):
+        raise ValueError("the bands of all groups must be made in one way: by one method, local step and sides")
+    check_nested(risks, ways[0][0])
     bands = {name: band(select_clients(risks, indices, group=name), **recipes[name]) for name, indices in found.items()}
     return GroupBands(risks, found, bands)
+
+
+def _way(method: object) -> object:
+    """A method without the levels that it gave, which differ from group to group if they were tuned."""
+    return {**method, "levels": None} if isinstance(method, Mapping) else method
 
 
 def _quantity(comparison: str, quantity: str, bands: GroupBands, options: Mapping[str, Any]) -> str:

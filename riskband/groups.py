@@ -14,7 +14,7 @@ import numpy as np
 
 from riskband import group_statistics
 from riskband.bands import band
-from riskband.checks import FloatArray, check_delta, check_flag
+from riskband.checks import FloatArray, check_delta, check_flag, spelled
 from riskband.dispersion import Interval
 from riskband.functionals import check_tail_level
 from riskband.group_functionals import Functional, resolve_functional
@@ -76,12 +76,7 @@ def group_bands(
     unknown = sorted(band_settings.keys() - allowed)
     if unknown:
         raise ValueError(f"settings of bands must be among {', '.join(sorted(allowed))}, got {', '.join(unknown)}")
-    method = band_settings.get("method", "berk_jones")
-    if risks.num_missing_worst and not (isinstance(method, str) and method in NESTED_METHODS):
-        raise ValueError(
-            f"groups with missing='worst' need method {' or '.join(NESTED_METHODS)}, got {method!r:.80}; how "
-            "many clients a group lacks is unknown, and only these levels fall with the number"
-        )
+    check_nested(risks, band_settings.get("method", "berk_jones"))
     members = members_of_groups(groups, num_clients=risks.num_clients)
     equal = dict.fromkeys(members, 1.0 / len(members))
     parts = equal if shares is None else check_per_group("shares", shares, tuple(members), is_total=False)
@@ -91,6 +86,15 @@ def group_bands(
         eta = _eta_of_asked(risks, answers, len(members), **band_settings)
         bands[name] = band(answers, delta=delta * parts[name], **{**band_settings, "eta": eta})
     return GroupBands(risks, members, bands)
+
+
+def check_nested(risks: ClientRisks, method: object) -> None:
+    """Raise ValueError if clients are missing="worst" and the levels of the method do not fall with their number."""
+    if risks.num_missing_worst and not (isinstance(method, str) and spelled(method) in NESTED_METHODS):
+        raise ValueError(
+            f"groups with missing='worst' need method {' or '.join(NESTED_METHODS)}, got {method!r:.80}; how "
+            "many clients a group lacks is unknown, and only these levels fall with the number"
+        )
 
 
 def _eta_of_asked(

@@ -151,7 +151,7 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
         capitals = np.sum(_log_growth(candidate, played, bets), axis=1)
         return np.asarray(np.logaddexp.reduce(capitals) < np.log(len(orders) / delta))
 
-    return float(bisect(survives, low=0.0, high=1.0, num_steps=45)[1])
+    return float(bisect(survives, low=0.0, high=1.0, num_steps=36)[1])
 
 
 @lru_cache(maxsize=8)
@@ -248,7 +248,7 @@ def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
 FIXED_BETS = "betting with fixed bets"
 AVERAGED_BETS = "betting averaged over fixed orders"
 # As many orders as cost little time; beyond some twenty of them the limit hardly changes.
-_NUM_ORDERS, _NUM_PLAYED, _ORDERS_KEY = (20, 200), 50_000, 20_240
+_NUM_ORDERS, _NUM_PLAYED, _ORDERS_KEY = (20, 200), 20_000, 20_240
 _LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
 
 

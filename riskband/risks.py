@@ -460,18 +460,21 @@ def _rounded_counts(
 
     Unless it is sure that they are counts, only if all are, and a mean of other losses would hardly be by chance.
     """
-    if np.all(is_whole):
+    rounding, counts = _rounding(values), np.rint(values * num_examples)
+    # What is not 0 or 1 as it was given was not rounded to it: a small mean of another loss is no count of 0.
+    is_inside = (counts > 0.0) & (counts < num_examples)
+    is_near = is_whole | (is_inside & is_count(values, num_examples, rounding))
+    is_shown = np.all(is_near) and _chance(values, num_examples, rounding) < _IMPROBABLE
+    if not (is_sure or is_shown or np.all(is_whole)):
         return values, is_whole
-    rounding = _rounding(values)
-    is_near = is_whole | is_count(values, num_examples, rounding)
-    if not (is_sure or (np.all(is_near) and _chance(values, num_examples, rounding) < _IMPROBABLE)):
-        return values, is_whole
-    return np.where(is_near, np.rint(values * num_examples) / num_examples, values), is_near
+    return np.where(is_near, counts / num_examples, values), is_near
 
 
 def _rounding(values: FloatArray) -> FloatArray:
     """How far values may be from what was measured, by their float type or their digits."""
-    half = float(np.finfo(np.float16).eps) if np.all(values == values.astype(np.float16)) else 0.0
+    half = np.zeros(values.shape)
+    if np.all(values == values.astype(np.float16)):
+        half = float(np.finfo(np.float16).eps) * np.maximum(np.abs(values), float(np.finfo(np.float16).tiny))
     return np.maximum(np.maximum(float_rounding(values), digit_rounding(values)), half)
 
 

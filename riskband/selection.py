@@ -320,8 +320,9 @@ def _check_method(method: str, target: float | None) -> float | None:
 
 
 def _check_settings(settings: _Settings) -> _Settings:
-    method = resolve_level_method(settings.band)
-    band = method.name if isinstance(settings.band, str) else settings.band
+    if not isinstance(settings.band, str):
+        raise ValueError(f"band must be the name of a method, got {type(settings.band).__name__}; write 'berk_jones'")
+    band = resolve_level_method(settings.band).name
     local = check_choice("local", settings.local, LOCAL_STEPS)
     dispersion = check_choice("dispersion", settings.dispersion, DISPERSION_METHODS)
     share = check_single("mean_share", settings.mean_share)

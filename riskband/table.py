@@ -81,12 +81,15 @@ def read_risks(
     header, rows = _read_rows(path)
     has_constant = num_examples.isascii() and num_examples.isdecimal()
     wanted = [column] if has_constant else [column, num_examples]
+    if not has_constant and _is_number(num_examples):
+        raise TableError([f"examples behind each mean must be {_WHOLE_NUMBERS}, or a column, got {num_examples}"])
     absent = [name for name in wanted if header.count(name) != 1]
     if absent:
         found = ", ".join(header) or "none"
         hint = _separator_hint(header)
         raise TableError([f"column {name!r} must be in {path} once; its columns are: {found}{hint}" for name in absent])
     problems: list[str] = []
+    _check_widths(header, rows, problems)
     lines, values = _numbers(rows, column, problems)
     if noise is None:
         _check_scale(values, lines, column, is_percent, is_accuracy, problems)
@@ -131,6 +134,13 @@ def _read_rows(path: str | Path) -> tuple[list[str], list[Row]]:
         raise TableError([f"{path} must be a CSV file in UTF-8, got {error}; export it again"]) from error
 
 
+def _check_widths(header: list[str], rows: list[Row], problems: list[str]) -> None:
+    """Refuse rows with more values than the header: a decimal comma moves all that follow into the next column."""
+    wrong = [f"line {line}" for line, row in rows if None in row]
+    remedy = "write numbers with points and without other commas, or put them in quotes"
+    _list_problems(f"every row must have {len(header)} values, as the header has, not more", wrong, remedy, problems)
+
+
 def _separator_hint(header: list[str]) -> str:
     """What to do if the header was not cut where it should be."""
     for separator, words in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
@@ -155,9 +165,18 @@ def _numbers(rows: list[Row], column: str, problems: list[str]) -> tuple[list[in
         except ValueError:
             wrong.append(f"line {line}: {text!r}")
     has_commas = any(_DECIMAL_COMMA.fullmatch((row[column] or "").strip()) for _, row in rows)
-    remedy = "write a point for the decimal comma" if has_commas else "fill in or remove these rows"
+    remedy = f"leave rows without an answer out, and count them with --num-missing {len(wrong)}"
+    if has_commas:
+        remedy = "write a point for a decimal comma, and nothing between thousands"
     _list_problems(f"column {column!r} must hold numbers", wrong, remedy, problems)
     return lines, np.array(numbers)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
 
 
 def _check_sizes(sizes: FloatArray, lines: list[int], column: str, problems: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from riskband import (
 from riskband.adversarial_answers import AdversarialAnswers
 from riskband.bands import FRESH_CLIENTS, Band, band
 from riskband.certificate import SCHEMA_1, Certificate
-from riskband.divergences import FDivergence
+from riskband.divergences import DIVERGENCES, FDivergence
 from riskband.functionals import QuantileWeight
 from riskband.gini_correlation import gini_correlation
 from riskband.group_certificates import group_certificate, rebuilt_group_bands
@@ -142,21 +143,29 @@ def verify(
     stored = certificate.to_dict() if isinstance(certificate, Certificate) else certificate
     found = Certificate.from_dict(stored)
     again = _follow(found.recipe, divergences or {}, weights or {}).to_dict()
-    # The sentence must say what the other fields do, in today's words or earlier ones; these are compared on their own.
-    again["statement"] = (
-        found.earlier_statement if stored.get("statement") == found.earlier_statement else found.statement
-    )
+    # The sentence must say what the other fields do, which are compared on their own.
+    again["statement"] = found.statement
     unstated: tuple[str, ...] = ()
     if stored["schema"] == SCHEMA_1:
+        if stored.get("statement") == found.earlier_statement:
+            again["statement"] = found.earlier_statement
         again, unstated = _as_of_schema_1(again, stored)
     problems = [f"{name}: stored, but not part of this certificate" for name in sorted(stored.keys() - again.keys())]
     problems += [f"{name}: missing" for name in again if name not in stored]
     problems += [
-        f"{name}: stored {_short(stored[name])}, recomputed {_short(again[name])}"
+        _difference(name, stored[name], again[name])
         for name in again
         if name in stored and not _agree(stored[name], again[name], absolute=1e-9 if name in _COMPUTED else 0.0)
     ]
     return Verification(not problems, tuple(problems), unstated)
+
+
+def _difference(name: str, stored: Any, again: Any) -> str:
+    if name == "assumptions" and isinstance(stored, list):
+        lacks = [f"lacks {line!r}" for line in again if line not in stored]
+        adds = [f"has {line!r}, which it does not need" for line in stored if line not in again]
+        return f"{name}: the certificate {'; '.join([*lacks, *adds]) or 'has them in another order or twice'}"
+    return f"{name}: stored {_short(stored)}, recomputed {_short(again)}"
 
 
 def why_it_says_nothing(certificate: Certificate) -> str | None:
@@ -178,21 +187,22 @@ def why_it_says_nothing(certificate: Certificate) -> str | None:
     if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
         return None
     recipe, num_clients = certificate.recipe, _num_values(certificate.recipe)
-    if num_clients is None or num_clients >= _LARGEST_TRIED:
-        return "these answers bound it by nothing less"
+    if num_clients is None or num_clients >= _LARGEST_TRIED or certificate.schema == SCHEMA_1:
+        return "this formula gives nothing less for these answers"
     taken = recipe["answers"]
     in_doubt = taken.get("contamination", 0) or (taken.get("num_missing", 0) and taken.get("missing") == "worst")
-    doubt = "the clients that are missing or may be wrong count as the worst; " if in_doubt else ""
+    doubt = "missing or doubtful clients count as the worst, here in proportion; " if in_doubt else ""
     enough = _smallest_size(num_clients, lambda size: _is_below_one(recipe, size))
     if enough is None:
         return f"{doubt}it would stay 1 with {_LARGEST_TRIED:,} clients that answer as these {num_clients} did"
-    return f"{doubt}{num_clients} clients are too few for it; about {enough} that answer as these did would do"
+    return f"{doubt}{num_clients} clients are too few; with {enough} that answer as these did it would be just below 1"
 
 
 def _num_values(recipe: Recipe) -> int | None:
     answers = recipe["answers"]
     is_tuned = isinstance((recipe["band"] or {}).get("method"), Mapping)  # its levels are for so many clients
-    return None if is_tuned or "values" not in answers or "radii" in answers else len(answers["values"])
+    is_own = recipe["arguments"].get("divergence", "kl") not in DIVERGENCES  # a divergence that only its user has
+    return None if is_tuned or is_own or "values" not in answers or "radii" in answers else len(answers["values"])
 
 
 def _smallest_size(too_few: int, suffices: Callable[[int], bool]) -> int | None:
@@ -214,7 +224,9 @@ def _is_below_one(recipe: Recipe, num_clients: int) -> bool:
     order = np.argsort(answers["values"], kind="stable")
     like = order[np.arange(num_clients) * order.size // num_clients]
     more = {name: [answers[name][index] for index in like] for name in ("values", "num_examples")}
-    found = _follow({**recipe, "answers": {**answers, **more}}, {}, {})
+    share = num_clients / order.size
+    doubt = {name: math.ceil(answers[name] * share) for name in ("num_missing", "contamination") if name in answers}
+    found = _follow({**recipe, "answers": {**answers, **more, **doubt}}, {}, {})
     return bool(np.all(np.asarray(found.value) < 1.0))
 
 
@@ -245,7 +257,7 @@ def _follow(
         ) from error
 
 
-SINCE_SCHEMA_2 = (CHOSEN_BEFORE, FRESH_CLIENTS, selection.FRESH_FOR_CANDIDATES)
+SINCE_SCHEMA_2 = (CHOSEN_BEFORE, wasserstein.WORST_MEANS_FOUND, FRESH_CLIENTS, selection.FRESH_FOR_CANDIDATES)
 """How the assumptions begin that certificates of the first schema did not list."""
 
 _BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")

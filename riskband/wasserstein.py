@@ -29,6 +29,8 @@ from riskband.transport_balls import (
 from riskband.transport_cdf import wasserstein_cdf
 from riskband.wording import chosen_before, exactly
 
+WORST_MEANS_FOUND = "the worst means are the upper ends of a bisection over these clients"
+
 
 def wasserstein_mean(
     answers: AdversarialAnswers,
@@ -184,7 +186,11 @@ def wasserstein_published(
         value=values if budgets.ndim else float(values),
         delta=delta,
         method="[RE] Theorem 6.3",
-        assumptions=(*ball_assumptions(answers), f"no two clients are further apart than cost {exactly(cost_bound)}"),
+        assumptions=(
+            *ball_assumptions(answers),
+            f"no two clients are further apart than cost {exactly(cost_bound)}",
+            *(() if worst_means is None else (WORST_MEANS_FOUND,)),
+        ),
         validity=ESTIMATE if answers.guarantee == "lower" else AS_PUBLISHED,
         axes={"cost_budget": budgets} if budgets.ndim else {},
         recipe=ball_recipe("wasserstein_published", arguments, answers),

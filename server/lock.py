@@ -132,8 +132,8 @@ def _busy(folder: Path) -> FolderError:
         run = f" (run {holder['run_id']})" if holder.get("run_id") else ""
         who = f"process {holder['pid']} on {holder['host']}, started {holder['started']}{run}"
     return FolderError(
-        f"{folder} must be of one run at a time, and {who} is using it; wait for its end, end it, or choose another "
-        "folder (--out, output-dir)"
+        f"{folder} must be used by one run at a time, and {who} is using it; wait for its end, end it, or choose "
+        "another folder (--out, output-dir)"
     )
 
 

@@ -69,7 +69,10 @@ def test_accuracies_in_percent_give_the_same_certificates(table, capsys):
     assert run(table, "--num-examples", "n") == 0
     from_losses = capsys.readouterr().out
     assert run(table, "--num-examples", "n", "--column", "accuracy", "--percent") == 0
-    assert capsys.readouterr().out == from_losses
+    from_percent = capsys.readouterr().out
+    assert from_percent.splitlines()[1:] == from_losses.splitlines()[1:]
+    assert "'loss' read as losses, where 0 is best" in from_losses.splitlines()[0]
+    assert "'accuracy' read as accuracies in percent" in from_percent.splitlines()[0]
 
 
 def test_percent_without_the_flag_is_an_error_that_names_it(table, capsys):
@@ -87,10 +90,10 @@ def test_percent_flag_on_fractions_is_an_error(table, capsys):
 def test_all_errors_are_shown_at_once(table, capsys):
     status = run(table, "--num-examples", "size", "--delta", 5, "--budget", -1, "--cvar", 1, "--plot", "x.gif")
     assert status == 2
-    error = capsys.readouterr()
+    error = capsys.readouterr()  # and --budget needs --divergence
     assert error.out == ""
     lines = error.err.splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 6
     for rule in (
         "delta must be in (0, 1)",
         "budget must be finite",
@@ -166,7 +169,7 @@ def test_a_bound_of_one_is_called_what_it_is(table, capsys):
     printed = capsys.readouterr().out
     needed = rb.num_clients_needed(0.999, delta=0.05)  # all clients below a quantile: 0.999^K <= 0.05
     assert needed == 2995
-    assert f"no bound below 1; 60 clients are too few for it; about {needed} that answer as these did" in printed
+    assert f"no bound below 1; 60 clients are too few; with {needed} that answer as these did it would be" in printed
     assert "1.0000" not in printed
 
 
@@ -426,7 +429,7 @@ def test_other_separators_and_decimal_commas_get_a_hint(tmp_path, capsys):
     assert "they look separated by semicolons: save the file with commas" in capsys.readouterr().err
     path.write_text('client,loss\na,"0,1"\nb,"0,25"\n')
     assert run(path, "--num-examples", 10) == 2
-    assert "line 2: '0,1'; line 3: '0,25'; write a point for the decimal comma" in capsys.readouterr().err
+    assert "line 2: '0,1'; line 3: '0,25'; write a point for a decimal comma" in capsys.readouterr().err
 
 
 def test_names_are_understood_in_any_case(tmp_path, table):
@@ -451,3 +454,66 @@ def test_a_figure_without_matplotlib_is_refused_before_anything_is_computed(tmp_
     assert printed.out == ""
     assert printed.err == "riskband: figures need matplotlib, which is not installed; run: pip install matplotlib\n"
     assert not list(tmp_path.glob("x.*"))
+
+
+def test_rows_with_more_values_than_the_header_are_refused(tmp_path, capsys):
+    """A decimal comma moves what follows into the next column: the losses would be read as 0."""
+    path = tmp_path / "commas.csv"
+    path.write_text("client,loss,n\n" + "".join(f"h{i},0,{i},100\n" for i in range(11, 51)))
+    assert run(path, "--num-examples", "n") == 2
+    assert "every row must have 3 values, as the header has, not more, got line 2" in capsys.readouterr().err
+
+
+def test_no_file_is_overwritten_by_another(table, tmp_path, capsys):
+    before = table.read_bytes()
+    for files in (("--out", table), ("--out", tmp_path / "a.png", "--plot", tmp_path / "a.png")):
+        assert run(table, "--num-examples", 100, *files) == 2
+        assert "must be different files" in capsys.readouterr().err
+    assert table.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (("--budget", 0.1), "--budget needs --divergence"),
+        (("--pilot-share", 0.3), "--pilot-share needs --tune"),
+        (("--num-examples", "-5"), "must be whole numbers from 1"),
+        (("--num-examples", "1.5"), "must be whole numbers from 1"),
+    ],
+)
+def test_options_without_an_effect_and_wrong_counts_are_refused(table, capsys, arguments, rule):
+    assert main(["certify", str(table), "--num-examples=100", *(f"{a}" for a in arguments)]) == 2
+    assert rule in capsys.readouterr().err
+
+
+def test_how_many_clients_would_do_counts_the_missing_in_proportion(tmp_path, losses, capsys):
+    path = tmp_path / "risks.csv"
+    path.write_text("loss\n" + "\n".join(map(str, losses[:50])) + "\n")
+    # 6 of 56 are missing, more than the tenth of the clients that the quantile leaves out: more of the same never do.
+    assert run(path, "--num-examples", 100, "--num-missing", 6, "--missing", "worst", "--cvar") == 0
+    assert "it would stay 1 with 4,096 clients" in capsys.readouterr().out
+
+
+def test_verify_says_what_it_verified_and_whether_it_is_a_certificate(tmp_path, table, capsys):
+    out = tmp_path / "estimate.json"
+    assert run(table, "--num-examples", 100, "--answered-by", "trainers", "--out", out) == 0
+    capsys.readouterr()
+    assert main(["verify", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("follows from its answers, as an ESTIMATE: Estimate, not a proved bound") == 3
+    stored = json.loads(out.read_text())
+    stored["certificates"]["mean"]["assumptions"].pop(1)
+    stored["certificates"]["cvar:0.9"]["recipe"]["function"] = "other"
+    out.write_text(json.dumps(stored))
+    assert main(["verify", str(out)]) == 2
+    captured = capsys.readouterr()
+    assert "assumptions: the certificate lacks 'the clients that answered helped to train" in captured.out
+    assert "cvar:0.9: function of a recipe must be one of" in captured.err
+    assert "quantile:0.9: follows" in captured.out
+
+
+def test_choices_are_listed_in_one_line_and_the_weaker_of_two_assumptions_is_left_out(table, capsys):
+    assert run(table, "--num-examples", 100, "--quantile", 0.5, 0.9, "--method", "Berk-Jones") == 0
+    printed = capsys.readouterr().out
+    assert "chosen before any answer was seen: level 0.5, level 0.9, method tail:0.9\n" in printed + "\n"
+    assert "every example's loss lies in [0, 1]" not in printed

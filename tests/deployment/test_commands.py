@@ -97,7 +97,7 @@ def test_a_folder_of_a_run_that_has_not_ended_is_refused_before_anybody_is_asked
     with lock_for_run(tmp_path / "quickstart", run_id="4711"):
         assert certify.main(["quickstart", *arguments]) == 2
     said = capsys.readouterr().err
-    assert "must be of one run at a time" in said
+    assert "must be used by one run at a time" in said
     assert "(run 4711)" in said
 
 

@@ -199,13 +199,11 @@ def test_a_threshold_just_above_a_measured_risk_is_rounded_up():
     assert f"{rounded_up(curve.value[0])} at threshold 0.1001" in curve.statement
 
 
-def test_files_with_the_sentences_of_earlier_versions_verify(certificate):
+def test_the_sentence_of_a_curve_must_name_its_numbers(certificate):
     data = json.loads(certificate.to_json())
     data["statement"] = data["statement"].split(": ")[0] + "."
     assert data["statement"] == certificate.earlier_statement != certificate.statement
-    assert rb.verify(data).ok
-    data["statement"] = data["statement"].replace("at most", "below")
-    assert not rb.verify(data).ok
+    assert not rb.verify(data).ok  # accepted of certificates of the first schema only: tests/laws/stored
 
 
 @pytest.mark.parametrize("delta", [1e-17, 1e-12])

@@ -130,7 +130,7 @@ def test_a_second_run_is_refused_names_the_first_and_changes_nothing(
 ) -> None:
     with process(hold, folder) as first:
         before = content(folder)
-        says = rf"must be of one run at a time, and process {first.pid} on \S+, started 20\S+ \(run 4711\) is using it"
+        says = rf"used by one run at a time, and process {first.pid} on \S+, started 20\S+ \(run 4711\) is using it"
         with pytest.raises(FolderError, match=says):
             run_app(folder, defaults)  # `flwr run`
         assert main(["--clients", "5", "--out", str(folder)]) == EXIT_USAGE  # `python -m simulations`

@@ -65,17 +65,18 @@ def failures_of_select(objective, found, **arguments):
     return failures
 
 
+@pytest.mark.parametrize("seed", [0, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("paired", [False, True], ids=["independent", "paired"])
 @pytest.mark.parametrize("objective", ["mean", "mean+0.5*gini", "quantile:0.8+cvar:0.9"])
-def test_the_bound_of_the_chosen_candidate_holds(objective, paired):
+def test_the_bound_of_the_chosen_candidate_holds(objective, paired, seed):
     found = networks(200, seed=1, num_candidates=8, num_clients=40, num_examples=30, paired=paired)
-    assert not is_rejected(failures_of_select(objective, found), DELTA)
+    assert not is_rejected(failures_of_select(objective, found, seed=seed), DELTA)
 
 
 @pytest.mark.parametrize("dispersion", ["sharp", "plugin"])
 def test_the_bound_holds_with_every_bound_on_dispersion(dispersion):
     found = networks(150, seed=2, num_candidates=8, num_clients=40, num_examples=30)
-    assert not is_rejected(failures_of_select("mean+0.5*gini", found, dispersion=dispersion), DELTA)
+    assert not is_rejected(failures_of_select("mean+0.5*gini", found, dispersion=dispersion, seed=0), DELTA)
 
 
 MANY = {"num_candidates": 30, "num_clients": 200, "num_examples": 200}
@@ -85,7 +86,7 @@ TARGET = truth("mean") + 0.03
 @cache
 def sequences():
     """Selections among many candidates by a sequence: its table holds the bounds at the full delta."""
-    arguments = {"objective": "mean", "delta": DELTA, "method": "fixed_sequence", "target": TARGET}
+    arguments = {"objective": "mean", "delta": DELTA, "method": "fixed_sequence", "target": TARGET, "seed": 0}
     return [rb.select(answers, **arguments) for answers in networks(200, seed=3, **MANY)]
 
 
@@ -93,7 +94,7 @@ def test_the_best_of_many_bounds_at_the_full_delta_fails():
     """Negative control: delta instead of delta/M; with delta/M the same networks are fine."""
     wrong = [min(c.bound for c in found.candidates) < truth("mean") for found in sequences()]
     assert is_rejected(wrong, DELTA)
-    right = failures_of_select("mean", networks(200, seed=3, **MANY))
+    right = failures_of_select("mean", networks(200, seed=3, **MANY), seed=0)
     assert not is_rejected(right, DELTA)
 
 

@@ -83,11 +83,14 @@ def failures(make, *, num_networks, num_clients, num_examples, seed):
     return found
 
 
-@pytest.mark.parametrize("method", ["betting", "hoeffding"])
+@pytest.mark.parametrize(
+    ("method", "seed"), [("betting", 0), ("hoeffding", None), pytest.param("betting", None, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), (200, 50)])
-def test_mean_covers(method, num_clients, num_examples):
+def test_mean_covers(method, seed, num_clients, num_examples):
     def make(network):
-        return rb.wasserstein_mean(network, delta=0.2, cost_budget=BUDGETS, method=method).value, TRUE_MEANS
+        found = rb.wasserstein_mean(network, delta=0.2, cost_budget=BUDGETS, method=method, seed=seed)
+        return found.value, TRUE_MEANS
 
     found = failures(make, num_networks=60, num_clients=num_clients, num_examples=num_examples, seed=1)
     assert not is_rejected(found, 0.2)

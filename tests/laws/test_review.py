@@ -1,0 +1,71 @@
+"""What a review found after the fact: each of these once gave a false certificate, or verified one."""
+
+import json
+
+import numpy as np
+import pytest
+
+import riskband as rb
+from riskband.bands import EQUAL_BY_DESIGN
+
+
+@pytest.mark.parametrize("num_examples", [3, 10, 100])
+def test_counts_in_float32_are_moved_to_counts_however_few_examples(num_examples):
+    counts = np.where(np.random.default_rng(0).random(200) < 0.5, num_examples - 1, 1)
+    single = rb.ClientRisks((counts / num_examples).astype(np.float32), num_examples)
+    assert single.binary
+    np.testing.assert_array_equal(single.values, counts / num_examples)
+    band = rb.band(single, delta=0.05, local="observed", sides="lower")
+    assert rb.survival(band, thresholds=(num_examples - 1) / num_examples).value > 0.5
+
+
+def test_small_means_in_float16_are_no_counts_of_0():
+    values = np.random.default_rng(1).uniform(6e-4, 9.6e-4, 2000).astype(np.float16)
+    risks = rb.ClientRisks(values, 100)
+    assert not risks.binary
+    assert rb.mean_bound(risks, delta=0.05).value > values.astype(float).mean()
+
+
+def test_equal_numbers_of_examples_choose_the_rank_and_are_an_assumption():
+    risks = rb.ClientRisks([0.1, 0.2, 0.3] * 20, 10)
+    assert EQUAL_BY_DESIGN in rb.quantile(risks, 0.9, delta=0.05).assumptions
+    assert EQUAL_BY_DESIGN not in rb.quantile(risks, 0.9, delta=0.05, local="observed").assumptions
+
+
+def test_bands_of_groups_in_a_file_must_be_as_group_bands_makes_them():
+    risks = rb.ClientRisks([0.1, 0.2] * 20, 10)
+    bands = rb.group_bands(risks, ["a", "b"] * 20, delta=0.1)
+    stored = json.loads(rb.group_certificate(bands, "worst_group", "mean").to_json())
+    mixed = json.loads(json.dumps(stored))
+    mixed["recipe"]["bands"]["b"]["local"] = "observed"
+    with pytest.raises(ValueError, match="must be made in one way"):
+        rb.verify(mixed)
+    doubted = json.loads(json.dumps(stored))
+    doubted["recipe"]["answers"] |= {"num_missing": 2, "missing": "worst"}
+    for each in doubted["recipe"]["bands"].values():
+        each["method"] = "truncated:0.85:1"
+    with pytest.raises(ValueError, match="missing='worst' need method"):
+        rb.verify(doubted)
+
+
+def test_the_sentence_of_an_earlier_version_is_only_accepted_of_one():
+    certificate = rb.mean_bound(rb.ClientRisks([0.1, 0.2] * 20, 10), delta=1e-17)
+    stored = {**certificate.to_dict(), "statement": certificate.earlier_statement}
+    assert "probability at least 1 " in stored["statement"]
+    assert not rb.verify(stored).ok
+
+
+def test_worst_means_of_ones_own_are_an_assumption():
+    answers = rb.AdversarialAnswers(
+        [0.0, 1.0], np.tile([0.5, 0.6], (50, 1)), 10, cost="order 1", guarantee="exact", binary=True
+    )
+    own = {"delta": 0.05, "cost_budget": 0.1, "cost_bound": 1.0}
+    assert not any("bisection" in line for line in rb.wasserstein_published(answers, **own).assumptions)
+    told = rb.wasserstein_published(answers, **own, worst_means=0.55)
+    assert "the worst means are the upper ends of a bisection over these clients" in told.assumptions
+
+
+def test_selection_refuses_tuned_bands():
+    risks = rb.ClientRisks([0.1, 0.2] * 20, 10)
+    with pytest.raises(ValueError, match="band must be the name of a method, got OptimisedLevels"):
+        rb.select({"a": risks}, objective="mean", delta=0.1, band=rb.OptimisedLevels([0.1, 0.2], "mean"))
