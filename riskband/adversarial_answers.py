@@ -46,7 +46,7 @@ class AdversarialAnswers:
     values : array_like, shape (num_clients, num_radii)
         Adversarial risks in [0, 1], nondecreasing and concave in the radius. They may miss that by the rounding of
         float32, or of four digits after the point or more; bounds are then made for the largest curves that can have
-        been rounded to these values.
+        been rounded to these values. Values of few digits that do not miss it are taken to be exact: give all digits.
     num_examples : int or array_like, shape (num_clients,)
         How many examples each client has.
     cost : str
