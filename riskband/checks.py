@@ -132,6 +132,11 @@ def check_seed(seed: object) -> int:
     return int(seed)
 
 
+def check_own_seed(seed: object) -> int | None:
+    """Return `check_seed` of a seed that may be left out: None, where nothing is to depend on one."""
+    return None if seed is None else check_seed(seed)
+
+
 def check_fraction(
     name: str, value: npt.ArrayLike, *, remedy: str = "it is a share or a mean loss, never a percentage"
 ) -> FloatArray:

@@ -198,7 +198,7 @@ def quantile(
 
 def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: str) -> Certificate:
     """One order statistic: of measured risks, or of their upper limits."""
-    check_choice("local", local, ("marginal", "observed"))
+    local = check_choice("local", local, ("marginal", "observed"))
     is_observed = local == "observed"
     # Of sizes that answers may choose, nothing may depend.
     is_sure = risks.has_equal_sizes and risks.contamination == 0

@@ -8,7 +8,7 @@ from scipy.stats import rankdata
 
 from riskband.bands import shared_assumptions
 from riskband.certificate import Certificate
-from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_number, check_seed
+from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_number, check_own_seed
 from riskband.joint import JOINT_LOCAL_STEPS, JointRisks
 from riskband.local_steps import OBSERVED_SIZES
 from riskband.means import fixed_orders
@@ -59,7 +59,7 @@ def gini_correlation(
         If there are not two losses, or an argument is out of its range or unknown.
     """
     _check_risks(risks)
-    delta, seed = check_delta(delta), None if seed is None else check_seed(seed)
+    delta, seed = check_delta(delta), check_own_seed(seed)
     local = check_choice("local", local, JOINT_LOCAL_STEPS)
     if risks.num_losses != 2:
         raise ValueError(f"a Gini correlation needs 2 losses, got {risks.num_losses}; choose two columns")

@@ -11,7 +11,7 @@ import numpy as np
 
 from riskband.bands import shared_assumptions
 from riskband.certificate import CERTIFICATE, Certificate, recipe
-from riskband.checks import FloatArray, IntArray, check_choice, check_delta, check_seed
+from riskband.checks import FloatArray, IntArray, check_choice, check_delta, check_own_seed
 from riskband.histogram import Histogram
 from riskband.risks import ClientRisks, check_risks
 from riskband.search import bisect
@@ -58,7 +58,7 @@ def mean_bound(
     if isinstance(risks, Histogram):
         risks = risks.above
     check_risks(risks)
-    delta, seed = check_delta(delta), None if seed is None else check_seed(seed)
+    delta, seed = check_delta(delta), check_own_seed(seed)
     method = check_choice("method", method, (*MEAN_BOUNDS, "betting"))
     if method in ("empirical_bernstein", "published"):
         risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")
@@ -141,7 +141,7 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     Returns
     -------
     float
-        The limit, in [0, 1]. Source: [WSR]; docs/mathematics.md, "The mean".
+        The limit, in [0, 1]. Source: [WSR]; docs/mathematics.md, "Bets and the order of the clients".
     """
     orders = fixed_orders(values.size, num_orders=int(np.clip(_NUM_PLAYED // values.size, *_NUM_ORDERS)))
     played = np.sort(values)[orders]
@@ -187,9 +187,10 @@ def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     float
         The limit, in [0, 1]. Source: [WSR] §4, predictable plug-in bets for a fixed sample size.
     """
+    bets = _adaptive_bets(values, delta)
 
     def survives(candidate: FloatArray) -> np.ndarray:
-        return np.asarray(largest_log_capital(values, float(candidate), delta=delta) < np.log(1.0 / delta))
+        return np.asarray(np.cumsum(_log_growth(candidate, values, bets)).max() < np.log(1.0 / delta))
 
     return float(bisect(survives, low=0.0, high=1.0)[1])
 

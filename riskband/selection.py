@@ -16,7 +16,7 @@ import numpy as np
 from riskband.bands import FRESH_CLIENTS
 from riskband.bands import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate, recipe
-from riskband.checks import check_choice, check_delta, check_number, check_seed, check_single
+from riskband.checks import check_choice, check_delta, check_number, check_own_seed, check_single
 from riskband.dispersion import DISPERSION_METHODS
 from riskband.level_methods import resolve_level_method
 from riskband.local_steps import LOCAL_STEPS
@@ -328,7 +328,7 @@ def _check_settings(settings: _Settings) -> _Settings:
     share = check_single("mean_share", settings.mean_share)
     if share == 1.0:
         raise ValueError("mean_share must be in [0, 1), got 1; the band takes the rest of delta")
-    seed = None if settings.seed is None else check_seed(settings.seed)
+    seed = check_own_seed(settings.seed)
     return replace(settings, band=band, local=local, dispersion=dispersion, mean_share=share, seed=seed)
 
 

@@ -12,7 +12,15 @@ import numpy.typing as npt
 
 from riskband.adversarial_answers import AdversarialAnswers, check_answers, default_multipliers
 from riskband.certificate import AS_PUBLISHED, ESTIMATE, Certificate
-from riskband.checks import FloatArray, check_choice, check_cost, check_delta, check_fraction, check_seed, check_single
+from riskband.checks import (
+    FloatArray,
+    check_choice,
+    check_cost,
+    check_delta,
+    check_fraction,
+    check_own_seed,
+    check_single,
+)
 from riskband.means import betting_assumptions, betting_upper_means
 from riskband.risks import ClientRisks
 from riskband.search import Bracket, bisect
@@ -74,7 +82,7 @@ def wasserstein_mean(
         If an argument is out of range or unknown.
     """
     check_answers(answers)
-    delta, seed = check_delta(delta), None if seed is None else check_seed(seed)
+    delta, seed = check_delta(delta), check_own_seed(seed)
     method = check_choice("method", method, ("betting", "hoeffding"))
     budgets = check_budgets(cost_budget)
     grid, phi = conjugates_on_grid(answers, budgets, multipliers)
@@ -271,7 +279,7 @@ def wasserstein_breakdown(
     if multipliers is None and answers.multipliers is None:
         multipliers = default_multipliers([largest / 1000.0, largest])
 
-    delta, seed = check_delta(delta), None if seed is None else check_seed(seed)
+    delta, seed = check_delta(delta), check_own_seed(seed)
     if threshold is None:
         grid, phi = conjugates_on_grid(answers, np.array(largest), multipliers)
         limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed)

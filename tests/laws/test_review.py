@@ -69,3 +69,10 @@ def test_selection_refuses_tuned_bands():
     risks = rb.ClientRisks([0.1, 0.2] * 20, 10)
     with pytest.raises(ValueError, match="band must be the name of a method, got OptimisedLevels"):
         rb.select({"a": risks}, objective="mean", delta=0.1, band=rb.OptimisedLevels([0.1, 0.2], "mean"))
+
+
+def test_one_quantile_is_about_what_was_asked_for_however_it_is_spelled():
+    risks = rb.ClientRisks([0.1, 0.2, 0.3] * 20, 10)
+    assert rb.quantile(risks, 0.9, delta=0.05, local="Observed") == rb.quantile(
+        risks, 0.9, delta=0.05, local="observed"
+    )
