@@ -12,6 +12,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -31,6 +32,9 @@ START_TIMEOUT = 60.0
 STOP_TIMEOUT = 10.0
 COMPLETED = "finished:completed"
 
+# Ports that the system gives to no outgoing connection (Linux: from 32768; others: from 49152), so that none is taken
+# between its choice and the start of a server some seconds later.
+_PORTS = range(20_000, 32_000)
 _CONNECTION = "private"
 _CRASH = re.compile(r"An exception occured!! (.*)")  # Flower's words, its spelling
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -95,9 +99,9 @@ class PrivateSuperLink:
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
-    def logs(self) -> tuple[Path, Path]:
-        """The SuperLink's own log and the log of the run."""
-        return self.home / "superlink.log", self.home / "run.log"
+    def logs(self) -> tuple[Path, ...]:
+        """The SuperLink's own log, the log of the run and those of the SuperNodes."""
+        return self.home / "superlink.log", self.home / "run.log", *sorted(self.home.glob("supernode-*.log"))
 
     def start_run(
         self, app_folder: Path, *, num_supernodes: int | None, run_config: Mapping[str, str | int | float]
@@ -167,7 +171,7 @@ class PrivateSuperLink:
             raise LaunchError(f"Flower did not start the run\n{self.log_tail()}{listing.stderr}") from None
 
     def log_tail(self, *, num_lines: int = 30) -> str:
-        """Return the last lines of both logs, each under the name of its file."""
+        """Return the last lines of every log, each under the name of its file."""
         parts = []
         for path in self.logs:
             if path.exists():
@@ -350,10 +354,18 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of the loopback interface that nobody listens on now.
+
+    Raises
+    ------
+    LaunchError
+        If none of some hundred is free.
+    """
+    for port in random.SystemRandom().sample(_PORTS, 200):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise LaunchError(f"no free port among 200 of {_PORTS.start} to {_PORTS.stop - 1}; end what listens there")
 
 
 def _is_healthy(port: int) -> bool:
