@@ -15,11 +15,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from client.adversaries import adversarial_curves
-from client.evaluation import mean_loss
-from simulations.models import build_model, load_arrays, model_arrays
-from simulations.population import Population, PopulationSpec
-from simulations.shifts import AffineShift
+from protocol.models import build_model, load_arrays, model_arrays
+from riskband.adversaries.evaluation import mean_loss
+from riskband.adversaries.registry import adversarial_curves
+from worlds.population import Population, PopulationSpec
+from worlds.shifts import AffineShift
 
 RADII = np.linspace(0.0, 5.0, 50)
 X_SHAPE, NUM_CLASSES = (1, 8, 8), 10

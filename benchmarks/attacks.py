@@ -26,13 +26,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from client.adversaries import ATTACKS, InputProblem, adversarial_curves, wda_attack
-from client.adversaries.base import Batch
-from client.adversaries.norms import lengths
-from client.losses import get_loss
-from simulations.datasets import BaseData, load_dataset
-from simulations.models import build_model, load_arrays
-from simulations.training import load_checkpoint, train_centrally
+from protocol.models import build_model, load_arrays
+from riskband.adversaries.base import Batch
+from riskband.adversaries.losses import get_loss
+from riskband.adversaries.norms import lengths
+from riskband.adversaries.registry import ATTACKS, InputProblem, adversarial_curves, wda_attack
+from worlds.datasets import BaseData, load_dataset
+from worlds.training import load_checkpoint, train_centrally
 
 RADII = {"digits": {"l2": 0.5, "linf": 0.1, "l1": 2.0}, "cifar": {"l2": 0.5, "linf": 8 / 255, "l1": 12.0}}
 KAPPAS = (1.0, 2.0, 3.0)
@@ -249,9 +249,7 @@ def main() -> None:
     parser.add_argument("--norms", nargs="+", default=list(RADII["digits"]), choices=RADII["digits"])
     parser.add_argument("--without", nargs="+", default=[], help="leave out attacks with these words in their names")
     parser.add_argument("--cifar", help="an npz file of CIFAR-10, as the dataset 'npz:FILE' of a run")
-    parser.add_argument(
-        "--model", default="simulations.cifar10:network", help="architecture of the network for --cifar"
-    )
+    parser.add_argument("--model", default="worlds.cifar10:network", help="architecture of the network for --cifar")
     parser.add_argument("--checkpoint", help="its weights")
     arguments = parser.parse_args()
     if (arguments.cifar is None) != (arguments.checkpoint is None):

@@ -26,15 +26,15 @@ import numpy as np
 import torch
 
 import riskband as rb
-from client.adversaries import InputProblem, LipschitzAdversary, SandwichAdversary, margin_constants
-from client.adversaries.inputs import InputAdversary, client_curves
-from client.adversaries.minnorm import MinNorm
-from client.adversaries.wda import WdaKnapsack
-from simulations.cifar10 import X_SHAPE, accuracy, load_network
-from simulations.datasets import load_dataset
-from simulations.population import Population, PopulationSpec
-from simulations.shifts import AffineShift, DirichletLabelShift
+from riskband.adversaries.attacks.base import InputAdversary, client_curves
+from riskband.adversaries.attacks.minnorm import MinNorm
+from riskband.adversaries.attacks.wda import WdaKnapsack
+from riskband.adversaries.registry import InputProblem, LipschitzAdversary, SandwichAdversary, margin_constants
 from strategies.planning import radii_grid
+from worlds.cifar10 import X_SHAPE, accuracy, load_network
+from worlds.datasets import load_dataset
+from worlds.population import Population, PopulationSpec
+from worlds.shifts import AffineShift, DirichletLabelShift
 
 IMAGES, WEIGHTS = "cifar10.npz", "cifar10_cnn.npz"
 ATTACKS: dict[str, type[InputAdversary]] = {"min-norm": MinNorm, "wda-knapsack": WdaKnapsack}

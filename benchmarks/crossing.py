@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import betaincinv
 
-from riskband import calibration, crossing_probability
+from riskband import crossing_probability
+from riskband.bands import levels as calibration
 
 
 def seconds(call: Callable[[], object], repeat: int = 5) -> float:

@@ -21,14 +21,14 @@ import torch
 from torch import nn
 
 import riskband as rb
-from client.evaluation import example_losses, mean_loss
+from protocol.models import build_model
+from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.means import largest_log_capital
 from riskband.wording import CHOSEN_BEFORE
-from simulations.ground_truth import BetaRisks
-from simulations.models import build_model
-from simulations.population import Population, PopulationSpec
-from simulations.shifts import AffineShift
-from simulations.training import train_epochs
+from worlds.ground_truth import BetaRisks
+from worlds.population import Population, PopulationSpec
+from worlds.shifts import AffineShift
+from worlds.training import train_epochs
 
 DELTA = 0.05
 WINDOWS = [f"truncated:{low / 20:g}:{(low + 1) / 20:g}" for low in range(19)]

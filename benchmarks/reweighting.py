@@ -15,7 +15,7 @@ import cvxpy as cp
 import numpy as np
 
 import riskband as rb
-from simulations.ground_truth import BetaRisks
+from worlds.ground_truth import BetaRisks
 
 NUM_THRESHOLDS = 50
 BUDGET = 0.1

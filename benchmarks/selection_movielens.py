@@ -14,7 +14,7 @@ import sys
 import numpy as np
 
 import riskband as rb
-from simulations.movielens import DEFAULT_FILE, candidate_losses, load_ratings, people, shuffled
+from worlds.movielens import DEFAULT_FILE, candidate_losses, load_ratings, people, shuffled
 
 NUM_TRAINING = 1050
 # Every loss is one number of one person, so nothing is said about a risk behind it: the law is that of the losses.

@@ -14,7 +14,7 @@ import argparse
 import numpy as np
 
 import riskband as rb
-from simulations.ground_truth import BetaRisks
+from worlds.ground_truth import BetaRisks
 
 LAW = BetaRisks(3.0, 21.0)
 THRESHOLDS = (0.2, 0.3, 0.4)

@@ -21,23 +21,24 @@ from flwr.app import Message
 from flwr.common.config import parse_config_args
 from torch import nn
 
-from client import wire
 from client.answer_record import FILE_KEY as RECORD_KEY
 from client.answer_record import checked_numbers, question_hash, record_from_config
 from client.app import app
 from client.budget import FILE_KEY, LIMIT_KEY, budget_from_config, request_of
 from client.data import DATA_KEY, NO_DATASET, fitted, image_shape, load_data
-from client.hashes import code_hash, examples_hash, model_hash
 from client.identity import client_id
-from client.noise import Mechanism, all_digits
 from client.privacy import FILE_KEY as PRIVACY_FILE_KEY
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import PrivacyBudget, PrivacyBudgetError, epsilon_at, privacy_from_config
-from client.questions import AdversarialQuery, CandidatesQuery, LossQuery, Query, checked_box
-from client.weight_sets import packed
-from simulations.engine import InProcessGrid
-from simulations.models import build_model, load_arrays, model_arrays
-from simulations.training import load_checkpoint
+from protocol import wire
+from protocol.engine import InProcessGrid
+from protocol.hashes import code_hash, examples_hash, model_hash
+from protocol.models import build_model, load_arrays, model_arrays
+from protocol.noise import Mechanism, all_digits
+from protocol.questions import AdversarialQuery, CandidatesQuery, LossQuery, Query
+from protocol.weight_sets import packed
+from riskband.adversaries.problem import checked_box
+from worlds.training import load_checkpoint
 
 _LOSS, _ADVERSARIAL, _CANDIDATES = wire.LOSS_ACTION, wire.ADVERSARIAL_ACTION, wire.CANDIDATES_ACTION
 _EXIT_REFUSED, _EXIT_USAGE = 1, 2

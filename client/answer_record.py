@@ -19,9 +19,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from client.hashes import model_source_hash
 from client.private_files import open_private_database
-from client.questions import AdversarialQuery, LossQuery, Query, RefusedError
+from protocol.hashes import model_source_hash
+from protocol.questions import AdversarialQuery, LossQuery, Query
+from riskband.adversaries.problem import RefusedError
 
 FILE_KEY = "answer-record-file"
 
@@ -146,7 +147,7 @@ def question_hash(query: Query, *, model_hash: str, code_hash: str, examples_has
     query : LossQuery, AdversarialQuery or CandidatesQuery
         The question.
     model_hash, code_hash, examples_hash : str
-        From `client.hashes`. If the client's examples change, so does the answer, and the question is a new one.
+        From `protocol.hashes`. If the client's examples change, so does the answer, and the question is a new one.
 
     Returns
     -------

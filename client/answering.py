@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from client import wire
 from client.answer_record import AnswerRecord, asked_hash, checked_numbers, question_hash, record_from_config
 from client.budget import QueryBudget, budget_from_config, request_of
 from client.data import DATA_KEY, is_bundled
-from client.hashes import examples_hash
 from client.identity import client_id
 from client.noisy_risks import Noise
 from client.privacy import PrivacyBudget, is_private, privacy_from_config
-from client.questions import RefusedError, layer_name
-from client.withheld import details_withheld, files_at_hand
-from simulations.population import Examples
+from client.refusals import details_withheld, files_at_hand
+from protocol import wire
+from protocol.hashes import examples_hash
+from riskband.adversaries.problem import RefusedError, layer_name
+from worlds.population import Examples
 
 Numbers = Callable[[np.ndarray, np.ndarray, Noise | None], dict[str, Any]]
 """From inputs, labels and the noise to add (None: none) to the fields of an answer."""

@@ -17,27 +17,27 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from client import wire
 from client.answer_record import record_from_config
 from client.answering import answered, made_up_example
 from client.budget import budget_from_config
 from client.data import DATA_KEY, data_place, fitted, load_data
-from client.histogram_rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
-from client.histogram_wire import CONSISTENCY_ACTION, HISTOGRAM_ACTION, KEYS_ACTION, SHARES_ACTION, UNMASK_ACTION
 from client.identity import client_group, client_id, partition_of, sign_refusals
-from client.losses import get_loss
 from client.noisy_risks import Noise, mean_risks
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
-from client.questions import RefusedError
-from client.secure_only import refuse_in_the_open
+from client.refusals import details_withheld, files_at_hand
+from client.secure.rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
+from client.secure.secure_only import refuse_in_the_open
 from client.training import local_seed, training_examples
-from client.weight_sets import separated
-from client.withheld import details_withheld, files_at_hand
-from simulations.datasets import load_dataset
-from simulations.models import build_model, load_arrays, model_arrays
-from simulations.population import Examples, Population, spec_from_config
-from simulations.training import train_epochs
+from protocol import wire
+from protocol.models import build_model, load_arrays, model_arrays
+from protocol.secure.wire import CONSISTENCY_ACTION, HISTOGRAM_ACTION, KEYS_ACTION, SHARES_ACTION, UNMASK_ACTION
+from protocol.weight_sets import separated
+from riskband.adversaries.losses import get_loss
+from riskband.adversaries.problem import RefusedError
+from worlds.datasets import load_dataset
+from worlds.population import Examples, Population, spec_from_config
+from worlds.training import train_epochs
 
 app = ClientApp(mods=[sign_refusals, refuse_in_the_open])
 
@@ -75,8 +75,8 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
         As `answer_loss`.
     """
     # Imported here: it loads riskband, seconds that a process for one plain loss should not pay.
-    from client.adversaries import AdversarialCurves, adversarial_curves, check_adversary
     from client.noisy_curves import noisy_curves
+    from riskband.adversaries.registry import AdversarialCurves, adversarial_curves, check_adversary
 
     query, arrays = wire.decode_adversarial_query(message.content)
     names = {"loss": query.loss, "norm": query.norm, "adversary": query.adversary, "space": query.space}
@@ -183,7 +183,7 @@ def answer_secure_keys(message: Message, context: Context) -> Message:
 
 @app.query(SHARES_ACTION)
 def answer_secure_shares(message: Message, context: Context) -> Message:
-    """Send encrypted shares for the neighbours; raises ValueError as `client.histogram.shared`."""
+    """Send encrypted shares for the neighbours; raises ValueError as `client.secure.part.shared`."""
     return Message(shares_reply(message, context), reply_to=message)
 
 
@@ -194,7 +194,7 @@ def answer_secure_histogram(message: Message, context: Context) -> Message:
     Raises
     ------
     ValueError
-        As `answer_loss`, or as `client.histogram.holding`, or, when the question has been counted, if the client has
+        As `answer_loss`, or as `client.secure.part.holding`, or, when the question has been counted, if the client has
         another number of examples than the one that is asked for.
     RuntimeError
         As `answer_loss`.
@@ -205,13 +205,13 @@ def answer_secure_histogram(message: Message, context: Context) -> Message:
 
 @app.query(CONSISTENCY_ACTION)
 def answer_secure_consistency(message: Message, context: Context) -> Message:
-    """Confirm to the neighbours who is in the sum; raises ValueError as `client.histogram.confirmed`."""
+    """Confirm to the neighbours who is in the sum; raises ValueError as `client.secure.part.confirmed`."""
     return Message(consistency_reply(message, context), reply_to=message)
 
 
 @app.query(UNMASK_ACTION)
 def answer_secure_unmask(message: Message, context: Context) -> Message:
-    """Send the shares that take the masks off the sum; raises ValueError as `client.histogram.revealed`."""
+    """Send the shares that take the masks off the sum; raises ValueError as `client.secure.part.revealed`."""
     return Message(unmask_reply(message, context), reply_to=message)
 
 

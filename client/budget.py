@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from client.private_files import open_private_database
-from client.questions import REPRESENTATION, AdversarialQuery, CandidatesQuery, Query
+from protocol.questions import AdversarialQuery, CandidatesQuery, Query
+from riskband.adversaries.problem import REPRESENTATION
 
 LIMIT_KEY = "query-budget"
 FILE_KEY = "query-budget-file"
@@ -195,7 +196,7 @@ def request_of(query: Query) -> Request:
 def adversarial_request(query: AdversarialQuery, *, num_radii: int, num_multipliers: int) -> Request:
     """Return what `request_of` would for so many radii and multipliers instead of those of the question."""
     # Imported here: it loads riskband, seconds that a process for one plain loss should not pay.
-    from client.adversaries.guarantees import possible_guarantees
+    from protocol.guarantees import possible_guarantees
 
     if query.mechanism is not None:
         return Request(losses=1, multipliers=num_multipliers)

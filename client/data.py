@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from client.data_files import LABEL_COLUMNS, read_files
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private
-from client.questions import RefusedError
-from simulations.population import Examples
+from riskband.adversaries.problem import RefusedError
+from worlds.population import Examples
 
 DATA_KEY = "data"
 NO_DATASET = "none"

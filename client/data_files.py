@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from client.questions import RefusedError
+from riskband.adversaries.problem import RefusedError
 
 CLASSES_FILE = "classes.txt"
 LABEL_COLUMNS = ("label", "labels", "y", "target", "fine_label")

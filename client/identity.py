@@ -9,11 +9,11 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
-from client import wire
 from client.data import data_place
-from client.records import is_name
-from client.withheld import WithheldError, details_withheld
-from simulations.population import spec_from_config
+from client.refusals import WithheldError, details_withheld
+from protocol import wire
+from protocol.records import is_name
+from worlds.population import spec_from_config
 
 
 def client_id(node_config: UserConfig) -> str:

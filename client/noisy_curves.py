@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from client.adversaries import GUARANTEES, AdversarialCurves
-from client.noise import LOSS_STEPS
 from client.noisy_risks import Noise, sums_one_by_one
+from protocol.noise import LOSS_STEPS
+from riskband.adversaries.registry import GUARANTEES, AdversarialCurves
 
 CurvesOf = Callable[[nn.Module, np.ndarray, np.ndarray], AdversarialCurves]
 
@@ -37,13 +37,13 @@ def noisy_curves(
     Parameters
     ----------
     model, x, y :
-        See `client.evaluation.example_losses`.
+        See `riskband.adversaries.evaluation.example_losses`.
     curves_of : callable
         From a model, inputs and labels to the curves of these examples.
     multipliers : sequence of float
         Prices of a unit of cost.
     guarantee : str
-        Of the adversary, whatever the examples; see `client.adversaries.GUARANTEES`.
+        Of the adversary, whatever the examples; see `riskband.adversaries.registry.GUARANTEES`.
     noise : Noise
         Its mechanism's budget is shared by 1 + num_multipliers numbers.
 

@@ -11,9 +11,9 @@ from random import Random
 import numpy as np
 from torch import nn
 
-from client.evaluation import mean_losses
-from client.losses import get_loss
-from client.noise import Mechanism, steps_of
+from protocol.noise import Mechanism, steps_of
+from riskband.adversaries.evaluation import mean_losses
+from riskband.adversaries.losses import get_loss
 
 Judged = tuple[int, str]
 """Which of the models, from 0, and by which loss."""
@@ -43,13 +43,14 @@ def mean_risks(
     Parameters
     ----------
     models : sequence of Module
-        See `client.evaluation.example_losses`, as for `x` and `y`.
+        See `riskband.adversaries.evaluation.example_losses`, as for `x` and `y`.
     judged : sequence of (int, str)
         What to compute, in the order of the answer.
     noise : Noise or None
-        None: the mean losses, in [0, 1], with the errors of `client.evaluation.mean_losses`. Else the answer spends the
-        mechanism's budget: each number is (S + N) / (num_examples * steps), S the sum of the losses rounded up to
-        steps, N whole-number noise; it may lie outside of [0, 1]. `summed_steps` says what takes the place of errors.
+        None: the mean losses, in [0, 1], with the errors of `riskband.adversaries.evaluation.mean_losses`. Else the
+        answer spends the mechanism's budget: each number is (S + N) / (num_examples * steps), S the sum of the losses
+        rounded up to steps, N whole-number noise; it may lie outside of [0, 1]. `summed_steps` says what takes the
+        place of errors.
     """
     names = [{loss for number, loss in judged if number == index} for index in range(len(models))]
     if noise is None:
@@ -88,7 +89,7 @@ def sums_one_by_one(
     Parameters
     ----------
     model, x, y :
-        See `client.evaluation.example_losses`.
+        See `riskband.adversaries.evaluation.example_losses`.
     numbers_of : callable
         Gives the numbers of one example.
     steps : sequence of int

@@ -18,9 +18,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from client.noise import GAUSSIAN, Mechanism, all_digits, mechanism_of
 from client.private_files import open_private_database
-from client.questions import RefusedError
+from protocol.noise import GAUSSIAN, Mechanism, all_digits, mechanism_of
+from riskband.adversaries.problem import RefusedError
 
 LIMIT_KEY = "privacy-budget"
 FILE_KEY = "privacy-budget-file"

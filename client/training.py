@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from simulations.population import Examples, Population, spec_from_config
+from worlds.population import Examples, Population, spec_from_config
 
-# Apart from the streams of `simulations.population` and `simulations.targets`.
+# Apart from the streams of `worlds.population` and `worlds.targets`.
 _EXAMPLE_ORDER_STREAM = 3
 
 
@@ -23,7 +23,7 @@ def training_examples(config: Mapping[str, Any], *, partition: int) -> Examples 
     Parameters
     ----------
     config : mapping
-        The run config: the keys of `simulations.population.spec_from_config`, "num-clients", "num-training-clients"
+        The run config: the keys of `worlds.population.spec_from_config`, "num-clients", "num-training-clients"
         (0: as many as clients) and "answered-by".
     partition : int
         Number of the node, from 0.

@@ -18,9 +18,9 @@ from rich.console import Console
 
 from deploy.flower import Connection, FlowerError, add_connection_arguments, connection_of
 from server.config import ConfigError, RunConfig, load_config
-from server.folder import FAILURE_FILE, REPORT_FILE, ResultFolder
-from server.lock import FolderError, require_free
-from server.table import report_table
+from server.report.table import report_table
+from server.run.folder import FAILURE_FILE, REPORT_FILE, ResultFolder
+from server.run.lock import FolderError, require_free
 from simulations.__main__ import APP_FOLDER, EXIT_FAILED, EXIT_USAGE, chosen_run_config, scenario_parser, show_progress
 from simulations.launcher import COMPLETED
 

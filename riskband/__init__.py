@@ -4,12 +4,16 @@ The library turns per-client mean losses into certificates: bounds that hold wit
 assumption written down. It knows nothing of Flower; the Flower App in the same repository asks the clients.
 """
 
-from riskband.adversarial_answers import AdversarialAnswers, default_multipliers
-from riskband.bands import Band, band
+from riskband.answers.adversarial import AdversarialAnswers, default_multipliers
+from riskband.answers.histogram import HistogramLimits, HistogramRisks, risk_histogram
+from riskband.answers.joint import JointBand, JointRisks, joint_band, joint_cdf
+from riskband.answers.noise import AnswerNoise
+from riskband.answers.risks import ClientRisks
+from riskband.bands.band import Band, band
+from riskband.bands.crossing import crossing_probability
+from riskband.bands.pilots import ClientSplit, split_clients
 from riskband.certificate import Certificate
-from riskband.crossing import crossing_probability
-from riskband.custom_divergences import custom_divergence
-from riskband.dispersion import (
+from riskband.functionals.dispersion import (
     ExtremalLaws,
     Interval,
     dispersion_certificate,
@@ -18,44 +22,9 @@ from riskband.dispersion import (
     lorenz,
     measured_dispersion,
 )
-from riskband.dispersion_curves import lorenz_certificate, quantile_certificate
-from riskband.divergences import (
-    CHI2,
-    DIVERGENCES,
-    HELLINGER2,
-    KL,
-    TV,
-    FDivergence,
-    binary_worst_case,
-)
-from riskband.functionals import (
-    QuantileWeight,
-    cvar,
-    interval_weight,
-    mean,
-    num_clients_needed,
-    quantile,
-    survival,
-    tail_weight,
-    weighted_quantile,
-)
-from riskband.gini_correlation import gini_correlation, measured_gini_correlation
-from riskband.group_certificates import group_certificate
-from riskband.grouping import GroupBands
-from riskband.groups import (
-    cvar_fairness,
-    group_bands,
-    group_gap,
-    group_intervals,
-    group_transform_mean,
-    group_variance,
-    largest_gap,
-    quadratic_gaps,
-    weighted_group_mean,
-    worst_group,
-)
-from riskband.histogram import HistogramLimits, HistogramRisks, risk_histogram
-from riskband.inequality import (
+from riskband.functionals.dispersion_curves import lorenz_certificate, quantile_certificate
+from riskband.functionals.gini_correlation import gini_correlation, measured_gini_correlation
+from riskband.functionals.inequality import (
     atkinson,
     coefficient_of_variation,
     extended_gini,
@@ -69,15 +38,10 @@ from riskband.inequality import (
     theil,
     top_share,
 )
-from riskband.joint import JointBand, JointRisks, joint_band, joint_cdf
-from riskband.means import mean_bound
-from riskband.measures import DispersionMeasure
-from riskband.noise import AnswerNoise
-from riskband.objective import Objective
-from riskband.optimised_levels import OptimisedLevels
-from riskband.pilots import ClientSplit, split_clients
-from riskband.quantile_limits import RiskLaw
-from riskband.quantile_measures import (
+from riskband.functionals.laws import RiskLaw
+from riskband.functionals.measures import DispersionMeasure
+from riskband.functionals.objective import Objective
+from riskband.functionals.quantile_measures import (
     LINEAR,
     cvar_interval,
     maximum_weight,
@@ -88,14 +52,50 @@ from riskband.quantile_measures import (
     transformed_quantile_interval,
     weighted_quantile_interval,
 )
-from riskband.reweighting import breakdown, worst_case_cdf, worst_case_mean
-from riskband.risks import ClientRisks
+from riskband.functionals.quantiles import (
+    QuantileWeight,
+    cvar,
+    interval_weight,
+    mean,
+    num_clients_needed,
+    quantile,
+    survival,
+    tail_weight,
+    weighted_quantile,
+)
+from riskband.functionals.transforms import Transform, absolute_transform, polynomial_transform, smooth_transform
+from riskband.groups.comparisons import (
+    cvar_fairness,
+    group_bands,
+    group_gap,
+    group_intervals,
+    group_transform_mean,
+    group_variance,
+    largest_gap,
+    quadratic_gaps,
+    weighted_group_mean,
+    worst_group,
+)
+from riskband.groups.group_bands import GroupBands
+from riskband.groups.group_certificates import group_certificate
+from riskband.means import mean_bound
 from riskband.search import Bracket
 from riskband.selection import CandidateBound, Selection, select
-from riskband.transforms import Transform, absolute_transform, polynomial_transform, smooth_transform
-from riskband.transport_cdf import wasserstein_cdf
+from riskband.tuning.optimised_levels import OptimisedLevels
 from riskband.verification import Verification, verify
-from riskband.wasserstein import wasserstein_breakdown, wasserstein_mean, wasserstein_published
+from riskband.worst_cases.custom_divergences import custom_divergence
+from riskband.worst_cases.divergences import (
+    CHI2,
+    DIVERGENCES,
+    HELLINGER2,
+    KL,
+    TV,
+    FDivergence,
+    binary_worst_case,
+)
+from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
+from riskband.worst_cases.wasserstein import wasserstein_breakdown, wasserstein_mean, wasserstein_published
+from riskband.worst_cases.wasserstein_shares import wasserstein_cdf
 
 __all__ = [
     "CHI2",

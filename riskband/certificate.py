@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from riskband.bands import TRAINERS_ANSWERED, Band
+from riskband.answers.histogram import Histogram
+from riskband.answers.risks import ClientRisks
+from riskband.bands.band import TRAINERS_ANSWERED, Band
 from riskband.checks import FloatArray, check_delta, check_numbers, set_fields
-from riskband.histogram import Histogram
-from riskband.risks import ClientRisks
 from riskband.wording import chosen_before, confidence, exactly, rounded_down, rounded_up, rounded_up_strictly
 
 SCHEMA = "riskband.certificate/2"

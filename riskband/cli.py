@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import riskband as rb
-from riskband.bands import BINARY_LOSS, BOUNDED_LOSS, SIDES, TRAINERS_ANSWERED
+from riskband.answers.csv import TableError, read_risks
+from riskband.answers.risks import ANSWERED_BY, MISSING, binary_doubt, check_contamination, check_num_missing
+from riskband.bands.band import BINARY_LOSS, BOUNDED_LOSS, SIDES, TRAINERS_ANSWERED
+from riskband.bands.local_steps import LOCAL_STEPS
+from riskband.bands.methods import resolve_level_method
+from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_delta, check_fraction, spelled
-from riskband.functionals import check_tail_level
-from riskband.level_methods import resolve_level_method
-from riskband.local_steps import LOCAL_STEPS
-from riskband.measures import resolve_measure
-from riskband.optimised_levels import resolve_objective
-from riskband.pilots import check_pilot_share
-from riskband.risks import ANSWERED_BY, MISSING, binary_doubt, check_contamination, check_num_missing
-from riskband.table import TableError, read_risks
+from riskband.functionals.measures import resolve_measure
+from riskband.functionals.quantiles import check_tail_level
+from riskband.tuning.optimised_levels import resolve_objective
 from riskband.verification import why_it_says_nothing
 from riskband.wording import CHOSEN_BEFORE, confidence, exactly, rounded_down, rounded_up
 
@@ -86,15 +86,15 @@ def certify(options: argparse.Namespace) -> int:
         Path(options.out).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         print(f"\ncertificates: {options.out} (check them with: riskband verify {options.out})")
     if options.plot:
-        from riskband.plots import band_figure, save_figure  # loads matplotlib
+        from riskband.plots.bands import band_figure, save_figure  # loads matplotlib
 
         curve = next((c for name, c in report.certificates.items() if name.startswith("worst_case_cdf")), None)
         save_figure(band_figure(report.band, worst_case=curve, title=Path(options.file).name), options.plot)
         only = f" (worst cases in {options.divergence[0]} only)" if len(options.divergence) > 1 else ""
         print(f"figure: {options.plot}{only}")
     if options.plot_dispersion and report.two_sided is not None:
-        from riskband.dispersion_plots import dispersion_figure
-        from riskband.plots import save_figure
+        from riskband.plots.bands import save_figure
+        from riskband.plots.dispersion import dispersion_figure
 
         figure = dispersion_figure(
             report.two_sided,

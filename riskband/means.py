@@ -9,11 +9,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from riskband.bands import shared_assumptions
+from riskband.answers.histogram import Histogram
+from riskband.answers.risks import ClientRisks, check_risks
+from riskband.bands.band import shared_assumptions
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta, check_own_seed
-from riskband.histogram import Histogram
-from riskband.risks import ClientRisks, check_risks
 from riskband.search import bisect
 from riskband.wording import chosen_before
 

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from riskband.bands import FRESH_CLIENTS
-from riskband.bands import band as band_of
+from riskband.answers.risks import ClientRisks
+from riskband.bands.band import FRESH_CLIENTS
+from riskband.bands.band import band as band_of
+from riskband.bands.local_steps import LOCAL_STEPS
+from riskband.bands.methods import resolve_level_method
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_number, check_own_seed, check_single
-from riskband.dispersion import DISPERSION_METHODS
-from riskband.level_methods import resolve_level_method
-from riskband.local_steps import LOCAL_STEPS
+from riskband.functionals.dispersion import DISPERSION_METHODS
+from riskband.functionals.laws import RiskLaw
+from riskband.functionals.objective import Objective
 from riskband.means import mean_bound
-from riskband.objective import Objective
-from riskband.quantile_limits import RiskLaw
-from riskband.risks import ClientRisks
 from riskband.wording import CHOSEN_BEFORE, chosen_before, rounded_up
 
 SELECTION_METHODS = ("bonferroni", "fixed_sequence")

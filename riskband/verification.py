@@ -8,28 +8,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from riskband import (
-    dispersion,
-    dispersion_curves,
-    functionals,
-    means,
-    reweighting,
-    selection,
-    transport_cdf,
-    wasserstein,
-)
-from riskband.adversarial_answers import AdversarialAnswers
-from riskband.bands import FRESH_CLIENTS, Band, band
+from riskband import means, selection
+from riskband.answers.adversarial import AdversarialAnswers
+from riskband.answers.histogram import Histogram, histogram_from_dict
+from riskband.answers.joint import JointBand, JointRisks, joint_band, joint_cdf
+from riskband.answers.risks import ClientRisks
+from riskband.bands.band import FRESH_CLIENTS, Band, band
 from riskband.certificate import SCHEMA_1, Certificate
-from riskband.divergences import DIVERGENCES, FDivergence
-from riskband.functionals import QuantileWeight
-from riskband.gini_correlation import gini_correlation
-from riskband.group_certificates import group_certificate, rebuilt_group_bands
-from riskband.grouping import GroupBands
-from riskband.histogram import Histogram, histogram_from_dict
-from riskband.joint import JointBand, JointRisks, joint_band, joint_cdf
-from riskband.risks import ClientRisks
+from riskband.functionals import dispersion, dispersion_curves
+from riskband.functionals import quantiles as functionals
+from riskband.functionals.gini_correlation import gini_correlation
+from riskband.functionals.quantiles import QuantileWeight
+from riskband.groups.group_bands import GroupBands
+from riskband.groups.group_certificates import group_certificate, rebuilt_group_bands
 from riskband.wording import CHOSEN_BEFORE
+from riskband.worst_cases import reweighting, wasserstein
+from riskband.worst_cases import wasserstein_shares as transport_cdf
+from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
 
 Recipe = Mapping[str, Any]
 

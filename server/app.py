@@ -11,20 +11,20 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from client.wire import code_hash, model_hash, to_array_record
+from protocol.wire import code_hash, model_hash, to_array_record
 from server.candidates import UnderTest, prepare, unseen_candidates
+from server.checks.targets import TargetNetwork, target_networks
+from server.checks.unseen import Unseen, check_certificates, unseen_clients
 from server.config import RunConfig, load_config
-from server.events import settled
-from server.folder import LEDGER_FILE, ResultFolder
-from server.ledger import Ledger
-from server.lock import lock_for_run
-from server.report import Conclusion, write_report
+from server.report.report import Conclusion, write_report
+from server.report.table import print_report
+from server.run.events import settled
+from server.run.folder import LEDGER_FILE, ResultFolder
+from server.run.ledger import Ledger
+from server.run.lock import lock_for_run
+from server.run.traffic import MeteredGrid
 from server.strategy import build_strategy
-from server.table import print_report
-from server.targets import TargetNetwork, target_networks
-from server.traffic import MeteredGrid
-from server.truth import Unseen, check_certificates, unseen_clients
-from strategies.quorum import QuorumError
+from strategies.asking.quorum import QuorumError
 from strategies.selection import SelectionResult
 
 app = ServerApp()

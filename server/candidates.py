@@ -9,18 +9,18 @@ import torch
 from flwr.serverapp import Grid
 from torch import nn
 
-from client.evaluation import logit_batches
-from client.losses import get_loss
-from client.weight_sets import packed, separated
-from client.wire import Candidate
+from protocol.models import build_model, load_arrays, model_arrays
+from protocol.weight_sets import packed, separated
+from protocol.wire import Candidate
+from riskband.adversaries.evaluation import logit_batches
+from riskband.adversaries.losses import get_loss
+from server.checks.unseen import Unseen
 from server.config import RunConfig
 from server.inputs import model_inputs
 from server.training import prepare_model
-from server.truth import Unseen
-from simulations.candidates import Candidates, abstaining, candidate_models, checkpoints
-from simulations.datasets import load_dataset
-from simulations.models import build_model, load_arrays, model_arrays
-from simulations.population import Population, spec_from_config
+from worlds.candidates import Candidates, abstaining, candidate_models, checkpoints
+from worlds.datasets import load_dataset
+from worlds.population import Population, spec_from_config
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ def prepare(config: RunConfig, grid: Grid) -> UnderTest:
 
 
 def unseen_candidates(config: RunConfig, tested: UnderTest, *, shown: str) -> Unseen:
-    """Return the risks of the unseen clients under every candidate, exact as in `server.truth.unseen_clients`.
+    """Return the risks of the unseen clients under every candidate, exact as in `server.checks.unseen.unseen_clients`.
 
     For ``local = "observed"`` the unseen clients measure, each on the same examples under all candidates.
 

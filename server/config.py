@@ -14,23 +14,23 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from client.adversaries import NORMS
-from client.histogram_questions import MAX_BINS
 from client.identity import client_id
-from client.losses import LOSSES
+from protocol.models import MAX_NUM_CLASSES
+from protocol.secure.questions import MAX_BINS
 from riskband import DIVERGENCES
-from riskband.dispersion import DISPERSION_METHODS
-from riskband.level_methods import resolve_level_method
-from riskband.measures import MEASURES, resolve_measure
-from riskband.objective import Objective
-from riskband.risks import ANSWERED_BY, MISSING
+from riskband.adversaries.losses import LOSSES
+from riskband.adversaries.registry import NORMS
+from riskband.answers.risks import ANSWERED_BY, MISSING
+from riskband.bands.methods import resolve_level_method
+from riskband.functionals.dispersion import DISPERSION_METHODS
+from riskband.functionals.measures import MEASURES, resolve_measure
+from riskband.functionals.objective import Objective
 from riskband.selection import SELECTION_METHODS
 from server import inputs, secure, spaces
-from server.folder import FIGURE_SUFFIXES
 from server.privacy import PRIVACY_RULE, fits_run
 from server.problems import ConfigError, problem
-from simulations.models import MAX_NUM_CLASSES
-from strategies.quorum import num_needed
+from server.run.folder import FIGURE_SUFFIXES
+from strategies.asking.quorum import num_needed
 
 __all__ = ["ConfigError", "RunConfig", "load_config"]
 
@@ -94,7 +94,7 @@ class RunConfig(BaseModel):
 
     model: str = Field(min_length=1, description='use "cnn", "mlp" or "module:factory"')
     training: Literal["central", "fedavg", "checkpoint"] = Field(description=inputs.TRAINING_RULE)
-    checkpoint: str = Field(description="give the absolute path of an existing file that simulations.training saved")
+    checkpoint: str = Field(description="give the absolute path of an existing file that worlds.training saved")
     training_rounds: Count = Field(description='rounds of FedAvg; only used when training is "fedavg"')
     num_training_clients: int = Field(ge=0, description=TRAINING_CLIENTS_RULE)
     training_epochs: Count = Field(description="passes over the training examples (per round in FedAvg)")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client.data import NO_DATASET, is_function_name
-from simulations.datasets import load_dataset
-from simulations.models import MAX_NUM_CLASSES
+from protocol.models import MAX_NUM_CLASSES
+from worlds.datasets import load_dataset
 
 if TYPE_CHECKING:
     from server.config import RunConfig

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import riskband as rb
-from client.noise import GAUSSIAN, mechanism_of
 from client.privacy import epsilon_at
-from client.questions import layer_name
+from protocol.noise import GAUSSIAN, mechanism_of
+from riskband.adversaries.problem import layer_name
 from riskband.wording import rounded_up
 
 PRIVACY_RULE = (

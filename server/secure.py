@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from strategies.replies import RoundOutcome
-from strategies.secure_histogram import SIZES, SecureOutcome
+from strategies.asking.replies import RoundOutcome
+from strategies.secure.histogram import SIZES, SecureOutcome
 
 STRATEGY = "secure_histogram"
 

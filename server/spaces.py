@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from client.adversaries import ADVERSARIES, INPUT_ADVERSARIES, SPACES, check_adversary, check_adversary_name
-from client.adversaries.foolbox_adapter import FOOLBOX_PREFIX
-from client.questions import LAYER_PREFIX, REPRESENTATION, layer_name
+from riskband.adversaries.attacks.foolbox_adapter import FOOLBOX_PREFIX
+from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, layer_name
+from riskband.adversaries.registry import ADVERSARIES, INPUT_ADVERSARIES, SPACES, check_adversary, check_adversary_name
 
 SPACE_RULE = f"use one of {', '.join(SPACES)}, or {LAYER_PREFIX}NAME for what a layer returns"
 BOX_RULE = 'give the ends of the range of what moves such as "0,1", or ""; in representation space ""'

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from client.wire import Candidate
+from protocol.wire import Candidate
 from server.config import RunConfig
-from server.display import RunDisplay
-from server.folder import ResultFolder
 from server.inputs import model_inputs
-from server.ledger import Ledger
+from server.run.folder import ResultFolder
+from server.run.ledger import Ledger
+from server.run.remaining_time import RunDisplay
+from strategies.asking.query import QueryStrategy
 from strategies.dispersion import Dispersion
 from strategies.f_divergence import FDivergence
-from strategies.query import QueryStrategy
-from strategies.secure_histogram import SecureHistogram
+from strategies.secure.histogram import SecureHistogram
 from strategies.selection import SelectionStrategy
 from strategies.wasserstein import Wasserstein
 
@@ -32,7 +32,7 @@ def build_strategy(
         Where it shows its progress.
     ledger : Ledger
         Where every valid answer is written as it arrives.
-    candidates : sequence of client.wire.Candidate
+    candidates : sequence of protocol.wire.Candidate
         What is compared by the strategy "selection".
     """
     x_shape, num_classes = model_inputs(config)

@@ -10,15 +10,15 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
-from client.fedavg import num_training_examples
-from client.wire import decode_refusal, model_hash, to_array_record, to_arrays
+from protocol.fedavg import num_training_examples
+from protocol.models import build_model, load_arrays, model_arrays
+from protocol.wire import decode_refusal, model_hash, to_array_record, to_arrays
 from server.config import RunConfig
 from server.inputs import model_inputs
-from simulations.datasets import load_dataset
-from simulations.models import build_model, load_arrays, model_arrays
-from simulations.training import load_checkpoint, train_centrally
-from strategies.quorum import num_needed
-from strategies.replies import one_line
+from strategies.asking.quorum import num_needed
+from strategies.asking.replies import one_line
+from worlds.datasets import load_dataset
+from worlds.training import load_checkpoint, train_centrally
 
 _POLL_INTERVAL = 0.2
 

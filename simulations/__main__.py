@@ -27,10 +27,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from server.config import ConfigError, RunConfig, load_config
-from server.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
-from server.ledger import part_of_a_run
-from server.lock import FolderError, lock_for_launcher
-from server.table import report_table
+from server.report.table import report_table
+from server.run.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
+from server.run.ledger import part_of_a_run
+from server.run.lock import FolderError, lock_for_launcher
 from server.training import model_of_checkpoint
 from simulations.launcher import (
     COMPLETED,

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from server.folder import RAY_REMEDY
+from server.run.folder import RAY_REMEDY
 
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 10.0

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import riskband as rb
-from client.losses import get_loss
-from client.noise import steps_of
-from client.wire import Query
-from strategies.replies import RoundOutcome
+from protocol.noise import steps_of
+from protocol.wire import Query
+from riskband.adversaries.losses import get_loss
+from strategies.asking.replies import RoundOutcome
 
 
 def client_risks(

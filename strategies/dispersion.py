@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
-from client.losses import get_loss
-from client.wire import LossAnswer, LossQuery
-from riskband.measures import resolve_measure
-from riskband.quantile_limits import QuantileLimits
+from protocol.wire import LossAnswer, LossQuery
+from riskband.adversaries.losses import get_loss
+from riskband.functionals.laws import QuantileLimits
+from riskband.functionals.measures import resolve_measure
 from strategies.answered_risks import client_risks
-from strategies.query import QueryStrategy, RoundOutcome
+from strategies.asking.query import QueryStrategy, RoundOutcome
 
 LORENZ_SHARES = np.arange(101) / 100.0
 QUANTILE_LEVELS = np.arange(1, 100) / 100.0
@@ -90,9 +90,9 @@ class Dispersion(QueryStrategy):
     Parameters
     ----------
     model, x_shape, num_classes :
-        The architecture to evaluate; see `client.wire.LossQuery`.
+        The architecture to evaluate; see `protocol.wire.LossQuery`.
     loss : str
-        A name in `client.losses.LOSSES`.
+        A name in `riskband.adversaries.losses.LOSSES`.
     delta : float
         Probability that the certificates fail, in (0, 1): once for "mean", once for all that is read off the band,
         once for all that is said of groups.
@@ -106,7 +106,7 @@ class Dispersion(QueryStrategy):
     missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.ClientRisks`.
     privacy : str
-        Noise that the clients are to add; see `client.wire.LossQuery`. The certificates account for it.
+        Noise that the clients are to add; see `protocol.wire.LossQuery`. The certificates account for it.
     seed : int, optional
         Of the order in which the bound on the mean looks at the clients, fixed before any of them is asked; see
         `riskband.mean_bound`.

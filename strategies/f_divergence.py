@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
-from client.losses import get_loss
-from client.wire import LossQuery
+from protocol.wire import LossQuery
+from riskband.adversaries.losses import get_loss
 from strategies.answered_risks import client_risks
-from strategies.query import QueryStrategy, RoundOutcome
+from strategies.asking.query import QueryStrategy, RoundOutcome
 
 Answers = rb.ClientRisks | rb.HistogramRisks | rb.HistogramLimits
 
@@ -52,9 +52,9 @@ class FDivergence(QueryStrategy):
     Parameters
     ----------
     model, x_shape, num_classes :
-        The architecture to evaluate; see `client.wire.LossQuery`.
+        The architecture to evaluate; see `protocol.wire.LossQuery`.
     loss : str
-        A name in `client.losses.LOSSES`.
+        A name in `riskband.adversaries.losses.LOSSES`.
     delta : float
         Probability that the certificates fail, in (0, 1): once for "mean", once for all the others together.
     band, local : str
@@ -70,7 +70,7 @@ class FDivergence(QueryStrategy):
     missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.ClientRisks`.
     privacy : str
-        Noise that the clients are to add; see `client.wire.LossQuery`. The certificates account for it.
+        Noise that the clients are to add; see `protocol.wire.LossQuery`. The certificates account for it.
     seed : int, optional
         Of the order in which the bound on the mean looks at the clients, fixed before any of them is asked; see
         `riskband.mean_bound`.

@@ -11,11 +11,11 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from client.budget import adversarial_request
-from client.wire import AdversarialAnswer, AdversarialQuery
-from riskband.meta_problem import KnownPoints, bisection
+from protocol.wire import AdversarialAnswer, AdversarialQuery
 from riskband.search import Bracket
-from strategies.failures import Failure, FailureReason
-from strategies.query import QueryStrategy, RoundOutcome
+from riskband.worst_cases.network_attack import KnownPoints, bisection
+from strategies.asking.failures import Failure, FailureReason
+from strategies.asking.query import QueryStrategy, RoundOutcome
 
 _ROUNDING = 1e-9
 

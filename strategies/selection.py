@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import riskband as rb
-from client.losses import get_loss
-from client.wire import Candidate, CandidatesAnswer, CandidatesQuery
+from protocol.wire import Candidate, CandidatesAnswer, CandidatesQuery
+from riskband.adversaries.losses import get_loss
 from riskband.selection import check_selection
 from strategies.answered_risks import client_risks
-from strategies.query import QueryStrategy, RoundOutcome
+from strategies.asking.query import QueryStrategy, RoundOutcome
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class SelectionStrategy(QueryStrategy):
     """Ask every client once for its mean loss under each of several candidate models; certify the best of them.
 
     `start(grid, arrays).conclusion` is a `SelectionResult`; `arrays` holds all sets of weights, as
-    `client.weight_sets.packed` returns them.
+    `protocol.weight_sets.packed` returns them.
 
     Parameters
     ----------
     model, x_shape, num_classes :
-        The architecture of all candidates; see `client.wire.CandidatesQuery`.
-    candidates : sequence of client.wire.Candidate
+        The architecture of all candidates; see `protocol.wire.CandidatesQuery`.
+    candidates : sequence of protocol.wire.Candidate
         Fixed before any client is asked. An answer takes one value of a query budget for each.
     objective : str, mapping or riskband.Objective
         For example "mean+0.5*gini".
@@ -63,7 +63,7 @@ class SelectionStrategy(QueryStrategy):
     missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.ClientRisks`.
     privacy : str
-        Noise that the clients are to add, with a budget that the candidates share; see `client.wire.LossQuery`.
+        Noise that the clients are to add, with a budget that the candidates share; see `protocol.wire.LossQuery`.
     selection_settings : mapping, optional
         Further keyword arguments of `riskband.select`: method, target, order, band, local, dispersion, mean_share and
         seed.

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
-from client.losses import get_loss
-from client.questions import layer_name
-from client.wire import AdversarialAnswer, AdversarialQuery
-from riskband.adversarial_answers import GUARANTEES
-from strategies.replies import RoundOutcome
+from protocol.wire import AdversarialAnswer, AdversarialQuery
+from riskband.adversaries.losses import get_loss
+from riskband.adversaries.problem import layer_name
+from riskband.answers.adversarial import GUARANTEES
+from strategies.asking.replies import RoundOutcome
 from strategies.rounds import curve_values
 
 # Rounding apart, an attack that raised no value by more than this has reached nothing.

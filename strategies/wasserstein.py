@@ -12,13 +12,13 @@ from flwr.serverapp import Grid
 
 import riskband as rb
 from client.budget import adversarial_request, request_of
-from client.losses import get_loss
-from client.wire import AdversarialAnswer, AdversarialQuery
-from riskband.meta_problem import one_round
-from riskband.wasserstein import published_budgets
-from strategies.failures import Failure, FailureReason
+from protocol.wire import AdversarialAnswer, AdversarialQuery
+from riskband.adversaries.losses import get_loss
+from riskband.worst_cases.network_attack import one_round
+from riskband.worst_cases.wasserstein import published_budgets
+from strategies.asking.failures import Failure, FailureReason
+from strategies.asking.query import QueryResult, QueryStrategy, RoundOutcome
 from strategies.planning import fitted_sizes, radii_grid
-from strategies.query import QueryResult, QueryStrategy, RoundOutcome
 from strategies.rounds import BisectionRounds, curve_values, smallest_budgets
 from strategies.transport_answers import conjugates, reached_answers, usable_answers
 
@@ -120,14 +120,14 @@ class Wasserstein(QueryStrategy):
     Parameters
     ----------
     model, x_shape, num_classes, loss :
-        See `client.wire.AdversarialQuery`.
+        See `protocol.wire.AdversarialQuery`.
     order, norm, adversary :
-        The ground cost and how the client computes its answer; see `client.wire.AdversarialQuery`.
+        The ground cost and how the client computes its answer; see `protocol.wire.AdversarialQuery`.
     head : str
         Name of the model's last linear layer; "" lets the client find it.
     space, box, distances, seed :
         Where examples move, within which limits, where attacks look, and what decides random starts; see
-        `client.wire.AdversarialQuery`. The seed also orders the clients for the bound on the mean.
+        `protocol.wire.AdversarialQuery`. The seed also orders the clients for the bound on the mean.
     delta : float
         Probability that a certificate fails, in (0, 1): for each certificate on its own.
     cost_budgets : sequence of float
@@ -149,8 +149,8 @@ class Wasserstein(QueryStrategy):
     missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.AdversarialAnswers`.
     privacy : str
-        Noise that the clients are to add; see `client.wire.LossQuery`. Then they are asked for multipliers only, in one
-        round, and the mean is certified, no shares of clients.
+        Noise that the clients are to add; see `protocol.wire.LossQuery`. Then they are asked for multipliers only, in
+        one round, and the mean is certified, no shares of clients.
     **settings
         Of `QueryStrategy`.
 

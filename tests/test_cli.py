@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.bands import FRESH_CLIENTS, TRAINERS_ANSWERED
+from riskband.bands.band import FRESH_CLIENTS, TRAINERS_ANSWERED
 from riskband.cli import main
 from riskband.wording import rounded_down, rounded_up
 

@@ -7,8 +7,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import riskband as rb
-from riskband.dispersion_plots import dispersion_figure
-from riskband.plots import save_figure
+from riskband.plots.bands import save_figure
+from riskband.plots.dispersion import dispersion_figure
 from riskband.wording import rounded_down, rounded_up
 
 NAMES = ["gini", "atkinson:0.5", "coefficient_of_variation", "quantile_range:0.25:0.75"]

@@ -1,4 +1,4 @@
-"""Imports go one way: riskband <- simulations <- client <- strategies <- server."""
+"""Imports go one way: riskband <- protocol <- worlds <- client <- strategies <- server <- simulations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("riskband", "simulations", "client", "strategies", "server")
-DOORS = {"simulations.engine", "simulations.__main__", "simulations.launcher"}  # may look at the whole app
-TORCH_HOMES = {"simulations.models", "simulations.training", "simulations.cifar10"}
+LAYERS = ("riskband", "protocol", "worlds", "client", "strategies", "server", "simulations")
+TORCH_HOMES = ("riskband.adversaries", "protocol.models", "protocol.guarantees", "worlds.training", "worlds.cifar10")
 FILES = [path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))]
 
 
@@ -32,17 +31,17 @@ def imported(tree, module):
 
 def violations(source, module):
     layer = module.split(".")[0]
-    above = set(LAYERS[LAYERS.index(layer) + 1 :]) if module not in DOORS else set()
+    above = set(LAYERS[LAYERS.index(layer) + 1 :])
     found = []
     for name in imported(ast.parse(source), module):
         root = name.split(".")[0]
         if root in above or root == "tests":
             found.append(f"{module} imports {name}")
-        if root == "riskband" and module == "simulations.ground_truth":
+        if root == "riskband" and module == "worlds.ground_truth":
             found.append(f"{module} imports {name}: the truth must not come from the code under test")
-        if root == "torch" and (layer == "riskband" or (layer == "simulations" and module not in TORCH_HOMES)):
+        if root == "torch" and layer in ("riskband", "protocol", "worlds") and not module.startswith(TORCH_HOMES):
             found.append(f"{module} imports {name}")
-        if root == "flwr" and (layer == "riskband" or (layer == "simulations" and module not in DOORS)):
+        if root == "flwr" and layer in ("riskband", "worlds"):
             found.append(f"{module} imports {name}")
     return found
 
@@ -59,14 +58,14 @@ def test_every_layer_is_seen():
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("riskband.bands", "import flwr"),
-        ("riskband.bands", "def f():\n    from simulations import shifts"),
-        ("simulations.models", "from client.wire import code_hash"),
-        ("simulations.population", "import torch"),
-        ("simulations.datasets", "from flwr.app import Context"),
-        ("simulations.ground_truth", "import riskband as rb"),
-        ("client.wire", "from strategies import query"),
-        ("strategies.query", "import server.app"),
+        ("riskband.bands.band", "import flwr"),
+        ("riskband.bands.band", "def f():\n    from worlds import shifts"),
+        ("protocol.models", "from client.app import app"),
+        ("worlds.population", "import torch"),
+        ("worlds.datasets", "from flwr.app import Context"),
+        ("worlds.ground_truth", "import riskband as rb"),
+        ("client.app", "from strategies import f_divergence"),
+        ("strategies.asking.query", "import server.app"),
         ("server.app", "from tests.validity import coverage"),
     ],
 )
@@ -77,9 +76,9 @@ def test_an_import_that_looks_up_is_noticed(module, source):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("simulations.engine", "from client.app import app\nimport flwr"),
-        ("simulations.datasets", "import flwr_datasets"),
-        ("simulations.shifts", "from .checks import checked_number"),
+        ("protocol.engine", "import flwr"),
+        ("worlds.datasets", "import flwr_datasets"),
+        ("worlds.shifts", "from protocol.checks import checked_number"),
         ("strategies.f_divergence", "import riskband as rb"),
     ],
 )

@@ -6,8 +6,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 import riskband as rb
-from riskband.plots import save_figure
-from riskband.selection_plots import selection_figure
+from riskband.plots.bands import save_figure
+from riskband.plots.selection import selection_figure
 from riskband.wording import rounded_up
 
 NAMES = ["early", "middle", "late"]

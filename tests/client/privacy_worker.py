@@ -5,8 +5,8 @@ from __future__ import annotations
 from multiprocessing.queues import Queue
 from pathlib import Path
 
-from client.noise import mechanism_of
 from client.privacy import PrivacyBudget, PrivacyBudgetError
+from protocol.noise import mechanism_of
 
 
 def spend_many(path: Path, queue: Queue[int]) -> None:

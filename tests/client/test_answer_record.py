@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client import wire
 from client.answer_record import AnswerRecord, asked_hash, question_hash, record_from_config
 from client.app import app
 from client.budget import QueryBudget, QueryBudgetError, Request
-from client.hashes import model_source_hash
-from client.weight_sets import joined
-from client.wire import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
-from simulations.engine import InProcessGrid
-from simulations.models import build_model, model_arrays
+from protocol import wire
+from protocol.engine import InProcessGrid
+from protocol.hashes import model_source_hash
+from protocol.models import build_model, model_arrays
+from protocol.weight_sets import joined
+from protocol.wire import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
 from tests.client.record_worker import spend_and_keep
 
 MODEL = build_model("mlp", x_shape=(3,), num_classes=2, seed=1)

@@ -10,16 +10,16 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from client import wire
-from client.adversaries import adversarial_curves
 from client.app import app
-from client.evaluation import mean_loss
 from client.identity import client_id, sign_refusals
-from client.wire import AdversarialQuery, LossQuery
-from simulations.datasets import load_dataset
-from simulations.engine import InProcessGrid
-from simulations.models import build_model, load_arrays, model_arrays
-from simulations.population import Population, spec_from_config
+from protocol import wire
+from protocol.engine import InProcessGrid
+from protocol.models import build_model, load_arrays, model_arrays
+from protocol.wire import AdversarialQuery, LossQuery
+from riskband.adversaries.evaluation import mean_loss
+from riskband.adversaries.registry import adversarial_curves
+from worlds.datasets import load_dataset
+from worlds.population import Population, spec_from_config
 
 CONFIG = {
     "dataset": "digits",

@@ -13,16 +13,16 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client import wire
-from client.adversaries import check_adversary
 from client.app import app
-from client.evaluation import mean_loss, mean_losses
-from client.losses import LOSSES
-from client.weight_sets import joined, packed, separated
-from client.wire import Candidate, CandidatesAnswer, CandidatesQuery
-from simulations.engine import InProcessGrid
-from simulations.models import build_model, model_arrays
-from simulations.population import Population, spec_from_config
+from protocol import wire
+from protocol.engine import InProcessGrid
+from protocol.models import build_model, model_arrays
+from protocol.weight_sets import joined, packed, separated
+from protocol.wire import Candidate, CandidatesAnswer, CandidatesQuery
+from riskband.adversaries.evaluation import mean_loss, mean_losses
+from riskband.adversaries.losses import LOSSES
+from riskband.adversaries.registry import check_adversary
+from worlds.population import Population, spec_from_config
 
 CONFIG = {
     "dataset": "digits",

@@ -11,13 +11,13 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Message
 
-from client import wire
 from client.__main__ import main
-from client.adversaries import adversarial_curves
 from client.app import app
-from client.wire import LossQuery
-from simulations.engine import InProcessGrid
-from simulations.models import build_model, model_arrays
+from protocol import wire
+from protocol.engine import InProcessGrid
+from protocol.models import build_model, model_arrays
+from protocol.wire import LossQuery
+from riskband.adversaries.registry import adversarial_curves
 
 RNG = np.random.default_rng(0)
 

@@ -12,11 +12,11 @@ import torch
 from flwr.app import Message
 from torch import nn
 
-from client import wire
 from client.app import app
-from client.wire import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
-from simulations.engine import InProcessGrid
-from simulations.models import build_model, model_arrays
+from protocol import wire
+from protocol.engine import InProcessGrid
+from protocol.models import build_model, model_arrays
+from protocol.wire import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
 
 SECRET = "/home/alice/patients.csv"
 SHAPE, NUM_CLASSES = (3,), 2

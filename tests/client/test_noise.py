@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare, norm
 
-import riskband.noise
-from client.noise import LOSS_STEPS, Mechanism, discrete_gaussian, discrete_laplace, mechanism_of, steps_of
+import riskband.answers.noise
 from client.privacy import epsilon_at
+from protocol.noise import LOSS_STEPS, Mechanism, discrete_gaussian, discrete_laplace, mechanism_of, steps_of
 
 NUM_DRAWS = 20_000
 LAPLACE_SCALES = (Fraction(1, 3), Fraction(2), Fraction(7, 2), Fraction(40))
@@ -76,7 +76,7 @@ def test_the_noise_of_the_operating_system_has_the_same_law():
 def test_an_answers_noise_is_centred_with_the_spread_that_the_certificates_know(text, steps):
     mechanism, source = mechanism_of(text), Random(5)
     draws = np.array([mechanism.noise(source, num_values=4, num_steps=steps) for _ in range(NUM_DRAWS)], dtype=float)
-    known = riskband.noise.AnswerNoise(text, num_values=4, num_steps=steps)
+    known = riskband.answers.noise.AnswerNoise(text, num_values=4, num_steps=steps)
     spread = mechanism.spread(num_values=4, num_steps=steps)
     assert spread == pytest.approx(known.spread, rel=1e-12)
     # The largest variance of both laws: 2 t² (discrete Laplace is a little below), s².
@@ -89,13 +89,15 @@ def test_an_answers_noise_is_centred_with_the_spread_that_the_certificates_know(
 
 
 def test_both_sides_mean_the_same_by_a_budget():
-    assert riskband.noise.LOSS_STEPS == LOSS_STEPS == steps_of(is_binary=False)
+    assert riskband.answers.noise.LOSS_STEPS == LOSS_STEPS == steps_of(is_binary=False)
     assert steps_of(is_binary=True) == 1
-    for mechanism, parameter in riskband.noise.PARAMETERS.items():
+    for mechanism, parameter in riskband.answers.noise.PARAMETERS.items():
         assert mechanism_of(f"{mechanism}:2").unit == parameter
         for budget in ("1e-6", "0.1", "1e12"):
             text = f"{mechanism}:{budget}"
-            assert riskband.noise.AnswerNoise(text).budget == pytest.approx(float(mechanism_of(text).budget), rel=1e-15)
+            assert riskband.answers.noise.AnswerNoise(text).budget == pytest.approx(
+                float(mechanism_of(text).budget), rel=1e-15
+            )
 
 
 def test_the_same_seed_gives_the_same_noise():

@@ -8,11 +8,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from client.adversaries import adversarial_curves
-from client.noise import mechanism_of
 from client.noisy_curves import noisy_curves
 from client.noisy_risks import Noise
-from simulations.models import build_model
+from protocol.models import build_model
+from protocol.noise import mechanism_of
+from riskband.adversaries.registry import adversarial_curves
 
 MODEL = build_model("mlp", x_shape=(3,), num_classes=2, seed=3)
 MULTIPLIERS = (0.1, 2.0)

@@ -15,17 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from client import wire
-from client.adversaries import adversarial_curves
 from client.app import app
-from client.evaluation import example_losses, mean_loss
-from client.noise import LOSS_STEPS
 from client.noisy_risks import summed_steps
 from client.privacy import PrivacyBudget, privacy_from_config
-from client.questions import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
-from client.weight_sets import joined
-from simulations.engine import InProcessGrid
-from simulations.models import build_model, model_arrays
+from protocol import wire
+from protocol.engine import InProcessGrid
+from protocol.models import build_model, model_arrays
+from protocol.noise import LOSS_STEPS
+from protocol.questions import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
+from protocol.weight_sets import joined
+from riskband.adversaries.evaluation import example_losses, mean_loss
+from riskband.adversaries.registry import adversarial_curves
 from tests.client.test_noise import laplace_masses, p_value
 
 MODEL = build_model("mlp", x_shape=(3,), num_classes=2, seed=1)

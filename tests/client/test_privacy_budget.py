@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.noise import mechanism_of
 from client.privacy import PrivacyBudget, PrivacyBudgetError, privacy_from_config
+from protocol.noise import mechanism_of
 from tests.client.privacy_worker import spend_many
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from client.evaluation import mean_losses
 from client.noisy_risks import summed_steps
-from client.questions import AdversarialQuery, LossQuery
-from simulations.models import build_model, model_arrays
+from protocol.models import build_model, model_arrays
+from protocol.questions import AdversarialQuery, LossQuery
+from riskband.adversaries.evaluation import mean_losses
 from tests.client.test_privacy import ask, left
 
 NUM_EXAMPLES = 6

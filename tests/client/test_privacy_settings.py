@@ -12,15 +12,16 @@ from flwr.app import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client import histogram_wire, wire
 from client.answer_record import asked_hash, record_from_config
 from client.app import app
 from client.budget import QueryBudget, QueryBudgetError, Request, budget_from_config
-from client.noise import all_digits, mechanism_of
 from client.privacy import privacy_from_config
-from client.questions import LossQuery
-from simulations.engine import InProcessGrid
-from simulations.models import model_arrays
+from protocol import wire
+from protocol.engine import InProcessGrid
+from protocol.models import model_arrays
+from protocol.noise import all_digits, mechanism_of
+from protocol.questions import LossQuery
+from protocol.secure import wire as histogram_wire
 from tests.client.test_privacy import MODEL, ask, left, question
 
 

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from client import histogram_wire, wire
 from client.__main__ import main
 from client.answering import answered
 from client.budget import QueryBudgetError
-from client.histogram_questions import HistogramQuery
-from client.secure_only import is_secure_only, refuse_in_the_open
-from simulations.engine import InProcessGrid
-from simulations.population import Examples
-from strategies.quorum import QuorumError
+from client.secure.secure_only import is_secure_only, refuse_in_the_open
+from protocol import wire
+from protocol.engine import InProcessGrid
+from protocol.secure import wire as histogram_wire
+from protocol.secure.questions import HistogramQuery
+from strategies.asking.quorum import QuorumError
 from tests.strategies import secure_network
+from worlds.population import Examples
 
 OTHERS = [
     "train",

@@ -9,8 +9,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.serde import context_from_proto, context_to_proto
 
-from client import secure_aggregation as secure
-from client.histogram import (
+from client.secure.part import (
     CONSISTENCY,
     HISTOGRAM,
     OVER,
@@ -25,8 +24,9 @@ from client.histogram import (
     revealed,
     shared,
 )
-from client.histogram_questions import ConsistencyQuery, HeldShares, SharesQuery, UnmaskQuery
-from client.histogram_state import keep, part_of
+from client.secure.state import keep, part_of
+from protocol.secure import cryptography as secure
+from protocol.secure.questions import ConsistencyQuery, HeldShares, SharesQuery, UnmaskQuery
 
 NUM = 5
 EVERYBODY = tuple(range(1, NUM + 1))

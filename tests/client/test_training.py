@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from client.training import local_seed, training_examples
-from simulations.datasets import load_dataset
-from simulations.population import Population, spec_from_config
+from worlds.datasets import load_dataset
+from worlds.population import Population, spec_from_config
 
 CONFIG = {
     "dataset": "digits",

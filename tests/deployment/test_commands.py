@@ -19,7 +19,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from deploy import certify, register_nodes
 from deploy.healthy import is_healthy
 from deploy.make_keys import make_deployment
-from server.lock import lock_for_run
+from server.run.lock import lock_for_run
 from simulations.launcher import free_port
 
 

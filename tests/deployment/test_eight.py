@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.ledger import read_ledger
+from server.run.ledger import read_ledger
 from tests.deployment import compose
 from tests.deployment.stage import Stage, can_make_namespaces
 

@@ -23,8 +23,8 @@ import pytest
 import riskband as rb
 from client.budget import QueryBudget
 from deploy.make_keys import make_deployment
-from server.events import read_events
-from server.ledger import read_ledger
+from server.run.events import read_events
+from server.run.ledger import read_ledger
 from tests.deployment import compose
 from tests.deployment.stage import Stage, can_make_namespaces, wait_until
 from tests.end_to_end.test_flwr_run import assert_the_engine_gives_the_same_report

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from client.evaluation import mean_loss
-from server.ledger import read_ledger
-from simulations.models import build_model
+from protocol.models import build_model
+from riskband.adversaries.evaluation import mean_loss
+from server.run.ledger import read_ledger
 from tests.deployment import compose
 from tests.deployment.stage import Stage
 

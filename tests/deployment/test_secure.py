@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import riskband as rb
-from client.evaluation import mean_loss
-from simulations.models import build_model
+from protocol.models import build_model
+from riskband.adversaries.evaluation import mean_loss
 from tests.deployment import compose
 from tests.deployment.stage import Stage
 

@@ -22,11 +22,11 @@ from flwr.app import Context, RecordDict
 
 import riskband as rb
 from client.app import app as client_app
+from protocol.engine import InProcessGrid
 from server.app import app as server_app
-from server.events import read_events
-from server.ledger import read_ledger
-from server.lock import LOCK_FILE
-from simulations.engine import InProcessGrid
+from server.run.events import read_events
+from server.run.ledger import read_ledger
+from server.run.lock import LOCK_FILE
 from simulations.launcher import COMPLETED, private_superlink
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes through /proc")

@@ -15,9 +15,9 @@ import torch
 from flwr.app import ArrayRecord
 
 from client.budget import QueryBudget
+from protocol.models import build_model
 from simulations.launcher import COMPLETED, private_superlink
-from simulations.models import build_model
-from simulations.training import save_checkpoint
+from worlds.training import save_checkpoint
 
 PROJECT = Path(__file__).resolve().parents[2]
 TASK = """

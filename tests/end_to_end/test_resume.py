@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from server.events import read_events
-from server.ledger import read_ledger
+from server.run.events import read_events
+from server.run.ledger import read_ledger
 from simulations.launcher import COMPLETED, private_superlink
 from tests.end_to_end.test_flwr_run import (
     PROJECT,

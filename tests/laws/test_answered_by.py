@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.bands import FRESH_CLIENTS, TRAINERS_ANSWERED
+from riskband.bands.band import FRESH_CLIENTS, TRAINERS_ANSWERED
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, SCHEMA_1, weakest_validity
-from riskband.functionals import QuantileWeight
+from riskband.functionals.quantiles import QuantileWeight
 from riskband.selection import FRESH_FOR_CANDIDATES
 from riskband.verification import FUNCTIONS
 

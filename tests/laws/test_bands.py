@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband.risks import ETA_GRID, default_eta
+from riskband.answers.risks import ETA_GRID, default_eta
 from tests.laws.draws import DELTAS, LOCALS, METHODS, POINTS, client_risks
 
 ROUNDING = 1e-12

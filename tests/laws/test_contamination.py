@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband.calibration import dkw_levels
-from riskband.local_steps import LOCAL_STEPS
+from riskband.bands.levels import dkw_levels
+from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.means import betting_upper_mean, fixed_bets_upper_mean
 from tests.laws.draws import DELTAS, LOCALS, METHODS, POINTS, client_risks
 

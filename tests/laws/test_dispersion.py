@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from numpy.polynomial import Polynomial
 
 import riskband as rb
-from riskband import dispersion as rd
-from riskband import quantile_measures as rq
-from riskband.measures import MEASURES, resolve_measure
-from riskband.quantile_limits import QuantileLimits, RiskLaw
-from riskband.transforms import absolute_transform, polynomial_transform, smooth_transform
+from riskband.functionals import dispersion as rd
+from riskband.functionals import quantile_measures as rq
+from riskband.functionals.laws import QuantileLimits, RiskLaw
+from riskband.functionals.measures import MEASURES, resolve_measure
+from riskband.functionals.transforms import absolute_transform, polynomial_transform, smooth_transform
 from tests.laws.draws import LOCALS, METHODS, client_risks
 
 NAMES = [

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband import group_statistics
+from riskband.groups import group_statistics
 from tests.laws.draws import LOCALS, METHODS, client_risks
 
 FUNCTIONALS = st.sampled_from(["mean", "cvar:0.8", "quantile:0.5", "smoothed_median:0.2", "gini", "mean_range:2"])

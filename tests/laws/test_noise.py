@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
-from client.noise import mechanism_of
-from riskband.bands import EQUAL_BY_DESIGN
-from riskband.noise_limits import noisy_upper_limits
+from protocol.noise import mechanism_of
+from riskband.answers.noise_limits import noisy_upper_limits
+from riskband.bands.band import EQUAL_BY_DESIGN
 
 MECHANISMS = st.builds(
     "{}:{}".format,

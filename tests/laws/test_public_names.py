@@ -61,7 +61,7 @@ def test_the_package_documents_itself():
 
 def test_importing_riskband_imports_neither_flower_nor_torch():
     code = (
-        "import sys, riskband, riskband.cli, riskband.plots;"
+        "import sys, riskband, riskband.cli, riskband.plots.bands;"
         "print([m for m in ('flwr', 'torch', 'ray', 'cvxpy', 'flwr_datasets') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
+from riskband.bands.methods import resolve_level_method
 from riskband.cli import main
-from riskband.level_methods import resolve_level_method
 
 RNG = np.random.default_rng(11)
 LOSSES = RNG.binomial(100, RNG.beta(3, 21, 60)) / 100

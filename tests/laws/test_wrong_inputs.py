@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.descent import descend
-from riskband.dispersion_plots import dispersion_figure
+from riskband.plots.dispersion import dispersion_figure
+from riskband.tuning.descent import descend
 
 RISKS = rb.ClientRisks([0.1, 0.2, 0.3], 10)
 BAND = rb.band(RISKS, delta=0.1)

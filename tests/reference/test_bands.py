@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import beta, binom
 
 import riskband as rb
-from riskband.calibration import berk_jones_levels, dkw_levels
-from riskband.local_steps import OBSERVED_SIZES, RANDOM_SIZES
+from riskband.bands.levels import berk_jones_levels, dkw_levels
+from riskband.bands.local_steps import OBSERVED_SIZES, RANDOM_SIZES
 
 EIGHT = np.arange(1, 9) / 10
 ONE_SIDED, TWO_SIDED = np.exp(-1.0), 2.0 * np.exp(-1.0)
@@ -50,7 +50,7 @@ AT = np.linspace(0.0, 0.999, 333)
 
 @pytest.mark.parametrize("method", ["dkw", "berk_jones"])
 def test_marginal_is_the_best_of_all_etas_of_the_grid(method):
-    from riskband.risks import ETA_GRID
+    from riskband.answers.risks import ETA_GRID
 
     rng = np.random.default_rng(3)
     wrong = np.sort(rng.binomial(30, rng.beta(3, 9, 60)))

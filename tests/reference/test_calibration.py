@@ -8,8 +8,8 @@ from scipy.optimize import brentq
 from scipy.stats import beta
 
 import riskband as rb
-from riskband import calibration
-from riskband.calibration import berk_jones_constant, berk_jones_levels, dkw_levels
+from riskband.bands import levels as calibration
+from riskband.bands.levels import berk_jones_constant, berk_jones_levels, dkw_levels
 
 
 @pytest.mark.parametrize(

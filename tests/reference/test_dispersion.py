@@ -12,10 +12,10 @@ from scipy.special import beta as beta_function
 from scipy.stats import beta
 
 import riskband as rb
-from riskband import dispersion as rd
-from riskband import inequality
-from riskband.measures import MEASURES, resolve_measure
-from riskband.quantile_limits import QuantileLimits, RiskLaw
+from riskband.functionals import dispersion as rd
+from riskband.functionals import inequality
+from riskband.functionals.laws import QuantileLimits, RiskLaw
+from riskband.functionals.measures import MEASURES, resolve_measure
 from tests.reference.dispersion_definitions import (
     DEFINITIONS,
     band_with_limits,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 import riskband as rb
-from riskband.dispersion_curves import lorenz_of_law
-from riskband.quantile_limits import RiskLaw
+from riskband.functionals.dispersion_curves import lorenz_of_law
+from riskband.functionals.laws import RiskLaw
 from tests.reference.dispersion_definitions import band_with_limits
 
 SHARES = np.linspace(0.0, 1.0, 11)

@@ -13,7 +13,7 @@ from scipy.optimize import brentq, linprog
 from scipy.stats import beta, binom
 
 import riskband as rb
-from riskband.functionals import quantile_rank
+from riskband.functionals.quantiles import quantile_rank
 
 RISKS = [Fraction(i, 10) for i in range(1, 9)]
 # DKW with K = 8 and delta = 1/e: F >= i/8 - 1/4 at the i-th risk, so the largest law has these atoms.

@@ -11,9 +11,9 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import riskband as rb
-from riskband import group_statistics
-from riskband.calibration import berk_jones_levels, dkw_levels
-from riskband.risks import default_eta
+from riskband.answers.risks import default_eta
+from riskband.bands.levels import berk_jones_levels, dkw_levels
+from riskband.groups import group_statistics
 
 
 def answers(num_clients=60, seed=1, **options):

@@ -12,8 +12,8 @@ import pytest
 from scipy.stats import binom
 
 import riskband as rb
-from riskband.gini_correlation import _Pairs
-from riskband.joint import JointLevels
+from riskband.answers.joint import JointLevels
+from riskband.functionals.gini_correlation import _Pairs
 
 
 def answers(num_clients=80, num_losses=2, num_examples=200, seed=0):

@@ -11,11 +11,11 @@ from scipy.special import comb
 from scipy.stats import beta, binom
 
 import riskband as rb
-from riskband.calibration import berk_jones_levels, truncated_levels
-from riskband.crossing_gradient import crossing_gradient
-from riskband.level_search import LevelProblem
-from riskband.pilots import Pilot, _chance_of_inclusion
-from riskband.quantile_limits import RiskLaw
+from riskband.bands.crossing_gradient import crossing_gradient
+from riskband.bands.levels import berk_jones_levels, truncated_levels
+from riskband.bands.pilots import Pilot, _chance_of_inclusion
+from riskband.functionals.laws import RiskLaw
+from riskband.tuning.level_search import LevelProblem
 
 
 def kept_ranks(num_values, low, high):

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.stats import beta, binom
 
 import riskband as rb
-from riskband.risks import ETA_GRID, default_eta
+from riskband.answers.risks import ETA_GRID, default_eta
 
 ETAS = (*ETA_GRID, 0.9)
 

@@ -12,8 +12,8 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 import riskband as rb
-from riskband.noise_limits import cut_values, noisy_upper_limits
-from riskband.risks import ETA_GRID
+from riskband.answers.noise_limits import cut_values, noisy_upper_limits
+from riskband.answers.risks import ETA_GRID
 
 COARSE = [
     rb.AnswerNoise("laplace:0.5", num_steps=1),

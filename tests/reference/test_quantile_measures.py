@@ -8,9 +8,9 @@ from numpy.polynomial import Polynomial
 from scipy.integrate import quad
 
 import riskband as rb
-from riskband import quantile_measures as rq
-from riskband.functionals import interval_weight
-from riskband.transforms import absolute_transform, polynomial_transform, smooth_transform
+from riskband.functionals import quantile_measures as rq
+from riskband.functionals.quantiles import interval_weight
+from riskband.functionals.transforms import absolute_transform, polynomial_transform, smooth_transform
 from tests.reference.dispersion_definitions import (
     band_with_limits,
 )

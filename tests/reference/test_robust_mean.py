@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import linprog
 
 import riskband as rb
-from riskband.divergences import robust_mean
+from riskband.worst_cases.divergences import robust_mean
 from tests.reference.definitions import GENERATORS, cubic, le_cam, tilted_hellinger, worst_event
 
 NAMES = sorted(rb.DIVERGENCES)

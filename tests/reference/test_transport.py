@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import riskband as rb
-from riskband.meta_problem import KnownPoints, bisection, dual, one_round
-from riskband.transport import (
+from riskband.worst_cases.concave_curves import (
     ConcaveCurve,
     inner_curve,
     knapsack_curve,
@@ -19,6 +18,7 @@ from riskband.transport import (
     outer_curve,
     pooled_knapsack,
 )
+from riskband.worst_cases.network_attack import KnownPoints, bisection, dual, one_round
 
 costs_of_a_client = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.7, 1.0, 3.0, np.inf]), min_size=1, max_size=7)
 

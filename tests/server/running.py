@@ -10,8 +10,8 @@ from typing import Any
 from flwr.app import Context, RecordDict
 
 from client.app import app as client_app
+from protocol.engine import Behaviour, InProcessGrid
 from server.app import app as server_app
-from simulations.engine import Behaviour, InProcessGrid
 
 SMALL = {
     "num-clients": 12,

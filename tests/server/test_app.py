@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.bands import FRESH_CLIENTS, TRAINERS_ANSWERED
+from protocol.models import build_model
+from riskband.bands.band import FRESH_CLIENTS, TRAINERS_ANSWERED
 from server.config import ConfigError
-from server.events import read_events
-from server.ledger import read_ledger
+from server.run.events import read_events
+from server.run.ledger import read_ledger
 from server.training import TrainingError
-from simulations.models import build_model
-from simulations.training import save_checkpoint
-from strategies.query import QuorumError
+from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
+from worlds.training import save_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client import wire
+from protocol import wire
+from protocol.engine import Behaviour, Delivery
 from riskband.cli import main as riskband_command
-from simulations.engine import Behaviour, Delivery
 from tests.server.running import raises
 from tests.server.test_wasserstein_app import printed, run
 

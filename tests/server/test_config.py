@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.config import ConfigError, RunConfig, load_config
-from server.folder import ResultFolder
-from server.lock import FolderError
+from server.run.folder import ResultFolder
+from server.run.lock import FolderError
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEFAULTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]

@@ -13,14 +13,14 @@ import pytest
 from flwr.app import Message
 from rich.console import Console
 
-from client import wire
+from protocol import wire
+from protocol.engine import Delivery
 from riskband.cli import main as riskband_command
 from riskband.wording import rounded_down, rounded_up
+from server.checks.unseen import Unseen
 from server.config import ConfigError
-from server.ledger import read_ledger
-from server.table import report_table
-from server.truth import Unseen
-from simulations.engine import Delivery
+from server.report.table import report_table
+from server.run.ledger import read_ledger
 from tests.server.running import raises, run_app
 from tests.server.test_resume import assert_same_results, cut_ledger
 

@@ -13,9 +13,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from server.events import append_event, continue_events, read_events
-from server.ledger import read_ledger
-from strategies.query import QuorumError
+from server.run.events import append_event, continue_events, read_events
+from server.run.ledger import read_ledger
+from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
 
 CLIENT = {"type": ["string", "null"]}

@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from riskband.plots import save_figure
-from server.folder import FIGURE_STEMS, FIGURE_SUFFIXES, LOG_FILES, ResultFolder
-from server.ledger import read_ledger
-from server.lock import LOCK_FILE, TOKEN_VARIABLE, FolderError, lock_for_launcher, lock_for_run, require_free
+from protocol.engine import Delivery
+from riskband.plots.bands import save_figure
+from server.run.folder import FIGURE_STEMS, FIGURE_SUFFIXES, LOG_FILES, ResultFolder
+from server.run.ledger import read_ledger
+from server.run.lock import LOCK_FILE, TOKEN_VARIABLE, FolderError, lock_for_launcher, lock_for_run, require_free
 from simulations.__main__ import EXIT_USAGE, main
-from simulations.engine import Delivery
-from strategies.failures import Failure, FailureReason
-from strategies.quorum import QuorumError
-from strategies.replies import RoundOutcome
+from strategies.asking.failures import Failure, FailureReason
+from strategies.asking.quorum import QuorumError
+from strategies.asking.replies import RoundOutcome
 from tests.server.running import run_app
 
 FORK = multiprocessing.get_context("fork")

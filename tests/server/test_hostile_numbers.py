@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from client import wire
-from simulations.engine import Behaviour, Delivery
+from protocol import wire
+from protocol.engine import Behaviour, Delivery
 from tests.server.running import run_app
 
 

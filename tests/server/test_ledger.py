@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.wire import (
+from protocol.wire import (
     AdversarialAnswer,
     AdversarialQuery,
     Answer,
@@ -25,8 +25,8 @@ from client.wire import (
     LossQuery,
     Query,
 )
-from server.ledger import Ledger, read_ledger
-from strategies.earlier import EarlierAnswer
+from server.run.ledger import Ledger, read_ledger
+from strategies.asking.resume import EarlierAnswer
 
 HEADER = {"hashes": {"model": "m"}, "config": {"seed": 0}}
 

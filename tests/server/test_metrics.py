@@ -14,11 +14,11 @@ import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
-from client.wire import to_array_record
-from server.traffic import content_size
-from simulations.engine import Behaviour, Delivery, _deflated
-from simulations.models import build_model
-from strategies.query import QuorumError
+from protocol.engine import Behaviour, Delivery, _deflated
+from protocol.models import build_model
+from protocol.wire import to_array_record
+from server.run.traffic import content_size
+from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
 
 COUNTS = {

@@ -13,11 +13,11 @@ from flwr.app import Message
 from rich.console import Console
 
 import riskband as rb
+from protocol.engine import Delivery
 from riskband.cli import main as riskband_command
 from server.config import ConfigError, load_config
-from server.ledger import read_ledger
-from server.table import report_table
-from simulations.engine import Delivery
+from server.report.table import report_table
+from server.run.ledger import read_ledger
 from tests.server.running import SMALL, run_app
 from tests.server.test_resume import assert_same_results, cut_ledger
 

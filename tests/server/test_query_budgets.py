@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 import riskband as rb
-from server.ledger import read_ledger
-from server.table import report_table
-from simulations.engine import Delivery
-from strategies.query import QuorumError
+from protocol.engine import Delivery
+from server.report.table import report_table
+from server.run.ledger import read_ledger
+from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
 from tests.server.test_resume import Counting, assert_same_results
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from server.folder import LOG_FILES, ResultFolder
-from server.ledger import read_ledger
-from server.lock import FolderError
-from simulations.engine import Behaviour, Delivery
-from strategies.query import QuorumError
+from protocol.engine import Behaviour, Delivery
+from server.run.folder import LOG_FILES, ResultFolder
+from server.run.ledger import read_ledger
+from server.run.lock import FolderError
+from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
 
 WASSERSTEIN = {"strategy": "wasserstein", "cost_budgets": "0,0.1,0.4", "num_unseen": 0}

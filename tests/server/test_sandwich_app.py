@@ -16,12 +16,12 @@ from rich.console import Console
 from torch import nn
 
 import riskband as rb
-from client import wire
+from protocol import wire
+from protocol.engine import Behaviour, Delivery
 from server.config import ConfigError, load_config
-from server.ledger import read_ledger
-from server.table import report_table
-from simulations.engine import Behaviour, Delivery
-from strategies.query import QuorumError
+from server.report.table import report_table
+from server.run.ledger import read_ledger
+from strategies.asking.query import QuorumError
 from tests.server.running import run_app
 
 BUDGETS = [0.0, 0.01, 0.03, 0.1]

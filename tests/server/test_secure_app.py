@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.risks import default_eta
+from riskband.answers.risks import default_eta
 from server.config import ConfigError, load_config
-from strategies.query import QuorumError
+from strategies.asking.query import QuorumError
 from tests.server.running import run_app
 
 NUM, SIZE, BINS = 12, 40, 20

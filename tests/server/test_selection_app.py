@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from client.evaluation import example_losses, mean_loss
-from client.wire import CandidatesAnswer, model_hash
+from protocol.wire import CandidatesAnswer, model_hash
+from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.cli import main as riskband_command
 from riskband.wording import rounded_up
 from server.config import ConfigError, RunConfig, load_config
-from server.ledger import read_ledger
-from server.table import report_table
-from simulations.datasets import load_dataset
-from simulations.population import Population, spec_from_config
-from simulations.training import save_checkpoint, train_centrally
+from server.report.table import report_table
+from server.run.ledger import read_ledger
 from tests.server.running import SMALL, raises, run_app
 from tests.server.test_resume import Counting, assert_same_results, cut_ledger
+from worlds.datasets import load_dataset
+from worlds.population import Population, spec_from_config
+from worlds.training import save_checkpoint, train_centrally
 
 SETTINGS: dict[str, Any] = {
     "strategy": "selection",

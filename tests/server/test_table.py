@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from riskband.bands import TRAINERS_ANSWERED
-from server.table import report_table
+from riskband.bands.band import TRAINERS_ANSWERED
+from server.report.table import report_table
 
 
 def entry(function: str, value: Any, observed: Any, **changes: Any) -> dict[str, Any]:

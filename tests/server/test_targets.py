@@ -10,16 +10,16 @@ import pytest
 from scipy.optimize import linprog
 
 import riskband as rb
-from client.evaluation import example_losses
-from riskband.transport import ConcaveCurve
+from protocol.models import build_model
+from riskband.adversaries.evaluation import example_losses
+from riskband.worst_cases.concave_curves import ConcaveCurve
+from server.checks.targets import TargetNetwork, check_target, target_networks
+from server.checks.unseen import Unseen, check_certificates, unseen_clients
 from server.config import RunConfig, load_config
-from server.targets import TargetNetwork, check_target, target_networks
-from server.truth import Unseen, check_certificates, unseen_clients
-from simulations.models import build_model
-from simulations.population import Population, spec_from_config
-from simulations.targets import moved_further
-from strategies.replies import RoundOutcome
+from strategies.asking.replies import RoundOutcome
 from strategies.wasserstein import EmpiricalWorstCase, QueryBudgetUse, WassersteinResult
+from worlds.population import Population, spec_from_config
+from worlds.targets import moved_further
 
 BUDGETS, THRESHOLDS = np.array([0.0, 0.5, 2.0]), np.array([0.3, 0.6])
 

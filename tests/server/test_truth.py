@@ -6,11 +6,11 @@ import pytest
 from scipy.optimize import minimize
 
 import riskband as rb
-from client.evaluation import mean_loss
+from protocol.models import build_model
+from riskband.adversaries.evaluation import mean_loss
+from server.checks.unseen import Unseen, check_certificates, unseen_clients
 from server.config import RunConfig, load_config
-from server.truth import Unseen, check_certificates, unseen_clients
-from simulations.models import build_model
-from simulations.population import Population, spec_from_config
+from worlds.population import Population, spec_from_config
 
 BUDGETS = np.array([0.0, 0.1])
 THRESHOLDS = np.array([0.1, 0.25, 0.4])

@@ -14,11 +14,11 @@ import pytest
 from flwr.app import Message
 from rich.console import Console
 
-from client import wire
+from protocol import wire
+from protocol.engine import Behaviour, Delivery
 from riskband.cli import main as riskband_command
-from server.ledger import read_ledger
-from server.table import report_table
-from simulations.engine import Behaviour, Delivery
+from server.report.table import report_table
+from server.run.ledger import read_ledger
 from tests.server.running import raises, run_app
 
 BUDGETS = "0,0.02,0.1,0.4"

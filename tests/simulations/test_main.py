@@ -7,11 +7,11 @@ import json
 import pytest
 import torch
 
+from protocol.models import build_model
 from server.config import load_config
 from simulations import launcher
 from simulations.__main__ import EXIT_FAILED, EXIT_USAGE, chosen_run_config, default_folder, main, scenario_parser
-from simulations.models import build_model
-from simulations.training import save_checkpoint
+from worlds.training import save_checkpoint
 
 
 @pytest.fixture

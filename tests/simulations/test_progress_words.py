@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from server.folder import ResultFolder
+from server.run.folder import ResultFolder
 from simulations.__main__ import progress_words, show_progress
-from strategies.exchange import Progress
-from strategies.failures import Failure, FailureReason
+from strategies.asking.exchange import Progress
+from strategies.asking.failures import Failure, FailureReason
 
 FAILURES = (Failure(None, FailureReason.NO_REPLY, ""),) * 2
 

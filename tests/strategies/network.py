@@ -8,10 +8,10 @@ import numpy as np
 from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 
-from client import wire
-from client.wire import LossAnswer, LossQuery
-from simulations.engine import Delivery, InProcessGrid
-from strategies.query import QueryStrategy
+from protocol import wire
+from protocol.engine import Delivery, InProcessGrid
+from protocol.wire import LossAnswer, LossQuery
+from strategies.asking.query import QueryStrategy
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.zeros(2, dtype=np.float32)}
 QUERY = LossQuery(loss="zero_one", model="tiny", x_shape=(3,), num_classes=2)

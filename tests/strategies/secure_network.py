@@ -8,11 +8,11 @@ import numpy as np
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from client import histogram_wire as wire
-from client.histogram_rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
-from client.wire import to_array_record
-from simulations.engine import Delivery, InProcessGrid
-from strategies.secure_histogram import SecureHistogram
+from client.secure.rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
+from protocol.engine import Delivery, InProcessGrid
+from protocol.secure import wire
+from protocol.wire import to_array_record
+from strategies.secure.histogram import SecureHistogram
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
 NUM_EXAMPLES = 20

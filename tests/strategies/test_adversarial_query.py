@@ -12,12 +12,12 @@ from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client import wire
-from client.wire import AdversarialAnswer, AdversarialQuery, LossAnswer, LossQuery
-from riskband.transport import inner_curve, is_concave, knapsack_curve
-from simulations.engine import Delivery, InProcessGrid, node_unavailable
-from strategies.query import QueryStrategy, QuorumError
-from strategies.replies import AnswerCheck
+from protocol import wire
+from protocol.engine import Delivery, InProcessGrid, node_unavailable
+from protocol.wire import AdversarialAnswer, AdversarialQuery, LossAnswer, LossQuery
+from riskband.worst_cases.concave_curves import inner_curve, is_concave, knapsack_curve
+from strategies.asking.query import QueryStrategy, QuorumError
+from strategies.asking.replies import AnswerCheck
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
 PLAIN = LossQuery(loss="zero_one", model="tiny", x_shape=(3,), num_classes=2)

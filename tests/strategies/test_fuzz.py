@@ -10,8 +10,9 @@ import pytest
 from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 
-from client import wire
-from client.wire import (
+from protocol import wire
+from protocol.engine import Delivery, InProcessGrid
+from protocol.wire import (
     AdversarialAnswer,
     AdversarialQuery,
     Candidate,
@@ -21,11 +22,10 @@ from client.wire import (
     LossAnswer,
     LossQuery,
 )
-from riskband.transport import knapsack_curve
-from simulations.engine import Delivery, InProcessGrid
+from riskband.worst_cases.concave_curves import knapsack_curve
+from strategies.asking.query import QueryStrategy
 from strategies.dispersion import Dispersion
 from strategies.f_divergence import FDivergence
-from strategies.query import QueryStrategy
 from strategies.wasserstein import Wasserstein
 from tests.strategies.mutations import HARMFUL, HARMLESS, pick
 

@@ -9,11 +9,11 @@ import pytest
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from client import wire
-from client.wire import HelloAnswer, LossAnswer, LossQuery
-from simulations.engine import Delivery, InProcessGrid
-from strategies.earlier import EarlierAnswer
-from strategies.query import QueryStrategy, QuorumError
+from protocol import wire
+from protocol.engine import Delivery, InProcessGrid
+from protocol.wire import HelloAnswer, LossAnswer, LossQuery
+from strategies.asking.query import QueryStrategy, QuorumError
+from strategies.asking.resume import EarlierAnswer
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
 QUERY = LossQuery(loss="zero_one", model="tiny", x_shape=(3,), num_classes=2)

@@ -9,9 +9,9 @@ import pytest
 from flwr.app import Error, Message
 from flwr.proto.node_pb2 import NodeInfo
 
-from client import wire
-from simulations.engine import Delivery, InProcessGrid, node_unavailable
-from strategies.earlier import EarlierAnswer
+from protocol import wire
+from protocol.engine import Delivery, InProcessGrid, node_unavailable
+from strategies.asking.resume import EarlierAnswer
 from tests.strategies.mutations import HARMFUL
 from tests.strategies.network import (
     ARRAYS,

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import pytest
 from flwr.app import Message
 
-from simulations.engine import InProcessGrid
-from strategies import exchange
-from strategies.exchange import Progress
+from protocol.engine import InProcessGrid
+from strategies.asking import exchange
+from strategies.asking.exchange import Progress
 from tests.strategies.network import ARRAYS, NUM_CLIENTS, QUERY, app, network, raising, silent, strategy
 
 

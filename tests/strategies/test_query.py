@@ -12,13 +12,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client import wire
-from client.records import num_bytes
-from client.wire import AdversarialAnswer, AdversarialQuery, Candidate, CandidatesAnswer, CandidatesQuery
-from simulations.engine import node_unavailable
-from strategies.failures import Node
-from strategies.query import FailureReason
-from strategies.replies import AnswerCheck, read_reply
+from protocol import wire
+from protocol.engine import node_unavailable
+from protocol.records import num_bytes
+from protocol.wire import AdversarialAnswer, AdversarialQuery, Candidate, CandidatesAnswer, CandidatesQuery
+from strategies.asking.failures import Node
+from strategies.asking.query import FailureReason
+from strategies.asking.replies import AnswerCheck, read_reply
 from tests.strategies.network import (
     ARRAYS,
     NUM_CLIENTS,

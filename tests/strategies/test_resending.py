@@ -10,10 +10,10 @@ import pytest
 
 from client.app import app as client_app
 from client.budget import QueryBudget
-from client.wire import LossQuery
-from simulations.engine import Delivery, InProcessGrid, node_unavailable
-from simulations.models import build_model, model_arrays
-from strategies import exchange
+from protocol.engine import Delivery, InProcessGrid, node_unavailable
+from protocol.models import build_model, model_arrays
+from protocol.wire import LossQuery
+from strategies.asking import exchange
 from tests.strategies.network import (
     ARRAYS,
     NUM_CLIENTS,

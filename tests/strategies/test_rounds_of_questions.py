@@ -12,10 +12,10 @@ from flwr.app import ConfigRecord, RecordDict
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from client import wire
-from simulations.engine import InProcessGrid, node_unavailable
-from strategies.query import Failure, FailureReason, Progress, QuorumError
-from strategies.replies import settle
+from protocol import wire
+from protocol.engine import InProcessGrid, node_unavailable
+from strategies.asking.query import Failure, FailureReason, Progress, QuorumError
+from strategies.asking.replies import settle
 from tests.strategies.network import (
     ARRAYS,
     NUM_CLIENTS,

@@ -10,11 +10,11 @@ import pytest
 from flwr.app import Message
 
 import riskband as rb
-from client import histogram_wire as wire
-from client.secure_aggregation import KEY_BYTES, SEED_BYTES, WORD
-from simulations.engine import Delivery
-from strategies.neighbourhoods import neighbourhoods
-from strategies.query import QuorumError
+from protocol.engine import Delivery
+from protocol.secure import wire
+from protocol.secure.cryptography import KEY_BYTES, SEED_BYTES, WORD
+from strategies.asking.query import QuorumError
+from strategies.secure.neighbourhoods import neighbourhoods
 from tests.strategies.secure_network import (
     NUM_EXAMPLES,
     Recording,

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client import histogram_wire as wire
-from client import secure_aggregation as secure
-from client.histogram import begun, confirmed, hidden, holding, revealed, shared
-from client.histogram_questions import ConsistencyQuery, HeldShares, HistogramQuery, SharesQuery, UnmaskQuery
-from client.wire import IDENTITY_RECORD, MODEL_HASH_KEY, model_hash, to_array_record
-from simulations.engine import Delivery
-from strategies.query import QuorumError
-from strategies.unopened_shares import left_out
+from client.secure.part import begun, confirmed, hidden, holding, revealed, shared
+from protocol.engine import Delivery
+from protocol.secure import cryptography as secure
+from protocol.secure import wire
+from protocol.secure.questions import ConsistencyQuery, HeldShares, HistogramQuery, SharesQuery, UnmaskQuery
+from protocol.wire import IDENTITY_RECORD, MODEL_HASH_KEY, model_hash, to_array_record
+from strategies.asking.query import QuorumError
+from strategies.secure.unopened_shares import left_out
 from tests.strategies.secure_network import ARRAYS, NUM_EXAMPLES, Recording, changing, name_of, risk_of, run
 
 NUM = 10

@@ -11,14 +11,14 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 import riskband as rb
-from client import wire
 from client.app import app as real_app
-from client.weight_sets import packed
-from client.wire import Candidate, CandidatesAnswer
-from simulations.engine import Delivery, InProcessGrid, node_unavailable
-from simulations.models import build_model, model_arrays
-from strategies.earlier import EarlierAnswer
-from strategies.query import QuorumError
+from protocol import wire
+from protocol.engine import Delivery, InProcessGrid, node_unavailable
+from protocol.models import build_model, model_arrays
+from protocol.weight_sets import packed
+from protocol.wire import Candidate, CandidatesAnswer
+from strategies.asking.query import QuorumError
+from strategies.asking.resume import EarlierAnswer
 from strategies.selection import SelectionStrategy
 
 NUM_CLIENTS = 12

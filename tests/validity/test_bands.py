@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from simulations.ground_truth import AffineGaussian
 from tests.validity.coverage import (
     BETA,
     CONTINUOUS,
@@ -19,6 +18,7 @@ from tests.validity.coverage import (
     leaves,
     rejected,
 )
+from worlds.ground_truth import AffineGaussian
 
 METHODS, LOCALS, SIDES = ("berk_jones", "dkw"), ("marginal", "counted", "union", "observed"), ("two", "lower", "upper")
 AFFINE = AffineGaussian(margin=1.5, sigma=0.4)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.calibration import berk_jones_levels
+from riskband.bands.levels import berk_jones_levels
 from riskband.means import fixed_bets_upper_mean
 from tests.validity.coverage import (
     BETA,

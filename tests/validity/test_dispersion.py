@@ -12,13 +12,13 @@ from scipy.special import betaln, digamma
 from scipy.stats import beta
 
 import riskband as rb
-from riskband import dispersion as rd
-from riskband import inequality
-from riskband import quantile_measures as rq
-from riskband.calibration import berk_jones_levels
-from simulations.ground_truth import BetaRisks, TwoPointRisks
+from riskband.bands.levels import berk_jones_levels
+from riskband.functionals import dispersion as rd
+from riskband.functionals import inequality
+from riskband.functionals import quantile_measures as rq
 from tests.reference.dispersion_definitions import DEFINITIONS
 from tests.validity.coverage import BETA, TWO_POINTS, ObservedLaw, draw_networks, is_rejected, rejected
+from worlds.ground_truth import BetaRisks, TwoPointRisks
 
 UNIFORM = BetaRisks(1.0, 1.0)
 BOUNDED = [name for name in DEFINITIONS if not name.startswith("quantile")]

@@ -9,8 +9,8 @@ import pytest
 from scipy.special import betaln
 
 import riskband as rb
-from simulations.ground_truth import BetaRisks
 from tests.validity.coverage import is_rejected, leaves, rejected, true_cvar
+from worlds.ground_truth import BetaRisks
 
 LAWS = {"calm": BetaRisks(3.0, 21.0), "mixed": BetaRisks(1.5, 8.0), "rough": BetaRisks(1.0, 3.0)}
 WEIGHTS = {"calm": 0.5, "mixed": 0.3, "rough": 0.2}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.histogram import bin_ends
+from riskband.answers.histogram import bin_ends
 from riskband.means import betting_upper_mean
 from tests.validity.coverage import (
     BETA,

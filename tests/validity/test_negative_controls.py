@@ -9,10 +9,9 @@ import pytest
 from scipy.stats import ksone
 
 import riskband as rb
-from riskband.calibration import berk_jones_levels, dkw_levels
-from riskband.risks import binary_kl, default_eta
+from riskband.answers.risks import binary_kl, default_eta
+from riskband.bands.levels import berk_jones_levels, dkw_levels
 from riskband.search import bisect
-from simulations.ground_truth import TwoPointRisks
 from tests.validity.coverage import (
     BETA,
     TWO_POINTS,
@@ -21,6 +20,7 @@ from tests.validity.coverage import (
     is_rejected,
     leaves,
 )
+from worlds.ground_truth import TwoPointRisks
 
 NUM_CLIENTS, DELTA = 200, 0.1
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband import level_search
-from riskband.calibration import truncated_levels
+from riskband.bands.levels import truncated_levels
+from riskband.tuning import level_search
 from tests.validity.coverage import BETA, ObservedLaw, draw_networks, is_rejected, leaves
 
 NUM_CLIENTS, DELTA = 40, 0.2

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband.calibration import berk_jones_levels
-from riskband.local_steps import ClientLaw
-from riskband.transport import knapsack_curve
-from riskband.transport_cdf import _least
+from riskband.bands.levels import berk_jones_levels
+from riskband.bands.local_steps import ClientLaw
+from riskband.worst_cases.concave_curves import knapsack_curve
+from riskband.worst_cases.wasserstein_shares import _least
 from tests.validity.coverage import is_rejected
 from tests.validity.test_wasserstein import BUDGETS, RADII, THRESHOLDS, answers, failures, flip_costs, true_worst_share
 

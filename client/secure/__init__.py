@@ -1,0 +1,1 @@
+"""A client's part in the rounds of secure aggregation, and what it remembers between them."""

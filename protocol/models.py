@@ -1,0 +1,209 @@
+"""The networks that are evaluated, and their weights as plain arrays."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from protocol.checks import checked_count, checked_seed
+
+MAX_NUM_CLASSES = 100_000
+"""A client builds the model that a message names: without a limit, a number in it could take all memory."""
+
+
+def build_model(name: str, *, x_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
+    """Build a model with random weights decided by `seed`; torch's global state is left untouched.
+
+    Parameters
+    ----------
+    name
+        ``"cnn"`` (two convolutions and two linear layers, about 20,000 weights; images only), ``"mlp"``
+        (one hidden layer; inputs of any shape), or ``"module:factory"``: something of yours, importable
+        where clients run: a function, called as ``factory(x_shape=..., num_classes=...)``, or a class of modules,
+        called with those of the two that its constructor knows, such as none.
+    x_shape
+        Shape of one input; for "cnn" (channels, height, width).
+    num_classes
+        From 2 to `MAX_NUM_CLASSES`, the number of logits.
+    seed
+        ≥ 0.
+
+    Returns
+    -------
+    nn.Module
+        Maps (num_examples, *x_shape) to logits (num_examples, num_classes). The last layer of the
+        models named here is an `nn.Linear`.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, the factory is not usable, or an argument breaks its rule.
+    """
+    num_classes = checked_count("num_classes", num_classes, minimum=2, remedy="check the labels")
+    if num_classes > MAX_NUM_CLASSES:
+        raise ValueError(f"num_classes must be at most {MAX_NUM_CLASSES}, got {num_classes}; check the labels")
+    seed = checked_seed(seed)
+    x_shape = tuple(
+        checked_count("each entry of x_shape", size, minimum=1, remedy="give the shape of one input")
+        for size in x_shape
+    )
+    factory = _FACTORIES.get(name) or _imported_factory(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _built(factory, name, {"x_shape": x_shape, "num_classes": num_classes})
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"a model factory must return a torch.nn.Module, got {type(model).__name__} from {name!r}; "
+            "return the module itself"
+        )
+    return model
+
+
+def model_arrays(model: nn.Module) -> dict[str, NDArray[np.generic]]:
+    """Return copies of all parameters and buffers of `model`, by name, in the order of its state dict."""
+    return {name: value.detach().cpu().numpy().copy() for name, value in _state(model).items()}
+
+
+def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+    """Copy `arrays`, as from `model_arrays`, into `model`.
+
+    Raises
+    ------
+    ValueError
+        If the names, the shapes or the kinds of number are not those of `model`, or a weight is not finite; the
+        message names the first that differs, and `model` is left as it was.
+    """
+    state = _state(model)
+    for name in [*state, *arrays]:
+        expected = tuple(state[name].shape) if name in state else "none"
+        given = np.shape(arrays[name]) if name in arrays else "none"
+        if expected != given:
+            raise ValueError(
+                f"the arrays must fit the model, got a model that does not fit: {name!r} has shape {given} "
+                f"instead of {expected}; build the model with the name, input shape and number of classes "
+                "that the arrays were made with"
+            )
+    for name, value in state.items():
+        array = np.asarray(arrays[name])
+        if array.dtype.kind not in _kinds(value):
+            raise ValueError(
+                f"the arrays must fit the model, got {name!r} of type {array.dtype} instead of {value.dtype}; "
+                "send the arrays of model_arrays"
+            )
+        if array.dtype.kind in "fc" and not np.all(np.isfinite(array)):
+            raise ValueError(f"the arrays must be finite, got NaN or infinity in {name!r}; check the training")
+    # torch.tensor copies, so arrays that are read-only (received from the network) need no care.
+    tensors = {name: torch.tensor(np.asarray(arrays[name])) for name in state}
+    with _own_words("take weights that fit its state dict"):
+        model.load_state_dict(tensors)
+
+
+def _cnn(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    if len(x_shape) != 3:
+        raise ValueError(f"the model 'cnn' needs inputs of shape (channels, height, width), got {x_shape}; use 'mlp'")
+    return nn.Sequential(
+        nn.Conv2d(x_shape[0], 16, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.Conv2d(16, 32, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4),  # whatever the size of the image, 4 x 4 from here on
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 32),
+        nn.ReLU(),
+        nn.Linear(32, num_classes),
+    )
+
+
+def _mlp(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(x_shape), 64), nn.ReLU(), nn.Linear(64, num_classes))
+
+
+def _state(model: nn.Module) -> dict[str, torch.Tensor]:
+    with _own_words("have a state dict"):
+        state = dict(model.state_dict())
+        is_tensors = all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items())
+    if not is_tensors:
+        raise ValueError("a model must have a state dict of tensors by name, got another thing; see torch's own")
+    return state
+
+
+@contextmanager
+def _own_words(rule: str) -> Iterator[None]:
+    """Replace what a model of somebody else's raises: its text may name a client's files, and would reach the server.
+
+    It may raise what ends a process, too, such as SystemExit. Only who sits at the keyboard may do that.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise ValueError(f"a model must {rule}, got {type(error).__name__}; call it by hand to see why") from error
+
+
+def _kinds(value: torch.Tensor) -> str:
+    """Return the kinds of numpy dtype, as letters, that a tensor takes without losing what the numbers mean."""
+    if value.is_floating_point():
+        return "f"
+    return "c" if value.is_complex() else "b" if value.dtype is torch.bool else "iu"
+
+
+_FACTORIES: dict[str, Callable[..., nn.Module]] = {"cnn": _cnn, "mlp": _mlp}
+
+
+def _imported_factory(name: str) -> Callable[..., nn.Module]:
+    module, _, attribute = str(name).partition(":")
+    if not (module and attribute):
+        raise ValueError(
+            f"model must be one of {', '.join(_FACTORIES)} or 'module:factory', got {name!r}; "
+            "for a model of your own give the function that builds it, as in 'mypackage.nets:small'"
+        )
+    try:
+        factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
+    except BaseException as error:  # whatever a module does, even to end the process; its text would reach the server
+        raise ValueError(
+            f"the model factory must be importable, got {name!r} ({type(error).__name__}); "
+            "put its module where the server and every client can import it"
+        ) from error
+    if not callable(factory):
+        raise ValueError(f"the model factory must be a function, got {type(factory).__name__} at {name!r}; name one")
+    return factory
+
+
+def _built(factory: Callable[..., nn.Module], name: str, arguments: dict[str, object]) -> nn.Module:
+    """Call a factory with the arguments that it takes.
+
+    The name may come in a message, so a function is called only if it is made for this: it takes both. A class of
+    modules, which only builds itself, may know fewer.
+    """
+    is_module = isinstance(factory, type) and issubclass(factory, nn.Module)
+    try:
+        signature = inspect.signature(factory)
+        if is_module and not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+            arguments = {key: value for key, value in arguments.items() if key in signature.parameters}
+        signature.bind(**arguments)
+    except Exception:
+        raise ValueError(
+            f"a model factory must take x_shape and num_classes, got one at {name!r} that does not; write "
+            "def factory(*, x_shape, num_classes), or name a class of modules whose other arguments have defaults"
+        ) from None
+    try:
+        return factory(**arguments)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # see `_own_words`
+        if isinstance(error, ValueError) and name in _FACTORIES:
+            raise
+        raise ValueError(
+            f"the model factory must build a model of inputs {arguments.get('x_shape', 'of its own choice')}, got "
+            f"{type(error).__name__} from {name!r}; call it by hand to see why"
+        ) from error

@@ -1,0 +1,106 @@
+"""Attacks of Foolbox (Rauber et al. 2020), by name: "foolbox:L2DeepFoolAttack". An optional dependency."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from riskband.adversaries.attacks.base import InputAdversary, InputProblem
+from riskband.adversaries.attacks.witness import Witness
+from riskband.adversaries.problem import RefusedError
+
+FOOLBOX_PREFIX = "foolbox:"
+"""What the name of an attack of Foolbox begins with."""
+
+
+class FoolboxAttack(InputAdversary):
+    """An attack of `foolbox.attacks` with its default settings; what it returns is measured like anything else.
+
+    Attacks that look for the nearest flip are run once; those within a ball at every distance of the problem. They draw
+    from the global states of torch and NumPy: these are set from the problem's seed, and put back.
+
+    Parameters
+    ----------
+    model, problem :
+        See `InputAdversary`. Foolbox needs a box, and distances for attacks within a ball.
+    name : str
+        Of a class in `foolbox.attacks` that can be made without arguments.
+
+    Raises
+    ------
+    RefusedError
+        If Foolbox is not installed, has no such attack, the problem lacks what the attack needs, or the attack fails.
+    """
+
+    def __init__(self, model: nn.Module, problem: InputProblem, *, name: str) -> None:
+        super().__init__(model, problem)
+        self._foolbox, bases = _imported_foolbox()
+        self._attack = _attack(self._foolbox, bases, name)
+        if problem.box is None:
+            raise RefusedError("box must be given for attacks of Foolbox, got None; give the range of what moves")
+        is_within_ball = isinstance(self._attack, bases.FixedEpsilonAttack)
+        if is_within_ball and not problem.distances:
+            raise RefusedError(f"distances must be given for {name!r}, got none; it attacks within a ball")
+        self._name = name
+        self._radii = list(problem.distances) if is_within_ball else [None]
+
+    def perturb(self, witness: Witness) -> None:
+        """Run the attack; examples that are misclassified as they are come back as they are, or nearly."""
+        wrapped = self._foolbox.PyTorchModel(self.model, bounds=self.problem.box, device="cpu")
+        images = witness.x.reshape(-1, *witness.x_shape)
+        with _seeded(self.rng):
+            try:
+                found, _, _ = self._attack(wrapped, images, witness.labels, epsilons=self._radii)
+            except Exception as error:  # whatever it is, its text may hold data
+                raise RefusedError(
+                    f"the attack {self._name!r} of Foolbox failed with {type(error).__name__}; it may not suit the "
+                    "model, or need more than its defaults: name another"
+                ) from error
+        for points in found:
+            points = points.detach().flatten(start_dim=1)
+            # An attack that gave up on an example may return NaN there.
+            witness(torch.where(torch.isfinite(points), points, witness.x))
+
+
+@contextmanager
+def _seeded(rng: np.random.Generator) -> Iterator[None]:
+    """Let code that draws from global states draw what the generator decides; leave these states as they were."""
+    numpy_state = np.random.get_state()  # noqa: NPY002 - the state that Foolbox draws from
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**62)))
+        np.random.seed(int(rng.integers(2**32)))  # noqa: NPY002
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+def _imported_foolbox() -> tuple[Any, Any]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Foolbox imports deprecated names of others
+            import foolbox
+            from foolbox.attacks import base
+    except ImportError:
+        raise RefusedError(
+            'adversaries "foolbox:…" need Foolbox, which is not installed; run pip install "riskband[attacks]"'
+        ) from None
+    return foolbox, base
+
+
+def _attack(foolbox: Any, bases: Any, name: str) -> Any:
+    kind = getattr(foolbox.attacks, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, bases.Attack)):
+        raise RefusedError(f"adversary must name a class in foolbox.attacks, got {name!r}; such as L2DeepFoolAttack")
+    try:
+        return kind()
+    except TypeError:
+        raise RefusedError(
+            f"adversary must name an attack of Foolbox that needs no arguments, got {name!r}; such as L2DeepFoolAttack"
+        ) from None

@@ -1,0 +1,135 @@
+"""Projected gradient ascent (PGD; Madry et al. 2018) within balls around the examples, from the smallest on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from riskband.adversaries.attacks.base import InputAdversary, InputProblem
+from riskband.adversaries.attacks.witness import OBJECTIVES, Witness
+from riskband.adversaries.losses import LOSSES
+from riskband.adversaries.norms import project, steepest
+
+# For l1: a step moves one coordinate at first, later up to this share of them (after Tramer and Boneh, 2019).
+_LARGEST_SHARE = 0.1
+
+
+class Pgd(InputAdversary):
+    """Steepest ascent, projected, with steps that shrink; each ball starts from the best point of the one before.
+
+    Parameters
+    ----------
+    model, problem :
+        See `InputAdversary`.
+    objective : str or None
+        What is raised, a name in `OBJECTIVES`: "margin", "cross_entropy" or "dlr"; None: the one that fits the loss.
+    num_steps : int
+        Steps in each ball, at least 1.
+    num_restarts : int
+        Further starts, at random points of the first ball, at least 0.
+
+    Raises
+    ------
+    ValueError
+        If an argument breaks its rule.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        problem: InputProblem,
+        *,
+        objective: str | None = None,
+        num_steps: int = 10,
+        num_restarts: int = 1,
+    ) -> None:
+        super().__init__(model, problem)
+        self.objective = OBJECTIVES[checked_objective(objective, fitting_objective(problem.loss), OBJECTIVES)]
+        self.num_steps = checked_count("num_steps", num_steps, minimum=1)
+        self.num_restarts = checked_count("num_restarts", num_restarts, minimum=0)
+
+    def perturb(self, witness: Witness) -> None:
+        """Climb in every ball of the ladder."""
+        moves = torch.zeros(1, *witness.x.shape, dtype=witness.x.dtype)
+        noise = self.noise(witness, self.num_restarts)
+        for number, radii in enumerate(self.ladder(witness)):
+            if number == 0:
+                starts = noise * radii[:, None].to(noise.dtype)
+                moves = torch.cat([moves, project(starts, radii, self.problem.norm, room=witness.room(starts))])
+            rows = witness.is_open(radii).nonzero().squeeze(1)
+            if len(rows) > 0:
+                part = witness.select(rows)
+                moves[:, rows] = self._climb(part, moves[:, rows], radii[rows])
+                witness.absorb(part, rows)
+
+    def _climb(self, witness: Witness, moves: Tensor, radii: Tensor) -> Tensor:
+        best, best_values = moves, torch.full(moves.shape[:-1], -math.inf, dtype=torch.float64)
+        for step in range(self.num_steps + 1):
+            values, gradients = witness.climb(witness.x + moves, self.objective)
+            is_better = values > best_values
+            best = torch.where(is_better[..., None], moves, best)
+            best_values = torch.where(is_better, values, best_values)
+            done = step / self.num_steps
+            # The first step crosses the ball: where the model is linear, it ends at the best point.
+            size = radii * (1.0 + math.cos(math.pi * done))
+            direction = climbing_direction(witness, moves, gradients, done=done)
+            moves = moves + size[:, None].to(moves.dtype) * direction
+            moves = project(moves, radii, self.problem.norm, room=witness.room(moves))
+        return best
+
+
+def climbing_direction(witness: Witness, moves: Tensor, gradients: Tensor, *, done: float) -> Tensor:
+    """Return steepest directions of length 1 that the box leaves open; for l1 less sparse as more of the climb is done.
+
+    Parameters
+    ----------
+    witness : Witness
+        Of the examples.
+    moves, gradients : Tensor, shape (..., num_examples, num_features)
+        Where the climb stands, from the examples, and the gradients there.
+    done : float
+        Share of the climb, in [0, 1].
+    """
+    open_slopes = witness.open_slopes(witness.x + moves, gradients)
+    num_coordinates = max(1, round(_LARGEST_SHARE * done * moves.shape[-1]))
+    return steepest(open_slopes, witness.norm, num_coordinates=num_coordinates)
+
+
+def checked_count(name: str, value: int, *, minimum: int) -> int:
+    """Return a whole number that is at least `minimum`.
+
+    Raises
+    ------
+    ValueError
+        If it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{name} must be a whole number >= {minimum}, got {value!r}")
+    return value
+
+
+def fitting_objective(loss: str) -> str:
+    """Return the name of the objective that orders inputs as the loss does, or nearly."""
+    return "cross_entropy" if loss in ("cross_entropy", "brier") else "margin"
+
+
+def checked_objective(name: str | None, default: str, choices: Collection[str]) -> str:
+    """Return the name of an objective, or the default if there is none.
+
+    Raises
+    ------
+    ValueError
+        If it is not among the choices.
+    """
+    chosen = default if name is None else name
+    if chosen not in choices:
+        raise ValueError(f"objective must be one of {', '.join(choices)}, got {name!r}")
+    return chosen
+
+
+def has_slopes(loss: str) -> bool:
+    """Return whether gradients of the loss itself lead anywhere: not where it is flat and jumps."""
+    return loss in LOSSES and not LOSSES[loss].binary

@@ -1,0 +1,197 @@
+"""The Wasserstein distributional attack (WDA, Algorithm 1), and its points with mass shared out optimally."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor, nn
+
+from riskband.adversaries.attacks.apgd import Apgd
+from riskband.adversaries.attacks.base import InputAdversary, InputProblem, client_curves
+from riskband.adversaries.attacks.minnorm import MinNorm
+from riskband.adversaries.attacks.pgd import Pgd, checked_count, has_slopes
+from riskband.adversaries.attacks.square import Square
+from riskband.adversaries.attacks.wc_dg import WcDg
+from riskband.adversaries.attacks.witness import Witness, margin_of
+from riskband.adversaries.norms import project, steepest
+
+# A step, in units of the ball: that of the paper's strongest l2 attack (0.2 in a ball of 0.5).
+_STEP = 0.4
+
+
+class Wda(InputAdversary):
+    """WDA's ascent: every rival is tried at every step of a probe, then the one that leads is pursued alone.
+
+    The ascent runs in balls of radius kappa * epsilon. A curve over all cost budgets holds the attack for every kappa:
+    moving a share 1/kappa of each example to such a distance is one way to spend a mean cost of epsilon.
+
+    Parameters
+    ----------
+    model, problem :
+        See `InputAdversary`.
+    num_steps, num_probes : int
+        Steps in all (30), and of the probe (10), as published; 1 <= num_probes <= num_steps.
+
+    Raises
+    ------
+    ValueError
+        If an argument breaks its rule.
+    """
+
+    def __init__(self, model: nn.Module, problem: InputProblem, *, num_steps: int = 30, num_probes: int = 10) -> None:
+        super().__init__(model, problem)
+        self.num_steps = checked_count("num_steps", num_steps, minimum=1)
+        self.num_probes = checked_count("num_probes", num_probes, minimum=1)
+        if self.num_probes > self.num_steps:
+            raise ValueError(f"num_probes must be at most num_steps, got {num_probes} of {num_steps}; raise num_steps")
+
+    def perturb(self, witness: Witness) -> None:
+        """Attack in every ball of the ladder. All iterates count, so the best one is kept."""
+        for radii in self.ladder(witness):
+            rows = witness.is_open(radii).nonzero().squeeze(1)
+            if len(rows) > 0:
+                part = witness.select(rows)
+                self._ascend(part, radii[rows])
+                witness.absorb(part, rows)
+
+    def _ascend(self, witness: Witness, radii: Tensor) -> None:
+        points, rivals = witness.x, witness.rivals[0]
+        for step in range(self.num_steps):
+            is_probe = step < self.num_probes
+            if is_probe:
+                _, slopes = witness.rival_slopes(points)
+            else:
+                _, slope = witness.climb(points, margin_of(rivals))
+                slopes = slope[None]
+            points, logits = self._step(witness, points, slopes, radii)
+            tried = witness.rivals if is_probe else rivals[None]
+            leader = logits.gather(-1, tried[..., None]).squeeze(-1).argmax(dim=0, keepdim=True)
+            rivals = tried.gather(0, leader).squeeze(0)
+            points = points.gather(0, leader[..., None].expand(1, *witness.x.shape)).squeeze(0)
+
+    def _step(self, witness: Witness, points: Tensor, slopes: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
+        sizes = (_STEP * radii)[:, None].to(points.dtype)
+        moves = points + sizes * steepest(witness.open_slopes(points, slopes), self.problem.norm) - witness.x
+        moves = project(moves, radii, self.problem.norm, room=witness.room(moves))
+        ahead = witness.x + moves
+        return ahead, witness(ahead)
+
+
+class WdaKnapsack(InputAdversary):
+    """The closest flips, or worst points, that any attack here finds: min-norm, PGD, WDA, and WC-DG where it adds some.
+
+    Mass is shared out optimally, as for every adversary. All points of every part are among the choices, and WDA's way
+    of sharing is one way: so this is never weaker than any of them at the same budget, and than WDA for any kappa.
+
+    For the 0-1 loss Auto-PGD comes last: in the balls of the problem's distances, for examples in which no part found a
+    flip, and in balls that end just before the nearest flips of all examples.
+
+    Where the model shows no gradient (`Witness.is_blind`), all these are blind: there `Square` takes over.
+    """
+
+    def __init__(self, model: nn.Module, problem: InputProblem) -> None:
+        kinds = (MinNorm, Pgd, Wda, WcDg) if has_slopes(problem.loss) else (MinNorm, Pgd, Wda)
+        self._parts: tuple[InputAdversary, ...] = tuple(kind(model, problem) for kind in kinds)
+        self._auto_pgd = Apgd(model, problem)
+        self._square = Square(model, problem)
+        super().__init__(model, problem)
+
+    def restart(self) -> None:
+        """Draw from the seed anew, in every part."""
+        super().restart()
+        for part in (*self._parts, self._square):
+            part.restart()
+
+    def perturb(self, witness: Witness) -> None:
+        """Run all parts, each as if it were alone; then look nearer than they did, and where they saw nothing."""
+        if witness.is_differentiable:
+            self._follow_gradients(witness)
+        rows = witness.is_blind.nonzero().squeeze(1)
+        if len(rows) > 0:
+            blind = witness.select(rows)
+            self._square.perturb(blind)
+            witness.absorb(blind, rows)
+
+    def _follow_gradients(self, witness: Witness) -> None:
+        for part in self._parts:
+            own = witness.fresh()
+            part.perturb(own)
+            own.shorten()
+            witness.absorb(own)
+        if self.problem.loss == "zero_one":
+            if self.problem.distances:
+                self._auto_pgd.perturb(witness)
+            self._auto_pgd.refine(witness)
+
+
+@dataclass(frozen=True)
+class WdaResult:
+    """What WDA attained with one budget.
+
+    Attributes
+    ----------
+    clean_accuracy, attacked_accuracy : float
+        Shares of examples that are classified rightly: as they are, and within a distance kappa * radius.
+    accuracy : float
+        The published figure, `wda_accuracy` of both: on a distribution within W_1 distance `radius`.
+    """
+
+    clean_accuracy: float
+    attacked_accuracy: float
+    accuracy: float
+
+
+def wda_attack(
+    model: nn.Module,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    norm: str,
+    radius: float,
+    kappa: float = 2.0,
+    box: tuple[float, float] | None = None,
+) -> WdaResult:
+    """Return WDA's accuracy with a W_1 budget, as published.
+
+    Parameters
+    ----------
+    model, x, y :
+        See `riskband.adversaries.evaluation.example_losses`.
+    norm : str
+        Ground norm: "l1", "l2" or "linf".
+    radius : float
+        The budget epsilon > 0: mean distance by which mass moves.
+    kappa : float
+        At least 1: a share 1/kappa of every example moves, up to kappa * radius. 1 is a pointwise attack.
+    box : (float, float) or None
+        See `InputProblem`.
+
+    Raises
+    ------
+    ValueError
+        If an argument breaks its rule.
+    """
+    wda_accuracy(1.0, 1.0, kappa=kappa)
+    if not 0.0 < radius < float("inf"):
+        raise ValueError(f"radius must be finite and > 0, got {radius}; it is a mean distance")
+    problem = InputProblem("zero_one", 1, norm, box=box, distances=(kappa * radius,))
+    curves = client_curves(Wda(model, problem), model, x, y, loss="zero_one")
+    clean, attacked = 1.0 - curves.clean_risk, max(0.0, 1.0 - float(curves.lower.values[-1]))
+    return WdaResult(clean, attacked, wda_accuracy(clean, attacked, kappa=kappa))
+
+
+def wda_accuracy(clean_accuracy: float, attacked_accuracy: float, *, kappa: float) -> float:
+    """Return (1 - 1/kappa) * clean + (1/kappa) * attacked: the accuracy on WDA's distribution (WDA, equation 10).
+
+    Raises
+    ------
+    ValueError
+        If an accuracy is not in [0, 1], or kappa is not finite and at least 1.
+    """
+    for name, accuracy in (("clean_accuracy", clean_accuracy), ("attacked_accuracy", attacked_accuracy)):
+        if not 0.0 <= accuracy <= 1.0:
+            raise ValueError(f"{name} must be in [0, 1], got {accuracy}; it is a share of the examples")
+    if not 1.0 <= kappa < float("inf"):
+        raise ValueError(f"kappa must be finite and at least 1, got {kappa}; a share 1/kappa of the mass moves")
+    return (1.0 - 1.0 / kappa) * clean_accuracy + attacked_accuracy / kappa

@@ -1,0 +1,350 @@
+"""Proved upper bounds of what one layer does to a distance, in float64 (math §6).
+
+A layer is known by its exact type: a subclass, or a layer with hooks, may compute anything. Two things are said of
+each: how far each output can move when each input moves by at most so much (`spread`), and an upper bound of its
+Lipschitz constant in l2 (`spectral`). Both hold for the layer as its weights define it, in exact arithmetic.
+
+Power iteration is not used: it converges to a spectral norm from below, so wherever it is stopped it proves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules import module as hooks_of_all
+
+from riskband.adversaries.evaluation import PRECISIONS
+from riskband.adversaries.problem import RefusedError
+
+# Up to here a matrix has its singular values computed (about a second); larger ones get a bound from Gram iteration.
+_LARGEST_SVD_SIDE = 1024
+_LARGEST_UNROLLED = 2**18
+_NUM_SQUARINGS = 8
+# From here on torch takes softplus for linear by default: a jump of 2e-9, and smaller ones beyond.
+_SMOOTH_THRESHOLD = 20.0
+
+
+@dataclass(frozen=True)
+class LayerRule:
+    """What is proved about a kind of layer.
+
+    Attributes
+    ----------
+    spread : callable
+        (layer, moves) -> how far outputs move at most when inputs move by at most `moves` >= 0, entry by entry;
+        batches of float64 in both.
+    spectral : callable
+        (layer, input shape) -> an upper bound of its Lipschitz constant from l2 to l2.
+    is_linear : bool
+        Whether the layer is affine.
+    keeps_channels : bool
+        Whether it treats all channels (entries along the first axis of an input) alike, each by itself.
+    """
+
+    spread: Callable[[nn.Module, Tensor], Tensor]
+    spectral: Callable[[nn.Module, tuple[int, ...]], float]
+    is_linear: bool
+    keeps_channels: bool = False
+
+
+def svd_norm(matrix: Tensor) -> float:
+    """Return the largest singular value of a float64 matrix, to rounding."""
+    return float(torch.linalg.matrix_norm(matrix, ord=2))
+
+
+def gram_bound(matrix: Tensor, *, num_squarings: int = _NUM_SQUARINGS) -> float:
+    """Return an upper bound of the spectral norm by Gram iteration (Delattre et al. 2023).
+
+    With G_0 = A Aᵀ and G_{i+1} = G_i G_iᵀ, the norm is at most ||G_k||_F^(1/2^(k+1)), whatever k: the bound comes down
+    to the norm from above, and is too large by a factor of at most rank^(1/2^(k+2)).
+    """
+    gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    log_scale = 0.0  # G_k divided by exp(log_scale): the powers would overflow
+    for _ in range(num_squarings):
+        size = float(torch.linalg.matrix_norm(gram))
+        if size == 0.0:
+            return 0.0
+        gram, log_scale = gram / size, 2.0 * (log_scale + math.log(size))
+        gram = gram @ gram.T
+    return math.exp((log_scale + math.log(float(torch.linalg.matrix_norm(gram)))) / 2.0 ** (num_squarings + 1))
+
+
+def mixed_bound(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    """Return sqrt(||J||_1 ||J||_inf), an upper bound of ||J||_2, for any layer whose `spread` is linear."""
+    ones = torch.ones(1, *shape, dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        rows = RULES[type(layer)].spread(layer, ones)
+        (columns,) = torch.autograd.grad(rows.sum(), ones)
+    return float((rows.amax() * columns.amax()).detach().sqrt())
+
+
+def matrix_bound(matrix: Tensor) -> float:
+    """Return the spectral norm of a float64 matrix if it is small, else a proved upper bound."""
+    return svd_norm(matrix) if min(matrix.shape) <= _LARGEST_SVD_SIDE else gram_bound(matrix)
+
+
+def unrolled(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """Return the matrix of an affine layer, float64, shape (num_outputs, num_inputs); inputs flattened."""
+    basis = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
+    return _linear_part(layer, basis).flatten(1).T
+
+
+def transposed(layer: nn.Module, shape: tuple[int, ...], rows: Tensor) -> Tensor:
+    """Return rows @ J for an affine layer; rows (num_rows, *output shape) in, (num_rows, *shape) out."""
+    x = torch.zeros(len(rows), *shape, dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        (products,) = torch.autograd.grad(_linear_part(layer, x), x, grad_outputs=rows)
+    return products
+
+
+def torus_bound(layer: nn.Conv2d, shape: tuple[int, ...]) -> float:
+    """Return an upper bound of a convolution's spectral norm: that of the convolution on a torus around its input.
+
+    Padding embeds the input in the torus, and the outputs are some of the torus's: both have norm 1. On the torus the
+    Fourier transform splits the operator into one small matrix per frequency; a stride s folds s x s frequencies into
+    one, over s.
+    """
+    weight = layer.weight.detach().double()
+    # Larger than the padded input, so that strides divide it and no kernel is wrapped onto itself.
+    sizes = []
+    for axis in (0, 1):
+        reach = layer.dilation[axis] * (weight.shape[2 + axis] - 1) + 1
+        if isinstance(layer.padding, str):
+            padding = reach - 1 if layer.padding == "same" else 0
+        else:
+            padding = 2 * layer.padding[axis]
+        sizes.append(-(-max(shape[1 + axis] + padding, reach) // layer.stride[axis]) * layer.stride[axis])
+    (height, width), (down, across) = sizes, layer.stride
+    kernel = weight.new_zeros(*weight.shape[:2], height, width)
+    kernel[:, :, : (weight.shape[2] - 1) * layer.dilation[0] + 1 : layer.dilation[0],
+           : (weight.shape[3] - 1) * layer.dilation[1] + 1 : layer.dilation[1]] = weight  # fmt: skip
+    spectrum = torch.fft.fft2(kernel).reshape(
+        layer.groups, -1, weight.shape[1], down, height // down, across, width // across
+    )
+    per_frequency = spectrum.permute(0, 4, 6, 1, 2, 3, 5).flatten(4)
+    return float(torch.linalg.matrix_norm(per_frequency, ord=2).amax()) / math.sqrt(down * across)
+
+
+def scale_of(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Tensor:
+    """Return by what a batch norm multiplies each channel, float64."""
+    assert layer.running_var is not None  # layers without it are refused
+    scale = (layer.running_var.double() + layer.eps).rsqrt()
+    return scale if layer.weight is None else layer.weight.detach().double() * scale
+
+
+def _linear_part(layer: nn.Module, x: Tensor, *, is_absolute: bool = False) -> Tensor:
+    """Apply a Linear, Conv2d, BatchNorm or pooling layer without its bias; with absolute weights if so asked."""
+    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+        weight = scale_of(layer)
+        return x * (weight.abs() if is_absolute else weight).reshape(1, -1, *[1] * (x.dim() - 2))
+    if isinstance(layer, nn.Linear | nn.Conv2d):
+        weight = layer.weight.detach().double()
+        weight = weight.abs() if is_absolute else weight
+        if isinstance(layer, nn.Linear):
+            return functional.linear(x, weight)
+        return functional.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+    result: Tensor = layer(x)
+    return result
+
+
+def _absolute(layer: nn.Module, moves: Tensor) -> Tensor:
+    return _linear_part(layer, moves, is_absolute=True)
+
+
+def _linear_spectral(layer: nn.Module, _: tuple[int, ...]) -> float:
+    assert isinstance(layer, nn.Linear)
+    return matrix_bound(layer.weight.detach().double())
+
+
+def _conv_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    assert isinstance(layer, nn.Conv2d)
+    num_outputs = _linear_part(layer, torch.zeros(1, *shape, dtype=torch.float64)).numel()
+    if num_outputs * math.prod(shape) <= _LARGEST_UNROLLED:
+        return matrix_bound(unrolled(layer, shape))
+    return min(torus_bound(layer, shape), mixed_bound(layer, shape))
+
+
+def _average_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    channel = (1, *shape[-2:])  # every channel is treated alike
+    num_outputs = layer(torch.zeros(1, *channel)).numel()
+    if num_outputs * math.prod(channel) <= _LARGEST_UNROLLED:
+        return matrix_bound(unrolled(layer, channel))
+    return mixed_bound(layer, channel)
+
+
+def _batch_norm_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    return float(_absolute(layer, torch.ones(1, *shape, dtype=torch.float64)).amax())
+
+
+def _max_pool_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    """Return the root of the largest number of windows that share an entry: a window moves by at most its maximum."""
+    assert isinstance(layer, nn.MaxPool2d)
+    ones = torch.ones(1, *shape, dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        sums = functional.avg_pool2d(
+            ones, layer.kernel_size, layer.stride, layer.padding, layer.ceil_mode, divisor_override=1
+        )
+        (num_windows,) = torch.autograd.grad(sums.sum(), ones)
+    return float(num_windows.amax().sqrt())
+
+
+def _elementwise(rate: Callable[[nn.Module], float]) -> LayerRule:
+    return LayerRule(lambda layer, moves: moves * rate(layer), lambda layer, _: rate(layer), False, True)
+
+
+def _linear(spectral: Callable[[nn.Module, tuple[int, ...]], float], *, keeps_channels: bool = False) -> LayerRule:
+    return LayerRule(_absolute, spectral, is_linear=True, keeps_channels=keeps_channels)
+
+
+def leaky_slope(layer: nn.Module) -> float:
+    """Return the slope of a ReLU or LeakyReLU below 0."""
+    return float(layer.negative_slope) if isinstance(layer, nn.LeakyReLU) else 0.0
+
+
+# The largest slope of GELU, at sqrt 2: Phi + sqrt 2 phi there. That of SiLU, s + x s (1 - s), is 1.09984 near 2.4.
+_GELU_SLOPE = 0.5 * (1.0 + math.erf(1.0)) + math.exp(-1.0) / math.sqrt(math.pi)
+_SILU_SLOPE = 1.0999
+
+
+def _elu_scale(layer: nn.Module) -> float:
+    assert isinstance(layer, nn.ELU)
+    return float(layer.alpha)
+
+
+_SHAPE = LayerRule(lambda layer, moves: layer(moves), lambda *_: 1.0, is_linear=True)
+IDENTITY = LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True)
+"""Of layers that do nothing in eval mode."""
+
+RULES: dict[type[nn.Module], LayerRule] = {
+    nn.Identity: IDENTITY,
+    nn.Dropout: IDENTITY,
+    nn.Dropout2d: IDENTITY,
+    nn.Flatten: _SHAPE,
+    nn.Unflatten: _SHAPE,
+    nn.Linear: _linear(_linear_spectral),
+    nn.Conv2d: _linear(_conv_spectral),
+    nn.BatchNorm1d: _linear(_batch_norm_spectral),
+    nn.BatchNorm2d: _linear(_batch_norm_spectral),
+    nn.AvgPool2d: _linear(_average_spectral, keeps_channels=True),
+    nn.AdaptiveAvgPool2d: _linear(_average_spectral, keeps_channels=True),
+    nn.MaxPool2d: LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, False, True),
+    nn.ReLU: _elementwise(lambda _: 1.0),
+    nn.LeakyReLU: _elementwise(lambda layer: max(1.0, abs(leaky_slope(layer)))),
+    nn.Tanh: _elementwise(lambda _: 1.0),
+    nn.Sigmoid: _elementwise(lambda _: 0.25),
+    nn.Softplus: _elementwise(lambda _: 1.0),
+    nn.ELU: _elementwise(lambda layer: max(1.0, abs(_elu_scale(layer)))),
+    nn.GELU: _elementwise(lambda _: _GELU_SLOPE),
+    nn.SiLU: _elementwise(lambda _: _SILU_SLOPE),
+}
+"""By exact type. A new kind of layer is an entry here."""
+
+OF_IMAGES = (nn.Conv2d, nn.BatchNorm2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d)
+"""Layers for (channels, height, width). With an axis less, torch takes the examples for the channels of one image."""
+BOUNDED = (nn.Tanh, nn.Sigmoid)
+"""Activations whose values are bounded."""
+LIKE_RELU = (nn.Softplus, nn.ELU, nn.GELU, nn.SiLU)
+"""Smooth activations that differ from ReLU by no more than a constant."""
+
+
+# As torch defines them: a class may have been changed since.
+_FORWARDS = {kind: getattr(kind, "forward", None) for kind in (nn.Sequential, *RULES)}
+
+
+def has_hooks(layer: nn.Module) -> bool:
+    """Return whether a module may compute something else, or have other gradients, than its type shows."""
+    local = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    of_all = (
+        hooks_of_all._global_forward_hooks,
+        hooks_of_all._global_forward_pre_hooks,
+        hooks_of_all._global_backward_hooks,
+        hooks_of_all._global_backward_pre_hooks,
+    )
+    # What an instance has of its own comes before what its class says: a forward, a compiled call, a _conv_forward.
+    has_own = any(hasattr(type(layer), name) for name in vars(layer))
+    forward = getattr(type(layer), "forward", None)
+    return any((*local, *of_all)) or has_own or _FORWARDS.get(type(layer), forward) is not forward
+
+
+def check_layer(name: str, layer: nn.Module) -> None:
+    """Check that something is proved about a layer.
+
+    Raises
+    ------
+    RefusedError
+        If its type is not in `RULES`, it or all modules have hooks, it does what its type does not show, or its weights
+        are not finite numbers of float32 or float64 that torch knows of.
+    """
+    if has_hooks(layer):
+        raise RefusedError(
+            f"layers must compute what their weights say, got {name!r} with hooks or a forward of its own; remove them "
+            "(fold weight or spectral normalisation into the weights), also those of all modules "
+            "(register_module_forward_hook)"
+        )
+    if type(layer) not in RULES:
+        raise RefusedError(
+            f"every layer must be one of {', '.join(kind.__name__ for kind in RULES)}, got {type(layer).__name__} at "
+            f"{name!r}; for any other nothing is proved: use an attack, which needs no proof"
+        )
+    _check_settings(name, layer)
+    _check_weights(name, layer)
+    if isinstance(layer, nn.Softplus) and not (layer.beta > 0.0 and layer.threshold >= _SMOOTH_THRESHOLD):
+        raise RefusedError(
+            f"softplus must have beta > 0 and a threshold of at least {_SMOOTH_THRESHOLD:g}, got another at {name!r}; "
+            "below it jumps where it becomes linear"
+        )
+    if isinstance(layer, nn.GELU) and layer.approximate != "none":
+        raise RefusedError(f"GELU must be exact, got approximate={layer.approximate!r} at {name!r}; use 'none'")
+    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.running_var is None:
+        raise RefusedError(f"batch norms must track running statistics, got {name!r} without; it mixes the examples")
+    if isinstance(layer, nn.AvgPool2d) and layer.divisor_override is not None and layer.divisor_override <= 0:
+        raise RefusedError(f"average pools must divide by a number > 0, got {layer.divisor_override} at {name!r}")
+    if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
+        raise RefusedError(f"convolutions must pad with zeros, got padding_mode={layer.padding_mode!r} at {name!r}")
+    if isinstance(layer, nn.MaxPool2d) and (layer.dilation not in (1, (1, 1)) or layer.return_indices):
+        raise RefusedError(f"max pooling must have dilation 1 and return values only, got another at {name!r}")
+
+
+def _check_settings(name: str, layer: nn.Module) -> None:
+    """Check that a layer has no more than parameters, buffers and plain settings; raises RefusedError."""
+    of_torch = {*vars(nn.Module()), "_reversed_padding_repeated_twice"}
+    strange = [key for key, value in vars(layer).items() if key not in of_torch and not _is_plain(value)]
+    if strange:
+        raise RefusedError(
+            f"what a layer has must be parameters, buffers and plain settings that are not NaN, got another "
+            f"{strange[0]!r} at {name!r}; assign weights as torch.nn.Parameter"
+        )
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_is_plain(part) for part in value)
+    is_number = isinstance(value, int | float | np.generic)
+    return value is None or isinstance(value, str) or (is_number and value == value)
+
+
+def _check_weights(name: str, layer: nn.Module) -> None:
+    """Check the tensors of a layer, by name; raises RefusedError."""
+    for key, value in {**layer._parameters, **layer._buffers}.items():
+        if value is None:
+            continue
+        is_usual = type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
+        if not is_usual or value.device.type != "cpu":
+            raise RefusedError(f"weights must be dense tensors on the CPU, got another {key!r} at {name!r}; move them")
+        if value.dtype not in PRECISIONS and (value.is_floating_point() or value.is_complex()):
+            kind = str(value.dtype).removeprefix("torch.")
+            raise RefusedError(f"weights must be float32 or float64, got {kind} at {name!r}; convert: model.float()")
+        if not bool(torch.isfinite(value).all()):
+            raise RefusedError(f"weights must be finite, got NaN or infinity at {name!r}; train the model again")
+    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and not _has_positive_scales(layer):
+        raise RefusedError(f"running variances must be above -eps, got another at {name!r}; train the model again")
+
+
+def _has_positive_scales(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> bool:
+    return layer.running_var is None or bool((layer.running_var.double() + layer.eps > 0.0).all())

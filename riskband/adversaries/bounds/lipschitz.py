@@ -1,0 +1,388 @@
+"""How fast the margins of a network can grow with its input: proved Lipschitz constants (math §6).
+
+For logits z and classes j, k let L[j, k] bound |(z_j - z_k)(x') - (z_j - z_k)(x)| / ||x' - x||. Differences of logits
+and not logits: with them the constant of a linear model is exact, and no factor for the loss is lost.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from riskband.adversaries.bounds.chain_norms import Prefix, balanced_prefixes, plain_prefixes
+from riskband.adversaries.bounds.layer_norms import (
+    IDENTITY,
+    LIKE_RELU,
+    OF_IMAGES,
+    RULES,
+    check_layer,
+    has_hooks,
+    leaky_slope,
+    transposed,
+)
+from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
+from riskband.adversaries.problem import RefusedError
+from riskband.adversaries.representation.growth import DUAL_NORMS
+
+METHODS = ("auto", "product", "exact")
+"""How constants are found."""
+
+ROUNDING = 1e-6
+"""All constants are raised by this share, far more than float64 can lose on the way to them."""
+
+# Networks up to this size are enumerated by "auto": at most some thousand cells, or a few seconds.
+_AUTO_UNITS = 8
+_CHUNK = 256
+# Of how many questions, about a network, a norm and a method, a process remembers the constants.
+_NUM_REMEMBERED = 16
+# Of one example it could not be seen that a layer mixes them.
+_TWO_EXAMPLES = 2
+
+
+class SequentialLayers:
+    """A network as a chain of layers of known kinds, and a linear head.
+
+    Parameters
+    ----------
+    model : Module
+        An `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, or one of these layers. Read, not
+        changed: the layers here are copies in float64 and in eval mode.
+    x_shape : sequence of int
+        Shape of one input.
+
+    Attributes
+    ----------
+    body : tuple of (Module, shape of its input)
+        All layers before the head.
+    x_shape : tuple of int
+        As given.
+    head, head_offset : Tensor of float64, shapes (num_classes, num_features), (num_classes,)
+        Weight and bias of the last layer; the identity and 0 if that is not linear.
+
+    Raises
+    ------
+    RefusedError
+        If a layer is of another kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the
+        shapes, or mixes examples.
+    """
+
+    def __init__(self, model: nn.Module, x_shape: Sequence[int]) -> None:
+        if not isinstance(model, nn.Module):
+            raise RefusedError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        named = list(_flat("", model))
+        for name, layer in named:
+            check_layer(name, layer)
+        # Copies: whatever happens to the model later, this and what is remembered of it stay about the same weights.
+        named = [(name, _copied(layer)) for name, layer in named if RULES[type(layer)] is not IDENTITY]
+        self.x_shape = _checked_shape(x_shape)
+        last = named[-1][1] if named else None
+        head = last if isinstance(last, nn.Linear) else None
+        moves, body = torch.zeros(_TWO_EXAMPLES, *self.x_shape, dtype=torch.float64), []
+        for name, layer in named[:-1] if head is not None else named:
+            body.append((layer, tuple(moves.shape[1:])))
+            moves = _moves_behind(name, layer, moves)
+        self.body = tuple(body)
+        num_features = moves.shape[1] if moves.dim() == 2 else -1
+        if num_features < 0 or (head is not None and head.in_features != num_features):
+            raise RefusedError(
+                f"x_shape must fit the model, got features of shape {tuple(moves.shape[1:])} before the logits; "
+                "flatten them, or give the shape of one input"
+            )
+        self.head = torch.eye(num_features, dtype=torch.float64) if head is None else head.weight.detach().double()
+        bias = None if head is None else head.bias
+        self.head_offset = torch.zeros(len(self.head)).double() if bias is None else bias.detach().double()
+        self._layers = [layer for _, layer in named]
+
+    def spread(self, moves: Tensor) -> Tensor:
+        """Return how far the features before the head move at most, entry by entry, if the inputs move by `moves`."""
+        for layer, _ in self.body:
+            moves = RULES[type(layer)].spread(layer, moves)
+        return moves
+
+    def with_relu(self) -> nn.Sequential:
+        """Return the network with ReLU in place of the activations in `layer_norms.LIKE_RELU`."""
+        return nn.Sequential(*(nn.ReLU() if isinstance(layer, LIKE_RELU) else layer for layer in self._layers))
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides a bound: the input's shape, and kinds, settings and weights of the layers."""
+        digest = hashlib.sha256(repr(self.x_shape).encode())
+        for layer in self._layers:
+            settings = {key: value for key, value in vars(layer).items() if key[0] != "_"}
+            digest.update(repr((type(layer), sorted(settings.items()))).encode())
+            # Not the state dict: it leaves out buffers that are not persistent, and hooks may change it.
+            tensors = {**layer._parameters, **layer._buffers}
+            for key, tensor in sorted(tensors.items()):
+                if tensor is not None:
+                    digest.update(repr((key, tensor.dtype, tuple(tensor.shape))).encode())
+                    digest.update(np.ascontiguousarray(tensor.numpy()).tobytes())
+        return digest.hexdigest()
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether all layers are."""
+        return all(RULES[type(layer)].is_linear for layer, _ in self.body)
+
+    @property
+    def pulls(self) -> Tensor:
+        """w_j - w_k of the head, shape (num_classes, num_classes, num_features)."""
+        return self.head[:, None] - self.head[None]
+
+    @cached_property
+    def prefixes(self) -> tuple[list[Prefix], list[Prefix]]:
+        """What the first layers do to a distance in l2, without weights and with them; see `chain_norms`."""
+        return plain_prefixes(self.body), balanced_prefixes(self.body, self.head)
+
+
+class Constants(NamedTuple):
+    """Proved Lipschitz constants of a network, float64, each raised by `ROUNDING`.
+
+    Attributes
+    ----------
+    margins : Tensor, shape (num_classes, num_classes)
+        Of the differences of logits. Symmetric, 0 on the diagonal.
+    logits : Tensor, shape (num_classes,)
+        Of the logits themselves; not as tight.
+    """
+
+    margins: Tensor
+    logits: Tensor
+
+
+def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, method: str = "auto") -> Tensor:
+    """Return proved Lipschitz constants of all differences of logits: the margins of `lipschitz_constants`.
+
+    Parameters
+    ----------
+    model, x_shape :
+        See `SequentialLayers`. The constants are those of the network in eval mode, in exact arithmetic.
+    norm : str
+        Ground norm of the distance between inputs: "l1", "l2" or "linf".
+    method : str
+        "product": the smallest of the bounds in `product_constants`. "exact": the largest gradient over the cells on
+        which a small ReLU network is affine (`relu_cells`). "auto": exact for networks of at most 8 hidden units.
+
+    Returns
+    -------
+    Tensor of float64, shape (num_classes, num_classes)
+        Symmetric, 0 on the diagonal; each constant raised by `ROUNDING`.
+
+    Raises
+    ------
+    RefusedError
+        If an argument is unknown, the model is not of the kind that is understood, or too large for "exact".
+    """
+    check_norm(norm)
+    check_choice_of_method(method, METHODS)
+    return lipschitz_constants(SequentialLayers(model, x_shape), norm=norm, method=method).margins
+
+
+def lipschitz_constants(layers: SequentialLayers, *, norm: str, method: str = "auto") -> Constants:
+    """Return proved Lipschitz constants; a process finds those of a network once.
+
+    Parameters, and what is raised, are those of `margin_constants`.
+    """
+    check_norm(norm)
+    check_choice_of_method(method, METHODS)
+    if method == "exact":
+        check_enumerable(layers)
+    found = _constants(_Question(layers.fingerprint, norm, method, layers))
+    return Constants(found.margins.clone(), found.logits.clone())
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Equal to another if network, norm and method are."""
+
+    fingerprint: str
+    norm: str
+    method: str
+    layers: SequentialLayers = field(compare=False)
+
+
+@lru_cache(maxsize=_NUM_REMEMBERED)
+def _constants(asked: _Question) -> Constants:
+    layers, norm, method = asked.layers, asked.norm, asked.method
+    num_units = hidden_units(layers.body)
+    if method == "product" or num_units is None or (method == "auto" and num_units > _AUTO_UNITS):
+        margins = product_constants(layers, norm=norm)
+    else:
+        margins = enumerated_constants(layers, norm=norm)
+    logits = [half_masked_bounds(layers, rows, norm=norm) for rows in torch.split(layers.head, _CHUNK)]
+    found = Constants(margins, torch.cat(logits))
+    if not all(bool((torch.isfinite(values) & (values >= 0.0)).all()) for values in found):
+        raise RefusedError("constants must be finite and >= 0, got others; the weights of the model are too large")
+    return Constants(*(values * (1.0 + ROUNDING) for values in found))
+
+
+def check_norm(norm: str) -> None:
+    """Check that this is a ground norm; raises RefusedError."""
+    if norm not in DUAL_NORMS:
+        raise RefusedError(f"norm must be one of {', '.join(DUAL_NORMS)}, got {norm!r}")
+
+
+def check_choice_of_method(method: str, methods: Sequence[str]) -> None:
+    """Check that this is one of the methods; raises RefusedError."""
+    if method not in methods:
+        raise RefusedError(f"method must be one of {', '.join(methods)}, got {method!r}")
+
+
+def check_enumerable(layers: SequentialLayers) -> None:
+    """Check that the cells of a network can be enumerated; raises RefusedError."""
+    num_units = hidden_units(layers.body)
+    if num_units is None:
+        raise RefusedError(
+            "cells can be enumerated for affine layers and (leaky) ReLU only, got another layer; use the method "
+            "'product' or 'auto'"
+        )
+    if num_units > MAX_UNITS:
+        raise RefusedError(
+            f"cells can be enumerated for at most {MAX_UNITS} hidden units, got {num_units}; use the method 'product' "
+            "or 'auto'"
+        )
+
+
+def product_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
+    """Return upper bounds without enumeration, before rounding: for each pair of classes the smallest of three.
+
+    * Paths: moving input i alone by t moves feature f by at most t * M[i, f], where M is `spread` of unit moves, so
+      |d(z_j - z_k)/dx_i| <= sum over f of |w_j - w_k|_f M[i, f], and the constant is the dual norm of that vector.
+      Exact for linear models.
+    * For linf, `spread` of a move of 1 everywhere; for l1 and linf at most the product of the layers' norms.
+    * Spectral norms: `half_masked_constants`.
+    """
+    num_inputs = math.prod(layers.x_shape)
+    pulls = layers.pulls.abs()
+    spectral = half_masked_constants(layers, norm=norm)
+    if norm == "linf":
+        return torch.minimum(spectral, pulls @ layers.spread(torch.ones(1, *layers.x_shape).double())[0])
+    paths = torch.zeros_like(spectral)
+    for indices in torch.split(torch.arange(num_inputs), _CHUNK):
+        moves = torch.zeros(len(indices), num_inputs, dtype=torch.float64)
+        moves.scatter_(1, indices[:, None], 1.0)
+        slopes = pulls @ layers.spread(moves.reshape(-1, *layers.x_shape)).T  # (num_classes, num_classes, num_moves)
+        paths = torch.maximum(paths, slopes.amax(dim=2)) if norm == "l1" else paths + slopes.square().sum(dim=2)
+    return torch.minimum(spectral, paths if norm == "l1" else paths.sqrt())
+
+
+def half_masked_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
+    """Return `half_masked_bounds` of all differences of logits, shape (num_classes, num_classes)."""
+    first, second = torch.triu_indices(len(layers.head), len(layers.head), offset=1)
+    constants = torch.zeros(len(layers.head), len(layers.head), dtype=torch.float64)
+    for chunk in torch.split(torch.arange(len(first)), _CHUNK):
+        j, k = first[chunk], second[chunk]
+        constants[j, k] = constants[k, j] = half_masked_bounds(layers, layers.head[j] - layers.head[k], norm=norm)
+    return constants
+
+
+def half_masked_bounds(layers: SequentialLayers, rows: Tensor, *, norm: str) -> Tensor:
+    """Return Lipschitz constants of rows v @ features, never above ||v||_2 times the layers' spectral norms.
+
+    The slopes D of ReLU units are (I + S) / 2 with |S| <= 1. So a row v that is pulled back through it is v / 2, for
+    which the layers before are taken as they are, and a rest of length at most ||v|| / 2, for which their norms are,
+    with or without weights (`chain_norms`). A distance in l1 is at least that in l2; one in linf at least that over
+    the root of the number of inputs.
+
+    Parameters
+    ----------
+    layers : SequentialLayers
+        The network.
+    rows : Tensor of float64, shape (num_rows, num_features)
+        Any.
+    norm : str
+        Of the distance between inputs.
+
+    Returns
+    -------
+    Tensor of float64, shape (num_rows,)
+    """
+    scale = math.sqrt(math.prod(layers.x_shape)) if norm == "linf" else 1.0
+
+    def constant_of(rows: Tensor, index: int) -> Tensor:
+        """Of rows @ (features before layer `index`)."""
+        before = [chain[index] for chain in layers.prefixes]
+        ends = [bound * (rows / weights).flatten(1).norm(dim=1) for bound, weights in before]
+        return scale * torch.stack(ends).amin(dim=0)
+
+    bounds: Tensor = torch.zeros(len(rows), dtype=torch.float64)
+    share = 1.0
+    for index in reversed(range(len(layers.body))):
+        layer, shape = layers.body[index]
+        if RULES[type(layer)].is_linear:
+            rows = transposed(layer, shape, rows)
+            continue
+        if not isinstance(layer, nn.ReLU | nn.LeakyReLU):
+            bounds += share * constant_of(rows, index + 1)
+            return bounds
+        slope = leaky_slope(layer)
+        bounds += share * abs(1.0 - slope) / 2.0 * constant_of(rows, index)
+        share *= abs(1.0 + slope) / 2.0
+    bounds += share * torch.linalg.vector_norm(rows.flatten(1), ord=DUAL_NORMS[norm], dim=1)
+    return bounds
+
+
+def enumerated_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
+    """Return the largest dual norm of the gradient of each margin over all cells, before rounding.
+
+    A continuous function that is affine on finitely many polyhedra has, on the whole space, no other Lipschitz
+    constant. Cells that were neither entered nor proved empty count too: the answer may be too large, not too small.
+    """
+    largest = torch.zeros(len(layers.head), len(layers.head), dtype=torch.float64)
+    for cell in relu_cells(layers.body, layers.x_shape):
+        gradients = (layers.pulls.flatten(0, 1) @ cell.jacobian).reshape(*largest.shape, -1)
+        largest = torch.maximum(largest, torch.linalg.vector_norm(gradients, ord=DUAL_NORMS[norm], dim=2))
+    return largest
+
+
+def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
+    """Return how far what a layer returns moves; raises RefusedError if it does not fit the shape or mixes examples."""
+    shape = tuple(moves.shape[1:])
+    if isinstance(layer, OF_IMAGES) and len(shape) != 3:
+        raise RefusedError(
+            f"{type(layer).__name__} must get images (channels, height, width), got features of shape {shape} at "
+            f"{name!r}: they may be mixed up with the examples; add the missing axis in x_shape or by nn.Unflatten"
+        )
+    try:
+        moved = RULES[type(layer)].spread(layer, moves)
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise RefusedError(f"x_shape must fit the model, got an input of shape {shape} at {name!r}") from error
+    if len(moved) != _TWO_EXAMPLES:
+        raise RefusedError(
+            f"layers must leave the first axis to the examples, got {type(layer).__name__} at {name!r}, which does "
+            "not; flatten from axis 1 on"
+        )
+    return moved
+
+
+def _checked_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        shape = tuple(operator.index(size) for size in x_shape)
+    except TypeError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise RefusedError(f"x_shape must be the sizes of one input, whole numbers >= 1, got {x_shape!r}")
+    return shape
+
+
+def _copied(layer: nn.Module) -> nn.Module:
+    return copy.deepcopy(layer).double().eval().requires_grad_(False)
+
+
+def _flat(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    if type(module) is not nn.Sequential or has_hooks(module):
+        yield name or type(module).__name__, module
+        return
+    for key, child in module._modules.items():  # named_children passes over a layer that comes twice
+        if child is None:
+            raise RefusedError(f"a chain must have a layer at every place, got None at {key!r}; leave it out")
+        yield from _flat(f"{name}.{key}" if name else key, child)

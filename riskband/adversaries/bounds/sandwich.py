@@ -1,0 +1,230 @@
+"""Certificates in input space: what a Lipschitz bound excludes, alone or above what an attack reached (math §6).
+
+If each margin z_j - z_y grows by at most L[j, y] per unit of distance, a network is to these bounds what a linear head
+with ||w_j - w_y|| = L[j, y] is to those in `radial`. The bounds are about all inputs: a box only makes them looser.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from riskband.adversaries.attacks.base import InputAdversary, InputProblem
+from riskband.adversaries.base import Adversary, Batch, Evidence
+from riskband.adversaries.bounds.crown import LocalNetwork, is_cheap, local_distances, local_network
+from riskband.adversaries.bounds.lipschitz import (
+    METHODS,
+    SequentialLayers,
+    check_choice_of_method,
+    check_norm,
+    lipschitz_constants,
+)
+from riskband.adversaries.curves import AdversarialCurves, Points
+from riskband.adversaries.losses import get_loss
+from riskband.adversaries.problem import RefusedError
+from riskband.adversaries.representation.growth import GROWTHS, bounding_points
+
+# The bound is about the network as it is written, and computed in float64. A model that is evaluated in float32 may err
+# at each logit by this share of the largest one, and by a few times what it errs at the example itself; if that is more
+# than the last share, its own losses say too little of the network, and nothing is proved of the example.
+_ROUNDING_OF_LOGITS, _ROUNDING_SEEN, _LARGEST_ROUNDING = 1e-6, 4.0, 1e-3
+# Lifts any margin of float32 logits to where every loss is 1; infinity would become NaN on the way.
+_ANY_MARGIN = 1e100
+
+
+class Geometry(NamedTuple):
+    """What is proved of the margins of a batch: within a distance t none exceeds margins + speeds * t.
+
+    Attributes
+    ----------
+    margins, speeds : Tensor, shape (num_examples, num_classes)
+        `-inf` and 0 at the label.
+    slack : Tensor, shape (num_examples, 1)
+        What of the margins is there for rounding in the model's own precision.
+    drift : Tensor, shape (num_examples, num_classes)
+        What of the speeds is: logits that grow are rounded to fewer digits.
+    losses : Tensor, shape (num_examples,)
+        Upper bounds of the losses of the examples as they are.
+    """
+
+    margins: Tensor
+    speeds: Tensor
+    slack: Tensor
+    drift: Tensor
+    losses: Tensor
+
+
+class LipschitzAdversary(Adversary):
+    """Proves from above what no perturbation can exceed; attains only what was there without one.
+
+    Parameters
+    ----------
+    model : Module
+        A chain of layers; see `lipschitz_bounds.SequentialLayers`. It is only read, anew for every batch.
+    problem : InputProblem
+        What is asked: its loss ("zero_one", or one of `radial.GROWTHS`), order and norm. The rest is for attacks: what
+        no input can do, none in the box can.
+    method : str
+        "product" or "exact": with constants from `lipschitz_bounds.margin_constants` only. "local": with its constants,
+        and for the 0-1 loss what `local_bounds` proves around each example. "auto": so where the network is small
+        enough for that.
+
+    Raises
+    ------
+    RefusedError
+        If an argument is unknown, or nothing is proved for the loss; at the first batch, if nothing is proved for the
+        model.
+    """
+
+    def __init__(self, model: nn.Module, problem: InputProblem, *, method: str = "auto") -> None:
+        check_bounded_loss(problem.loss)
+        if problem.order not in (1, 2):
+            raise RefusedError(f"order must be 1 or 2, got {problem.order!r}; the cost of a distance t is t**order")
+        check_norm(problem.norm)
+        check_choice_of_method(method, (*METHODS, "local"))
+        self.model, self.method = model, method
+        self.loss, self.order, self.norm = problem.loss, problem.order, problem.norm
+
+    def examine(self, batch: Batch) -> Evidence:
+        """Return bounding points; the cost of a flip is only known where there is nothing to flip."""
+        layers = SequentialLayers(self.model, batch.x.shape[1:])
+        found = self.geometry(batch, layers)
+        if self.loss == "zero_one":
+            costs = self._flip_distances(batch, layers, found)[:, None].pow(self.order)
+            bounding = Points(costs, torch.ones_like(costs))
+        else:
+            growth = GROWTHS[self.loss]
+            bounding = bounding_points(growth, found.margins, found.speeds, found.losses, order=self.order)
+        is_wrong = batch.logits.argmax(dim=1) != batch.labels
+        return Evidence(
+            attained=Points(torch.zeros_like(batch.losses)[:, None], batch.losses[:, None]),
+            bounding=bounding,
+            flip_costs=torch.where(is_wrong, 0.0, torch.inf).double(),
+            unmoved=found.losses,
+        )
+
+    def geometry(self, batch: Batch, layers: SequentialLayers) -> Geometry:
+        """Return what is proved of the margins, from the logits and the constants of the model's layers."""
+        method = "auto" if self.method == "local" else self.method
+        constants = lipschitz_constants(layers, norm=self.norm, method=method)
+        with torch.no_grad():
+            logits = copy.deepcopy(self.model).double().eval()(batch.x.to(torch.float64, copy=True))
+        size = logits.abs().amax(dim=1, keepdim=True)
+        error = (logits - batch.logits).abs().amax(dim=1, keepdim=True)
+        # A margin is a difference of two logits. At a distance t each is at most size + t * its constant.
+        slack = 2.0 * _ROUNDING_OF_LOGITS * size + _ROUNDING_SEEN * error
+        slack = torch.where(error <= _LARGEST_ROUNDING * size, slack, _ANY_MARGIN)
+        drift = _ROUNDING_OF_LOGITS * (constants.logits + constants.logits[batch.labels][:, None])
+        labels = batch.labels[:, None]
+        margins = (logits - logits.gather(1, labels) + slack).scatter(1, labels, -torch.inf)
+        return Geometry(
+            margins=margins,
+            speeds=(constants.margins[batch.labels] + drift).scatter(1, labels, 0.0),
+            slack=slack,
+            drift=drift,
+            losses=self._unmoved(batch, logits, margins, slack.squeeze(1)),
+        )
+
+    def _unmoved(self, batch: Batch, logits: Tensor, margins: Tensor, slack: Tensor) -> Tensor:
+        """Return losses that neither the model in exact arithmetic nor the one that was evaluated exceeds."""
+        if self.loss == "zero_one":
+            return (margins.amax(dim=1) >= 0.0).double().maximum(batch.losses)
+        exact = get_loss(self.loss).per_example(logits, batch.labels)
+        return (exact + GROWTHS[self.loss].slope * slack).clamp(max=1.0).maximum(batch.losses)
+
+    def _flip_distances(self, batch: Batch, layers: SequentialLayers, found: Geometry) -> Tensor:
+        """Return distances below which nothing flips, from the constants and from local bounds."""
+        reach = class_distances(found.margins, found.speeds)
+        network = self._local_network(layers)
+        if network is None:
+            return reach.amin(dim=1)
+        return local_distances(
+            network,
+            batch.x.flatten(1),
+            batch.labels,
+            norm=self.norm,
+            slack=found.slack,
+            drift=found.drift,
+            reach=reach,
+        )
+
+    def _local_network(self, layers: SequentialLayers) -> LocalNetwork | None:
+        """Return what local bounds need; None where constants say as much, or where it is too much work."""
+        is_wanted = self.method == "local" or (self.method == "auto" and is_cheap(layers))
+        return local_network(layers) if is_wanted and not layers.is_affine else None
+
+
+class SandwichAdversary(Adversary):
+    """An attack below and a certificate above, in one pass over the examples.
+
+    Parameters
+    ----------
+    attack : Adversary
+        Its attained points and flip costs are reported.
+    certificate : Adversary
+        Its bounds are reported; about the same loss, order, norm and space as the attack.
+    """
+
+    def __init__(self, attack: Adversary, certificate: Adversary) -> None:
+        self.attack = attack
+        self.certificate = certificate
+
+    def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:
+        """Return the curves of a client, as `Adversary.curves`; the attack starts anew, so a seed gives one answer."""
+        if isinstance(self.attack, InputAdversary):
+            self.attack.restart()
+        return super().curves(batches)
+
+    def examine(self, batch: Batch) -> Evidence:
+        """Return the evidence of both."""
+        below, above = self.attack.examine(batch), self.certificate.examine(batch)
+        if above.bounding is None:
+            raise RefusedError(
+                f"the certificate of a sandwich must prove a bound, got {type(self.certificate).__name__}, which "
+                "proves none; swap it with the attack, or use LipschitzAdversary"
+            )
+        return Evidence(
+            attained=below.attained,
+            bounding=above.bounding,
+            flip_costs=below.flip_costs,
+            unmoved=above.unmoved,
+            suprema=above.suprema,
+            asked_suprema=above.asked_suprema,
+            without_gradient=below.without_gradient,
+        )
+
+
+def is_bounded_loss(loss: str) -> bool:
+    """Return whether a bound is known for this loss."""
+    return loss == "zero_one" or loss in GROWTHS
+
+
+def check_bounded_loss(loss: str) -> None:
+    """Check that a bound is known for this loss; raises RefusedError."""
+    if not is_bounded_loss(loss):
+        raise RefusedError(
+            f"Lipschitz bounds are known for the losses zero_one, {', '.join(GROWTHS)}, got {loss!r}; use an attack, "
+            "which needs none"
+        )
+
+
+def class_distances(margins: Tensor, speeds: Tensor) -> Tensor:
+    """Return distances below which no class catches up with the label: (-margin)_+ / speed.
+
+    Parameters
+    ----------
+    margins, speeds : Tensor, shape (num_examples, num_classes)
+        Logits over the label's, `-inf` at the label; proved Lipschitz constants of the margins.
+
+    Returns
+    -------
+    Tensor, shape (num_examples, num_classes)
+        0 for a class that is not below the label, `inf` for one that cannot catch up, and at the label.
+    """
+    distances = torch.where(speeds > 0.0, (-margins).clamp(min=0.0) / speeds, torch.inf)
+    # A class that never moves against the label and yet is not below it has won already.
+    return torch.where(margins >= 0.0, 0.0, distances)

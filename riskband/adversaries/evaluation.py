@@ -1,0 +1,133 @@
+"""The loss of a model on a client's examples: a plain function, no Flower."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+from riskband.adversaries.losses import get_loss
+from riskband.adversaries.problem import RefusedError
+
+PRECISIONS = (torch.float32, torch.float64)
+"""Of the weights of a model that is evaluated; examples are shown to it in the same."""
+
+
+def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> np.ndarray:
+    """Return the loss of every example.
+
+    Parameters
+    ----------
+    model : Module
+        Maps a batch (batch, *x_shape) to logits (batch, num_classes). The batch is float64 if all
+        its parameters are, else float32. Evaluated in eval mode; its previous mode is restored.
+    x : ndarray, shape (num_examples, *x_shape)
+        Examples.
+    y : ndarray of int, shape (num_examples,)
+        Labels in 0..num_classes - 1.
+    loss : str
+        A name in `riskband.adversaries.losses.LOSSES`.
+    batch_size : int
+        Examples per forward pass; bounds the memory, does not change the result beyond rounding.
+
+    Returns
+    -------
+    ndarray of float64, shape (num_examples,)
+        Losses in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If the loss is unknown, there are no examples, x and y differ in length, a label is outside
+        the model's classes, a logit is not finite or a parameter is neither float32 nor float64.
+        The texts carry no data values: on a client they travel to the server.
+    """
+    per_example = get_loss(loss).per_example
+    return torch.cat([per_example(logits, ys) for _, ys, logits in logit_batches(model, x, y, batch_size)]).numpy()
+
+
+def mean_loss(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> tuple[float, int]:
+    """Return the empirical risk, in [0, 1], and the number of examples behind it.
+
+    Parameters and errors are those of `example_losses`. For a binary loss the risk times the number
+    of examples is a whole number up to one rounding, which the server checks.
+    """
+    losses = example_losses(model, x, y, loss=loss, batch_size=batch_size)
+    return float(losses.mean()), len(losses)
+
+
+def mean_losses(
+    model: nn.Module, x: np.ndarray, y: np.ndarray, *, losses: Collection[str], batch_size: int = 512
+) -> dict[str, float]:
+    """Return the empirical risk of each of several losses, by name, from one pass over the examples.
+
+    Each is bit for bit that of `mean_loss`; parameters and errors are those of `example_losses`.
+    """
+    functions = {name: get_loss(name).per_example for name in losses}
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in functions}
+    for _, ys, logits in logit_batches(model, x, y, batch_size):
+        for name, per_example in functions.items():
+            found[name].append(per_example(logits, ys))
+    return {name: float(torch.cat(parts).numpy().mean()) for name, parts in found.items()}
+
+
+def logit_batches(
+    model: nn.Module, x: np.ndarray, y: np.ndarray, batch_size: int = 512
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield inputs, labels and logits (float64, no gradients), one batch of examples at a time.
+
+    Parameters and errors are those of `example_losses`, the loss apart.
+    """
+    if len(x) == 0:
+        raise ValueError("there must be at least one example to evaluate, got none")
+    if len(x) != len(y):
+        raise ValueError(f"x and y must have the same length, got {len(x)} and {len(y)}")
+    # Copies: the arrays may be read-only and shared, and a model may work in place.
+    is_double = input_dtype(model) is torch.float64
+    inputs = torch.from_numpy(np.array(x, dtype=np.float64 if is_double else np.float32))
+    labels = torch.from_numpy(np.array(y, dtype=np.int64))
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        for xs, ys in zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True):
+            with torch.no_grad():
+                logits = _logits(model, xs.clone(), ys)  # what is yielded stays as it was
+            yield xs, ys, logits
+    finally:
+        for module, is_training in modes:  # each its own: a layer may have been frozen
+            module.training = is_training
+
+
+def _logits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    # float64 before the loss: a softmax in float32 would cost digits that the mean shows.
+    try:
+        logits: torch.Tensor = model(x).double()
+    except RuntimeError as error:
+        if len({value.dtype for value in model.parameters() if value.is_floating_point()}) < 2:
+            raise
+        raise RefusedError(
+            "a model must run on float32 examples, or have float64 parameters only, and this one has both and fails; "
+            "convert it: model.float()"
+        ) from error
+    if not torch.isfinite(logits).all():
+        raise ValueError("the model must return finite logits, got NaN or infinity")
+    if y.min() < 0 or y.max() >= logits.shape[1]:
+        raise ValueError(f"labels must lie in 0..{logits.shape[1] - 1}, the classes of the model")
+    return logits
+
+
+def input_dtype(model: nn.Module) -> torch.dtype:
+    """Return in which precision a model is shown examples: float64 if all its parameters are, else float32.
+
+    Raises
+    ------
+    RefusedError
+        If a parameter is a number of another precision: its losses would be rounded too coarsely to say much.
+    """
+    found = {value.dtype for value in model.parameters() if value.is_floating_point() or value.is_complex()}
+    other = sorted(str(dtype).removeprefix("torch.") for dtype in found - set(PRECISIONS))
+    if other:
+        raise RefusedError(f"a model's parameters must be float32 or float64, got {other[0]}; convert: model.float()")
+    return torch.float64 if found == {torch.float64} else torch.float32

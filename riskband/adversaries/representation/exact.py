@@ -1,0 +1,182 @@
+"""The space before a linear head: which layer that is, and what is exact there (math §6).
+
+There an example is its representation z, the head's input, and the logits are Wz + b. A transport may move z anywhere
+(as in Mehra et al. 2022); what lies before the head only decides where z starts.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from types import TracebackType
+
+import torch
+from torch import Tensor, nn
+
+from riskband.adversaries.base import Adversary, Batch, Evidence
+from riskband.adversaries.curves import Points
+from riskband.adversaries.problem import RefusedError
+from riskband.adversaries.representation.growth import DUAL_NORMS, GROWTHS, reach
+
+# The model may compute in float32, the check is in float64: shares of what the logits say (their differences), and of
+# the terms that are summed, which may cancel.
+_HEAD_TOLERANCE, _ROUNDING_OF_SUMS = 1e-5, 2e-6
+
+
+class LinearHead:
+    """The linear layer whose output is the model's logits; a context manager that watches the model, and leaves it.
+
+    Parameters
+    ----------
+    model : Module
+        Any module with such a layer. It is not changed: hooks are added on entry and removed on exit.
+    name : str or None
+        The layer's name in ``model.named_modules()``; None finds the last layer that fits.
+
+    Raises
+    ------
+    RefusedError
+        If the model has no `nn.Linear` of that name, or none at all.
+    """
+
+    def __init__(self, model: nn.Module, name: str | None = None) -> None:
+        linear = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
+        if name is not None and name not in linear:
+            raise RefusedError(
+                f"head must name an nn.Linear of the model, got {name!r}; its linear layers are {', '.join(linear)}"
+            )
+        self._layers = list(linear.values()) if name is None else [linear[name]]
+        if not self._layers:
+            raise RefusedError("the model must have an nn.Linear that returns its logits, got a model without any")
+        self._inputs: dict[nn.Linear, Tensor] = {}
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._found: nn.Linear | None = None
+
+    def __enter__(self) -> LinearHead:
+        self._hooks = [layer.register_forward_hook(self._note) for layer in self._layers]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._inputs.clear()
+
+    def check(self, logits: Tensor) -> Tensor:
+        """Check that the logits of the last forward pass came out of the head; find it at the first call.
+
+        Returns
+        -------
+        Tensor, shape (num_examples, num_features)
+            What the head was given: the examples in representation space.
+
+        Raises
+        ------
+        RefusedError
+            If they did not, to single precision.
+        """
+        called = [layer for layer in reversed(self._inputs) if self._found in (None, layer)]
+        self._found = next((layer for layer in called if self._explains(layer, logits)), None)
+        inputs = dict(self._inputs)
+        self._inputs.clear()
+        if self._found is None:
+            raise RefusedError(
+                "the model's logits must be the output of one nn.Linear, W z + b, and they are not; return that "
+                "layer's output unchanged (no softmax), or name the layer as head"
+            )
+        return inputs[self._found]
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """W, float64, shape (num_classes, num_features); known after the first `check`."""
+        if self._found is None:
+            raise RuntimeError("the head is only known after a forward pass was checked")
+        return self._found.weight.detach().double()
+
+    def dual_distances(self, norm: str) -> Tensor:
+        """Return the norms dual to `norm` of all w_j - w_k, shape (num_classes, num_classes)."""
+        exact = "donot_use_mm_for_euclid_dist"  # the fast way loses digits where rows are close
+        return torch.cdist(self.weight, self.weight, p=DUAL_NORMS[norm], compute_mode=exact)
+
+    def _note(self, layer: nn.Linear, inputs: tuple[Tensor, ...], _: Tensor) -> None:
+        self._inputs.pop(layer, None)  # a layer that is called twice counts as called last
+        self._inputs[layer] = inputs[0].detach()
+
+    def _explains(self, layer: nn.Linear, logits: Tensor) -> bool:
+        z, weight = self._inputs[layer].double(), layer.weight.detach().double()
+        if z.shape != (len(logits), weight.shape[1]) or logits.shape[1] != len(weight):
+            return False
+        bias = torch.zeros(len(weight)).double() if layer.bias is None else layer.bias.detach().double()
+        error = (z @ weight.T + bias - logits).abs()
+        said = (logits - logits.mean(dim=1, keepdim=True)).abs().max()
+        summed = z.abs() @ weight.abs().T + bias.abs()
+        return bool((error <= _HEAD_TOLERANCE * said + _ROUNDING_OF_SUMS * summed).all())
+
+
+class RepresentationAdversary(Adversary):
+    """What every adversary before a linear head needs.
+
+    Parameters
+    ----------
+    head : LinearHead
+        Has checked the logits of every batch before it is examined.
+    loss : str
+        A name in `riskband.adversaries.losses.LOSSES`.
+    order : int
+        1 or 2: the cost of moving by a distance t is t**order.
+    norm : str
+        Ground norm of the distance: "l1", "l2" or "linf".
+    """
+
+    def __init__(self, head: LinearHead, *, loss: str, order: int, norm: str) -> None:
+        self.head = head
+        self.loss = loss
+        self.order = order
+        self.norm = norm
+
+    @cached_property
+    def _distances(self) -> Tensor:
+        return self.head.dual_distances(self.norm)
+
+    def geometry(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return margins and the largest speeds at which they grow, shapes (num_examples, num_classes).
+
+        At the label the margin is `-inf` and the speed 0.
+        """
+        margins = batch.logits - batch.logits.gather(1, batch.labels[:, None])
+        return margins.scatter(1, batch.labels[:, None], -torch.inf), self._distances[batch.labels]
+
+    def flip_costs(self, batch: Batch) -> Tensor:
+        """Return the exact cost of the cheapest misclassified point, shape (num_examples,); see `Evidence`.
+
+        The distance to the nearest boundary between the label and another class is margin / ||w_label - w_j|| in the
+        dual norm. On the boundary the loss jumps; the cost is that of points just beyond.
+        """
+        margins, speeds = self.geometry(batch)
+        distances = torch.where(speeds > 0.0, (-margins).clamp(min=0.0) / speeds, torch.inf)
+        distances = distances.scatter(1, batch.labels[:, None], torch.inf).amin(dim=1)
+        is_wrong = batch.logits.argmax(dim=1) != batch.labels
+        return torch.where(is_wrong, 0.0, distances).pow(self.order)
+
+
+class ExactAdversary(RepresentationAdversary):
+    """The worst case itself, where each example has one price for loss 1: see `is_exact`."""
+
+    def examine(self, batch: Batch) -> Evidence:
+        """Return for each example the one point (cost, loss 1) that an adversary can want."""
+        flip_costs = self.flip_costs(batch)
+        costs = flip_costs
+        if self.loss != "zero_one":
+            growth = GROWTHS[self.loss]
+            costs = reach(*self.geometry(batch), growth, growth.saturation)
+        points = Points(costs[:, None], torch.ones_like(costs)[:, None])
+        return Evidence(attained=points, bounding=points, flip_costs=flip_costs)
+
+
+def is_exact(*, loss: str, order: int) -> bool:
+    """Return whether `ExactAdversary` knows the worst case of this loss.
+
+    The 0-1 loss always. The margin loss with order-1 costs: it is convex along every line up to where it saturates, so
+    half measures never pay.
+    """
+    return loss == "zero_one" or (loss == "margin" and order == 1)

@@ -1,0 +1,89 @@
+"""The space at a layer: the model up to there says where an example starts, the rest is what is attacked (math §6).
+
+At the output of a named layer of a chain the examples are its activations, and the logits are the tail's: whatever is
+known of attacks on inputs, and of Lipschitz bounds, holds for the tail (Mehra et al. 2022, equation 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from riskband.adversaries.bounds.layer_norms import has_hooks
+from riskband.adversaries.problem import RefusedError
+
+
+def split_at(model: nn.Module, name: str | None) -> tuple[nn.Module, nn.Module]:
+    """Return a model in two, front and tail, which share its layers: ``tail(front(x))`` are its logits.
+
+    Parameters
+    ----------
+    model : Module
+        An `nn.Sequential`, possibly of such; at least around the layer. What the layers are does not matter.
+    name : str or None
+        The last layer of the front, such as "2", or "features.3" in a chain within a chain. None: the inputs
+        themselves are what moves, and the front is the identity.
+
+    Raises
+    ------
+    RefusedError
+        If the model is no chain around a layer of this name.
+    """
+    return (nn.Identity(), model) if name is None else _halves(model, name, whole=name)
+
+
+def points_at(front: nn.Module, x: Tensor) -> Tensor:
+    """Return where examples start to move, shape (num_examples, *point_shape).
+
+    Parameters
+    ----------
+    front : Module
+        From `split_at`, in eval mode.
+    x : Tensor, shape (num_examples, *x_shape)
+        Inputs.
+
+    Raises
+    ------
+    RefusedError
+        If the front does not return finite features, a row for each example.
+    """
+    with torch.no_grad():
+        points: Tensor = front(x.clone())  # a copy: a layer may work in place
+    is_tensor = isinstance(points, Tensor) and points.is_floating_point()
+    if not is_tensor or points.dim() < 2 or len(points) != len(x) or not bool(torch.isfinite(points).all()):
+        raise RefusedError(
+            "the layer at which examples move must return one tensor with a row of finite features for each, and does "
+            "not; name another layer"
+        )
+    return points
+
+
+def _halves(model: nn.Module, name: str, *, whole: str) -> tuple[nn.Sequential, nn.Sequential]:
+    """Cut a chain behind the layer of this name; layers keep their names, by which refusals call them."""
+    if type(model) is not nn.Sequential or has_hooks(model):
+        raise RefusedError(
+            f"the space 'layer:{whole}' needs a model that is a chain around that layer (an nn.Sequential, possibly of "
+            f"such, without hooks), got {type(model).__name__}; write the model as one, or use another space"
+        )
+    layers = [(key, layer) for key, layer in model._modules.items() if layer is not None]  # also one that comes twice
+    keys = [key for key, _ in layers]
+    first, _, rest = name.partition(".")
+    if first not in keys:
+        raise RefusedError(
+            f"the space 'layer:{whole}' must name a layer of the model, and there is no {first!r}; there are "
+            f"{', '.join(keys)}"
+        )
+    index = keys.index(first)
+    if not rest:
+        return _chain(layers[: index + 1]), _chain(layers[index + 1 :])
+    front, tail = _halves(layers[index][1], rest, whole=whole)
+    return _chain([*layers[:index], (first, front)]), _chain([(first, tail), *layers[index + 1 :]])
+
+
+def _chain(layers: Sequence[tuple[str, nn.Module]]) -> nn.Sequential:
+    chain = nn.Sequential()
+    for name, layer in layers:
+        chain.add_module(name, layer)
+    return chain

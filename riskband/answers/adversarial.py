@@ -1,0 +1,278 @@
+"""What clients answered about adversarial risk, checked once (math §5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.answers.noise import AnswerNoise
+from riskband.answers.risks import ClientRisks
+from riskband.checks import (
+    LARGEST_NOISY_RISK,
+    FloatArray,
+    IntArray,
+    check_choice,
+    check_cost,
+    check_costs,
+    check_flag,
+    check_fraction,
+    check_kind,
+    check_num_points,
+    check_numbers,
+    clip_rounding,
+    set_fields,
+)
+from riskband.worst_cases.concave_curves import ConcaveCurve, outer_curve, rounding_of_curves
+
+GUARANTEES = ("exact", "upper", "lower")
+"""What an answer's upper values are, from the strongest: the truth, a proven upper bound, or nothing (an attack)."""
+
+DEFAULT_NUM_MULTIPLIERS = 24
+
+_SLACK = 1e-6  # how far two numbers of one client may contradict each other, at least
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class AdversarialAnswers:
+    """Adversarial risks that clients computed on their own examples, over one grid of radii.
+
+    Parameters
+    ----------
+    radii : array_like, shape (num_radii,)
+        Cost budgets of one client, increasing strictly from 0, in units of the transport cost.
+    values : array_like, shape (num_clients, num_radii)
+        Adversarial risks in [0, 1], nondecreasing and concave in the radius. They may miss that by the rounding of
+        float32, or of four digits after the point or more; bounds are then made for the largest curves that can have
+        been rounded to these values. Values of few digits that do not miss it are taken to be exact: give all digits.
+    num_examples : int or array_like, shape (num_clients,)
+        How many examples each client has.
+    cost : str
+        The ground cost in words, for reports: its norm, order and space.
+    guarantee : {"exact", "upper", "lower"}
+        What the values are of the true supremum; of mixed answers, the weakest. With "lower" (an attack), results are
+        estimates.
+    binary : bool
+        Whether the loss is 0-1.
+    multipliers, conjugates : array_like, shape (num_multipliers,) and (num_clients, num_multipliers), optional
+        Prices of a unit of cost, fixed before the answers, and phi_k at each, in [0, 1]. Without them the conjugates
+        come from the radii, a little above the truth.
+    unit : float, optional
+        Mean cost that makes an example wrong (rho_adv² for order 2, [DG]), to report budgets in.
+    num_missing, missing, contamination, answered_by : int, str, int, str
+        Who answered, as for `ClientRisks`. An answer is a client's values and conjugates together.
+    noise : AnswerNoise or str, optional
+        What was added to every value and conjugate; all of them share its budget, num_radii + num_multipliers numbers
+        or more. They may then be any numbers, in any order; neither move them into [0, 1] nor make them monotone, which
+        would bias their means. One radius is enough.
+
+    Attributes
+    ----------
+    curves : tuple of ConcaveCurve
+        For each client, the smallest concave curve above every concave function through its points; none with noise.
+    rounding : ndarray, shape (num_clients,)
+        How far each client's numbers may be from what it computed, at most; 0 where all rows are concave as they are.
+
+    Raises
+    ------
+    ValueError
+        If a value is outside its range, a row is not nondecreasing and concave, shapes do not fit, or fewer numbers
+        share the noise's budget than there are.
+    """
+
+    radii: FloatArray
+    values: FloatArray
+    num_examples: IntArray
+    cost: str
+    guarantee: str
+    binary: bool
+    multipliers: FloatArray | None
+    conjugates: FloatArray | None
+    unit: float | None
+    num_missing: int
+    missing: str
+    contamination: int
+    noise: AnswerNoise | None
+    answered_by: str
+    curves: tuple[ConcaveCurve, ...]
+    rounding: FloatArray
+
+    def __init__(
+        self,
+        radii: npt.ArrayLike,
+        values: npt.ArrayLike,
+        num_examples: npt.ArrayLike,
+        *,
+        cost: str,
+        guarantee: str,
+        binary: bool,
+        multipliers: npt.ArrayLike | None = None,
+        conjugates: npt.ArrayLike | None = None,
+        unit: float | None = None,
+        num_missing: int = 0,
+        missing: str = "ignore",
+        contamination: int = 0,
+        noise: AnswerNoise | str | Mapping[str, object] | None = None,
+        answered_by: str = "fresh",
+    ) -> None:
+        check_kind("cost", cost, str, remedy="name the ground cost in words, for reports")
+        guarantee = check_choice("guarantee", guarantee, GUARANTEES)
+        grid = check_costs("radii", radii, remedy="they are costs, in units of the transport cost")
+        is_noisy = noise is not None
+        rows = _check_means("values", values, is_noisy=is_noisy)
+        if rows.ndim != 2 or grid.shape != rows.shape[1:] or grid.size < (1 if is_noisy else 2):
+            raise ValueError(
+                f"values must have shape (num_clients, num_radii) with at least two radii, got {rows.shape} "
+                f"for {grid.size} radii"
+            )
+        if grid[0] != 0.0 or np.any(np.diff(grid) <= 0.0):
+            raise ValueError("radii must increase strictly from 0; sort them, and ask for the risk at 0 as well")
+        if unit is not None:
+            unit = check_cost("unit", unit, remedy="it is a mean cost; leave it out if it is not known")
+        if (multipliers is None) != (conjugates is None):
+            raise ValueError("multipliers and conjugates belong together; give both or neither")
+        rounding = np.zeros(len(rows)) if is_noisy else rounding_of_curves(grid, rows)
+        prices = phi = None
+        if multipliers is not None and conjugates is not None:
+            prices = checked_multipliers(multipliers)
+            phi = _check_means("conjugates", conjugates, is_noisy=is_noisy)
+            if phi.shape != (rows.shape[0], prices.size):
+                raise ValueError(
+                    f"conjugates must have shape (num_clients, num_multipliers) = {(rows.shape[0], prices.size)}, "
+                    f"got {phi.shape}"
+                )
+            if not is_noisy:
+                slack = max(_SLACK, 2.0 * float(rounding.max()))
+                _check_conjugates(prices, phi, radii=grid, values=rows, is_exact=guarantee == "exact", slack=slack)
+        if noise is not None:
+            num_values = grid.size + (0 if prices is None else prices.size)
+            noise = AnswerNoise.of(noise, is_binary=False, num_values=num_values)
+        clean = ClientRisks(
+            rows[:, 0],
+            num_examples,
+            binary=None if is_noisy else False,
+            num_missing=num_missing,
+            missing=missing,
+            contamination=contamination,
+            noise=noise,
+            answered_by=answered_by,
+        )
+        set_fields(
+            self,
+            radii=grid,
+            values=rows,
+            num_examples=clean.num_examples,
+            cost=cost,
+            guarantee=guarantee,
+            binary=check_flag("binary", binary),
+            multipliers=prices,
+            conjugates=phi,
+            unit=unit,
+            num_missing=clean.num_missing,
+            missing=clean.missing,
+            contamination=clean.contamination,
+            noise=noise,
+            answered_by=clean.answered_by,
+            curves=() if is_noisy else _outer_curves(grid, rows, rounding),
+            rounding=rounding,
+        )
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients that answered."""
+        return int(self.values.shape[0])
+
+    @property
+    def clean(self) -> ClientRisks:
+        """The clients' risks without an adversary."""
+        return ClientRisks(
+            self.values[:, 0],
+            self.num_examples,
+            binary=False if self.noise is None else None,
+            num_missing=self.num_missing,
+            missing=self.missing,
+            contamination=self.contamination,
+            noise=self.noise,
+            answered_by=self.answered_by,
+        )
+
+    def conjugates_at(self, multipliers: FloatArray) -> FloatArray:
+        """Upper bounds on phi_k at any multipliers, in [0, 1], shape (num_clients, num_multipliers).
+
+        Raises
+        ------
+        ValueError
+            If the answers have noise: a curve through noisy points bounds nothing.
+        """
+        self.clean.require_no_noise("conjugates from values", "conjugates that the clients answered")
+        return np.clip([curve.conjugate(multipliers) for curve in self.curves], 0.0, 1.0)
+
+
+def check_answers(answers: object) -> None:
+    """Raise ValueError unless `answers` are `AdversarialAnswers`."""
+    remedy = "make them with AdversarialAnswers(radii, values, num_examples, ...)"
+    check_kind("answers", answers, AdversarialAnswers, remedy=remedy)
+
+
+def _check_means(name: str, values: npt.ArrayLike, *, is_noisy: bool) -> FloatArray:
+    """Means of losses, in [0, 1] but for noise; raises ValueError for anything else."""
+    if not is_noisy:
+        remedy = "adversarial risks are means of losses in [0, 1]"
+        return check_fraction(name, clip_rounding(check_numbers(name, values, remedy=remedy)), remedy=remedy)
+    found = check_numbers(name, values, remedy="they are noisy means of losses")
+    if not np.all(np.abs(found) <= LARGEST_NOISY_RISK):
+        raise ValueError(f"noisy {name} must lie in [-1e9, 1e9]; leave out clients without an answer")
+    return found
+
+
+def _outer_curves(radii: FloatArray, rows: FloatArray, rounding: FloatArray) -> tuple[ConcaveCurve, ...]:
+    return tuple(outer_curve(radii, row, rounding=float(each)) for row, each in zip(rows, rounding, strict=True))
+
+
+def _check_conjugates(
+    prices: FloatArray, phi: FloatArray, *, radii: FloatArray, values: FloatArray, is_exact: bool, slack: float
+) -> None:
+    """Refuse conjugates that cannot belong to the values: they would make a bound too small."""
+    order = np.argsort(prices, kind="stable")
+    if np.any(np.diff(phi[:, order], axis=1) > slack) or np.any(phi < values[:, :1] - slack):
+        raise ValueError("conjugates must not grow with the multiplier, nor lie below the risk without an adversary")
+    if is_exact and any(np.any(phi[:, j] < np.max(values - p * radii, axis=1) - slack) for j, p in enumerate(prices)):
+        raise ValueError(
+            "conjugates of exact answers must be at least value - multiplier * radius; were they mixed up?"
+        )
+
+
+def checked_multipliers(multipliers: npt.ArrayLike) -> FloatArray:
+    """Return prices of a unit of cost, >= 0, as a flat array; raises ValueError for anything else."""
+    return np.atleast_1d(check_costs("multipliers", multipliers, remedy="they are prices of a unit of cost"))
+
+
+def default_multipliers(cost_budgets: npt.ArrayLike, *, num_multipliers: int = DEFAULT_NUM_MULTIPLIERS) -> FloatArray:
+    """Geometric grid of multipliers from the budgets of interest only, never from the answers.
+
+    Parameters
+    ----------
+    cost_budgets : array_like
+        Budgets that will be certified, in units of the transport cost; at least one must be > 0.
+    num_multipliers : int
+        Size of the grid.
+
+    Returns
+    -------
+    ndarray, shape (num_multipliers,)
+        From 0.05 / largest budget (below it the budget costs next to nothing) to 1 / smallest positive budget (above it
+        the bound is 1). Source: math §5.
+
+    Raises
+    ------
+    ValueError
+        If a budget is not a cost, none is positive, or the size is not a whole number >= 1.
+    """
+    budgets = np.atleast_1d(check_costs("cost_budgets", cost_budgets, remedy="they are mean transport costs"))
+    positive = budgets[budgets > 0.0]
+    num_multipliers = check_num_points("num_multipliers", num_multipliers, minimum=1, remedy="24 are usual")
+    if positive.size == 0:
+        raise ValueError("at least one cost budget must be > 0 to choose multipliers; pass multipliers yourself")
+    return np.geomspace(0.05 / positive.max(), 1.0 / positive.min(), num_multipliers)

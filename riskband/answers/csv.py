@@ -1,0 +1,217 @@
+"""Read per-client losses from a CSV file, and say everything that is wrong with it at once."""
+
+from __future__ import annotations
+
+import csv
+import re
+import warnings
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+
+from riskband.answers.risks import ClientRisks
+from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding
+from riskband.wording import in_full
+
+MAX_LISTED = 5
+_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+")
+_WHOLE_NUMBERS = f"whole numbers from 1 to {MAX_EXAMPLES:g}"
+
+
+class TableError(ValueError):
+    """A table that does not hold valid losses.
+
+    Attributes
+    ----------
+    problems : tuple of str
+        One line for each problem: rule, value, remedy.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+def read_risks(
+    path: str | Path,
+    *,
+    column: str,
+    num_examples: str,
+    is_percent: bool = False,
+    is_accuracy: bool = False,
+    is_binary: bool | None = None,
+    num_missing: int = 0,
+    missing: str = "ignore",
+    contamination: int = 0,
+    noise: str | None = None,
+    answered_by: str = "fresh",
+) -> ClientRisks:
+    """Read one row per client.
+
+    Parameters
+    ----------
+    path : str or Path
+        CSV file with a header line.
+    column : str
+        Column with the client's mean loss in [0, 1], or with its accuracy; any number if there is noise.
+    num_examples : str
+        A whole number for all clients, or the name of a column.
+    is_percent : bool
+        Whether `column` holds accuracies in percent; the loss is then 1 - value / 100.
+    is_accuracy : bool
+        Whether it holds accuracies in [0, 1]; the loss is then 1 - value. Nothing is added by it to `is_percent`.
+    is_binary, num_missing, missing, contamination, noise, answered_by : optional
+        See `ClientRisks`.
+
+    Returns
+    -------
+    ClientRisks
+        The answers, in the order of the rows.
+
+    Raises
+    ------
+    TableError
+        With every problem found.
+    OSError
+        If the file cannot be read.
+    """
+    if noise is not None and (is_percent or is_accuracy):
+        raise TableError(["--noise needs losses, not accuracies; put 1 - accuracy into the table"])
+    header, rows = _read_rows(path)
+    has_constant = num_examples.isascii() and num_examples.isdecimal()
+    wanted = [column] if has_constant else [column, num_examples]
+    if not has_constant and _is_number(num_examples):
+        raise TableError([f"examples behind each mean must be {_WHOLE_NUMBERS}, or a column, got {num_examples}"])
+    absent = [name for name in wanted if header.count(name) != 1]
+    if absent:
+        found = ", ".join(header) or "none"
+        hint = _separator_hint(header)
+        raise TableError([f"column {name!r} must be in {path} once; its columns are: {found}{hint}" for name in absent])
+    problems: list[str] = []
+    _check_widths(header, rows, problems)
+    lines, values = _numbers(rows, column, problems)
+    if noise is None:
+        _check_scale(values, lines, column, is_percent, is_accuracy, problems)
+    if has_constant:
+        sizes = np.array(float(num_examples))
+        if not 1 <= sizes <= MAX_EXAMPLES:
+            problems.append(f"examples behind each mean must be {_WHOLE_NUMBERS}, got {num_examples}")
+    else:
+        lines, sizes = _numbers(rows, num_examples, problems)
+        _check_sizes(sizes, lines, num_examples, problems)
+    if problems:
+        raise TableError(problems)
+    losses = _losses(values, scale=100 if is_percent else 1) if is_percent or is_accuracy else values
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the summary says it
+            return ClientRisks(
+                losses,
+                sizes,
+                binary=is_binary,
+                num_missing=num_missing,
+                missing=missing,
+                contamination=contamination,
+                noise=noise,
+                answered_by=answered_by,
+            )
+    except ValueError as error:
+        raise TableError([str(error)]) from error
+
+
+Row = tuple[int, dict[str, str]]
+"""Line number in the file, and the fields by column."""
+
+
+def _read_rows(path: str | Path) -> tuple[list[str], list[Row]]:
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            header = list(reader.fieldnames or [])
+            return header, [(reader.line_num, row) for row in reader]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TableError([f"{path} must be a CSV file in UTF-8, got {error}; export it again"]) from error
+
+
+def _check_widths(header: list[str], rows: list[Row], problems: list[str]) -> None:
+    """Refuse rows with more values than the header: a decimal comma moves all that follow into the next column."""
+    wrong = [f"line {line}" for line, row in rows if None in row]
+    remedy = "write numbers with points and without other commas, or put them in quotes"
+    _list_problems(f"every row must have {len(header)} values, as the header has, not more", wrong, remedy, problems)
+
+
+def _separator_hint(header: list[str]) -> str:
+    """What to do if the header was not cut where it should be."""
+    for separator, words in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        if any(separator in name for name in header):
+            return f"; they look separated by {words}: save the file with commas between columns and points in numbers"
+    return ""
+
+
+def _losses(accuracies: FloatArray, *, scale: int) -> FloatArray:
+    """1 - accuracy / scale, from the digits in the table: no other rounding than that of the result."""
+    return np.array([float(1 - Decimal(repr(value)) / scale) for value in accuracies.tolist()])
+
+
+def _numbers(rows: list[Row], column: str, problems: list[str]) -> tuple[list[int], FloatArray]:
+    """Lines and numbers of a column, but for cells that hold no number."""
+    lines, numbers, wrong = [], [], []
+    for line, row in rows:
+        text = (row[column] or "").strip()
+        try:
+            numbers.append(float(text))
+            lines.append(line)
+        except ValueError:
+            wrong.append(f"line {line}: {text!r}")
+    has_commas = any(_DECIMAL_COMMA.fullmatch((row[column] or "").strip()) for _, row in rows)
+    remedy = f"leave rows without an answer out, and count them with --num-missing {len(wrong)}"
+    if has_commas:
+        remedy = "write a point for a decimal comma, and nothing between thousands"
+    _list_problems(f"column {column!r} must hold numbers", wrong, remedy, problems)
+    return lines, np.array(numbers)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
+
+
+def _check_sizes(sizes: FloatArray, lines: list[int], column: str, problems: list[str]) -> None:
+    is_right = (sizes >= 1) & (sizes <= MAX_EXAMPLES) & (sizes == np.floor(sizes))
+    wrong = [f"line {n}: {size:g}" for n, size, right in zip(lines, sizes, is_right, strict=True) if not right]
+    rule = f"numbers of examples in column {column!r} must be {_WHOLE_NUMBERS}"
+    _list_problems(rule, wrong, "leave out clients without examples", problems)
+
+
+def _check_scale(
+    values: FloatArray, lines: list[int], column: str, is_percent: bool, is_accuracy: bool, problems: list[str]
+) -> None:
+    top = 100.0 if is_percent else 1.0
+    known = clip_rounding(values / top)
+    outside = [
+        f"line {line}: {in_full(value)}"
+        for line, value, share in zip(lines, values, known, strict=True)
+        if not 0.0 <= share <= 1.0
+    ]
+    if is_percent:
+        _list_problems("accuracies in percent must lie in [0, 100]", outside, "correct these rows", problems)
+        if values.size and not outside and values.max() <= 1.0:
+            problems.append(
+                f"--percent was given, but no value of column {column!r} is above 1; drop --percent, and say "
+                "--accuracy if they are accuracies"
+            )
+    elif is_accuracy:
+        remedy = "for accuracies in percent add --percent"
+        _list_problems(f"accuracies in column {column!r} must lie in [0, 1]", outside, remedy, problems)
+    else:
+        remedy = "for accuracies in percent add --percent; divide error rates in percent by 100; scale other losses"
+        _list_problems(f"losses in column {column!r} must lie in [0, 1]", outside, remedy, problems)
+
+
+def _list_problems(rule: str, found: list[str], remedy: str, problems: list[str]) -> None:
+    if found:
+        more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
+        problems.append(f"{rule}, got {'; '.join(found[:MAX_LISTED])}{more}; {remedy}")

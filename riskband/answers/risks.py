@@ -1,0 +1,491 @@
+"""What the clients answered: empirical risks, and limits for each client's true risk (math §1)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betaincinv, xlog1py, xlogy
+
+from riskband.answers.noise import AnswerNoise
+from riskband.answers.noise_limits import BoundedValues, cut_values, noisy_upper_limits
+from riskband.checks import (
+    FloatArray,
+    IntArray,
+    check_choice,
+    check_count,
+    check_flag,
+    check_kind,
+    check_losses,
+    check_num_examples,
+    digit_rounding,
+    float_rounding,
+    same_fields,
+    set_fields,
+)
+from riskband.search import bisect
+from riskband.wording import in_full
+
+BoolArray = npt.NDArray[np.bool_]
+
+ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
+"""Error levels of the local limits that a band may use (math §1, extended: see docs/mathematics.md).
+
+None is above 1/2: then an upper limit is never below the measured risk, so clients that measure their risk exactly (all
+the data they will ever hold) cannot break the bound, and the sides of a band cannot cross.
+"""
+
+_COINCIDENCE = 1e-4  # what is less likely is taken to be no coincidence
+_IMPROBABLE = 1e-6  # the same where a wrong guess would make limits too low
+_DOUBLE = float(np.finfo(np.float64).eps)
+_EXACT, _LARGEST_DOUBT = 1e-6, 0.25  # in counts: how far exact ones may be off, and how far rounding may take others
+_MOST = 0.9  # share of clients whose means are counts that makes the others look like slips
+
+MISSING = ("ignore", "worst")
+"""What clients without a valid answer count as: missing at random, or the worst answer possible."""
+
+ANSWERED_BY = ("fresh", "trainers")
+"""Who answered: clients that had no part in making the model, or clients that helped to train, tune or choose it."""
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class ClientRisks:
+    """Mean losses that clients measured on their own examples.
+
+    Parameters
+    ----------
+    values : array_like, shape (num_clients,)
+        Empirical risk of each client, in [0, 1] unless there is noise; at least two clients.
+    num_examples : int or array_like, shape (num_clients,)
+        How many examples each mean is taken over, at least 1.
+    binary : bool, optional
+        Whether every example's loss is 0 or 1, which makes exact binomial limits valid. By default it is inferred:
+        true if `values * num_examples` are whole numbers for every client. They may miss these by the rounding of
+        float32 or of the digits that the values have, as long as no other loss would come so near by chance (once in a
+        million); `values` are then count / num_examples. Where the means suggest counts but do not show them, a
+        `UserWarning` says so, and the loss is taken to lie anywhere in [0, 1], which is safe. Say `False` for a loss
+        that can take other values but happened not to: means that were rounded to few digits can look binary. With
+        noise it is not inferred: true if the noise has steps of 1, and whole numbers are refused where it has smaller
+        ones.
+    num_missing : int
+        Clients that were asked and gave no valid answer.
+    missing : {"ignore", "worst"}
+        `ignore` (default): they change no number; above 0, the certificates list the assumption that they are missing
+        at random. `worst`: each counts with the worst answer possible, and that assumption is not needed.
+    contamination : int
+        At most so many of the answers, any of them, are wrong in any way: value and number of examples; below the
+        number of clients. A check of `binary=True` is then not upset by so many.
+    noise : AnswerNoise or str, optional
+        Noise that every client added to its mean loss before it answered, such as "laplace:0.5": the budget of this
+        one number, with `binary=True` in steps of 1. If answers of d numbers shared a budget (several losses or models
+        at once), say AnswerNoise(..., num_values=d). Values may be any numbers; do not move them into [0, 1].
+    answered_by : {"fresh", "trainers"}
+        `fresh` (default): the clients that answered had no part in training, tuning or choosing the model, which every
+        certificate lists as an assumption. `trainers`: they had, and no certificate follows about clients that had not:
+        whatever is made of these answers is an estimate. Source: docs/mathematics.md, "The model comes first".
+
+    Raises
+    ------
+    ValueError
+        If a value is NaN or outside [0, 1], there are fewer than two clients, shapes do not fit, a count is no whole
+        number in its range, `missing`, `answered_by` or the noise is unknown, or `binary` contradicts the values or the
+        noise.
+    """
+
+    values: FloatArray
+    num_examples: IntArray
+    binary: bool
+    num_missing: int
+    missing: str
+    contamination: int
+    noise: AnswerNoise | None
+    answered_by: str
+
+    def __init__(
+        self,
+        values: npt.ArrayLike,
+        num_examples: npt.ArrayLike,
+        binary: bool | None = None,
+        num_missing: int = 0,
+        *,
+        missing: str = "ignore",
+        contamination: int = 0,
+        noise: AnswerNoise | str | Mapping[str, object] | None = None,
+        answered_by: str = "fresh",
+    ) -> None:
+        checked = check_losses(values, is_noisy=noise is not None)
+        counts = check_num_examples(num_examples, num_clients=checked.size)
+        num_wrong = check_contamination(contamination, num_clients=checked.size)
+        num_absent = check_num_missing(num_missing)
+        is_whole = is_count(checked, counts)
+        if noise is None and binary is not False:
+            checked, is_whole = _rounded_counts(checked, counts, is_whole, is_sure=binary is not None)
+        num_not_whole = int(np.sum(~is_whole))
+        # Answers that contradict the inference may be the wrong ones, but a loss of other values is the safer guess.
+        is_binary = (num_not_whole == 0 and noise is None) if binary is None else check_flag("binary", binary)
+        if binary is None and noise is None and not is_binary and (doubt := binary_doubt(checked, counts)):
+            remedy = "for a 0-1 loss say binary=True and give all digits of the means, otherwise say binary=False"
+            warnings.warn(f"the losses are taken to lie anywhere in [0, 1]: {doubt}; {remedy}", stacklevel=2)
+        if noise is not None:
+            noise = AnswerNoise.of(noise, is_binary=is_binary)
+            is_binary = _is_binary_noise(noise, binary)
+            if num_not_whole <= num_wrong:
+                _check_steps(noise, num_whole=checked.size - num_not_whole)
+        if is_binary and num_not_whole > num_wrong:
+            raise ValueError(
+                "binary=True needs values * num_examples to be whole numbers, since they count wrong examples; "
+                "pass binary=False, or more digits of the values"
+            )
+        set_fields(
+            self,
+            values=checked,
+            num_examples=counts,
+            binary=is_binary,
+            num_missing=num_absent,
+            missing=check_choice("missing", missing, MISSING),
+            contamination=num_wrong,
+            noise=noise,
+            answered_by=check_choice("answered_by", answered_by, ANSWERED_BY),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same content."""
+        return same_fields(self, other) if isinstance(other, ClientRisks) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Return a hash of the content."""
+        return hash((tuple(self.values.tolist()), tuple(self.num_examples.tolist())))
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients that answered."""
+        return int(self.values.size)
+
+    @property
+    def num_missing_worst(self) -> int:
+        """Number of missing clients that count with the worst answer."""
+        return self.num_missing if self.missing == "worst" else 0
+
+    @property
+    def num_counted(self) -> int:
+        """Number of clients that every level counts: those that answered, and the missing if they count as worst."""
+        return self.num_clients + self.num_missing_worst
+
+    @property
+    def are_answers_certain(self) -> bool:
+        """Whether every client that counts gave an answer, and every answer is taken to be right."""
+        return self.num_missing_worst == 0 and self.contamination == 0
+
+    @property
+    def who_answered(self) -> dict[str, Any]:
+        """Keyword arguments that say who answered and how, as plain data; without those that have their default."""
+        return {
+            "num_missing": self.num_missing,
+            **({"missing": self.missing} if self.missing != "ignore" else {}),
+            **({"contamination": self.contamination} if self.contamination else {}),
+            **({} if self.noise is None else {"noise": self.noise.to_dict()}),
+            **({"answered_by": self.answered_by} if self.answered_by != "fresh" else {}),
+        }
+
+    def worst_completion(self, numbers: FloatArray) -> FloatArray:
+        """Fill in what is not known of one number per client so that the sum is as large as it can be.
+
+        Parameters
+        ----------
+        numbers : ndarray, shape (num_clients,)
+            A number in [0, 1] from each client that answered.
+
+        Returns
+        -------
+        ndarray, shape (num_counted,)
+            The numbers, with 1 for the `contamination` smallest ones, and 1 for each missing client that counts. The
+            sorted true numbers of all these clients are nowhere larger. Source: docs/mathematics.md, "Who answered".
+        """
+        filled = np.append(numbers, np.ones(self.num_missing_worst))
+        filled[np.argsort(numbers, kind="stable")[: self.contamination]] = 1.0
+        return filled
+
+    def require_certain_answers(self, name: str, remedy: str) -> None:
+        """Raise ValueError, with what to use instead of `name`, unless `are_answers_certain` and there is no noise."""
+        self.require_no_noise(name, remedy)
+        if not self.are_answers_certain:
+            raise ValueError(
+                f"{name} needs missing='ignore' and contamination=0, got missing={self.missing!r} and "
+                f"contamination={self.contamination}: its formula does not know missing or wrong answers; use {remedy}"
+            )
+
+    def require_no_noise(self, name: str, remedy: str) -> None:
+        """Raise ValueError, with what to use instead of `name`, if the answers have noise."""
+        if self.noise is not None:
+            raise ValueError(
+                f"{name} needs answers without noise, got noise={self.noise.mechanism!r}: its formula takes them for "
+                f"what the clients measured; use {remedy}"
+            )
+
+    def bounded(self, numbers: FloatArray) -> BoundedValues:
+        """Numbers in a known range, whose expectation for each client is not below its risk.
+
+        Parameters
+        ----------
+        numbers : ndarray, shape (num_clients,)
+            Mean losses of some kind that the clients measured, with the noise of these answers.
+
+        Returns
+        -------
+        BoundedValues
+            Without noise the numbers themselves. Source: docs/mathematics.md, "Noisy answers".
+        """
+        if self.noise is None:
+            return BoundedValues(numbers, 0.0, 1.0)
+        return cut_values(numbers, self.num_examples, self.noise, is_size_fixed=self.is_cut_for_its_size)
+
+    @property
+    def is_cut_for_its_size(self) -> bool:
+        """Whether the range of `bounded` relies on one number of examples, which then may not depend on the risks."""
+        # Missing or wrong answers may be what makes the numbers of examples equal.
+        return self.noise is not None and self.has_equal_sizes and self.are_answers_certain
+
+    @property
+    def shown_values(self) -> FloatArray:
+        """The values, moved into [0, 1] where noise took them out: for tables and figures; a mean of them is biased."""
+        return self.values if self.noise is None else np.clip(self.values, 0.0, 1.0)
+
+    @cached_property
+    def has_equal_sizes(self) -> bool:
+        """Whether every client has the same number of examples."""
+        return bool(np.all(self.num_examples == self.num_examples[0]))
+
+    def upper_limits(self, eta: float) -> FloatArray:
+        """Upper confidence limits of the clients' true risks, each alone wrong with probability at most `eta`.
+
+        Clopper-Pearson for 0-1 losses, otherwise the Bernoulli-KL (Chernoff) limit, valid for any loss in [0, 1]. With
+        noise, the same ideas for the law of the sum of both.
+
+        Parameters
+        ----------
+        eta : float
+            Error level for one client, in (0, 1).
+
+        Returns
+        -------
+        ndarray, shape (num_clients,)
+            Limits in [0, 1]. Source: math §1.
+        """
+        return self._upper_limits(self.values, eta)
+
+    def lower_limits(self, eta: float) -> FloatArray:
+        """Lower confidence limits of the clients' true risks: `upper_limits` for one minus the loss.
+
+        Parameters
+        ----------
+        eta : float
+            Error level for one client, in (0, 1).
+
+        Returns
+        -------
+        ndarray, shape (num_clients,)
+            Limits in [0, 1]. Source: math §1.
+        """
+        limits = 1.0 - self._upper_limits(1.0 - self.values, eta)
+        if self.noise is None or self.binary:
+            return limits
+        return np.maximum(limits - 1.0 / self.noise.num_steps, 0.0)  # losses were rounded up
+
+    def _upper_limits(self, values: FloatArray, eta: float) -> FloatArray:
+        if self.noise is None:
+            return upper_limit(values, self.num_examples, eta=eta, binary=self.binary)
+        return noisy_upper_limits(values, self.num_examples, self.noise, eta=eta, binary=self.binary)
+
+
+def check_risks(risks: object) -> None:
+    """Raise ValueError unless `risks` are `ClientRisks`."""
+    check_kind("risks", risks, ClientRisks, remedy="make them with ClientRisks(values, num_examples)")
+
+
+def check_num_missing(num_missing: object) -> int:
+    """Return `num_missing` as an int; raises ValueError unless it is a whole number >= 0."""
+    return check_count("num_missing", num_missing, minimum=0, remedy="it counts clients without a valid answer")
+
+
+def check_contamination(contamination: object, *, num_clients: int | None = None) -> int:
+    """Return `contamination` as an int.
+
+    Parameters
+    ----------
+    contamination : object
+        How many answers may be wrong.
+    num_clients : int, optional
+        How many there are, where that is known.
+
+    Returns
+    -------
+    int
+        The number.
+
+    Raises
+    ------
+    ValueError
+        Unless it is a whole number >= 0, and below `num_clients`.
+    """
+    count = check_count("contamination", contamination, minimum=0, remedy="it counts clients, it is not a share")
+    if num_clients is not None and count >= num_clients:
+        raise ValueError(
+            f"contamination must be below the number of clients that answered, {num_clients}, got {count}; "
+            "if every answer may be wrong, nothing is known"
+        )
+    return count
+
+
+def default_eta(num_clients: int) -> float:
+    """Error level of the local limits where only one can be used: from the number of clients, never from the risks.
+
+    Parameters
+    ----------
+    num_clients : int
+        Number of clients.
+
+    Returns
+    -------
+    float
+        The member of `ETA_GRID` nearest to `0.25 / sqrt(num_clients)`, a quarter of the band's own resolution.
+    """
+    grid = np.array(ETA_GRID)
+    return float(grid[np.argmin(np.abs(np.log(grid * 4.0 * np.sqrt(num_clients))))])
+
+
+def upper_limit(risk: FloatArray, num_examples: IntArray, *, eta: float, binary: bool) -> FloatArray:
+    """Upper confidence limits of true risks; see `ClientRisks.upper_limits`. Any shape, and checked arguments."""
+    limit = _clopper_pearson_limit if binary else _chernoff_limit
+    return limit(risk, num_examples, eta=eta)
+
+
+def _clopper_pearson_limit(risk: FloatArray, num_examples: IntArray, *, eta: float) -> FloatArray:
+    num_wrong = np.rint(risk * num_examples)
+    num_right = num_examples - num_wrong
+    return np.where(num_right > 0, betaincinv(num_wrong + 1.0, np.maximum(num_right, 1.0), 1.0 - eta), 1.0)
+
+
+def _chernoff_limit(risk: FloatArray, num_examples: IntArray, *, eta: float) -> FloatArray:
+    """Largest u with n·kl(risk, u) <= log(1/eta), rounded up."""
+    allowed = np.log(1.0 / eta) / num_examples
+    return bisect(lambda u: binary_kl(risk, u) <= allowed, low=risk, high=np.ones_like(risk))[1]
+
+
+def binary_kl(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Kullback-Leibler divergence of Bernoulli(first) from Bernoulli(second), elementwise; `inf` off the support."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        hit = xlogy(first, first) - xlogy(first, second)
+        miss = xlog1py(1.0 - first, -first) - xlog1py(1.0 - first, -second)
+    return np.asarray(hit + miss, dtype=np.float64)
+
+
+def _is_binary_noise(noise: AnswerNoise, binary: bool | None) -> bool:
+    """Whether the loss is 0-1, which noise in steps of 1 says; raises ValueError if `binary` says otherwise."""
+    if binary is not None and binary != (noise.num_steps == 1):
+        remedy = "AnswerNoise(..., num_steps=1)" if binary else "binary=True, or more steps"
+        raise ValueError(
+            f"noise has steps of 1 for 0-1 losses and for no others, got num_steps={noise.num_steps} and "
+            f"binary={binary}; use {remedy}"
+        )
+    return noise.num_steps == 1
+
+
+def _check_steps(noise: AnswerNoise, *, num_whole: int) -> None:
+    """Raise ValueError if noise in these steps would not have left so many values * num_examples whole by chance."""
+    no_noise, less = noise.cumulative(np.array([0.0, -1.0]))
+    chance = min(no_noise - less + 1.0 / noise.num_steps, 1.0)  # for one, whatever its losses: the law has one mode
+    if chance**num_whole < _COINCIDENCE:
+        raise ValueError(
+            "values * num_examples are whole numbers, as with 0-1 losses and noise in steps of 1, got noise with "
+            f"num_steps={noise.num_steps}; say binary=True (or num_steps=1), or give more digits of the values"
+        )
+
+
+def is_count(values: FloatArray, num_examples: IntArray, rounding: npt.ArrayLike = _DOUBLE) -> BoolArray:
+    """Whether mean losses count wrong examples: times `num_examples` they are whole numbers, but for rounding.
+
+    Parameters
+    ----------
+    values : ndarray, shape (num_clients,)
+        Mean losses.
+    num_examples : ndarray, shape (num_clients,)
+        Numbers of examples.
+    rounding : array_like, shape () or (num_clients,)
+        How far a value may be from what was measured. Where it leaves more than one count open, values must be exact.
+
+    Returns
+    -------
+    ndarray of bool, shape (num_clients,)
+        For each value.
+    """
+    allowed = num_examples * np.asarray(rounding, dtype=np.float64)
+    allowed = np.where(allowed <= _LARGEST_DOUBT, allowed + _EXACT, _EXACT)
+    return np.asarray(_distance_to_counts(values, num_examples) <= allowed)
+
+
+def binary_doubt(values: FloatArray, num_examples: IntArray) -> str:
+    """Say what suggests that mean losses count wrong examples where it does not show that; "" if nothing suggests it.
+
+    Parameters
+    ----------
+    values, num_examples : ndarray, shape (num_clients,)
+        Mean losses that are not taken for counts, and over how many examples each.
+    """
+    rounding = _rounding(values)
+    if np.all(_distance_to_counts(values, num_examples) <= num_examples * rounding + _EXACT):
+        return (
+            "values * num_examples are whole numbers up to the rounding of the values, but with so few digits or "
+            "clients, or so many examples, that may be chance"
+        )
+    is_whole = is_count(values, num_examples, rounding)
+    chance = _chance(values[is_whole], num_examples[is_whole], rounding[is_whole])
+    if np.mean(is_whole) < _MOST or chance >= _IMPROBABLE:
+        return ""
+    first = int(np.argmin(is_whole))
+    return (
+        f"values * num_examples are whole numbers for {np.sum(is_whole)} of {values.size} clients, but not for "
+        f"{in_full(values[first])} of {num_examples[first]} examples"
+    )
+
+
+def _rounded_counts(
+    values: FloatArray, num_examples: IntArray, is_whole: BoolArray, *, is_sure: bool
+) -> tuple[FloatArray, BoolArray]:
+    """Move values that are counts but for their float type or digits to count / num_examples; say which are counts.
+
+    Unless it is sure that they are counts, only if all are, and a mean of other losses would hardly be by chance.
+    """
+    rounding, counts = _rounding(values), np.rint(values * num_examples)
+    # What is not 0 or 1 as it was given was not rounded to it: a small mean of another loss is no count of 0.
+    is_inside = (counts > 0.0) & (counts < num_examples)
+    is_near = is_whole | (is_inside & is_count(values, num_examples, rounding))
+    is_shown = np.all(is_near) and _chance(values, num_examples, rounding) < _IMPROBABLE
+    if not (is_sure or is_shown or np.all(is_whole)):
+        return values, is_whole
+    return np.where(is_near, counts / num_examples, values), is_near
+
+
+def _rounding(values: FloatArray) -> FloatArray:
+    """How far values may be from what was measured, by their float type or their digits."""
+    half = np.zeros(values.shape)
+    if np.all(values == values.astype(np.float16)):
+        half = float(np.finfo(np.float16).eps) * np.maximum(np.abs(values), float(np.finfo(np.float16).tiny))
+    return np.maximum(np.maximum(float_rounding(values), digit_rounding(values)), half)
+
+
+def _distance_to_counts(values: FloatArray, num_examples: IntArray) -> FloatArray:
+    counts = values * num_examples
+    return np.asarray(np.abs(counts - np.rint(counts)))
+
+
+def _chance(values: FloatArray, num_examples: IntArray, rounding: FloatArray) -> float:
+    """Probability that means of other losses, anywhere between two counts, are all so near to counts."""
+    is_telling = (values > 0.0) & (values < 1.0)  # any loss may be 0 everywhere
+    pairs, place = np.unique(np.column_stack([values, num_examples])[is_telling], axis=0, return_index=True)
+    shares = 2.0 * pairs[:, 1] * rounding[is_telling][place]  # equal means may have one cause: they count once
+    return float(np.prod(np.clip(shares, 2.0 * _EXACT, 1.0)))

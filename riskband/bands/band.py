@@ -1,0 +1,339 @@
+"""Confidence bands for the CDF of client risks: one band, every certificate (math §§1-2).
+
+A band is built in two steps. The vertical step bounds the CDF of the values that the clients gave, from their ranks
+(`method`); the horizontal step goes from these to the CDF of true risks (`local`). Whatever is then read off the band
+(means, quantiles, worst cases, for every budget and divergence) holds on the same event of probability 1 - delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.answers.histogram import Histogram
+from riskband.answers.risks import ClientRisks, check_risks, default_eta
+from riskband.bands.levels import Levels
+from riskband.bands.local_steps import LOCAL_STEPS, ClientLaw, LevelsOf, lower_envelope, upper_envelope
+from riskband.bands.methods import NAMED_LEVELS, LevelMethod, level_key, resolve_level_method
+from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind, same_fields
+from riskband.wording import chosen_before
+
+METHODS: Mapping[str, LevelsOf] = NAMED_LEVELS
+SIDES = ("lower", "upper", "two")
+
+INDEPENDENT_CLIENTS = "the clients that answered are independent draws from one meta-distribution of clients"
+INDEPENDENT_ASKED = (
+    "the clients that were asked, also those that gave no valid answer, are independent draws from one "
+    "meta-distribution of clients"
+)
+INDEPENDENT_EXAMPLES = "each client's examples are independent draws from its own distribution, unseen in training"
+FRESH_CLIENTS = "the clients that answered had no part in training, tuning or choosing the model"
+TRAINERS_ANSWERED = (
+    "the clients that answered helped to train the model: their risks say little about clients that did not"
+)
+TRUE_ANSWERS = "every answer is the mean loss that the client measured"
+BOUNDED_LOSS = "every example's loss lies in [0, 1]"
+BINARY_LOSS = "every example's loss is 0 or 1"
+EQUAL_BY_DESIGN = "numbers of examples that are all equal are so by design, not by chance"
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """A region that holds the whole CDF F of client risks with probability 1 - delta. Made by `band`.
+
+    Attributes
+    ----------
+    risks : ClientRisks
+        The answers it was built from; of counts, the upper ends of the clients' bins.
+    delta : float
+        Probability that the band fails, in (0, 1).
+    method, local, sides : str
+        How it was built; see `band`.
+    eta : float or None
+        Error level of the local limits, where one was used; `None` where all were, or none.
+    lower_points, lower_levels : ndarray, shape (num_points,)
+        F(x) >= lower_levels[i] for x >= lower_points[i]. Empty without a lower side.
+    upper_points, upper_levels : ndarray, shape (num_points,)
+        F(x) <= upper_levels[i] for x < upper_points[i]. Empty without an upper side.
+    mean_law : ClientLaw or None
+        Law whose mean and tail means are not below those of the true risks, even after reweighting clients; `None`
+        without a lower side.
+    assumptions : tuple of str
+        What must be true for the probability to be right.
+    method_recipe : str or mapping
+        The method as plain data that `band` takes: its name, or what was tuned.
+    histogram : HistogramRisks, HistogramLimits or None
+        The counts it was built from, if nothing else was known.
+    """
+
+    risks: ClientRisks
+    delta: float
+    method: str
+    local: str
+    sides: str
+    eta: float | None
+    lower_points: FloatArray
+    lower_levels: FloatArray
+    upper_points: FloatArray
+    upper_levels: FloatArray
+    mean_law: ClientLaw | None
+    assumptions: tuple[str, ...]
+    method_recipe: str | Mapping[str, Any]
+    histogram: Histogram | None = None
+
+    def __post_init__(self) -> None:
+        for array in (self.lower_points, self.lower_levels, self.upper_points, self.upper_levels):
+            array.flags.writeable = False
+        for points, levels in (
+            (self.lower_points, self.lower_levels),
+            (self.upper_points, self.upper_levels),
+        ):
+            if points.shape != levels.shape:
+                raise ValueError(f"a band needs one level per point, got {levels.size} for {points.size}")
+            for array in (points, levels):
+                if np.any(np.diff(array) < 0) or not np.all((array >= 0.0) & (array <= 1.0)):
+                    raise ValueError("points and levels of a band must be nondecreasing and lie in [0, 1]")
+        if self.sides == "two":
+            knots = np.concatenate([self.lower_points, self.upper_points])
+            if np.any(self.lower(knots) > self.upper(knots)):
+                raise ValueError("the lower side of a band must not lie above its upper side")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same content."""
+        return same_fields(self, other) if isinstance(other, Band) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Return a hash of the content."""
+        return hash((self.risks, self.delta, self.method, self.local, self.sides))
+
+    @property
+    def answers(self) -> ClientRisks | Histogram:
+        """What `band` was given."""
+        return self.risks if self.histogram is None else self.histogram
+
+    @property
+    def subject(self) -> str:
+        """What the CDF is the CDF of."""
+        return subject_of(self.local)
+
+    def lower(self, risk: npt.ArrayLike) -> FloatArray:
+        """Lower bound on F(risk) = P(a new client's risk <= risk), right-continuous.
+
+        Parameters
+        ----------
+        risk : array_like
+            Points in [0, 1], any shape.
+
+        Returns
+        -------
+        ndarray
+            Bounds in [0, 1], same shape.
+
+        Raises
+        ------
+        ValueError
+            If a point is outside [0, 1] or the band has no lower side.
+        """
+        self.require("lower")
+        x = check_fraction("risk", risk)
+        levels = np.concatenate([[0.0], self.lower_levels])
+        return np.where(x >= 1.0, 1.0, levels[np.searchsorted(self.lower_points, x, side="right")])
+
+    def upper(self, risk: npt.ArrayLike) -> FloatArray:
+        """Upper bound on F(risk), right-continuous; parameters and errors as `lower`."""
+        self.require("upper")
+        x = check_fraction("risk", risk)
+        levels = np.concatenate([self.upper_levels, [1.0]])
+        return np.asarray(levels[np.searchsorted(self.upper_points, x, side="right")])
+
+    def lower_left_limit(self, risk: npt.ArrayLike) -> FloatArray:
+        """Lower bound on F(risk -) = P(a new client's risk < risk); parameters and errors as `lower`."""
+        self.require("lower")
+        x = check_fraction("risk", risk)
+        levels = np.concatenate([[0.0], self.lower_levels])
+        return np.asarray(levels[np.searchsorted(self.lower_points, x, side="left")])
+
+    def quantile_upper(self, level: npt.ArrayLike) -> FloatArray:
+        """Upper bound on the quantile function inf{x : F(x) >= level}.
+
+        Parameters
+        ----------
+        level : array_like
+            Probabilities in [0, 1], any shape.
+
+        Returns
+        -------
+        ndarray
+            Risks in [0, 1], same shape; 1 where the lower side never reaches the level.
+
+        Raises
+        ------
+        ValueError
+            If a level is outside [0, 1] or the band has no lower side.
+        """
+        self.require("lower")
+        p = check_fraction("level", level)
+        points = np.concatenate([self.lower_points, [1.0]])
+        bound = points[np.searchsorted(self.lower_levels, p, side="left")]
+        return np.where(p <= 0.0, 0.0, bound)
+
+    def quantile_lower(self, level: npt.ArrayLike) -> FloatArray:
+        """Lower bound on the quantile function; parameters and errors as `quantile_upper`."""
+        self.require("upper")
+        p = check_fraction("level", level)
+        points = np.concatenate([[0.0], self.upper_points])  # where the upper bound jumps to the next level
+        levels = np.concatenate([self.upper_levels, [1.0]])
+        return np.where(p <= 0.0, 0.0, points[np.searchsorted(levels, p, side="left")])
+
+    @property
+    def law_for_means(self) -> ClientLaw:
+        """`mean_law`; raises ValueError if the band has no lower side."""
+        self.require("lower")
+        assert self.mean_law is not None
+        return self.mean_law
+
+    def require(self, side: str) -> None:
+        """Raise ValueError unless the band has that side ("lower" or "upper")."""
+        if self.sides not in (side, "two"):
+            raise ValueError(f"this band has no {side} side; make it with sides='{side}' or sides='two'")
+
+    def recipe(self) -> dict[str, Any]:
+        """Return the arguments of `band` that rebuild this band from its risks, as plain data."""
+        names = {"delta": "delta", "method": "method_recipe", "local": "local", "sides": "sides", "eta": "eta"}
+        return {argument: getattr(self, name) for argument, name in names.items()}
+
+
+def band(
+    risks: ClientRisks | Histogram,
+    *,
+    delta: float,
+    method: str | LevelMethod | Mapping[str, Any] = "berk_jones",
+    local: str = "marginal",
+    sides: str = "two",
+    eta: float | None = None,
+) -> Band:
+    """Confidence band for the CDF of the risk of a client that nobody has measured.
+
+    Parameters
+    ----------
+    risks : ClientRisks, HistogramRisks or HistogramLimits
+        The clients' answers, or counts of clients in bins.
+    delta : float
+        Probability that the band fails, in (0, 1).
+    method : str or OptimisedLevels
+        Vertical step. "berk_jones": exactly calibrated, sharp in the tails (default). "dkw":
+        Dvoretzky-Kiefer-Wolfowitz. "truncated:LOW:HIGH": Berk-Jones where the empirical CDF is in [LOW, HIGH], and
+        constant outside. "tail:LEVEL": truncated to what the clients beyond a level need, by their number alone.
+        `OptimisedLevels`: tuned on other clients for what will be read off; refused if its pilot is visibly among these
+        clients. What `Band.recipe` holds of a method is accepted too.
+    local : {"marginal", "counted", "union", "observed"}
+        Horizontal step, from empirical to true risks. `marginal` (default): a client's limit at error level eta is
+        right with probability 1 - eta, so the limits' survival function is at least 1 - eta times that of the true
+        risks; with equal numbers of examples this is used for every eta in `ETA_GRID` at once. `counted`: the number
+        of limits that fail is bounded, so that numbers of examples may differ in any way. `union`: all limits hold
+        at once, as published in [RE] Theorem 4.1. `observed`: no step; the certificate is then about the risk that a
+        new client would measure, not about its true risk.
+    sides : {"two", "lower", "upper"}
+        Sides of the CDF that hold, jointly. `lower` alone is tighter and enough for every upper bound on risk.
+    eta : float, optional
+        Error level of the local limits, in (0, 0.5], fixed before any risk was seen. Default: all of `ETA_GRID` where
+        they share one event, otherwise `default_eta`.
+
+    Returns
+    -------
+    Band
+        The band. Source: math §§1-2; `union` with `dkw` is [RE] Theorem 4.1.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range or unknown.
+
+    Examples
+    --------
+    >>> import riskband as rb
+    >>> answers = rb.ClientRisks([0.02, 0.05, 0.10, 0.04], num_examples=100)
+    >>> b = rb.band(answers, delta=0.1, sides="lower")
+    >>> bool(b.lower(0.5) <= 1.0)
+    True
+    """
+    histogram = risks if isinstance(risks, Histogram) else None
+    if isinstance(risks, Histogram):
+        risks = risks.above
+    check_risks(risks)
+    delta = check_delta(delta)
+    level_method = resolve_level_method(method)
+    local = check_choice("local", local, LOCAL_STEPS)
+    sides = check_choice("sides", sides, SIDES)
+    eta = None if eta is None else check_eta(eta)
+    level_method.check_risks(risks)
+    used: dict[str, Levels] = {}
+
+    def levels_of(num_values: int, delta: float, sides: str) -> Levels:
+        used[level_key(num_values, delta, sides)] = levels = level_method.levels(num_values, delta, sides)
+        return levels
+
+    local_step = partial(LOCAL_STEPS[local], risks) if histogram is None else partial(histogram.local_step, local)
+    step = local_step(delta=delta, sides=sides, levels_of=levels_of, eta=eta)
+    lower, upper = lower_envelope(step.lower), upper_envelope(step.upper)
+    return Band(
+        risks=risks,
+        delta=delta,
+        method=level_method.name,
+        local=local,
+        sides=sides,
+        eta=step.eta,
+        lower_points=lower[0],
+        lower_levels=lower[1],
+        upper_points=upper[0],
+        upper_levels=upper[1],
+        mean_law=step.mean_law,
+        assumptions=(
+            *shared_assumptions(risks, needs_binary=step.uses_limits),
+            *(() if histogram is None else histogram.assumptions),
+            *step.assumptions,
+            *level_method.assumptions,
+            *chosen_before(
+                method=(level_method.name, "berk_jones"),
+                local=(local, "marginal"),
+                # A default that a recipe stores is no choice, nor is the level at which clients were asked for limits.
+                eta=(None if eta in (default_eta(risks.num_counted), getattr(histogram, "eta", None)) else eta, None),
+            ),
+        ),
+        method_recipe=level_method.recipe(used),
+        histogram=histogram,
+    )
+
+
+def subject_of(local: str) -> str:
+    """Return what a CDF after this local step is the CDF of."""
+    if local == "observed":
+        return "the risk that an unseen client would measure on its own examples"
+    return "the risk of an unseen client"
+
+
+def check_band(source: object) -> None:
+    """Raise ValueError unless `source` is a `Band`."""
+    check_kind("band", source, Band, remedy="make it with band(risks, delta=0.05)")
+
+
+def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False) -> tuple[str, ...]:
+    """What every certificate from these answers assumes; `needs_binary` if it relies on the loss being 0 or 1."""
+    is_random = risks.num_missing > risks.num_missing_worst
+    missing = f"the {risks.num_missing} clients that were asked but gave no valid answer are missing at random"
+    but = f"every answer but at most {risks.contamination}, which may be wrong in any way, is"
+    return (
+        INDEPENDENT_ASKED if risks.num_missing_worst else INDEPENDENT_CLIENTS,
+        FRESH_CLIENTS if risks.answered_by == "fresh" else TRAINERS_ANSWERED,
+        INDEPENDENT_EXAMPLES,
+        (TRUE_ANSWERS.replace("every answer is", but) if risks.contamination else TRUE_ANSWERS)
+        + ("" if risks.noise is None else f" plus {risks.noise.words}"),
+        BINARY_LOSS if needs_binary and risks.binary else BOUNDED_LOSS,
+        *((EQUAL_BY_DESIGN,) if risks.is_cut_for_its_size else ()),
+        *((missing,) if is_random else ()),
+    )

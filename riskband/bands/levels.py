@@ -1,0 +1,241 @@
+"""Levels of confidence bands: how far the CDF may be from the ranks of K independent values (math §2).
+
+With x_(1) <= ... <= x_(K) the sorted values, lower levels L mean F(x_(i)) >= L_i for all i, upper levels U mean
+F(x_(i) -) <= U_i for all i; each function makes its event hold with probability at least 1 - delta. Ties and discrete
+laws only help.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import betaincinv
+
+from riskband.bands.crossing import crossing_probability
+from riskband.checks import FloatArray
+
+
+class Levels(NamedTuple):
+    """Lower and upper levels at the sorted values, each of shape (num_values,) or absent."""
+
+    lower: FloatArray | None
+    upper: FloatArray | None
+
+
+def dkw_levels(num_values: int, delta: float, sides: str) -> Levels:
+    """Dvoretzky-Kiefer-Wolfowitz levels with Massart's constant.
+
+    Parameters
+    ----------
+    num_values : int
+        Number of independent values.
+    delta : float
+        Probability that the band fails, in (0, 1).
+    sides : {"lower", "upper", "two"}
+        Which sides hold; `two` jointly.
+
+    Returns
+    -------
+    Levels
+        i/K minus, and (i - 1)/K plus, sqrt(log(c/delta) / (2 K)), c = 1 or 2 sides. Source: Massart 1990; math §2.
+
+    Notes
+    -----
+    Massart's one-sided inequality needs delta <= 1/2; for larger delta the band of 1/2 is returned, which is wider.
+    """
+    num_sides = 2 if sides == "two" else 1
+    half_width = np.sqrt(np.log(num_sides / min(delta, 0.5 * num_sides)) / (2.0 * num_values))
+    ranks = np.arange(1, num_values + 1) / num_values
+    lower = np.clip(ranks - half_width, 0.0, 1.0)
+    return _on_sides(lower, np.clip(ranks - 1.0 / num_values + half_width, 0.0, 1.0), sides)
+
+
+def berk_jones_levels(num_values: int, delta: float, sides: str) -> Levels:
+    """Berk-Jones levels: the same tail probability at every order statistic, calibrated exactly.
+
+    Parameters
+    ----------
+    num_values : int
+        Number of independent values.
+    delta : float
+        Probability that the band fails, in (0, 1).
+    sides : {"lower", "upper", "two"}
+        Which sides hold; `two` is calibrated on the joint event.
+
+    Returns
+    -------
+    Levels
+        L_i = Beta^{-1}(c; i, K - i + 1) and U_i = 1 - L_{K + 1 - i}, with c from `berk_jones_constant`.
+        Source: math §2; [DC] states that two one-sided bounds hold jointly at the same delta, which is false.
+    """
+    lower = _berk_jones_lower(num_values, berk_jones_constant(num_values, delta, is_two_sided=sides == "two"))
+    return _on_sides(lower, 1.0 - lower[::-1], sides)
+
+
+@lru_cache(maxsize=1024)
+def berk_jones_constant(num_values: int, delta: float, *, is_two_sided: bool) -> float:
+    """Largest c (up to rounding) whose Berk-Jones boundary is crossed with probability at most `delta`.
+
+    Parameters
+    ----------
+    num_values : int
+        Number of independent values.
+    delta : float
+        Probability of crossing, in (0, 1).
+    is_two_sided : bool
+        Whether both boundaries count.
+
+    Returns
+    -------
+    float
+        c in (0, delta], from the safe end of the search: the crossing probability of the boundary is verified to be
+        at least 1 - delta. Kept for the life of the process.
+
+    Raises
+    ------
+    ValueError
+        If `delta` is below 1e-9, where rounding would decide.
+    """
+    check_calibrated_delta(delta)
+    start = _log_hazard(1.0 - delta) - 2.0 * np.log(np.log(num_values + 2.0)) - (np.log(2.0) if is_two_sided else 0.0)
+    point = largest_valid(
+        lambda point: _berk_jones_coverage(num_values, _constant_at(point), is_two_sided=is_two_sided), delta, start
+    )
+    return _constant_at(point)
+
+
+def truncated_levels(num_values: int, delta: float, sides: str, *, low: float, high: float) -> Levels:
+    """Berk-Jones levels of the order statistics in a range of the CDF only, calibrated exactly; constant outside.
+
+    Parameters
+    ----------
+    num_values : int
+        Number of independent values.
+    delta : float
+        Probability that the band fails, in (0, 1).
+    sides : {"lower", "upper", "two"}
+        Which sides hold; `two` is calibrated on the joint event.
+    low, high : float
+        0 <= low < high <= 1. A lower level holds from x_(i) on, where the empirical CDF is i/K, and is kept if that is
+        in [low, high]. An upper level holds before x_(i), where the empirical CDF is (i - 1)/K, and is kept if that is.
+
+    Returns
+    -------
+    Levels
+        With low = 0 and high = 1, those of `berk_jones_levels`. Source: math §2.
+
+    Raises
+    ------
+    ValueError
+        If no order statistic of a wanted side lies in the range, or delta is below 1e-9.
+    """
+    lower_kept = _ranks_within(num_values, low, high)
+    upper_kept = _ranks_within(num_values, 1.0 - high, 1.0 - low)  # of the reflected values
+    wanted = {"lower": (lower_kept,), "upper": (upper_kept,), "two": (lower_kept, upper_kept)}[sides]
+    if any(kept.start >= kept.stop for kept in wanted):
+        raise ValueError(
+            f"truncated:{low:g}:{high:g} must hold an order statistic, got none of {num_values} values; widen the range"
+        )
+    if all(kept == slice(0, num_values) for kept in wanted):
+        return berk_jones_levels(num_values, delta, sides)
+    constant = _truncated_constant(num_values, delta, tuple((kept.start, kept.stop) for kept in wanted))
+    one_sides = [_kept_levels(num_values, constant, kept) for kept in wanted]
+    return Levels(one_sides[0] if sides != "upper" else None, 1.0 - one_sides[-1][::-1] if sides != "lower" else None)
+
+
+@lru_cache(maxsize=1024)
+def _truncated_constant(num_values: int, delta: float, wanted: tuple[tuple[int, int], ...]) -> float:
+    check_calibrated_delta(delta)
+
+    def coverage(point: float) -> float:
+        one_sides = [_kept_levels(num_values, _constant_at(point), slice(*kept)) for kept in wanted]
+        return crossing_probability(one_sides[0], 1.0 - one_sides[1][::-1] if len(one_sides) == 2 else None)
+
+    return _constant_at(largest_valid(coverage, delta, _log_hazard(1.0 - delta) - 1.0))
+
+
+def _ranks_within(num_values: int, low: float, high: float) -> slice:
+    """Order statistics with low <= i/K <= high, as a slice from 0; a rounding error of the ends changes nothing."""
+    first = max(int(np.ceil(low * num_values - 1e-9)), 1)
+    return slice(first - 1, int(np.floor(high * num_values + 1e-9)))
+
+
+def _kept_levels(num_values: int, constant: float, kept: slice) -> FloatArray:
+    levels = np.zeros(num_values)
+    levels[kept] = _berk_jones_lower(num_values, constant)[kept]
+    return np.asarray(np.maximum.accumulate(levels))
+
+
+def check_calibrated_delta(delta: float) -> None:
+    """Raise ValueError if delta is too small for an exact calibration."""
+    if delta < 1e-9:
+        raise ValueError(
+            f"berk_jones needs delta >= 1e-9, got {delta:g}: below it rounding would decide; use method='dkw'"
+        )
+
+
+def largest_valid(coverage: Callable[[float], float], delta: float, start: float = 0.0) -> float:
+    """Largest point, up to rounding and from the safe side, at which a coverage is at least 1 - delta.
+
+    Parameters
+    ----------
+    coverage : callable
+        Nonincreasing and continuous, from above 1 - delta to below.
+    delta : float
+        In [1e-9, 1).
+    start : float
+        Where to start.
+
+    Returns
+    -------
+    float
+        A point with coverage verified to be in [1 - delta, 1 - delta + 1e-9 delta + 1e-12].
+
+    Raises
+    ------
+    RuntimeError
+        If the search does not converge, which no valid input is known to cause.
+    """
+    allowance = 1e-9 * delta + 1e-12  # far above rounding, far below anything visible in the band
+    target = _log_hazard(1.0 - delta + allowance / 2)
+    low, high = -np.inf, np.inf  # where the boundary is crossed too rarely, and too often
+    point, slope, previous, reach = start, 1.0, None, 1.0
+    for _ in range(100):
+        found = coverage(point)
+        if 0.0 <= found - (1.0 - delta) <= allowance:
+            return point
+        error = _log_hazard(found) - target
+        low, high = (point, high) if error < 0.0 else (low, point)
+        if previous is not None:  # secant on axes where the curve is nearly straight
+            slope = (error - previous[1]) / (point - previous[0])
+        previous = (point, error)
+        step = point - error / slope if slope > 0.0 else np.nan
+        if low < step < high:
+            point = step
+        else:
+            point = 0.5 * (max(low, point - reach) + min(high, point + reach))
+            reach *= 2.0
+    raise RuntimeError(f"calibration at delta={delta} did not converge")
+
+
+def _constant_at(point: float) -> float:
+    return float(-np.expm1(-np.exp(point)))
+
+
+def _log_hazard(coverage: float) -> float:
+    return float(np.log(-np.log(min(max(coverage, 1e-300), 1.0 - 1e-16))))
+
+
+def _berk_jones_coverage(num_values: int, c: float, *, is_two_sided: bool) -> float:
+    lower = _berk_jones_lower(num_values, c)
+    return crossing_probability(lower, 1.0 - lower[::-1] if is_two_sided else None)
+
+
+def _berk_jones_lower(num_values: int, c: float) -> FloatArray:
+    rank = np.arange(1.0, num_values + 1.0)
+    return np.asarray(betaincinv(rank, num_values - rank + 1.0, c), dtype=np.float64)
+
+
+def _on_sides(lower: FloatArray, upper: FloatArray, sides: str) -> Levels:
+    return Levels(lower if sides != "upper" else None, upper if sides != "lower" else None)

@@ -1,0 +1,261 @@
+"""From the law of what clients measured to the law of their true risks (math §1, extended).
+
+Each step takes levels for the sorted values of K independent clients and turns them into knots of a bound for the CDF
+of true risks. `marginal` rests on one inequality. Let U be a client's upper limit at error level eta. Whatever the
+client's risk R is, U fails with probability at most eta, so P(U > x) >= (1 - eta) P(R > x), and the CDF G of U gives
+1 - F <= (1 - G) / (1 - eta): sharper than F >= G - eta, and for every eta at once where one event covers them all.
+
+Answers that may be missing or wrong (math §8) shift the levels before any step sees them: `levels_of_answers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import binom
+
+from riskband.answers.risks import ETA_GRID, ClientRisks, default_eta
+from riskband.bands.levels import Levels
+from riskband.checks import FloatArray, IntArray
+
+RANDOM_SIZES = "a client's number of examples is drawn together with the client"
+EQUAL_SIZES = "the numbers of examples are equal by design, not by the choice of the answers that are missing or wrong"
+OBSERVED_SIZES = "the new client measures on as many examples as the clients here (or draws their number as they did)"
+
+Knots = tuple[FloatArray, FloatArray]
+"""Points and levels, shape (num_knots,) each: F >= level from the point on, or F <= level before it."""
+
+LevelsOf = Callable[[int, float, str], Levels]
+
+
+class ClientLaw(NamedTuple):
+    """A discrete law of risks with one atom for each client that answered, and one at the top for what is left.
+
+    The top is risk 1; where noisy answers stand for risks, it is the largest number that they can be. Missing clients
+    that count as worst are part of that last atom. With contamination b, the b smallest answers weigh nothing: these
+    are the ones whose being wrong would hide most.
+
+    Attributes
+    ----------
+    risks, weights : ndarray, shape (num_clients + 1,)
+        Nondecreasing risks, the last being the top, and probabilities.
+    clients : ndarray, shape (num_clients,)
+        Client of each atom but the last.
+    """
+
+    risks: FloatArray
+    weights: FloatArray
+    clients: IntArray
+
+    @classmethod
+    def from_levels(cls, values: FloatArray, levels: FloatArray, *, num_wrong: int = 0, top: float = 1.0) -> ClientLaw:
+        """Stochastically largest law with F >= levels at the sorted values; the first `num_wrong` levels are lost."""
+        order = np.argsort(values, kind="stable")
+        kept = _shifted(levels, num_wrong)
+        return cls(np.append(values[order], top), np.diff(kept, prepend=0.0, append=1.0), order)
+
+    def per_client(self, weights: FloatArray) -> FloatArray:
+        """Weights of the atoms, shape (num_clients + 1,), as weights of the clients in their own order."""
+        spread = np.empty(self.clients.size)
+        spread[self.clients] = weights[:-1]
+        return spread
+
+
+def levels_of_answers(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf) -> Levels:
+    """Levels at the sorted answers, where some clients may be missing and some answers wrong.
+
+    With m missing clients that count as worst and b wrong answers, the i-th smallest number of all K + m clients is at
+    most the (i + b)-th answer, and at least the (i - m - b)-th.
+
+    Parameters
+    ----------
+    risks : ClientRisks
+        The answers.
+    delta : float
+        Probability that the levels fail, in (0, 1).
+    sides : {"lower", "upper", "two"}
+        Which sides hold.
+    levels_of : callable
+        Levels for independent values, as in `riskband.bands.levels`.
+
+    Returns
+    -------
+    Levels
+        Of shape (num_clients,): 0 and 1 where nothing is known. Source: math §8; docs/mathematics.md, "Who answered".
+    """
+    levels, wrong = levels_of(risks.num_counted, delta, sides), risks.contamination
+    lower = None if levels.lower is None else _shifted(levels.lower[: risks.num_clients], wrong)
+    upper = levels.upper
+    if upper is not None:
+        upper = np.append(upper[risks.num_missing_worst + wrong :], np.ones(wrong))
+    return Levels(lower, upper)
+
+
+def _shifted(lower: FloatArray, num_wrong: int) -> FloatArray:
+    return np.append(np.zeros(num_wrong), lower[: lower.size - num_wrong])
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """What the horizontal step makes of the levels: bounds for the CDF of true risks."""
+
+    lower: tuple[Knots, ...]
+    upper: tuple[Knots, ...]
+    mean_law: ClientLaw | None
+    eta: float | None = None
+    uses_limits: bool = False  # exact binomial limits, if the loss is binary
+    assumptions: tuple[str, ...] = ()
+
+
+def _marginal(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
+    """P(limit > x) >= (1 - eta) P(R > x), since a limit fails with probability eta whatever the client's risk is."""
+    if risks.has_equal_sizes:
+        # The limits of every eta are functions of the empirical risk: one band for the latter serves them all.
+        levels = observed = levels_of_answers(risks, delta=delta, sides=sides, levels_of=levels_of)
+        etas = ETA_GRID if eta is None else (eta,)
+        sizes: tuple[str, ...] = () if risks.are_answers_certain else (EQUAL_SIZES,)
+    else:
+        levels, observed = _separate_levels(risks, delta, sides, levels_of)
+        eta = default_eta(risks.num_counted) if eta is None else eta
+        etas, sizes = (eta,), (RANDOM_SIZES,)
+    lower = [] if levels.lower is None else [(risks.upper_limits(e), _lowered(levels.lower, e)) for e in etas]
+    upper = [] if levels.upper is None else [(risks.lower_limits(e), _raised(levels.upper, e)) for e in etas]
+    return LocalStep(
+        lower=tuple(lower),
+        upper=tuple(upper),
+        mean_law=_law_for_means(risks, observed.lower),
+        eta=eta,
+        uses_limits=True,
+        assumptions=sizes,
+    )
+
+
+def _counted(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
+    """At most `num_wrong` limits fail, so the i-th true risk lies below the (i + num_wrong)-th upper limit."""
+    eta = default_eta(risks.num_counted) if eta is None else eta
+    count_delta = delta / 10
+    per_side = count_delta / (2 if sides == "two" else 1)
+    # Of all clients that count: who chose the missing ones may have left us with every limit that fails.
+    num_wrong = min(int(binom.ppf(1.0 - per_side, risks.num_counted, eta)), risks.num_clients)
+    levels = levels_of_answers(risks, delta=delta - count_delta, sides=sides, levels_of=levels_of)
+    kept = risks.num_clients - num_wrong
+    upper_limits, lower_limits = risks.upper_limits(eta), risks.lower_limits(eta)
+    return LocalStep(
+        lower=_knots(np.sort(upper_limits)[num_wrong:], levels.lower, slice(kept)),
+        upper=_knots(np.sort(lower_limits)[:kept], levels.upper, slice(num_wrong, None)),
+        mean_law=_law(upper_limits, levels.lower, num_wrong=num_wrong),
+        eta=eta,
+        uses_limits=True,
+    )
+
+
+def _union(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
+    """All limits hold at once: delta is shared by the clients and twice by the band, as in [RE] Theorem 4.1."""
+    if eta is not None:
+        raise ValueError("local='union' has no eta: its error level per client is delta / (num_clients + 2)")
+    share = delta / (risks.num_counted + 2)
+    per_side = share / (2 if sides == "two" else 1)
+    risks.require_no_noise("local='union'", "local='marginal'")
+    half_width = np.sqrt(np.log(1.0 / per_side) / (2.0 * risks.num_examples))
+    upper_limits = np.minimum(risks.values + half_width, 1.0)
+    levels = levels_of_answers(risks, delta=2.0 * share, sides=sides, levels_of=levels_of)
+    return LocalStep(
+        lower=_knots(upper_limits, levels.lower),
+        upper=_knots(np.maximum(risks.values - half_width, 0.0), levels.upper),
+        mean_law=_law(upper_limits, levels.lower),
+    )
+
+
+def _observed(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
+    """No step: the law is that of empirical risks."""
+    if eta is not None:
+        raise ValueError("local='observed' has no eta: it takes no step from empirical to true risks")
+    risks.require_no_noise("local='observed'", "local='marginal'")
+    levels = levels_of_answers(risks, delta=delta, sides=sides, levels_of=levels_of)
+    return LocalStep(
+        lower=_knots(risks.values, levels.lower),
+        upper=_knots(risks.values, levels.upper),
+        mean_law=_law(risks.values, levels.lower),
+        assumptions=(OBSERVED_SIZES,),
+    )
+
+
+def _knots(limits: FloatArray, levels: FloatArray | None, kept: slice = slice(None)) -> tuple[Knots, ...]:
+    return () if levels is None else ((limits, levels[kept]),)
+
+
+def _law(values: FloatArray, levels: FloatArray | None, *, num_wrong: int = 0) -> ClientLaw | None:
+    return None if levels is None else ClientLaw.from_levels(values, levels, num_wrong=num_wrong)
+
+
+def _law_for_means(risks: ClientRisks, levels: FloatArray | None) -> ClientLaw | None:
+    """Reweighting clients leaves the mean of what they measured, noise and all, equal to that of their true risks."""
+    bounded = risks.bounded(risks.values)
+    return None if levels is None else ClientLaw.from_levels(bounded.values, levels, top=bounded.high)
+
+
+def _separate_levels(risks: ClientRisks, delta: float, sides: str, levels_of: LevelsOf) -> tuple[Levels, Levels]:
+    """Levels for limits, and for empirical risks, whose orders differ: every side of each takes its part of delta."""
+    part = delta / {"lower": 2, "upper": 1, "two": 3}[sides]
+    of_side = partial(levels_of_answers, risks, delta=part, levels_of=levels_of)
+    lower = None if sides == "upper" else of_side(sides="lower").lower
+    upper = None if sides == "lower" else of_side(sides="upper").upper
+    if _could_be_equal(risks):  # then no wrong answer may gain anything by making equal numbers look unequal
+        equal = levels_of_answers(risks, delta=delta, sides=sides, levels_of=levels_of)
+        lower = None if lower is None or equal.lower is None else np.minimum(lower, equal.lower)
+        upper = None if upper is None or equal.upper is None else np.maximum(upper, equal.upper)
+    return Levels(lower, upper), Levels(lower, None)
+
+
+def _could_be_equal(risks: ClientRisks) -> bool:
+    """Whether all numbers of examples are equal but those in answers that may be wrong."""
+    _, counts = np.unique(risks.num_examples, return_counts=True)
+    return bool(counts.max() >= risks.num_clients - risks.contamination)
+
+
+def _lowered(levels: FloatArray, eta: float) -> FloatArray:
+    """1 - F <= (1 - level) / (1 - eta)."""
+    return np.maximum((levels - eta) / (1.0 - eta), 0.0)
+
+
+def _raised(levels: FloatArray, eta: float) -> FloatArray:
+    """F <= level / (1 - eta)."""
+    return np.minimum(levels / (1.0 - eta), 1.0)
+
+
+def lower_envelope(families: tuple[Knots, ...]) -> Knots:
+    """Running maximum of the lower levels over all knots; knots that raise nothing are dropped."""
+    points, levels = _sorted_knots(families)
+    best = np.maximum.accumulate(levels)
+    is_step = np.diff(best, prepend=0.0) > 0.0
+    return points[is_step], best[is_step]
+
+
+def upper_envelope(families: tuple[Knots, ...]) -> Knots:
+    """Running minimum from the right of the upper levels over all knots; knots that lower nothing are dropped."""
+    points, levels = _sorted_knots(families)
+    best = np.minimum.accumulate(levels[::-1])[::-1]
+    is_step = np.diff(best, append=1.0) > 0.0
+    return points[is_step], best[is_step]
+
+
+def _sorted_knots(families: tuple[Knots, ...]) -> Knots:
+    if not families:
+        return np.empty(0), np.empty(0)
+    # Within a family, both limits and levels are sorted: the i-th level belongs to the i-th smallest limit.
+    points = np.concatenate([np.sort(limits) for limits, _ in families])
+    levels = np.concatenate([levels for _, levels in families])
+    order = np.argsort(points, kind="stable")
+    return points[order], levels[order]
+
+
+LOCAL_STEPS: Mapping[str, Callable[..., LocalStep]] = {
+    "marginal": _marginal,
+    "counted": _counted,
+    "union": _union,
+    "observed": _observed,
+}

@@ -1,0 +1,240 @@
+"""How a band gets its levels: by the name of a method, by an object that was tuned, or from a recipe.
+
+A local step may ask for levels of different numbers of values, deltas and sides, so a method is a factory of levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from riskband.answers.risks import ClientRisks
+from riskband.bands.crossing import crossing_probability
+from riskband.bands.levels import Levels, berk_jones_levels, dkw_levels, truncated_levels
+from riskband.bands.local_steps import LevelsOf
+from riskband.bands.pilots import Pilot
+from riskband.checks import FloatArray, as_spelled, check_numbers, spelled
+from riskband.wording import confidence
+
+# With so few clients beyond a level, levels on this part of them bound the mean of that tail best: tried on three laws.
+_TAIL_PARTS = ((15.0, 0.25), (40.0, 0.5))
+_ROUNDING = 1e-13  # of a crossing probability, which may differ by so much on another machine
+
+NAMED_LEVELS: Mapping[str, LevelsOf] = {
+    "berk_jones": berk_jones_levels,
+    "dkw": dkw_levels,
+}
+
+
+class LevelMethod(Protocol):
+    """What `band` needs of a method."""
+
+    @property
+    def name(self) -> str:
+        """For certificates."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What certificates from such a band assume beyond what all do."""
+
+    def levels(self, num_values: int, delta: float, sides: str) -> Levels:
+        """Levels that hold jointly with probability 1 - delta for the sorted values of independent clients."""
+
+    def check_risks(self, risks: ClientRisks) -> None:
+        """Raise ValueError if these answers must not be certified with it."""
+
+    def recipe(self, used: Mapping[str, Levels]) -> str | dict[str, Any]:
+        """Plain data from which `resolve_level_method` makes a method that gives the used levels."""
+
+
+@dataclass(frozen=True)
+class NamedLevels:
+    """A method that depends on nothing but its name."""
+
+    name: str
+    levels_of: LevelsOf
+    assumptions: tuple[str, ...] = ()
+
+    def levels(self, num_values: int, delta: float, sides: str) -> Levels:
+        """Levels of the method."""
+        return self.levels_of(num_values, delta, sides)
+
+    def check_risks(self, risks: ClientRisks) -> None:
+        """Accept all answers."""
+
+    def recipe(self, used: Mapping[str, Levels]) -> str:
+        """Return the name."""
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class StoredLevels:
+    """Levels that were tuned once, as a recipe holds them. They are checked, not computed again.
+
+    Attributes
+    ----------
+    objectives : mapping of str to float
+        What they were tuned for, with the weights.
+    pilot : Pilot
+        What they were tuned on.
+    stored : mapping of str to Levels
+        By `level_key`.
+    """
+
+    objectives: Mapping[str, float]
+    pilot: Pilot
+    stored: Mapping[str, Levels]
+
+    @property
+    def name(self) -> str:
+        """For certificates."""
+        return tuned_name(self.objectives)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is assumed of the pilot."""
+        return self.pilot.assumptions
+
+    @classmethod
+    def from_recipe(cls, data: Mapping[str, Any]) -> StoredLevels:
+        """Read what `tuned_recipe` wrote; raises ValueError for anything else."""
+        if data.keys() != {"name", "objectives", "pilot", "levels"} or data["name"] != "optimised":
+            raise ValueError(
+                f"a stored method must be 'optimised', with its objectives, pilot and levels, got {data!r:.80}"
+            )
+        try:
+            objectives = {str(name): float(weight) for name, weight in data["objectives"].items()}
+            stored = {str(key): _checked_levels(key, sides) for key, sides in data["levels"].items()}
+        except (AttributeError, TypeError, OverflowError) as error:
+            raise ValueError(
+                f"objectives and levels of a stored method must be mappings of numbers: {error}"
+            ) from error
+        return cls(objectives, Pilot.from_dict(data["pilot"]), stored)
+
+    def levels(self, num_values: int, delta: float, sides: str) -> Levels:
+        """Levels from the store; raises ValueError unless they hold with probability 1 - delta."""
+        found = self.stored.get(level_key(num_values, delta, sides))
+        if found is None or (found.lower is None, found.upper is None) != (sides == "upper", sides == "lower"):
+            raise ValueError(
+                f"the stored method must have levels for {num_values} values, delta={delta:g} and sides={sides!r}, got "
+                f"{', '.join(self.stored) or 'none'}; tune again with OptimisedLevels"
+            )
+        for side in (found.lower, found.upper):
+            if side is not None and side.size != num_values:
+                raise ValueError(f"stored levels must be one for each of {num_values} values, got {side.size}")
+        covered = crossing_probability(np.zeros(num_values) if found.lower is None else found.lower, found.upper)
+        if covered < 1.0 - delta - _ROUNDING:
+            raise ValueError(
+                f"stored levels must hold with probability {confidence(delta)}, got {covered:.9g}; were they changed?"
+            )
+        return found
+
+    def check_risks(self, risks: ClientRisks) -> None:
+        """Raise ValueError if the pilot is visibly among the answers."""
+        self.pilot.refuse_if_certified(risks)
+
+    def recipe(self, used: Mapping[str, Levels]) -> dict[str, Any]:
+        """Return the same data with the levels that were used."""
+        return tuned_recipe(self.objectives, self.pilot, used)
+
+
+def resolve_level_method(method: object) -> LevelMethod:
+    """Return the method of that name or recipe.
+
+    Parameters
+    ----------
+    method : str, mapping or LevelMethod
+        A name, "truncated:LOW:HIGH", "tail:LEVEL", what `Band.recipe` holds of a tuned method, or a method, which is
+        returned as it is.
+
+    Returns
+    -------
+    LevelMethod
+        The method.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, the recipe is malformed, or it is none of these.
+    """
+    if isinstance(method, Mapping):
+        return StoredLevels.from_recipe(method)
+    if isinstance(method, str):
+        name = as_spelled(method, NAMED_LEVELS)
+        if name is not None:
+            return NamedLevels(name, NAMED_LEVELS[name])
+        for kind, levels_of in (("truncated", _truncated), ("tail", _tail)):
+            if spelled(method.split(":")[0]) == kind:
+                return NamedLevels(spelled(method), levels_of(method))
+    elif all(hasattr(method, name) for name in ("name", "assumptions", "levels", "check_risks", "recipe")):
+        return method  # type: ignore[return-value]
+    raise ValueError(
+        f"method must be one of {', '.join(sorted(NAMED_LEVELS))}, truncated:LOW:HIGH, tail:LEVEL, or an "
+        f"OptimisedLevels, got {method!r:.80}"
+    )
+
+
+def level_key(num_values: int, delta: float, sides: str) -> str:
+    """Name of a request for levels."""
+    return f"{num_values}:{float(delta)!r}:{sides}"
+
+
+def tuned_name(objectives: Mapping[str, float]) -> str:
+    """Name of a method that was tuned for these objectives."""
+    return f"optimised ({' + '.join(name if w == 1.0 else f'{w:g} {name}' for name, w in objectives.items())})"
+
+
+def tuned_recipe(objectives: Mapping[str, float], pilot: Pilot, used: Mapping[str, Levels]) -> dict[str, Any]:
+    """Plain data of tuned levels."""
+    levels = {
+        key: {side: array.tolist() for side, array in found._asdict().items() if array is not None}
+        for key, found in used.items()
+    }
+    return {"name": "optimised", "objectives": dict(objectives), "pilot": pilot.to_dict(), "levels": levels}
+
+
+def _truncated(method: str) -> LevelsOf:
+    try:
+        low, high = (float(end) for end in method.split(":")[1:])
+    except ValueError:
+        low = high = np.nan
+    if not 0.0 <= low < high <= 1.0:
+        raise ValueError(
+            f"a truncated band needs a range 0 <= LOW < HIGH <= 1 of the CDF, got {method!r}; write truncated:0.5:0.95"
+        )
+    return partial(truncated_levels, low=low, high=high)
+
+
+def _tail(method: str) -> LevelsOf:
+    try:
+        (level,) = (float(part) for part in method.split(":")[1:])
+    except ValueError:
+        level = np.nan
+    if not 0.0 <= level < 1.0:
+        raise ValueError(
+            f"a band for a tail needs the level in [0, 1) at which it begins, got {method!r}; write tail:0.9"
+        )
+    return partial(_tail_levels, level=level)
+
+
+def _tail_levels(num_values: int, delta: float, sides: str, *, level: float) -> Levels:
+    """Truncated levels: the fewer clients are beyond the level, the higher they begin (docs/library.md)."""
+    num_beyond = num_values * (1.0 - level)
+    part = next((share for few, share in _TAIL_PARTS if num_beyond <= few), 1.0)
+    return truncated_levels(num_values, delta, sides, low=1.0 - part * (1.0 - level), high=1.0)
+
+
+def _checked_levels(key: str, sides: Mapping[str, Any]) -> Levels:
+    if not sides.keys() <= {"lower", "upper"}:
+        raise ValueError(f"stored levels must have a lower and an upper side at most, got {', '.join(sides)} for {key}")
+    arrays: dict[str, FloatArray] = {}
+    for side, values in sides.items():
+        array = check_numbers("stored levels", values, remedy="tune again with OptimisedLevels")
+        if array.ndim != 1 or not np.all((array >= 0.0) & (array <= 1.0)) or np.any(np.diff(array) < 0.0):
+            raise ValueError(f"stored levels must be nondecreasing numbers in [0, 1], the {side} ones of {key} are not")
+        arrays[side] = array
+    return Levels(arrays.get("lower"), arrays.get("upper"))

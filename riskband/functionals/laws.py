@@ -1,0 +1,184 @@
+"""What a two-sided band says of the quantile function of client risks, and the laws that are members of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.bands.band import Band, band, check_band
+from riskband.checks import FloatArray, IntArray, check_fraction, check_points
+
+SMALLEST_MEAN = 1e-9
+"""A band that allows a mean risk below this is read as allowing the mean 0, which only widens it.
+
+Otherwise the most unequal law could put a mass beyond the resolution of a level, 1e-16, on the largest risk.
+"""
+
+
+class RiskLaw(NamedTuple):
+    """A discrete law of risks, as the steps of its quantile function.
+
+    Attributes
+    ----------
+    risks : ndarray, shape (num_atoms,)
+        Nondecreasing risks in [0, 1].
+    levels : ndarray, shape (num_atoms,)
+        P(risk <= risks[i]) where the risks differ; increasing, the last is 1. The quantile function is `risks[i]` on
+        (levels[i - 1], levels[i]].
+    """
+
+    risks: FloatArray
+    levels: FloatArray
+
+    @classmethod
+    def of_values(cls, values: npt.ArrayLike) -> RiskLaw:
+        """Empirical law of some risks in [0, 1], shape (num_values,); raises ValueError for anything else."""
+        risks = np.sort(np.atleast_1d(check_points("risks", values)))
+        return cls(risks, np.arange(1, risks.size + 1) / risks.size)
+
+    @property
+    def weights(self) -> FloatArray:
+        """Probabilities of the atoms, shape (num_atoms,)."""
+        return np.diff(self.levels, prepend=0.0)
+
+    @property
+    def mean(self) -> float:
+        """Mean risk."""
+        return float(np.sum(self.weights * self.risks))
+
+    def quantile(self, level: npt.ArrayLike) -> FloatArray:
+        """Smallest risk whose CDF reaches the level; levels in [0, 1], any shape."""
+        return np.asarray(self.risks[np.searchsorted(self.levels, check_fraction("level", level), side="left")])
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileLimits:
+    """The quantile functions between which a band holds the law of client risks, on their common steps.
+
+    Attributes
+    ----------
+    levels : ndarray, shape (num_steps,)
+        Right ends of the steps, increasing; the last is 1.
+    lower, upper : ndarray, shape (num_steps,)
+        Smallest and largest quantile on each step; both nondecreasing, lower <= upper.
+    """
+
+    levels: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+
+    @classmethod
+    def of_band(cls, source: Band) -> QuantileLimits:
+        """Limits of a band with both sides; raises ValueError if it has only one, or is no band."""
+        check_band(source)
+        source.require("lower")
+        source.require("upper")
+        knots = np.concatenate([source.lower_levels, source.upper_levels, [1.0]])
+        levels = np.unique(knots[knots > 0.0])
+        lower, upper = source.quantile_lower(levels), source.quantile_upper(levels)
+        if np.sum(np.diff(levels, prepend=0.0) * lower) < SMALLEST_MEAN:
+            lower = np.zeros_like(lower)
+        return cls(levels, lower, upper)
+
+    @classmethod
+    def of_measured_risks(cls, source: Band) -> QuantileLimits | None:
+        """Limits for the law of measured risks that hold on the same event as the band; `None` if there are none.
+
+        With `local="marginal"` and equal numbers of examples, both are made from the same levels.
+        """
+        if source.local != "marginal" or not source.risks.has_equal_sizes or source.risks.noise is not None:
+            return None
+        return cls.of_band(band(source.answers, **{**source.recipe(), "local": "observed", "eta": None}))
+
+    @cached_property
+    def edges(self) -> FloatArray:
+        """Ends of all steps, shape (num_steps + 1,), from 0 to 1."""
+        return np.concatenate([[0.0], self.levels])
+
+    @cached_property
+    def widths(self) -> FloatArray:
+        """Widths of the steps, shape (num_steps,)."""
+        return np.diff(self.edges)
+
+    @cached_property
+    def centres(self) -> CentreIntervals:
+        """Where the steps of clip(centre, l, u) lie, for every centre."""
+        low = np.unique(np.concatenate([self.lower, self.upper]))
+        first = np.searchsorted(self.upper, low, side="right")
+        last = np.searchsorted(self.lower, low, side="right")
+        width = self.edges[last] - self.edges[first]
+        at_ends = sums_before(self.widths * self.upper)[first] + sums_from(self.widths * self.lower)[last]
+        return CentreIntervals(low, np.append(low[1:], low[-1]), first, last, width, at_ends + width * low)
+
+    @property
+    def allow_only_zero(self) -> bool:
+        """Whether every member has risk 0 almost surely."""
+        return bool(self.upper[-1] == 0.0)
+
+    @property
+    def allow_all_zero(self) -> bool:
+        """Whether the law of risk 0 is a member."""
+        return bool(self.lower[-1] == 0.0)
+
+    @property
+    def allow_zero(self) -> bool:
+        """Whether a member has clients of risk 0."""
+        return bool(self.lower[0] == 0.0)
+
+    def unequal_law(self, cut: float) -> RiskLaw:
+        """Member with the smallest quantiles up to the level `cut` and the largest above it; cut in [0, 1]."""
+        step = int(np.searchsorted(self.levels, cut, side="left"))
+        levels = np.concatenate([self.levels[:step], [cut], self.levels[step:]])
+        risks = np.concatenate([self.lower[: step + 1], self.upper[step:]])
+        is_step = np.diff(levels, prepend=0.0) > 0.0
+        return RiskLaw(risks[is_step], levels[is_step])
+
+    def equal_law(self, centre: float) -> RiskLaw:
+        """Member whose quantiles are as near to the risk `centre` as the limits allow."""
+        return RiskLaw(np.clip(centre, self.lower, self.upper), self.levels)
+
+    def integral(self, values: FloatArray) -> float:
+        """Integral of a function that is constant on each step; values of shape (num_steps,)."""
+        return float(np.sum(self.widths * values))
+
+
+@dataclass(frozen=True, eq=False)
+class CentreIntervals:
+    """Between two neighbouring knots, clip(centre, l, u) has u on the first steps, l on the last, `centre` between.
+
+    Attributes
+    ----------
+    low, high : ndarray, shape (num_knots,)
+        Ends of the intervals of the centre; the last one is a single point.
+    first, last : ndarray, shape (num_knots,)
+        Steps [0, first) are at u, [first, last) at the centre, [last, num_steps) at l.
+    width : ndarray, shape (num_knots,)
+        Mass at the centre.
+    means : ndarray, shape (num_knots,)
+        Means of the laws at `low`.
+    """
+
+    low: FloatArray
+    high: FloatArray
+    first: IntArray
+    last: IntArray
+    width: FloatArray
+    means: FloatArray
+
+    def rest(self, at_lower: FloatArray, at_upper: FloatArray) -> FloatArray:
+        """Sums of `at_upper` over the steps at u and of `at_lower` over those at l, shape (num_knots,)."""
+        return np.asarray(sums_before(at_upper)[self.first] + sums_from(at_lower)[self.last])
+
+
+def sums_before(values: FloatArray) -> FloatArray:
+    """Sums of all values before each end of a step, shape (num_steps + 1,)."""
+    return np.concatenate([[0.0], np.cumsum(values)])
+
+
+def sums_from(values: FloatArray) -> FloatArray:
+    """Sums of all values after each end of a step, shape (num_steps + 1,)."""
+    return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])

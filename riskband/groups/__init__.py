@@ -1,0 +1,1 @@
+"""Bands of several groups of clients and comparisons between groups."""

@@ -1,0 +1,217 @@
+"""Groups of clients: who belongs to which, their bands, and how delta is divided among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.answers.risks import ClientRisks
+from riskband.bands.band import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS, Band
+from riskband.checks import IntArray, check_kind, check_numbers
+from riskband.wording import chosen_before
+
+Groups = Sequence[str | None] | npt.NDArray[Any] | Mapping[str, npt.ArrayLike]
+
+
+def select_clients(risks: ClientRisks, indices: IntArray, *, group: str) -> ClientRisks:
+    """Answers of the clients of a group; what holds for the network as a whole, such as missing clients, is kept.
+
+    Raises
+    ------
+    ValueError
+        If every answer of the group may be wrong.
+    """
+    if risks.contamination >= indices.size:
+        raise ValueError(
+            f"contamination must be below the number of clients of every group, got {risks.contamination} for the "
+            f"{indices.size} of group {group!r}, where all wrong answers may be; merge it with another group"
+        )
+    shared = {f.name: getattr(risks, f.name) for f in fields(risks) if f.name not in ("values", "num_examples")}
+    return ClientRisks(risks.values[indices], risks.num_examples[indices], **shared)
+
+
+FIXED_GROUPS = "the groups, and how delta is divided among them, were fixed before any risk was seen"
+EQUAL_SIZES_IN_GROUP = "a group whose clients all have the same number of examples has it by design, not by chance"
+
+
+@dataclass(frozen=True, eq=False)
+class GroupBands:
+    """One band for each group of clients; all hold at once with probability 1 - delta. Made by `group_bands`.
+
+    Attributes
+    ----------
+    risks : ClientRisks
+        The answers of all clients, those in no group included.
+    members : mapping of str to ndarray
+        Increasing indices of the clients of each group, shape (num_clients of the group,); names are sorted.
+    bands : mapping of str to Band
+        The band of each group, at its own part of delta.
+    """
+
+    risks: ClientRisks
+    members: Mapping[str, IntArray]
+    bands: Mapping[str, Band]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the groups, sorted."""
+        return tuple(self.bands)
+
+    @property
+    def deltas(self) -> dict[str, float]:
+        """Probability that the band of each group fails: how delta was divided."""
+        return {name: source.delta for name, source in self.bands.items()}
+
+    @property
+    def delta(self) -> float:
+        """Probability that the band of any group fails: the sum of `deltas`."""
+        return math.fsum(self.deltas.values())
+
+    @property
+    def num_clients(self) -> dict[str, int]:
+        """Number of clients in each group."""
+        return {name: int(indices.size) for name, indices in self.members.items()}
+
+    @property
+    def subject(self) -> str:
+        """What the CDFs are the CDFs of."""
+        return next(iter(self.bands.values())).subject
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What must be true for the probability to be right."""
+        of_bands = dict.fromkeys(line for source in self.bands.values() for line in source.assumptions)
+        by_chance = not self.risks.has_equal_sizes and any(s.risks.has_equal_sizes for s in self.bands.values())
+        extra = (EQUAL_SIZES_IN_GROUP,) if by_chance else ()
+        return (FIXED_GROUPS, *map(_within_groups, of_bands), *extra, *chosen_before(shares_of_delta=self._shares()))
+
+    def _shares(self) -> tuple[str, str]:
+        """Parts of delta in words, and what they are if the groups share it equally."""
+        parts = [f"{name} {delta / self.delta:.4g}" for name, delta in self.deltas.items()]
+        return ", ".join(parts), ", ".join(f"{name} {1.0 / len(self.deltas):.4g}" for name in self.deltas)
+
+    def __getitem__(self, name: str) -> Band:
+        """Band of a group; raises ValueError for an unknown name."""
+        if not isinstance(name, str) or name not in self.bands:
+            raise ValueError(f"group must be one of {', '.join(self.names)}, got {name!r}")
+        return self.bands[name]
+
+
+def check_group_bands(bands: object) -> None:
+    """Raise ValueError unless `bands` are `GroupBands`."""
+    check_kind("bands", bands, GroupBands, remedy="make them with group_bands(risks, groups, delta=0.05)")
+
+
+def _within_groups(assumption: str) -> str:
+    if assumption not in (INDEPENDENT_CLIENTS, INDEPENDENT_ASKED):
+        return assumption
+    return f"within each group, {assumption.replace('one meta-distribution', 'the meta-distribution')} of that group"
+
+
+def members_of_groups(groups: Groups, *, num_clients: int) -> dict[str, IntArray]:
+    """Return increasing indices of the members of each group, by sorted name; ValueError as for `group_bands`."""
+    if isinstance(groups, Mapping):
+        found = {_checked_name(name): _checked_indices(name, who, num_clients) for name, who in groups.items()}
+    else:
+        found = _members_of_labels(groups, num_clients)
+    if not found:
+        raise ValueError("groups must name at least one group, got none; give every client a label, or use band")
+    for name, indices in found.items():
+        if indices.size < 2:
+            raise ValueError(
+                f"every group needs at least 2 clients, but group {name!r} has {indices.size}; merge it with another "
+                "group, or leave it out"
+            )
+    return {name: found[name] for name in sorted(found)}
+
+
+def _members_of_labels(labels: Sequence[str | None] | npt.NDArray[Any], num_clients: int) -> dict[str, IntArray]:
+    if isinstance(labels, (str, bytes)) or not isinstance(labels, (Sequence, np.ndarray)):
+        raise ValueError(
+            f"groups must be one label per client or a mapping, got {type(labels).__name__}; use a list such as "
+            "['north', None, 'south'], or {'north': [0, 3], 'south': [1, 2]}"
+        )
+    if (isinstance(labels, np.ndarray) and labels.ndim != 1) or len(labels) != num_clients:
+        shape = labels.shape if isinstance(labels, np.ndarray) else len(labels)
+        raise ValueError(
+            f"groups must have one label per client ({num_clients}), got {shape}; use None for a client in no group"
+        )
+    found: dict[str, list[int]] = {}
+    for client, label in enumerate(labels):
+        if label is not None:
+            found.setdefault(_checked_name(label), []).append(client)
+    return {name: np.array(clients, dtype=np.int64) for name, clients in found.items()}
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not name:
+        raise ValueError(
+            f"names of groups must be nonempty text, got {name!r}; use str(...), or None for a client in no group"
+        )
+    return str(name)
+
+
+def _checked_indices(name: str, who: npt.ArrayLike, num_clients: int) -> IntArray:
+    try:
+        array = np.asarray(who)
+    except ValueError:  # a ragged list
+        array = np.asarray(None)
+    if array.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if array.dtype == np.bool_ and array.shape == (num_clients,):
+        return np.flatnonzero(array).astype(np.int64)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise ValueError(
+            f"group {name!r} must be a mask of {num_clients} booleans or a flat list of client indices, got "
+            f"{array.dtype} of shape {array.shape}; use numpy.flatnonzero of a condition"
+        )
+    indices = np.sort(array.astype(np.int64))
+    if indices[0] < 0 or indices[-1] >= num_clients or np.any(np.diff(indices) == 0):
+        raise ValueError(
+            f"indices of group {name!r} must be different whole numbers from 0 to {num_clients - 1}, got "
+            f"{indices.tolist() if indices.size <= 10 else f'{indices[0]} to {indices[-1]}'}; name each client once"
+        )
+    return indices
+
+
+def check_per_group(
+    name: str, numbers: Mapping[str, float], groups: tuple[str, ...], *, is_total: bool
+) -> dict[str, float]:
+    """Return one number per group, in the order of the groups.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    numbers : mapping of str to float
+        By group.
+    groups : tuple of str
+        Names that must all be there, and no other.
+    is_total : bool
+        Whether the numbers are >= 0 and sum to 1, rather than > 0 and to at most 1.
+
+    Raises
+    ------
+    ValueError
+        If a group is missing or foreign, or a number or their sum is out of range.
+    """
+    if not isinstance(numbers, Mapping) or set(numbers) != set(groups):
+        got = ", ".join(map(str, numbers)) if isinstance(numbers, Mapping) else type(numbers).__name__
+        raise ValueError(f"{name} must be a mapping with one number for each of {', '.join(groups)}, got {got}")
+    array = check_numbers(name, [numbers[group] for group in groups], remedy="for example 0.5")
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one number per group, got shape {array.shape}; for example 0.5")
+    found = dict(zip(groups, array.tolist(), strict=True))
+    total = math.fsum(found.values())
+    smallest = min(found.values())
+    is_right = smallest >= 0.0 and abs(total - 1.0) <= 1e-9 if is_total else smallest > 0.0 and total <= 1.0 + 1e-9
+    if not is_right:
+        rule = "be >= 0 and sum to 1" if is_total else "be > 0 and sum to at most 1"
+        raise ValueError(f"{name} must {rule}, got {found}, which sum to {total:g}; divide them by their sum")
+    scale = total if is_total else max(total, 1.0)  # rounding
+    return {group: number / scale for group, number in found.items()}

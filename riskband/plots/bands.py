@@ -1,0 +1,327 @@
+"""Figures of bands and worst cases. Needs matplotlib, which is loaded on use; nothing is drawn on a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.bands.band import TRAINERS_ANSWERED, Band
+from riskband.certificate import AS_PUBLISHED, ESTIMATE, Certificate, weakest_validity
+from riskband.checks import FloatArray
+from riskband.wording import confidence
+from riskband.worst_cases.divergences import DIVERGENCES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BAND = "#3b6ea5"
+_ANSWERS = "#444444"
+_UNSEEN = "#d1701f"
+_WORST = ("#dd94a6", "#c05a76", "#96234a", "#5c0f2e")  # darker as the budget grows
+
+
+def band_figure(
+    band: Band,
+    *,
+    worst_case: Certificate | None = None,
+    unseen_risks: npt.ArrayLike | None = None,
+    title: str = "",
+) -> Figure:
+    """Empirical CDF of the answers, the band, worst-case curves, and the risks of unseen clients where known.
+
+    Parameters
+    ----------
+    band : Band
+        The band to draw.
+    worst_case : Certificate, optional
+        From `worst_case_cdf`, over one or several budgets; drawn as lower bounds on the CDF of the target network.
+    unseen_risks : array_like, shape (num_unseen,), optional
+        True risks of clients that the band never saw (a simulation knows them).
+    title : str
+        Above the figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Save it with `save_figure`.
+    """
+    from matplotlib.figure import Figure  # a heavy import that only figures need
+
+    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+    axes = figure.add_subplot()
+    right = _right_end(band, unseen_risks)
+    grid = np.unique(np.concatenate([[0.0, right], band.lower_points, band.upper_points]))
+    grid = grid[grid <= right]
+    _draw_band(axes, band, grid)
+    answers = np.sort(band.risks.shown_values)
+    share = np.arange(1, answers.size + 1) / answers.size
+    axes.step(
+        [0.0, *answers, 1.0],
+        [0.0, *share, 1.0],
+        where="post",
+        color=_ANSWERS,
+        lw=1.2,
+        ls=":",
+        label=measured_label(band),
+    )
+    if worst_case is not None:
+        _draw_worst_cases(axes, worst_case)
+    if unseen_risks is not None:
+        unseen = np.sort(np.asarray(unseen_risks, dtype=np.float64))
+        share = np.arange(1, unseen.size + 1) / unseen.size
+        label = f"true risks of {unseen.size} unseen clients (simulated)"
+        axes.step([0.0, *unseen, 1.0], [0.0, *share, 1.0], where="post", color=_UNSEEN, lw=2.0, label=label)
+    axes.set(xlim=(0.0, right), ylim=(0.0, 1.005))
+    axes.set_title(**titled("label", title, band.assumptions))
+    axes.set_xlabel("risk of a client (mean loss, 0 to 1)")
+    axes.set_ylabel("share of clients with at most this risk")
+    axes.grid(alpha=0.25, lw=0.6)
+    draw_legend_below(figure)
+    return figure
+
+
+def how_sure(validity: str, delta: float) -> str:
+    """Return how sure a bound of this validity is, for a legend; the probability is only proved of a certificate."""
+    sure = f"with probability {confidence(delta)}"
+    return {ESTIMATE: "not proved", AS_PUBLISHED: f"{sure} if its proof can be completed"}.get(validity, sure)
+
+
+def titled(argument: str, title: str, assumptions: Collection[str]) -> dict[str, Any]:
+    """Return keyword arguments of a title, `argument` its text, that says in red if the clients helped to train."""
+    if TRAINERS_ANSWERED not in assumptions:
+        return {argument: title}
+    warning = fill(f"{ESTIMATE}: {TRAINERS_ANSWERED}", width=70)
+    return {argument: f"{title}\n{warning}".lstrip(), "color": "red"}
+
+
+def draw_legend_below(figure: Figure) -> None:
+    """Draw the legend of a figure below its axes: in two columns, or in one where two are wider than the figure."""
+    for num_columns in (2, 1):
+        legend = figure.legend(loc="outside lower center", ncols=num_columns, fontsize="small", frameon=False)
+        figure.draw_without_rendering()  # only then the legend has a size
+        extent, page = legend.get_window_extent(), figure.bbox
+        if num_columns == 1 or (extent.x0 >= page.x0 and extent.x1 <= page.x1):
+            return
+        legend.remove()
+
+
+def transport_figure(
+    mean: Certificate,
+    *,
+    cdf: Certificate | None = None,
+    networks: Sequence[TransportPoint] = (),
+    worst_mean: npt.ArrayLike | None = None,
+    worst_shares: npt.ArrayLike | None = None,
+    reached_mean: npt.ArrayLike | None = None,
+    reached_shares: npt.ArrayLike | None = None,
+    unit: float | None = None,
+    unit_words: str = "the mean cost that makes an example wrong",
+    attack_note: str = "",
+    title: str = "",
+) -> Figure:
+    """Certified mean risk and, beside it, certified shares of failing clients, over the cost budget.
+
+    Parameters
+    ----------
+    mean : Certificate
+        From `wasserstein_mean`, over several cost budgets.
+    cdf : Certificate, optional
+        From `wasserstein_cdf`, over several cost budgets; one curve for each threshold.
+    networks : sequence of TransportPoint
+        Networks whose distance and risks are known, drawn as points: where they lie, not a proof of anything.
+    worst_mean : array_like, shape (num_budgets,), optional
+        At the budgets of `mean`, the largest mean risk of any network that clients who never answered can be made into
+        (a simulation knows it).
+    worst_shares : array_like, shape (num_budgets, num_thresholds), optional
+        The same for the shares, at the budgets and thresholds of `cdf`.
+    reached_mean : array_like, shape (num_budgets,), optional
+        Estimates from what attacks reached, at the budgets of `mean`; the gap below the certificate is shaded.
+    reached_shares : array_like, shape (num_budgets, num_thresholds), optional
+        The same for the shares.
+    unit : float, optional
+        A mean cost; adds an axis in these units.
+    unit_words : str
+        What the unit is.
+    attack_note : str
+        What the legend is to say of estimates, such as how many examples attacks could not see.
+    title : str
+        Above the figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Save it with `save_figure`.
+    """
+    from matplotlib.figure import Figure  # a heavy import that only figures need
+
+    figure = Figure(figsize=(8.0, 5.0) if cdf is None else (11.0, 5.2), layout="constrained")
+    panels = figure.subplots(1, 1 if cdf is None else 2, squeeze=False)[0]
+    _draw_transport_mean(panels[0], mean, networks, worst_mean)
+    if reached_mean is not None:
+        _draw_reached(panels[0], mean, np.asarray(reached_mean)[:, np.newaxis], colors=(_BAND,))
+    if attack_note:
+        panels[0].plot([], [], " ", label=f"estimate: {attack_note}")  # an entry of the legend without a mark
+    if cdf is not None:
+        _draw_transport_shares(panels[1], cdf, networks, worst_shares)
+        if reached_shares is not None:
+            _draw_reached(panels[1], cdf, np.asarray(reached_shares), colors=_WORST)
+    for axes in panels:
+        axes.set_ylim(-0.02, 1.02)  # points on the axis stay visible
+        axes.set_xlabel("cost budget: how far examples may move on average (transport cost)")
+        axes.grid(alpha=0.25, lw=0.6)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", frameon=False)
+        if unit is not None:
+            functions = (lambda cost: np.divide(cost, unit), lambda ratio: np.multiply(ratio, unit))
+            second = axes.secondary_xaxis("top", functions=functions)
+            second.set_xlabel(f"in units of {unit_words}", fontsize="small")
+    figure.suptitle(**titled("t", title, mean.assumptions))
+    return figure
+
+
+class TransportPoint(NamedTuple):
+    """A network whose distance from the source network is known.
+
+    Attributes
+    ----------
+    cost : float
+        Mean transport cost, or an upper bound on it, >= 0.
+    risks : ndarray, shape (num_clients,)
+        True risks of its clients.
+    """
+
+    cost: float
+    risks: FloatArray
+
+    @property
+    def mean_risk(self) -> float:
+        """Mean of `risks`."""
+        return float(np.mean(self.risks))
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure; the same figure gives the same bytes, in SVG too.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        For example from `band_figure`.
+    path : str or Path
+        Ending in .png, .svg or .pdf.
+
+    Raises
+    ------
+    ValueError
+        If matplotlib does not know the ending.
+    """
+    import matplotlib as mpl
+
+    metadata = {  # says where it is from, and not when
+        ".png": {"Source": "riskband"},
+        ".svg": {"Source": "riskband", "Date": None},
+        ".pdf": {"Keywords": "riskband", "CreationDate": None},
+    }.get(Path(path).suffix.lower(), {})
+    with mpl.rc_context({"svg.hashsalt": "riskband"}):
+        figure.savefig(path, dpi=150, metadata=metadata)
+
+
+def _right_end(band: Band, unseen_risks: npt.ArrayLike | None) -> float:
+    """Show the whole of what happens, but not an empty half of the axis."""
+    seen = [band.risks.shown_values.max(), float(band.lower_points.max(initial=0.0))]
+    if unseen_risks is not None:
+        seen.append(float(np.max(unseen_risks)))
+    return float(min(1.0, np.ceil((max(seen) + 0.02) * 20) / 20))
+
+
+def measured_label(band: Band) -> str:
+    """Name the law of what the clients answered in a legend, with what lies between it and what they measured."""
+    noise = "" if band.risks.noise is None else ", with noise"
+    rounding = "" if band.histogram is None else ", rounded up to bins"
+    return f"measured by the {band.risks.num_clients} clients that answered{noise}{rounding}"
+
+
+def _draw_band(axes: Axes, band: Band, grid: FloatArray) -> None:
+    validity = weakest_validity(band.assumptions)
+    sure, verb = how_sure(validity, band.delta), "would measure" if band.local == "observed" else "has"
+    if band.sides == "two":
+        whose = "that would measure at most this risk" if band.local == "observed" else "with at most this risk"
+        label = f"{validity}: the share of unseen clients {whose} lies in the band,\n{sure}"
+        axes.fill_between(
+            grid, band.lower(grid), band.upper(grid), step="post", color=_BAND, alpha=0.25, lw=0, label=label
+        )
+    if band.sides != "upper":
+        label = f"{validity}: at least this share of unseen clients {verb} at most this risk,\n{sure}"
+        label = "" if band.sides == "two" else label
+        axes.step(grid, band.lower(grid), where="post", color=_BAND, lw=1.6, label=label)
+    if band.sides != "lower":
+        label = f"{validity}: at most this share of unseen clients {verb} at most this risk,\n{sure}"
+        label = "" if band.sides == "two" else label
+        axes.step(grid, band.upper(grid), where="post", color=_BAND, lw=1.0, label=label)
+
+
+def _draw_transport_mean(
+    axes: Axes, mean: Certificate, networks: Sequence[TransportPoint], worst: npt.ArrayLike | None
+) -> None:
+    budgets = mean.axes["cost_budget"]
+    label = f"{mean.validity}: mean risk at most this, {how_sure(mean.validity, mean.delta)}"
+    axes.plot(budgets, mean.value, color=_BAND, lw=2.0, marker=".", label=label)
+    if worst is not None:
+        label = "worst network that unseen clients can be made into (simulated)"
+        axes.plot(budgets, np.asarray(worst), color=_UNSEEN, lw=1.4, label=label)
+    if networks:
+        costs, risks = [network.cost for network in networks], [network.mean_risk for network in networks]
+        label = "unseen clients that were moved at random, at their distance (simulated)"
+        axes.plot(costs, risks, "o", color=_UNSEEN, mec="white", ms=7, label=label)
+    axes.set_ylabel("mean risk of all clients (mean loss, 0 to 1)")
+
+
+def _draw_transport_shares(
+    axes: Axes, cdf: Certificate, networks: Sequence[TransportPoint], worst: npt.ArrayLike | None
+) -> None:
+    budgets, thresholds = cdf.axes["cost_budget"], cdf.axes["threshold"]
+    for index, threshold in enumerate(thresholds):
+        color = _WORST[index % len(_WORST)]
+        label = f"{cdf.validity}: share with risk ≥ {threshold:g} at most this, {how_sure(cdf.validity, cdf.delta)}"
+        axes.plot(budgets, np.asarray(cdf.value)[:, index], color=color, lw=2.0, ls="--", marker=".", label=label)
+        if worst is not None:
+            axes.plot(budgets, np.asarray(worst)[:, index], color=color, lw=1.2)
+        for network in networks:
+            axes.plot(network.cost, np.mean(network.risks >= threshold), "o", color=color, mec="white", ms=6)
+    if worst is not None:
+        axes.plot([], [], color=_WORST[-1], lw=1.2, label="the same on the worst network (simulated)")
+    if networks:
+        axes.plot(
+            [], [], "o", color=_WORST[-1], mec="white", ms=6, label="the same of clients moved at random (simulated)"
+        )
+    axes.set_ylabel("share of clients (0 to 1)")
+
+
+def _draw_reached(axes: Axes, certificate: Certificate, reached: FloatArray, *, colors: Sequence[str]) -> None:
+    """Estimates below the columns of a certificate, and what nobody knows in between."""
+    budgets, bounds = certificate.axes["cost_budget"], np.asarray(certificate.value).reshape(reached.shape)
+    for index, (below, above) in enumerate(zip(reached.T, bounds.T, strict=True)):
+        color, is_last = colors[index % len(colors)], index == reached.shape[1] - 1
+        label = "gap: neither reached nor excluded" if is_last else ""
+        axes.fill_between(budgets, below, above, color=color, alpha=0.18, lw=0, label=label)
+        label = "estimate: what attacks reached" if is_last else ""
+        axes.plot(budgets, below, color=color, lw=1.4, ls=":", marker="v", ms=4, label=label)
+
+
+def _draw_worst_cases(axes: Axes, worst_case: Certificate) -> None:
+    if "threshold" not in worst_case.axes:
+        raise ValueError(f"the worst case of a band figure needs several thresholds, got {worst_case.quantity!r}")
+    thresholds = np.asarray(worst_case.axes["threshold"])
+    curves = np.atleast_2d(worst_case.value)
+    budgets = np.atleast_1d(worst_case.axes.get("budget", worst_case.recipe["arguments"]["budget"]))
+    name = worst_case.recipe["arguments"]["divergence"]
+    divergence = DIVERGENCES[name].title if name in DIVERGENCES else name
+    for index, (budget, curve) in enumerate(zip(budgets, curves, strict=True)):
+        # S(t) <= s says F(x) >= 1 - s for every x >= t: the bound holds from t on.
+        label = f"{worst_case.validity}: at least this share in any network within {budget:g} in {divergence}"
+        color = _WORST[index % len(_WORST)]
+        axes.step(thresholds, 1.0 - curve, where="post", color=color, lw=1.4, ls="--", label=label)

@@ -1,0 +1,204 @@
+"""Figure of how unequal client risks are: quantiles, Lorenz curve and measures, each with its bounds.
+
+Needs matplotlib, which is loaded on use; `riskband.plots.bands.save_figure` writes the figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.bands.band import Band
+from riskband.certificate import Certificate, recipe, weakest_validity
+from riskband.functionals.dispersion import dispersion_interval
+from riskband.functionals.dispersion_curves import lorenz_of_law
+from riskband.functionals.laws import QuantileLimits, RiskLaw
+from riskband.functionals.measures import resolve_measure
+from riskband.plots.bands import how_sure, measured_label, titled
+from riskband.wording import rounded_down, rounded_up
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BOUNDS = "#3b6ea5"
+_PUBLISHED = "#9db8d2"
+_MEASURED = "#444444"
+_UNSEEN = "#d1701f"
+
+_MEASURED_POINT: Mapping[str, Any] = {"color": "black", "marker": "|", "ms": 13, "mew": 1.8, "ls": ""}
+_UNSEEN_POINT: Mapping[str, Any] = {"color": _UNSEEN, "marker": "o", "mec": "white", "ms": 8, "ls": ""}
+_LARGEST_SHOWN = 2.0  # most measures lie in [0, 1]; one that does not must not squeeze the others
+
+
+def dispersion_figure(
+    band: Band,
+    *,
+    measures: Sequence[Certificate] = (),
+    lorenz: Certificate | None = None,
+    unseen_risks: npt.ArrayLike | None = None,
+    title: str = "",
+) -> Figure:
+    """Quantile function, Lorenz curve and measures of dispersion of client risks, with bounds from both sides.
+
+    Parameters
+    ----------
+    band : Band
+        With both sides; its bounds on the quantile function are drawn.
+    measures : sequence of Certificate
+        From `dispersion_certificate`; one row each, and beside it the plug-in interval of the band where that is
+        another one.
+    lorenz : Certificate, optional
+        From `lorenz_certificate`.
+    unseen_risks : array_like, shape (num_unseen,), optional
+        True risks of clients that the band never saw (a simulation knows them).
+    title : str
+        Above the figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Save it with `save_figure`.
+
+    Raises
+    ------
+    ValueError
+        If the band has only one side, or a certificate is of another kind, or of another band or other answers.
+    """
+    from matplotlib.figure import Figure  # a heavy import that only figures need
+
+    limits = QuantileLimits.of_band(band)
+    unseen = None if unseen_risks is None else RiskLaw.of_values(unseen_risks)
+    if isinstance(measures, Certificate) or not isinstance(measures, Sequence):
+        raise ValueError(f"measures must be a list of certificates, got {type(measures).__name__}; write [certificate]")
+    for certificate in measures:
+        _check_source("measures", certificate, band, "dispersion_certificate")
+    if lorenz is not None:
+        _check_source("lorenz", lorenz, band, "lorenz_certificate")
+    num_panels = 1 + (lorenz is not None) + bool(measures)
+    figure = Figure(figsize=(5.2 * num_panels, 5.6), layout="constrained")
+    panels = list(figure.subplots(1, num_panels, squeeze=False)[0])
+    _draw_quantiles(panels.pop(0), band, limits, unseen)
+    if lorenz is not None:
+        _draw_lorenz(panels.pop(0), band, lorenz, unseen)
+    if measures:
+        _draw_measures(panels.pop(0), band, measures, unseen)
+    for axes in figure.axes:
+        axes.grid(alpha=0.25, lw=0.6)
+        axes.set_axisbelow(True)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize="small", frameon=False)
+    figure.suptitle(**titled("t", title, band.assumptions))
+    return figure
+
+
+def _check_source(name: str, certificate: object, band: Band, function: str) -> None:
+    expected = recipe(function, {}, band.risks, band)
+    found = certificate.recipe if isinstance(certificate, Certificate) else {}
+    if found.get("function") != function:
+        got = found.get("function", type(certificate).__name__)
+        raise ValueError(f"{name} must come from {function}, got {got!r:.80}; make it with {function}(band, ...)")
+    if any(found.get(part) != expected[part] for part in ("band", "answers")):
+        raise ValueError(f"{name} must be of the band that is drawn, got another; make it with {function}(band, ...)")
+
+
+def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: RiskLaw | None) -> None:
+    lower, upper = (np.append(side, side[-1]) for side in (limits.lower, limits.upper))
+    validity = weakest_validity(band.assumptions)
+    label = f"{validity}: the curve of unseen clients lies in here,\n{how_sure(validity, band.delta)}"
+    axes.fill_between(limits.edges, lower, upper, step="post", color=_BOUNDS, alpha=0.25, lw=0, label=label)
+    for side in (lower, upper):
+        axes.step(limits.edges, side, where="post", color=_BOUNDS, lw=1.2)
+    for law, style in _laws(band, unseen):
+        axes.step(np.append(0.0, law.levels), np.append(law.risks, law.risks[-1]), where="post", **style)
+    axes.set(xlim=(0.0, 1.0), ylim=(0.0, _top(limits, band, unseen)), title="Quantiles of the risk")
+    axes.set_xlabel("share of clients, best-off first (0 to 1)")
+    axes.set_ylabel("largest risk in this share (mean loss, 0 to 1)")
+
+
+def _draw_lorenz(axes: Axes, band: Band, lorenz: Certificate, unseen: RiskLaw | None) -> None:
+    shares = lorenz.axes["share"]
+    label = f"{lorenz.validity}: the curve of unseen clients lies in here,\n{how_sure(lorenz.validity, lorenz.delta)}"
+    assert lorenz.lower is not None
+    axes.fill_between(shares, lorenz.lower, lorenz.value, color=_BOUNDS, alpha=0.25, lw=0, label=label)
+    for side in (lorenz.lower, lorenz.value):
+        axes.plot(shares, side, color=_BOUNDS, lw=1.2)
+    for law, style in _laws(band, unseen):
+        axes.plot(shares, lorenz_of_law(law, shares), **style)
+    axes.plot([0.0, 1.0], [0.0, 1.0], color="#999999", lw=0.9, label="if all clients had the same risk")
+    axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0), title="Lorenz curve of the risk")
+    axes.set_xlabel("share of clients, best-off first (0 to 1)")
+    axes.set_ylabel("their part of all risk (0 to 1)")
+
+
+def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unseen: RiskLaw | None) -> None:
+    largest = max(float(certificate.value) for certificate in measures)
+    right = 1.0 if largest <= 1.0 else min(float(np.ceil((largest + 0.02) * 10) / 10), _LARGEST_SHOWN)
+    kinds = dict.fromkeys((certificate.validity, certificate.delta) for certificate in measures)
+    is_published_wider = False
+    for row, certificate in enumerate(measures):
+        name = certificate.recipe["arguments"]["measure"]
+        lower, upper = float(certificate.lower or 0.0), float(certificate.value)
+        published = np.array(dispersion_interval(band, name, method="plugin"), dtype=np.float64)
+        if not np.allclose(published, [lower, upper]):
+            is_published_wider = True
+            _draw_interval(axes, row + 0.15, published[0], published[1], right, color=_PUBLISHED, lw=3.0)
+        _draw_interval(axes, row, lower, upper, right, color=_BOUNDS, lw=7.0)
+        if unseen is not None:
+            _draw_point(axes, row, resolve_measure(name).of_law(unseen), right, _UNSEEN_POINT)
+        _draw_point(axes, row, float(certificate.details["measured"]), right, _MEASURED_POINT)
+        axes.annotate(_row_label(name, lower, upper), (0.0, row - 0.22), (3, 0), textcoords="offset points", fontsize=9)
+    for validity, delta in kinds:
+        axes.plot(
+            [],
+            [],
+            color=_BOUNDS,
+            lw=7.0,
+            label=f"{validity}: the value for unseen clients lies in here,\n{how_sure(validity, delta)}",
+        )
+    if is_published_wider:
+        axes.plot([], [], color=_PUBLISHED, lw=3.0, label="the same by the published plug-in formula")
+    axes.plot([], [], label=measured_label(band), **_MEASURED_POINT)
+    if unseen is not None:
+        axes.plot([], [], label=_unseen_label(unseen), **_UNSEEN_POINT)
+    axes.set(xlim=(0.0, right), ylim=(len(measures) - 0.4, -0.6), yticks=[], title="How unequal the risks are")
+    axes.set_xlabel("value (no unit; ranges: in units of the loss)")
+
+
+def _draw_interval(axes: Axes, row: float, lower: float, upper: float, right: float, *, color: str, lw: float) -> None:
+    axes.plot([min(lower, right), min(upper, right)], [row, row], color=color, lw=lw, solid_capstyle="butt")
+    if upper > right:  # it goes on beyond the axis
+        axes.plot([right], [row], ">", color=color, ms=lw + 3.0, clip_on=False)
+
+
+def _draw_point(axes: Axes, row: float, value: float, right: float, style: Mapping[str, Any]) -> None:
+    if value <= right:
+        axes.plot([value], [row], **style)
+
+
+def _row_label(name: str, lower: float, upper: float) -> str:
+    quantity = resolve_measure(name).quantity.removeprefix("the ")
+    return f"{quantity[0].upper()}{quantity[1:]}: {rounded_down(lower, 3)} to {rounded_up(upper, 3)}"
+
+
+def _laws(band: Band, unseen: RiskLaw | None) -> list[tuple[RiskLaw, dict[str, Any]]]:
+    """Known laws of risks and how their curves are drawn."""
+    drawn = {"color": _MEASURED, "lw": 1.4, "ls": ":", "label": measured_label(band)}
+    laws = [(RiskLaw.of_values(band.risks.shown_values), drawn)]
+    if unseen is not None:
+        laws.append((unseen, {"color": _UNSEEN, "lw": 2.0, "label": _unseen_label(unseen)}))
+    return laws
+
+
+def _unseen_label(unseen: RiskLaw) -> str:
+    return f"true risks of {unseen.risks.size} unseen clients (simulated)"
+
+
+def _top(limits: QuantileLimits, band: Band, unseen: RiskLaw | None) -> float:
+    """Show what happens, not an empty half of the axis: at the last level the upper bound is always 1."""
+    seen = [float(band.risks.shown_values.max()), float(np.max(limits.upper[limits.upper < 1.0], initial=0.0))]
+    if unseen is not None:
+        seen.append(float(unseen.risks[-1]))
+    return float(min(1.0, np.ceil((max(seen) + 0.02) * 20) / 20))

@@ -1,0 +1,1 @@
+"""Levels of a band that are chosen for one functional."""

@@ -1,0 +1,207 @@
+"""The f-divergence bounds as published in [RE] Theorems 5.2 and 5.3, to compare with (math §4, "paper").
+
+The proofs bound the density ratio by Lambda outside a set of probability delta, but then use it as if almost surely,
+so results from here carry the validity "as-published". The generators are the paper's: f = t log t and f = (t - 1)².
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import lambertw, xlogy
+
+from riskband.answers.risks import ClientRisks
+from riskband.checks import FloatArray, check_choice
+from riskband.search import bisect
+
+PUBLISHED_DIVERGENCES = ("chi2", "kl")
+
+
+class PublishedConstants(NamedTuple):
+    """Constants of Theorems 5.2 and 5.3.
+
+    Attributes
+    ----------
+    largest_ratio : float
+        Lambda, the root of f(t) = budget / delta on t >= 1.
+    mean_slack : float
+        Allowed distance of the mean density ratio from 1.
+    budget_slack : float
+        Added to the budget.
+    sample_slack : float
+        Added to the optimum.
+    """
+
+    largest_ratio: float
+    mean_slack: float
+    budget_slack: float
+    sample_slack: float
+
+
+def published_constants(*, num_clients: int, delta: float, divergence: str, budget: float) -> PublishedConstants:
+    """Constants of [RE] Theorems 5.2 and 5.3.
+
+    Parameters
+    ----------
+    num_clients : int
+        K.
+    delta : float
+        In (0, 1).
+    divergence : {"kl", "chi2"}
+        The two for which the paper states constants.
+    budget : float
+        Size of the ball, >= 0.
+
+    Returns
+    -------
+    PublishedConstants
+        Source: [RE] appendix D; math §4.
+
+    Raises
+    ------
+    ValueError
+        For another divergence.
+    """
+    divergence = check_choice("divergence (of method='published')", divergence, PUBLISHED_DIVERGENCES)
+    slack = float(np.sqrt(np.log(num_clients / delta) / num_clients))
+    level = budget / delta
+    if divergence == "kl":
+        ratio = float(level / lambertw(level).real) if level > 0.0 else 1.0
+        second = float(xlogy(ratio, ratio) - xlogy(1.0 / ratio, 1.0 / ratio)) / 2.0
+    else:
+        ratio = 1.0 + float(np.sqrt(level))
+        second = (ratio - 1.0) ** 2 / 2.0
+    return PublishedConstants(ratio, (ratio - 1.0) * slack, second * slack, slack)
+
+
+def published_worst_case_mean(risks: ClientRisks, *, delta: float, divergence: str, budget: FloatArray) -> FloatArray:
+    """Worst-case mean risk as in [RE] Theorem 5.2, by cvxpy.
+
+    Parameters
+    ----------
+    risks : ClientRisks
+        The answers.
+    delta : float
+        In (0, 1).
+    divergence : {"kl", "chi2"}
+        The divergence.
+    budget : ndarray, shape (num_budgets,)
+        Sizes of the ball.
+
+    Returns
+    -------
+    ndarray, shape (num_budgets,)
+        Values in [0, 1]. Source: [RE] Theorem 5.2.
+
+    Raises
+    ------
+    ValueError
+        For another divergence, or if missing clients count as worst or answers may be wrong.
+    """
+    risks.require_certain_answers("method='published'", "method='sharp'")
+    return np.array([_published_mean(risks, delta, divergence, float(size)) for size in budget])
+
+
+def _published_mean(risks: ClientRisks, delta: float, divergence: str, budget: float) -> float:
+    import cvxpy as cp  # loads in a second, and only this function needs it
+
+    num_clients = risks.num_clients
+    constants = published_constants(num_clients=num_clients, delta=delta, divergence=divergence, budget=budget)
+    ratio = cp.Variable(num_clients, nonneg=True)
+    mean_ratio = cp.sum(ratio) / num_clients
+    cost = -cp.entr(ratio) if divergence == "kl" else cp.square(ratio - 1.0)
+    problem = cp.Problem(
+        cp.Maximize(risks.values @ ratio / num_clients),
+        [
+            ratio <= constants.largest_ratio,
+            cp.abs(mean_ratio - 1.0) <= constants.mean_slack,
+            cp.sum(cost) / num_clients <= budget + constants.budget_slack,
+        ],
+    )
+    problem.solve(solver=cp.CLARABEL)
+    if problem.status not in ("optimal", "optimal_inaccurate"):
+        raise RuntimeError(f"cvxpy found no optimum for [RE] Theorem 5.2 at budget {budget}: {problem.status}")
+    return float(np.clip(problem.value + constants.sample_slack, 0.0, 1.0))
+
+
+def published_worst_case_cdf(
+    risks: ClientRisks, *, delta: float, divergence: str, budget: FloatArray, thresholds: FloatArray
+) -> FloatArray:
+    """Worst-case survival function as in [RE] Theorem 5.3, in closed form up to a one-dimensional search.
+
+    Parameters
+    ----------
+    risks : ClientRisks
+        The answers.
+    delta : float
+        In (0, 1).
+    divergence : {"kl", "chi2"}
+        The divergence.
+    budget, thresholds : ndarray
+        Sizes of the ball and risks in [0, 1], broadcast against each other.
+
+    Returns
+    -------
+    ndarray
+        Values in [0, 1], of the broadcast shape. The objective takes two values, so the optimal weights do too.
+        Source: [RE] Theorem 5.3.
+
+    Raises
+    ------
+    ValueError
+        For another divergence, or if missing clients count as worst or answers may be wrong.
+    """
+    risks.require_certain_answers("method='published'", "method='sharp'")
+    num_clients = risks.num_clients
+    delay = np.sqrt(np.log((num_clients + 2) / delta) / (2.0 * risks.num_examples))
+    share = np.mean(risks.values >= np.expand_dims(thresholds, -1) - delay, axis=-1)
+    share, sizes = np.broadcast_arrays(share, budget)
+    values = np.empty(share.shape)
+    for index in np.ndindex(share.shape):
+        constants = published_constants(
+            num_clients=num_clients, delta=delta, divergence=divergence, budget=float(sizes[index])
+        )
+        optimum = two_level_optimum(float(share[index]), constants, divergence=divergence, budget=float(sizes[index]))
+        values[index] = optimum + constants.sample_slack
+    return np.clip(values, 0.0, 1.0)
+
+
+def two_level_optimum(share: float, constants: PublishedConstants, *, divergence: str, budget: float) -> float:
+    """Optimum of the program of Theorem 5.3: the largest `share · high` over weights `high` inside, `rest` outside.
+
+    Parameters
+    ----------
+    share : float
+        Fraction of the clients inside the event.
+    constants : PublishedConstants
+        Slacks and the cap on the weights.
+    divergence : {"kl", "chi2"}
+        The divergence.
+    budget : float
+        Size of the ball.
+
+    Returns
+    -------
+    float
+        The optimum, not clipped to 1.
+    """
+    if share == 0.0:
+        return 0.0
+
+    def cost(ratio: FloatArray) -> FloatArray:
+        return np.asarray(xlogy(ratio, ratio) if divergence == "kl" else np.square(ratio - 1.0))
+
+    cheapest = float(np.exp(-1.0)) if divergence == "kl" else 1.0  # where the paper's f is least
+
+    def is_feasible(high: FloatArray) -> np.ndarray:
+        if share == 1.0:
+            mean_fits = np.abs(high - 1.0) <= constants.mean_slack
+            return np.asarray(mean_fits & (cost(high) <= budget + constants.budget_slack))
+        least = np.maximum((1.0 - constants.mean_slack - share * high) / (1.0 - share), 0.0)
+        most = np.minimum((1.0 + constants.mean_slack - share * high) / (1.0 - share), constants.largest_ratio)
+        rest = np.clip(cheapest, least, np.maximum(most, least))
+        total = share * cost(high) + (1.0 - share) * cost(rest)
+        return np.asarray((most >= least) & (total <= budget + constants.budget_slack))
+
+    return share * float(bisect(is_feasible, low=1.0, high=constants.largest_ratio)[1])

@@ -1,0 +1,268 @@
+"""Worst cases over target networks within an f-divergence ball of the source network (math §4).
+
+Both are functionals of one band, so they hold for every budget and every divergence at once, and the clients are asked
+only once, for their plain loss.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.bands.band import Band, check_band
+from riskband.certificate import AS_PUBLISHED, CERTIFICATE, Certificate, recipe
+from riskband.checks import FloatArray, check_budget, check_choice, check_points, check_single
+from riskband.search import Bracket, bisect
+from riskband.wording import exactly
+from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
+from riskband.worst_cases.published import published_worst_case_cdf, published_worst_case_mean
+
+WORST_CASE_METHODS = ("sharp", "published", "reference")
+
+
+def worst_case_mean(
+    band: Band, *, divergence: str | FDivergence, budget: npt.ArrayLike, method: str = "sharp"
+) -> Certificate:
+    """Upper bound on the mean risk over the clients of any target network within the divergence ball.
+
+    Parameters
+    ----------
+    band : Band
+        With a lower side.
+    divergence : str or FDivergence
+        A name in `DIVERGENCES`, or your own.
+    budget : float or array_like, shape (num_budgets,)
+        Size of the ball: D_f(target || source) <= budget; >= 0.
+    method : {"sharp", "reference", "published"}
+        `sharp`: dual at the largest law of the band. `reference`: the same program by cvxpy. `published`: [RE]
+        Theorem 5.2, whose proof has a gap, so its validity is "as-published".
+
+    Returns
+    -------
+    Certificate
+        A number, or a curve over `budget`. `details["client_weights"]`, shape (num_clients,) or (num_budgets,
+        num_clients), says how the worst case weighs the clients (which ones carry the risk), and
+        `details["unseen_weight"]` what it puts on clients of risk 1 that nobody has seen, also those missing="worst".
+        With contamination b, the b smallest answers weigh 0: most could be hidden behind them. Source: math §4.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range or unknown, or the band has no lower side.
+    """
+    check_band(band)
+    method = check_choice("method", method, WORST_CASE_METHODS)
+    f, budgets = resolve_divergence(divergence), check_budget(budget)
+    details: dict[str, FloatArray] = {}
+    if method == "published":
+        values = published_worst_case_mean(band.risks, delta=band.delta, divergence=f.name, budget=budgets.ravel())
+    else:
+        law = band.law_for_means
+        solve = robust_mean if method == "sharp" else reference_robust_mean
+        found = [solve(law.risks, law.weights, divergence=f, budget=float(size)) for size in budgets.ravel()]
+        values = np.clip([value for value, _ in found], 0.0, 1.0)  # noisy answers may lie outside
+        details["client_weights"] = np.array([law.per_client(worst) for _, worst in found])
+        details["unseen_weight"] = np.array([worst[-1] for _, worst in found])
+    return Certificate(
+        quantity=f"the mean risk over the clients of {_ball(f, budgets)}",
+        value=float(values[0]) if budgets.ndim == 0 else values,
+        details={name: (rows[0] if budgets.ndim == 0 else rows) for name, rows in details.items()},
+        axes={"budget": budgets} if budgets.ndim else {},
+        recipe=recipe("worst_case_mean", {"divergence": f.name, "budget": budgets, "method": method}, band.risks, band),
+        **_terms(band, f, method),
+    )
+
+
+def worst_case_cdf(
+    band: Band,
+    *,
+    divergence: str | FDivergence,
+    budget: npt.ArrayLike,
+    thresholds: npt.ArrayLike | None = None,
+    method: str = "sharp",
+) -> Certificate:
+    """Upper bound on the share of clients with a risk of at least a threshold, on any network within the ball.
+
+    Parameters
+    ----------
+    band : Band
+        With a lower side.
+    divergence : str or FDivergence
+        A name in `DIVERGENCES`, or your own.
+    budget : float or array_like, shape (num_budgets,)
+        Size of the ball: D_f(target || source) <= budget; >= 0.
+    thresholds : float or array_like, shape (num_thresholds,), optional
+        Risks in [0, 1]. Between two of them the bound at the smaller one holds. By default the points just above
+        every jump of the band, which gives the whole curve.
+    method : {"sharp", "published"}
+        `sharp`: inv_f at the band's survival bound. `published`: [RE] Theorem 5.3, validity "as-published".
+
+    Returns
+    -------
+    Certificate
+        A number, or a curve over `budget` and/or `threshold`, in that order. Source: math §4.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range or unknown, or the band has no lower side.
+    """
+    check_band(band)
+    method = check_choice("method", method, ("sharp", "published"))
+    f, budgets = resolve_divergence(divergence), check_budget(budget)
+    if thresholds is None:
+        thresholds = np.unique(np.concatenate([[0.0], np.nextafter(band.lower_points, 1.0), [1.0]]))
+    points = check_points("thresholds", thresholds)
+    grid = np.expand_dims(budgets, -1) if budgets.ndim and points.ndim else budgets
+    if method == "published":
+        values = published_worst_case_cdf(
+            band.risks, delta=band.delta, divergence=f.name, budget=grid, thresholds=points
+        )
+    else:
+        values = binary_worst_case(1.0 - band.lower_left_limit(points), divergence=f, budget=grid)
+    threshold = "the threshold" if points.ndim else exactly(float(points))
+    arguments = {"divergence": f.name, "budget": budgets, "thresholds": points, "method": method}
+    return Certificate(
+        quantity=f"the probability, on {_ball(f, budgets)}, that {band.subject} is at least {threshold}",
+        value=values if values.ndim else float(values),
+        axes={
+            **({"budget": budgets} if budgets.ndim else {}),
+            **({"threshold": points} if points.ndim else {}),
+        },
+        recipe=recipe("worst_case_cdf", arguments, band.risks, band),
+        **_terms(band, f, method),
+    )
+
+
+def breakdown(
+    band: Band,
+    *,
+    divergence: str | FDivergence,
+    target: float,
+    threshold: float | None = None,
+    max_budget: float = 1e3,
+) -> Bracket:
+    """Largest budget at which a certified number still meets a target.
+
+    Parameters
+    ----------
+    band : Band
+        With a lower side.
+    divergence : str or FDivergence
+        A name in `DIVERGENCES`, or your own.
+    target : float
+        What the bound must not exceed, in [0, 1].
+    threshold : float, optional
+        With it, the target is for the share of clients with a risk of at least the threshold; without, for the mean.
+    max_budget : float
+        Where the search stops.
+
+    Returns
+    -------
+    Bracket
+        Both ends, a millionth of them apart: the target is certified at `lower`, and is not at `upper`. `lower` is
+        `-inf` if not even a network without shift meets it; `upper` is `inf` if every budget up to `max_budget` does.
+        Source: math §4.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range or unknown, or the band has no lower side.
+    """
+    check_band(band)
+    goal = check_single("target", target)
+    at = None if threshold is None else check_single("threshold", threshold)
+    f = resolve_divergence(divergence)
+    law = band.law_for_means
+    if check_budget(max_budget).ndim:
+        raise ValueError(f"max_budget must be one number, got {max_budget!r:.80}; it is where the search stops")
+
+    def bound(budget: FloatArray) -> FloatArray:
+        if at is None:
+            value, _ = robust_mean(law.risks, law.weights, divergence=f, budget=float(budget))
+            return np.asarray(min(value, 1.0))
+        return binary_worst_case(1.0 - band.lower_left_limit(at), divergence=f, budget=budget)
+
+    def meets(budget: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        return np.asarray(bound(np.asarray(budget)) <= goal)
+
+    if not meets(0.0):
+        return Bracket(-np.inf, 0.0)
+    if meets(max_budget):
+        return Bracket(float(max_budget), np.inf)
+    lower, upper = bisect(meets, low=0.0, high=max_budget, relative_tolerance=1e-6)
+    return Bracket(float(lower), float(upper))
+
+
+def reference_robust_mean(
+    values: FloatArray, weights: FloatArray, *, divergence: FDivergence, budget: float
+) -> tuple[float, FloatArray]:
+    """`robust_mean` by cvxpy: slow, independent of the dual, for any divergence with a `cvxpy_generator`.
+
+    Parameters
+    ----------
+    values, weights : ndarray, shape (num_atoms,)
+        A discrete law of risks.
+    divergence : FDivergence
+        With a `cvxpy_generator`.
+    budget : float
+        Size of the ball, >= 0.
+
+    Returns
+    -------
+    value : float
+        Worst-case mean.
+    worst : ndarray, shape (num_atoms,)
+        Its weights.
+
+    Raises
+    ------
+    ValueError
+        If the divergence has no `cvxpy_generator`.
+    RuntimeError
+        If cvxpy finds no optimum.
+    """
+    import cvxpy as cp  # loads in a second, and only this function needs it
+
+    if divergence.cvxpy_generator is None:
+        raise ValueError(f"the reference solver needs divergence {divergence.name!r} to have a cvxpy_generator")
+    levels, atom_of = np.unique(values, return_inverse=True)  # ties make the program needlessly hard to scale
+    masses = np.bincount(atom_of, weights)
+    ratio = cp.Variable(levels.size, nonneg=True)
+    new_mass = cp.Variable(nonneg=True)  # on clients the source never shows
+    cost = masses @ divergence.cvxpy_generator(cp, ratio)
+    if np.isfinite(divergence.slope_at_infinity):
+        constraints = [cost + divergence.slope_at_infinity * new_mass <= budget]
+    else:
+        constraints = [cost <= budget, new_mass == 0.0]
+    problem = cp.Problem(
+        cp.Maximize((masses * levels) @ ratio + levels[-1] * new_mass),
+        [*constraints, masses @ ratio + new_mass == 1.0],
+    )
+    try:
+        problem.solve(solver=cp.CLARABEL)
+    except cp.SolverError:
+        problem.solve(solver=cp.SCS, eps=1e-9, max_iters=100_000)
+    if problem.status not in ("optimal", "optimal_inaccurate") or ratio.value is None:
+        raise RuntimeError(f"cvxpy found no optimum for {divergence.name} at budget {budget}: {problem.status}")
+    worst = weights * ratio.value[atom_of]
+    worst[np.argmax(values)] += max(1.0 - worst.sum(), 0.0)
+    return float(problem.value), worst
+
+
+def _ball(divergence: FDivergence, budgets: FloatArray) -> str:
+    size = "the budget" if budgets.ndim else exactly(float(budgets))
+    return f"any network within {size} of the source network in {divergence.title}"
+
+
+def _terms(band: Band, divergence: FDivergence, method: str) -> dict[str, Any]:
+    published = method == "published"
+    shift = f"the target network is within the stated budget of the source network in {divergence.title}"
+    return {
+        "delta": band.delta,
+        "validity": AS_PUBLISHED if published else CERTIFICATE,
+        "method": "[RE] Theorem 5.2/5.3" if published else f"{method}, {band.method} band",
+        "assumptions": (*band.assumptions, shift),
+    }

@@ -1,0 +1,1 @@
+"""Checks of the certificates on clients and networks that nobody asked."""

@@ -1,0 +1,128 @@
+"""Target networks of a simulation: how far they are, how they fare, and whether the certificates cover them.
+
+The distances are measured where the certificates measure them: in the space before the model's head, or between inputs,
+with the same ground cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from torch import nn
+
+import riskband as rb
+from riskband.adversaries.evaluation import example_losses, logit_batches
+from riskband.adversaries.losses import get_loss
+from riskband.adversaries.problem import REPRESENTATION, layer_name
+from riskband.adversaries.representation.exact import LinearHead
+from riskband.adversaries.spaces import points_at, split_at
+from riskband.plots.bands import TransportPoint
+from server.checks.unseen import Check, compare, shares
+from server.config import RunConfig
+from strategies.wasserstein import WassersteinResult
+from worlds.population import ClientDistribution, Population, spec_from_config
+from worlds.targets import moved_further, transport_cost
+
+_CERTIFY = MappingProxyType(
+    {certify.__name__: certify for certify in (rb.wasserstein_mean, rb.wasserstein_cdf, rb.wasserstein_published)}
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TargetNetwork:
+    """A network of unseen clients that were moved once more.
+
+    Attributes
+    ----------
+    sigma : float
+        Strength of the move.
+    costs : ndarray, shape (num_targets,)
+        Optimal transport cost of each client from the unseen client it was made of. Their mean bounds the distance
+        between the networks, up to the sampling of the clients.
+    risks : ndarray, shape (num_targets,)
+        Exact risks, in [0, 1].
+    """
+
+    sigma: float
+    costs: np.ndarray
+    risks: np.ndarray
+
+    @property
+    def point(self) -> TransportPoint:
+        """Mean cost and risks, as figures want them."""
+        return TransportPoint(float(self.costs.mean()), self.risks)
+
+
+def target_networks(config: RunConfig, model: nn.Module) -> tuple[TargetNetwork, ...]:
+    """Return the network of each sigma in ``target-sigmas``.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Which clients and which ground cost.
+    model : Module
+        The model that the clients evaluated.
+    """
+    if not config.target_sigmas:
+        return ()
+    population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+    costs = np.empty((len(config.target_sigmas), config.num_targets))
+    risks = np.empty_like(costs)
+    for k in range(config.num_targets):
+        before, _ = _points_and_losses(config, model, population.distribution(k))
+        for row, sigma in enumerate(config.target_sigmas):
+            client = moved_further(population, k, sigma=sigma)
+            after, losses = _points_and_losses(config, model, client)
+            costs[row, k] = transport_cost(
+                before, after, client.y, client.weights, order=config.transport_order, norm=config.transport_norm
+            )
+            risks[row, k] = client.weights @ losses
+    rows = zip(config.target_sigmas, costs, np.clip(risks, 0.0, 1.0), strict=True)
+    return tuple(TargetNetwork(sigma, cost, risk) for sigma, cost, risk in rows)
+
+
+def check_target(result: WassersteinResult, target: TargetNetwork) -> dict[str, tuple[np.ndarray, Check]]:
+    """Compare a target network with what is certified at its distance.
+
+    Parameters
+    ----------
+    result : WassersteinResult
+        The certificates, and the answers they were made from.
+    target : TargetNetwork
+        The network.
+
+    Returns
+    -------
+    dict of str to (bound, Check)
+        Under the names of the certificates; bounds of shares have shape (num_thresholds,).
+    """
+    found = {}
+    for name, certificate in result.certificates.items():
+        arguments = {**certificate.recipe["arguments"], "cost_budget": target.point.cost}
+        if arguments.get("worst_means") is not None:
+            continue  # found by a bisection, at its own budgets only
+        # One statement holds at every budget at once, so this is the same certificate, read at another one.
+        bound = np.asarray(_CERTIFY[certificate.recipe["function"]](result.answers, **arguments).value)
+        is_share = "threshold" in certificate.axes
+        observed = shares(target.risks, certificate.axes["threshold"]) if is_share else np.asarray(target.risks.mean())
+        found[name] = (bound, compare(bound, observed))
+    return found
+
+
+def _points_and_losses(
+    config: RunConfig, model: nn.Module, client: ClientDistribution
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where a client's examples are, (num_examples, num_features), and their losses (num_examples,)."""
+    points, losses = [], []
+    if config.space != REPRESENTATION:
+        front, _ = split_at(model, layer_name(config.space))
+        for x, _, _ in logit_batches(model, client.x, client.y):
+            points.append(points_at(front, x).flatten(start_dim=1).double().numpy())
+        return np.concatenate(points), example_losses(model, client.x, client.y, loss=config.loss)
+    with LinearHead(model, config.head or None) as head:
+        for _, y, logits in logit_batches(model, client.x, client.y):
+            points.append(head.check(logits).double().numpy())
+            losses.append(get_loss(config.loss).per_example(logits, y).numpy())
+    return np.concatenate(points), np.concatenate(losses)

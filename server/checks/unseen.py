@@ -1,0 +1,209 @@
+"""The clients nobody asked: their exact risks, and whether the certificates hold on them.
+
+Only a simulation can do this. It is a check and not a proof: the unseen network is itself a finite
+draw from the meta-distribution that the certificates are about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import nn
+
+import riskband as rb
+from riskband.adversaries.evaluation import example_losses, logit_batches, mean_loss
+from riskband.adversaries.losses import get_loss
+from riskband.adversaries.registry import Batch
+from riskband.adversaries.representation.exact import ExactAdversary, LinearHead
+from riskband.functionals.dispersion_curves import lorenz_of_law
+from riskband.functionals.laws import RiskLaw
+from riskband.functionals.measures import resolve_measure
+from riskband.functionals.objective import Objective
+from riskband.worst_cases.concave_curves import ConcaveCurve, knapsack_curve, network_curve
+from riskband.worst_cases.divergences import robust_mean
+from server.config import RunConfig
+from worlds.population import ClientDistribution, Population, spec_from_config
+
+
+@dataclass(frozen=True, eq=False)
+class Unseen:
+    """What is known of the unseen clients.
+
+    Attributes
+    ----------
+    risks : ndarray, shape (num_unseen,)
+        In [0, 1].
+    curves : tuple of ConcaveCurve
+        Of each client, the largest risk within a cost budget, exact; empty where that is not known.
+    groups : tuple of (str or None)
+        Of each client; empty where that is not known.
+    by_candidate : mapping of str to ndarray, shape (num_unseen,)
+        Risks under each candidate of a selection, one of which is the model of `risks`; empty for one model.
+    """
+
+    risks: np.ndarray
+    curves: tuple[ConcaveCurve, ...] = ()
+    groups: tuple[str | None, ...] = ()
+    by_candidate: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def law(self) -> RiskLaw:
+        """Empirical law of the risks."""
+        return RiskLaw.of_values(self.risks)
+
+    def group_risks(self, name: str) -> np.ndarray:
+        """Risks of the clients of a group, shape (num_clients of the group,)."""
+        return self.risks[[group == name for group in self.groups]] if self.groups else self.risks[:0]
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """One certificate beside what was found on the unseen clients.
+
+    Attributes
+    ----------
+    observed : ndarray
+        The certified quantity, computed on the unseen network; shape of the certificate's value. For a
+        worst case it is the worst reweighting of the unseen clients within the budget.
+    holds : bool
+        Whether no observed number exceeds its bound.
+    smallest_margin : float
+        Distance from observed number to bound where they are closest; negative where the certificate fails.
+    """
+
+    observed: np.ndarray
+    holds: bool
+    smallest_margin: float
+
+
+def unseen_clients(config: RunConfig, model: nn.Module) -> Unseen:
+    """Return what can be known of the unseen clients.
+
+    Risks are exact: every image a client could hold, by its probability. So are the curves, which are computed for the
+    strategy "wasserstein" and the 0-1 loss in representation space. Only for ``local = "observed"``, where the
+    certificates are about the risk that a new client would *measure*, does each unseen client measure on as many
+    examples as the others had.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Which network.
+    model : Module
+        The model that the clients evaluated.
+    """
+    population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+    clients = range(config.num_unseen)
+    members = [population.spec.group(k) for k in clients]
+    groups = tuple(None if group is None else group.name for group in members)
+    if (config.strategy, config.space) == ("wasserstein", "representation") and get_loss(config.loss).binary:
+        curves = tuple(_exact_curve(config, model, population.distribution(k)) for k in clients)
+        return Unseen(np.array([float(curve(0.0)) for curve in curves]), curves, groups)
+
+    def exact_risk(k: int) -> float:
+        client = population.distribution(k)
+        return float(client.weights @ example_losses(model, client.x, client.y, loss=config.loss))
+
+    def measured_risk(k: int) -> float:
+        client = population.client(k)
+        return mean_loss(model, client.x, client.y, loss=config.loss)[0]
+
+    is_measured = config.strategy != "wasserstein" and config.local == "observed"
+    risk_of = measured_risk if is_measured else exact_risk
+    risks = np.clip([risk_of(k) for k in clients], 0.0, 1.0)  # the weights sum to 1 up to rounding
+    return Unseen(risks, groups=groups)
+
+
+def check_certificates(certificates: Mapping[str, rb.Certificate], unseen: Unseen) -> dict[str, Check]:
+    """Compare every certificate with the same quantity of the unseen network.
+
+    Parameters
+    ----------
+    certificates : dict of str to Certificate
+        As the strategies name them.
+    unseen : Unseen
+        The unseen clients.
+
+    Returns
+    -------
+    dict of str to Check
+        Under the names of the certificates; without those about groups that no unseen client is known to be in.
+    """
+    return {
+        name: compare(certificate.value, _observed(certificate, unseen), lower=certificate.lower)
+        for name, certificate in certificates.items()
+        if _are_known(certificate, unseen)
+    }
+
+
+def compare(bound: float | np.ndarray, observed: np.ndarray, *, lower: float | np.ndarray | None = None) -> Check:
+    """Return the check of a bound, or of bounds from both sides, beside what was observed, of the same shape."""
+    margin = float(np.min(np.asarray(bound) - observed))
+    if lower is not None:
+        margin = min(margin, float(np.min(observed - np.asarray(lower))))
+    return Check(observed=observed, holds=margin >= -1e-12, smallest_margin=margin)  # rounding is no failure
+
+
+def shares(risks: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Share of clients whose risk is at least a threshold, shape (num_thresholds,)."""
+    return np.asarray(np.mean(risks[:, np.newaxis] >= thresholds, axis=0))
+
+
+def _exact_curve(config: RunConfig, model: nn.Module, client: ClientDistribution) -> ConcaveCurve:
+    costs = []
+    with LinearHead(model, config.head or None) as head:
+        adversary = ExactAdversary(head, loss=config.loss, order=config.transport_order, norm=config.transport_norm)
+        for x, y, logits in logit_batches(model, client.x, client.y):
+            head.check(logits)
+            losses = get_loss(config.loss).per_example(logits, y)
+            costs.append(adversary.flip_costs(Batch(x=x, labels=y, logits=logits, losses=losses)).numpy())
+    return knapsack_curve(np.concatenate(costs), client.weights)
+
+
+def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
+    """What the certificate bounds, on the finite network of the unseen clients."""
+    function, arguments, axes = certificate.recipe["function"], certificate.recipe["arguments"], certificate.axes
+    risks = unseen.risks
+    match function:
+        case "mean_bound":
+            return np.asarray(risks.mean())
+        case "survival":
+            return shares(risks, axes["threshold"])
+        case "worst_case_cdf":
+            tails, budgets = shares(risks, axes["threshold"]), axes["budget"][:, np.newaxis]
+            return rb.binary_worst_case(tails, divergence=arguments["divergence"], budget=budgets)
+        case "worst_case_mean":
+            divergence, equal = rb.DIVERGENCES[arguments["divergence"]], np.full(len(risks), 1 / len(risks))
+            budgets = axes["budget"].tolist()
+            return np.array([robust_mean(risks, equal, divergence=divergence, budget=size)[0] for size in budgets])
+        case "wasserstein_mean" | "wasserstein_published":
+            budgets = axes["cost_budget"]
+            return network_curve(unseen.curves)(budgets) if unseen.curves else np.full(len(budgets), risks.mean())
+        case "wasserstein_cdf" if not unseen.curves:
+            return np.tile(shares(risks, axes["threshold"]), (len(axes["cost_budget"]), 1))
+        case "wasserstein_cdf":
+            pushes = [knapsack_curve([curve.inverse(t) for curve in unseen.curves]) for t in axes["threshold"]]
+            return np.stack([push(axes["cost_budget"]) for push in pushes], axis=-1)
+        case "dispersion_certificate":
+            return np.asarray(resolve_measure(arguments["measure"]).of_law(unseen.law))
+        case "select":
+            return np.asarray(Objective(arguments["objective"]).of_law(unseen.law))
+        case "lorenz_certificate":
+            return lorenz_of_law(unseen.law, axes["share"])
+        case "quantile_certificate":
+            return unseen.law.quantile(axes["level"])
+        case "group_certificate" if (arguments["comparison"], arguments["functional"]) == ("largest_gap", "mean"):
+            return np.asarray(np.ptp(_group_means(certificate, unseen)))
+        case "group_certificate" if (arguments["comparison"], arguments["functional"]) == ("worst_group", "mean"):
+            return np.asarray(np.max(_group_means(certificate, unseen)))
+    raise ValueError(f"there is no check for certificates made by {function!r}; add one to server.checks.unseen")
+
+
+def _group_means(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
+    """Mean risk of the unseen clients of each group that the certificate is about."""
+    return np.array([unseen.group_risks(name).mean() for name in certificate.recipe["groups"]])
+
+
+def _are_known(certificate: rb.Certificate, unseen: Unseen) -> bool:
+    return all(len(unseen.group_risks(name)) > 0 for name in certificate.recipe.get("groups", ()))

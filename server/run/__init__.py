@@ -1,0 +1,1 @@
+"""A run's folder: its lock, ledger, events, traffic and progress."""

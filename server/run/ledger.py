@@ -1,0 +1,249 @@
+"""Every valid answer on disk the moment it arrives, so that no failure later costs a client's work.
+
+One JSON object a line: a header that says which run it is, then the answers in order of arrival. Lines
+are only ever added, and each is on the disk before the next answer is looked at. An adversarial answer stands beside
+what was asked ("asked"), since that differs within a run; any answer beside Flower's id of the node that it came from
+("node_id", as a text).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from functools import cache
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from protocol.wire import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, LossAnswer, Query
+from strategies.asking.resume import EarlierAnswer
+
+Value = TypeVar("Value")
+
+SCHEMA = "riskband.ledger/2"
+NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume")
+"""Keys of the configuration that may change when a run is resumed: they do not change what it finds."""
+
+
+class Ledger:
+    """An append-only file of answers, open for one run; use it as a context manager.
+
+    A ledger that is already at `path` belongs to an earlier run and is kept: it gets the first free
+    number (``ledger-1.jsonl``, ``ledger-2.jsonl``, …). Answers are never overwritten.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    header : mapping
+        What tells this run from others, as plain data for JSON: "hashes" of model and code, the "config".
+    resume : bool
+        Whether to continue the ledger at `path` instead.
+
+    Attributes
+    ----------
+    recorded : str or None
+        When the header, and with it the configuration, was written: in UTC, before any question to a client. Earlier
+        versions did not note it.
+    earlier : tuple of EarlierAnswer or None
+        What the ledger held when a run is resumed, in order of arrival; else None.
+
+    Raises
+    ------
+    ValueError
+        If there is no ledger to resume, or it is damaged or of another run.
+    """
+
+    def __init__(self, path: Path, *, header: Mapping[str, Any], resume: bool = False) -> None:
+        self.path = path
+        self.recorded: str | None = datetime.now(UTC).isoformat(timespec="seconds")
+        self.earlier: tuple[EarlierAnswer, ...] | None = None
+        if resume:
+            self.recorded, self.earlier = _earlier(path, header)
+            cut_torn_line(path)
+            self._file = path.open("a", encoding="utf-8", newline="\n")
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            path.rename(_first_free(path))
+        self._file = path.open("x", encoding="utf-8", newline="\n")
+        self._write({"schema": SCHEMA, "recorded": self.recorded, **header})
+
+    def append(self, query: Query, answer: Answer, *, node_id: int | None = None) -> None:
+        """Write one answer to a question, and the node that it came from; it is on the disk when this returns."""
+        entry = asdict(answer)
+        if node_id is not None:
+            entry["node_id"] = str(node_id)
+        if isinstance(query, AdversarialQuery):
+            entry["asked"] = {"radii": query.radii, "multipliers": query.multipliers}
+        self._write(entry)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(entry, allow_nan=False) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[Answer, ...]]:
+    """Return the header of a ledger and its answers, in order of arrival.
+
+    A last line that a crash cut off is left out: that answer was never complete.
+
+    Parameters
+    ----------
+    path : Path
+        A file that `Ledger` wrote.
+
+    Raises
+    ------
+    ValueError
+        If the file is not a ledger, or a complete line of it is damaged.
+    """
+    header, entries = _read(path)
+    return header, tuple(entry.answer for entry in entries)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:
+    lines = path.read_bytes().split(b"\n")[:-1]  # after the last newline: nothing, or a torn line
+    header = _header(path, lines[0] if lines else b"")
+    return header, tuple(_entry(path, number, line) for number, line in enumerate(lines[1:], start=2))
+
+
+def _header(path: Path, line: bytes) -> dict[str, Any]:
+    header = _object(line)
+    if header is None or header.get("schema") != SCHEMA:
+        raise ValueError(
+            f"line 1 of {path} must be the header of a ledger, with the schema {SCHEMA!r}, and is not; restore the "
+            "file, or move it away and leave resume out"
+        )
+    if not all(isinstance(header.get(key, {}), dict) for key in ("hashes", "config")):
+        raise ValueError(f"hashes and config in line 1 of {path} must be JSON objects, got others; restore the file")
+    if not isinstance(header.get("recorded", ""), str):
+        raise ValueError(f"line 1 of {path} must say when it was recorded, as text; restore the file")
+    return header
+
+
+def _entry(path: Path, number: int, line: bytes) -> EarlierAnswer:
+    entry = _object(line)
+    if entry is None:
+        raise ValueError(f"line {number} of {path} is not a JSON object; restore the file, or delete that line")
+    try:
+        return _entry_of(entry)
+    except ValueError as error:
+        reason = _first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise ValueError(
+            f"line {number} of {path} is not an answer: {reason}; restore the file, or delete that line"
+        ) from None
+
+
+def _entry_of(entry: dict[str, Any]) -> EarlierAnswer:
+    node_id = entry.pop("node_id", None)
+    if node_id is not None and not (isinstance(node_id, str) and node_id.isdecimal()):
+        raise ValueError("node_id must be Flower's number of a node, as text")
+    return replace(_answer_of(entry), node_id=None if node_id is None else int(node_id))
+
+
+def _answer_of(entry: dict[str, Any]) -> EarlierAnswer:
+    if "risks" in entry:
+        return EarlierAnswer(_checked(CandidatesAnswer, entry))
+    if "guarantee" not in entry:
+        return EarlierAnswer(_checked(LossAnswer, entry))
+    asked = _checked(_Asked, entry.pop("asked", None))
+    for name, values in asdict(asked).items():
+        if list(values) != sorted(set(values)) or min(values, default=0.0) < 0.0:
+            raise ValueError(f"asked.{name} must increase from >= 0")
+    return EarlierAnswer(_checked(AdversarialAnswer, entry), asked.radii, asked.multipliers)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    radii: tuple[float, ...]
+    multipliers: tuple[float, ...]
+
+
+def _checked(kind: Any, entry: object) -> Any:
+    """Return the dataclass `kind` with these fields. A text is no number here, nor is infinity."""
+    foreign = entry.keys() - {each.name for each in fields(kind)} if isinstance(entry, dict) else set()
+    if foreign:
+        raise ValueError(f"it has no {', '.join(sorted(foreign))}")
+    found = _adapter(kind).validate_json(json.dumps(entry, allow_nan=False), strict=True)
+    json.dumps(asdict(found), allow_nan=False)  # 10**400 is a whole number in JSON, and infinite as a float
+    return found
+
+
+_adapter = cache(TypeAdapter)
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
+    place = ".".join(map(str, problem["loc"])) or "it"
+    return f"{place}: {problem['msg'].replace('Input should', 'must', 1)}"
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in a line; None if there is another thing."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):  # brackets in brackets, thousands of them
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def _earlier(path: Path, header: Mapping[str, Any]) -> tuple[str | None, tuple[EarlierAnswer, ...]]:
+    """When the ledger of a run that is to be resumed with this header was begun, and its answers."""
+    if not path.exists():
+        raise ValueError(f"{path} must be the ledger of the interrupted run, but there is none; leave resume out")
+    found, entries = _read(path)
+    before, now = _identity(found), _identity(header)
+    differences = [
+        f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
+    if differences:
+        raise ValueError(
+            f"{path} is the ledger of another run: {'; '.join(differences)}; resume with the settings, the model and "
+            "the code of that run, or leave resume out"
+        )
+    return found.get("recorded"), entries
+
+
+def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **part_of_a_run(header.get("config", {})),
+        **{f"the hash of the {name}": value for name, value in header.get("hashes", {}).items()},
+    }
+
+
+def part_of_a_run(config: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the keys of a run configuration that decide what the run finds."""
+    return {key: value for key, value in config.items() if key not in NOT_PART_OF_A_RUN}
+
+
+def cut_torn_line(path: Path) -> None:
+    """Remove what a crash left of a line: the next answer must begin a new one."""
+    with path.open("r+b") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _first_free(path: Path) -> Path:
+    names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(1))
+    return next(name for name in names if not name.exists())

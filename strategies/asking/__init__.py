@@ -1,0 +1,1 @@
+"""Asking: one question to all clients, their replies checked, kept and counted."""

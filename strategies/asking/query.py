@@ -1,0 +1,391 @@
+"""A Flower strategy that asks every client one question and believes nothing it cannot check.
+
+`QueryStrategy` owns what every certificate needs and none should repeat: waiting for the nodes,
+sending, matching replies to messages, refusing bad answers, stopping when too few are left. A
+subclass says what to ask (`query`) and what to make of the answers (`conclude`).
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from logging import INFO
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from client.answer_record import asked_hash
+from client.budget import request_of
+from protocol import wire
+from protocol.wire import HelloAnswer, Query
+from strategies.asking.exchange import Exchange, Parcel, Progress, Replies, check_round_settings, pause_until
+from strategies.asking.failures import Failure, FailureReason, Node
+from strategies.asking.quorum import QuorumError, num_needed, require_quorum
+from strategies.asking.replies import AnswerCheck, HelloCheck, RoundOutcome, settle
+from strategies.asking.resume import EarlierAnswer, EarlierAnswers, join
+from strategies.asking.untrained import UntrainedStrategy
+
+__all__ = ["Failure", "FailureReason", "Progress", "QueryResult", "QueryStrategy", "QuorumError", "RoundOutcome"]
+
+
+@dataclass
+class QueryResult(Result):
+    """Flower's result, with what the round brought and what the strategy concluded from it."""
+
+    outcome: RoundOutcome[Any] | None = None
+    conclusion: Any = None
+
+
+class QueryStrategy(UntrainedStrategy):
+    """Ask every client one question; hand the valid answers to a subclass.
+
+    Parameters
+    ----------
+    num_clients : int
+        Number of nodes to wait for.
+    quorum : float, in (0, 1]
+        Fraction of `num_clients` that must answer validly.
+    node_timeout : float, seconds
+        How long to wait for the nodes to register. A simulation's ServerApp starts before its
+        nodes exist: without waiting, a run silently covers part of them. As long a node that went away
+        with a question may take to come back; it is then asked again, see docs/protocol.md.
+    reply_timeout : float, seconds
+        How long to wait for the replies of one round.
+    expected_client_ids : frozenset of str, optional
+        The clients that may answer. None accepts any name, each at most once.
+    on_answer : callable, optional
+        Called with (query, answer) for each valid answer the moment it arrives, before anything can go wrong later.
+        A contested client id is known only at the end of the round, so a ledger may hold answers
+        that the outcome refuses: there, a name under different answers must not be believed.
+    on_progress : callable, optional
+        Called with a `Progress` after the push and whenever replies came in.
+    on_node : callable, optional
+        Called with (client id, node id) for each valid answer, before `on_answer`.
+    earlier : sequence of EarlierAnswer, optional
+        What an interrupted run was answered. `start` says hello first and asks only for what is missing.
+    respect_budgets : bool
+        Whether `start` says hello first and fits the question to what the clients have left to answer.
+    poll_interval : float, seconds
+        Pause between two looks at the grid while nothing arrives.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_clients: int,
+        quorum: float = 0.9,
+        node_timeout: float = 120.0,
+        reply_timeout: float = 3600.0,
+        expected_client_ids: frozenset[str] | None = None,
+        on_answer: Callable[[Any, Any], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_node: Callable[[str, int], None] | None = None,
+        earlier: Sequence[EarlierAnswer] | None = None,
+        respect_budgets: bool = False,
+        poll_interval: float = 0.2,
+    ) -> None:
+        check_round_settings(num_clients, quorum, node_timeout, reply_timeout, poll_interval)
+        self.num_clients = num_clients
+        self.quorum = quorum
+        self.node_timeout = node_timeout
+        self.reply_timeout = reply_timeout
+        self.expected_client_ids = expected_client_ids
+        self.on_answer = on_answer
+        self.on_progress = on_progress
+        self.on_node = on_node
+        self.earlier = EarlierAnswers(earlier or ())
+        self.respect_budgets = respect_budgets
+        self.poll_interval = poll_interval
+        self._says_hello = respect_budgets or earlier is not None
+        self._nodes: dict[str, int] = {}  # node ids of the clients that have answered
+        self._clients: dict[int, str] = {}  # the same, by node id
+        self._registered: dict[int, str | None] = {}  # by node id, the name of its registered key
+
+    @abstractmethod
+    def query(self) -> Query:
+        """Return the question to ask."""
+
+    @abstractmethod
+    def conclude(self, outcome: RoundOutcome[Any]) -> Any:
+        """Return what the strategy makes of a round that met the quorum."""
+
+    @property
+    def num_needed(self) -> int:
+        """Number of valid answers that meets the quorum, at least 1."""
+        return num_needed(self.num_clients, self.quorum)
+
+    def fit(self, budgets: Mapping[str, int | None]) -> int:
+        """Fit the question to what the clients have left, and return how many values an answer to it takes.
+
+        Parameters
+        ----------
+        budgets : mapping of str to int or None
+            Values left by client id; None: no limit.
+        """
+        return request_of(self.query()).size  # the question stays whole
+
+    def meet(self, grid: Grid, question: str = "") -> RoundOutcome[HelloAnswer]:
+        """Ask all nodes who they are and what is left of their query budgets, and remember which node is which client.
+
+        Nothing of a model travels, no client spends anything, and there is no quorum.
+
+        Parameters
+        ----------
+        grid : Grid
+            Flower's connection to the nodes.
+        question : str
+            See `protocol.wire.HelloQuery`.
+        """
+        nodes, missing = self._wait_for_nodes(grid)
+        check = HelloCheck(wire.code_hash(), self.expected_client_ids)
+        content = wire.encode_hello(question)
+        parcels = [Parcel(node, wire.HELLO_MESSAGE_TYPE, content, check) for node in nodes]
+        exchange = Exchange(self.reply_timeout, self.poll_interval, return_timeout=self.node_timeout)
+        replies = exchange.run(grid, parcels, round=0)
+        outcome = settle([*replies, *missing], len(parcels), nodes=nodes, owners=self.earlier.node_ids)
+        self._remember(outcome)
+        return self.earlier.with_names(outcome)
+
+    def ask(
+        self,
+        grid: Grid,
+        query: Query,
+        arrays: Mapping[str, np.ndarray] | ArrayRecord,
+        *,
+        round: int = 1,
+    ) -> RoundOutcome[Any]:
+        """Ask all nodes one question and return every valid answer and every failure.
+
+        Parameters
+        ----------
+        grid : Grid
+            Flower's connection to the nodes.
+        query : LossQuery or AdversarialQuery
+            The question.
+        arrays : mapping of str to ndarray, or ArrayRecord
+            The model's weights by name.
+        round : int
+            Round number, sent as the messages' group id.
+
+        Raises
+        ------
+        QuorumError
+            If fewer than `num_needed` nodes register or answer validly. `on_answer` has been
+            called for every valid answer by then.
+        """
+        nodes, missing = self._wait_for_nodes(grid)
+        if len(nodes) < self.num_needed:
+            self._require_quorum(settle(missing, num_asked=0))
+        questions = [(node, query, self.expected_client_ids) for node in nodes]
+        replies = self._exchange(grid, questions, arrays, round=round)
+        outcome = settle([*replies, *missing], num_asked=len(questions), nodes=nodes)
+        self._remember(outcome)
+        self._require_quorum(outcome)
+        return outcome
+
+    def ask_each(
+        self,
+        grid: Grid,
+        queries: Mapping[str, Query],
+        arrays: Mapping[str, np.ndarray] | ArrayRecord,
+        *,
+        round: int,
+    ) -> RoundOutcome[Any]:
+        """Ask some clients, each a question of its own, and return every valid answer and every failure.
+
+        There is no quorum here: what a missing answer means is known only to who asks.
+
+        Parameters
+        ----------
+        grid, arrays, round :
+            See `ask`.
+        queries : mapping of str to LossQuery or AdversarialQuery
+            The question for each client, by client id. Clients that are left out are not asked.
+
+        Returns
+        -------
+        RoundOutcome
+            Failures carry the name of the client that was asked.
+
+        Raises
+        ------
+        ValueError
+            If a client has answered no earlier `ask` or `meet` validly: which node it is, is unknown.
+        """
+        unknown = sorted(set(queries) - set(self._nodes))
+        if unknown:
+            raise ValueError(
+                f"only clients that answered an earlier round can be asked by name, got {unknown[0]!r} and "
+                f"{len(unknown) - 1} others that did not; ask all clients first"
+            )
+        clients = sorted(queries)
+        nodes = [self._node(self._nodes[client]) for client in clients]
+        questions = [(node, queries[client], frozenset({client})) for client, node in zip(clients, nodes, strict=True)]
+        replies = self._exchange(grid, questions, arrays, round=round)
+        return settle(replies, num_asked=len(clients), nodes=nodes)
+
+    def ask_unanswered(
+        self,
+        grid: Grid,
+        queries: Mapping[str, Query],
+        arrays: Mapping[str, np.ndarray] | ArrayRecord,
+        *,
+        round: int,
+    ) -> RoundOutcome[Any]:
+        """Ask as `ask_each`, but only for what the interrupted run was not answered, and only clients that are there.
+
+        Parameters
+        ----------
+        grid, queries, arrays, round :
+            See `ask_each`.
+        """
+        held = [answer for name in queries if (answer := self.earlier.find(name, queries[name])) is not None]
+        names = queries.keys() & self._nodes.keys() - {answer.client_id for answer in held}
+        outcome = self.ask_each(grid, {name: queries[name] for name in names}, arrays, round=round)
+        answers = sorted([*held, *outcome.answers], key=lambda answer: answer.client_id)
+        return replace(outcome, answers=tuple(answers))
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 1,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> QueryResult:
+        """Ask `query` once and return the outcome with the subclass's conclusion.
+
+        The signature is Flower's; nothing is trained here, so only `grid` and `initial_arrays`
+        mean anything, and `reply_timeout` stands in for `timeout`.
+
+        Raises
+        ------
+        ValueError
+            If an argument is given that a single question cannot honour.
+        QuorumError
+            See `ask`.
+        """
+        if num_rounds != 1 or any(x is not None for x in (timeout, train_config, evaluate_config, evaluate_fn)):
+            raise ValueError(
+                "a query strategy asks once and trains nothing: pass only grid and initial_arrays; "
+                "set reply_timeout in the constructor instead of timeout"
+            )
+        self.summary()
+        if self._says_hello:
+            outcome = self._ask_after_hello(grid, initial_arrays)
+        else:
+            outcome = self.ask(grid, self.query(), initial_arrays)
+        return QueryResult(arrays=initial_arrays, outcome=outcome, conclusion=self.conclude(outcome))
+
+    def summary(self) -> None:
+        """Log what is about to be asked of how many clients."""
+        log(
+            INFO,
+            "%s: asking %d clients, at least %d must answer within %g s",
+            type(self).__name__,
+            self.num_clients,
+            self.num_needed,
+            self.reply_timeout,
+        )
+
+    def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
+        hashes = wire.model_hash(wire.to_arrays(arrays)), wire.code_hash()
+        first, known = self.query(), self.expected_client_ids
+        self.earlier = self.earlier.only(
+            lambda entry: AnswerCheck(entry.question(first), *hashes, known).failure(entry.answer) is None
+        )
+        if self.respect_budgets:
+            self.fit({})  # a resumed run asks what it has asked
+        hello = self.meet(grid, asked_hash(self.query(), *hashes))
+        num_values, budgets = self._fitted(hello)
+        query = self.query()
+        # Under a name that two nodes claim now, nothing is believed, as in a run without an interruption.
+        claimed_twice = {f.client_id for f in hello.failures if f.reason is FailureReason.CLAIMED_TWICE}
+        held = {name for name in self.earlier.names(query) if name not in claimed_twice}
+        spent = [
+            Failure(name, FailureReason.BUDGET_SPENT, f"the question takes {num_values} values, {left} are left")
+            for name, left in budgets.items()
+            if left is not None and left < num_values and name not in held
+        ]
+        queries = dict.fromkeys((held | set(budgets)) - {failure.client_id for failure in spent}, query)
+        if len(queries) < self.num_needed:
+            queries = dict.fromkeys(held, query)  # what is there is counted, nobody is asked in vain
+        asked = self.ask_unanswered(grid, queries, arrays, round=1)
+        outcome = join(asked, hello, spent)
+        self._require_quorum(outcome)
+        return outcome
+
+    def _fitted(self, hello: RoundOutcome[HelloAnswer]) -> tuple[int, dict[str, int | None]]:
+        """Fit the question; return how many values it takes, and what each client has left for it (None: enough)."""
+        said, budgets = self.query(), {answer.client_id: answer.budget_left for answer in hello.answers}
+        if not self.respect_budgets:
+            return 0, budgets
+        with_record = budgets | {answer.client_id: None for answer in hello.answers if answer.on_record}
+        num_values = self.fit(with_record)
+        # What is on record is no answer to another question.
+        return (num_values, with_record) if self.query() == said else (self.fit(budgets), budgets)
+
+    def _exchange(
+        self,
+        grid: Grid,
+        questions: Sequence[tuple[Node, Query, frozenset[str] | None]],
+        arrays: Mapping[str, np.ndarray] | ArrayRecord,
+        *,
+        round: int,
+    ) -> list[Replies]:
+        """Put questions to nodes: (node, query, clients that may answer) -> what came back for each."""
+        record = wire.to_array_record(arrays)
+        model_hash, code_hash = wire.model_hash(wire.to_arrays(record)), wire.code_hash()
+        contents = {query: wire.encode_query(query, record) for query in {query for _, query, _ in questions}}
+        parcels = [
+            Parcel(node, wire.message_type(query), contents[query], AnswerCheck(query, model_hash, code_hash, expected))
+            for node, query, expected in questions
+        ]
+        exchange = Exchange(
+            self.reply_timeout,
+            self.poll_interval,
+            on_answer=self.on_answer,
+            on_progress=self.on_progress,
+            on_node=self.on_node,
+            return_timeout=self.node_timeout,
+        )
+        return exchange.run(grid, parcels, round=round)
+
+    def _remember(self, outcome: RoundOutcome[Any]) -> None:
+        """Keep in mind which node is which client: for the rest of the run, neither may be another."""
+        self._nodes |= outcome.node_ids
+        self._clients |= {node_id: name for name, node_id in outcome.node_ids.items()}
+
+    def _node(self, node_id: int) -> Node:
+        """A node with all that this run has learned of it."""
+        return Node(node_id, self._registered.get(node_id), self._clients.get(node_id), self._nodes)
+
+    def _wait_for_nodes(self, grid: Grid) -> tuple[list[Node], list[Replies]]:
+        """The nodes that are there, and what came back from each that is not: a failure."""
+        deadline = time.monotonic() + self.node_timeout
+        while True:
+            found = {each.node_id: each.name or None for each in grid.get_nodes()}
+            if len(found) >= self.num_clients or time.monotonic() >= deadline:
+                self._registered |= found
+                failure = Failure(
+                    None, FailureReason.NODE_MISSING, f"the node did not register within {self.node_timeout:g} s"
+                )
+                nodes = [self._node(node_id) for node_id in sorted(found)]
+                return nodes, [[failure] for _ in range(self.num_clients - len(found))]
+            pause_until(deadline, self.poll_interval)
+
+    def _require_quorum(self, outcome: RoundOutcome[Any]) -> None:
+        require_quorum(outcome, num_clients=self.num_clients, quorum=self.quorum)

@@ -1,0 +1,140 @@
+"""What an interrupted run was answered, and one outcome from that and from what came since."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from protocol.wire import AdversarialQuery, Answer, HelloAnswer, Query
+from strategies.asking.failures import Failure, FailureReason, in_order
+from strategies.asking.replies import RoundOutcome
+
+Asked = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class EarlierAnswer:
+    """A valid answer of an interrupted run, and the part of the question that varies within a run.
+
+    Attributes
+    ----------
+    answer : LossAnswer or AdversarialAnswer
+        The answer.
+    radii, multipliers : tuple of float
+        Of the `AdversarialQuery` that was asked; empty for a plain loss.
+    node_id : int or None
+        Flower's id of the node that it came from. It is that of the node's key, if keys are registered; else the node
+        has another one now.
+    """
+
+    answer: Answer
+    radii: tuple[float, ...] = ()
+    multipliers: tuple[float, ...] = ()
+    node_id: int | None = None
+
+    def question(self, query: Query) -> Query:
+        """Return what was asked: the run's question, `query`, with this answer's radii and multipliers."""
+        if isinstance(query, AdversarialQuery):
+            return replace(query, radii=self.radii, multipliers=self.multipliers)
+        return query
+
+
+class EarlierAnswers:
+    """The answers of an interrupted run by client and question.
+
+    Parameters
+    ----------
+    entries : iterable of EarlierAnswer
+        In any order. The same answer twice is one; different answers of one client to one question are none: which of
+        them is genuine is unknown.
+
+    Attributes
+    ----------
+    node_ids : dict of str to int
+        Which node each client answered from, where that is known and it was one.
+    """
+
+    def __init__(self, entries: Iterable[EarlierAnswer]) -> None:
+        self._entries = tuple(entries)
+        self._found: dict[tuple[str, Asked], set[Answer]] = {}
+        for entry in self._entries:
+            self._found.setdefault(_key(entry), set()).add(entry.answer)
+        places = {(entry.answer.client_id, entry.node_id) for entry in self._entries if entry.node_id is not None}
+        num_nodes = Counter(name for name, _ in places)
+        num_names = Counter(node_id for _, node_id in places)
+        self.node_ids = {n: node_id for n, node_id in places if num_nodes[n] == num_names[node_id] == 1}
+
+    def only(self, is_valid: Callable[[EarlierAnswer], bool]) -> EarlierAnswers:
+        """Return those of clients whose answers to the question are all valid: a ledger may be of other rules."""
+        wrong = {_key(entry) for entry in self._entries if not is_valid(entry)}
+        return EarlierAnswers(entry for entry in self._entries if _key(entry) not in wrong)
+
+    def with_names(self, outcome: RoundOutcome[Any]) -> RoundOutcome[Any]:
+        """Return an outcome whose failures without a name have that under which their node answered earlier."""
+        name_of = {node_id: name for name, node_id in self.node_ids.items()}
+        taken = {answer.client_id for answer in outcome.answers}
+        taken |= {name for each in outcome.failures for name in (each.client_id, each.claimed_name) if name}
+        failures = [
+            replace(each, client_id=name)
+            if each.client_id is None and each.node_id is not None and (name := name_of.get(each.node_id)) not in taken
+            else each
+            for each in outcome.failures
+        ]
+        return replace(outcome, failures=in_order(failures))
+
+    def find(self, client_id: str, query: Query) -> Answer | None:
+        """Return a client's answer to a question, None if there is none to believe."""
+        answers = self._found.get((client_id, _asked(query)), set())
+        return next(iter(answers)) if len(answers) == 1 else None
+
+    def names(self, query: Query) -> set[str]:
+        """Return the clients whose answer to this question is to be believed."""
+        asked = _asked(query)
+        return {name for name, question in self._found if question == asked and self.find(name, query) is not None}
+
+    def first_question(self) -> Asked | None:
+        """Return radii and multipliers of the question that every client was asked, None if nobody answered it.
+
+        Only that one has multipliers: later questions ask for further radii.
+        """
+        return next((question for _, question in self._found if question[1]), None)
+
+
+def join(asked: RoundOutcome[Any], hello: RoundOutcome[HelloAnswer], spent: Sequence[Failure]) -> RoundOutcome[Any]:
+    """Return the outcome of a round that began with a hello: what one question to all clients would have brought.
+
+    Parameters
+    ----------
+    asked : RoundOutcome
+        The answers of the interrupted run and the new ones; the failures of those who were asked now.
+    hello : RoundOutcome
+        Of the hello.
+    spent : sequence of Failure
+        Clients that were not asked, since their query budget does not allow it.
+    """
+    heard = {answer.client_id for answer in hello.answers}
+    answered = {answer.client_id for answer in asked.answers}
+    claims = {name for failure in hello.failures for name in (failure.client_id, failure.claimed_name) if name}
+    # A client that has answered has not failed, whatever became of its node since. A node without a name may be any.
+    named = [f for f in hello.failures if f.client_id is not None and f.client_id not in answered]
+    nameless = [f for f in hello.failures if f.client_id is None]
+    nameless.sort(key=lambda failure: failure.reason is not FailureReason.NODE_MISSING)
+    num_away = len(answered - heard - claims)
+    failures = [*asked.failures, *spent, *named, *nameless[num_away:]]
+    was_asked = sum(failure.reason is FailureReason.NODE_MISSING for failure in nameless[:num_away])
+    return RoundOutcome(
+        answers=asked.answers,
+        failures=in_order(failures),
+        num_asked=hello.num_asked + was_asked,
+        node_ids=asked.node_ids,
+    )
+
+
+def _key(entry: EarlierAnswer) -> tuple[str, Asked]:
+    return entry.answer.client_id, (entry.radii, entry.multipliers)
+
+
+def _asked(query: Query) -> Asked:
+    return (query.radii, query.multipliers) if isinstance(query, AdversarialQuery) else ((), ())

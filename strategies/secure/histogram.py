@@ -1,0 +1,248 @@
+"""Five rounds of secure aggregation -> one histogram of clients -> every certificate of `strategies.f_divergence`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+import riskband as rb
+from protocol import wire
+from protocol.secure import wire as histogram_wire
+from protocol.secure.questions import HeldShares, HistogramQuery
+from protocol.wire import Query
+from riskband.adversaries.losses import get_loss
+from riskband.answers.histogram import Histogram
+from riskband.answers.risks import default_eta
+from strategies.asking.exchange import Exchange, Parcel, Replies
+from strategies.asking.failures import Failure, in_order
+from strategies.asking.quorum import QuorumError
+from strategies.asking.replies import RoundOutcome, settle
+from strategies.f_divergence import FDivergence, FDivergenceResult
+from strategies.secure.secure_keys import broken_key_rule, without_shared_keys
+from strategies.secure.secure_sum import Asked, MaskedQuestion, SecureCheck, SecureSum
+from strategies.secure.unmasking import UnmaskingError
+
+SIZES = ("equal", "private")
+
+
+@dataclass(frozen=True)
+class SecureOutcome(RoundOutcome[Any]):
+    """What the rounds brought: `answers` are masked, and nothing can be read in them.
+
+    Attributes
+    ----------
+    counts : tuple of tuple of int, num_rows of num_bins
+        Sums of the clients' histograms.
+    late_failures : tuple of Failure
+        Clients that are counted and fell silent after that.
+    """
+
+    counts: tuple[tuple[int, ...], ...]
+    late_failures: tuple[Failure, ...] = ()
+
+
+class SecureHistogram(FDivergence):
+    """Learn how many clients have their loss in each bin, and no client's; certify as `FDivergence` from the counts.
+
+    Parameters
+    ----------
+    num_bins : int
+        Bins of equal width.
+    num_examples : int or None
+        What every client has; those with another number refuse. None: numbers are private, and the clients bin
+        limits of their own, at the error level `riskband.answers.risks.default_eta` of `num_clients`.
+    num_neighbours : int
+        With how many others a client shares masks and secrets; even.
+    seed : int
+        Of who is whose neighbour.
+    **settings
+        Of `FDivergence`, but for what needs single answers: `privacy`, `earlier`, `respect_budgets`, `on_answer`.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of its range or needs single answers.
+    """
+
+    def __init__(
+        self, *, num_bins: int, num_examples: int | None, num_neighbours: int, seed: int, **settings: Any
+    ) -> None:
+        unfit = [name for name in ("privacy", "earlier", "respect_budgets", "on_answer") if settings.get(name)]
+        if unfit:
+            raise ValueError(f"{unfit[0]} must not be given for a secure histogram: no single answer is ever seen")
+        super().__init__(seed=seed, **settings)
+        edges = tuple(np.linspace(0.0, 1.0, num_bins + 1).tolist())
+        eta = default_eta(self.num_clients) if num_examples is None else None
+        self._query = HistogramQuery(**vars(self._query), edges=edges, num_examples=num_examples, eta=eta)
+        self.num_neighbours = num_neighbours
+
+    def ask(
+        self,
+        grid: Grid,
+        query: Query,
+        arrays: Mapping[str, np.ndarray] | ArrayRecord,
+        *,
+        round: int = 1,
+    ) -> SecureOutcome:
+        """Ask all nodes one question in five rounds, and return the sum of their histograms.
+
+        Parameters
+        ----------
+        grid, arrays :
+            See `QueryStrategy.ask`.
+        query : HistogramQuery
+            The question.
+        round : int
+            Number of the first round.
+
+        Raises
+        ------
+        QuorumError
+            If fewer than `num_needed` clients are in the sum, which then is not unmasked; or too few are left to do so.
+        ValueError
+            If the counts do not add up to the number of clients in the sum.
+        """
+        assert isinstance(query, HistogramQuery)
+        first = self._ask_for_keys(grid, round)
+        self._require_quorum(first)
+
+        def ask_named(questions: Mapping[str, Asked], number: int) -> tuple[dict[str, Any], list[Failure]]:
+            return self._ask_named(grid, questions, round + number - 1)
+
+        keys = {answer.client_id: answer for answer in first.answers}
+        rounds = SecureSum(keys, ask_named, num_neighbours=self.num_neighbours, rng=np.random.default_rng(self.seed))
+        question = self._question(query, wire.to_array_record(arrays))
+        masked = rounds.collect(question)
+        outcome = replace(
+            first,
+            answers=tuple(masked[name] for name in sorted(masked)),
+            failures=in_order([*first.failures, *rounds.failures]),
+        )
+        self._require_quorum(outcome)
+        try:
+            total = rounds.total(question, masked)
+        except UnmaskingError as error:
+            late = [f"{failure.client_id}: {failure.detail}" for failure in rounds.late_failures[:3]]
+            raise QuorumError(f"{error}. First late failures: {'; '.join(late) or 'none'}", outcome) from error
+        counts = checked_counts(total, num_rows=query.num_rows, num_clients=len(masked))
+        return SecureOutcome(
+            outcome.answers,
+            outcome.failures,
+            outcome.num_asked,
+            counts=tuple(map(tuple, counts.tolist())),
+            late_failures=tuple(rounds.late_failures),
+        )
+
+    def conclude(self, outcome: RoundOutcome) -> FDivergenceResult:
+        """Return the certificates that the counts give.
+
+        Raises
+        ------
+        ValueError
+            If the counts contradict each other, there are fewer than two clients, or an argument of a certificate is
+            out of its range.
+        """
+        assert isinstance(outcome, SecureOutcome)
+        return self.certified(outcome, self.histogram(outcome))
+
+    def histogram(self, outcome: SecureOutcome) -> Histogram:
+        """Return the counts as what the library certifies from; raises ValueError if they contradict each other."""
+        query = self._query
+        assert isinstance(query, HistogramQuery)
+        rest: dict[str, Any] = {
+            "binary": get_loss(query.loss).binary,
+            "num_missing": len(outcome.failures),
+            "missing": self.missing,
+            "contamination": self.contamination,
+            "answered_by": self.answered_by,
+        }
+        if query.eta is not None:
+            return rb.HistogramLimits(query.edges, outcome.counts, eta=query.eta, **rest)
+        assert query.num_examples is not None
+        return rb.HistogramRisks(query.edges, outcome.counts[0], query.num_examples, **rest)
+
+    def _question(self, query: HistogramQuery, record: ArrayRecord) -> MaskedQuestion:
+        def content(held: HeldShares) -> Any:
+            return histogram_wire.encode_histogram_query(query, held, record)
+
+        model_hash = wire.model_hash(wire.to_arrays(record))
+        digest = query.digest(version=wire.PROTOCOL_VERSION, model_hash=model_hash, code_hash=wire.code_hash())
+        return MaskedQuestion(query.num_values, query.loss, model_hash, digest, content)
+
+    def _ask_for_keys(self, grid: Grid, round: int) -> RoundOutcome[Any]:
+        nodes, missing = self._wait_for_nodes(grid)
+        check = SecureCheck(
+            wire.code_hash(),
+            self.expected_client_ids,
+            decoder=histogram_wire.decode_keys_answer,
+            rule=broken_key_rule,
+        )
+        kind, content = histogram_wire.message_type(histogram_wire.KEYS_ACTION), histogram_wire.encode_keys_query()
+        replies = self._send(grid, [Parcel(node, kind, content, check) for node in nodes], round)
+        outcome = without_shared_keys(settle([*replies, *missing], num_asked=len(nodes), nodes=nodes))
+        self._remember(outcome)
+        return outcome
+
+    def _ask_named(
+        self, grid: Grid, questions: Mapping[str, Asked], round: int
+    ) -> tuple[dict[str, Any], list[Failure]]:
+        code_hash = wire.code_hash()
+        parcels = [
+            Parcel(
+                self._node(self._nodes[name]),
+                histogram_wire.message_type(asked.action),
+                asked.content,
+                SecureCheck(
+                    code_hash,
+                    frozenset({name}),
+                    decoder=asked.decoder,
+                    rule=asked.rule,
+                    num_bytes=asked.num_bytes,
+                ),
+            )
+            for name, asked in questions.items()
+        ]
+        answers: dict[str, Any] = {}
+        failures: list[Failure] = []
+        for parcel, received in zip(parcels, self._send(grid, parcels, round), strict=True):
+            outcome = settle([received], num_asked=1, nodes=[parcel.node])
+            answers.update((answer.client_id, answer) for answer in outcome.answers)
+            failures += outcome.failures
+        return answers, failures
+
+    def _send(self, grid: Grid, parcels: Sequence[Parcel], round: int) -> list[Replies]:
+        # Nothing is sent again: what a client keeps between the rounds is lost with its node.
+        exchange = Exchange(self.reply_timeout, self.poll_interval, on_progress=self.on_progress)
+        return exchange.run(grid, parcels, round=round)
+
+
+def checked_counts(total: np.ndarray, *, num_rows: int, num_clients: int) -> np.ndarray:
+    """Return the sum of histograms by row, shape (num_rows, num_bins).
+
+    Parameters
+    ----------
+    total : ndarray of int, shape (num_rows * num_bins,)
+        Modulo 2**32.
+    num_rows, num_clients : int
+        Histograms of each client, and how many clients are in the sum.
+
+    Raises
+    ------
+    ValueError
+        If a count is larger than the number of clients, or a row does not sum to it: each honest client adds one.
+    """
+    counts = total.reshape(num_rows, -1)
+    sums = counts.sum(axis=1).tolist()
+    if counts.max() > num_clients or any(found != num_clients for found in sums):
+        raise ValueError(
+            f"the counts do not add up: each of {num_clients} clients must be counted once, got sums {sums} and a "
+            f"largest count of {counts.max()}; a client sent a wrong vector or a neighbour a wrong share, or not all "
+            "were asked the same, and nobody can tell who it was. Run again with clients that you trust; two sums over "
+            "almost the same clients show how those differ that are in one only, and each costs query budget"
+        )
+    return counts

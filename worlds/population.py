@@ -1,0 +1,296 @@
+"""Simulated networks: client k is a real pool of images under the shift drawn for client k.
+
+Given the pool, client distributions P_0, P_1, … are i.i.d. draws from one meta-distribution μ, and the
+examples of client k are i.i.d. draws from P_k: the two assumptions every certificate rests on hold
+exactly here. Nothing is partitioned, so clients do not compete for images and their number has no limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.checks import checked_count, checked_number, checked_seed
+from worlds.datasets import load_dataset
+from worlds.shifts import AffineShift, DirichletLabelShift, DrawnShift, Shift, combined
+
+# The first number of every seed's spawn key; 2 is that of `worlds.targets`, 3 of `client.training`.
+_STREAMS = {"source": 0, "unseen": 1, "training": 4}
+_TRAINING_EXAMPLES = 5
+_GROUP_STREAM = 1000  # added to a network's number
+
+NETWORKS = tuple(_STREAMS)
+"""Networks drawn from the same μ: the one that answers, one that nobody has measured, and one that trains only."""
+
+
+@dataclass(frozen=True)
+class ClientGroup:
+    """Clients of one kind, under shifts of their own.
+
+    Attributes
+    ----------
+    name
+        1 to 100 printable characters, what the clients of the group answer with.
+    shifts
+        Come before those that all clients have.
+
+    Raises
+    ------
+    ValueError
+        If a field breaks its rule.
+    """
+
+    name: str
+    shifts: tuple[Shift, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not (1 <= len(self.name) <= 100 and self.name.isprintable()):
+            raise ValueError(
+                f"name of a group must be 1 to 100 printable characters, got {self.name!r}; give a short word"
+            )
+        _check_shifts(self.shifts)
+
+
+@dataclass(frozen=True)
+class PopulationSpec:
+    """Everything that decides the data of every client; two equal specs give the same bytes.
+
+    Attributes
+    ----------
+    dataset
+        Name for `worlds.datasets.load_dataset`; its pool supplies the images.
+    seed
+        ≥ 0; also the seed of the dataset's split.
+    examples_per_client
+        ≥ 1, the number of examples each client holds.
+    shifts
+        What differs between clients, applied in this order; () makes all clients alike.
+    network
+        "source", "unseen" or "training": disjoint random streams, the same meta-distribution.
+    groups
+        Each client belongs to one of them, all equally likely; () for no groups.
+
+    Raises
+    ------
+    ValueError
+        If a field breaks its rule.
+    """
+
+    dataset: str = "digits"
+    seed: int = 0
+    examples_per_client: int = 100
+    shifts: tuple[Shift, ...] = (AffineShift(0.3), DirichletLabelShift(1.0))
+    network: str = "source"
+    groups: tuple[ClientGroup, ...] = ()
+
+    def __post_init__(self) -> None:
+        checked_seed(self.seed)
+        remedy = "give the number of examples each client holds"
+        checked_count("examples_per_client", self.examples_per_client, minimum=1, remedy=remedy)
+        _check_shifts(self.shifts)
+        if self.network not in NETWORKS:
+            raise ValueError(
+                f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}; "
+                "the unseen network serves to check a certificate, the training network to train"
+            )
+        is_groups = isinstance(self.groups, tuple) and all(isinstance(group, ClientGroup) for group in self.groups)
+        if not is_groups or len({group.name for group in self.groups}) < len(self.groups):
+            raise ValueError(
+                f"groups must be a tuple of ClientGroup objects with different names, got {self.groups!r}; "
+                "give () for no groups"
+            )
+
+    def group(self, k: int) -> ClientGroup | None:
+        """Return the group of client k, None if there are no groups.
+
+        Raises
+        ------
+        ValueError
+            If `k` is not a whole number ≥ 0.
+        """
+        k = checked_count("k", k, minimum=0, remedy="clients are numbered from 0")
+        if not self.groups:
+            return None
+        # A stream of its own: given its group, a client has the data that it would have without groups.
+        stream = _GROUP_STREAM + _STREAMS[self.network]
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(stream, k)))
+        return self.groups[int(rng.integers(len(self.groups)))]
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """The examples one client holds: images `x` (num_examples, *x_shape), labels `y` (num_examples,)."""
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientDistribution:
+    """A client distribution P_k itself, as finitely many weighted examples.
+
+    The exact risk is R(P_k) = (weights * losses).sum().
+
+    Attributes
+    ----------
+    x, y
+        Every image of the pool under the client's transform, (num_pool, *x_shape), and its label,
+        (num_pool,).
+    weights
+        Probability of each, (num_pool,), summing to 1.
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+
+class Population:
+    """The clients of a network, built one at a time, on demand.
+
+    Client k depends on the spec and on k alone: not on the number of clients, nor on which were built
+    before, nor in which process.
+
+    Parameters
+    ----------
+    spec
+        Which network.
+
+    Raises
+    ------
+    ValueError
+        If the dataset cannot be loaded.
+    """
+
+    def __init__(self, spec: PopulationSpec) -> None:
+        self.spec = spec
+        self.data = load_dataset(spec.dataset, seed=spec.seed)
+
+    def client(self, k: int) -> Examples:
+        """Draw the examples of client k: i.i.d. from P_k, that is with replacement.
+
+        Raises
+        ------
+        ValueError
+            If `k` is not a whole number ≥ 0.
+        """
+        shift, rng = self._drawn_shift(k)
+        return self._examples(shift, self.data.x_pool, self.data.y_pool, rng)
+
+    def training_examples(self, k: int) -> Examples:
+        """Draw examples of client k for training: under its shift, of images that no client is asked about.
+
+        As `client`, but from the training split in place of the pool. For a model that a certificate is to be made
+        for, train on clients of the network "training": those of "source" answer.
+
+        Raises
+        ------
+        ValueError
+            If `k` is not a whole number ≥ 0, or the training split has no image of the client's classes.
+        """
+        shift, _ = self._drawn_shift(k)
+        key = (_TRAINING_EXAMPLES, _STREAMS[self.spec.network], int(k))
+        rng = np.random.default_rng(np.random.SeedSequence(self.spec.seed, spawn_key=key))
+        return self._examples(shift, self.data.x_train, self.data.y_train, rng)
+
+    def distribution(self, k: int) -> ClientDistribution:
+        """Return P_k, the distribution that the examples of client k are drawn from.
+
+        Raises
+        ------
+        ValueError
+            If `k` is not a whole number ≥ 0.
+        """
+        shift, _ = self._drawn_shift(k)
+        y = self.data.y_pool
+        return ClientDistribution(x=shift.moved(self.data.x_pool), y=y.copy(), weights=shift.example_weights(y))
+
+    def _examples(
+        self, shift: DrawnShift, x: NDArray[np.float32], y: NDArray[np.int64], rng: np.random.Generator
+    ) -> Examples:
+        weights = shift.example_weights(y)
+        index = rng.choice(len(weights), size=self.spec.examples_per_client, p=weights)
+        return Examples(x=shift.moved(x[index]), y=y[index])
+
+    def _drawn_shift(self, k: int) -> tuple[DrawnShift, np.random.Generator]:
+        """Return client k's shift and the generator its examples are to be drawn with."""
+        k = checked_count("k", k, minimum=0, remedy="clients are numbered from 0")
+        group = self.spec.group(k)
+        shifts = self.spec.shifts if group is None else group.shifts + self.spec.shifts
+        root = np.random.SeedSequence(self.spec.seed, spawn_key=(_STREAMS[self.spec.network], k))
+        # One stream each, so that a shift added at the end of the tuple leaves all other draws alone.
+        example_rng, *shift_rngs = map(np.random.default_rng, root.spawn(1 + len(shifts)))
+        data = self.data
+        parts = [
+            shift.draw(rng, x_shape=data.x_pool.shape[1:], num_classes=data.num_classes)
+            for shift, rng in zip(shifts, shift_rngs, strict=True)
+        ]
+        return combined(parts), example_rng
+
+
+def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> PopulationSpec:
+    """Read a population from a run config.
+
+    Parameters
+    ----------
+    config
+        Needs the keys "dataset", "seed", "examples-per-client", "affine-sigma" and
+        "dirichlet-concentration"; 0 for one of the last two means: no such shift. With strengths in
+        "group-sigmas", such as "0.1,0.3", clients belong to the groups "sigma-0.1" and "sigma-0.3", and their
+        affine shift has the strength of their group. Others are ignored.
+    network
+        "source", "unseen" or "training".
+
+    Raises
+    ------
+    ValueError
+        If a key is missing or its value breaks its rule.
+    """
+    sigma = _shift_strength(config, "affine-sigma")
+    concentration = _shift_strength(config, "dirichlet-concentration")
+    groups = tuple(ClientGroup(f"sigma-{each:.15g}", (AffineShift(each),)) for each in _group_sigmas(config))
+    affine: tuple[Shift, ...] = (AffineShift(sigma),) if sigma and not groups else ()
+    label: tuple[Shift, ...] = (DirichletLabelShift(concentration),) if concentration else ()
+    return PopulationSpec(
+        dataset=_required(config, "dataset"),
+        seed=_required(config, "seed"),
+        examples_per_client=_required(config, "examples-per-client"),
+        shifts=affine + label,
+        network=network,
+        groups=groups,
+    )
+
+
+def _check_shifts(shifts: object) -> None:
+    if not isinstance(shifts, tuple) or not all(isinstance(shift, Shift) for shift in shifts):
+        raise ValueError(
+            f"shifts must be a tuple of Shift objects, got {shifts!r}; "
+            "give for example (AffineShift(0.3),), or () for none"
+        )
+
+
+def _group_sigmas(config: Mapping[str, Any]) -> tuple[float, ...]:
+    """The run config has no lists: "0.1,0.3" is one."""
+    value = config.get("group-sigmas", "")
+    remedy = 'give strengths such as "0.1,0.3", or "" for no groups'
+    if not isinstance(value, str):
+        return (checked_number("group-sigmas", value, minimum=0, remedy=remedy),)
+    try:
+        numbers = [float(part) for part in value.split(",") if part.strip()]
+    except ValueError:
+        raise ValueError(f"group-sigmas must be numbers, got {value!r}; {remedy}") from None
+    return tuple(checked_number("group-sigmas", number, minimum=0, remedy=remedy) for number in numbers)
+
+
+def _shift_strength(config: Mapping[str, Any], key: str) -> float:
+    return checked_number(key, _required(config, key), minimum=0, remedy="give 0 for no such shift")
+
+
+def _required(config: Mapping[str, Any], key: str) -> Any:
+    if key not in config:
+        raise ValueError(f"the run config must have the key {key!r}, got none; add it, as in pyproject.toml")
+    return config[key]

@@ -1,0 +1,107 @@
+"""Target networks whose distance is known: unseen clients that were moved once more.
+
+A client of a target network holds the images of an unseen client, moved further by an affine shift of its own. Its
+transport cost from that unseen client is measured, not assumed (`transport_cost`); since the unseen clients are drawn
+from μ itself, the mean of these costs bounds the transport cost between μ and the target network's meta-distribution.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+
+from worlds.population import ClientDistribution, Population
+from worlds.shifts import AffineShift
+
+_METRICS: dict[str, Literal["cityblock", "euclidean", "chebyshev"]] = {
+    "l1": "cityblock",
+    "l2": "euclidean",
+    "linf": "chebyshev",
+}
+_STREAM = 2  # of no network of `Population`
+_MAX_STEPS = 10_000_000  # POT stops after 100,000 by default, too few for classes of some thousand images
+
+
+def moved_further(population: Population, k: int, *, sigma: float) -> ClientDistribution:
+    """Return client k of a population after a further affine shift, with the same labels and weights.
+
+    The direction of the shift depends on the population's seed and on k alone; `sigma` only scales it.
+
+    Parameters
+    ----------
+    population
+        Where client k comes from.
+    k
+        ≥ 0.
+    sigma
+        Strength of the further shift; see `worlds.shifts.AffineShift`.
+
+    Raises
+    ------
+    ValueError
+        If `k` or `sigma` is out of range.
+    """
+    shift = AffineShift(sigma)
+    client = population.distribution(k)
+    rng = np.random.default_rng(np.random.SeedSequence(population.spec.seed, spawn_key=(_STREAM, k)))
+    drawn = shift.draw(rng, x_shape=client.x.shape[1:], num_classes=population.data.num_classes)
+    return ClientDistribution(x=drawn.moved(client.x), y=client.y, weights=client.weights)
+
+
+def transport_cost(
+    points: NDArray[np.float64],
+    moved: NDArray[np.float64],
+    y: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    *,
+    order: int,
+    norm: str,
+) -> float:
+    """Return the optimal transport cost between two client distributions with the same labels and weights.
+
+    A label never moves, so every class is a problem of its own, solved exactly by POT (network simplex). Moving every
+    example to its own image is one of the plans, so its cost is an upper bound.
+
+    Parameters
+    ----------
+    points, moved
+        Representations (num_examples, num_features) before and after the move.
+    y
+        Labels (num_examples,).
+    weights
+        Probabilities (num_examples,), summing to 1.
+    order
+        1: moving by a distance t costs t; 2: it costs t squared.
+    norm
+        Of the distance: "l1", "l2" or "linf".
+
+    Returns
+    -------
+    float
+        In units of the distance, to the power of the order.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many points before and after as labels and weights, or the norm is unknown.
+    """
+    import ot  # seconds to load, and only this function needs it
+
+    if points.shape != moved.shape or not len(points) == len(y) == len(weights):
+        raise ValueError(
+            f"each example must have a point, an image of it, a label and a weight, got {points.shape}, {moved.shape}, "
+            f"{y.shape} and {weights.shape}; give the rows of one client"
+        )
+    if norm not in _METRICS:
+        raise ValueError(f"norm must be one of {', '.join(_METRICS)}, got {norm!r}")
+    cost = 0.0
+    for label in np.unique(y[weights > 0]):
+        own = y == label
+        costs = cdist(points[own], moved[own], _METRICS[norm]) ** order
+        mass = weights[own].sum()
+        share = weights[own] / mass
+        cost += float(mass * ot.emd2(share, share, costs, numItermax=_MAX_STEPS))
+    return cost

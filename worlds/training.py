@@ -1,0 +1,188 @@
+"""Training the evaluated model, centrally or on one client, and keeping it in a file.
+
+The same arguments give the same weights on one machine with one number of torch threads, which the
+caller sets: `torch.set_num_threads` is never called here.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from protocol.checks import checked_count, checked_number, checked_seed
+from protocol.models import build_model
+from worlds.datasets import BaseData
+from worlds.shifts import AffineShift
+
+
+def train_centrally(
+    data: BaseData,
+    *,
+    model: str,
+    seed: int,
+    num_epochs: int,
+    learning_rate: float,
+    batch_size: int = 32,
+    augment_sigma: float = 0.0,
+    after_epoch: Callable[[int, nn.Module], None] | None = None,
+) -> nn.Module:
+    """Build a model and train it on the training split of `data`; the pool is not looked at.
+
+    Parameters
+    ----------
+    data
+        Base arrays.
+    model
+        Name for `protocol.models.build_model`.
+    seed
+        ≥ 0; decides the first weights and the order of the examples.
+    num_epochs, learning_rate, batch_size, augment_sigma, after_epoch
+        See `train_epochs`.
+
+    Raises
+    ------
+    ValueError
+        If an argument breaks its rule, or training diverges.
+    """
+    net = build_model(model, x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=seed)
+    train_epochs(
+        net,
+        data.x_train,
+        data.y_train,
+        seed=seed,
+        num_epochs=num_epochs,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        augment_sigma=augment_sigma,
+        after_epoch=after_epoch,
+    )
+    return net
+
+
+def train_epochs(
+    model: nn.Module,
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    *,
+    seed: int,
+    num_epochs: int,
+    learning_rate: float,
+    batch_size: int = 32,
+    augment_sigma: float = 0.0,
+    after_epoch: Callable[[int, nn.Module], None] | None = None,
+) -> float:
+    """Train `model` in place: Adam on the cross-entropy, its state fresh at each call.
+
+    Parameters
+    ----------
+    model
+        Maps inputs to logits.
+    x, y
+        Images (num_examples, *x_shape) and labels (num_examples,).
+    seed
+        ≥ 0; decides the order of the examples, the augmentation, and what the model itself draws.
+    num_epochs
+        ≥ 1, passes over the examples.
+    learning_rate
+        In (0, 1], about the change of a weight in one step.
+    batch_size
+        ≥ 1.
+    augment_sigma
+        ≥ 0; each batch is seen under a fresh `AffineShift` of this strength, 0 for none.
+    after_epoch
+        Called with the number of epochs done (from 1) and the model, which it must leave as it is.
+
+    Returns
+    -------
+    float
+        Mean cross-entropy over the last epoch, in nats, ≥ 0.
+
+    Raises
+    ------
+    ValueError
+        If an argument breaks its rule, or the loss is no longer finite.
+    """
+    seed = checked_seed(seed)
+    num_epochs = checked_count("num_epochs", num_epochs, minimum=1, remedy="give the number of passes")
+    batch_size = checked_count("batch_size", batch_size, minimum=1, remedy="32 is a usual choice")
+    remedy = "0.003 is a usual choice"
+    learning_rate = checked_number("learning_rate", learning_rate, above=0, maximum=1, remedy=remedy)
+    if len(x) != len(y) or len(y) == 0:
+        raise ValueError(
+            f"x and y must have the same length of at least 1, got {len(x)} and {len(y)}; give one label for each image"
+        )
+    shift = AffineShift(augment_sigma)
+    rng = np.random.default_rng(seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    model.train()
+    mean_loss = 0.0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # for models that draw, as dropout does
+        for epoch in range(1, num_epochs + 1):
+            order = rng.permutation(len(y))
+            batches = [order[start : start + batch_size] for start in range(0, len(y), batch_size)]
+            total = 0.0
+            for batch in batches:
+                inputs, labels = shift.apply(x[batch], y[batch], rng)
+                total += len(batch) * _step(model, optimizer, inputs, labels)
+            mean_loss = total / len(y)
+            if after_epoch is not None:
+                after_epoch(epoch, model)
+    return mean_loss
+
+
+def save_checkpoint(model: nn.Module, path: str | Path) -> None:
+    """Write the weights of `model` to the file `path` with torch.save, as a state dict."""
+    torch.save(model.state_dict(), path)
+
+
+def load_checkpoint(path: str | Path) -> dict[str, NDArray[np.generic]]:
+    """Read weights written by `save_checkpoint`, or any saved state dict; no code in the file is run.
+
+    Returns
+    -------
+    dict
+        Arrays by name, for `protocol.models.load_arrays`, which checks that they fit.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read or is not a state dict.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        raise ValueError(
+            f"the checkpoint must be a readable state dict, got {str(path)!r} ({type(error).__name__}); "
+            "save it with torch.save(model.state_dict(), path)"
+        ) from error
+    if not (isinstance(state, dict) and all(isinstance(value, torch.Tensor) for value in state.values())):
+        raise ValueError(
+            f"the checkpoint must be a state dict of tensors, got {type(state).__name__} in {str(path)!r}; "
+            "save model.state_dict(), not the model"
+        )
+    try:
+        return {name: value.detach().numpy() for name, value in state.items()}
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"the checkpoint must hold dense tensors of types that NumPy has, got others in {str(path)!r}; "
+            "convert them, for example with tensor.float()"
+        ) from error
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:
+    """Take one step on one batch and return its mean loss before the step."""
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y))
+    value = loss.item()
+    if not np.isfinite(value):
+        raise ValueError(f"the training loss must stay finite, got {value}; lower learning_rate, or check the images")
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return value
