@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numba
 import numpy as np
@@ -16,10 +16,9 @@ _LOG_NEGLIGIBLE = math.log(1e-30)
 def _compiled(function: _Function) -> _Function:
     """Compile on the first call, and keep the machine code for the next process where a folder can be written."""
     try:
-        compiled: _Function = numba.njit(cache=True)(function)
+        return cast(_Function, numba.njit(cache=True)(function))
     except RuntimeError:  # neither __pycache__ nor the user's own cache can be written
-        compiled = numba.njit(function)
-    return compiled
+        return cast(_Function, numba.njit(function))
 
 
 @_compiled

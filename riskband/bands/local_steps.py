@@ -156,7 +156,7 @@ def _counted(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsO
 
 def _binomial_quantile(level: float, size: int, share: float) -> int:
     """Return the least k with P(Binomial(size, share) <= k) >= level, as scipy.stats has it, which is slow to load."""
-    return bisect_left(range(size), level, key=lambda k: betaincc(k + 1.0, size - k, share))
+    return bisect_left(range(size), level, key=lambda k: float(betaincc(k + 1.0, size - k, share)))
 
 
 def _union(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
