@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         problems: Sequence[str] = (f"cannot use {error.filename}: {error.strerror}",)
+    except ImportError as error:  # a package of an extra; the message says which
+        problems = (str(error),)
     except ValueError as error:
         problems = getattr(error, "problems", (str(error),))
     for problem in problems:
