@@ -1,4 +1,4 @@
-"""Exact gradient of a boundary-crossing probability: what moving each boundary point would cost (math §2).
+"""Exact gradient of a boundary-crossing probability: what moving each boundary point would cost (math §2.3).
 
 Raising the lower boundary a_i loses exactly the paths on which the i-th order statistic is at a_i and all others keep
 to the corridor. Such a path is one inside the corridor before a_i, a jump there, and one inside it after, so the
@@ -48,7 +48,7 @@ def crossing_gradient(lower: FloatArray, upper: FloatArray | None = None) -> Cro
     Returns
     -------
     CrossingGradient
-        The probability and its derivatives. Source: [DC] appendix A.2.2; math §2.
+        The probability and its derivatives. Source: [DC] appendix A.2.2; math §2.3.
     """
     n = lower.size
     upper = np.ones(n) if upper is None else upper
