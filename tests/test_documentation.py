@@ -58,3 +58,19 @@ def test_references_to_the_mathematics_resolve():
         mark = r"(?<!\] )§" if path == MATHEMATICS else r"math §+"
         for number in re.findall(mark + r"(\d+(?:\.\d+)*)", path.read_text(encoding="utf-8")):
             assert number in sections, f"{path.relative_to(ROOT)}: math §{number} is no section of docs/mathematics.md"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_modules_that_pages_name_exist(page):
+    text = page.read_text(encoding="utf-8")
+    folders = "|".join(FOLDERS)
+    for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
+        assert (ROOT / path).exists(), f"{page.name} names {path}"
+    for name in re.findall(rf"`((?:{folders})(?:\.[a-z]\w*)+)[`(]", text):
+        assert is_module(name) or is_module(name.rpartition(".")[0]), f"{page.name} names {name}"
+
+
+def is_module(name):
+    """Whether there is a module or package of this name."""
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
