@@ -1,6 +1,7 @@
 """Settings of the whole suite.
 
 The examples that hypothesis tries are derived from each test, so that the same commit always passes or always fails.
+The default suite tries few; `.ci/run` tries more of them (HYPOTHESIS_PROFILE=thorough, all tests marked `hypothesis`).
 To look for new ones: HYPOTHESIS_PROFILE=explore pytest tests/laws tests/strategies
 """
 
@@ -16,7 +17,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
-settings.register_profile("default", derandomize=True, deadline=None, database=None)
+settings.register_profile("default", derandomize=True, deadline=None, database=None, max_examples=40)
+settings.register_profile("thorough", derandomize=True, deadline=None, database=None, max_examples=100)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
