@@ -49,7 +49,7 @@ def printed(report: Mapping[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
     folder = tmp_path_factory.mktemp("finished")
-    run(folder, defaults, target_sigmas="0.05,0.1", cost_bound=30.0)
+    run(folder, defaults, target_sigmas="0.05,0.1", cost_bound=30.0, figure_format="png,svg")
     return folder
 
 
@@ -152,7 +152,8 @@ def test_the_table_says_what_each_number_is(report: dict[str, Any]) -> None:
 def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
     finished: Path, report: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
-    again = run(tmp_path, defaults, target_sigmas="0.05,0.1", cost_bound=30.0, grid_seed=1)
+    settings = {"target_sigmas": "0.05,0.1", "cost_bound": 30.0, "figure_format": "png,svg"}
+    again = run(tmp_path, defaults, **settings, grid_seed=1)
     for each in (report := dict(report), again):
         del each["timing"]
     assert json.dumps(report) == json.dumps(again)
@@ -267,6 +268,6 @@ def test_other_losses_and_costs(
 def test_a_run_of_another_strategy_removes_the_old_figure(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     run(tmp_path, defaults, num_unseen=0)
     report = run_app(tmp_path, defaults)
-    assert {path.name for path in tmp_path.glob("*.png")} == {"band.png"}
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"band.svg"}
     assert "transport" not in report
     assert "targets" not in report
