@@ -11,7 +11,7 @@ import pytest
 import riskband as rb
 from riskband.bands.levels import truncated_levels
 from riskband.tuning import level_search
-from tests.validity.coverage import BETA, ObservedLaw, draw_networks, is_rejected, leaves
+from tests.validity.coverage import BETA, ObservedLaw, draw_networks, is_rejected, leaves, study
 
 NUM_CLIENTS, DELTA = 40, 0.2
 SIDES = ("lower", "upper", "two")
@@ -40,12 +40,13 @@ def test_tuned_levels_fail_as_often_as_they_say(objectives, sides):
     assert failures.mean() > DELTA - 5 * np.sqrt(DELTA / failures.size)  # exact: nothing is given away
 
 
+@study(100, slow=300)
 @pytest.mark.parametrize("local", ["marginal", "counted", "observed"])
 @pytest.mark.parametrize("method", ["truncated:0.5:0.9", "tuned"])
-def test_bands_from_a_split_hold(method, local):
+def test_bands_from_a_split_hold(method, local, num_networks):
     failures = []
     truth = ObservedLaw(BETA, 50) if local == "observed" else BETA
-    for i, risks in enumerate(draw_networks(BETA, num_networks=300, num_clients=50, sizes=50, seed=3)):
+    for i, risks in enumerate(draw_networks(BETA, num_networks=num_networks, num_clients=50, sizes=50, seed=3)):
         pilot, rest = rb.split_clients(risks, seed=i)
         # One search serves all networks of the same pilot: what is tested is the band, not the time it takes.
         chosen = shared_method(pilot, i) if method == "tuned" else method
