@@ -70,7 +70,8 @@ def one_more_wrong(answer: wire.AdversarialAnswer) -> wire.AdversarialAnswer:
 def test_who_stops_making_sense_is_named_and_asked_no_more(
     tmp_path: Path, defaults: Mapping[str, Any], behaviour: Behaviour, reason: str
 ) -> None:
-    report = run(tmp_path, defaults, behaviours={5: behaviour}, **BISECTION)
+    few_rounds = {**BISECTION, "bisection_tolerance": 0.02, "cost_budgets": "0.1"}
+    report = run(tmp_path, defaults, behaviours={5: behaviour}, **few_rounds)
     (failure,) = report["transport"]["later_failures"]
     assert (failure["client_id"], failure["reason"]) == ("client-00005", reason)
     assert f"fell silent after the first round: 1 (1 {reason})" in printed(report)
