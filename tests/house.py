@@ -205,7 +205,7 @@ ROWS = (
     Row("classes that carry contamination", lambda: len(declaring("contamination")), "5", 1, 2),
     Row("isinstance in server/report", lambda: num_calls("isinstance", "server/report"), "10", 0, 10),
     Row("places that open SQLite", lambda: num_calls("sqlite3.connect", *EDGE, "server"), "3", 1, 1),
-    Row("lines without tests", lambda: num_lines(".py") + num_lines(".md"), "32,900", 29_000, 41_200),
+    Row("lines without tests", lambda: num_lines(".py") + num_lines(".md"), "32,900", 29_000, 41_500),
     Row("packages of a base install", lambda: len(base_install()), "112", 4, 4),
 )
 
