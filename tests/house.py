@@ -31,6 +31,7 @@ PROGRAMS = {
     "riskband --help": "import riskband.cli; riskband.cli.main(['--help'])",
     "riskband certify --help": "import riskband.cli; riskband.cli.main(['certify', '--help'])",
     "python -m simulations --help": "import simulations.__main__ as s; s.main(['--help'])",
+    "python -m deploy.certify --help": "import deploy.certify as c; c.main(['--help'])",
     "a certificate": "import riskband as r; r.mean_bound(r.ClientRisks([0.1] * 30, 100), delta=0.05).value",
     "python -m simulations nowhere": "import simulations.__main__ as s; s.main(['nowhere'])",
 }
