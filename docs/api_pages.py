@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -26,7 +27,8 @@ CHAPTERS = {  # title: modules, by the beginning of their names
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add one page for each chapter; a public name that belongs to none stops the build."""
-    homes = homes_of(riskband) + homes_of(importlib.import_module("riskband.adversaries.registry"))
+    adversaries = importlib.import_module("riskband.adversaries.registry")
+    homes = homes_of(riskband, riskband._MODULES) + homes_of(adversaries, adversaries.__all__)
     for title, modules in CHAPTERS.items():
         shown = [home for home in homes if home.startswith(modules)]
         text = "\n".join([f"# {title}", *(f"\n::: {home}" for home in shown)])
@@ -37,9 +39,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return files
 
 
-def homes_of(package: ModuleType) -> list[str]:
-    """Return the full name of each public name of a package at the place where it is defined, module by module."""
-    return sorted(f"{module_of(getattr(package, name), name)}.{name}" for name in package.__all__)
+def homes_of(package: ModuleType, names: Iterable[str]) -> list[str]:
+    """Return the full names of what a package offers at the places where it is defined, module by module."""
+    return sorted(f"{module_of(getattr(package, name), name)}.{name}" for name in names)
 
 
 def module_of(value: object, name: str) -> str:

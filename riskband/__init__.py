@@ -67,8 +67,6 @@ __all__ = [
     # certificates
     "Certificate",
     "verify",
-    # the release
-    "__version__",
 ]
 
 # For each module, the names that `riskband` offers from it; a test compares them with the imports below.
@@ -245,7 +243,7 @@ else:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "__version__"])
 
 
 def _version() -> str:
