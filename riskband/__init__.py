@@ -14,59 +14,55 @@ from riskband.bands.crossing import crossing_probability
 from riskband.bands.pilots import ClientSplit, split_clients
 from riskband.certificate import Certificate
 from riskband.functionals.dispersion import (
-    ExtremalLaws,
-    Interval,
-    dispersion_certificate,
-    dispersion_interval,
-    extremal_laws,
-    lorenz,
-    measured_dispersion,
-)
-from riskband.functionals.dispersion_curves import lorenz_certificate, quantile_certificate
-from riskband.functionals.gini_correlation import gini_correlation, measured_gini_correlation
-from riskband.functionals.inequality import (
     atkinson,
     coefficient_of_variation,
+    dispersion_certificate,
+    dispersion_interval,
     extended_gini,
+    extremal_laws,
     generalised_entropy,
     gini,
     hoover,
+    lorenz,
+    lorenz_certificate,
     mean_log_deviation,
     mean_range,
+    measured_dispersion,
     quantile_range,
     quantile_ratio,
     theil,
     top_share,
 )
+from riskband.functionals.functional import ExtremalLaws, Functional, Interval, bound, functional
+from riskband.functionals.gini_correlation import gini_correlation, measured_gini_correlation
 from riskband.functionals.laws import RiskLaw
-from riskband.functionals.measures import DispersionMeasure
-from riskband.functionals.objective import Objective
-from riskband.functionals.quantile_measures import (
-    LINEAR,
-    cvar_interval,
-    maximum_weight,
-    mean_interval,
-    minimum_weight,
-    quantile_interval,
-    smoothed_median_weight,
-    transformed_quantile_interval,
-    weighted_quantile_interval,
-)
 from riskband.functionals.quantiles import (
-    QuantileWeight,
     cvar,
-    interval_weight,
+    cvar_interval,
     mean,
+    mean_interval,
     num_clients_needed,
     quantile,
+    quantile_certificate,
+    quantile_interval,
     survival,
-    tail_weight,
+    transformed_quantile_interval,
     weighted_quantile,
+    weighted_quantile_interval,
 )
 from riskband.functionals.transforms import Transform, absolute_transform, polynomial_transform, smooth_transform
+from riskband.functionals.weights import (
+    LINEAR,
+    QuantileWeight,
+    interval_weight,
+    maximum_weight,
+    minimum_weight,
+    smoothed_median_weight,
+    tail_weight,
+)
 from riskband.groups.comparisons import (
     cvar_fairness,
-    group_bands,
+    group_certificate,
     group_gap,
     group_intervals,
     group_transform_mean,
@@ -76,12 +72,11 @@ from riskband.groups.comparisons import (
     weighted_group_mean,
     worst_group,
 )
-from riskband.groups.group_bands import GroupBands
-from riskband.groups.group_certificates import group_certificate
+from riskband.groups.group_bands import GroupBands, group_bands
 from riskband.means import mean_bound
 from riskband.search import Bracket
-from riskband.selection import CandidateBound, Selection, select
-from riskband.tuning.optimised_levels import OptimisedLevels
+from riskband.selection import CandidateBound, Objective, Selection, select
+from riskband.tuning import OptimisedLevels
 from riskband.verification import Verification, verify
 from riskband.worst_cases.custom_divergences import custom_divergence
 from riskband.worst_cases.divergences import (
@@ -96,6 +91,9 @@ from riskband.worst_cases.divergences import (
 from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
 from riskband.worst_cases.wasserstein import wasserstein_breakdown, wasserstein_mean, wasserstein_published
 from riskband.worst_cases.wasserstein_shares import wasserstein_cdf
+
+DispersionMeasure = Functional
+"""An earlier name."""
 
 __all__ = [
     "CHI2",
@@ -115,6 +113,7 @@ __all__ = [
     "DispersionMeasure",
     "ExtremalLaws",
     "FDivergence",
+    "Functional",
     "GroupBands",
     "HistogramLimits",
     "HistogramRisks",
@@ -132,6 +131,7 @@ __all__ = [
     "atkinson",
     "band",
     "binary_worst_case",
+    "bound",
     "breakdown",
     "coefficient_of_variation",
     "crossing_probability",
@@ -144,6 +144,7 @@ __all__ = [
     "dispersion_interval",
     "extended_gini",
     "extremal_laws",
+    "functional",
     "generalised_entropy",
     "gini",
     "gini_correlation",

@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from riskband.bands.band import Band
 from riskband.certificate import Certificate, recipe, weakest_validity
-from riskband.functionals.dispersion import dispersion_interval
-from riskband.functionals.dispersion_curves import lorenz_of_law
+from riskband.functionals.dispersion import lorenz_of_law
+from riskband.functionals.functional import bound, functional
 from riskband.functionals.laws import QuantileLimits, RiskLaw
-from riskband.functionals.measures import resolve_measure
 from riskband.plots.bands import how_sure, measured_label, titled
 from riskband.wording import rounded_down, rounded_up
 
@@ -141,13 +140,13 @@ def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unse
     for row, certificate in enumerate(measures):
         name = certificate.recipe["arguments"]["measure"]
         lower, upper = float(certificate.lower or 0.0), float(certificate.value)
-        published = np.array(dispersion_interval(band, name, method="plugin"), dtype=np.float64)
+        published = np.array(bound(band, name, method="plugin"), dtype=np.float64)
         if not np.allclose(published, [lower, upper]):
             is_published_wider = True
             _draw_interval(axes, row + 0.15, published[0], published[1], right, color=_PUBLISHED, lw=3.0)
         _draw_interval(axes, row, lower, upper, right, color=_BOUNDS, lw=7.0)
         if unseen is not None:
-            _draw_point(axes, row, resolve_measure(name).of_law(unseen), right, _UNSEEN_POINT)
+            _draw_point(axes, row, functional(name).value(unseen), right, _UNSEEN_POINT)
         _draw_point(axes, row, float(certificate.details["measured"]), right, _MEASURED_POINT)
         axes.annotate(_row_label(name, lower, upper), (0.0, row - 0.22), (3, 0), textcoords="offset points", fontsize=9)
     for validity, delta in kinds:
@@ -179,7 +178,7 @@ def _draw_point(axes: Axes, row: float, value: float, right: float, style: Mappi
 
 
 def _row_label(name: str, lower: float, upper: float) -> str:
-    quantity = resolve_measure(name).quantity.removeprefix("the ")
+    quantity = functional(name).quantity.removeprefix("the ")
     return f"{quantity[0].upper()}{quantity[1:]}: {rounded_down(lower, 3)} to {rounded_up(upper, 3)}"
 
 
