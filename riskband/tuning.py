@@ -230,10 +230,8 @@ class LevelProblem:
         and in reverse order: an upper level is one minus a lower level of the reflected values.
     cumulative : callable
         C: nondecreasing from 0 on [0, 1], vectorised.
-    delta : float
-        Probability that the levels may fail, in (0, 1).
-    sides : {"lower", "upper", "two"}
-        Which sides there are.
+    delta, sides :
+        As for `OptimisedLevels.levels`.
     """
 
     gaps: FloatArray
@@ -242,13 +240,9 @@ class LevelProblem:
     sides: str
 
     def best_levels(self) -> Levels:
-        """Levels that are worth most, as far as the search goes, and hold with probability 1 - delta.
+        """Levels that are worth most, as far as the search goes, and never less than those of Berk-Jones.
 
-        Returns
-        -------
-        Levels
-            Never worth less than those of Berk-Jones; their crossing probability is verified to be at least 1 - delta.
-            Source: [DC] §4.3 and appendix A.2.2.
+        Their crossing probability is verified to be at least 1 - delta. Source: [DC] §4.3 and appendix A.2.2.
         """
         num_values = self.gaps.shape[1]
         constant = berk_jones_constant(num_values, self.delta, is_two_sided=self.sides == "two")
@@ -357,25 +351,10 @@ def _beta_quantiles_and_slopes(tails: FloatArray) -> tuple[FloatArray, FloatArra
 def descend(loss: Loss, start: FloatArray, *, num_iterations: int, tolerance: float = 1e-10) -> FloatArray:
     """Point of a low loss, by L-BFGS with a line search that brackets the weak Wolfe conditions, on one thread.
 
-    The vectors here are short, and SciPy's L-BFGS-B spends them on threaded linear algebra: on a busy machine that
-    takes fifty times as long as the function itself.
-
-    Parameters
-    ----------
-    loss : callable
-        Value and gradient at a point, both finite.
-    start : ndarray, shape (num_variables,)
-        Where to start.
-    num_iterations : int
-        At most so many.
-    tolerance : float
-        A decrease by less than this, relative to the loss or 1, ends the search.
-
-    Returns
-    -------
-    ndarray, shape (num_variables,)
-        The best point found; its loss is at most that of the start. Source: Nocedal and Wright 2006, chapter 7; line
-        search of Lewis and Overton 2013.
+    `loss` gives a finite value and gradient at a point, `start` has shape (num_variables,); a decrease by less than
+    `tolerance`, relative to the loss or 1, ends the search. The result is not above the start. SciPy's L-BFGS-B spends
+    vectors as short as these on threaded linear algebra: on a busy machine that takes fifty times as long as the
+    function itself. Source: Nocedal and Wright 2006, chapter 7; line search of Lewis and Overton 2013.
     """
     point, (value, gradient) = start, loss(start)
     pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=_MEMORY)

@@ -2,7 +2,7 @@
 
 All are functionals of one two-sided band, so they hold on the same event of probability 1 - delta: with each other, and
 with every other certificate of that band. The functions named after a measure are `bound` with that measure, whose
-formula is at its name in `riskband.functionals.functional`.
+formula is at its name in `riskband.functionals.functional`; they raise the same errors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from riskband.answers.risks import ClientRisks, check_risks
 from riskband.bands.band import Band
-from riskband.certificate import Certificate, recipe
+from riskband.certificate import Certificate
 from riskband.checks import FloatArray, check_choice, check_shares
 from riskband.functionals.functional import (
     BOUND_METHODS,
@@ -21,8 +21,8 @@ from riskband.functionals.functional import (
     Functional,
     Given,
     Interval,
-    at_most,
     bound,
+    certificate_of_band,
     measured_limits,
     resolve,
     top_share_functional,
@@ -96,15 +96,15 @@ def dispersion_certificate(band: Band, measure: Given, *, method: str = "sharp")
             f"{chosen.quantity} cannot be bounded: {reason or 'the plug-in formula gives infinity'}; take a measure "
             "that is bounded, such as gini or atkinson with an aversion below 1"
         )
-    return Certificate(
+    return certificate_of_band(
+        band,
+        "dispersion_certificate",
+        {"measure": chosen.name, "method": method},
         quantity=f"{chosen.quantity} of {band.subject}",
-        value=float(upper),
+        value=upper,
         lower=float(lower),
-        delta=band.delta,
         method=f"{method} bound from the {band.method} band" + (f"; {reason}" if reason else ""),
-        assumptions=band.assumptions,
         details={"measured": np.array(measured)},
-        recipe=recipe("dispersion_certificate", {"measure": chosen.name, "method": method}, band.risks, band),
     )
 
 
@@ -206,8 +206,7 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
     ends = np.stack([points, points])
     for index in np.flatnonzero((points > 0.0) & (points < 1.0)):
         beyond = top_share_functional(float(1.0 - points[index]))
-        found = beyond.interval(limits, is_plug_in=method == "plugin")
-        found = found if measured is None else at_most(found, beyond.interval(measured))
+        found = beyond.interval(limits, is_plug_in=method == "plugin", measured=measured)
         ends[:, index] = 1.0 - found.upper, 1.0 - found.lower
     return Interval(ends[0], ends[1])
 
@@ -232,16 +231,16 @@ def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str =
     """
     points, method = check_shares(shares), check_choice("method", method, BOUND_METHODS)
     lower, upper = lorenz(band, shares=points, method=method)
-    return Certificate(
+    return certificate_of_band(
+        band,
+        "lorenz_certificate",
+        {"shares": points, "method": method},
         quantity=f"the Lorenz curve of {band.subject}",
         value=np.asarray(upper),
         lower=np.asarray(lower),
         axes={"share": points},
-        delta=band.delta,
         method=f"{method} bound from the {band.method} band",
-        assumptions=band.assumptions,
         details={"measured": lorenz_of_law(RiskLaw.of_values(band.risks.shown_values), points)},
-        recipe=recipe("lorenz_certificate", {"shares": points, "method": method}, band.risks, band),
     )
 
 

@@ -29,24 +29,11 @@ PlugIn = Callable[[QuantileLimits], tuple[float, float]]
 
 
 def linear_cut(limits: QuantileLimits, of_law: Callable[[RiskLaw], float], cut_at: Callable[[float], float]) -> float:
-    """Cut of the most unequal law for a ratio of integrals of q, by Dinkelbach's iteration.
+    """Cut of the most unequal law for ∫wq, over the mean m if relative, by Dinkelbach's iteration; a handful of steps.
 
-    With the weight w in the numerator and the mean below, a value v can be exceeded exactly if some member has
-    ∫(w - v)q > 0; the integral is largest for the cut where w passes v. From any start this climbs to the supremum.
-
-    Parameters
-    ----------
-    limits : QuantileLimits
-        The band.
-    of_law : callable
-        The measure.
-    cut_at : callable
-        Level at which the nondecreasing weight w passes a value.
-
-    Returns
-    -------
-    float
-        The best cut; faster than linear, so a handful of steps.
+    `cut_at` is the level at which the nondecreasing weight w passes a value. A value v can be exceeded exactly if some
+    member has ∫(w - v)q > 0; the integral is largest for the cut where w passes v. From any start this climbs to the
+    supremum.
     """
     cut = cut_at(0.0)
     if limits.allow_all_zero:  # the iteration would creep towards the cut 1, where the mean is 0
@@ -79,16 +66,9 @@ def linear_centre(limits: QuantileLimits, cumulative: Curve, *, is_relative: boo
 class MomentRule:
     """A relative measure that is a function of the mean m and of one other moment M = E g(R), and how to search it.
 
-    Attributes
-    ----------
-    moment : callable
-        g, vectorised.
-    value : callable
-        The measure from arrays (M, m), where m > 0.
-    stationary_step : callable
-        (M, m, dM, dm) -> s at which the measure at (M + s·dM, m + s·dm) is stationary; any number if there is none.
-    stationary_centre : callable
-        (M, m, w) -> c at which the measure at (M + w·g(c), m + w·c) is stationary; any number if there is none.
+    `moment` is g, vectorised; `value` the measure from arrays (M, m), where m > 0. The measure is stationary at
+    (M + s·dM, m + s·dm) for s = `stationary_step` of (M, m, dM, dm), and at (M + w·g(c), m + w·c) for
+    c = `stationary_centre` of (M, m, w); either is any number if there is no such point.
     """
 
     moment: Curve
@@ -222,42 +202,19 @@ def mean_range_plug_in(num_clients: int) -> PlugIn:
     return plug_in
 
 
-def atkinson_plug_in(rule: MomentRule, order: float) -> PlugIn:
-    """1 - M(u)/∫l and 1 - M(l)/∫u, M the power mean of the order (geometric at 0). [DC] example 4."""
-
-    def power_mean(side: FloatArray, limits: QuantileLimits) -> float:
-        with np.errstate(divide="ignore", over="ignore"):
-            total = np.float64(limits.integral(rule.moment(side)))
-            return float(np.exp(total) if order == 0.0 else total ** (1.0 / order))
-
-    def plug_in(limits: QuantileLimits) -> tuple[float, float]:
-        low, high = _means(limits)
-        return 1.0 - power_mean(limits.upper, limits) / low, 1.0 - power_mean(limits.lower, limits) / high
-
-    return plug_in
-
-
-def entropy_plug_in(rule: MomentRule, order: float) -> PlugIn:
-    """Extremes over all pairs of a mean and a moment between their bounds. [DC] appendix B.2."""
+def moment_plug_in(rule: MomentRule) -> PlugIn:
+    """Extremes over all pairs of a mean and a moment between their bounds. [DC] example 4, appendix B.2."""
 
     def plug_in(limits: QuantileLimits) -> tuple[float, float]:
         low, high = _means(limits)
         with np.errstate(divide="ignore", over="ignore"):
-            totals = _moment_bounds(limits, rule.moment, turns=order == 1.0)
+            totals = _moment_bounds(limits, rule)
             # Monotone in the moment, and in the mean too, except that Theil's M/m - log m peaks at m = -M.
             means = np.array([[low, high, np.clip(-total, low, high)] for total in totals])
             corners = rule.value(totals[:, None], means)
         return float(np.min(corners)), float(np.max(corners))
 
     return plug_in
-
-
-def variation_plug_in(limits: QuantileLimits) -> tuple[float, float]:
-    """sqrt(∫l²/(∫u)² - 1) and sqrt(∫u²/(∫l)² - 1): as the entropy of order 2."""
-    low, high = _means(limits)
-    ratios = np.array([limits.integral(limits.lower**2) / high**2, limits.integral(limits.upper**2) / low**2])
-    lower, upper = np.sqrt(np.maximum(ratios - 1.0, 0.0))
-    return float(lower), float(upper)
 
 
 def hoover_plug_in(limits: QuantileLimits) -> tuple[float, float]:
@@ -277,10 +234,10 @@ def _integrals(limits: QuantileLimits, cumulative: Curve) -> tuple[float, float]
     return float(np.sum(masses * limits.lower)), float(np.sum(masses * limits.upper))
 
 
-def _moment_bounds(limits: QuantileLimits, moment: Curve, *, turns: bool) -> FloatArray:
+def _moment_bounds(limits: QuantileLimits, rule: MomentRule) -> FloatArray:
     """Smallest and largest integral of g between the sides; g is monotone, or x log x, which turns at 1/e."""
-    at_lower, at_upper = moment(limits.lower), moment(limits.upper)
+    at_lower, at_upper = rule.moment(limits.lower), rule.moment(limits.upper)
     least = np.minimum(at_lower, at_upper)
-    if turns:
+    if rule is THEIL_RULE:
         least = np.where((limits.lower < np.exp(-1.0)) & (np.exp(-1.0) < limits.upper), -np.exp(-1.0), least)
     return np.array([limits.integral(least), limits.integral(np.maximum(at_lower, at_upper))])

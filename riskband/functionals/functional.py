@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskband.bands.band import Band, check_band
+from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_number, check_single
 from riskband.functionals import extremal_laws as extremal
 from riskband.functionals import weights
@@ -121,8 +122,10 @@ class Functional:
             return ExtremalLaws(most_equal, None)
         return ExtremalLaws(most_equal, most_unequal)
 
-    def interval(self, limits: QuantileLimits, *, is_plug_in: bool = False) -> Interval:
-        """Sharp or published bounds for all members of a band, within the range."""
+    def interval(
+        self, limits: QuantileLimits, *, is_plug_in: bool = False, measured: QuantileLimits | None = None
+    ) -> Interval:
+        """Sharp or published bounds for all members of a band, within the range; the upper one also from `measured`."""
         low, high = self.range
         if not is_plug_in or self.plug_in is None:
             most_equal, most_unequal = self.extremes(limits)
@@ -131,7 +134,8 @@ class Functional:
             ends = low, low if limits.allow_only_zero else high
         else:
             ends = self.plug_in(limits)
-        return Interval(*(min(max(end, low), high) for end in ends))
+        lower, upper = (min(max(end, low), high) for end in ends)
+        return Interval(lower, upper if measured is None else min(upper, self.interval(measured).upper))
 
 
 Given = str | Functional | QuantileWeight | Callable[[Band], Interval]
@@ -184,13 +188,21 @@ def bound(band: Band, functional: Given, *, method: str = "sharp") -> Interval:
     measured = measured_limits(band, chosen, method)
     if chosen.bounds is not None:
         return chosen.bounds(band)
-    found = chosen.interval(chosen.limits(band), is_plug_in=method == "plugin")
-    return found if measured is None else at_most(found, chosen.interval(measured))
+    return chosen.interval(chosen.limits(band), is_plug_in=method == "plugin", measured=measured)
 
 
-def at_most(found: Interval, other: Interval) -> Interval:
-    """The first interval, with the smaller of the two upper ends."""
-    return Interval(found.lower, min(found.upper, other.upper))
+def certificate_of_band(
+    band: Band, function: str, arguments: Mapping[str, Any], *, quantity: str, value: float | FloatArray, **rest: Any
+) -> Certificate:
+    """Certificate that `function` reads off a band with these arguments; it holds together with all others of it."""
+    return Certificate(
+        quantity=quantity,
+        value=value if np.ndim(value) else float(value),
+        delta=band.delta,
+        assumptions=band.assumptions,
+        recipe=recipe(function, arguments, band.risks, band),
+        **{"method": f"{band.method} band", **rest},
+    )
 
 
 def method_that_applies(method: str, band: Band, functional: Functional) -> str:
@@ -219,9 +231,19 @@ def _digits(number: float) -> str:
 
 def _growing(name: str, quantity: str, of_law: Callable[[RiskLaw], float], **rest: Any) -> Functional:
     """What grows with every risk, in [0, 1]: with cut and centre 0 the extreme members are the sides of the band."""
-    zero = {"cut": lambda limits: 0.0, "centre": lambda limits: 0.0}
-    grows = {"is_relative": False, "grows_in_convex_order": False, "grows_with_risk": True}
-    return Functional(name, quantity, of_law, (0.0, 1.0), None, **zero, **grows, **rest)
+    return Functional(
+        name,
+        quantity,
+        of_law,
+        (0.0, 1.0),
+        None,
+        cut=lambda limits: 0.0,
+        centre=lambda limits: 0.0,
+        is_relative=False,
+        grows_in_convex_order=False,
+        grows_with_risk=True,
+        **rest,
+    )
 
 
 def _integral(law: RiskLaw, cumulative: Curve) -> float:
@@ -308,14 +330,14 @@ def _linear_measure(
 
 
 def _moment_measure(
-    name: str, quantity: str, rule: MomentRule, *, plug_in: PlugIn, range: tuple[float, float] = (0.0, np.inf)
+    name: str, quantity: str, rule: MomentRule, *, range: tuple[float, float] = (0.0, np.inf)
 ) -> Functional:
     return Functional(
         name,
         quantity,
         rule.of_law,
         range,
-        plug_in,
+        extremal.moment_plug_in(rule),
         cut=lambda limits: extremal.moment_cut(limits, rule),
         centre=lambda limits: extremal.moment_centre(limits, rule),
     )
@@ -404,7 +426,6 @@ def _atkinson(aversion: float) -> Functional:
         f"the Atkinson index (aversion {aversion:g})",
         rule,
         range=(0.0, 0.0 if aversion == 0.0 else 1.0),
-        plug_in=extremal.atkinson_plug_in(rule, order),
     )
 
 
@@ -429,7 +450,6 @@ def _generalised_entropy(order: float) -> Functional:
         quantity or f"the generalised entropy (order {order:g})",
         rule,
         range=(0.0, -1.0 / factor if 0.0 < order < 1.0 else np.inf),
-        plug_in=extremal.entropy_plug_in(rule, order),
     )
 
 
@@ -442,7 +462,7 @@ def _coefficient_of_variation() -> Functional:
 
     rule = extremal.power_rule(2.0, lambda total, mean: np.sqrt(np.maximum(total / mean**2 - 1.0, 0.0)))
     name, quantity = "coefficient_of_variation", "the coefficient of variation"
-    return replace(_moment_measure(name, quantity, rule, plug_in=extremal.variation_plug_in), of_law=of_law)
+    return replace(_moment_measure(name, quantity, rule), of_law=of_law)
 
 
 def _hoover() -> Functional:
@@ -505,7 +525,9 @@ def _quantile_range(low: float, high: float) -> Functional:
     )
 
 
-WEIGHTS: Mapping[str, Callable[..., Functional]] = {
+Table = Mapping[str, Callable[..., Functional]]
+
+WEIGHTS: Table = {
     "mean": lambda: _tail(weights.MEAN, "the mean", "mean"),
     "cvar": _cvar,
     "interval": _interval_mean,
@@ -516,7 +538,7 @@ WEIGHTS: Mapping[str, Callable[..., Functional]] = {
 }
 """Integrals of quantiles: what the levels of a band can be tuned for."""
 
-MEASURES: Mapping[str, Callable[..., Functional]] = {
+MEASURES: Table = {
     "gini": _gini,
     "extended_gini": _extended_gini,
     "atkinson": _atkinson,
@@ -532,38 +554,17 @@ MEASURES: Mapping[str, Callable[..., Functional]] = {
 }
 """Measures of dispersion."""
 
-FUNCTIONALS: Mapping[str, Callable[..., Functional]] = {**WEIGHTS, "quantile": _quantile, "share": _share, **MEASURES}
+FUNCTIONALS: Table = {**WEIGHTS, "quantile": _quantile, "share": _share, **MEASURES}
 """By name, a function of the parameters that follow after colons."""
 
 
 def functional(given: Given) -> Functional:
-    """Return the functional that a name, a weight or a function stands for.
-
-    Parameters
-    ----------
-    given : str, Functional, QuantileWeight or callable
-        As for `bound`: for example "gini", "cvar:0.9" or "quantile_ratio:0.1:0.9".
-
-    Returns
-    -------
-    Functional
-        A functional is returned as it is.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown, its parameters are missing, too many or out of range, or it is none of these things.
-    """
+    """Return the `Functional` that `given` stands for: a name, a weight or a function as in `bound`, or one itself."""
     return resolve(given)
 
 
-def resolve(
-    given: object,
-    *,
-    called: str = "functional",
-    among: Mapping[str, Callable[..., Functional]] = FUNCTIONALS,
-) -> Functional:
-    """As `functional`, with only some names allowed and another word for it in error messages."""
+def resolve(given: object, *, called: str = "functional", among: Table = FUNCTIONALS) -> Functional:
+    """As `functional`, with only some names allowed, and with another word for it in errors (always ValueError)."""
     if isinstance(given, Functional):
         return given
     if isinstance(given, QuantileWeight):
@@ -605,5 +606,5 @@ def _own(function: Callable[[Band], Any]) -> Functional:
             )
         return Interval(lower, upper)
 
-    unknown = {"of_law": None, "range": (-np.inf, np.inf), "bounds": bounds, "grows_with_risk": False}
-    return replace(_growing("", quantity, lambda law: np.nan), **unknown)
+    plain = _growing("", quantity, lambda law: np.nan)
+    return replace(plain, of_law=None, range=(-np.inf, np.inf), grows_with_risk=False, bounds=bounds)

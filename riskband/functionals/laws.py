@@ -161,16 +161,9 @@ def has_measured_limits(source: Band) -> bool:
 class CentreIntervals:
     """Between two neighbouring knots, clip(centre, l, u) has u on the first steps, l on the last, `centre` between.
 
-    Attributes
-    ----------
-    low, high : ndarray, shape (num_knots,)
-        Ends of the intervals of the centre; the last one is a single point.
-    first, last : ndarray, shape (num_knots,)
-        Steps [0, first) are at u, [first, last) at the centre, [last, num_steps) at l.
-    width : ndarray, shape (num_knots,)
-        Mass at the centre.
-    means : ndarray, shape (num_knots,)
-        Means of the laws at `low`.
+    Arrays have shape (num_knots,). `low` and `high` are the ends of the intervals of the centre (the last is a single
+    point), `means` the means of the laws at `low`, `width` the mass at the centre. Steps [0, first) are at u,
+    [first, last) at the centre, [last, num_steps) at l.
     """
 
     low: FloatArray

@@ -6,8 +6,6 @@ lower side. All bounds from one band hold together, and together with every wors
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from numpy.polynomial import Polynomial
@@ -19,7 +17,7 @@ from riskband.bands.band import band as band_of
 from riskband.bands.local_steps import EQUAL_SIZES, OBSERVED_SIZES, RANDOM_SIZES
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_points, check_single
-from riskband.functionals.functional import FUNCTIONALS, Interval, bound
+from riskband.functionals.functional import FUNCTIONALS, Interval, bound, certificate_of_band
 from riskband.functionals.laws import QuantileLimits, RiskLaw
 from riskband.functionals.transforms import Transform
 from riskband.functionals.weights import (
@@ -34,23 +32,16 @@ from riskband.functionals.weights import (
 from riskband.wording import chosen_before, exactly
 
 TRANSFORM_METHODS = ("pointwise", "jordan", "monomials")
+USUAL_NUM_EXAMPLES = 100
+_USUAL_LAW = (3.0, 21.0)  # of a Beta distribution
+MIN_ETA, MAX_ETA = 1e-9, 0.5
 
 
 def mean(band: Band) -> Certificate:
-    """Upper bound on the mean risk of unseen clients, from the band; see `mean_bound` for a sharper one.
-
-    Parameters
-    ----------
-    band : Band
-        With a lower side.
-
-    Returns
-    -------
-    Certificate
-        A number. Source: math §3.
-    """
+    """Upper bound on the mean risk of unseen clients, from the lower side of a `band` (math §3); see `mean_bound`."""
     check_band(band)
-    return _certificate(band, "mean", {}, "the mean risk over unseen clients", tail_mean(band, MEAN))
+    quantity = "the mean risk over unseen clients"
+    return certificate_of_band(band, "mean", {}, quantity=quantity, value=tail_mean(band, MEAN))
 
 
 def cvar(source: Band | ClientRisks, level: float, *, delta: float | None = None) -> Certificate:
@@ -74,8 +65,7 @@ def cvar(source: Band | ClientRisks, level: float, *, delta: float | None = None
     Raises
     ------
     ValueError
-        If the level or delta is out of range, the band has no lower side, or delta is given with a band or is not with
-        answers.
+        If an argument is out of range, the band has no lower side, or delta is given with a band or not with answers.
     """
     level = check_tail_level(level)
     if isinstance(source, ClientRisks):
@@ -83,7 +73,8 @@ def cvar(source: Band | ClientRisks, level: float, *, delta: float | None = None
     else:
         band = _without_delta(source, delta)
     quantity = f"the mean risk of the worst {exactly(1.0 - level)} of unseen clients"
-    return _certificate(band, "cvar", {"level": level}, quantity, tail_mean(band, tail_weight(level)))
+    value = tail_mean(band, tail_weight(level))
+    return certificate_of_band(band, "cvar", {"level": level}, quantity=quantity, value=value)
 
 
 def quantile(
@@ -113,8 +104,7 @@ def quantile(
     Raises
     ------
     ValueError
-        If an argument is out of range or unknown, the band has no lower side, or delta is given with a band or is not
-        with answers.
+        As for `cvar`.
     """
     if isinstance(source, ClientRisks):
         return _single_quantile(source, check_single("level", level), delta=_own_delta(delta), local=local)
@@ -122,8 +112,8 @@ def quantile(
     levels = check_points("level", level)
     name = "" if levels.ndim else f" at level {exactly(float(levels))}"
     quantity = f"the quantile{name} of {band.subject}"
-    axes = {"level": levels} if levels.ndim else {}
-    return _certificate(band, "quantile", {"level": levels}, quantity, band.quantile_upper(levels), axes)
+    axes, value = {"level": levels} if levels.ndim else {}, band.quantile_upper(levels)
+    return certificate_of_band(band, "quantile", {"level": levels}, quantity=quantity, value=value, axes=axes)
 
 
 def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: str) -> Certificate:
@@ -156,27 +146,12 @@ def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: s
 
 
 def quantile_rank(num_clients: int, *, level: float, delta: float, num_examples: int | None) -> tuple[int, float]:
-    """Order statistic that bounds a quantile, and the error level of the limits of which it is taken.
+    """Rank (K + 1 if there is none) of the order statistic that bounds a quantile, and the eta of the sorted limits.
 
-    Both depend on the numbers of clients and examples alone. With probability 1 - delta at least a share b(i) of all
-    clients, the delta-quantile of Beta(i, K - i + 1), is at or below the i-th smallest of K; if limits at error level
-    eta are sorted, at least (b(i) - eta) / (1 - eta) of the true risks are.
-
-    Parameters
-    ----------
-    num_clients : int
-        K.
-    level, delta : float
-        Of the quantile, in [0, 1]; in (0, 1).
-    num_examples : int or None
-        Of a client, for a limit to its true risk; None for measured risks.
-
-    Returns
-    -------
-    rank : int
-        From 1; K + 1 if there is none.
-    eta : float
-        In [0, 0.5]; 0 for measured risks.
+    Both depend on the numbers of clients K and examples alone; for measured risks (`num_examples` None) eta is 0. With
+    probability 1 - delta at least a share b(i) of all clients, the delta-quantile of Beta(i, K - i + 1), is at or below
+    the i-th smallest of K; if limits at error level eta are sorted, at least (b(i) - eta) / (1 - eta) of the true risks
+    are.
     """
     ranks = np.arange(1, num_clients + 1)
     shares = betaincinv(ranks, num_clients - ranks + 1.0, delta)
@@ -197,10 +172,8 @@ def num_clients_needed(level: float, *, delta: float) -> int:
 
     Parameters
     ----------
-    level : float
-        In [0, 1).
-    delta : float
-        In (0, 1).
+    level, delta : float
+        In [0, 1) and in (0, 1).
 
     Returns
     -------
@@ -226,14 +199,9 @@ def _own_delta(delta: float | None) -> float:
 def _without_delta(band: Band, delta: float | None) -> Band:
     check_band(band)
     if delta is not None:
-        raise ValueError(_DELTA_OF_A_BAND)
+        remedy = "give the answers for a bound of its own"
+        raise ValueError(f"delta must be left out with a band, which has its own; {remedy}")
     return band
-
-
-_DELTA_OF_A_BAND = "delta must be left out with a band, which has its own; give the answers for a bound of its own"
-USUAL_NUM_EXAMPLES = 100
-_USUAL_LAW = (3.0, 21.0)  # of a Beta distribution
-MIN_ETA, MAX_ETA = 1e-9, 0.5
 
 
 def survival(band: Band, *, thresholds: npt.ArrayLike) -> Certificate:
@@ -260,50 +228,18 @@ def survival(band: Band, *, thresholds: npt.ArrayLike) -> Certificate:
     points = check_points("thresholds", thresholds)
     name = "the threshold" if points.ndim else exactly(float(points))
     quantity = f"the probability that {band.subject} is at least {name}"
-    axes = {"threshold": points} if points.ndim else {}
-    return _certificate(band, "survival", {"thresholds": points}, quantity, 1.0 - band.lower_left_limit(points), axes)
+    axes, value = {"threshold": points} if points.ndim else {}, 1.0 - band.lower_left_limit(points)
+    return certificate_of_band(band, "survival", {"thresholds": points}, quantity=quantity, value=value, axes=axes)
 
 
 def weighted_quantile(band: Band, weight: QuantileWeight) -> Certificate:
-    """Upper bound on a weighted integral of the quantile function of the risk of unseen clients.
-
-    Parameters
-    ----------
-    band : Band
-        With a lower side.
-    weight : QuantileWeight
-        For example `interval_weight(0.8, 0.95)` or `QuantileWeight.from_density(lambda p: 2 * p, name="linear")`.
-
-    Returns
-    -------
-    Certificate
-        A number. The integral over each step of the band is exact. Source: math §3, after [DC].
-    """
+    """Upper bound on the integral of the quantile function against a `weight`, exact on each step of a `band`."""
     check_band(band)
     check_weight(weight)
     quantity = f"the quantile integral {weight.name!r} of {band.subject}"
     band.require("lower")
     value = step_integral(np.append(band.lower_points, 1.0), np.append(band.lower_levels, 1.0), weight)
-    return _certificate(band, "weighted_quantile", {"weight": weight.name}, quantity, value)
-
-
-def _certificate(
-    band: Band,
-    function: str,
-    arguments: dict[str, Any],
-    quantity: str,
-    value: float | FloatArray,
-    axes: dict[str, FloatArray] | None = None,
-) -> Certificate:
-    return Certificate(
-        quantity=quantity,
-        value=value if np.ndim(value) else float(value),
-        delta=band.delta,
-        method=f"{band.method} band",
-        assumptions=band.assumptions,
-        axes=axes or {},
-        recipe=recipe(function, arguments, band.risks, band),
-    )
+    return certificate_of_band(band, "weighted_quantile", {"weight": weight.name}, quantity=quantity, value=value)
 
 
 def quantile_interval(band: Band, *, level: npt.ArrayLike) -> Interval:
@@ -435,14 +371,13 @@ def quantile_certificate(band: Band, *, level: npt.ArrayLike) -> Certificate:
     """
     levels = np.atleast_1d(check_points("level", level))
     lower, upper = quantile_interval(band, level=levels)
-    return Certificate(
+    return certificate_of_band(
+        band,
+        "quantile_certificate",
+        {"level": levels},
         quantity=f"the quantile function of {band.subject}",
         value=np.asarray(upper),
         lower=np.asarray(lower),
         axes={"level": levels},
-        delta=band.delta,
-        method=f"{band.method} band",
-        assumptions=band.assumptions,
         details={"measured": RiskLaw.of_values(band.risks.shown_values).quantile(levels)},
-        recipe=recipe("quantile_certificate", {"level": levels}, band.risks, band),
     )

@@ -163,10 +163,7 @@ COMPARISONS: Mapping[str, tuple[Callable[..., Interval], str]] = {
     "group_variance": (group_variance, "the {weighted}variance over {groups} of"),
     "worst_group": (worst_group, "in the worst of {groups}"),
     "weighted_group_mean": (weighted_group_mean, "the {weighted}mean over {groups} of"),
-    "group_transform_mean": (
-        group_transform_mean,
-        "the {weighted}mean over {groups} of the polynomial {transform} of",
-    ),
+    "group_transform_mean": (group_transform_mean, "the {weighted}mean over {groups} of the polynomial {transform} of"),
     "cvar_fairness": (cvar_fairness, "the {weighted}CVaR deviation (level {level}) over {groups} of"),
 }
 """By name, the interval, and how the sentence of its certificate begins."""
@@ -203,13 +200,12 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
     chosen = resolve(functional)
     if not chosen.name:
         raise ValueError(
-            f"a certificate needs a functional with a name, got {functional!r}; use a QuantileWeight, or the interval "
-            f"of {comparison}"
+            f"a certificate needs a functional with a name, got {functional!r}; use a QuantileWeight, or {comparison}"
         )
     if isinstance(options.get("transform"), Transform):
         raise ValueError(
             f"a certificate needs the transform as coefficients of a polynomial, got {options['transform'].name!r}; "
-            f"use them, or the interval of {comparison}"
+            f"use them, or {comparison}"
         )
     interval, sentence = COMPARISONS[comparison]
     try:
@@ -217,7 +213,9 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
     except TypeError as error:
         raise ValueError(f"options of {comparison} do not fit: {error}; see its documentation") from error
     ends = _ends(bands, functional)
-    plain = _plain(options)
+    plain = {name: _plain(option) for name, option in options.items()}
+    name = functional if isinstance(functional, str) else chosen.name  # verification compares the same text
+    measured = [chosen.value(RiskLaw.of_values(source.risks.shown_values)) for source in bands.bands.values()]
     names = ", ".join(map(repr, bands.names)) if len(bands.names) <= MAX_NAMES else "named in the recipe"
     words = {
         "groups": f"{len(bands.names)} groups ({names})",
@@ -234,42 +232,25 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
         details={
             "group_lower": ends[0],
             "group_upper": ends[1],
-            "group_measured": np.array(
-                [chosen.value(RiskLaw.of_values(source.risks.shown_values)) for source in bands.bands.values()]
-            ),
+            "group_measured": np.array(measured),
             "group_num_clients": np.array(list(bands.num_clients.values()), dtype=np.float64),
             "group_delta": np.array(list(bands.deltas.values())),
         },
         recipe={
-            # The name as it was given: verification compares the same text.
-            **recipe(
-                "group_certificate",
-                {
-                    "comparison": comparison,
-                    "functional": functional if isinstance(functional, str) else chosen.name,
-                    **plain,
-                },
-                bands.risks,
-            ),
+            **recipe("group_certificate", {"comparison": comparison, "functional": name, **plain}, bands.risks),
             "groups": {name: indices.tolist() for name, indices in bands.members.items()},
             "bands": {name: source.recipe() for name, source in bands.bands.items()},
         },
     )
 
 
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as plain data for JSON."""
-
-    def weights(given: Weights) -> Weights:
-        return None if given is None else {str(name): float(weight) for name, weight in given.items()}
-
-    kinds: Mapping[str, Callable[[Any], Any]] = {
-        "weights": weights,
-        "transform": lambda given: [float(coefficient) for coefficient in given],
-        "level": float,
-        "squared": bool,
-    }
-    return {name: kinds.get(name, lambda given: given)(value) for name, value in options.items()}
+def _plain(option: Any) -> Any:
+    """An option as plain data for JSON."""
+    if isinstance(option, Mapping):
+        return {str(name): float(number) for name, number in option.items()}
+    if option is None or isinstance(option, (str, bool, np.bool_)):
+        return bool(option) if isinstance(option, np.bool_) else option
+    return np.asarray(option, dtype=np.float64).tolist()
 
 
 def _ends(bands: GroupBands, functional: Given) -> tuple[FloatArray, FloatArray]:

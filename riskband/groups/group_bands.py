@@ -177,21 +177,7 @@ def _eta_of_asked(
 def rebuilt_group_bands(
     risks: ClientRisks, members: Mapping[str, npt.ArrayLike], recipes: Mapping[str, Mapping[str, Any]]
 ) -> GroupBands:
-    """Group bands from the fields `groups` and `bands` of a recipe.
-
-    Parameters
-    ----------
-    risks : ClientRisks
-        The answers of all clients.
-    members : mapping of str to list of int
-        Indices of the clients of each group.
-    recipes : mapping of str to mapping
-        `Band.recipe` of each group.
-
-    Returns
-    -------
-    GroupBands
-        As they were.
+    """Group bands from the fields `groups` (indices of clients) and `bands` (`Band.recipe` of each) of a recipe.
 
     Raises
     ------
@@ -296,21 +282,8 @@ def check_per_group(
 ) -> dict[str, float]:
     """Return one number per group, in the order of the groups.
 
-    Parameters
-    ----------
-    name : str
-        Of the argument, for messages.
-    numbers : mapping of str to float
-        By group.
-    groups : tuple of str
-        Names that must all be there, and no other.
-    is_total : bool
-        Whether the numbers are >= 0 and sum to 1, rather than > 0 and to at most 1.
-
-    Raises
-    ------
-    ValueError
-        If a group is missing or foreign, or a number or their sum is out of range.
+    They must be >= 0 and sum to 1 if `is_total`, otherwise > 0 and sum to at most 1; raises ValueError if they do not,
+    or a group is missing or foreign.
     """
     if not isinstance(numbers, Mapping) or set(numbers) != set(groups):
         got = ", ".join(map(str, numbers)) if isinstance(numbers, Mapping) else type(numbers).__name__
@@ -332,10 +305,7 @@ def check_per_group(
 def select_clients(risks: ClientRisks, indices: IntArray, *, group: str) -> ClientRisks:
     """Answers of the clients of a group; what holds for the network as a whole, such as missing clients, is kept.
 
-    Raises
-    ------
-    ValueError
-        If every answer of the group may be wrong.
+    Raises ValueError if every answer of the group may be wrong.
     """
     if risks.contamination >= indices.size:
         raise ValueError(
