@@ -1,4 +1,4 @@
-"""What is read off a band, as one type with one grammar: "mean", "cvar:0.9", "gini", "atkinson:0.5" (math §7).
+"""What is read off a band, as one type with one grammar: "mean", "cvar:0.9", "gini", "atkinson:0.5" (math §5).
 
 A functional has a value for every distribution of client risks, and is smallest and largest in two families of members
 of the band that have one parameter each (`riskband.functionals.extremal_laws`). What grows with every risk, such as a
@@ -138,6 +138,9 @@ class Functional:
         return Interval(lower, upper if measured is None else min(upper, self.interval(measured).upper))
 
 
+DispersionMeasure = Functional
+"""An earlier name."""
+
 Given = str | Functional | QuantileWeight | Callable[[Band], Interval]
 
 
@@ -161,7 +164,7 @@ def bound(band: Band, functional: Given, *, method: str = "sharp") -> Interval:
     Returns
     -------
     Interval
-        Numbers. Source: math §§3, 7.
+        Numbers. Source: math §§2.8, 5.
 
     Raises
     ------

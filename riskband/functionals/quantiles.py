@@ -1,4 +1,4 @@
-"""Certificates and intervals for means, quantiles, shares, and integrals of functions of quantiles (math §3).
+"""Certificates and intervals for means, quantiles, shares, and integrals of functions of quantiles (math §§2.8, 5.5).
 
 What grows with the risk of every client is largest at the largest law of the band, and its upper bound needs only the
 lower side. All bounds from one band hold together, and together with every worst case of that band.
@@ -38,7 +38,7 @@ MIN_ETA, MAX_ETA = 1e-9, 0.5
 
 
 def mean(band: Band) -> Certificate:
-    """Upper bound on the mean risk of unseen clients, from the lower side of a `band` (math §3); see `mean_bound`."""
+    """Upper bound on the mean risk of unseen clients, from the lower side of a `band` (math §2.8); see `mean_bound`."""
     check_band(band)
     quantity = "the mean risk over unseen clients"
     return certificate_of_band(band, "mean", {}, quantity=quantity, value=tail_mean(band, MEAN))
@@ -60,7 +60,7 @@ def cvar(source: Band | ClientRisks, level: float, *, delta: float | None = None
     Returns
     -------
     Certificate
-        A number. Source: math §3.
+        A number. Source: math §2.8.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def quantile(
     -------
     Certificate
         A number, or a curve over `level`. 1 where no number of the answers bounds the quantile; `num_clients_needed`
-        says how many clients would. Source: math §3; for one quantile docs/mathematics.md, "One quantile".
+        says how many clients would. Source: math §2.8, for one quantile math §2.7.
 
     Raises
     ------
@@ -217,7 +217,7 @@ def survival(band: Band, *, thresholds: npt.ArrayLike) -> Certificate:
     Returns
     -------
     Certificate
-        A number, or a curve over `threshold`. Source: math §3.
+        A number, or a curve over `threshold`. Source: math §2.8.
 
     Raises
     ------

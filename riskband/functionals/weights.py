@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # loads its modules on use
 from numpy.polynomial import Polynomial
 from scipy.special import erf
 
@@ -51,9 +52,9 @@ class QuantileWeight:
             integral = density.integ(lbnd=0)
             return cls(name, lambda p: np.asarray(integral(p), dtype=np.float64))
         check_callable("density", density, remedy="give a function of the level, or a numpy Polynomial")
-        from scipy.integrate import quad  # a heavy import that only such weights need
-
-        return cls(name, np.vectorize(lambda p: quad(density, 0.0, p, limit=200)[0], otypes=[np.float64]))
+        return cls(
+            name, np.vectorize(lambda p: scipy.integrate.quad(density, 0.0, p, limit=200)[0], otypes=[np.float64])
+        )
 
 
 MEAN = QuantileWeight("mean", lambda p: p)

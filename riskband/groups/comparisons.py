@@ -1,8 +1,8 @@
 """Comparisons of groups of clients: a table of statistics over groups, with the sentence that each certifies.
 
-T is a functional of the distribution of client risks in a group (math §7, [DC] §3.2). The bands of all groups hold at
-once, so the true numbers T(F_g) lie in a box, the intervals of the groups. Every end here is that of the statistic over
-the whole box: sharp given the intervals, but for the largest variance and the largest CVaR deviation of more than
+T is a functional of the distribution of client risks in a group (math §10.1, [DC] §3.2). The bands of all groups hold
+at once, so the true numbers T(F_g) lie in a box, the intervals of the groups. Every end here is that of the statistic
+over the whole box: sharp given the intervals, but for the largest variance and the largest CVaR deviation of more than
 `MAX_VERTEX_GROUPS` groups, which are bounded from above.
 """
 
