@@ -98,9 +98,9 @@ class Dispersion(QueryStrategy):
     band, local : str
         Method and local step of `riskband.band`.
     measures : sequence of str
-        Measures of dispersion such as "gini" or "atkinson:0.5"; see `riskband.dispersion_interval`.
+        Measures of dispersion such as "gini" or "atkinson:0.5"; see `riskband.bound`.
     method : {"sharp", "plugin", "convex_order"}
-        See `riskband.dispersion_interval`. Where `convex_order` does not apply, since the clients have different
+        See `riskband.bound`. Where `convex_order` does not apply, since the clients have different
         numbers of examples or the measure does not grow in convex order, `sharp` takes its place.
     missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.ClientRisks`.

@@ -103,7 +103,7 @@ def _check_source(name: str, certificate: object, band: Band, function: str) -> 
 
 
 def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: RiskLaw | None) -> None:
-    ends = [np.append(side, side[-1]) for side in (limits.lower, limits.upper)]
+    ends = np.append(limits.lower, limits.lower[-1]), np.append(limits.upper, limits.upper[-1])
     _draw_region(axes, limits.edges, ends, weakest_validity(band.assumptions), band.delta, step="post")
     for law, style in _laws(band, unseen):
         axes.step(np.append(0.0, law.levels), np.append(law.risks, law.risks[-1]), where="post", **style)
@@ -113,10 +113,10 @@ def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: Risk
 
 
 def _draw_region(
-    axes: Axes, x: FloatArray, ends: Sequence[npt.ArrayLike], validity: str, delta: float, *, step: Any = None
+    axes: Axes, x: FloatArray, ends: tuple[npt.ArrayLike, npt.ArrayLike], validity: str, delta: float, step: Any = None
 ) -> None:
     label = f"{validity}: the curve of unseen clients lies in here,\n{how_sure(validity, delta)}"
-    axes.fill_between(x, *ends, step=step, color=_BOUNDS, alpha=0.25, lw=0, label=label)
+    axes.fill_between(x, ends[0], ends[1], step=step, color=_BOUNDS, alpha=0.25, lw=0, label=label)
     for end in ends:
         axes.plot(x, end, drawstyle="steps-post" if step else "default", color=_BOUNDS, lw=1.2)
 
@@ -124,7 +124,7 @@ def _draw_region(
 def _draw_lorenz(axes: Axes, band: Band, lorenz: Certificate, unseen: RiskLaw | None) -> None:
     shares = lorenz.axes["share"]
     assert lorenz.lower is not None
-    _draw_region(axes, shares, [lorenz.lower, lorenz.value], lorenz.validity, lorenz.delta)
+    _draw_region(axes, shares, (lorenz.lower, lorenz.value), lorenz.validity, lorenz.delta)
     for law, style in _laws(band, unseen):
         axes.plot(shares, lorenz_of_law(law, shares), **style)
     axes.plot([0.0, 1.0], [0.0, 1.0], color="#999999", lw=0.9, label="if all clients had the same risk")
