@@ -15,12 +15,11 @@ from riskband.answers.joint import JointBand, JointRisks, joint_band, joint_cdf
 from riskband.answers.risks import ClientRisks
 from riskband.bands.band import FRESH_CLIENTS, Band, band
 from riskband.certificate import SCHEMA_1, Certificate
-from riskband.functionals import dispersion, dispersion_curves
-from riskband.functionals import quantiles as functionals
+from riskband.functionals import dispersion, quantiles
 from riskband.functionals.gini_correlation import gini_correlation
-from riskband.functionals.quantiles import QuantileWeight
-from riskband.groups.group_bands import GroupBands
-from riskband.groups.group_certificates import group_certificate, rebuilt_group_bands
+from riskband.functionals.weights import QuantileWeight
+from riskband.groups.comparisons import group_certificate
+from riskband.groups.group_bands import GroupBands, rebuilt_group_bands
 from riskband.wording import CHOSEN_BEFORE
 from riskband.worst_cases import reweighting, wasserstein
 from riskband.worst_cases import wasserstein_shares as transport_cdf
@@ -67,16 +66,16 @@ def _adversarial_answers(recipe: Recipe) -> AdversarialAnswers:
 
 FUNCTIONS: Mapping[str, tuple[Callable[[Recipe], Any], Callable[..., Certificate]]] = {
     "mean_bound": (_answers, means.mean_bound),
-    "mean": (_band, functionals.mean),
-    "cvar": (_band, functionals.cvar),
-    "quantile": (_band_or_risks, functionals.quantile),
-    "survival": (_band, functionals.survival),
-    "weighted_quantile": (_band, functionals.weighted_quantile),
+    "mean": (_band, quantiles.mean),
+    "cvar": (_band, quantiles.cvar),
+    "quantile": (_band_or_risks, quantiles.quantile),
+    "survival": (_band, quantiles.survival),
+    "weighted_quantile": (_band, quantiles.weighted_quantile),
     "worst_case_mean": (_band, reweighting.worst_case_mean),
     "worst_case_cdf": (_band, reweighting.worst_case_cdf),
     "dispersion_certificate": (_band, dispersion.dispersion_certificate),
-    "lorenz_certificate": (_band, dispersion_curves.lorenz_certificate),
-    "quantile_certificate": (_band, dispersion_curves.quantile_certificate),
+    "lorenz_certificate": (_band, dispersion.lorenz_certificate),
+    "quantile_certificate": (_band, quantiles.quantile_certificate),
     "group_certificate": (_groups, group_certificate),
     "select": (_candidates, selection.selection_certificate),
     "joint_cdf": (_joint_band, joint_cdf),
@@ -241,7 +240,12 @@ def _follow(
         if name not in FUNCTIONS:
             raise ValueError(f"function of a recipe must be one of {', '.join(sorted(FUNCTIONS))}, got {name!r}")
         start, function = FUNCTIONS[name]
-        for argument, known in (("divergence", divergences), ("weight", weights), ("functional", weights)):
+        for argument, known in (
+            ("divergence", divergences),
+            ("weight", weights),
+            ("functional", weights),
+            ("measure", weights),
+        ):
             if argument in arguments:  # a user's own, or a name that the function knows
                 arguments[argument] = known.get(arguments[argument], arguments[argument])
         return function(start(recipe), **arguments)

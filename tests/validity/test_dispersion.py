@@ -14,8 +14,7 @@ from scipy.stats import beta
 import riskband as rb
 from riskband.bands.levels import berk_jones_levels
 from riskband.functionals import dispersion as rd
-from riskband.functionals import inequality
-from riskband.functionals import quantile_measures as rq
+from riskband.functionals import quantiles as rq
 from tests.reference.dispersion_definitions import DEFINITIONS
 from tests.validity.coverage import BETA, TWO_POINTS, ObservedLaw, draw_networks, is_rejected, rejected
 from worlds.ground_truth import BetaRisks, TwoPointRisks
@@ -172,8 +171,8 @@ def test_lemma_1_of_the_main_text_makes_the_gini_coefficient_fail():
     wrong, right = [], []
     for risks, repeats in point_networks(law, num_networks=3000, num_clients=num_clients):
         band = rb.band(risks, delta=delta, local="observed")
-        right += repeats * [misses(inequality.gini(band), 1.0 - weight)]
-        wrong += repeats * [misses(inequality.gini(shifted_by_one(band)), 1.0 - weight)]
+        right += repeats * [misses(rb.gini(band), 1.0 - weight)]
+        wrong += repeats * [misses(rb.gini(shifted_by_one(band)), 1.0 - weight)]
     assert is_rejected(wrong, delta)
     assert not is_rejected(right, delta)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband import tuning
 from riskband.bands.levels import truncated_levels
-from riskband.tuning import level_search
 from tests.validity.coverage import BETA, ObservedLaw, draw_networks, is_rejected, leaves, study
 
 NUM_CLIENTS, DELTA = 40, 0.2
@@ -67,14 +67,14 @@ def shared_method(pilot, i):
 def tuned_on(values):
     """Levels tuned for the mean of exactly these values, unsmoothed: what `band` makes impossible."""
     gaps = np.diff(np.sort(values), append=1.0)[None, :]
-    return level_search.LevelProblem(gaps, lambda p: p, DELTA, "lower").best_levels().lower
+    return tuning.LevelProblem(gaps, lambda p: p, DELTA, "lower").best_levels().lower
 
 
 @pytest.mark.slow
 def test_levels_tuned_on_their_own_values_fail_too_often(monkeypatch):
     """The negative control: the same search, on the values it certifies, and the same with other values of the law."""
-    monkeypatch.setattr(level_search, "_WIDTHS", ())  # the mean is a convex problem: a short search will do
-    monkeypatch.setattr(level_search, "_MAX_ITERATIONS", (0, 25))
+    monkeypatch.setattr(tuning, "_WIDTHS", ())  # the mean is a convex problem: a short search will do
+    monkeypatch.setattr(tuning, "_MAX_ITERATIONS", (0, 25))
     own, other, rng = [], [], np.random.default_rng(4)
     for _ in range(500):
         first, second = np.sort(rng.random((2, 12)))
