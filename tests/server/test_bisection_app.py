@@ -80,6 +80,7 @@ def test_who_stops_making_sense_is_named_and_asked_no_more(
     assert np.all(np.array(ends["lower"]) <= np.array(ends["upper"]) + 1e-12)
 
 
+@pytest.mark.slow
 def test_the_published_bound_is_that_of_one_round(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     settings = {"num_radii": 400, "cost_bound": 0.001, "num_clients": 60, "examples_per_client": 400, "delta": 0.5}
     settings |= {"cost_budgets": "0,0.002"}
