@@ -96,6 +96,7 @@ def test_the_published_bound_is_that_of_one_round(tmp_path: Path, defaults: Mapp
     np.testing.assert_allclose(values["bisection"], values["one-round"], atol=0.002 + 1e-3)
 
 
+@pytest.mark.slow
 def test_where_clients_know_only_upper_bounds_the_bracket_is_about_those(
     tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
