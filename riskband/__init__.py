@@ -6,11 +6,12 @@ assumption written down. It knows nothing of Flower; the Flower App in the same 
 
 from riskband.answers.adversarial import AdversarialAnswers, default_multipliers
 from riskband.answers.histogram import HistogramLimits, HistogramRisks, risk_histogram
-from riskband.answers.joint import JointBand, JointRisks, joint_band, joint_cdf
+from riskband.answers.joint import JointRisks
 from riskband.answers.noise import AnswerNoise
 from riskband.answers.risks import ClientRisks
 from riskband.bands.band import Band, band
 from riskband.bands.crossing import crossing_probability
+from riskband.bands.joint import JointBand, joint_band, joint_cdf
 from riskband.bands.pilots import ClientSplit, split_clients
 from riskband.certificate import Certificate
 from riskband.functionals.dispersion import (
@@ -83,7 +84,6 @@ from riskband.search import Bracket
 from riskband.selection import CandidateBound, Selection, select
 from riskband.tuning.optimised_levels import OptimisedLevels
 from riskband.verification import Verification, verify
-from riskband.worst_cases.custom_divergences import custom_divergence
 from riskband.worst_cases.divergences import (
     CHI2,
     DIVERGENCES,
@@ -92,10 +92,15 @@ from riskband.worst_cases.divergences import (
     TV,
     FDivergence,
     binary_worst_case,
+    custom_divergence,
 )
 from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
-from riskband.worst_cases.wasserstein import wasserstein_breakdown, wasserstein_mean, wasserstein_published
-from riskband.worst_cases.wasserstein_shares import wasserstein_cdf
+from riskband.worst_cases.wasserstein import (
+    wasserstein_breakdown,
+    wasserstein_cdf,
+    wasserstein_mean,
+    wasserstein_published,
+)
 
 __all__ = [
     "CHI2",

@@ -20,8 +20,9 @@ import numpy as np
 
 import riskband as rb
 from riskband.answers.csv import TableError, read_risks
-from riskband.answers.risks import ANSWERED_BY, MISSING, binary_doubt, check_contamination, check_num_missing
-from riskband.bands.band import BINARY_LOSS, BOUNDED_LOSS, SIDES, TRAINERS_ANSWERED
+from riskband.answers.responses import ANSWERED_BY, MISSING, check_contamination, check_num_missing
+from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, binary_doubt
+from riskband.bands.band import SIDES
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import resolve_level_method
 from riskband.bands.pilots import check_pilot_share
@@ -30,7 +31,7 @@ from riskband.functionals.measures import resolve_measure
 from riskband.functionals.quantiles import check_tail_level
 from riskband.tuning.optimised_levels import resolve_objective
 from riskband.verification import why_it_says_nothing
-from riskband.wording import CHOSEN_BEFORE, confidence, exactly, rounded_down, rounded_up
+from riskband.wording import CHOSEN_BEFORE, TRAINERS_ANSWERED, confidence, exactly, rounded_down, rounded_up
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 COLLECTION_SCHEMA = "riskband.certificates/1"

@@ -20,7 +20,7 @@ from protocol.secure.questions import MAX_BINS
 from riskband import DIVERGENCES
 from riskband.adversaries.losses import LOSSES
 from riskband.adversaries.registry import NORMS
-from riskband.answers.risks import ANSWERED_BY, MISSING
+from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
 from riskband.functionals.dispersion import DISPERSION_METHODS
 from riskband.functionals.measures import MEASURES, resolve_measure

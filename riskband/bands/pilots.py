@@ -95,15 +95,7 @@ def split_clients(risks: ClientRisks, *, pilot_share: float = 0.2, seed: int = 0
         risks.shown_values[pilot], risks.num_examples[pilot], num_missing=risks.num_missing - num_missing_rest
     )
     set_fields(spent, split_from=_fingerprint(risks), split_seed=seed)
-    return ClientSplit(
-        spent,
-        ClientRisks(
-            risks.values[rest],
-            risks.num_examples[rest],
-            risks.binary,
-            **{**risks.who_answered, "num_missing": num_missing_rest},
-        ),
-    )
+    return ClientSplit(spent, risks.of_clients(rest, num_missing=num_missing_rest))
 
 
 def check_pilot_share(pilot_share: float) -> None:

@@ -20,8 +20,7 @@ from scipy.interpolate import PchipInterpolator
 from scipy.ndimage import gaussian_filter1d
 from scipy.special import betaincinv, betaln, ndtr, ndtri, xlog1py, xlogy
 
-from riskband.bands.crossing import crossing_probability
-from riskband.bands.crossing_gradient import crossing_gradient
+from riskband.bands.crossing import crossing_gradient, crossing_probability
 from riskband.bands.levels import Levels, berk_jones_constant, largest_valid
 from riskband.checks import FloatArray
 from riskband.tuning.descent import descend

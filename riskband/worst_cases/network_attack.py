@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
-from riskband.checks import FloatArray, IntArray, check_cost, check_costs, check_fraction
-from riskband.search import Bracket
-from riskband.worst_cases.concave_curves import (
+from riskband.answers.concave_curves import (
     TOLERANCE,
     ConcaveCurve,
     inner_curve,
@@ -24,6 +22,8 @@ from riskband.worst_cases.concave_curves import (
     rounding_of_curve,
     rounding_of_curves,
 )
+from riskband.checks import FloatArray, IntArray, check_cost, check_costs, check_fraction
+from riskband.search import Bracket
 
 Ask = Callable[[IntArray, FloatArray], npt.ArrayLike]
 """(clients, radii), shape (num_asked,) each -> the clients' adversarial risks at these radii, same shape; NaN where a
