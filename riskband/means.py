@@ -1,4 +1,4 @@
-"""Upper bounds on the mean risk of unseen clients that need no band (math §3).
+"""Upper bounds on the mean risk of unseen clients that need no band (math §2.6).
 
 The expected empirical risk of a fresh client equals the mean risk over clients exactly, so the mean of the answers
 needs no step from empirical to true risks: the examples of a client only add to the spread that we see.
@@ -43,7 +43,7 @@ def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", se
     -------
     Certificate
         A single number. Sources: `betting` [WSR] Waudby-Smith & Ramdas 2024, `empirical_bernstein` Maurer & Pontil
-        2009, `published` [RE] Theorem 4.1; math §3.
+        2009, `published` [RE] Theorem 4.1; math §2.6.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     The gambler of `betting_upper_mean` plays the sorted values through in many fixed orders. In each, the final capital
     has mean at most 1 if the candidate is the mean, so the average of them has; it is tested once, by Markov's
     inequality. (The largest capital on the way has no such mean: averages of it are not valid.) Source: [WSR];
-    docs/mathematics.md, "Bets and the order of the clients".
+    math §2.6.
     """
     orders = fixed_orders(values.size, num_orders=int(np.clip(_NUM_PLAYED // values.size, *_NUM_ORDERS)))
     played = np.sort(values)[orders]
@@ -182,7 +182,7 @@ def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
     As `betting_upper_mean`, but every gambler bets one share of the capital on all values, so their order is of no
     consequence and the limit grows with every value: it stays valid if any value is replaced by a larger one. Several
     gamblers start with equal parts of the capital; their sum is tested once, by Markov's inequality. Source:
-    docs/mathematics.md, "Who answered".
+    math §7.4.
     """
     # From the best share for the largest variance of a mean of 1/2, doubled up to the largest.
     smallest = min(float(np.sqrt(2.0 * np.log(1.0 / delta) / values.size)), _LARGEST_SHARE)

@@ -2,7 +2,7 @@
 
 A client of n examples rounds its losses up to steps, sums them to a whole number S, and answers Y = (S + N) / (n·steps)
 with whole-number noise N: discrete Laplace or discrete Gaussian ([CKS] Canonne, Kamath and Steinke 2020). Y is not cut
-to [0, 1]: its mean is then exactly that of the rounded losses. Proofs: docs/mathematics.md, "Noisy answers".
+to [0, 1]: its mean is then exactly that of the rounded losses. Proofs: math §8.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who answered, and with what noise: what all kinds of answers share (docs/mathematics.md, "Who answered")."""
+"""Who answered, and with what noise: what all kinds of answers share (math §7)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Responses:
     answered_by : {"fresh", "trainers"}
         `fresh` (default): the clients that answered had no part in training, tuning or choosing the model, which every
         certificate lists as an assumption. `trainers`: they had, and no certificate follows about clients that had not:
-        whatever is made of these answers is an estimate. Source: docs/mathematics.md, "The model comes first".
+        whatever is made of these answers is an estimate. Source: math §1.1.
     noise : AnswerNoise or None
         What every client added to its answer.
 
@@ -128,7 +128,7 @@ class Responses:
         -------
         ndarray, shape (num_counted,)
             The numbers, with 1 for the `contamination` smallest ones, and 1 for each missing client that counts. The
-            sorted true numbers of all these clients are nowhere larger. Source: docs/mathematics.md, "Who answered".
+            sorted true numbers of all these clients are nowhere larger. Source: math §7.1.
         """
         filled = np.append(numbers, np.ones(self.num_missing_worst))
         filled[np.argsort(numbers, kind="stable")[: self.contamination]] = 1.0

@@ -1,4 +1,4 @@
-"""What the clients answered: empirical risks, and limits for each client's true risk (math §1)."""
+"""What the clients answered: empirical risks, and limits for each client's true risk (math §2.4)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from riskband.wording import in_full
 BoolArray = npt.NDArray[np.bool_]
 
 ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
-"""Error levels of the local limits that a band may use (math §1, extended: see docs/mathematics.md).
+"""Error levels of the local limits that a band may use (math §2.4).
 
 None is above 1/2: then an upper limit is never below the measured risk, so clients that measure their risk exactly (all
 the data they will ever hold) cannot break the bound, and the sides of a band cannot cross.
@@ -154,7 +154,7 @@ class ClientRisks(Answers):
         """Numbers in a known range, whose expectation for each client is not below its risk.
 
         They are made of mean losses of some kind with the noise of these answers, shape (num_clients,); without noise
-        the numbers themselves. Source: docs/mathematics.md, "Noisy answers".
+        the numbers themselves. Source: math §8.3.
         """
         if self.noise is None:
             return BoundedValues(numbers, 0.0, 1.0)
@@ -190,7 +190,7 @@ class ClientRisks(Answers):
         Returns
         -------
         ndarray, shape (num_clients,)
-            Limits in [0, 1]. Source: math §1.
+            Limits in [0, 1]. Source: math §2.4.
         """
         return self._upper_limits(self.values, eta)
 

@@ -1,4 +1,4 @@
-"""Levels of confidence bands: how far the CDF may be from the ranks of K independent values (math §2).
+"""Levels of confidence bands: how far the CDF may be from the ranks of K independent values (math §2.1).
 
 With x_(1) <= ... <= x_(K) the sorted values, lower levels L mean F(x_(i)) >= L_i for all i, upper levels U mean
 F(x_(i) -) <= U_i for all i; each function makes its event hold with probability at least 1 - delta in (0, 1), for the
@@ -28,7 +28,7 @@ def dkw_levels(num_values: int, delta: float, sides: str) -> Levels:
 
     They are i/K minus, and (i - 1)/K plus, sqrt(log(c/delta) / (2 K)) for c = 1 or 2 sides. Massart's one-sided
     inequality needs delta <= 1/2; for larger delta the band of 1/2 is returned, which is wider. Source: Massart 1990;
-    math §2.
+    math §2.1.
     """
     num_sides = 2 if sides == "two" else 1
     half_width = np.sqrt(np.log(num_sides / min(delta, 0.5 * num_sides)) / (2.0 * num_values))
@@ -41,7 +41,7 @@ def berk_jones_levels(num_values: int, delta: float, sides: str) -> Levels:
     """Berk-Jones levels: the same tail probability at every order statistic, calibrated exactly; two sides jointly.
 
     They are L_i = Beta^{-1}(c; i, K - i + 1) and U_i = 1 - L_{K + 1 - i}, with c from `berk_jones_constant`. Source:
-    math §2; [DC] states that two one-sided bounds hold jointly at the same delta, which is false.
+    math §2.1; [DC] states that two one-sided bounds hold jointly at the same delta, which is false.
     """
     lower = _berk_jones_lower(num_values, berk_jones_constant(num_values, delta, is_two_sided=sides == "two"))
     return _on_sides(lower, 1.0 - lower[::-1], sides)
@@ -67,8 +67,8 @@ def truncated_levels(num_values: int, delta: float, sides: str, *, low: float, h
 
     A lower level holds from x_(i) on, where the empirical CDF is i/K, and is kept if that is in [low, high]. An upper
     level holds before x_(i), where the empirical CDF is (i - 1)/K, and is kept if that is. With low = 0 and high = 1,
-    they are `berk_jones_levels`. Source: math §2. Raises ValueError if no order statistic of a wanted side lies in the
-    range, or delta is below 1e-9.
+    they are `berk_jones_levels`. Source: math §2.1. Raises ValueError if no order statistic of a wanted side lies in
+    the range, or delta is below 1e-9.
     """
     lower_kept = _ranks_within(num_values, low, high)
     upper_kept = _ranks_within(num_values, 1.0 - high, 1.0 - low)  # of the reflected values

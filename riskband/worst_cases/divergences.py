@@ -1,13 +1,12 @@
-"""f-divergences as data (math §4).
+"""f-divergences as data (math §3).
 
 A divergence is D_f(target || source) = E_source f(density ratio), with f convex and f(1) = 0. Every generator here is
 normalised to have its minimum at 1 (adding c·(t - 1) to f changes no divergence), so it is >= 0.
 
 To add one: write its generator, its slope at infinity and the inverse of its derivative. Closed forms of the two worst
-cases are optional and only make it faster. A user's own needs none of this, see `custom_divergence`: its function is
-read once, at about 170,000 points, and replaced by a convex polygon that lies nowhere above it (docs/mathematics.md,
-"Divergences of one's own"). The ball of the polygon holds that of the function, so a worst case over it is a valid
-bound, and no budget needs another call.
+cases are optional and only make it faster. A user's own needs none of this, see `custom_divergence` (math §3.3): its
+function is read once, at about 170,000 points, and replaced by a convex polygon that lies nowhere above it. The ball of
+the polygon holds that of the function, so a worst case over it is a valid bound, and no budget needs another call.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def binary_worst_case(p: npt.ArrayLike, *, divergence: str | FDivergence, budget
     -------
     ndarray
         max{q >= p : p f(q/p) + (1 - p) f((1 - q)/(1 - p)) <= budget}, in [p, 1], from the safe end of the search.
-        Reweighting inside and outside the event only is optimal (data processing). Source: math §4.
+        Reweighting inside and outside the event only is optimal (data processing). Source: math §3.1.
 
     Raises
     ------
@@ -151,7 +150,7 @@ def robust_mean(values: FloatArray, weights: FloatArray, *, divergence: FDiverge
     Notes
     -----
     For any multiplier > 0 and shift: E_target R <= multiplier·budget + shift + multiplier·E f*((R - shift)/multiplier).
-    Source: math §4.
+    Source: math §3.1.
     """
     if budget == 0.0:
         return float(values @ weights), weights
