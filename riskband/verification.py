@@ -63,6 +63,16 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 """The functions that make certificates, by the name in the recipe."""
 
 
+SINCE_SCHEMA_2 = (CHOSEN_BEFORE, WORST_MEANS_FOUND, FRESH_CLIENTS, FRESH_FOR_CANDIDATES)
+"""How the assumptions begin that certificates of the first schema did not list."""
+
+_BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")
+_LARGEST_TRIED = 4_096  # clients
+
+_COMPUTED = ("value", "lower", "details")
+_RELATIVE = 1e-9  # what is not computed is copied, but for thresholds that were read off a band
+
+
 def _answers(data: Mapping[str, Any]) -> Any:
     if "radii" in data:
         return AdversarialAnswers(**data)
@@ -161,17 +171,9 @@ def _difference(name: str, stored: Any, again: Any) -> str:
 def why_it_says_nothing(certificate: Certificate) -> str | None:
     """Return why an upper bound of a risk or share is 1 somewhere, and how many clients would do.
 
-    Parameters
-    ----------
-    certificate : Certificate
-        Made from per-client risks.
-
-    Returns
-    -------
-    str or None
-        None if the bound is below 1 everywhere, or 1 would say something: of a measure of dispersion, or of the share
-        of clients above a risk on a curve over it. The number of clients is what the same formula needs if more clients
-        answer as these did: no certificate.
+    None if the bound is below 1 everywhere, or 1 would say something: of a measure of dispersion, or of the share of
+    clients above a risk on a curve over it. The number of clients is what the same formula needs if more clients answer
+    as these did: no certificate.
     """
     of_unit = certificate.recipe["function"] in _BOUNDED_BY_ONE and "threshold" not in certificate.axes
     if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
@@ -246,16 +248,6 @@ def _follow(
         ) from error
 
 
-SINCE_SCHEMA_2 = (CHOSEN_BEFORE, WORST_MEANS_FOUND, FRESH_CLIENTS, FRESH_FOR_CANDIDATES)
-"""How the assumptions begin that certificates of the first schema did not list."""
-
-_BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")
-_LARGEST_TRIED = 4_096  # clients
-
-_COMPUTED = ("value", "lower", "details")
-_RELATIVE = 1e-9  # what is not computed is copied, but for thresholds that were read off a band
-
-
 def _agree(stored: Any, again: Any, *, absolute: float) -> bool:
     if isinstance(again, Mapping):
         return (
@@ -263,20 +255,18 @@ def _agree(stored: Any, again: Any, *, absolute: float) -> bool:
             and stored.keys() == again.keys()
             and all(_agree(stored[key], again[key], absolute=absolute) for key in again)
         )
-    if isinstance(again, list) and any(isinstance(item, (str, bool)) for item in again):
+    is_text = isinstance(again, list) and any(isinstance(item, (str, bool)) for item in again)
+    if is_text or not isinstance(again, (list, float)):
         return bool(stored == again)
-    if isinstance(again, (list, float)):
-        try:
-            raw = np.asarray(stored)
-            if raw.size and raw.dtype.kind not in "iuf":  # a number in quotes is not a number
-                return False
-            first, second = raw.astype(np.float64), np.asarray(again, dtype=np.float64)
-        except (TypeError, ValueError):
+    try:
+        raw = np.asarray(stored)
+        if raw.size and raw.dtype.kind not in "iuf":  # a number in quotes is not a number
             return False
-        return first.shape == second.shape and bool(
-            np.allclose(first, second, rtol=0.0 if absolute else _RELATIVE, atol=absolute)
-        )
-    return bool(stored == again)
+        first, second = raw.astype(np.float64), np.asarray(again, dtype=np.float64)
+    except (TypeError, ValueError):
+        return False
+    relative = 0.0 if absolute else _RELATIVE
+    return first.shape == second.shape and bool(np.allclose(first, second, rtol=relative, atol=absolute))
 
 
 def _short(value: Any) -> str:

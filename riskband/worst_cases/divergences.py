@@ -129,28 +129,12 @@ def binary_worst_case(p: npt.ArrayLike, *, divergence: str | FDivergence, budget
 
 
 def robust_mean(values: FloatArray, weights: FloatArray, *, divergence: FDivergence, budget: float) -> RobustMean:
-    """Worst-case mean of a discrete law over the divergence ball, and the weights that attain it.
+    """Worst-case mean of a discrete distribution over the divergence ball, and the weights that attain it.
 
-    Parameters
-    ----------
-    values, weights : ndarray, shape (num_atoms,)
-        Risks in [0, 1] and their probabilities; the largest risk must be what a new client could have at worst.
-    divergence : FDivergence
-        The divergence.
-    budget : float
-        Size of the ball, >= 0.
-
-    Returns
-    -------
-    value : float
-        From the dual, so it is never below the true worst case by more than rounding.
-    worst : ndarray, shape (num_atoms,)
-        Weights of the worst case, with sum 1.
-
-    Notes
-    -----
-    For any multiplier > 0 and shift: E_target R <= multiplier·budget + shift + multiplier·E f*((R - shift)/multiplier).
-    Source: math §3.1.
+    `values` are risks in [0, 1], shape (num_atoms,), the largest being what a new client could have at worst; `weights`
+    are their probabilities; budget >= 0. The value comes from the dual, so it is never below the true worst case by
+    more than rounding: for any multiplier > 0 and shift,
+    E_target R <= multiplier·budget + shift + multiplier·E f*((R - shift)/multiplier). Source: math §3.2.
     """
     if budget == 0.0:
         return float(values @ weights), weights
@@ -348,15 +332,8 @@ class Polygon:
 
 
 def outer_polygon(generator: Generator) -> Polygon:
-    """Return a convex polygon that is nowhere above a convex function, and hardly below it.
+    """Return a convex polygon that is nowhere above a convex f with f >= 0 = f(1), called once, and hardly below it.
 
-    Parameters
-    ----------
-    generator : callable
-        Convex f with f >= 0 = f(1); called once.
-
-    Notes
-    -----
     Beyond its ends, the line through two points of a convex function is nowhere above it. Between neighbouring points
     of the grid, the lines through the two points to the left and through the two to the right hold it from below;
     where they meet is a corner. Before the second and after the last but one point only one of them is left.
