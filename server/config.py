@@ -20,7 +20,7 @@ from protocol.secure.questions import MAX_BINS
 from riskband import DIVERGENCES
 from riskband.adversaries.losses import LOSSES
 from riskband.adversaries.registry import NORMS
-from riskband.answers.risks import ANSWERED_BY, MISSING
+from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
 from riskband.functionals.functional import BOUND_METHODS, FUNCTIONALS, functional
 from riskband.selection import SELECTION_METHODS, Objective

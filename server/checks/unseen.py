@@ -17,11 +17,11 @@ from riskband.adversaries.evaluation import example_losses, logit_batches, mean_
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.registry import Batch
 from riskband.adversaries.representation.exact import ExactAdversary, LinearHead
+from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve, network_curve
 from riskband.functionals.dispersion import lorenz_of_law
 from riskband.functionals.functional import functional
 from riskband.functionals.laws import RiskLaw
 from riskband.selection import Objective
-from riskband.worst_cases.concave_curves import ConcaveCurve, knapsack_curve, network_curve
 from riskband.worst_cases.divergences import robust_mean
 from server.config import RunConfig
 from worlds.population import ClientDistribution, Population, spec_from_config

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from riskband.adversaries.curves import concave_pieces
 from riskband.adversaries.registry import Adversary, Batch, Evidence, Points, adversarial_curves, check_adversary
-from riskband.worst_cases.concave_curves import ConcaveCurve, network_curve
+from riskband.answers.concave_curves import ConcaveCurve, network_curve
 from tests.adversaries.test_ascent import SMOOTH
 from tests.adversaries.test_exact import COSTS, problem
 

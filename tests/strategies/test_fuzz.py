@@ -22,7 +22,7 @@ from protocol.wire import (
     LossAnswer,
     LossQuery,
 )
-from riskband.worst_cases.concave_curves import knapsack_curve
+from riskband.answers.concave_curves import knapsack_curve
 from strategies.asking.query import QueryStrategy
 from strategies.dispersion import Dispersion
 from strategies.f_divergence import FDivergence
