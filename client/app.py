@@ -76,30 +76,14 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
     """
     # Imported here: it loads riskband, seconds that a process for one plain loss should not pay.
     from client.noisy_curves import noisy_curves
-    from riskband.adversaries.registry import AdversarialCurves, adversarial_curves, check_adversary
+    from riskband.adversaries.registry import AdversarialCurves, adversarial_curves
 
     query, arrays = wire.decode_adversarial_query(message.content)
-    names = {"loss": query.loss, "norm": query.norm, "adversary": query.adversary, "space": query.space}
-    check_adversary(order=query.order, **names)
     group = client_group(context)
     model, examples = _model_and_examples(query, arrays, context)
 
     def curves_of(model: nn.Module, x: np.ndarray, y: np.ndarray) -> AdversarialCurves:
-        return adversarial_curves(
-            model,
-            x,
-            y,
-            loss=query.loss,
-            order=query.order,
-            norm=query.norm,
-            multipliers=query.multipliers,
-            head=query.head,
-            adversary=query.adversary,
-            space=query.space,
-            box=query.box,
-            seed=query.seed,
-            distances=query.distances,
-        )
+        return adversarial_curves(model, x, y, query.problem, multipliers=query.multipliers)
 
     def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
         if noise is not None:

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from riskband.adversaries.attacks.foolbox_adapter import FOOLBOX_PREFIX
-from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, layer_name
-from riskband.adversaries.registry import ADVERSARIES, INPUT_ADVERSARIES, SPACES, check_adversary, check_adversary_name
+from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, TransportProblem, layer_name
+from riskband.adversaries.registry import ADVERSARIES, INPUT_ADVERSARIES, SPACES, check_adversary_name
 
 SPACE_RULE = f"use one of {', '.join(SPACES)}, or {LAYER_PREFIX}NAME for what a layer returns"
 BOX_RULE = 'give the ends of the range of what moves such as "0,1", or ""; in representation space ""'
@@ -53,7 +53,8 @@ def fits_question(adversary: str, known: Mapping[str, Any]) -> bool:
     """
     if "space" in known:
         check_adversary_name(adversary, space=known["space"])
-    fields = {"loss": "loss", "order": "transport_order", "norm": "transport_norm", "space": "space"}
-    if known.keys() >= set(fields.values()):  # else another mistake comes first
-        check_adversary(adversary=adversary, **{name: known[field] for name, field in fields.items()})
+    fields = ("loss", "transport_order", "transport_norm", "space")
+    if known.keys() >= set(fields):  # else another mistake comes first
+        loss, order, norm, space = (known[field] for field in fields)
+        TransportProblem(loss, order, norm, space, adversary)
     return not (FOOLBOX_PREFIX in adversary and known.get("box") == ())

@@ -10,7 +10,6 @@ import numpy as np
 import riskband as rb
 from protocol.wire import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import layer_name
 from riskband.answers.adversarial import GUARANTEES
 from strategies.asking.replies import RoundOutcome
 from strategies.rounds import curve_values
@@ -92,11 +91,11 @@ def _answers(
 ) -> rb.AdversarialAnswers:
     replies = outcome.answers
     units = [answer.adversarial_unit for answer in replies if answer.adversarial_unit > 0.0]
-    layer = layer_name(query.space)
-    place = f"in {query.space} space" if layer is None else f"at the output of layer {layer}"
-    cost = f"order {query.order}, {query.norm} distance, {place}"
-    if query.box is not None and guarantee == "lower":  # what is proved is proved of all inputs, or outputs
-        cost += f", {'inputs' if layer is None else 'outputs'} in [{query.box[0]:g}, {query.box[1]:g}]"
+    problem, layer = query.problem, query.problem.layer
+    place = f"in {problem.space} space" if layer is None else f"at the output of layer {layer}"
+    cost = f"order {problem.order}, {problem.norm} distance, {place}"
+    if problem.box is not None and guarantee == "lower":  # what is proved is proved of all inputs, or outputs
+        cost += f", {'inputs' if layer is None else 'outputs'} in [{problem.box[0]:g}, {problem.box[1]:g}]"
     blind = without_gradient(replies)
     if blind is not None and blind[0] > 0 and guarantee == "lower":  # what is proved needs no gradient
         cost += f"; attacks found no gradient to follow at {blind[0]} of {blind[1]} examples"

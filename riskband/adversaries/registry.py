@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from riskband.adversaries.attacks.apgd import Apgd
-from riskband.adversaries.attacks.base import InputAdversary, InputProblem, client_curves
+from riskband.adversaries.attacks.base import InputAdversary, client_curves
 from riskband.adversaries.attacks.foolbox_adapter import FOOLBOX_PREFIX, FoolboxAttack
 from riskband.adversaries.attacks.minnorm import MinNorm
 from riskband.adversaries.attacks.pgd import Pgd
@@ -33,7 +33,7 @@ from riskband.adversaries.bounds.sandwich import (
 from riskband.adversaries.curves import AdversarialCurves, Points
 from riskband.adversaries.evaluation import logit_batches
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, check_extras, layer_name
+from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, TransportProblem, layer_name
 from riskband.adversaries.representation.ascent import AscentAdversary
 from riskband.adversaries.representation.exact import ExactAdversary, LinearHead, RepresentationAdversary, is_exact
 from riskband.adversaries.representation.growth import DUAL_NORMS, GROWTHS
@@ -54,15 +54,14 @@ __all__ = [
     "Evidence",
     "GrowthSlopes",
     "InputAdversary",
-    "InputProblem",
     "LipschitzAdversary",
     "Points",
     "SandwichAdversary",
+    "TransportProblem",
     "WdaResult",
     "Witness",
     "adversarial_curves",
     "can_prove",
-    "check_adversary",
     "check_adversary_name",
     "growth_slopes",
     "margin_constants",
@@ -82,11 +81,11 @@ _SANDWICH_PREFIX = "sandwich:"
 
 Builder = Callable[..., RepresentationAdversary]
 ADVERSARIES: dict[str, Builder] = {
-    "exact": lambda head, multipliers, **settings: ExactAdversary(head, **settings),
-    "ascent": lambda head, multipliers, **settings: AscentAdversary(head, multipliers=multipliers, **settings),
+    "exact": lambda head, problem, multipliers: ExactAdversary(head, problem),
+    "ascent": lambda head, problem, multipliers: AscentAdversary(head, problem, multipliers=multipliers),
 }
-"""In representation space, by name: (head, loss=, order=, norm=, multipliers=) -> the adversary."""
-ATTACKS: dict[str, Callable[[nn.Module, InputProblem], InputAdversary]] = {
+"""In representation space, by name: (head, problem, multipliers) -> the adversary."""
+ATTACKS: dict[str, Callable[[nn.Module, TransportProblem], InputAdversary]] = {
     "pgd": Pgd,
     "apgd": Apgd,
     "min-norm": MinNorm,
@@ -96,7 +95,7 @@ ATTACKS: dict[str, Callable[[nn.Module, InputProblem], InputAdversary]] = {
     "square": Square,
 }
 """On inputs, or what a layer returns, by name: (model, problem) -> the attack."""
-INPUT_ADVERSARIES: dict[str, Callable[[nn.Module, InputProblem], Adversary]] = {
+INPUT_ADVERSARIES: dict[str, Callable[[nn.Module, TransportProblem], Adversary]] = {
     "auto": AutomaticAdversary,
     **ATTACKS,
     "lipschitz": LipschitzAdversary,
@@ -111,18 +110,10 @@ def adversarial_curves(
     model: nn.Module,
     x: np.ndarray,
     y: np.ndarray,
+    problem: TransportProblem,
     *,
-    loss: str,
-    order: int,
-    norm: str = "l2",
     multipliers: Sequence[float] = (),
-    head: str | None = None,
-    adversary: str = "auto",
     batch_size: int = 512,
-    space: str = "representation",
-    box: tuple[float, float] | None = None,
-    distances: Sequence[float] = (),
-    seed: int = 0,
 ) -> AdversarialCurves:
     """Return a client's adversarial risk over all radii and multipliers.
 
@@ -131,31 +122,10 @@ def adversarial_curves(
     model, x, y, batch_size :
         See `riskband.adversaries.evaluation.example_losses`. In representation space the logits must be the output of
         an `nn.Linear`, elsewhere the model differentiable in what moves; it is left as it was.
-    loss : str
-        A name in `riskband.adversaries.losses.LOSSES`.
-    order : int
-        1: moving by a distance t costs t; 2: it costs t squared (norm "l2" only).
-    norm : str
-        Norm of the distance between what moves: "l1", "l2" or "linf".
+    problem : TransportProblem
+        Where the examples may move, at what cost, and who moves them.
     multipliers : sequence of float
         Multipliers at which a good answer is wanted; an exact adversary is exact at all of them anyway.
-    head : str, optional
-        Name of the last linear layer; found by itself if not given. Representation space only.
-    adversary : str
-        In representation space "exact", "ascent", or "auto": exact where there is an exact one. Elsewhere a name in
-        `INPUT_ADVERSARIES`, or "foolbox:NAME" for an attack of Foolbox. "lipschitz" proves a bound, "sandwich:ATTACK"
-        does so above an attack, "sandwich" above "wda-knapsack"; "auto" is "sandwich" where a bound is known for the
-        loss and the layers, else "wda-knapsack".
-    space : str
-        Where examples move: "representation", "input", or "layer:NAME", at the output of a layer of an
-        `nn.Sequential`; see `riskband.adversaries.spaces.split_at`.
-    box : (float, float), optional
-        Smallest and largest value that an entry of what moves may have; the answer is about moves within it. Not in
-        representation space, as what follows.
-    distances : sequence of float
-        Distances at which attacks within a ball look; by themselves they choose some for each example.
-    seed : int
-        Of random starts; the same seed gives the same answer.
 
     Returns
     -------
@@ -166,35 +136,33 @@ def adversarial_curves(
     Raises
     ------
     ValueError
-        If an argument is unknown, nothing fits the loss, the logits do not come from a linear layer, or the model is no
-        chain around the layer of the space, or has parameters in less than single precision; or as
+        If the logits do not come from a linear layer, or the model is no chain around the layer of the space, has
+        parameters in less than single precision, or nothing is proved of it; or as
         `riskband.adversaries.evaluation.example_losses` does.
     """
-    check_adversary(loss=loss, order=order, norm=norm, adversary=adversary, space=space)
-    check_extras(space, box=box, distances=distances, head=head)
-    if space != REPRESENTATION:
-        problem = InputProblem(loss, order, norm, box=box, distances=tuple(distances), seed=seed)
-        _, attacked = split_at(model, layer_name(space))
-        mover = _input_adversary(adversary, attacked, problem)
-        return client_curves(mover, model, x, y, loss=loss, batch_size=batch_size, layer=layer_name(space))
-    per_example = get_loss(loss).per_example
-    with LinearHead(model, head) as watched:
+    if problem.space != REPRESENTATION:
+        _, attacked = split_at(model, problem.layer)
+        mover = _input_adversary(problem.adversary, attacked, problem)
+        return client_curves(mover, model, x, y, loss=problem.loss, batch_size=batch_size, layer=problem.layer)
+    per_example = get_loss(problem.loss).per_example
+    with LinearHead(model, problem.head) as watched:
 
         def batches() -> Iterator[Batch]:
             for xs, ys, logits in logit_batches(model, x, y, batch_size=batch_size):
                 watched.check(logits)
                 yield Batch(x=xs, labels=ys, logits=logits, losses=per_example(logits, ys))
 
-        name = adversary if adversary != "auto" else ("exact" if is_exact(loss=loss, order=order) else "ascent")
-        return ADVERSARIES[name](watched, multipliers, loss=loss, order=order, norm=norm).curves(batches())
+        best = "exact" if is_exact(problem) else "ascent"
+        name = best if problem.adversary == "auto" else problem.adversary
+        return ADVERSARIES[name](watched, problem, multipliers).curves(batches())
 
 
-def can_prove(adversary: str, *, loss: str, space: str) -> bool:
-    """Return whether this adversary proves a bound from above for this loss, where the model lets it."""
-    if space == REPRESENTATION:
+def can_prove(problem: TransportProblem) -> bool:
+    """Return whether the adversary proves a bound from above for the loss, where the model lets it."""
+    if problem.space == REPRESENTATION:
         return True
-    kind = adversary.partition(":")[0]
-    return kind in ("lipschitz", "sandwich") or (kind == "auto" and is_bounded_loss(loss))
+    kind = problem.adversary.partition(":")[0]
+    return kind in ("lipschitz", "sandwich") or (kind == "auto" and is_bounded_loss(problem.loss))
 
 
 def searches_without_gradients(adversary: str) -> bool:
@@ -202,7 +170,7 @@ def searches_without_gradients(adversary: str) -> bool:
     return adversary.removeprefix(_SANDWICH_PREFIX) in ("auto", "sandwich", "wda-knapsack", "square")
 
 
-def _input_adversary(name: str, model: nn.Module, problem: InputProblem) -> Adversary:
+def _input_adversary(name: str, model: nn.Module, problem: TransportProblem) -> Adversary:
     if name.startswith(FOOLBOX_PREFIX):
         return FoolboxAttack(model, problem, name=name.removeprefix(FOOLBOX_PREFIX))
     if name.startswith(_SANDWICH_PREFIX):
@@ -211,42 +179,25 @@ def _input_adversary(name: str, model: nn.Module, problem: InputProblem) -> Adve
     return INPUT_ADVERSARIES[name](model, problem)
 
 
-def check_adversary(
-    *,
-    loss: str,
-    order: int,
-    norm: str,
-    adversary: str,
-    space: str = "representation",
-) -> None:
-    """Check that there is such an adversary.
-
-    Parameters
-    ----------
-    loss, order, norm, adversary, space :
-        See `adversarial_curves`.
-
-    Raises
-    ------
-    ValueError
-        If one of the names is unknown, or they do not go together.
-    """
+def check_names(problem: TransportProblem) -> None:
+    """Check that there is such a loss, cost and adversary, and that they go together; raises ValueError."""
+    loss, adversary = problem.loss, problem.adversary
     get_loss(loss)
-    check_adversary_name(adversary, space=space)
-    _check_choice("order", order, ORDERS)
-    _check_choice("norm", norm, NORMS)
-    if order == 2 and norm != "l2":
-        raise ValueError(f"norm must be 'l2' when order is 2, got {norm!r}; use order 1 for other norms")
-    if space != REPRESENTATION:  # an attack needs no slopes of the loss: it may raise the margin
-        if adversary != "auto" and can_prove(adversary, loss=loss, space=space):
+    check_adversary_name(adversary, space=problem.space)
+    _check_choice("order", problem.order, ORDERS)
+    _check_choice("norm", problem.norm, NORMS)
+    if problem.order == 2 and problem.norm != "l2":
+        raise ValueError(f"norm must be 'l2' when order is 2, got {problem.norm!r}; use order 1 for other norms")
+    if problem.space != REPRESENTATION:  # an attack needs no slopes of the loss: it may raise the margin
+        if adversary != "auto" and can_prove(problem):
             check_bounded_loss(loss)
         return
-    if adversary == "exact" and not is_exact(loss=loss, order=order):
+    if adversary == "exact" and not is_exact(problem):
         raise ValueError(
-            f"there is no exact adversary for the loss {loss!r} with costs of order {order}; "
+            f"there is no exact adversary for the loss {loss!r} with costs of order {problem.order}; "
             "use 'ascent' or 'auto', which return an upper and a lower bound"
         )
-    if adversary == "auto" and loss not in GROWTHS and not is_exact(loss=loss, order=order):
+    if adversary == "auto" and loss not in GROWTHS and not is_exact(problem):
         raise ValueError(f"there is no adversary for the loss {loss!r}; it can be asked plainly, as the mean loss")
     if adversary == "ascent" and loss not in GROWTHS:
         raise ValueError(f"the adversary 'ascent' needs a loss with slopes, got {loss!r}; use 'exact' or 'auto'")

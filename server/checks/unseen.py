@@ -152,8 +152,9 @@ def shares(risks: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 
 def _exact_curve(config: RunConfig, model: nn.Module, client: ClientDistribution) -> ConcaveCurve:
     costs = []
-    with LinearHead(model, config.head or None) as head:
-        adversary = ExactAdversary(head, loss=config.loss, order=config.transport_order, norm=config.transport_norm)
+    problem = config.transport_problem
+    with LinearHead(model, problem.head) as head:
+        adversary = ExactAdversary(head, problem)
         for x, y, logits in logit_batches(model, client.x, client.y):
             head.check(logits)
             losses = get_loss(config.loss).per_example(logits, y)

@@ -21,8 +21,8 @@ from riskband.adversaries.bounds.lipschitz import (
     margin_constants,
 )
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.registry import adversarial_curves
 from tests.adversaries.nets import EXPONENTS, cnn, logits_of, mlp, quotients, random_pairs, seeded
+from tests.transport import curves_of
 
 NORMS = ["l1", "l2", "linf"]
 DUALS = {"l1": np.inf, "l2": 2, "linf": 1}
@@ -236,9 +236,7 @@ def test_hooks_of_all_modules_are_refused(register):
         with pytest.raises(RefusedError, match="register_module_forward_hook"):
             margin_constants(model, (3,), norm="l2")
         with pytest.raises(RefusedError, match="hooks"):
-            adversarial_curves(
-                model, np.zeros((1, 3)), [0], loss="margin", order=1, space="input", adversary="lipschitz"
-            )
+            curves_of(model, np.zeros((1, 3)), [0], loss="margin", order=1, space="input", adversary="lipschitz")
     finally:
         hook.remove()
     assert torch.equal(margin_constants(model, (3,), norm="l2"), before)

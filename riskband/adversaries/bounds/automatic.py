@@ -7,13 +7,12 @@ from itertools import chain
 
 from torch import nn
 
-from riskband.adversaries.attacks.base import InputProblem
 from riskband.adversaries.attacks.wda import WdaKnapsack
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.bounds.lipschitz import SequentialLayers
 from riskband.adversaries.bounds.sandwich import LipschitzAdversary, SandwichAdversary, is_bounded_loss
 from riskband.adversaries.curves import AdversarialCurves
-from riskband.adversaries.problem import RefusedError
+from riskband.adversaries.problem import RefusedError, TransportProblem
 
 
 class AutomaticAdversary(Adversary):
@@ -27,7 +26,7 @@ class AutomaticAdversary(Adversary):
         See `InputAdversary`.
     """
 
-    def __init__(self, model: nn.Module, problem: InputProblem) -> None:
+    def __init__(self, model: nn.Module, problem: TransportProblem) -> None:
         self.model, self.problem = model, problem
 
     def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:

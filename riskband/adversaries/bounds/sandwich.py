@@ -13,19 +13,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.attacks.base import InputAdversary, InputProblem
+from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.bounds.crown import LocalNetwork, is_cheap, local_distances, local_network
 from riskband.adversaries.bounds.lipschitz import (
     METHODS,
     SequentialLayers,
     check_choice_of_method,
-    check_norm,
     lipschitz_constants,
 )
 from riskband.adversaries.curves import AdversarialCurves, Points
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import RefusedError
+from riskband.adversaries.problem import RefusedError, TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS, bounding_points
 
 # The bound is about the network as it is written, and computed in float64. A model that is evaluated in float32 may err
@@ -65,7 +64,7 @@ class LipschitzAdversary(Adversary):
     ----------
     model : Module
         A chain of layers; see `lipschitz_bounds.SequentialLayers`. It is only read, anew for every batch.
-    problem : InputProblem
+    problem : TransportProblem
         What is asked: its loss ("zero_one", or one of `radial.GROWTHS`), order and norm. The rest is for attacks: what
         no input can do, none in the box can.
     method : str
@@ -80,11 +79,8 @@ class LipschitzAdversary(Adversary):
         model.
     """
 
-    def __init__(self, model: nn.Module, problem: InputProblem, *, method: str = "auto") -> None:
+    def __init__(self, model: nn.Module, problem: TransportProblem, *, method: str = "auto") -> None:
         check_bounded_loss(problem.loss)
-        if problem.order not in (1, 2):
-            raise RefusedError(f"order must be 1 or 2, got {problem.order!r}; the cost of a distance t is t**order")
-        check_norm(problem.norm)
         check_choice_of_method(method, (*METHODS, "local"))
         self.model, self.method = model, method
         self.loss, self.order, self.norm = problem.loss, problem.order, problem.norm

@@ -18,6 +18,7 @@ from torch.nn import functional
 from riskband.adversaries.base import Batch, Evidence
 from riskband.adversaries.curves import Points
 from riskband.adversaries.losses import CROSS_ENTROPY_CAP, get_loss
+from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.exact import LinearHead, RepresentationAdversary
 from riskband.adversaries.representation.growth import GROWTHS, bounding_points, distance_grid, radial_profile, reach
 
@@ -35,15 +36,15 @@ class AscentAdversary(RepresentationAdversary):
 
     Parameters
     ----------
-    head, loss, order, norm :
+    head, problem :
         See `RepresentationAdversary`.
     multipliers : sequence of float
         Multipliers >= 0 at which good conjugates are wanted. The values at the radii do not depend on them.
     """
 
-    def __init__(self, head: LinearHead, *, loss: str, order: int, norm: str, multipliers: Sequence[float]) -> None:
-        super().__init__(head, loss=loss, order=order, norm=norm)
-        self.growth = GROWTHS[loss]
+    def __init__(self, head: LinearHead, problem: TransportProblem, *, multipliers: Sequence[float]) -> None:
+        super().__init__(head, problem)
+        self.growth = GROWTHS[problem.loss]
         self.multipliers = multipliers
 
     def examine(self, batch: Batch) -> Evidence:

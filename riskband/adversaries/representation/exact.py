@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import Points
-from riskband.adversaries.problem import RefusedError
+from riskband.adversaries.problem import RefusedError, TransportProblem
 from riskband.adversaries.representation.growth import DUAL_NORMS, GROWTHS, reach
 
 # The model may compute in float32, the check is in float64: shares of what the logits say (their differences), and of
@@ -120,19 +120,13 @@ class RepresentationAdversary(Adversary):
     ----------
     head : LinearHead
         Has checked the logits of every batch before it is examined.
-    loss : str
-        A name in `riskband.adversaries.losses.LOSSES`.
-    order : int
-        1 or 2: the cost of moving by a distance t is t**order.
-    norm : str
-        Ground norm of the distance: "l1", "l2" or "linf".
+    problem : TransportProblem
+        Its loss and cost.
     """
 
-    def __init__(self, head: LinearHead, *, loss: str, order: int, norm: str) -> None:
+    def __init__(self, head: LinearHead, problem: TransportProblem) -> None:
         self.head = head
-        self.loss = loss
-        self.order = order
-        self.norm = norm
+        self.loss, self.order, self.norm = problem.loss, problem.order, problem.norm
 
     @cached_property
     def _distances(self) -> Tensor:
@@ -173,10 +167,10 @@ class ExactAdversary(RepresentationAdversary):
         return Evidence(attained=points, bounding=points, flip_costs=flip_costs)
 
 
-def is_exact(*, loss: str, order: int) -> bool:
-    """Return whether `ExactAdversary` knows the worst case of this loss.
+def is_exact(problem: TransportProblem) -> bool:
+    """Return whether `ExactAdversary` knows the worst case.
 
-    The 0-1 loss always. The margin loss with order-1 costs: it is convex along every line up to where it saturates, so
-    half measures never pay.
+    Of the 0-1 loss always. Of the margin loss with order-1 costs: it is convex along every line up to where it
+    saturates, so half measures never pay.
     """
-    return loss == "zero_one" or (loss == "margin" and order == 1)
+    return problem.loss == "zero_one" or (problem.loss == "margin" and problem.order == 1)
