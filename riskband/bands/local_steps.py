@@ -10,13 +10,14 @@ Answers that may be missing or wrong (math §8) shift the levels before any step
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import betaincc
 
 from riskband.answers.risks import ETA_GRID, ClientRisks, default_eta
 from riskband.bands.levels import Levels
@@ -140,7 +141,7 @@ def _counted(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsO
     count_delta = delta / 10
     per_side = count_delta / (2 if sides == "two" else 1)
     # Of all clients that count: who chose the missing ones may have left us with every limit that fails.
-    num_wrong = min(int(binom.ppf(1.0 - per_side, risks.num_counted, eta)), risks.num_clients)
+    num_wrong = min(_binomial_quantile(1.0 - per_side, risks.num_counted, eta), risks.num_clients)
     levels = levels_of_answers(risks, delta=delta - count_delta, sides=sides, levels_of=levels_of)
     kept = risks.num_clients - num_wrong
     upper_limits, lower_limits = risks.upper_limits(eta), risks.lower_limits(eta)
@@ -151,6 +152,11 @@ def _counted(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsO
         eta=eta,
         uses_limits=True,
     )
+
+
+def _binomial_quantile(level: float, size: int, share: float) -> int:
+    """Return the least k with P(Binomial(size, share) <= k) >= level, as scipy.stats has it, which is slow to load."""
+    return bisect_left(range(size), level, key=lambda k: float(betaincc(k + 1.0, size - k, share)))
 
 
 def _union(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy  # loads its modules on use
 from numpy.polynomial import Polynomial
-from scipy.integrate import quad
 from scipy.special import betaincinv
 
 from riskband.answers.risks import ClientRisks
@@ -72,7 +72,9 @@ class QuantileWeight:
             integral = density.integ(lbnd=0)
             return cls(name, lambda p: np.asarray(integral(p), dtype=np.float64))
         check_callable("density", density, remedy="give a function of the level, or a numpy Polynomial")
-        return cls(name, np.vectorize(lambda p: quad(density, 0.0, p, limit=200)[0], otypes=[np.float64]))
+        return cls(
+            name, np.vectorize(lambda p: scipy.integrate.quad(density, 0.0, p, limit=200)[0], otypes=[np.float64])
+        )
 
 
 MEAN = QuantileWeight("mean", lambda p: p)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import lambertw, xlogy
 
 from riskband.answers.risks import ClientRisks
-from riskband.checks import FloatArray, check_choice
+from riskband.checks import FloatArray, check_choice, check_installed
 from riskband.search import bisect
 
 PUBLISHED_DIVERGENCES = ("chi2", "kl")
@@ -104,6 +104,7 @@ def published_worst_case_mean(risks: ClientRisks, *, delta: float, divergence: s
 
 
 def _published_mean(risks: ClientRisks, delta: float, divergence: str, budget: float) -> float:
+    check_installed("cvxpy", extra="reference")
     import cvxpy as cp  # loads in a second, and only this function needs it
 
     num_clients = risks.num_clients

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from riskband.bands.band import Band, check_band
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, Certificate, recipe
-from riskband.checks import FloatArray, check_budget, check_choice, check_points, check_single
+from riskband.checks import FloatArray, check_budget, check_choice, check_installed, check_points, check_single
 from riskband.search import Bracket, bisect
 from riskband.wording import exactly
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
@@ -224,6 +224,7 @@ def reference_robust_mean(
     RuntimeError
         If cvxpy finds no optimum.
     """
+    check_installed("cvxpy", extra="reference")
     import cvxpy as cp  # loads in a second, and only this function needs it
 
     if divergence.cvxpy_generator is None:
