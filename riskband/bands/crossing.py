@@ -1,4 +1,4 @@
-"""Exact probabilities that uniform order statistics stay between two boundaries (math §2).
+"""Exact probabilities that uniform order statistics stay between two boundaries (math §2.2).
 
 Let U_(1) <= ... <= U_(n) be the order statistics of n uniform variables and N(t) the number of them that are <= t.
 U_(i) >= a_i says N(a_i) <= i - 1, and U_(i) <= b_i says N(b_i) >= i, so the event is that N stays inside a corridor
@@ -47,7 +47,7 @@ def crossing_probability(lower: npt.ArrayLike, upper: npt.ArrayLike | None = Non
 
     Notes
     -----
-    Source: math §2, after [MN] Moscovich & Nadler 2017, "Fast calculation of boundary crossing probabilities for
+    Source: math §2.2, after [MN] Moscovich & Nadler 2017, "Fast calculation of boundary crossing probabilities for
     Poisson processes"; the pruning of states is ours.
 
     Examples

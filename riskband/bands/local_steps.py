@@ -1,11 +1,11 @@
-"""From the law of what clients measured to the law of their true risks (math §1, extended).
+"""From the law of what clients measured to the law of their true risks (math §2.4).
 
 Each step takes levels for the sorted values of K independent clients and turns them into knots of a bound for the CDF
 of true risks. `marginal` rests on one inequality. Let U be a client's upper limit at error level eta. Whatever the
 client's risk R is, U fails with probability at most eta, so P(U > x) >= (1 - eta) P(R > x), and the CDF G of U gives
 1 - F <= (1 - G) / (1 - eta): sharper than F >= G - eta, and for every eta at once where one event covers them all.
 
-Answers that may be missing or wrong (math §8) shift the levels before any step sees them: `levels_of_answers`.
+Answers that may be missing or wrong (math §7.1) shift the levels before any step sees them: `levels_of_answers`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def levels_of_answers(risks: ClientRisks, *, delta: float, sides: str, levels_of
     Returns
     -------
     Levels
-        Of shape (num_clients,): 0 and 1 where nothing is known. Source: math §8; docs/mathematics.md, "Who answered".
+        Of shape (num_clients,): 0 and 1 where nothing is known. Source: math §7.1.
     """
     levels, wrong = levels_of(risks.num_counted, delta, sides), risks.contamination
     lower = None if levels.lower is None else _shifted(levels.lower[: risks.num_clients], wrong)

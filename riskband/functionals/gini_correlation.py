@@ -50,7 +50,7 @@ def gini_correlation(
     Certificate
         Both ends, in [-1, 1]; `details["measured"]` is the value for the measured risks. A Gini correlation above g
         means E[(X - X') sign(Y - Y') - g|X - X'|] > 0, which bets on disjoint pairs of clients test. Source:
-        docs/mathematics.md, "Joint losses".
+        math §11.4.
 
     Raises
     ------

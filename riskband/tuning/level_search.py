@@ -1,4 +1,4 @@
-"""The levels that make quantile integrals of a given law as tight as possible ([DC] §4.3; docs/mathematics.md).
+"""The levels that make quantile integrals of a given law as tight as possible ([DC] §4.3; math §2.3).
 
 With the gaps d_i = x_(i+1) - x_(i) between the values that are expected, lower levels L bound the integral of the
 quantile function against a weight with cumulative C by x_(K+1) - sum d_i C(L_i): one term per level. What couples the

@@ -1,4 +1,4 @@
-"""The adversary of a whole network: three routes to one number (math §5, [RE] eq. 15).
+"""The adversary of a whole network: three routes to one number (math §4.2, [RE] eq. 15).
 
 max (1/K) sum Q_k(rho_k) subject to (1/K) sum rho_k <= budget, which equals min over multipliers of
 multiplier·budget + (1/K) sum phi_k(multiplier). The routes differ in what the clients are asked, and when.

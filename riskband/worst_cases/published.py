@@ -1,4 +1,4 @@
-"""The f-divergence bounds as published in [RE] Theorems 5.2 and 5.3, to compare with (math §4, "paper").
+"""The f-divergence bounds as published in [RE] Theorems 5.2 and 5.3, to compare with (math §3.5).
 
 The proofs bound the density ratio by Lambda outside a set of probability delta, but then use it as if almost surely,
 so results from here carry the validity "as-published". The generators are the paper's: f = t log t and f = (t - 1)².
@@ -56,7 +56,7 @@ def published_constants(*, num_clients: int, delta: float, divergence: str, budg
     Returns
     -------
     PublishedConstants
-        Source: [RE] appendix D; math §4.
+        Source: [RE] appendix D; math §3.5.
 
     Raises
     ------
