@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 
 from protocol.models import build_model, load_arrays
+from riskband.adversaries import INPUT_ADVERSARIES, adversarial_curves, wda_attack
 from riskband.adversaries.base import Batch
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
-from riskband.adversaries.registry import ATTACKS, adversarial_curves, wda_attack
 from worlds.datasets import BaseData, load_dataset
 from worlds.training import load_checkpoint, train_centrally
 
@@ -84,7 +84,7 @@ def ours(name: str, norm: str, distances: tuple[float, ...], **settings: int) ->
     def attack(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         logits = model(x).double().detach()
         batch = Batch(x=x, labels=y, logits=logits, losses=get_loss("zero_one").per_example(logits, y))
-        return ATTACKS[name](model, problem, **settings).examine(batch).flip_costs
+        return INPUT_ADVERSARIES[name].build(model, problem, **settings).examine(batch).flip_costs
 
     return attack
 

@@ -26,11 +26,11 @@ import numpy as np
 import torch
 
 import riskband as rb
+from riskband.adversaries import LipschitzAdversary, SandwichAdversary, margin_constants
 from riskband.adversaries.attacks.base import InputAdversary, client_curves
-from riskband.adversaries.attacks.minnorm import MinNorm
+from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.wda import WdaKnapsack
 from riskband.adversaries.problem import TransportProblem
-from riskband.adversaries.registry import LipschitzAdversary, SandwichAdversary, margin_constants
 from strategies.planning import radii_grid
 from worlds.cifar10 import X_SHAPE, accuracy, load_network
 from worlds.datasets import load_dataset

@@ -8,10 +8,9 @@ import torch
 
 from protocol.models import build_model
 from protocol.questions import AdversarialQuery
-from riskband.adversaries.bounds.automatic import is_understood
+from riskband.adversaries.bounds.sandwich import is_understood
 from riskband.adversaries.problem import REPRESENTATION
-from riskband.adversaries.registry import can_prove
-from riskband.adversaries.representation.exact import is_exact
+from riskband.adversaries.registry import best_guarantee
 from riskband.adversaries.spaces import points_at, split_at
 
 _NUM_REMEMBERED = 16
@@ -31,15 +30,9 @@ def possible_guarantees(query: AdversarialQuery) -> tuple[str, ...]:
         One of `riskband.answers.adversarial.GUARANTEES`; for "auto" on inputs or at a layer two, "upper" and "lower",
         where the model cannot be built here.
     """
-    problem = query.problem
-    if problem.space == REPRESENTATION:
-        has_exact = is_exact(problem) and problem.adversary != "ascent"
-        return ("exact",) if has_exact else ("upper",)
-    if not can_prove(problem):
-        return ("lower",)
-    if problem.adversary != "auto":
-        return ("upper",)
-    return _of_automatic(query.model, query.x_shape, query.num_classes, problem.layer)
+    best = best_guarantee(query.problem)
+    is_known = best != "upper" or query.problem.space == REPRESENTATION or query.problem.adversary != "auto"
+    return (best,) if is_known else _of_automatic(query.model, query.x_shape, query.num_classes, query.problem.layer)
 
 
 @lru_cache(maxsize=_NUM_REMEMBERED)

@@ -1,4 +1,4 @@
-"""Adversaries: how bad a client's loss gets when its examples may move, over all cost budgets at once.
+"""Who may move examples, by name: where, what they prove or find, and what is left out of whose reach.
 
 `adversarial_curves` is the way in; it needs a model and arrays, and no Flower. `docs/adversaries.md` says what is
 exact, what is a bound, and how to add an adversary.
@@ -6,69 +6,36 @@ exact, what is a bound, and how to add an adversary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from torch import nn
 
 from riskband.adversaries.attacks.apgd import Apgd
-from riskband.adversaries.attacks.base import InputAdversary, client_curves
-from riskband.adversaries.attacks.foolbox_adapter import FOOLBOX_PREFIX, FoolboxAttack
-from riskband.adversaries.attacks.minnorm import MinNorm
+from riskband.adversaries.attacks.base import client_curves
+from riskband.adversaries.attacks.fab import MinNorm
+from riskband.adversaries.attacks.foolbox import FOOLBOX_PREFIX, FoolboxAttack
 from riskband.adversaries.attacks.pgd import Pgd
 from riskband.adversaries.attacks.square import Square
 from riskband.adversaries.attacks.wc_dg import WcDg
-from riskband.adversaries.attacks.wda import Wda, WdaKnapsack, WdaResult, wda_accuracy, wda_attack
-from riskband.adversaries.attacks.witness import Witness
-from riskband.adversaries.base import Adversary, Batch, Evidence
-from riskband.adversaries.bounds.automatic import AutomaticAdversary
-from riskband.adversaries.bounds.lipschitz import margin_constants
-from riskband.adversaries.bounds.relu_slopes import GrowthSlopes, growth_slopes
+from riskband.adversaries.attacks.wda import Wda, WdaKnapsack
+from riskband.adversaries.base import Adversary
 from riskband.adversaries.bounds.sandwich import (
+    AutomaticAdversary,
     LipschitzAdversary,
     SandwichAdversary,
     check_bounded_loss,
     is_bounded_loss,
 )
-from riskband.adversaries.curves import AdversarialCurves, Points
-from riskband.adversaries.evaluation import logit_batches
+from riskband.adversaries.curves import AdversarialCurves
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, TransportProblem, layer_name
 from riskband.adversaries.representation.ascent import AscentAdversary
 from riskband.adversaries.representation.exact import ExactAdversary, LinearHead, RepresentationAdversary, is_exact
 from riskband.adversaries.representation.growth import DUAL_NORMS, GROWTHS
 from riskband.adversaries.spaces import split_at
-from riskband.answers.adversarial import GUARANTEES
-
-__all__ = [
-    "ADVERSARIES",
-    "ATTACKS",
-    "GUARANTEES",
-    "INPUT_ADVERSARIES",
-    "NORMS",
-    "ORDERS",
-    "SPACES",
-    "AdversarialCurves",
-    "Adversary",
-    "Batch",
-    "Evidence",
-    "GrowthSlopes",
-    "InputAdversary",
-    "LipschitzAdversary",
-    "Points",
-    "SandwichAdversary",
-    "TransportProblem",
-    "WdaResult",
-    "Witness",
-    "adversarial_curves",
-    "can_prove",
-    "check_adversary_name",
-    "growth_slopes",
-    "margin_constants",
-    "searches_without_gradients",
-    "wda_accuracy",
-    "wda_attack",
-]
 
 SPACES = (REPRESENTATION, "input")
 """Where examples move; besides, "layer:NAME": at the output of the layer of this name."""
@@ -76,34 +43,71 @@ ORDERS = (1, 2)
 """The cost of moving by a distance t is t**order."""
 NORMS = tuple(DUAL_NORMS)
 """Ground norms of the distance."""
+SANDWICH_PREFIX = "sandwich:"
+"""What the name of an attack below a proved bound begins with."""
 
-_SANDWICH_PREFIX = "sandwich:"
-
-Builder = Callable[..., RepresentationAdversary]
-ADVERSARIES: dict[str, Builder] = {
-    "exact": lambda head, problem, multipliers: ExactAdversary(head, problem),
-    "ascent": lambda head, problem, multipliers: AscentAdversary(head, problem, multipliers=multipliers),
-}
+REPRESENTATION_ADVERSARIES: dict[
+    str, Callable[[LinearHead, TransportProblem, Sequence[float]], RepresentationAdversary]
+]
+REPRESENTATION_ADVERSARIES = {"exact": ExactAdversary, "ascent": AscentAdversary}
 """In representation space, by name: (head, problem, multipliers) -> the adversary."""
-ATTACKS: dict[str, Callable[[nn.Module, TransportProblem], InputAdversary]] = {
-    "pgd": Pgd,
-    "apgd": Apgd,
-    "min-norm": MinNorm,
-    "wc-dg": WcDg,
-    "wda": Wda,
-    "wda-knapsack": WdaKnapsack,
-    "square": Square,
+
+
+Builder = Callable[[nn.Module, TransportProblem], Adversary]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An adversary of inputs, or of what a layer returns.
+
+    Attributes
+    ----------
+    build : callable
+        (model, problem) -> the adversary.
+    proves : bool
+        Whether it proves a bound from above; "auto" does so where one is known. Else it is an attack.
+    needs_gradients : bool
+        Whether it finds nothing where the model shows none.
+    """
+
+    build: Builder
+    proves: bool = False
+    needs_gradients: bool = True
+
+
+def _above(
+    attack: Callable[[nn.Module, TransportProblem], Adversary], model: nn.Module, problem: TransportProblem
+) -> Adversary:
+    return SandwichAdversary(attack(model, problem), LipschitzAdversary(model, problem))
+
+
+INPUT_ADVERSARIES: dict[str, Kind] = {
+    "auto": Kind(AutomaticAdversary, proves=True, needs_gradients=False),
+    "pgd": Kind(Pgd),
+    "apgd": Kind(Apgd),
+    "min-norm": Kind(MinNorm),
+    "wc-dg": Kind(WcDg),
+    "wda": Kind(Wda),
+    "wda-knapsack": Kind(WdaKnapsack, needs_gradients=False),
+    "square": Kind(Square, needs_gradients=False),
+    "lipschitz": Kind(LipschitzAdversary, proves=True),
+    "sandwich": Kind(partial(_above, WdaKnapsack), proves=True, needs_gradients=False),
 }
-"""On inputs, or what a layer returns, by name: (model, problem) -> the attack."""
-INPUT_ADVERSARIES: dict[str, Callable[[nn.Module, TransportProblem], Adversary]] = {
-    "auto": AutomaticAdversary,
-    **ATTACKS,
-    "lipschitz": LipschitzAdversary,
-    "sandwich": lambda model, problem: SandwichAdversary(
-        WdaKnapsack(model, problem), LipschitzAdversary(model, problem)
-    ),
-}
-"""The same with what proves a bound; besides, "foolbox:NAME", and "sandwich:ATTACK" with any attack below."""
+"""Elsewhere, by name; besides, "foolbox:NAME", and "sandwich:ATTACK" with any attack below."""
+
+
+def input_adversary(name: object) -> Kind | None:
+    """Return the adversary of inputs of this name; None if there is none."""
+    if not isinstance(name, str):
+        return None
+    if name.startswith(FOOLBOX_PREFIX):
+        return Kind(partial(FoolboxAttack, name=name.removeprefix(FOOLBOX_PREFIX)))
+    if name.startswith(SANDWICH_PREFIX):
+        attack = input_adversary(name.removeprefix(SANDWICH_PREFIX))
+        if attack is None or attack.proves:
+            return None
+        return Kind(partial(_above, attack.build), proves=True, needs_gradients=attack.needs_gradients)
+    return INPUT_ADVERSARIES.get(name)
 
 
 def adversarial_curves(
@@ -140,43 +144,36 @@ def adversarial_curves(
         parameters in less than single precision, or nothing is proved of it; or as
         `riskband.adversaries.evaluation.example_losses` does.
     """
-    if problem.space != REPRESENTATION:
-        _, attacked = split_at(model, problem.layer)
-        mover = _input_adversary(problem.adversary, attacked, problem)
-        return client_curves(mover, model, x, y, loss=problem.loss, batch_size=batch_size, layer=problem.layer)
-    per_example = get_loss(problem.loss).per_example
-    with LinearHead(model, problem.head) as watched:
-
-        def batches() -> Iterator[Batch]:
-            for xs, ys, logits in logit_batches(model, x, y, batch_size=batch_size):
-                watched.check(logits)
-                yield Batch(x=xs, labels=ys, logits=logits, losses=per_example(logits, ys))
-
-        best = "exact" if is_exact(problem) else "ascent"
-        name = best if problem.adversary == "auto" else problem.adversary
-        return ADVERSARIES[name](watched, problem, multipliers).curves(batches())
-
-
-def can_prove(problem: TransportProblem) -> bool:
-    """Return whether the adversary proves a bound from above for the loss, where the model lets it."""
     if problem.space == REPRESENTATION:
-        return True
-    kind = problem.adversary.partition(":")[0]
-    return kind in ("lipschitz", "sandwich") or (kind == "auto" and is_bounded_loss(problem.loss))
+        with LinearHead(model, problem.head) as head:
+            adversary = REPRESENTATION_ADVERSARIES[_before_head(problem)](head, problem, multipliers)
+            return adversary.curves(head.batches(x, y, loss=problem.loss, batch_size=batch_size))
+    _, attacked = split_at(model, problem.layer)
+    mover = _elsewhere(problem).build(attacked, problem)
+    return client_curves(mover, model, x, y, loss=problem.loss, batch_size=batch_size, layer=problem.layer)
 
 
-def searches_without_gradients(adversary: str) -> bool:
-    """Return whether this adversary of inputs searches at random where the model shows no gradient."""
-    return adversary.removeprefix(_SANDWICH_PREFIX) in ("auto", "sandwich", "wda-knapsack", "square")
+def best_guarantee(problem: TransportProblem) -> str:
+    """Return the strongest guarantee that an answer may have, one of `riskband.answers.adversarial.GUARANTEES`.
+
+    The adversary "auto" gives less where nothing is known of the model.
+    """
+    if problem.space == REPRESENTATION:
+        return "exact" if _before_head(problem) == "exact" else "upper"
+    is_auto = problem.adversary == "auto"
+    return "upper" if _elsewhere(problem).proves and (is_bounded_loss(problem.loss) or not is_auto) else "lower"
 
 
-def _input_adversary(name: str, model: nn.Module, problem: TransportProblem) -> Adversary:
-    if name.startswith(FOOLBOX_PREFIX):
-        return FoolboxAttack(model, problem, name=name.removeprefix(FOOLBOX_PREFIX))
-    if name.startswith(_SANDWICH_PREFIX):
-        below = _input_adversary(name.removeprefix(_SANDWICH_PREFIX), model, problem)
-        return SandwichAdversary(below, LipschitzAdversary(model, problem))
-    return INPUT_ADVERSARIES[name](model, problem)
+def _before_head(problem: TransportProblem) -> str:
+    if problem.adversary != "auto":
+        return problem.adversary
+    return "exact" if is_exact(problem) else "ascent"
+
+
+def _elsewhere(problem: TransportProblem) -> Kind:
+    kind = input_adversary(problem.adversary)
+    assert kind is not None  # `check_names`
+    return kind
 
 
 def check_names(problem: TransportProblem) -> None:
@@ -189,7 +186,7 @@ def check_names(problem: TransportProblem) -> None:
     if problem.order == 2 and problem.norm != "l2":
         raise ValueError(f"norm must be 'l2' when order is 2, got {problem.norm!r}; use order 1 for other norms")
     if problem.space != REPRESENTATION:  # an attack needs no slopes of the loss: it may raise the margin
-        if adversary != "auto" and can_prove(problem):
+        if adversary != "auto" and _elsewhere(problem).proves:
             check_bounded_loss(loss)
         return
     if adversary == "exact" and not is_exact(problem):
@@ -208,18 +205,10 @@ def check_adversary_name(adversary: str, *, space: str) -> None:
     if not (isinstance(space, str) and layer_name(space)):
         _check_choice("space", space, SPACES, further=f"{LAYER_PREFIX}NAME")
     if space == REPRESENTATION:
-        _check_choice("adversary", adversary, ("auto", *ADVERSARIES))
-    elif not _has_known_prefix(adversary):
-        further = f"{FOOLBOX_PREFIX}NAME, {_SANDWICH_PREFIX}ATTACK"
+        _check_choice("adversary", adversary, ("auto", *REPRESENTATION_ADVERSARIES))
+    elif input_adversary(adversary) is None:
+        further = f"{FOOLBOX_PREFIX}NAME, {SANDWICH_PREFIX}ATTACK"
         _check_choice("adversary", adversary, tuple(INPUT_ADVERSARIES), further=further)
-
-
-def _has_known_prefix(adversary: object) -> bool:
-    """Whether this is "foolbox:NAME", or a sandwich with an attack below."""
-    if not isinstance(adversary, str):
-        return False
-    attack = adversary.removeprefix(_SANDWICH_PREFIX)
-    return attack.startswith(FOOLBOX_PREFIX) or (attack != adversary and attack in ATTACKS)
 
 
 def _check_choice(name: str, value: object, choices: Sequence[object], *, further: str = "") -> None:

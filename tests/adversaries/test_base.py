@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from riskband.adversaries import Adversary, Batch, Evidence, Points
 from riskband.adversaries.curves import concave_pieces
 from riskband.adversaries.problem import TransportProblem
-from riskband.adversaries.registry import Adversary, Batch, Evidence, Points
 from riskband.worst_cases.concave_curves import ConcaveCurve, network_curve
 from tests.adversaries.test_ascent import SMOOTH
 from tests.adversaries.test_exact import COSTS, problem

@@ -13,7 +13,7 @@ from torch import nn
 from riskband.adversaries.attacks.base import client_curves
 from riskband.adversaries.attacks.pgd import Pgd
 from riskband.adversaries.attacks.square import Square, Windows, hill_and_valley
-from riskband.adversaries.registry import searches_without_gradients
+from riskband.adversaries.registry import input_adversary
 from tests.adversaries.nets import mlp, seeded
 from tests.adversaries.test_attacks import flip_distances
 from tests.adversaries.test_exact import DoubleLinear, problem
@@ -215,8 +215,9 @@ def test_a_sandwich_says_what_its_attack_saw_and_bounds_alone_say_nothing():
     }
     assert counts == {"sandwich:pgd": 4, "auto": 4, "lipschitz": None}
     assert curves_of(net, x, y, loss="zero_one", order=1).num_without_gradient is None
-    assert not searches_without_gradients("sandwich:pgd")
-    assert all(map(searches_without_gradients, ("auto", "sandwich", "wda-knapsack", "sandwich:square")))
+    assert input_adversary("sandwich:pgd").needs_gradients
+    searching = ("auto", "sandwich", "wda-knapsack", "sandwich:square")
+    assert not any(input_adversary(name).needs_gradients for name in searching)
 
 
 @pytest.mark.parametrize("shape", [(12,), (3, 4)])

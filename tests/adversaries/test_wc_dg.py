@@ -11,7 +11,7 @@ from torch import nn
 from riskband.adversaries.attacks.wc_dg import surrogate
 from riskband.adversaries.spaces import points_at, split_at
 from tests.adversaries.nets import mlp
-from tests.adversaries.test_layers import examples
+from tests.adversaries.test_spaces import examples
 from tests.adversaries.transports import losses_at
 from tests.transport import curves_of
 

@@ -16,11 +16,9 @@ from torch import Tensor, nn
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import AdversarialCurves
-from riskband.adversaries.evaluation import logit_batches
-from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
-from riskband.adversaries.spaces import points_at, split_at
+from riskband.adversaries.spaces import point_batches
 
 # Distances at which attacks look, in units of `Witness.units`.
 _FACTORS_OF_FLIPS = (1.001, 1.5, 2.5)  # the first just beyond where a linear model flips, whatever the rounding
@@ -120,12 +118,7 @@ def client_curves(
     layer : str, optional
         At the output of which layer examples move; None: they are the inputs.
     """
-    per_example = get_loss(loss).per_example
-    front, _ = split_at(model, layer)
-    return adversary.curves(
-        Batch(x=points_at(front, xs), labels=ys, logits=logits, losses=per_example(logits, ys))
-        for xs, ys, logits in logit_batches(model, x, y, batch_size=batch_size)
-    )
+    return adversary.curves(point_batches(model, x, y, loss=loss, batch_size=batch_size, layer=layer))
 
 
 @contextmanager

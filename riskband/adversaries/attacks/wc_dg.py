@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from riskband.adversaries.attacks.base import InputAdversary
-from riskband.adversaries.attacks.minnorm import MinNorm
+from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import checked_count, has_slopes
 from riskband.adversaries.attacks.witness import Objective, Witness, wrong_margin
 from riskband.adversaries.losses import get_loss

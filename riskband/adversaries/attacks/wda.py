@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from riskband.adversaries.attacks.apgd import Apgd
 from riskband.adversaries.attacks.base import InputAdversary, client_curves
-from riskband.adversaries.attacks.minnorm import MinNorm
+from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import Pgd, checked_count, has_slopes
 from riskband.adversaries.attacks.square import Square
 from riskband.adversaries.attacks.wc_dg import WcDg

@@ -6,14 +6,18 @@ There an example is its representation z, the head's input, and the logits are W
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from types import TracebackType
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import Points
+from riskband.adversaries.evaluation import logit_batches
+from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import RefusedError, TransportProblem
 from riskband.adversaries.representation.growth import DUAL_NORMS, GROWTHS, reach
 
@@ -44,6 +48,7 @@ class LinearHead:
             raise RefusedError(
                 f"head must name an nn.Linear of the model, got {name!r}; its linear layers are {', '.join(linear)}"
             )
+        self._model = model
         self._layers = list(linear.values()) if name is None else [linear[name]]
         if not self._layers:
             raise RefusedError("the model must have an nn.Linear that returns its logits, got a model without any")
@@ -86,6 +91,12 @@ class LinearHead:
             )
         return inputs[self._found]
 
+    def batches(self, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> Iterator[Batch]:
+        """Yield checked batches of examples, as what the head is given; see `evaluation.logit_batches` and `check`."""
+        per_example = get_loss(loss).per_example
+        for _, labels, logits in logit_batches(self._model, x, y, batch_size):
+            yield Batch(x=self.check(logits), labels=labels, logits=logits, losses=per_example(logits, labels))
+
     @cached_property
     def weight(self) -> Tensor:
         """W, float64, shape (num_classes, num_features); known after the first `check`."""
@@ -122,10 +133,12 @@ class RepresentationAdversary(Adversary):
         Has checked the logits of every batch before it is examined.
     problem : TransportProblem
         Its loss and cost.
+    multipliers : sequence of float
+        Multipliers >= 0 at which good conjugates are wanted. The values at the radii do not depend on them.
     """
 
-    def __init__(self, head: LinearHead, problem: TransportProblem) -> None:
-        self.head = head
+    def __init__(self, head: LinearHead, problem: TransportProblem, multipliers: Sequence[float] = ()) -> None:
+        self.head, self.multipliers = head, multipliers
         self.loss, self.order, self.norm = problem.loss, problem.order, problem.norm
 
     @cached_property

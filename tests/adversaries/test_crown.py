@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from protocol.models import build_model
+from riskband.adversaries import INPUT_ADVERSARIES, LipschitzAdversary
 from riskband.adversaries.base import Batch
 from riskband.adversaries.bounds.crown import AUTO_WORK, is_cheap, local_distances, local_network
 from riskband.adversaries.bounds.lipschitz import SequentialLayers
 from riskband.adversaries.bounds.relu_cells import relu_cells
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.registry import INPUT_ADVERSARIES, LipschitzAdversary
 from tests.adversaries.nets import EXPONENTS, logits_of, mlp, padded_cnn, seeded
 from tests.transport import input_problem
 
@@ -49,7 +49,7 @@ def certified(model, batch, *, norm, method, order=1):
 
 
 def reached(model, batch, *, norm):
-    return INPUT_ADVERSARIES["min-norm"](model, input_problem("zero_one", 1, norm)).examine(batch).flip_costs
+    return INPUT_ADVERSARIES["min-norm"].build(model, input_problem("zero_one", 1, norm)).examine(batch).flip_costs
 
 
 def distance_by_enumeration(model, x, label, *, norm):
