@@ -13,7 +13,8 @@ import pytest
 
 import riskband as rb
 from protocol.models import build_model
-from riskband.bands.band import FRESH_CLIENTS, TRAINERS_ANSWERED
+from riskband.answers.responses import FRESH_CLIENTS
+from riskband.wording import TRAINERS_ANSWERED
 from server.config import ConfigError
 from server.run.events import read_events
 from server.run.ledger import read_ledger

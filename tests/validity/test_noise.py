@@ -13,7 +13,7 @@ import pytest
 from sklearn.isotonic import isotonic_regression
 
 import riskband as rb
-from riskband.answers.noise_limits import cut_values
+from riskband.answers.noise import cut_values
 from riskband.means import betting_upper_mean
 from tests.validity.coverage import BETA, CONTINUOUS, draw_networks, is_exceeded, is_rejected, leaves, rejected, study
 from tests.validity.test_wasserstein import BUDGETS, KINDS, TRUE_MEANS, flip_costs

@@ -13,7 +13,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import riskband as rb
-from riskband.worst_cases.concave_curves import knapsack_curve, network_curve
+from riskband.answers.concave_curves import knapsack_curve, network_curve
 from tests.validity.coverage import is_rejected, study
 
 KINDS = tuple(product((0.05, 0.2), (0.5, 2.0)))
