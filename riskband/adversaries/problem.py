@@ -21,7 +21,7 @@ def layer_name(space: str) -> str | None:
 
 
 def check_extras(space: str, *, box: tuple[float, float] | None, distances: Sequence[float], head: str | None) -> None:
-    """Check that a space has what is given with it: a head only before the head, box and distances only elsewhere.
+    """Check that a space has what is given with it: `head` in representation space only, box and distances elsewhere.
 
     Raises
     ------
