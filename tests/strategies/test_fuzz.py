@@ -14,7 +14,6 @@ from protocol import wire
 from protocol.engine import Delivery, InProcessGrid
 from protocol.wire import (
     AdversarialAnswer,
-    AdversarialQuery,
     Candidate,
     CandidatesAnswer,
     CandidatesQuery,
@@ -22,12 +21,14 @@ from protocol.wire import (
     LossAnswer,
     LossQuery,
 )
+from riskband.adversaries.problem import TransportProblem
 from riskband.answers.concave_curves import knapsack_curve
 from strategies.asking.query import QueryStrategy
 from strategies.dispersion import Dispersion
 from strategies.f_divergence import FDivergence
 from strategies.wasserstein import Wasserstein
 from tests.strategies.mutations import HARMFUL, HARMLESS, pick
+from tests.transport import adversarial_query
 
 NUM_CLIENTS = 10
 NUM_HOSTILE = 8
@@ -35,7 +36,7 @@ ARRAYS = {"0/w": np.arange(6, dtype=np.float32), "1/w": np.ones(2, dtype=np.floa
 CANDIDATES = (Candidate("a", 0, "zero_one"), Candidate("b", 1, "brier"))
 QUERIES = {
     "loss": LossQuery("zero_one", "tiny", (3,), 2),
-    "adversarial_loss": AdversarialQuery(
+    "adversarial_loss": adversarial_query(
         "zero_one", "tiny", (3,), 2, order=1, radii=(0.0, 0.1, 0.2, 0.5), multipliers=(0.25, 0.5, 2.0)
     ),
     "candidates": CandidatesQuery("tiny", (3,), 2, CANDIDATES),
@@ -282,10 +283,7 @@ def test_a_lie_that_could_be_true_does_not_stop_a_strategy(name, lie):
 )
 def test_a_lie_about_a_curve_does_not_stop_a_strategy(lie):
     strategy = Wasserstein(
-        order=1,
-        norm="l2",
-        adversary="auto",
-        head="",
+        problem=TransportProblem("zero_one", order=1),
         cost_budgets=(0.0, 0.1, 0.5),
         cost_thresholds=(0.5,),
         num_radii=5,
@@ -294,7 +292,7 @@ def test_a_lie_about_a_curve_does_not_stop_a_strategy(lie):
         bisection_tolerance=0.001,
         cost_bound=0.0,
         breakdown_target=0.1,
-        **SETTINGS,
+        **{name: value for name, value in SETTINGS.items() if name != "loss"},
     )
     curve = knapsack_curve(0.1 * np.arange(10))
     values = tuple(curve(strategy.query().radii).tolist())
