@@ -100,11 +100,11 @@ class Objective:
         return "lower" if all(functional(name).grows_with_risk for name, _ in self.terms) else "two"
 
     def of_law(self, law: RiskLaw) -> float:
-        """Value for an explicit law of risks, for example `RiskLaw.of_values` of measured ones."""
+        """Value for an explicit distribution of risks, for example `RiskLaw.of_values` of measured ones."""
         return sum(weight * functional(name).value(law) for name, weight in self.terms)
 
     def upper_bounds(self, band: Band, *, dispersion: str = "sharp") -> dict[str, float]:
-        """Upper bounds on every term, without its weight, for every law of a band.
+        """Upper bounds on every term, without its weight, for every distribution of a band.
 
         Parameters
         ----------

@@ -48,7 +48,7 @@ def extremal_laws(band: Band, measure: str | Functional) -> ExtremalLaws:
     Returns
     -------
     ExtremalLaws
-        The laws; `of_law` of each is the end of the interval, up to rounding.
+        The distributions; `of_law` of each is the end of the interval, up to rounding.
 
     Raises
     ------
@@ -245,7 +245,7 @@ def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str =
 
 
 def lorenz_of_law(law: RiskLaw, shares: npt.ArrayLike) -> FloatArray:
-    """Lorenz curve of a known law at shares of clients in [0, 1]: the share itself if all risks are 0."""
+    """Lorenz curve of a known distribution at shares of clients in [0, 1]: the share itself if all risks are 0."""
     points = np.asarray(shares, dtype=np.float64)
     if law.mean == 0.0:
         return points.copy()
