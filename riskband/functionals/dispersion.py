@@ -40,10 +40,8 @@ def extremal_laws(band: Band, measure: str | Functional) -> ExtremalLaws:
 
     Parameters
     ----------
-    band : Band
-        With both sides.
-    measure : str or Functional
-        As for `bound`.
+    band, measure :
+        As for `bound`, the band with both sides.
 
     Returns
     -------
@@ -69,12 +67,8 @@ def dispersion_certificate(band: Band, measure: Given, *, method: str = "sharp")
 
     Parameters
     ----------
-    band : Band
-        As for `bound`.
-    measure : str, Functional or QuantileWeight
-        As for `bound`, but no function of your own: `verify` could not find it.
-    method : {"sharp", "plugin", "convex_order"}
-        As for `bound`.
+    band, measure, method :
+        As for `bound`, but no function of your own as measure: `verify` could not find it.
 
     Returns
     -------
@@ -183,12 +177,10 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
 
     Parameters
     ----------
-    band : Band
-        With both sides.
+    band, method :
+        As for `bound`, the band with both sides.
     shares : int or array_like, shape (num_shares,)
         Shares of clients in [0, 1], or how many to space evenly, at least 2. All hold at once.
-    method : {"sharp", "plugin", "convex_order"}
-        As for `bound`, at every share.
 
     Returns
     -------

@@ -372,8 +372,7 @@ def _extended_gini(aversion: float) -> Functional:
         cumulative=lambda p: p - 1.0 + (1.0 - p) ** aversion,
         cut_at=lambda value: 1.0 - float(((1.0 - value) / aversion) ** (1.0 / (aversion - 1.0))),
         plug_in=linear_plug_in(
-            lambda p: 1.0 - (1.0 - p) ** aversion,
-            lambda low, high, least, most: (1.0 - high / least, 1.0 - low / most),
+            lambda p: 1.0 - (1.0 - p) ** aversion, lambda low, high, least, most: (1.0 - high / least, 1.0 - low / most)
         ),
     )
 
