@@ -68,19 +68,18 @@ __all__ = [
     # certificates
     "Certificate",
     "verify",
-    # the release
-    "__version__",
 ]
 
 # For each module, the names that `riskband` offers from it; a test compares them with the imports below.
 _NAMES = {
     "answers.adversarial": "AdversarialAnswers default_multipliers",
     "answers.histogram": "HistogramLimits HistogramRisks risk_histogram",
-    "answers.joint": "JointBand JointRisks joint_band joint_cdf",
+    "answers.joint": "JointRisks",
     "answers.noise": "AnswerNoise",
     "answers.risks": "ClientRisks",
     "bands.band": "Band band",
     "bands.crossing": "crossing_probability",
+    "bands.joint": "JointBand joint_band joint_cdf",
     "bands.pilots": "ClientSplit split_clients",
     "certificate": "Certificate",
     "functionals.dispersion": (
@@ -109,11 +108,9 @@ _NAMES = {
     "selection": "CandidateBound Objective Selection select",
     "tuning": "OptimisedLevels",
     "verification": "Verification verify",
-    "worst_cases.custom_divergences": "custom_divergence",
-    "worst_cases.divergences": "CHI2 DIVERGENCES FDivergence HELLINGER2 KL TV binary_worst_case",
+    "worst_cases.divergences": "CHI2 DIVERGENCES FDivergence HELLINGER2 KL TV binary_worst_case custom_divergence",
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
-    "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_mean wasserstein_published",
-    "worst_cases.wasserstein_shares": "wasserstein_cdf",
+    "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_cdf wasserstein_mean wasserstein_published",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -121,11 +118,12 @@ if TYPE_CHECKING:
     __version__: str
     from riskband.answers.adversarial import AdversarialAnswers, default_multipliers as default_multipliers
     from riskband.answers.histogram import HistogramLimits as HistogramLimits, HistogramRisks, risk_histogram
-    from riskband.answers.joint import JointBand, JointRisks, joint_band, joint_cdf
+    from riskband.answers.joint import JointRisks
     from riskband.answers.noise import AnswerNoise
     from riskband.answers.risks import ClientRisks
     from riskband.bands.band import Band, band
     from riskband.bands.crossing import crossing_probability
+    from riskband.bands.joint import JointBand, joint_band, joint_cdf
     from riskband.bands.pilots import ClientSplit as ClientSplit, split_clients
     from riskband.certificate import Certificate
     from riskband.functionals.dispersion import (
@@ -208,7 +206,6 @@ if TYPE_CHECKING:
     from riskband.selection import CandidateBound as CandidateBound, Objective, Selection as Selection, select
     from riskband.tuning import OptimisedLevels
     from riskband.verification import Verification as Verification, verify
-    from riskband.worst_cases.custom_divergences import custom_divergence
     from riskband.worst_cases.divergences import (
         CHI2 as CHI2,
         DIVERGENCES,
@@ -217,14 +214,15 @@ if TYPE_CHECKING:
         TV as TV,
         FDivergence as FDivergence,
         binary_worst_case,
+        custom_divergence,
     )
     from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
     from riskband.worst_cases.wasserstein import (
         wasserstein_breakdown,
+        wasserstein_cdf,
         wasserstein_mean,
         wasserstein_published as wasserstein_published,
     )
-    from riskband.worst_cases.wasserstein_shares import wasserstein_cdf
 else:
 
     def __getattr__(name: str) -> object:
@@ -240,7 +238,7 @@ else:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "__version__"])
 
 
 def _version() -> str:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from riskband.answers.responses import FRESH_CLIENTS
 from riskband.answers.risks import ClientRisks
-from riskband.bands.band import FRESH_CLIENTS, Band
+from riskband.bands.band import Band
 from riskband.bands.band import band as band_of
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import resolve_level_method

@@ -19,8 +19,9 @@ from protocol.models import MAX_NUM_CLASSES
 from protocol.secure.questions import MAX_BINS
 from riskband import DIVERGENCES
 from riskband.adversaries.losses import LOSSES
+from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import NORMS
-from riskband.answers.risks import ANSWERED_BY, MISSING
+from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
 from riskband.functionals.functional import BOUND_METHODS, FUNCTIONALS, functional
 from riskband.selection import SELECTION_METHODS, Objective
@@ -347,9 +348,19 @@ class RunConfig(BaseModel):
         return Path.home() / "riskband-results" / self.scenario
 
     @property
-    def input_box(self) -> tuple[float, float] | None:
-        """The `box`; None: there is none."""
-        return (self.box[0], self.box[1]) if self.box else None
+    def transport_problem(self) -> TransportProblem:
+        """Where examples may move, at what cost, and who moves them."""
+        return TransportProblem(
+            loss=self.loss,
+            order=self.transport_order,
+            norm=self.transport_norm,
+            space=self.space,
+            adversary=self.adversary,
+            head=self.head or None,
+            box=(self.box[0], self.box[1]) if self.box else None,
+            distances=self.attack_distances,
+            seed=self.seed,
+        )
 
     @property
     def threshold_grid(self) -> np.ndarray:

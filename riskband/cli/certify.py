@@ -15,8 +15,9 @@ import numpy as np
 
 import riskband as rb
 from riskband.answers.csv import TableError, read_risks
-from riskband.answers.risks import ANSWERED_BY, MISSING, binary_doubt, check_contamination, check_num_missing
-from riskband.bands.band import BINARY_LOSS, BOUNDED_LOSS, SIDES, TRAINERS_ANSWERED
+from riskband.answers.responses import ANSWERED_BY, MISSING, check_contamination, check_num_missing
+from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, binary_doubt
+from riskband.bands.band import SIDES
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import resolve_level_method
 from riskband.bands.pilots import check_pilot_share
@@ -26,7 +27,7 @@ from riskband.functionals.functional import resolve
 from riskband.functionals.weights import check_tail_level
 from riskband.tuning import tuned_weight
 from riskband.verification import why_it_says_nothing
-from riskband.wording import CHOSEN_BEFORE, confidence, exactly, rounded_down, rounded_up
+from riskband.wording import CHOSEN_BEFORE, TRAINERS_ANSWERED, confidence, exactly, rounded_down, rounded_up
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_BUDGETS, DEFAULT_PILOT_SHARE = [0.05, 0.1, 0.2], 0.2

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from numpy.polynomial import Polynomial
 from scipy.special import betaincinv
 
-from riskband.answers.risks import ClientRisks
-from riskband.bands.band import EQUAL_BY_DESIGN, Band, check_band, shared_assumptions, subject_of
+from riskband.answers.risks import EQUAL_BY_DESIGN, ClientRisks, shared_assumptions
+from riskband.bands.band import Band, check_band, subject_of
 from riskband.bands.band import band as band_of
 from riskband.bands.local_steps import EQUAL_SIZES, OBSERVED_SIZES, RANDOM_SIZES
 from riskband.certificate import Certificate, recipe

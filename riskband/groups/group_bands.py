@@ -9,14 +9,15 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, check_risks, default_eta
-from riskband.bands.band import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS, Band, band
+from riskband.bands.band import Band, band
 from riskband.checks import IntArray, check_delta, check_kind, check_numbers, spelled
 from riskband.wording import chosen_before
 
@@ -304,5 +305,4 @@ def select_clients(risks: ClientRisks, indices: IntArray, *, group: str) -> Clie
             f"contamination must be below the number of clients of every group, got {risks.contamination} for the "
             f"{indices.size} of group {group!r}, where all wrong answers may be; merge it with another group"
         )
-    shared = {f.name: getattr(risks, f.name) for f in fields(risks) if f.name not in ("values", "num_examples")}
-    return ClientRisks(risks.values[indices], risks.num_examples[indices], **shared)
+    return risks.of_clients(indices)
