@@ -36,7 +36,7 @@ def dispersion_interval(band: Band, measure: Given, *, method: str = "sharp") ->
 
 
 def extremal_laws(band: Band, measure: str | Functional) -> ExtremalLaws:
-    """Explicit members of a band that attain both ends of the sharp interval.
+    """Explicit members of a band at which a measure is smallest and largest: the ends of the sharp interval.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def extremal_laws(band: Band, measure: str | Functional) -> ExtremalLaws:
     Returns
     -------
     ExtremalLaws
-        The laws; `of_law` of each is the end of the interval, up to rounding.
+        The laws; `of_law` of each is the end of the interval, up to rounding (those of mean and CVaR may be sharper).
 
     Raises
     ------

@@ -117,10 +117,9 @@ class Functional:
         """Members of a band at which the functional is smallest and largest."""
         most_equal = limits.equal_law(self.centre(limits))
         most_unequal = limits.unequal_law(self.cut(limits))
-        is_approached = self.is_relative and limits.allow_all_zero and not limits.allow_only_zero
-        if is_approached and self.value(most_unequal) < self.range[1]:
-            return ExtremalLaws(most_equal, None)
-        return ExtremalLaws(most_equal, most_unequal)
+        is_largest = self.value(most_unequal) >= self.range[1]
+        is_approached = self.is_relative and limits.allow_all_zero and not limits.allow_only_zero and not is_largest
+        return ExtremalLaws(most_equal, None if is_approached else most_unequal)
 
     def interval(
         self, limits: QuantileLimits, *, is_plug_in: bool = False, measured: QuantileLimits | None = None
