@@ -117,10 +117,9 @@ class Functional:
         """Members of a band at which the functional is smallest and largest."""
         most_equal = limits.equal_law(self.centre(limits))
         most_unequal = limits.unequal_law(self.cut(limits))
-        is_approached = self.is_relative and limits.allow_all_zero and not limits.allow_only_zero
-        if is_approached and self.value(most_unequal) < self.range[1]:
-            return ExtremalLaws(most_equal, None)
-        return ExtremalLaws(most_equal, most_unequal)
+        is_largest = self.value(most_unequal) >= self.range[1]
+        is_approached = self.is_relative and limits.allow_all_zero and not limits.allow_only_zero and not is_largest
+        return ExtremalLaws(most_equal, None if is_approached else most_unequal)
 
     def interval(
         self, limits: QuantileLimits, *, is_plug_in: bool = False, measured: QuantileLimits | None = None
@@ -372,8 +371,7 @@ def _extended_gini(aversion: float) -> Functional:
         cumulative=lambda p: p - 1.0 + (1.0 - p) ** aversion,
         cut_at=lambda value: 1.0 - float(((1.0 - value) / aversion) ** (1.0 / (aversion - 1.0))),
         plug_in=linear_plug_in(
-            lambda p: 1.0 - (1.0 - p) ** aversion,
-            lambda low, high, least, most: (1.0 - high / least, 1.0 - low / most),
+            lambda p: 1.0 - (1.0 - p) ** aversion, lambda low, high, least, most: (1.0 - high / least, 1.0 - low / most)
         ),
     )
 

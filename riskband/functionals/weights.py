@@ -78,22 +78,11 @@ def interval_weight(low: float, high: float) -> QuantileWeight:
 
 
 def smoothed_median_weight(width: float = 0.01) -> QuantileWeight:
-    """Gaussian weight around the median, exp(-((p - 1/2)/width)²), scaled to integrate to 1 over [0, 1].
-
-    Parameters
-    ----------
-    width : float
-        Finite and > 0; the same on both sides of the median (erratum of [DC]).
-
-    Returns
-    -------
-    QuantileWeight
-        The weight.
-    """
+    """Gaussian weight around the median, exp(-((p - 1/2)/width)²), scaled to integrate to 1; `width` > 0 and finite."""
     width = check_number("width of a smoothed median", width, remedy="0.01 is that of [DC]")
     if not 0.0 < width < np.inf:
         raise ValueError(f"width of a smoothed median must be finite and > 0, got {width:g}; 0.01 is that of [DC]")
-    half = erf(0.5 / width)
+    half = erf(0.5 / width)  # the same width on both sides of the median (erratum of [DC])
     return QuantileWeight(f"smoothed_median:{width:g}", lambda p: 0.5 + 0.5 * erf((p - 0.5) / width) / half)
 
 
