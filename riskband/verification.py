@@ -16,11 +16,12 @@ from riskband.answers.risks import ClientRisks
 from riskband.bands.band import band
 from riskband.bands.joint import joint_band, joint_cdf
 from riskband.certificate import SCHEMA_1, Certificate
-from riskband.functionals.dispersion import dispersion_certificate
-from riskband.functionals.dispersion_curves import lorenz_certificate, quantile_certificate
+from riskband.functionals.dispersion import dispersion_certificate, lorenz_certificate
 from riskband.functionals.gini_correlation import gini_correlation
-from riskband.functionals.quantiles import QuantileWeight, cvar, mean, quantile, survival, weighted_quantile
-from riskband.groups.group_certificates import group_certificate, rebuilt_group_bands
+from riskband.functionals.quantiles import cvar, mean, quantile, quantile_certificate, survival, weighted_quantile
+from riskband.functionals.weights import QuantileWeight
+from riskband.groups.comparisons import group_certificate
+from riskband.groups.group_bands import rebuilt_group_bands
 from riskband.means import mean_bound
 from riskband.selection import FRESH_FOR_CANDIDATES, selection_certificate
 from riskband.wording import CHOSEN_BEFORE
@@ -237,7 +238,12 @@ def _follow(
         name, arguments = recipe["function"], dict(recipe["arguments"])
         if name not in FUNCTIONS:
             raise ValueError(f"function of a recipe must be one of {', '.join(sorted(FUNCTIONS))}, got {name!r}")
-        for argument, known in (("divergence", divergences), ("weight", weights), ("functional", weights)):
+        for argument, known in (
+            ("divergence", divergences),
+            ("weight", weights),
+            ("functional", weights),
+            ("measure", weights),
+        ):
             if argument in arguments:  # a user's own, or a name that the function knows
                 arguments[argument] = known.get(arguments[argument], arguments[argument])
         return FUNCTIONS[name](_source(recipe), **arguments)

@@ -20,7 +20,7 @@ from riskband.bands.pilots import Pilot
 from riskband.checks import FloatArray, as_spelled, check_numbers, spelled
 from riskband.wording import confidence
 
-# With so few clients beyond a level, levels on this part of them bound the mean of that tail best: tried on three laws.
+# With so few clients beyond a level, levels on this part bound the mean of that tail best (three distributions tried).
 _TAIL_PARTS = ((15.0, 0.25), (40.0, 0.5))
 _ROUNDING = 1e-13  # of a crossing probability, which may differ by so much on another machine
 
@@ -204,7 +204,7 @@ def _parameters(method: str, number: int) -> list[float]:
 
 
 def _tail_levels(num_values: int, delta: float, sides: str, *, level: float) -> Levels:
-    """Truncated levels: the fewer clients are beyond the level, the higher they begin (docs/library.md)."""
+    """Truncated levels: the fewer clients are beyond the level, the higher they begin (math §2.1)."""
     num_beyond = num_values * (1.0 - level)
     part = next((share for few, share in _TAIL_PARTS if num_beyond <= few), 1.0)
     return truncated_levels(num_values, delta, sides, low=1.0 - part * (1.0 - level), high=1.0)

@@ -8,7 +8,7 @@ import pytest
 import riskband as rb
 from riskband.answers.responses import FRESH_CLIENTS
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, SCHEMA_1, weakest_validity
-from riskband.functionals.quantiles import QuantileWeight
+from riskband.functionals.weights import QuantileWeight
 from riskband.selection import FRESH_FOR_CANDIDATES
 from riskband.verification import FUNCTIONS
 from riskband.wording import TRAINERS_ANSWERED
