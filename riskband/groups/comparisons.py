@@ -236,11 +236,7 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
             "group_num_clients": np.array(list(bands.num_clients.values()), dtype=np.float64),
             "group_delta": np.array(list(bands.deltas.values())),
         },
-        recipe={
-            **recipe("group_certificate", {"comparison": comparison, "functional": name, **plain}, bands.risks),
-            "groups": {name: indices.tolist() for name, indices in bands.members.items()},
-            "bands": {name: source.recipe() for name, source in bands.bands.items()},
-        },
+        recipe=recipe("group_certificate", {"comparison": comparison, "functional": name, **plain}, bands),
     )
 
 
