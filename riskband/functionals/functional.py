@@ -199,10 +199,10 @@ def certificate_of_band(
     """Certificate that `function` reads off a band with these arguments; it holds together with all others of it."""
     return Certificate(
         quantity=quantity,
-        value=value if np.ndim(value) else float(value),
+        value=value,
         delta=band.delta,
         assumptions=band.assumptions,
-        recipe=recipe(function, arguments, band.risks, band),
+        recipe=recipe(function, arguments, band),
         **{"method": f"{band.method} band", **rest},
     )
 

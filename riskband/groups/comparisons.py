@@ -215,11 +215,7 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
         method=f"Bonferroni over {len(bands.names)} groups, {next(iter(bands.bands.values())).method} bands",
         assumptions=bands.assumptions,
         details=_details(bands, chosen),
-        recipe={
-            **recipe("group_certificate", named | plain, bands.risks),
-            "groups": {name: indices.tolist() for name, indices in bands.members.items()},
-            "bands": {name: source.recipe() for name, source in bands.bands.items()},
-        },
+        recipe=recipe("group_certificate", named | plain, bands),
     )
 
 

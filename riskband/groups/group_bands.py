@@ -82,6 +82,14 @@ class GroupBands:
         extra = (EQUAL_SIZES_IN_GROUP,) if by_chance else ()
         return (FIXED_GROUPS, *map(_within_groups, of_bands), *extra, *chosen_before(shares_of_delta=self._shares()))
 
+    def provenance(self) -> dict[str, Any]:
+        """Return what a certificate stores of the bands that it was read off; see `riskband.certificate.Source`."""
+        return {
+            **self.risks.provenance(),
+            "groups": {name: indices.tolist() for name, indices in self.members.items()},
+            "bands": {name: source.recipe() for name, source in self.bands.items()},
+        }
+
     def _shares(self) -> tuple[str, str]:
         """Parts of delta in words, and what they are if the groups share it equally."""
         parts = [f"{name} {delta / self.delta:.4g}" for name, delta in self.deltas.items()]
