@@ -26,7 +26,7 @@ CHAPTERS = {  # title: modules, by the beginning of their names
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add one page for each chapter; a public name that belongs to none stops the build."""
-    homes = homes_of(riskband) + homes_of(importlib.import_module("riskband.adversaries.registry"))
+    homes = homes_of(riskband) + homes_of(importlib.import_module("riskband.adversaries"))
     for title, modules in CHAPTERS.items():
         shown = [home for home in homes if home.startswith(modules)]
         text = "\n".join([f"# {title}", *(f"\n::: {home}" for home in shown)])

@@ -83,12 +83,7 @@ class Relaxation:
     def passed(self, weights: Tensor, inputs: Tensor) -> Tensor:
         """Return weighted sums of each unit's inputs, shape (num_examples, num_units, n).
 
-        Parameters
-        ----------
-        weights : Tensor, shape (num_examples, num_units, width)
-            Such as `slope`.
-        inputs : Tensor, shape (num_examples or 1, num_inputs, n)
-            Numbers for every input.
+        Weights such as `slope` have shape (num_examples, num_units, width), inputs (num_examples or 1, num_inputs, n).
         """
         if self.sources is None:
             return weights * inputs
@@ -100,15 +95,8 @@ class Relaxation:
     def pulled_back(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return rows' and c, such that rows @ outputs <= rows' @ inputs + c on the box.
 
-        Parameters
-        ----------
-        rows : Tensor, shape (num_examples or 1, num_rows, num_units)
-            Any.
-
-        Returns
-        -------
-        rows : Tensor, shape (num_examples, num_rows, num_inputs)
-        constant : Tensor, shape (num_examples, num_rows)
+        Rows have shape (num_examples or 1, num_rows, num_units); those returned (num_examples, num_rows, num_inputs),
+        and c (num_examples, num_rows).
         """
         above = rows.clamp(min=0.0)  # upper bounds count for these; lower ones for the rest, rows - above
         gap, offset_gap = self.upper - self.lower, self.upper_offset - self.lower_offset
@@ -129,16 +117,9 @@ class Relaxation:
 
 
 def relaxed(layer: nn.Module, sources: Tensor | None, low: Tensor, high: Tensor) -> Relaxation:
-    """Return bounds of a layer in `RELAXED` on the boxes [low, high].
+    """Return bounds of a layer in `RELAXED` on the boxes [low, high], both float64 of shape (num_examples, num_inputs).
 
-    Parameters
-    ----------
-    layer : Module
-        The activation, or the max pool.
-    sources : Tensor of int, shape (num_units, width), or None
-        `pool_windows` of a max pool, None for an activation.
-    low, high : Tensor of float64, shape (num_examples, num_inputs)
-        Ends of the boxes.
+    The sources are `pool_windows` of a max pool, None for an activation.
     """
     if sources is not None:
         return _pool(sources, low, high)
@@ -258,18 +239,10 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LocalNetwork:
-    """A network as affine maps with bends between them, in float64.
+    """A network as affine maps with bends between them, in float64; the last stage, and no other, has no bend.
 
-    Attributes
-    ----------
-    stages : tuple of Stage
-        The last one, and no other, has no bend.
-    is_refined : tuple of bool
-        For each stage, whether the bounds of its units are substituted back to the input.
-    num_inputs : int
-        Entries of one input.
-    work : int
-        Multiplications per example and radius, about.
+    `is_refined` says of each stage whether the bounds of its units are substituted back to the input; `work` is the
+    number of multiplications per example and radius, about.
     """
 
     stages: tuple[Stage, ...]
@@ -289,15 +262,8 @@ class _Block(NamedTuple):
 def local_network(layers: SequentialLayers) -> LocalNetwork:
     """Return a chain of layers as affine maps and bends.
 
-    Parameters
-    ----------
-    layers : SequentialLayers
-        The network.
-
-    Raises
-    ------
-    RefusedError
-        If a layer has no linear bounds here, or the affine maps are too large to be written as matrices.
+    Raises RefusedError if a layer has no linear bounds here, or the affine maps are too large to be written as
+    matrices.
     """
     blocks = _blocks(layers)
     sizes, num_inputs = _matrix_sizes(layers, blocks), math.prod(layers.x_shape)

@@ -277,11 +277,8 @@ def has_hooks(layer: nn.Module) -> bool:
 def check_layer(name: str, layer: nn.Module) -> None:
     """Check that something is proved about a layer.
 
-    Raises
-    ------
-    RefusedError
-        If its type is not in `RULES`, it or all modules have hooks, it does what its type does not show, or its weights
-        are not finite numbers of float32 or float64 that torch knows of.
+    Raises RefusedError if its type is not in `RULES`, it or all modules have hooks, it does what its type does not
+    show, or its weights are not finite numbers of float32 or float64 that torch knows of.
     """
     if has_hooks(layer):
         raise RefusedError(
@@ -378,12 +375,7 @@ def plain_prefixes(body: Body) -> list[Prefix]:
 def balanced_prefixes(body: Body, head: Tensor) -> list[Prefix]:
     """Return the same with weights that make each channel's rows, before it, as long as its columns, behind it.
 
-    Parameters
-    ----------
-    body : tuple of (Module, shape of its input)
-        The layers, as `SequentialLayers` has them.
-    head : Tensor of float64, shape (num_classes, num_features)
-        What follows them.
+    The head, shape (num_classes, num_features), is what follows the body.
     """
     asked = _column_lengths(body, head)
     num_channels = body[0][1][0] if body else 1

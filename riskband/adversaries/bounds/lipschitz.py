@@ -54,28 +54,19 @@ _TWO_EXAMPLES = 2
 class SequentialLayers:
     """A network as a chain of layers of known kinds, and a linear head.
 
-    Parameters
-    ----------
-    model : Module
-        An `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, or one of these layers. Read, not
-        changed: the layers here are copies in float64 and in eval mode.
-    x_shape : sequence of int
-        Shape of one input.
+    The model is an `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, or one of these layers. It
+    is read, not changed: the layers here are copies in float64 and in eval mode. Raises RefusedError if a layer is of
+    another kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the shapes, or mixes
+    examples.
 
     Attributes
     ----------
     body : tuple of (Module, shape of its input)
         All layers before the head.
     x_shape : tuple of int
-        As given.
+        Shape of one input.
     head, head_offset : Tensor of float64, shapes (num_classes, num_features), (num_classes,)
         Weight and bias of the last layer; the identity and 0 if that is not linear.
-
-    Raises
-    ------
-    RefusedError
-        If a layer is of another kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the
-        shapes, or mixes examples.
     """
 
     def __init__(self, model: nn.Module, x_shape: Sequence[int]) -> None:
@@ -288,25 +279,12 @@ def half_masked_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
 
 
 def half_masked_bounds(layers: SequentialLayers, rows: Tensor, *, norm: str) -> Tensor:
-    """Return Lipschitz constants of rows v @ features, never above ||v||_2 times the layers' spectral norms.
+    """Return Lipschitz constants of rows v @ features, never above ||v||_2 times the layers' spectral norms, (num_rows,).
 
     The slopes D of ReLU units are (I + S) / 2 with |S| <= 1. So a row v that is pulled back through it is v / 2, for
     which the layers before are taken as they are, and a rest of length at most ||v|| / 2, for which their norms are,
-    with or without weights (`layer_norms`). A distance in l1 is at least that in l2; one in linf at least that over
-    the root of the number of inputs.
-
-    Parameters
-    ----------
-    layers : SequentialLayers
-        The network.
-    rows : Tensor of float64, shape (num_rows, num_features)
-        Any.
-    norm : str
-        Of the distance between inputs.
-
-    Returns
-    -------
-    Tensor of float64, shape (num_rows,)
+    with or without weights (`layer_norms`). A distance in l1 is at least that in l2; one in linf at least that over the
+    root of the number of inputs. Rows are float64, shape (num_rows, num_features).
     """
     scale = math.sqrt(math.prod(layers.x_shape)) if norm == "linf" else 1.0
 

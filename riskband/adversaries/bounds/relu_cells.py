@@ -113,14 +113,10 @@ class _HalfSpaces:
 
 
 def is_proved_empty(rows: ExactArray, offsets: ExactArray) -> bool:
-    """Return whether these half-spaces are disjoint by an exact proof (Motzkin's alternative).
+    """Return whether half-spaces are disjoint by an exact proof (Motzkin's alternative); arrays of Fraction.
 
     Multipliers v >= 0, not all 0, with v @ rows = 0 and v @ offsets <= 0 contradict rows @ x + offsets > 0. Only the
     case of one such v up to scale is decided; False means: not proved.
-
-    Parameters
-    ----------
-    rows, offsets : ndarray of Fraction, shapes (num_constraints, num_inputs), (num_constraints,)
     """
     multipliers = _one_relation(rows)
     if multipliers is None:
@@ -168,12 +164,7 @@ def hidden_units(body: Sequence[tuple[nn.Module, tuple[int, ...]]]) -> int | Non
 def relu_cells(body: Sequence[tuple[nn.Module, tuple[int, ...]]], x_shape: tuple[int, ...]) -> Iterator[Cell]:
     """Yield the cells of a chain of affine layers and (leaky) ReLU; see the head of this file.
 
-    Parameters
-    ----------
-    body : sequence of (layer, shape of its input)
-        At most `MAX_UNITS` units in all. Affine layers in a row are multiplied in float64 first.
-    x_shape : tuple of int
-        Shape of one input.
+    The body has at most `MAX_UNITS` units in all. Affine layers in a row are multiplied in float64 first.
     """
     num_inputs = math.prod(x_shape)
     blocks = [
@@ -243,15 +234,7 @@ def _after_last_bend(body: Sequence[tuple[nn.Module, tuple[int, ...]]]) -> Seque
 
 
 def composed(layers: Sequence[tuple[nn.Module, tuple[int, ...]]], num_inputs: int) -> tuple[Tensor, Tensor]:
-    """Return affine layers in a row as one matrix (num_outputs, num_inputs) and offset, float64.
-
-    Parameters
-    ----------
-    layers : sequence of (layer, shape of its input)
-        None: the identity.
-    num_inputs : int
-        Entries of the first one's input.
-    """
+    """Return affine layers in a row as one matrix (num_outputs, num_inputs) and offset, float64; none: the identity."""
     matrix, offset = torch.eye(num_inputs, dtype=torch.float64), torch.zeros(num_inputs, dtype=torch.float64)
     for layer, shape in layers:
         factor = unrolled(layer, shape)

@@ -29,17 +29,14 @@ _HEAD_TOLERANCE, _ROUNDING_OF_SUMS = 1e-5, 2e-6
 class LinearHead:
     """The linear layer whose output is the model's logits; a context manager that watches the model, and leaves it.
 
+    Raises RefusedError if the model has no `nn.Linear` of that name, or none at all.
+
     Parameters
     ----------
     model : Module
         Any module with such a layer. It is not changed: hooks are added on entry and removed on exit.
     name : str or None
         The layer's name in ``model.named_modules()``; None finds the last layer that fits.
-
-    Raises
-    ------
-    RefusedError
-        If the model has no `nn.Linear` of that name, or none at all.
     """
 
     def __init__(self, model: nn.Module, name: str | None = None) -> None:
@@ -70,15 +67,12 @@ class LinearHead:
     def check(self, logits: Tensor) -> Tensor:
         """Check that the logits of the last forward pass came out of the head; find it at the first call.
 
+        Raises RefusedError if they did not, to single precision.
+
         Returns
         -------
         Tensor, shape (num_examples, num_features)
             What the head was given: the examples in representation space.
-
-        Raises
-        ------
-        RefusedError
-            If they did not, to single precision.
         """
         called = [layer for layer in reversed(self._inputs) if self._found in (None, layer)]
         self._found = next((layer for layer in called if self._explains(layer, logits)), None)
