@@ -256,7 +256,7 @@ class Witness:
         return other
 
     def is_open(self, radii: Tensor) -> Tensor:
-        """Return whether balls of these radii are worth a look: for the 0-1 loss, if no misclassification is known there.
+        """Say whether balls of these radii are worth a look: for the 0-1 loss, if nothing misclassified is known there.
 
         Shape (num_examples,). Where a radius is 0 there is nothing to see.
         """

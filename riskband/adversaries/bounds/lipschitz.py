@@ -279,7 +279,7 @@ def half_masked_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
 
 
 def half_masked_bounds(layers: SequentialLayers, rows: Tensor, *, norm: str) -> Tensor:
-    """Return Lipschitz constants of rows v @ features, never above ||v||_2 times the layers' spectral norms, (num_rows,).
+    """Return Lipschitz constants of rows v @ features, at most ||v||_2 times the layers' spectral norms, (num_rows,).
 
     The slopes D of ReLU units are (I + S) / 2 with |S| <= 1. So a row v that is pulled back through it is v / 2, for
     which the layers before are taken as they are, and a rest of length at most ||v|| / 2, for which their norms are,
