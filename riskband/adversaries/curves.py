@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from riskband.worst_cases.concave_curves import ConcaveCurve, knapsack_curve
+from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve
 
 FloatArray = npt.NDArray[np.float64]
 

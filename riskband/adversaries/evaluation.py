@@ -58,7 +58,7 @@ def mean_loss(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batc
 def mean_losses(
     model: nn.Module, x: np.ndarray, y: np.ndarray, *, losses: Collection[str], batch_size: int = 512
 ) -> dict[str, float]:
-    """Return the empirical risk of each of several losses, by name, from one pass; the same bits as from `mean_loss`."""
+    """Return the empirical risk of each of several losses, by name, from one pass; each as from `mean_loss`, to the bit."""
     functions = {name: get_loss(name).per_example for name in losses}
     found: dict[str, list[torch.Tensor]] = {name: [] for name in functions}
     for _, ys, logits in logit_batches(model, x, y, batch_size):

@@ -10,8 +10,8 @@ from protocol.guarantees import possible_guarantees
 from protocol.wire import AdversarialAnswer, AdversarialQuery, Query
 from riskband.adversaries.problem import REPRESENTATION
 from riskband.answers.adversarial import GUARANTEES
+from riskband.answers.concave_curves import rounding_of_curve
 from riskband.checks import LARGEST_COST, LARGEST_NOISY_RISK, SMALLEST_COST
-from riskband.worst_cases.concave_curves import rounding_of_curve
 from strategies.asking.failures import FailureReason
 
 # How far two numbers of one client may contradict each other by rounding; losses lie in [0, 1].

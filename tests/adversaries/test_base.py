@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from riskband.adversaries import Adversary, Batch, Evidence, Points
 from riskband.adversaries.curves import concave_pieces
 from riskband.adversaries.problem import TransportProblem
-from riskband.worst_cases.concave_curves import ConcaveCurve, network_curve
+from riskband.answers.concave_curves import ConcaveCurve, network_curve
 from tests.adversaries.test_ascent import SMOOTH
 from tests.adversaries.test_exact import COSTS, problem
 from tests.transport import curves_of

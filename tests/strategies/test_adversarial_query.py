@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from protocol import wire
 from protocol.engine import Delivery, InProcessGrid, node_unavailable
 from protocol.wire import AdversarialAnswer, LossAnswer, LossQuery
-from riskband.worst_cases.concave_curves import inner_curve, is_concave, knapsack_curve
+from riskband.answers.concave_curves import inner_curve, is_concave, knapsack_curve
 from strategies.asking.query import QueryStrategy, QuorumError
 from strategies.asking.replies import AnswerCheck
 from tests.transport import adversarial_query

@@ -22,7 +22,7 @@ from protocol.wire import (
     LossQuery,
 )
 from riskband.adversaries.problem import TransportProblem
-from riskband.worst_cases.concave_curves import knapsack_curve
+from riskband.answers.concave_curves import knapsack_curve
 from strategies.asking.query import QueryStrategy
 from strategies.dispersion import Dispersion
 from strategies.f_divergence import FDivergence
@@ -32,7 +32,6 @@ from tests.transport import adversarial_query
 
 NUM_CLIENTS = 10
 NUM_HOSTILE = 8
-NUM_ROUNDS = 200
 ARRAYS = {"0/w": np.arange(6, dtype=np.float32), "1/w": np.ones(2, dtype=np.float32)}
 CANDIDATES = (Candidate("a", 0, "zero_one"), Candidate("b", 1, "brier"))
 QUERIES = {
@@ -172,13 +171,14 @@ def hostile_network(kind, rng):
     return behaviours, believed, done
 
 
+@pytest.mark.parametrize("num_rounds", [50, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("number", "kind"), list(enumerate(HARMFUL)))
-def test_hostile_replies_are_refused_and_honest_ones_believed(number, kind):
+def test_hostile_replies_are_refused_and_honest_ones_believed(number, kind, num_rounds):
     """4 kinds of question x 200 rounds x 8 hostile replies: 6,400 messages; the names are known, as in a simulation."""
     rng = np.random.default_rng(np.random.SeedSequence(11, spawn_key=(number,)))
     names = frozenset(name_of(k) for k in range(NUM_CLIENTS))
     counts = Counter()
-    for _ in range(NUM_ROUNDS):
+    for _ in range(num_rounds):
         behaviours, believed, done = hostile_network(kind, rng)
         recorded = []
         strategy = Asking(
@@ -212,9 +212,9 @@ def test_hostile_replies_are_refused_and_honest_ones_believed(number, kind):
             for answer in recorded
         )
         counts.update(done)
-    assert sum(counts.values()) == NUM_ROUNDS * NUM_HOSTILE
-    assert all(counts[mutation.__name__] > 20 for mutation in HARMFUL[kind])
-    assert min(counts["stealing"], counts["failing"], counts["harmless"]) > 20
+    assert sum(counts.values()) == num_rounds * NUM_HOSTILE
+    assert all(counts[mutation.__name__] > num_rounds // 20 for mutation in HARMFUL[kind])
+    assert min(counts["stealing"], counts["failing"], counts["harmless"]) > num_rounds // 20
 
 
 SETTINGS = {
