@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -58,7 +59,7 @@ def mean_loss(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batc
 def mean_losses(
     model: nn.Module, x: np.ndarray, y: np.ndarray, *, losses: Collection[str], batch_size: int = 512
 ) -> dict[str, float]:
-    """Return the empirical risk of each of several losses, by name, from one pass; each as from `mean_loss`, to the bit."""
+    """Return the empirical risk of each of several losses, by name, from one pass; each bit for bit as `mean_loss`."""
     functions = {name: get_loss(name).per_example for name in losses}
     found: dict[str, list[torch.Tensor]] = {name: [] for name in functions}
     for _, ys, logits in logit_batches(model, x, y, batch_size):
@@ -82,15 +83,22 @@ def logit_batches(
     is_double = input_dtype(model) is torch.float64
     inputs = torch.from_numpy(np.array(x, dtype=np.float64 if is_double else np.float32))
     labels = torch.from_numpy(np.array(y, dtype=np.int64))
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
+    with in_eval_mode(model):
         for xs, ys in zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True):
             with torch.no_grad():
                 logits = _logits(model, xs.clone(), ys)  # what is yielded stays as it was
             yield xs, ys, logits
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Hold a model in eval mode, and restore the modes of its modules, each its own: a layer may have been frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
     finally:
-        for module, is_training in modes:  # each its own: a layer may have been frozen
+        for module, is_training in modes:
             module.training = is_training
 
 

@@ -86,13 +86,18 @@ LOSSES: dict[str, LossFunction] = {
 def abstention(threshold: float) -> LossFunction:
     """Return the loss of a model that may abstain (reject option): "abstain:THRESHOLD".
 
-    Where the largest predicted probability is below the threshold the loss is `ABSTENTION_COST`, elsewhere it is 0 or 1
-    for a right or wrong prediction. Raises ValueError if the threshold is not in [0, 1].
+    Where the largest predicted probability is below the threshold the loss is `ABSTENTION_COST`, elsewhere it is 0 or
+    1 for a right or wrong prediction.
 
     Parameters
     ----------
     threshold : float
         In [0, 1]; at 0 the model never abstains.
+
+    Raises
+    ------
+    ValueError
+        If the threshold is not in [0, 1].
     """
     if not 0.0 <= threshold <= 1.0:
         raise ValueError(f"the threshold of 'abstain' must be in [0, 1], got {threshold:g}; it is a probability")
@@ -111,7 +116,10 @@ FAMILIES: Mapping[str, Callable[[float], LossFunction]] = {"abstain": abstention
 def get_loss(name: str) -> LossFunction:
     """Return the loss of this name, such as "zero_one" or "abstain:0.8".
 
-    Raises ValueError if there is none; the message lists the known names.
+    Raises
+    ------
+    ValueError
+        If there is none; the message lists the known names.
     """
     if name in LOSSES:
         return LOSSES[name]

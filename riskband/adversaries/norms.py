@@ -15,6 +15,8 @@ EXPONENTS = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
 """Exponent of each ground norm."""
 DUALS = {"l1": "linf", "l2": "l2", "linf": "l1"}
 """Dual of each ground norm."""
+DUAL_EXPONENTS = {norm: EXPONENTS[dual] for norm, dual in DUALS.items()}
+"""Exponent of the dual of each ground norm."""
 
 _NUM_HALVINGS = 50
 _NUM_NEWTON_STEPS = 12

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import AdversarialCurves
+from riskband.adversaries.evaluation import in_eval_mode
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.spaces import point_batches
@@ -150,15 +151,12 @@ def client_curves(
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
     """Hold a model in eval mode, without gradients of its parameters; restore both."""
-    modes = [(module, module.training) for module in model.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    model.eval()
-    for parameter, _ in flags:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for parameter, flag in flags:
-            parameter.requires_grad_(flag)
+    with in_eval_mode(model):
+        for parameter, _ in flags:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter, flag in flags:
+                parameter.requires_grad_(flag)

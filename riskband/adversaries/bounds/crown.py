@@ -18,11 +18,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.bounds.layer_norms import RULES, Body, leaky_slope
+from riskband.adversaries.bounds.layer_norms import RULES, Body, cut_at_bends, leaky_slope
 from riskband.adversaries.bounds.lipschitz import SequentialLayers, check_norm
 from riskband.adversaries.bounds.relu_cells import composed
+from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.representation.growth import DUAL_NORMS
 
 MAX_ENTRIES = 2**22
 """Of the matrix of affine layers in a row."""
@@ -286,20 +286,16 @@ def is_cheap(layers: SequentialLayers) -> bool:
 
 def _blocks(layers: SequentialLayers) -> list[_Block]:
     """Cut a chain behind its bends; raises RefusedError if a layer or its size is not for here."""
-    blocks, start, num_inputs = [], 0, math.prod(layers.x_shape)
-    for index, (layer, shape) in enumerate(layers.body):
-        if RULES[type(layer)].is_linear:
-            continue
-        if not isinstance(layer, RELAXED):
+    blocks = []
+    for affine, bend in cut_at_bends(layers.body):
+        if bend is not None and not isinstance(bend[0], RELAXED):
             known = ", ".join(kind.__name__ for kind in RELAXED)
             raise RefusedError(
-                f"local bounds are known for affine layers, {known}, got {type(layer).__name__}; use the method 'auto' "
-                "or 'product'"
+                f"local bounds are known for affine layers, {known}, got {type(bend[0]).__name__}; use the method "
+                "'auto' or 'product'"
             )
-        blocks.append(_Block(layers.body[start:index], num_inputs, (layer, shape)))
-        following = layers.body[index + 1][1] if index + 1 < len(layers.body) else (layers.head.shape[1],)
-        start, num_inputs = index + 1, math.prod(following)
-    blocks.append(_Block(layers.body[start:], num_inputs, None))
+        here = [*affine, *([bend] if bend else [])]
+        blocks.append(_Block(affine, math.prod(here[0][1]) if here else layers.head.shape[1], bend))
     largest = max(_largest_matrix(layers, block) for block in blocks)
     if largest > MAX_ENTRIES:
         raise RefusedError(
@@ -418,7 +414,7 @@ class _Balls:
 
     def __init__(self, network: LocalNetwork, x: Tensor, labels: Tensor, norm: str) -> None:
         self.network, self.x, self.labels = network, x, labels
-        self.dual = DUAL_NORMS[norm]
+        self.dual = DUAL_EXPONENTS[norm]
 
     def largest_safe(self, slack: Tensor, drift: Tensor, reach: Tensor) -> Tensor:
         """Return the largest of the radii that were checked, or the smallest reach; see `local_distances`."""

@@ -357,6 +357,15 @@ def _has_positive_scales(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> bool:
 Body = tuple[tuple[nn.Module, tuple[int, ...]], ...]
 
 
+def cut_at_bends(body: Body) -> list[tuple[Body, tuple[nn.Module, tuple[int, ...]] | None]]:
+    """Return affine layers in a row, with the layer behind them that is not affine; the last ones have None there."""
+    bends = [index for index, (layer, _) in enumerate(body) if not RULES[type(layer)].is_linear]
+    starts = [0, *(index + 1 for index in bends)]
+    ends = [(body[index], index) for index in bends]
+    found = [(body[start:index], bend) for start, (bend, index) in zip(starts, ends, strict=False)]
+    return [*found, (body[starts[-1] :], None)]
+
+
 class Prefix(NamedTuple):
     """Moving an input by a distance t in l2 moves the features by a vector v with ||weights * v||_2 <= bound * t."""
 

@@ -33,8 +33,8 @@ from riskband.adversaries.bounds.layer_norms import (
     transposed,
 )
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
+from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.representation.growth import DUAL_NORMS
 
 METHODS = ("auto", "product", "exact")
 """How constants are found."""
@@ -220,8 +220,8 @@ def _constants(asked: _Question) -> Constants:
 
 def check_norm(norm: str) -> None:
     """Check that this is a ground norm; raises RefusedError."""
-    if norm not in DUAL_NORMS:
-        raise RefusedError(f"norm must be one of {', '.join(DUAL_NORMS)}, got {norm!r}")
+    if norm not in DUAL_EXPONENTS:
+        raise RefusedError(f"norm must be one of {', '.join(DUAL_EXPONENTS)}, got {norm!r}")
 
 
 def check_choice_of_method(method: str, methods: Sequence[str]) -> None:
@@ -307,7 +307,7 @@ def half_masked_bounds(layers: SequentialLayers, rows: Tensor, *, norm: str) -> 
         slope = leaky_slope(layer)
         bounds += share * abs(1.0 - slope) / 2.0 * constant_of(rows, index)
         share *= abs(1.0 + slope) / 2.0
-    bounds += share * torch.linalg.vector_norm(rows.flatten(1), ord=DUAL_NORMS[norm], dim=1)
+    bounds += share * torch.linalg.vector_norm(rows.flatten(1), ord=DUAL_EXPONENTS[norm], dim=1)
     return bounds
 
 
@@ -320,7 +320,7 @@ def enumerated_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
     largest = torch.zeros(len(layers.head), len(layers.head), dtype=torch.float64)
     for cell in relu_cells(layers.body, layers.x_shape):
         gradients = (layers.pulls.flatten(0, 1) @ cell.jacobian).reshape(*largest.shape, -1)
-        largest = torch.maximum(largest, torch.linalg.vector_norm(gradients, ord=DUAL_NORMS[norm], dim=2))
+        largest = torch.maximum(largest, torch.linalg.vector_norm(gradients, ord=DUAL_EXPONENTS[norm], dim=2))
     return largest
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -185,14 +186,8 @@ class SandwichAdversary(Adversary):
                 f"the certificate of a sandwich must prove a bound, got {type(self.certificate).__name__}, which "
                 "proves none; swap it with the attack, or use LipschitzAdversary"
             )
-        return Evidence(
-            attained=below.attained,
-            bounding=above.bounding,
-            flip_costs=below.flip_costs,
-            unmoved=above.unmoved,
-            suprema=above.suprema,
-            asked_suprema=above.asked_suprema,
-            without_gradient=below.without_gradient,
+        return replace(
+            above, attained=below.attained, flip_costs=below.flip_costs, without_gradient=below.without_gradient
         )
 
 

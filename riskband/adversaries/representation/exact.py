@@ -18,8 +18,9 @@ from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import Points
 from riskband.adversaries.evaluation import logit_batches
 from riskband.adversaries.losses import get_loss
+from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.problem import RefusedError, TransportProblem
-from riskband.adversaries.representation.growth import DUAL_NORMS, GROWTHS, reach
+from riskband.adversaries.representation.growth import GROWTHS, reach
 
 # The model may compute in float32, the check is in float64: shares of what the logits say (their differences), and of
 # the terms that are summed, which may cancel.
@@ -101,7 +102,7 @@ class LinearHead:
     def dual_distances(self, norm: str) -> Tensor:
         """Return the norms dual to `norm` of all w_j - w_k, shape (num_classes, num_classes)."""
         exact = "donot_use_mm_for_euclid_dist"  # the fast way loses digits where rows are close
-        return torch.cdist(self.weight, self.weight, p=DUAL_NORMS[norm], compute_mode=exact)
+        return torch.cdist(self.weight, self.weight, p=DUAL_EXPONENTS[norm], compute_mode=exact)
 
     def _note(self, layer: nn.Linear, inputs: tuple[Tensor, ...], _: Tensor) -> None:
         self._inputs.pop(layer, None)  # a layer that is called twice counts as called last

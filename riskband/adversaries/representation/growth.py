@@ -19,9 +19,6 @@ from torch.nn import functional
 from riskband.adversaries.curves import Points
 from riskband.adversaries.losses import CROSS_ENTROPY_CAP
 
-DUAL_NORMS = {"l1": math.inf, "l2": 2.0, "linf": 1.0}
-"""Exponent of the dual of each ground norm."""
-
 _NUM_HALVINGS = 60
 _BRIER_SATURATION = 10.0
 
