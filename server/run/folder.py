@@ -25,14 +25,6 @@ EVENTS_FILE = "events.jsonl"
 CERTIFICATE_FOLDER = "certificates"
 PROGRESS_SCHEMA, FAILURE_SCHEMA = "riskband.progress/1", "riskband.failure/1"
 _JSON_FILES = (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE)
-FIGURE_STEMS = {
-    "f_divergence": "band",
-    "wasserstein": "transport",
-    "dispersion": "dispersion",
-    "selection": "selection",
-    "secure_histogram": "band",
-}
-"""By strategy."""
 FIGURE_SUFFIXES = ("png", "svg", "pdf")
 LOG_FILES = ("superlink.log", "run.log")
 LOG_HEADER = "riskband: Flower's log of a run that failed"
@@ -113,7 +105,10 @@ class ResultFolder:
         signs |= dict.fromkeys((self.path / CERTIFICATE_FOLDER).glob("*.json"), _SCHEMA_SIGN)
         signs[self.path / EVENTS_FILE] = _EVENTS_SIGN
         signs |= {self.path / name: LOG_HEADER.encode() for name in LOG_FILES}
-        figures = [f"{stem}.{suffix}" for stem in FIGURE_STEMS.values() for suffix in FIGURE_SUFFIXES]
+        # Imported here: the studies need torch, and who only reads a folder does not.
+        from server.studies import STUDIES
+
+        figures = [f"{study.figure_stem}.{suffix}" for study in STUDIES.values() for suffix in FIGURE_SUFFIXES]
         return signs | {self.path / name: _FIGURE_SIGN for name in figures}
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import riskband as rb
 from protocol.wire import Answer, Query
 from server.run.events import failure_fields
 from server.run.folder import RAY_REMEDY, ResultFolder
@@ -67,7 +66,7 @@ class RunDisplay:
         self._progress = progress
         self._folder.show_progress(_STAGE, detail=self._detail, progress=progress)
 
-    def show_bracket(self, cost_budget: float, bracket: rb.Bracket) -> None:
-        """Show how far a bisection is."""
-        self._detail = f"worst mean risk at cost {cost_budget:g}: {bracket.lower:.4f} to {bracket.upper:.4f}"
-        self._folder.show_progress(_STAGE, detail=self._detail, progress=self._progress)
+    def show_detail(self, detail: str) -> None:
+        """Show how far a strategy is, in its own words."""
+        self._detail = detail
+        self._folder.show_progress(_STAGE, detail=detail, progress=self._progress)

@@ -223,9 +223,11 @@ SETTINGS = {
     "reply_timeout": 5.0,
     "poll_interval": 0.001,
 }
-SETTINGS |= {"model": "tiny", "x_shape": (3,), "num_classes": 2, "loss": "zero_one", "delta": 0.1}
+SETTINGS |= {"delta": 0.1}
+QUERY = LossQuery("zero_one", "tiny", (3,), 2)
 LOSS_STRATEGIES = {
     "f_divergence": lambda: FDivergence(
+        QUERY,
         band="dkw",
         local="marginal",
         divergences=("kl", "chi2"),
@@ -235,7 +237,9 @@ LOSS_STRATEGIES = {
         breakdown_target=0.1,
         **SETTINGS,
     ),
-    "dispersion": lambda: Dispersion(band="dkw", local="marginal", measures=("gini",), method="sharp", **SETTINGS),
+    "dispersion": lambda: Dispersion(
+        QUERY, band="dkw", local="marginal", measures=("gini",), method="sharp", **SETTINGS
+    ),
 }
 
 
@@ -282,10 +286,7 @@ def test_a_lie_that_could_be_true_does_not_stop_a_strategy(name, lie):
 )
 def test_a_lie_about_a_curve_does_not_stop_a_strategy(lie):
     strategy = Wasserstein(
-        order=1,
-        norm="l2",
-        adversary="auto",
-        head="",
+        AdversarialQuery("zero_one", "tiny", (3,), 2, order=1),
         cost_budgets=(0.0, 0.1, 0.5),
         cost_thresholds=(0.5,),
         num_radii=5,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
@@ -16,14 +17,19 @@ import riskband as rb
 from riskband.adversaries.evaluation import example_losses, logit_batches
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import REPRESENTATION, layer_name
-from riskband.adversaries.representation.exact import LinearHead
+from riskband.adversaries.registry import Batch
+from riskband.adversaries.representation.exact import ExactAdversary, LinearHead
 from riskband.adversaries.spaces import points_at, split_at
 from riskband.plots.bands import TransportPoint
-from server.checks.unseen import Check, compare, shares
-from server.config import RunConfig
-from strategies.wasserstein import WassersteinResult
+from riskband.worst_cases.concave_curves import ConcaveCurve, knapsack_curve
+from server.checks.unseen import Check, Unseen, compare, group_names, shares
+from server.studies.wasserstein.settings import Settings
+from strategies.wasserstein import WassersteinConclusion
 from worlds.population import ClientDistribution, Population, spec_from_config
 from worlds.targets import moved_further, transport_cost
+
+if TYPE_CHECKING:
+    from server.config import RunConfig
 
 _CERTIFY = MappingProxyType(
     {certify.__name__: certify for certify in (rb.wasserstein_mean, rb.wasserstein_cdf, rb.wasserstein_published)}
@@ -65,30 +71,31 @@ def target_networks(config: RunConfig, model: nn.Module) -> tuple[TargetNetwork,
     model : Module
         The model that the clients evaluated.
     """
-    if not config.target_sigmas:
+    settings = config.of(Settings)
+    if not settings.target_sigmas:
         return ()
     population = Population(spec_from_config(config.to_run_config(), network="unseen"))
-    costs = np.empty((len(config.target_sigmas), config.num_targets))
+    costs = np.empty((len(settings.target_sigmas), settings.num_targets))
     risks = np.empty_like(costs)
-    for k in range(config.num_targets):
+    for k in range(settings.num_targets):
         before, _ = _points_and_losses(config, model, population.distribution(k))
-        for row, sigma in enumerate(config.target_sigmas):
+        for row, sigma in enumerate(settings.target_sigmas):
             client = moved_further(population, k, sigma=sigma)
             after, losses = _points_and_losses(config, model, client)
             costs[row, k] = transport_cost(
-                before, after, client.y, client.weights, order=config.transport_order, norm=config.transport_norm
+                before, after, client.y, client.weights, order=settings.transport_order, norm=settings.transport_norm
             )
             risks[row, k] = client.weights @ losses
-    rows = zip(config.target_sigmas, costs, np.clip(risks, 0.0, 1.0), strict=True)
+    rows = zip(settings.target_sigmas, costs, np.clip(risks, 0.0, 1.0), strict=True)
     return tuple(TargetNetwork(sigma, cost, risk) for sigma, cost, risk in rows)
 
 
-def check_target(result: WassersteinResult, target: TargetNetwork) -> dict[str, tuple[np.ndarray, Check]]:
+def check_target(result: WassersteinConclusion, target: TargetNetwork) -> dict[str, tuple[np.ndarray, Check]]:
     """Compare a target network with what is certified at its distance.
 
     Parameters
     ----------
-    result : WassersteinResult
+    result : WassersteinConclusion
         The certificates, and the answers they were made from.
     target : TargetNetwork
         The network.
@@ -116,13 +123,34 @@ def _points_and_losses(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where a client's examples are, (num_examples, num_features), and their losses (num_examples,)."""
     points, losses = [], []
-    if config.space != REPRESENTATION:
-        front, _ = split_at(model, layer_name(config.space))
+    space, loss = config.of(Settings).space, config.question.loss
+    if space != REPRESENTATION:
+        front, _ = split_at(model, layer_name(space))
         for x, _, _ in logit_batches(model, client.x, client.y):
             points.append(points_at(front, x).flatten(start_dim=1).double().numpy())
-        return np.concatenate(points), example_losses(model, client.x, client.y, loss=config.loss)
-    with LinearHead(model, config.head or None) as head:
+        return np.concatenate(points), example_losses(model, client.x, client.y, loss=loss)
+    with LinearHead(model, config.of(Settings).head or None) as head:
         for _, y, logits in logit_batches(model, client.x, client.y):
             points.append(head.check(logits).double().numpy())
-            losses.append(get_loss(config.loss).per_example(logits, y).numpy())
+            losses.append(get_loss(loss).per_example(logits, y).numpy())
     return np.concatenate(points), np.concatenate(losses)
+
+
+def exact_curves(config: RunConfig, model: nn.Module) -> Unseen:
+    """Return the unseen clients, each with its largest risk within a cost budget: for the 0-1 loss before the head."""
+    population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+    num_clients = config.network.num_unseen
+    curves = tuple(_exact_curve(config, model, population.distribution(k)) for k in range(num_clients))
+    risks = np.array([float(curve(0.0)) for curve in curves])
+    return Unseen(risks, curves, group_names(population, num_clients=num_clients))
+
+
+def _exact_curve(config: RunConfig, model: nn.Module, client: ClientDistribution) -> ConcaveCurve:
+    costs, loss, chosen = [], config.question.loss, config.of(Settings)
+    with LinearHead(model, chosen.head or None) as head:
+        adversary = ExactAdversary(head, loss=loss, order=chosen.transport_order, norm=chosen.transport_norm)
+        for x, y, logits in logit_batches(model, client.x, client.y):
+            head.check(logits)
+            losses = get_loss(loss).per_example(logits, y)
+            costs.append(adversary.flip_costs(Batch(x=x, labels=y, logits=logits, losses=losses)).numpy())
+    return knapsack_curve(np.concatenate(costs), client.weights)
