@@ -7,7 +7,6 @@ here; each study of `server.studies` brings a section of its own.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field, ValidationError, ValidationInfo, create_model, field_validator
-from pydantic_core import ErrorDetails
 
 from client.data import NO_DATASET, is_function_name
 from client.identity import client_id
@@ -24,6 +22,7 @@ from protocol.noise import mechanism_of
 from riskband.adversaries.losses import LOSSES
 from riskband.answers.risks import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
+from server.problems import ConfigError, problem
 from server.run.folder import FIGURE_SUFFIXES
 from server.sections import (
     AnyCounts,
@@ -46,20 +45,6 @@ from worlds.datasets import load_dataset
 SectionKind = TypeVar("SectionKind", bound=Section)
 
 _WITHOUT_DATASET: dict[str, Any] = {"num_unseen": 0, "training": "checkpoint", "target_sigmas": (), "group_sigmas": ()}
-
-
-class ConfigError(ValueError):
-    """The run configuration is wrong; `problems` has one line per mistake.
-
-    Attributes
-    ----------
-    problems : tuple of str
-        One sentence per mistake: the key, the rule, the value, the remedy.
-    """
-
-    def __init__(self, problems: list[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(self.problems))
 
 
 def is_absolute(path: str) -> bool:
@@ -331,28 +316,10 @@ def load_config(run_config: Mapping[str, Any]) -> RunConfig:
     try:
         flat = _Flat.model_validate(dict(run_config))
     except ValidationError as error:
-        raise ConfigError([_problem(each) for each in error.errors(include_url=False)]) from None
+        raise ConfigError([problem(each, _Flat.model_fields) for each in error.errors(include_url=False)]) from None
 
     def part(kind: type[SectionKind]) -> SectionKind:
         return kind.model_construct(**{name: getattr(flat, name) for name in kind.model_fields})
 
     settings = tuple(part(kind) for kind in _SETTINGS)
     return RunConfig(part(Run), part(Network), part(Model), part(Question), settings, part(Asking), part(Results))
-
-
-def _problem(details: ErrorDetails) -> str:
-    """One mistake as "key must …, got …; remedy"."""
-    key = str(details["loc"][0])
-    known = {name.replace("_", "-"): field for name, field in _Flat.model_fields.items()}
-    if details["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(sorted(known))}"
-        return f"{key} is not a key of the run configuration; {hint}"
-    remedy = known[key].description
-    if details["type"] == "missing":
-        return f"{key} is missing; " + (remedy or "see [tool.flwr.app.config] in pyproject.toml")
-    rule, reason = details["msg"].replace("Input should", "must", 1), ""
-    if details["type"] == "value_error":
-        rule, reason = "is not valid", str(details.get("ctx", {}).get("error", ""))
-    parts = [f"{key} {rule}, got {details['input']!r}", *(part for part in (reason, remedy) if part)]
-    return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""What the numbers of an honest adversarial answer obey, whatever the data (math §5)."""
+"""What the numbers of an honest adversarial answer obey, whatever the data (math §4.2)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,51 @@
+"""What is wrong with a run configuration, in words: the key, the rule, the value, the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # a ConfigError is raised without loading pydantic
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
+
+
+class ConfigError(ValueError):
+    """The run configuration is wrong; `problems` has one line per mistake.
+
+    Attributes
+    ----------
+    problems : tuple of str
+        One sentence per mistake: the key, the rule, the value, the remedy.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def problem(details: ErrorDetails, fields: Mapping[str, FieldInfo]) -> str:
+    """Return one mistake as "key must …, got …; remedy".
+
+    Parameters
+    ----------
+    details : ErrorDetails
+        The mistake as pydantic saw it.
+    fields : mapping of str to FieldInfo
+        The configuration's fields by attribute name; the description of a field is its remedy.
+    """
+    key = str(details["loc"][0])
+    known = {name.replace("_", "-"): field for name, field in fields.items()}
+    if details["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(sorted(known))}"
+        return f"{key} is not a key of the run configuration; {hint}"
+    remedy = known[key].description
+    if details["type"] == "missing":
+        return f"{key} is missing; " + (remedy or "see [tool.flwr.app.config] in pyproject.toml")
+    rule, reason = details["msg"].replace("Input should", "must", 1), ""
+    if details["type"] == "value_error":
+        rule, reason = "is not valid", str(details.get("ctx", {}).get("error", ""))
+    parts = [f"{key} {rule}, got {details['input']!r}", *(part for part in (reason, remedy) if part)]
+    return "; ".join(parts)
