@@ -18,10 +18,9 @@ from server.config import RunConfig, load_config
 from server.report.report import write_report
 from server.report.table import print_report
 from server.run.events import settled
-from server.run.folder import LEDGER_FILE, ResultFolder
+from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay
 from server.run.ledger import Ledger
 from server.run.lock import lock_for_run
-from server.run.remaining_time import RunDisplay
 from server.run.traffic import MeteredGrid
 from server.studies.study import Evaluation
 from strategies.asking.quorum import QuorumError
@@ -49,17 +48,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
-    """Prepare the model, ask the clients, check the certificates on unseen ones, write and print the report.
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's connection to the clients.
-    config : RunConfig
-        What to evaluate.
-    folder : ResultFolder
-        An empty place for the results.
-    """
+    """Prepare the model, ask the clients, check the certificates on unseen ones, write and print the report."""
     clock = _Clock()
     metered = MeteredGrid(grid, on_push=partial(folder.log_event, "round_asked"))
     folder.log_event("run_started", run_id=folder.run_id, code_hash=code_hash(), config=config.to_run_config())

@@ -42,6 +42,8 @@ from server.studies.study import Study
 from strategies.asking.quorum import num_needed
 from worlds.datasets import load_dataset
 
+__all__ = ["ConfigError", "RunConfig", "load_config"]
+
 SectionKind = TypeVar("SectionKind", bound=Section)
 
 _WITHOUT_DATASET: dict[str, Any] = {"num_unseen": 0, "training": "checkpoint", "target_sigmas": (), "group_sigmas": ()}

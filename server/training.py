@@ -30,17 +30,10 @@ class TrainingError(RuntimeError):
 
 
 class RepeatableFedAvg(FedAvg):
-    """Flower's FedAvg with two promises more: the same replies give the same model, and none is made of too few.
+    """Flower's FedAvg over all `num_nodes` nodes in every round, of which `num_needed` must return a trained model.
 
-    A sum of floats depends on its order, and replies come in any order from nodes with random ids; so
-    they are sorted by what they hold.
-
-    Parameters
-    ----------
-    num_nodes : int
-        Number of nodes to ask, all of them in every round.
-    num_needed : int
-        How many must return a model that was trained there.
+    The same replies give the same model: a sum of floats depends on its order, and replies come in any order from nodes
+    with random ids, so they are sorted by what they hold.
     """
 
     def __init__(self, *, num_nodes: int, num_needed: int) -> None:
@@ -71,14 +64,7 @@ class RepeatableFedAvg(FedAvg):
 
 
 def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
-    """Return the model that the run evaluates, as ``training`` says.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Which model, data and training.
-    grid : Grid
-        The clients; they are only asked when ``training = "fedavg"``.
+    """Return the model that the run evaluates, as ``training`` says; "fedavg" asks the clients.
 
     Raises
     ------
@@ -103,13 +89,7 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
 
 
 def model_of_checkpoint(config: RunConfig) -> nn.Module:
-    """Return the model with the weights in the file ``checkpoint``.
-
-    Raises
-    ------
-    ValueError
-        If the dataset, model or checkpoint cannot be had, or do not fit each other.
-    """
+    """Return the model with the weights in the file ``checkpoint``; raises as `prepare_model`."""
     model = _initial_model(config)
     load_arrays(model, load_checkpoint(config.model.checkpoint))
     return model

@@ -87,10 +87,8 @@ def unseen_clients(config: RunConfig, model: nn.Module, *, is_measured: bool | N
 
     Parameters
     ----------
-    config : RunConfig
-        Which network.
-    model : Module
-        The model that the clients evaluated.
+    config, model :
+        Which network, and what it evaluated.
     is_measured : bool, optional
         Whether they measure, whatever ``local`` is.
     """

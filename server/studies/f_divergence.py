@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -36,11 +36,10 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     """Return what `strategies.f_divergence.FDivergence` takes from the configuration beside what all strategies do."""
     chosen, question = config.of(Settings), config.question
     return {
+        **dict(chosen),
+        "thresholds": np.arange(1, chosen.thresholds + 1) / chosen.thresholds,
         "band": question.band,
         "local": question.local,
-        "divergences": chosen.divergences,
-        "budgets": chosen.budgets,
-        "thresholds": np.arange(1, chosen.thresholds + 1) / chosen.thresholds,
         "breakdown_threshold": question.breakdown_threshold,
         "breakdown_target": question.breakdown_target,
     }
@@ -49,7 +48,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 class FDivergenceStudy(Study):
     """Networks of the same clients, reweighted."""
 
-    settings = Settings
+    settings: ClassVar[type[Section]] = Settings
     figure_stem = "band"
 
     def strategy(
