@@ -22,7 +22,7 @@ from client.privacy import PrivacyBudget, is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
 from protocol import wire
 from protocol.hashes import examples_hash
-from riskband.adversaries.problem import RefusedError, layer_name
+from riskband.adversaries.problem import RefusedError
 from worlds.population import Examples
 
 Numbers = Callable[[np.ndarray, np.ndarray, Noise | None], dict[str, Any]]
@@ -103,12 +103,12 @@ def _books(context: Context) -> tuple[QueryBudget, AnswerRecord, PrivacyBudget]:
 
 def _has_box_at_layer(query: wire.Query) -> bool:
     """Whether a box holds what a layer returns: no input can be made up that is sure to lead into it."""
-    return isinstance(query, wire.AdversarialQuery) and query.box is not None and layer_name(query.space) is not None
+    return isinstance(query, wire.AdversarialQuery) and None not in (query.problem.box, query.problem.layer)
 
 
 def made_up_example(query: wire.Query) -> tuple[np.ndarray, np.ndarray]:
     """Return an input and a label that a model of the query can be tried on, the same for every client."""
-    low, high = (query.box if isinstance(query, wire.AdversarialQuery) else None) or (0.0, 1.0)
+    low, high = (query.problem.box if isinstance(query, wire.AdversarialQuery) else None) or (0.0, 1.0)
     x = np.random.default_rng(0).random(size=(1, *query.x_shape), dtype=np.float32)
     return np.clip(x, low, high, dtype=np.float32), np.zeros(1, dtype=np.int64)
 

@@ -76,49 +76,21 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
     """
     # Imported here: it loads riskband, seconds that a process for one plain loss should not pay.
     from client.noisy_curves import noisy_curves
-    from riskband.adversaries.registry import AdversarialCurves, adversarial_curves, check_adversary
+    from riskband.adversaries.curves import AdversarialCurves
+    from riskband.adversaries.registry import adversarial_curves
 
     query, arrays = wire.decode_adversarial_query(message.content)
-    names = {"loss": query.loss, "norm": query.norm, "adversary": query.adversary, "space": query.space}
-    check_adversary(order=query.order, **names)
     group = client_group(context)
     model, examples = _model_and_examples(query, arrays, context)
 
     def curves_of(model: nn.Module, x: np.ndarray, y: np.ndarray) -> AdversarialCurves:
-        return adversarial_curves(
-            model,
-            x,
-            y,
-            loss=query.loss,
-            order=query.order,
-            norm=query.norm,
-            multipliers=query.multipliers,
-            head=query.head,
-            adversary=query.adversary,
-            space=query.space,
-            box=query.box,
-            seed=query.seed,
-            distances=query.distances,
-        )
+        return adversarial_curves(model, x, y, query.problem, multipliers=query.multipliers)
 
     def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
         if noise is not None:
             guarantee = curves_of(model, *made_up_example(query)).guarantee
             return noisy_curves(model, curves_of, x, y, multipliers=query.multipliers, guarantee=guarantee, noise=noise)
-        curves = curves_of(model, x, y)
-        values_lower, values_upper = curves.values(query.radii)
-        conjugates_lower, conjugates_upper = curves.conjugates(query.multipliers)
-        return {
-            "num_examples": curves.num_examples,
-            "clean_risk": curves.clean_risk,
-            "values_lower": values_lower.tolist(),
-            "values_upper": values_upper.tolist(),
-            "conjugates_lower": conjugates_lower.tolist(),
-            "conjugates_upper": conjugates_upper.tolist(),
-            "adversarial_unit": curves.adversarial_unit,
-            "guarantee": curves.guarantee,
-            "num_without_gradient": curves.num_without_gradient,
-        }
+        return curves_of(model, x, y).at(query.radii, query.multipliers)._asdict()
 
     found, left = answered(query, arrays, examples, context, numbers)
     answer = wire.AdversarialAnswer(**found, **_identity(query, arrays, context), budget_left=left, group=group)

@@ -10,7 +10,8 @@ from torch import nn
 
 from client.noisy_risks import Noise, sums_one_by_one
 from protocol.noise import LOSS_STEPS
-from riskband.adversaries.registry import GUARANTEES, AdversarialCurves
+from riskband.adversaries.curves import AdversarialCurves
+from riskband.answers.adversarial import GUARANTEES
 
 CurvesOf = Callable[[nn.Module, np.ndarray, np.ndarray], AdversarialCurves]
 

@@ -32,7 +32,7 @@ from protocol.questions import (
     candidates_of,
 )
 from protocol.records import is_name, read, read_list, read_name, read_record, to_array_record, to_arrays
-from riskband.adversaries.problem import checked_box
+from riskband.adversaries.problem import TransportProblem, checked_box
 
 __all__ = [
     "AdversarialAnswer",
@@ -179,16 +179,17 @@ def encode_query(query: Query, arrays: Mapping[str, np.ndarray] | ArrayRecord) -
         }
     )
     if isinstance(query, AdversarialQuery):
-        record[ORDER_KEY] = query.order
-        record[NORM_KEY] = query.norm
+        problem = query.problem
+        record[ORDER_KEY] = problem.order
+        record[NORM_KEY] = problem.norm
         record[RADII_KEY] = [float(radius) for radius in query.radii]
         record[MULTIPLIERS_KEY] = [float(multiplier) for multiplier in query.multipliers]
-        record[HEAD_KEY] = query.head or ""
-        record[SPACE_KEY] = query.space
-        record[ADVERSARY_KEY] = query.adversary
-        record[BOX_KEY] = list(query.box or ())
-        record[SEED_KEY] = query.seed
-        record[DISTANCES_KEY] = list(query.distances)
+        record[HEAD_KEY] = problem.head or ""
+        record[SPACE_KEY] = problem.space
+        record[ADVERSARY_KEY] = problem.adversary
+        record[BOX_KEY] = list(problem.box or ())
+        record[SEED_KEY] = problem.seed
+        record[DISTANCES_KEY] = list(problem.distances)
     if isinstance(query, CandidatesQuery):
         record[CANDIDATE_NAMES_KEY] = [candidate.name for candidate in query.candidates]
         record[CANDIDATE_WEIGHTS_KEY] = [candidate.weights for candidate in query.candidates]
@@ -213,18 +214,22 @@ def decode_adversarial_query(content: RecordDict) -> tuple[AdversarialQuery, dic
     """
     question = _read_question(content)
     record = read_record(content, QUERY_RECORD, ConfigRecord)
-    query = AdversarialQuery(
-        **question,
+    problem = TransportProblem(
+        question.pop("loss"),
         order=read(record, QUERY_RECORD, ORDER_KEY, int),
         norm=read(record, QUERY_RECORD, NORM_KEY, str),
-        radii=read_list(record, QUERY_RECORD, RADII_KEY, float),
-        multipliers=read_list(record, QUERY_RECORD, MULTIPLIERS_KEY, float),
         head=read(record, QUERY_RECORD, HEAD_KEY, str) or None,
         space=read(record, QUERY_RECORD, SPACE_KEY, str),
         adversary=read(record, QUERY_RECORD, ADVERSARY_KEY, str),
         box=checked_box(ends) if (ends := read_list(record, QUERY_RECORD, BOX_KEY, float)) else None,
         seed=read(record, QUERY_RECORD, SEED_KEY, int),
         distances=read_list(record, QUERY_RECORD, DISTANCES_KEY, float),
+    )
+    query = AdversarialQuery(
+        **question,
+        problem=problem,
+        radii=read_list(record, QUERY_RECORD, RADII_KEY, float),
+        multipliers=read_list(record, QUERY_RECORD, MULTIPLIERS_KEY, float),
     )
     return query, to_arrays(read_record(content, ARRAYS_RECORD, ArrayRecord))
 

@@ -20,7 +20,7 @@ from client.identity import client_id
 from protocol.models import MAX_NUM_CLASSES
 from protocol.noise import mechanism_of
 from riskband.adversaries.losses import LOSSES
-from riskband.answers.risks import ANSWERED_BY, MISSING
+from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
 from server.problems import ConfigError, problem
 from server.run.folder import FIGURE_SUFFIXES

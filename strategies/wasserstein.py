@@ -13,8 +13,8 @@ from flwr.serverapp import Grid
 import riskband as rb
 from client.budget import adversarial_request, request_of
 from protocol.wire import AdversarialAnswer, AdversarialQuery
-from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import layer_name
+from riskband.adversaries.answers import joined_answers
+from riskband.adversaries.curves import CurveNumbers
 from riskband.answers.adversarial import GUARANTEES
 from riskband.worst_cases.network_attack import one_round
 from riskband.worst_cases.wasserstein import published_budgets
@@ -120,8 +120,8 @@ class Wasserstein(CertifyingStrategy):
     Parameters
     ----------
     query : AdversarialQuery
-        The question but for its radii and multipliers, which are chosen here. With `privacy` the clients are asked for
-        multipliers only, in one round, and the mean is certified, no shares of clients. The seed is the strategy's too.
+        The question; its radii and multipliers are chosen here. With `privacy` the clients are asked for multipliers
+        only, in one round, and the mean is certified, no shares of clients. The seed of its problem is the strategy's.
     cost_budgets : sequence of float
         In units of the transport cost, >= 0, at least one > 0.
     cost_thresholds : sequence of float
@@ -174,8 +174,7 @@ class Wasserstein(CertifyingStrategy):
         self.breakdown_target = breakdown_target
         self.on_bracket = on_bracket
         self._wanted = num_radii, num_multipliers
-        asked = self._sized(replace(query, loss=get_loss(query.loss).name), num_radii, num_multipliers)
-        super().__init__(asked, **{**settings, "seed": query.seed})
+        super().__init__(self._sized(query, num_radii, num_multipliers), **{**settings, "seed": query.problem.seed})
 
     def _sized(self, query: AdversarialQuery, num_radii: int, num_multipliers: int) -> AdversarialQuery:
         """The question with grids of these sizes; a bisection asks for the ends of the first one only."""
@@ -350,9 +349,7 @@ def usable_answers(
     ValueError
         If there are fewer than two answers.
     """
-    guarantee = max((answer.guarantee for answer in outcome.answers), key=GUARANTEES.index)
-    sides = [(curve_values(answer), conjugates(answer)) for answer in outcome.answers]
-    return _answers(outcome, query, guarantee, sides, **who_answered)
+    return _answers(outcome, query, [_numbers(answer) for answer in outcome.answers], **who_answered)
 
 
 def reached_answers(
@@ -367,21 +364,8 @@ def reached_answers(
         return None
     if all(max(answer.values_lower) <= answer.clean_risk + _NEGLIGIBLE for answer in outcome.answers):
         return None
-    sides = [(answer.values_lower, answer.conjugates_lower) for answer in outcome.answers]
-    return _answers(outcome, query, "lower", sides, **who_answered)
-
-
-def without_gradient(answers: Iterable[AdversarialAnswer]) -> tuple[int, int] | None:
-    """Return at how many examples of all clients attacks found no gradient to follow, and of how many.
-
-    None if no client said: nothing was attacked, or by what needs no gradient, or the answers have noise.
-    """
-    counts = [
-        (answer.num_without_gradient, answer.num_examples)
-        for answer in answers
-        if answer.num_without_gradient is not None
-    ]
-    return (sum(count for count, _ in counts), sum(size for _, size in counts)) if counts else None
+    reached = [_numbers(answer)._replace(guarantee="lower") for answer in outcome.answers]
+    return _answers(outcome, query, reached, **who_answered)
 
 
 def conjugates(answer: AdversarialAnswer) -> tuple[float, ...]:
@@ -389,33 +373,21 @@ def conjugates(answer: AdversarialAnswer) -> tuple[float, ...]:
     return answer.conjugates_lower if answer.guarantee == "lower" else answer.conjugates_upper
 
 
+def _numbers(answer: AdversarialAnswer) -> CurveNumbers:
+    return CurveNumbers(*(getattr(answer, name) for name in CurveNumbers._fields))
+
+
 def _answers(
     outcome: RoundOutcome[AdversarialAnswer],
     query: AdversarialQuery,
-    guarantee: str,
-    sides: Sequence[tuple[Sequence[float], Sequence[float]]],
+    clients: Sequence[CurveNumbers],
     **who_answered: Any,
 ) -> rb.AdversarialAnswers:
-    replies = outcome.answers
-    units = [answer.adversarial_unit for answer in replies if answer.adversarial_unit > 0.0]
-    layer = layer_name(query.space)
-    place = f"in {query.space} space" if layer is None else f"at the output of layer {layer}"
-    cost = f"order {query.order}, {query.norm} distance, {place}"
-    if query.box is not None and guarantee == "lower":  # what is proved is proved of all inputs, or outputs
-        cost += f", {'inputs' if layer is None else 'outputs'} in [{query.box[0]:g}, {query.box[1]:g}]"
-    blind = without_gradient(replies)
-    if blind is not None and blind[0] > 0 and guarantee == "lower":  # what is proved needs no gradient
-        cost += f"; attacks found no gradient to follow at {blind[0]} of {blind[1]} examples"
-    return rb.AdversarialAnswers(
-        query.radii,
-        [values for values, _ in sides],
-        [answer.num_examples for answer in replies],
-        cost=cost,
-        guarantee=guarantee,
-        binary=get_loss(query.loss).binary,
+    return joined_answers(
+        clients,
+        query.problem,
+        radii=query.radii,
         multipliers=query.multipliers,
-        conjugates=[gains for _, gains in sides],
-        unit=float(np.mean(units)) if units else None,
         num_missing=len(outcome.failures),
         noise=rb.AnswerNoise(query.privacy, num_values=query.num_values) if query.privacy else None,
         **who_answered,

@@ -15,11 +15,11 @@ from torch import nn
 
 import riskband as rb
 from riskband.adversaries.evaluation import example_losses, mean_loss
-from riskband.functionals.dispersion_curves import lorenz_of_law
+from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve, network_curve
+from riskband.functionals.dispersion import lorenz_of_law
+from riskband.functionals.functional import functional
 from riskband.functionals.laws import RiskLaw
-from riskband.functionals.measures import resolve_measure
-from riskband.functionals.objective import Objective
-from riskband.worst_cases.concave_curves import ConcaveCurve, knapsack_curve, network_curve
+from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
 from worlds.population import Population, spec_from_config
 
@@ -174,7 +174,7 @@ def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
             pushes = [knapsack_curve([curve.inverse(t) for curve in unseen.curves]) for t in axes["threshold"]]
             return np.stack([push(axes["cost_budget"]) for push in pushes], axis=-1)
         case "dispersion_certificate":
-            return np.asarray(resolve_measure(arguments["measure"]).of_law(unseen.law))
+            return np.asarray(functional(arguments["measure"]).value(unseen.law))
         case "select":
             return np.asarray(Objective(arguments["objective"]).of_law(unseen.law))
         case "lorenz_certificate":

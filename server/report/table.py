@@ -11,8 +11,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from protocol.noise import mechanism_of
-from riskband.bands.band import TRAINERS_ANSWERED
-from riskband.wording import confidence, rounded_up
+from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_up
 from server.report.cells import are_estimates, num_rounds
 from server.studies import STUDIES
 

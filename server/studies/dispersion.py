@@ -13,9 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import riskband as rb
-from riskband.functionals.dispersion import DISPERSION_METHODS
-from riskband.functionals.measures import MEASURES, resolve_measure
-from riskband.groups.group_statistics import gap_ends
+from riskband.functionals.functional import BOUND_METHODS, FUNCTIONALS, functional
+from riskband.groups.comparisons import gap_ends
 from riskband.plots.dispersion import dispersion_figure
 from riskband.wording import confidence
 from server.checks.unseen import Check, Unseen
@@ -43,11 +42,11 @@ _SHARE, _LEVELS = 0.5, (0.5, 0.9)  # points of the curves that the table shows
 class Settings(Section):
     """What is measured, and how it is bounded."""
 
-    measures: Annotated[Names, rule(lambda names: is_distinct([resolve_measure(name).name for name in names]))] = Field(
-        description=f'give different ones such as "gini,atkinson:0.5"; the names are {", ".join(sorted(MEASURES))}'
+    measures: Annotated[Names, rule(lambda names: is_distinct([functional(name).name for name in names]))] = Field(
+        description=f'give different ones such as "gini,atkinson:0.5"; the names are {", ".join(sorted(FUNCTIONALS))}'
     )
-    dispersion_method: Annotated[str, one_of(DISPERSION_METHODS)] = Field(
-        description=f"use one of {', '.join(DISPERSION_METHODS)}"
+    dispersion_method: Annotated[str, one_of(BOUND_METHODS)] = Field(
+        description=f"use one of {', '.join(BOUND_METHODS)}"
     )
 
 

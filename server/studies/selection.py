@@ -20,9 +20,8 @@ from protocol.wire import CandidatesQuery
 from riskband.adversaries.evaluation import logit_batches
 from riskband.adversaries.losses import get_loss
 from riskband.functionals.laws import RiskLaw
-from riskband.functionals.objective import Objective
 from riskband.plots.selection import selection_figure
-from riskband.selection import SELECTION_METHODS
+from riskband.selection import SELECTION_METHODS, Objective
 from server.checks.unseen import Unseen, compare
 from server.report.cells import VERDICTS, number, upper_bound
 from server.sections import AnyCounts, AnyNumbers, Rule, Section, is_distinct, one_of, rule

@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from protocol.wire import AdversarialQuery
-from riskband.adversaries.attacks.foolbox_adapter import FOOLBOX_PREFIX
-from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, layer_name
+from riskband.adversaries.attacks.foolbox import FOOLBOX_PREFIX
+from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, TransportProblem, layer_name
 from riskband.adversaries.registry import (
-    ADVERSARIES,
     INPUT_ADVERSARIES,
     NORMS,
+    REPRESENTATION_ADVERSARIES,
     SPACES,
-    check_adversary,
     check_adversary_name,
 )
 from server.sections import AnyNumbers, Count, Ends, Numbers, Rule, Section, increases, is_distinct, one_of, rule
-from server.studies.study import architecture
 
 if TYPE_CHECKING:
     from server.config import RunConfig
@@ -29,9 +26,10 @@ def _fits_question(adversary: str, known: Mapping[str, Any]) -> bool:
     """Whether a run has what an adversary needs; raises ValueError if there is no such adversary."""
     if "space" in known:
         check_adversary_name(adversary, space=known["space"])
-    fields = {"loss": "loss", "order": "transport_order", "norm": "transport_norm", "space": "space"}
-    if known.keys() >= set(fields.values()):  # else another mistake comes first
-        check_adversary(adversary=adversary, **{name: known[field] for name, field in fields.items()})
+    fields = ("loss", "transport_order", "transport_norm", "space")
+    if known.keys() >= set(fields):  # else another mistake comes first
+        loss, order, norm, space = (known[field] for field in fields)
+        TransportProblem(loss, order, norm, space, adversary)
     return not (FOOLBOX_PREFIX in adversary and known.get("box") == ())
 
 
@@ -61,9 +59,9 @@ class Settings(Section):
         'representation space ""'
     )
     adversary: str = Field(
-        description=f'use "auto"; in representation space {", ".join(ADVERSARIES)}: "exact" fits the loss zero_one '
-        f'(and margin with order 1), "ascent" the others; elsewhere {", ".join(INPUT_ADVERSARIES)}, sandwich:ATTACK, '
-        f"or {FOOLBOX_PREFIX}NAME with a box"
+        description=f'use "auto"; in representation space {", ".join(REPRESENTATION_ADVERSARIES)}: "exact" fits the loss '
+        f'zero_one (and margin with order 1), "ascent" the others; elsewhere {", ".join(INPUT_ADVERSARIES)}, '
+        f"sandwich:ATTACK, or {FOOLBOX_PREFIX}NAME with a box"
     )
     head: str = Field(
         description='give the name of the model\'s last linear layer, or "" to let the clients find it; only in '
@@ -94,18 +92,17 @@ def fits_noise(noise: str, known: Mapping[str, Any]) -> bool:
     return not noise or not (needs_values or has_box_at_layer)
 
 
-def question(config: RunConfig) -> AdversarialQuery:
-    """Return the question but for its radii and multipliers."""
+def transport_problem(config: RunConfig) -> TransportProblem:
+    """Return where examples may move, at what cost, and who moves them."""
     chosen = config.of(Settings)
-    return AdversarialQuery(
+    return TransportProblem(
         loss=config.question.loss,
         order=chosen.transport_order,
         norm=chosen.transport_norm,
+        space=chosen.space,
         adversary=chosen.adversary,
         head=chosen.head or None,
-        space=chosen.space,
         box=(chosen.box[0], chosen.box[1]) if chosen.box else None,
         distances=chosen.attack_distances,
         seed=config.run.seed,
-        **architecture(config),
     )

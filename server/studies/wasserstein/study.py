@@ -12,20 +12,21 @@ import numpy as np
 from rich.table import Table
 
 import riskband as rb
-from protocol.wire import AdversarialAnswer
+from protocol.wire import AdversarialAnswer, AdversarialQuery
+from riskband.adversaries.answers import without_gradient
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import REPRESENTATION
-from riskband.adversaries.registry import searches_without_gradients
+from riskband.adversaries.registry import input_adversary
 from riskband.plots.bands import transport_figure
 from riskband.wording import rounded_up
 from server.checks.unseen import Unseen, unseen_clients
 from server.report.cells import VERDICTS, certificate_table, evenly, num_rounds
 from server.report.report import check_entry, failure_entries
 from server.sections import Rule
-from server.studies.study import Evaluation, Study, UnderTest, breakdowns
-from server.studies.wasserstein.settings import Settings, fits_noise, question
+from server.studies.study import Evaluation, Study, UnderTest, architecture, breakdowns
+from server.studies.wasserstein.settings import Settings, fits_noise, transport_problem
 from server.studies.wasserstein.targets import TargetNetwork, check_target, exact_curves, target_networks
-from strategies.wasserstein import Wasserstein, WassersteinConclusion, without_gradient
+from strategies.wasserstein import Wasserstein, WassersteinConclusion
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,7 +64,7 @@ class WassersteinStudy(Study):
             show(f"worst mean risk at cost {cost_budget:g}: {bracket.lower:.4f} to {bracket.upper:.4f}")
 
         return Wasserstein(
-            question(config),
+            AdversarialQuery(problem=transport_problem(config), radii=(0.0,), **architecture(config)),
             cost_budgets=chosen.cost_budgets,
             cost_thresholds=chosen.cost_thresholds,
             num_radii=chosen.num_radii,
@@ -300,7 +301,8 @@ def _attack_lines(report: Mapping[str, Any]) -> Iterator[str]:
     if not note:
         return
     adversary = report["config"]["adversary"]
-    if searches_without_gradients(adversary):
+    kind = input_adversary(adversary)
+    if kind is not None and not kind.needs_gradients:
         detail = "random search (the Square Attack) looked there instead, and may miss much"
     else:
         detail = f'{adversary!r} is blind there, and its estimate says nothing of them; use "auto" or "square"'

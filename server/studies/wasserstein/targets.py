@@ -11,19 +11,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import nn
 
 import riskband as rb
-from riskband.adversaries.evaluation import example_losses, logit_batches
-from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import REPRESENTATION, layer_name
-from riskband.adversaries.registry import Batch
+from riskband.adversaries.problem import REPRESENTATION
 from riskband.adversaries.representation.exact import ExactAdversary, LinearHead
-from riskband.adversaries.spaces import points_at, split_at
+from riskband.adversaries.spaces import point_batches
+from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve
 from riskband.plots.bands import TransportPoint
-from riskband.worst_cases.concave_curves import ConcaveCurve, knapsack_curve
 from server.checks.unseen import Check, Unseen, compare, group_names, shares
-from server.studies.wasserstein.settings import Settings
+from server.studies.wasserstein.settings import Settings, transport_problem
 from strategies.wasserstein import WassersteinConclusion
 from worlds.population import ClientDistribution, Population, spec_from_config
 from worlds.targets import moved_further, transport_cost
@@ -122,18 +120,14 @@ def _points_and_losses(
     config: RunConfig, model: nn.Module, client: ClientDistribution
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where a client's examples are, (num_examples, num_features), and their losses (num_examples,)."""
-    points, losses = [], []
-    space, loss = config.of(Settings).space, config.question.loss
-    if space != REPRESENTATION:
-        front, _ = split_at(model, layer_name(space))
-        for x, _, _ in logit_batches(model, client.x, client.y):
-            points.append(points_at(front, x).flatten(start_dim=1).double().numpy())
-        return np.concatenate(points), example_losses(model, client.x, client.y, loss=loss)
-    with LinearHead(model, config.of(Settings).head or None) as head:
-        for _, y, logits in logit_batches(model, client.x, client.y):
-            points.append(head.check(logits).double().numpy())
-            losses.append(get_loss(loss).per_example(logits, y).numpy())
-    return np.concatenate(points), np.concatenate(losses)
+    problem = transport_problem(config)
+    if problem.space != REPRESENTATION:
+        batches = list(point_batches(model, client.x, client.y, loss=problem.loss, layer=problem.layer))
+    else:
+        with LinearHead(model, problem.head) as head:
+            batches = list(head.batches(client.x, client.y, loss=problem.loss))
+    points = torch.cat([batch.x.flatten(start_dim=1).double() for batch in batches])
+    return points.numpy(), torch.cat([batch.losses for batch in batches]).numpy()
 
 
 def exact_curves(config: RunConfig, model: nn.Module) -> Unseen:
@@ -146,11 +140,9 @@ def exact_curves(config: RunConfig, model: nn.Module) -> Unseen:
 
 
 def _exact_curve(config: RunConfig, model: nn.Module, client: ClientDistribution) -> ConcaveCurve:
-    costs, loss, chosen = [], config.question.loss, config.of(Settings)
-    with LinearHead(model, chosen.head or None) as head:
-        adversary = ExactAdversary(head, loss=loss, order=chosen.transport_order, norm=chosen.transport_norm)
-        for x, y, logits in logit_batches(model, client.x, client.y):
-            head.check(logits)
-            losses = get_loss(loss).per_example(logits, y)
-            costs.append(adversary.flip_costs(Batch(x=x, labels=y, logits=logits, losses=losses)).numpy())
+    problem = transport_problem(config)
+    with LinearHead(model, problem.head) as head:
+        adversary = ExactAdversary(head, problem)
+        batches = head.batches(client.x, client.y, loss=problem.loss)
+        costs = [adversary.flip_costs(batch).numpy() for batch in batches]
     return knapsack_curve(np.concatenate(costs), client.weights)
