@@ -26,12 +26,18 @@ from client.noisy_risks import Noise, mean_risks
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
-from client.secure.rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
-from client.secure.secure_only import refuse_in_the_open
+from client.secure.rounds import (
+    consistency_reply,
+    histogram_reply,
+    keys_reply,
+    refuse_in_the_open,
+    shares_reply,
+    unmask_reply,
+)
 from client.training import local_seed, training_examples
 from protocol import wire
 from protocol.models import build_model, load_arrays, model_arrays
-from protocol.secure.wire import CONSISTENCY_ACTION, HISTOGRAM_ACTION, KEYS_ACTION, SHARES_ACTION, UNMASK_ACTION
+from protocol.secure.questions import ConsistencyQuery, KeysQuery, MaskedQuery, SharesQuery, UnmaskQuery
 from protocol.weight_sets import separated
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import RefusedError
@@ -42,7 +48,7 @@ from worlds.training import train_epochs
 app = ClientApp(mods=[sign_refusals, refuse_in_the_open])
 
 
-@app.query(wire.LOSS_ACTION)
+@app.query(wire.action(wire.LossQuery))
 def answer_loss(message: Message, context: Context) -> Message:
     """Answer a `LossQuery` with the model's mean loss on this client's examples.
 
@@ -55,14 +61,14 @@ def answer_loss(message: Message, context: Context) -> Message:
     RuntimeError
         If loading the examples or evaluating the model fails; without the details.
     """
-    query, arrays = wire.decode_query(message.content)
+    query, arrays = wire.decode_query(message.content, wire.LossQuery), wire.decode_weights(message.content)
     group = client_group(context)
     found = _risk(query, arrays, context)
     answer = wire.LossAnswer(**found, **_identity(query, arrays, context), group=group)
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
-@app.query(wire.ADVERSARIAL_ACTION)
+@app.query(wire.action(wire.AdversarialQuery))
 def answer_adversarial_loss(message: Message, context: Context) -> Message:
     """Answer an `AdversarialQuery` with bounds of the largest mean loss at all its radii and multipliers.
 
@@ -78,7 +84,7 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
     from client.noisy_curves import noisy_curves
     from riskband.adversaries.registry import AdversarialCurves, adversarial_curves, check_adversary
 
-    query, arrays = wire.decode_adversarial_query(message.content)
+    query, arrays = wire.decode_query(message.content, wire.AdversarialQuery), wire.decode_weights(message.content)
     names = {"loss": query.loss, "norm": query.norm, "adversary": query.adversary, "space": query.space}
     check_adversary(order=query.order, **names)
     group = client_group(context)
@@ -125,7 +131,7 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
-@app.query(wire.CANDIDATES_ACTION)
+@app.query(wire.action(wire.CandidatesQuery))
 def answer_candidates(message: Message, context: Context) -> Message:
     """Answer a `CandidatesQuery` with the mean loss of every candidate on this client's examples.
 
@@ -136,7 +142,7 @@ def answer_candidates(message: Message, context: Context) -> Message:
     RuntimeError
         As `answer_loss`.
     """
-    query, arrays = wire.decode_candidates_query(message.content)
+    query, arrays = wire.decode_query(message.content, wire.CandidatesQuery), wire.decode_weights(message.content)
     group = client_group(context)
     for candidate in query.candidates:
         get_loss(candidate.loss)
@@ -152,7 +158,7 @@ def answer_candidates(message: Message, context: Context) -> Message:
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
-@app.query(wire.HELLO_ACTION)
+@app.query(wire.action(wire.HelloQuery))
 def answer_hello(message: Message, context: Context) -> Message:
     """Answer a `HelloQuery` with this client's name, what is left of its query budget, and what it has on record.
 
@@ -165,29 +171,29 @@ def answer_hello(message: Message, context: Context) -> Message:
     RuntimeError
         If the count or the record cannot be read.
     """
-    query = wire.decode_hello(message.content)
+    query = wire.decode_query(message.content, wire.HelloQuery)
     name = client_id(context.node_config)
     with files_at_hand("counting the query budget"):
         budget_left = budget_from_config(context.node_config, client_id=name).left()
     with files_at_hand("reading the answer record"):
         on_record = record_from_config(context.node_config, client_id=name).has_noted(query.question)
     answer = wire.HelloAnswer(name, wire.code_hash(), budget_left, on_record)
-    return Message(wire.encode_hello_answer(answer), reply_to=message)
+    return Message(wire.encode_answer(answer), reply_to=message)
 
 
-@app.query(KEYS_ACTION)
+@app.query(wire.action(KeysQuery))
 def answer_secure_keys(message: Message, context: Context) -> Message:
     """Begin a secure histogram: send fresh public keys. Raises ValueError if this run has had one."""
     return Message(keys_reply(message, context), reply_to=message)
 
 
-@app.query(SHARES_ACTION)
+@app.query(wire.action(SharesQuery))
 def answer_secure_shares(message: Message, context: Context) -> Message:
     """Send encrypted shares for the neighbours; raises ValueError as `client.secure.part.shared`."""
     return Message(shares_reply(message, context), reply_to=message)
 
 
-@app.query(HISTOGRAM_ACTION)
+@app.query(wire.action(MaskedQuery))
 def answer_secure_histogram(message: Message, context: Context) -> Message:
     """Answer a `HistogramQuery` under masks, for one value of the query budget.
 
@@ -203,13 +209,13 @@ def answer_secure_histogram(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-@app.query(CONSISTENCY_ACTION)
+@app.query(wire.action(ConsistencyQuery))
 def answer_secure_consistency(message: Message, context: Context) -> Message:
     """Confirm to the neighbours who is in the sum; raises ValueError as `client.secure.part.confirmed`."""
     return Message(consistency_reply(message, context), reply_to=message)
 
 
-@app.query(UNMASK_ACTION)
+@app.query(wire.action(UnmaskQuery))
 def answer_secure_unmask(message: Message, context: Context) -> Message:
     """Send the shares that take the masks off the sum; raises ValueError as `client.secure.part.revealed`."""
     return Message(unmask_reply(message, context), reply_to=message)

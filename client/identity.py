@@ -12,7 +12,7 @@ from flwr.common.logger import log
 from client.data import data_place
 from client.refusals import WithheldError, details_withheld
 from protocol import wire
-from protocol.records import is_name
+from protocol.questions import is_name
 from worlds.population import spec_from_config
 
 

@@ -24,7 +24,7 @@ from server.run.ledger import Ledger
 from server.run.lock import lock_for_run
 from server.run.traffic import MeteredGrid
 from server.strategy import build_strategy
-from strategies.asking.quorum import QuorumError
+from strategies.asking.replies import QuorumError
 from strategies.selection import SelectionResult
 
 app = ServerApp()

@@ -30,7 +30,7 @@ from server import inputs, secure, spaces
 from server.privacy import PRIVACY_RULE, fits_run
 from server.problems import ConfigError, problem
 from server.run.folder import FIGURE_SUFFIXES
-from strategies.asking.quorum import num_needed
+from strategies.asking.replies import num_needed
 
 __all__ = ["ConfigError", "RunConfig", "load_config"]
 

@@ -43,14 +43,28 @@ SHARES, HISTOGRAM, CONSISTENCY, UNMASK, OVER = "shares", "histogram", "consisten
 """What a client waits for."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class HistogramInCompany(HistogramQuery):
+    """The question for a histogram as the client's budget and record know it.
+
+    Attributes
+    ----------
+    company : str
+        Whom the client's masks are shared with, as it sees it. In another company it is another question: the
+        difference of two sums shows who is in one only.
+    """
+
+    company: str
+
+
 @dataclass(frozen=True, repr=False)
 class Part:
     """A client's part in one run, between two steps; no text shows it.
 
     Attributes
     ----------
-    run_id : int
-        Flower's number of the run.
+    run_id : str
+        Flower's number of the run, unsigned of 64 bits.
     awaits : str
         The only question that may come next.
     secrets : Secrets
@@ -69,7 +83,7 @@ class Part:
         Who is in the sum, as the client has confirmed it.
     """
 
-    run_id: int
+    run_id: str
     awaits: str
     secrets: Secrets
     own: int = 0
@@ -136,7 +150,7 @@ def flag_of(config: Mapping[str, Any], key: str, *, default: bool) -> bool:
 
 def begun(run_id: int) -> Part:
     """Return a new part with fresh secrets."""
-    return Part(run_id, SHARES, Secrets.fresh())
+    return Part(str(run_id), SHARES, Secrets.fresh())
 
 
 def shared(

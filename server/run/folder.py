@@ -15,7 +15,7 @@ from server.run.events import append_event, continue_events
 from server.run.lock import LOCK_FILE, FolderError
 from strategies.asking.exchange import Progress
 from strategies.asking.failures import Failure, FailureReason
-from strategies.asking.quorum import QuorumError
+from strategies.asking.replies import QuorumError
 
 REPORT_FILE = "report.json"
 FAILURE_FILE = "failed.json"

@@ -57,12 +57,7 @@ def ask(own, query=LOSS, model=MODEL):
     (reply,) = grid.send_and_receive([message], timeout=30)
     if reply.has_error():
         return reply.error.reason
-    decode = {
-        LossQuery: wire.decode_answer,
-        AdversarialQuery: wire.decode_adversarial_answer,
-        CandidatesQuery: wire.decode_candidates_answer,
-    }
-    return decode[type(query)](reply.content)
+    return wire.decode_answer(reply.content, wire.answer_type(query))
 
 
 def spent(own):
@@ -312,8 +307,8 @@ def test_the_place_is_the_owners_and_absolute():
 def greeted(own, asked):
     grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
     (node,) = grid.get_node_ids()
-    (reply,) = grid.send_and_receive([Message(wire.encode_hello(asked), node, wire.HELLO_MESSAGE_TYPE)])
-    return wire.decode_hello_answer(reply.content).on_record
+    (reply,) = grid.send_and_receive([Message(wire.encode_query(wire.HelloQuery(asked)), node, "query.hello")])
+    return wire.decode_answer(reply.content, wire.HelloAnswer).on_record
 
 
 @pytest.mark.parametrize("query", [LOSS, ADVERSARIAL])

@@ -89,7 +89,7 @@ def asked(query: wire.Query, own: dict[str, Any]) -> Message:
     honest = build_model("mlp", x_shape=SHAPE, num_classes=NUM_CLASSES, seed=0)
     content = wire.encode_query(LossQuery("zero_one", "mlp", SHAPE, NUM_CLASSES), model_arrays(honest))
     if own["data"] == OWN["data"]:
-        (after,) = grid.send_and_receive([Message(content, node, wire.LOSS_MESSAGE_TYPE)])
+        (after,) = grid.send_and_receive([Message(content, node, "query.loss")])
         assert not after.has_error()
     return reply
 

@@ -21,7 +21,7 @@ from protocol.engine import InProcessGrid
 from protocol.models import model_arrays
 from protocol.noise import all_digits, mechanism_of
 from protocol.questions import LossQuery
-from protocol.secure import wire as histogram_wire
+from protocol.secure.questions import KeysQuery
 from tests.client.test_privacy import MODEL, ask, left, question
 
 
@@ -66,7 +66,7 @@ def reply_to(own, content, message_type):
 )
 def test_a_private_client_neither_trains_nor_sends_keys_for_a_secure_histogram(tmp_path, key, rule):
     own = {key: "laplace:2", "privacy-budget-file": str(tmp_path / "p.sqlite")}
-    keys = histogram_wire.encode_keys_query(), histogram_wire.message_type(histogram_wire.KEYS_ACTION)
+    keys = wire.encode_query(KeysQuery()), "query.secure_keys"
     weights = wire.encode_query(LossQuery("brier", "mlp", (1, 8, 8), 10), model_arrays(MODEL)), "train"
     for message in (keys, weights):
         assert rule in reply_to(own, *message).error.reason

@@ -31,7 +31,7 @@ def later(change: Callable[[wire.AdversarialAnswer], wire.AdversarialAnswer]) ->
         honest = answer(message)
         if num_asked == 1:
             return [Delivery(honest)]
-        changed = change(wire.decode_adversarial_answer(honest.content))
+        changed = change(wire.decode_answer(honest.content, wire.AdversarialAnswer))
         return [Delivery(Message(wire.encode_answer(changed), reply_to=message))]
 
     return behave

@@ -207,7 +207,7 @@ def test_owners_name_groups_that_no_unseen_client_is_known_to_be_in(
 
 def test_a_group_that_is_no_name_is_malformed(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     def behave(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
-        honest = wire.decode_answer(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, wire.LossAnswer)
         content = wire.encode_answer(dataclasses.replace(honest, group="x" * 101))
         return [Delivery(Message(content, reply_to=message))]
 

@@ -26,8 +26,7 @@ from server.run.ledger import read_ledger
 from server.run.lock import LOCK_FILE, TOKEN_VARIABLE, FolderError, lock_for_launcher, lock_for_run, require_free
 from simulations.__main__ import EXIT_USAGE, main
 from strategies.asking.failures import Failure, FailureReason
-from strategies.asking.quorum import QuorumError
-from strategies.asking.replies import RoundOutcome
+from strategies.asking.replies import QuorumError, RoundOutcome
 from tests.server.running import run_app
 
 FORK = multiprocessing.get_context("fork")

@@ -231,7 +231,7 @@ def test_two_sides_of_ascent_are_a_sandwich_too(tmp_path: Path, defaults: Mappin
 
 def claiming(**claims: Any) -> Behaviour:
     def behave(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
-        honest = wire.decode_adversarial_answer(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, wire.AdversarialAnswer)
         content = wire.encode_answer(dataclasses.replace(honest, **claims))
         return [Delivery(Message(content, reply_to=message))]
 

@@ -22,7 +22,7 @@ app = ClientApp()
 
 @app.query("loss")
 def honest_client(message, context):
-    query, arrays = wire.decode_query(message.content)
+    query, arrays = wire.decode_query(message.content, wire.LossQuery), wire.decode_weights(message.content)
     partition = context.node_config["partition-id"]
     answer = LossAnswer(
         client_id=f"client-{partition:05d}",
@@ -91,7 +91,7 @@ def reasons(outcome):
 
 def claiming(**claims):
     def behave(message, answer):
-        honest = wire.decode_answer(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, wire.LossAnswer)
         content = wire.encode_answer(dataclasses.replace(honest, **claims))
         return [Delivery(Message(content, reply_to=message))]
 

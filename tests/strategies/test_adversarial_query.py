@@ -17,7 +17,7 @@ from protocol.engine import Delivery, InProcessGrid, node_unavailable
 from protocol.wire import AdversarialAnswer, AdversarialQuery, LossAnswer, LossQuery
 from riskband.worst_cases.concave_curves import inner_curve, is_concave, knapsack_curve
 from strategies.asking.query import QueryStrategy, QuorumError
-from strategies.asking.replies import AnswerCheck
+from strategies.asking.replies import answer_check
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
 PLAIN = LossQuery(loss="zero_one", model="tiny", x_shape=(3,), num_classes=2)
@@ -54,14 +54,14 @@ def honest_answer(partition, query, arrays=ARRAYS):
 
 @app.query("adversarial_loss")
 def adversarial(message, context):
-    query, arrays = wire.decode_adversarial_query(message.content)
+    query, arrays = wire.decode_query(message.content, wire.AdversarialQuery), wire.decode_weights(message.content)
     answer = honest_answer(context.node_config["partition-id"], query, arrays)
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
 @app.query("loss")
 def plain(message, context):
-    query, arrays = wire.decode_query(message.content)
+    query, arrays = wire.decode_query(message.content, wire.LossQuery), wire.decode_weights(message.content)
     client_id = f"client-{context.node_config['partition-id']:05d}"
     answer = LossAnswer(client_id, 0.1, 10, query.loss, wire.code_hash(), wire.model_hash(arrays))
     return Message(wire.encode_answer(answer), reply_to=message)
@@ -86,7 +86,7 @@ def network(behaviours=None, **settings):
 
 def claiming(**claims):
     def behave(message, answer):
-        honest = wire.decode_adversarial_answer(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, wire.AdversarialAnswer)
         content = wire.encode_answer(dataclasses.replace(honest, **claims))
         return [Delivery(Message(content, reply_to=message))]
 
@@ -209,7 +209,7 @@ def test_every_honest_curve_passes(costs, radii, multipliers, kind):
         conjugates_lower=sent(honest.conjugate(query.multipliers)),
         conjugates_upper=sent(honest.conjugate(query.multipliers)),
     )
-    check = AnswerCheck(query, answer.model_hash, answer.code_hash, None)
+    check = answer_check(query, answer.model_hash, answer.code_hash, None)
     assert check.failure(answer) is None
 
 
@@ -236,7 +236,7 @@ def test_each_client_gets_its_own_question_and_nobody_else_is_asked():
     asked = []
 
     def noting(message, answer):
-        asked.append(wire.decode_adversarial_query(message.content)[0].radii)
+        asked.append(wire.decode_query(message.content, wire.AdversarialQuery).radii)
         return [Delivery(answer(message))]
 
     asking, grid = strategy(), network(dict.fromkeys(range(NUM_CLIENTS), noting))

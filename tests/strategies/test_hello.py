@@ -37,9 +37,9 @@ def plain(message, context):
 
 @app.query("hello")
 def hello(message, context):
-    wire.decode_hello(message.content)
+    wire.decode_query(message.content, wire.HelloQuery)
     answer = HelloAnswer(name(context.node_config["partition-id"]), wire.code_hash(), context.node_config.get("left"))
-    return Message(wire.encode_hello_answer(answer), reply_to=message)
+    return Message(wire.encode_answer(answer), reply_to=message)
 
 
 class Asking(QueryStrategy):
@@ -87,8 +87,8 @@ def greeting(**claims):
     def behave(message, answer):
         reply = answer(message)
         if message.metadata.message_type == "query.hello":
-            greeted = dataclasses.replace(wire.decode_hello_answer(reply.content), **claims)
-            reply = Message(wire.encode_hello_answer(greeted), reply_to=message)
+            greeted = dataclasses.replace(wire.decode_answer(reply.content, wire.HelloAnswer), **claims)
+            reply = Message(wire.encode_answer(greeted), reply_to=message)
         return [Delivery(reply)]
 
     return behave

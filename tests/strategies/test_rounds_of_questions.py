@@ -233,5 +233,5 @@ def test_settings_out_of_range_are_refused(setting, rule):
 
 
 def test_an_empty_record_dict_is_no_answer():
-    with pytest.raises(ValueError, match="identity"):
-        wire.decode_answer(RecordDict())
+    with pytest.raises(ValueError, match="answer"):
+        wire.decode_answer(RecordDict(), wire.LossAnswer)

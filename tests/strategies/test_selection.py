@@ -31,7 +31,7 @@ app = ClientApp()
 
 @app.query("candidates")
 def honest_client(message, context):
-    query, arrays = wire.decode_candidates_query(message.content)
+    query, arrays = wire.decode_query(message.content, wire.CandidatesQuery), wire.decode_weights(message.content)
     partition = int(context.node_config["partition-id"])
     return Message(wire.encode_answer(answer_of(partition, query, arrays)), reply_to=message)
 
@@ -75,7 +75,7 @@ def ask(behaviours=None, **settings):
 
 def claiming(**claims):
     def behave(message, answer):
-        honest = wire.decode_candidates_answer(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, wire.CandidatesAnswer)
         return [Delivery(Message(wire.encode_answer(dataclasses.replace(honest, **claims)), reply_to=message))]
 
     return behave

@@ -16,8 +16,8 @@ from torch import nn
 from protocol.wire import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.registry import adversarial_curves
 from riskband.answers.adversarial import GUARANTEES
-from strategies.asking.curve_rules import broken_curve_rules
 from strategies.asking.replies import RoundOutcome
+from strategies.asking.rules import broken_curve_rules
 from strategies.transport_answers import conjugates, reached_answers, usable_answers, without_gradient
 
 RADII, MULTIPLIERS = (0.0, 0.05, 0.2, 1.0), (0.1, 1.0, 10.0)
