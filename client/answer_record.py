@@ -1,8 +1,8 @@
 """The client's own record of what it has answered: a repeated question gets the recorded answer and spends nothing.
 
 A run that is resumed or a message that is sent again thus costs the client nothing, and tells the server nothing that
-it was not told before. The record is an SQLite file with answers and hashes, never examples. The owner chooses its
-place; without one nothing is recorded.
+it was not told before. The record has answers and hashes, never examples. The owner chooses its place; without one
+nothing is recorded.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import json
 import math
 import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from client.private_files import open_private_database
+from client.book import book_path, check_path, is_noted, opened
 from protocol.hashes import model_source_hash
 from protocol.questions import AdversarialQuery, LossQuery, Query
 from riskband.adversaries.problem import RefusedError
@@ -28,8 +27,6 @@ FILE_KEY = "answer-record-file"
 
 _DAMAGED = f"the file of {FILE_KEY} must hold answers, got another thing; restore it, or name a new one"
 _GUARANTEES = ("exact", "upper", "lower")
-_SCHEMA = "CREATE TABLE IF NOT EXISTS answers (client TEXT, question TEXT, answer TEXT, PRIMARY KEY (client, question))"
-_ASKED_SCHEMA = "CREATE TABLE IF NOT EXISTS asked (client TEXT, asked TEXT, PRIMARY KEY (client, asked))"
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,7 @@ class AnswerRecord:
     client_id : str
         Whose; clients may share a file.
     path : Path or None
-        The SQLite file, which may be that of the query budget; made, for its owner alone, if it
-        does not exist. None: nothing is recorded.
+        The book, see `client.book`. None: nothing is recorded.
 
     Raises
     ------
@@ -54,8 +50,7 @@ class AnswerRecord:
     path: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.path is not None and not self.path.is_absolute():
-            raise RefusedError(f"{FILE_KEY} must be an absolute path: Flower chooses a client's working directory")
+        check_path(self.path, FILE_KEY)
 
     def find(self, question: str) -> dict[str, Any] | None:
         """Return the numbers that a question was answered with, lists as tuples; None if it was not answered.
@@ -71,21 +66,21 @@ class AnswerRecord:
             raise RefusedError(f"the folder of {FILE_KEY} must exist, and this client's does not; make it")
         if not self.path.exists():  # asking leaves no trace
             return None
-        with closing(self._connect()) as connection:
-            return self._read(connection, question)
+        with opened(self.path) as book:
+            return self._read(book, question)
 
     def note(self, asked: str) -> None:
         """Note that a question has been paid for, under its `asked_hash`."""
         if self.path is not None:
-            with closing(self._connect()) as connection:
-                connection.execute("INSERT OR IGNORE INTO asked VALUES (?, ?)", (self.client_id, asked))
+            with opened(self.path) as book:
+                is_noted(book, "asked", self.client_id, asked)
 
     def has_noted(self, asked: str) -> bool:
         """Return whether a question has been paid for, whatever the examples were then; asking leaves no trace."""
         if self.path is None or not self.path.exists():
             return False
-        with closing(self._connect()) as connection:
-            found = connection.execute("SELECT 1 FROM asked WHERE client = ? AND asked = ?", (self.client_id, asked))
+        with opened(self.path) as book:
+            found = book.execute("SELECT 1 FROM asked WHERE client = ? AND asked = ?", (self.client_id, asked))
             return found.fetchone() is not None
 
     def keep(self, question: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,20 +99,16 @@ class AnswerRecord:
         text = json.dumps(dict(numbers), allow_nan=False)
         if self.path is None:
             return _numbers(text)
-        with closing(self._connect()) as connection:
-            connection.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", (self.client_id, question, text))
-            found = self._read(connection, question)
+        with opened(self.path) as book:
+            is_noted(book, "answers", self.client_id, question, text)
+            found = self._read(book, question)
         assert found is not None
         return found
 
-    def _read(self, connection: sqlite3.Connection, question: str) -> dict[str, Any] | None:
+    def _read(self, book: sqlite3.Connection, question: str) -> dict[str, Any] | None:
         key = self.client_id, question
-        row = connection.execute("SELECT answer FROM answers WHERE client = ? AND question = ?", key).fetchone()
+        row = book.execute("SELECT answer FROM answers WHERE client = ? AND question = ?", key).fetchone()
         return None if row is None else _numbers(row[0])
-
-    def _connect(self) -> sqlite3.Connection:
-        assert self.path is not None
-        return open_private_database(self.path, _SCHEMA, _ASKED_SCHEMA)
 
 
 def record_from_config(config: Mapping[str, Any], *, client_id: str) -> AnswerRecord:
@@ -135,8 +126,7 @@ def record_from_config(config: Mapping[str, Any], *, client_id: str) -> AnswerRe
     ValueError
         If the path is not absolute.
     """
-    path = config.get(FILE_KEY)
-    return AnswerRecord(client_id, None if path is None else Path(str(path)))
+    return AnswerRecord(client_id, book_path(config, FILE_KEY))
 
 
 def question_hash(query: Query, *, model_hash: str, code_hash: str, examples_hash: str) -> str:

@@ -12,26 +12,20 @@ is written there before it is answered, and of two processes one is refused.
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 
 from flwr.app import Context, UserConfig
 
 from client.answer_record import record_from_config
+from client.book import is_noted, opened
 from client.budget import budget_from_config
 from client.identity import client_id
-from client.private_files import open_private_database
 from client.refusals import files_at_hand
 from client.secure.part import Part
 from protocol.codec import decode, encode
 from riskband.adversaries.problem import RefusedError
 
 STATE_RECORD = "secure-part"
-
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS secure_steps "
-    "(client TEXT, run TEXT, key BLOB, step TEXT, PRIMARY KEY (client, run, key, step))"
-)
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,10 +102,9 @@ def claim(config: UserConfig, part: Part) -> None:
     if path is None:
         return
     step = (name, part.run_id, part.secrets.public.encryption, part.awaits)
-    noting = files_at_hand("noting the step of a secure histogram")
-    with noting, closing(open_private_database(path, _SCHEMA)) as connection:
-        added = connection.execute("INSERT OR IGNORE INTO secure_steps VALUES (?, ?, ?, ?)", step).rowcount
-    if added == 0:
+    with files_at_hand("noting the step of a secure histogram"), opened(path) as book:
+        is_first = is_noted(book, "secure_steps", *step)
+    if not is_first:
         raise RefusedError(
             f"a client answers each step of a secure histogram once; it was asked for {part.awaits} twice"
         )
