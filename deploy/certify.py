@@ -21,8 +21,9 @@ from server.config import ConfigError, RunConfig, load_config
 from server.report.table import report_table
 from server.run.folder import FAILURE_FILE, REPORT_FILE, ResultFolder
 from server.run.lock import FolderError, require_free
-from simulations.__main__ import APP_FOLDER, EXIT_FAILED, EXIT_USAGE, chosen_run_config, scenario_parser, show_progress
 from simulations.launcher import COMPLETED
+from simulations.options import APP_FOLDER, EXIT_FAILED, EXIT_USAGE, chosen_run_config, scenario_parser
+from simulations.simulate import show_progress
 
 POLL_INTERVAL = 3.0
 PATIENCE = 300.0  # a SuperLink that restarts is back before

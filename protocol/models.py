@@ -1,4 +1,4 @@
-"""The networks that are evaluated, and their weights as plain arrays."""
+"""The models that are evaluated, and their weights as plain arrays."""
 
 from __future__ import annotations
 

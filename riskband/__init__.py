@@ -1,201 +1,261 @@
+# ruff: noqa: I001, RUF022 - names are in the order of their chapters, and several are imported at once by their own name
 """riskband: how badly can a federated model do on clients that nobody has measured.
 
 The library turns per-client mean losses into certificates: bounds that hold with probability 1 - delta, with every
 assumption written down. It knows nothing of Flower; the Flower App in the same repository asks the clients.
+
+`__all__` lists the names that most users type. Those of `_NAMES` beyond it are as public; their modules document them.
+All are imported on use.
 """
 
-from riskband.answers.adversarial import AdversarialAnswers, default_multipliers
-from riskband.answers.histogram import HistogramLimits, HistogramRisks, risk_histogram
-from riskband.answers.joint import JointBand, JointRisks, joint_band, joint_cdf
-from riskband.answers.noise import AnswerNoise
-from riskband.answers.risks import ClientRisks
-from riskband.bands.band import Band, band
-from riskband.bands.crossing import crossing_probability
-from riskband.bands.pilots import ClientSplit, split_clients
-from riskband.certificate import Certificate
-from riskband.functionals.dispersion import (
-    ExtremalLaws,
-    Interval,
-    dispersion_certificate,
-    dispersion_interval,
-    extremal_laws,
-    lorenz,
-    measured_dispersion,
-)
-from riskband.functionals.dispersion_curves import lorenz_certificate, quantile_certificate
-from riskband.functionals.gini_correlation import gini_correlation, measured_gini_correlation
-from riskband.functionals.inequality import (
-    atkinson,
-    coefficient_of_variation,
-    extended_gini,
-    generalised_entropy,
-    gini,
-    hoover,
-    mean_log_deviation,
-    mean_range,
-    quantile_range,
-    quantile_ratio,
-    theil,
-    top_share,
-)
-from riskband.functionals.laws import RiskLaw
-from riskband.functionals.measures import DispersionMeasure
-from riskband.functionals.objective import Objective
-from riskband.functionals.quantile_measures import (
-    LINEAR,
-    cvar_interval,
-    maximum_weight,
-    mean_interval,
-    minimum_weight,
-    quantile_interval,
-    smoothed_median_weight,
-    transformed_quantile_interval,
-    weighted_quantile_interval,
-)
-from riskband.functionals.quantiles import (
-    QuantileWeight,
-    cvar,
-    interval_weight,
-    mean,
-    num_clients_needed,
-    quantile,
-    survival,
-    tail_weight,
-    weighted_quantile,
-)
-from riskband.functionals.transforms import Transform, absolute_transform, polynomial_transform, smooth_transform
-from riskband.groups.comparisons import (
-    cvar_fairness,
-    group_bands,
-    group_gap,
-    group_intervals,
-    group_transform_mean,
-    group_variance,
-    largest_gap,
-    quadratic_gaps,
-    weighted_group_mean,
-    worst_group,
-)
-from riskband.groups.group_bands import GroupBands
-from riskband.groups.group_certificates import group_certificate
-from riskband.means import mean_bound
-from riskband.search import Bracket
-from riskband.selection import CandidateBound, Selection, select
-from riskband.tuning.optimised_levels import OptimisedLevels
-from riskband.verification import Verification, verify
-from riskband.worst_cases.custom_divergences import custom_divergence
-from riskband.worst_cases.divergences import (
-    CHI2,
-    DIVERGENCES,
-    HELLINGER2,
-    KL,
-    TV,
-    FDivergence,
-    binary_worst_case,
-)
-from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
-from riskband.worst_cases.wasserstein import wasserstein_breakdown, wasserstein_mean, wasserstein_published
-from riskband.worst_cases.wasserstein_shares import wasserstein_cdf
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __all__ = [
-    "CHI2",
-    "DIVERGENCES",
-    "HELLINGER2",
-    "KL",
-    "LINEAR",
-    "TV",
+    # answers
+    "ClientRisks",
+    "HistogramRisks",
+    "JointRisks",
     "AdversarialAnswers",
     "AnswerNoise",
-    "Band",
-    "Bracket",
-    "CandidateBound",
-    "Certificate",
-    "ClientRisks",
-    "ClientSplit",
-    "DispersionMeasure",
-    "ExtremalLaws",
-    "FDivergence",
-    "GroupBands",
-    "HistogramLimits",
-    "HistogramRisks",
-    "Interval",
-    "JointBand",
-    "JointRisks",
-    "Objective",
-    "OptimisedLevels",
-    "QuantileWeight",
-    "RiskLaw",
-    "Selection",
-    "Transform",
-    "Verification",
-    "absolute_transform",
-    "atkinson",
-    "band",
-    "binary_worst_case",
-    "breakdown",
-    "coefficient_of_variation",
-    "crossing_probability",
-    "custom_divergence",
-    "cvar",
-    "cvar_fairness",
-    "cvar_interval",
-    "default_multipliers",
-    "dispersion_certificate",
-    "dispersion_interval",
-    "extended_gini",
-    "extremal_laws",
-    "generalised_entropy",
-    "gini",
-    "gini_correlation",
-    "group_bands",
-    "group_certificate",
-    "group_gap",
-    "group_intervals",
-    "group_transform_mean",
-    "group_variance",
-    "hoover",
-    "interval_weight",
-    "joint_band",
-    "joint_cdf",
-    "largest_gap",
-    "lorenz",
-    "lorenz_certificate",
-    "maximum_weight",
-    "mean",
-    "mean_bound",
-    "mean_interval",
-    "mean_log_deviation",
-    "mean_range",
-    "measured_dispersion",
-    "measured_gini_correlation",
-    "minimum_weight",
-    "num_clients_needed",
-    "polynomial_transform",
-    "quadratic_gaps",
-    "quantile",
-    "quantile_certificate",
-    "quantile_interval",
-    "quantile_range",
-    "quantile_ratio",
     "risk_histogram",
-    "select",
-    "smooth_transform",
-    "smoothed_median_weight",
+    "num_clients_needed",
+    # bands
+    "Band",
+    "band",
+    "JointBand",
+    "joint_band",
+    "OptimisedLevels",
     "split_clients",
+    "crossing_probability",
+    # bounds
+    "Interval",
+    "mean_bound",
+    "mean",
+    "quantile",
+    "cvar",
     "survival",
-    "tail_weight",
-    "theil",
-    "top_share",
-    "transformed_quantile_interval",
-    "verify",
-    "wasserstein_breakdown",
-    "wasserstein_cdf",
-    "wasserstein_mean",
-    "wasserstein_published",
-    "weighted_group_mean",
     "weighted_quantile",
-    "weighted_quantile_interval",
+    "QuantileWeight",
+    "joint_cdf",
+    "gini",
+    "lorenz_certificate",
+    "quantile_certificate",
+    "dispersion_certificate",
+    "gini_correlation",
+    # worst cases
+    "DIVERGENCES",
+    "custom_divergence",
+    "binary_worst_case",
     "worst_case_cdf",
     "worst_case_mean",
+    "breakdown",
+    "wasserstein_mean",
+    "wasserstein_cdf",
+    "wasserstein_breakdown",
+    # groups
+    "group_bands",
+    "group_certificate",
+    "group_intervals",
+    "group_gap",
     "worst_group",
+    "largest_gap",
+    "cvar_fairness",
+    # selection
+    "Objective",
+    "select",
+    # certificates
+    "Certificate",
+    "verify",
+    # the release
+    "__version__",
 ]
+
+# For each module, the names that `riskband` offers from it; a test compares them with the imports below.
+_NAMES = {
+    "answers.adversarial": "AdversarialAnswers default_multipliers",
+    "answers.histogram": "HistogramLimits HistogramRisks risk_histogram",
+    "answers.joint": "JointBand JointRisks joint_band joint_cdf",
+    "answers.noise": "AnswerNoise",
+    "answers.risks": "ClientRisks",
+    "bands.band": "Band band",
+    "bands.crossing": "crossing_probability",
+    "bands.pilots": "ClientSplit split_clients",
+    "certificate": "Certificate",
+    "functionals.dispersion": (
+        "ExtremalLaws Interval dispersion_certificate dispersion_interval extremal_laws lorenz measured_dispersion"
+    ),
+    "functionals.dispersion_curves": "lorenz_certificate quantile_certificate",
+    "functionals.gini_correlation": "gini_correlation measured_gini_correlation",
+    "functionals.inequality": (
+        "atkinson coefficient_of_variation extended_gini generalised_entropy "
+        "gini hoover mean_log_deviation mean_range quantile_range "
+        "quantile_ratio theil top_share"
+    ),
+    "functionals.laws": "RiskLaw",
+    "functionals.measures": "DispersionMeasure",
+    "functionals.objective": "Objective",
+    "functionals.quantile_measures": (
+        "LINEAR cvar_interval maximum_weight mean_interval minimum_weight "
+        "quantile_interval smoothed_median_weight transformed_quantile_interval "
+        "weighted_quantile_interval"
+    ),
+    "functionals.quantiles": (
+        "QuantileWeight cvar interval_weight mean num_clients_needed quantile survival tail_weight weighted_quantile"
+    ),
+    "functionals.transforms": "Transform absolute_transform polynomial_transform smooth_transform",
+    "groups.comparisons": (
+        "cvar_fairness group_bands group_gap group_intervals "
+        "group_transform_mean group_variance largest_gap quadratic_gaps "
+        "weighted_group_mean worst_group"
+    ),
+    "groups.group_bands": "GroupBands",
+    "groups.group_certificates": "group_certificate",
+    "means": "mean_bound",
+    "search": "Bracket",
+    "selection": "CandidateBound Selection select",
+    "tuning.optimised_levels": "OptimisedLevels",
+    "verification": "Verification verify",
+    "worst_cases.custom_divergences": "custom_divergence",
+    "worst_cases.divergences": "CHI2 DIVERGENCES FDivergence HELLINGER2 KL TV binary_worst_case",
+    "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
+    "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_mean wasserstein_published",
+    "worst_cases.wasserstein_shares": "wasserstein_cdf",
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+if TYPE_CHECKING:
+    __version__: str
+    from riskband.answers.adversarial import AdversarialAnswers, default_multipliers as default_multipliers
+    from riskband.answers.histogram import HistogramLimits as HistogramLimits, HistogramRisks, risk_histogram
+    from riskband.answers.joint import JointBand, JointRisks, joint_band, joint_cdf
+    from riskband.answers.noise import AnswerNoise
+    from riskband.answers.risks import ClientRisks
+    from riskband.bands.band import Band, band
+    from riskband.bands.crossing import crossing_probability
+    from riskband.bands.pilots import ClientSplit as ClientSplit, split_clients
+    from riskband.certificate import Certificate
+    from riskband.functionals.dispersion import (
+        ExtremalLaws as ExtremalLaws,
+        Interval,
+        dispersion_certificate,
+        dispersion_interval as dispersion_interval,
+        extremal_laws as extremal_laws,
+        lorenz as lorenz,
+        measured_dispersion as measured_dispersion,
+    )
+    from riskband.functionals.dispersion_curves import lorenz_certificate, quantile_certificate
+    from riskband.functionals.gini_correlation import (
+        gini_correlation,
+        measured_gini_correlation as measured_gini_correlation,
+    )
+    from riskband.functionals.inequality import (
+        atkinson as atkinson,
+        coefficient_of_variation as coefficient_of_variation,
+        extended_gini as extended_gini,
+        generalised_entropy as generalised_entropy,
+        gini,
+        hoover as hoover,
+        mean_log_deviation as mean_log_deviation,
+        mean_range as mean_range,
+        quantile_range as quantile_range,
+        quantile_ratio as quantile_ratio,
+        theil as theil,
+        top_share as top_share,
+    )
+    from riskband.functionals.laws import RiskLaw as RiskLaw
+    from riskband.functionals.measures import DispersionMeasure as DispersionMeasure
+    from riskband.functionals.objective import Objective
+    from riskband.functionals.quantile_measures import (
+        LINEAR as LINEAR,
+        cvar_interval as cvar_interval,
+        maximum_weight as maximum_weight,
+        mean_interval as mean_interval,
+        minimum_weight as minimum_weight,
+        quantile_interval as quantile_interval,
+        smoothed_median_weight as smoothed_median_weight,
+        transformed_quantile_interval as transformed_quantile_interval,
+        weighted_quantile_interval as weighted_quantile_interval,
+    )
+    from riskband.functionals.quantiles import (
+        QuantileWeight,
+        cvar,
+        interval_weight as interval_weight,
+        mean,
+        num_clients_needed,
+        quantile,
+        survival,
+        tail_weight as tail_weight,
+        weighted_quantile,
+    )
+    from riskband.functionals.transforms import (
+        Transform as Transform,
+        absolute_transform as absolute_transform,
+        polynomial_transform as polynomial_transform,
+        smooth_transform as smooth_transform,
+    )
+    from riskband.groups.comparisons import (
+        cvar_fairness,
+        group_bands,
+        group_gap,
+        group_intervals,
+        group_transform_mean as group_transform_mean,
+        group_variance as group_variance,
+        largest_gap,
+        quadratic_gaps as quadratic_gaps,
+        weighted_group_mean as weighted_group_mean,
+        worst_group,
+    )
+    from riskband.groups.group_bands import GroupBands as GroupBands
+    from riskband.groups.group_certificates import group_certificate
+    from riskband.means import mean_bound
+    from riskband.search import Bracket as Bracket
+    from riskband.selection import CandidateBound as CandidateBound, Selection as Selection, select
+    from riskband.tuning.optimised_levels import OptimisedLevels
+    from riskband.verification import Verification as Verification, verify
+    from riskband.worst_cases.custom_divergences import custom_divergence
+    from riskband.worst_cases.divergences import (
+        CHI2 as CHI2,
+        DIVERGENCES,
+        HELLINGER2 as HELLINGER2,
+        KL as KL,
+        TV as TV,
+        FDivergence as FDivergence,
+        binary_worst_case,
+    )
+    from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
+    from riskband.worst_cases.wasserstein import (
+        wasserstein_breakdown,
+        wasserstein_mean,
+        wasserstein_published as wasserstein_published,
+    )
+    from riskband.worst_cases.wasserstein_shares import wasserstein_cdf
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import what is asked for: a name of `_NAMES`, the version, or a module of the package."""
+        if name == "__version__":
+            value = _version()
+        elif name in _MODULES:
+            value = getattr(import_module(f"riskband.{_MODULES[name]}"), name)
+        else:
+            raise AttributeError(f"module 'riskband' has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+    from pathlib import Path
+
+    try:
+        return version("riskband")
+    except PackageNotFoundError:  # an app that Flower unpacked is not installed; its pyproject.toml lies beside it
+        import tomllib
+
+        project = Path(__file__).parents[1] / "pyproject.toml"
+        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])

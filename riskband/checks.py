@@ -6,6 +6,7 @@ A function that passed these checks never has to look again, and bad input never
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
+from importlib.util import find_spec
 from numbers import Integral
 
 import numpy as np
@@ -208,6 +209,12 @@ def check_budget(budget: npt.ArrayLike) -> FloatArray:
             "target and the source network, and 0 means no shift"
         )
     return array
+
+
+def check_installed(package: str, *, extra: str) -> None:
+    """Raise an ImportError that names the extra, if one of its packages is not installed."""
+    if find_spec(package) is None:
+        raise ImportError(f'this needs {package}, which is not installed; run: pip install "riskband[{extra}]"')
 
 
 def set_fields(instance: object, **fields: object) -> None:

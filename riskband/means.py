@@ -1,4 +1,4 @@
-"""Upper bounds on the mean risk of unseen clients that need no band (math §3).
+"""Upper bounds on the mean risk of unseen clients that need no band (math §2.6).
 
 The expected empirical risk of a fresh client equals the mean risk over clients exactly, so the mean of the answers
 needs no step from empirical to true risks: the examples of a client only add to the spread that we see.
@@ -46,7 +46,7 @@ def mean_bound(
     -------
     Certificate
         A single number. Sources: `betting` [WSR] Waudby-Smith & Ramdas 2024, `empirical_bernstein` Maurer & Pontil
-        2009, `published` [RE] Theorem 4.1; math §3.
+        2009, `published` [RE] Theorem 4.1; math §2.6.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     Returns
     -------
     float
-        The limit, in [0, 1]. Source: [WSR]; docs/mathematics.md, "Bets and the order of the clients".
+        The limit, in [0, 1]. Source: [WSR]; math §2.6.
     """
     orders = fixed_orders(values.size, num_orders=int(np.clip(_NUM_PLAYED // values.size, *_NUM_ORDERS)))
     played = np.sort(values)[orders]
@@ -231,7 +231,7 @@ def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
     Returns
     -------
     float
-        The limit, in [0, 1]. Source: docs/mathematics.md, "Who answered".
+        The limit, in [0, 1]. Source: math §7.4.
     """
     # From the best share for the largest variance of a mean of 1/2, doubled up to the largest.
     smallest = min(float(np.sqrt(2.0 * np.log(1.0 / delta) / values.size)), _LARGEST_SHARE)

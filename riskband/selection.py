@@ -1,4 +1,4 @@
-"""Choose among candidate models, and certify the one that was chosen (math §7; after learn-then-test).
+"""Choose among candidate models, and certify the one that was chosen (math §12; after learn-then-test).
 
 Each candidate gets an upper bound of its own on the objective. The bounds share delta, so they hold together, and with
 them the bound of the candidate that looks best, although it was chosen by looking.
@@ -193,8 +193,8 @@ def select(
     Returns
     -------
     Selection
-        The best, its certificate, and the table of all candidates. Source: docs/mathematics.md, "Choosing among
-        candidates"; the sequence is fixed-sequence testing as in learn-then-test (Angelopoulos et al. 2021).
+        The best, its certificate, and the table of all candidates. Source: math §12; the
+        sequence is fixed-sequence testing as in learn-then-test (Angelopoulos et al. 2021).
 
     Raises
     ------

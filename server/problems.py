@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+if TYPE_CHECKING:  # a ConfigError is raised without loading pydantic
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
 
 
 class ConfigError(ValueError):

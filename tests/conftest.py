@@ -1,13 +1,44 @@
 """Settings of the whole suite.
 
 The examples that hypothesis tries are derived from each test, so that the same commit always passes or always fails.
+The default suite tries few; `.ci/run` tries more of them (HYPOTHESIS_PROFILE=thorough, all tests marked `hypothesis`).
 To look for new ones: HYPOTHESIS_PROFILE=explore pytest tests/laws tests/strategies
 """
 
-import os
+from __future__ import annotations
 
+import os
+from typing import Any
+
+# `pytest -n auto` starts one process per core, and the models here are so small that a second thread only gets in the
+# way. Numerical libraries read this when they are imported, so it stands before every other import.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
 from hypothesis import settings
 
-settings.register_profile("default", derandomize=True, deadline=None, database=None)
+settings.register_profile("default", derandomize=True, deadline=None, database=None, max_examples=40)
+settings.register_profile("thorough", derandomize=True, deadline=None, database=None, max_examples=100)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# These start servers and wait for them: first, so that nothing waits for them at the end, and one at a time, because
+# two SuperLinks with their SuperNodes on two cores may take longer to find each other than a run is patient.
+SERVERS = ("tests/end_to_end/", "tests/deployment/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(SERVERS))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One process gets all tests of a file, which share what is made once per module, and one gets all the servers."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "servers" if nodeid.startswith(SERVERS) else nodeid.partition("::")[0]
+
+    config.option.loadscopereorder = False  # the order of the collection, not the files with the most tests first
+    return ByFile(config, log)

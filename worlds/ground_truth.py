@@ -1,4 +1,4 @@
-"""Meta-distributions whose law of the client risk is known exactly: the truth in coverage tests.
+"""Meta-distributions whose distribution of the client risk is known exactly: the truth in coverage tests.
 
 Each can draw a network and says what any certificate about it must not exceed: the CDF of the true
 risks, and worst cases over the networks μ' within a budget of μ. Nothing is imported from `riskband`,
@@ -20,7 +20,7 @@ from worlds.worst_cases import Array, quadrature, worst_case_mean, worst_case_pr
 
 
 class MetaDistribution(ABC):
-    """A law μ of clients with a known law of the true risk R."""
+    """A distribution μ of clients with a known distribution of the true risk R."""
 
     @property
     @abstractmethod
@@ -182,7 +182,7 @@ class ContinuousLossRisks(BetaRisks):
 
     def _draw(self, rng: np.random.Generator, num_clients: int, num_examples: NDArray[np.int64]) -> tuple[Array, Array]:
         risks = rng.beta(self.a, self.b, size=num_clients)
-        # A risk may round to 0 or 1, where the law of the losses is degenerate; numpy wants parameters > 0.
+        # A risk may round to 0 or 1, where the distribution of the losses is degenerate; numpy wants parameters > 0.
         inside = np.clip(risks, 1e-12, 1 - 1e-12)[:, None]
         size = (num_clients, int(num_examples.max()))
         losses = rng.beta(self.loss_precision * inside, self.loss_precision * (1 - inside), size=size)
@@ -191,7 +191,7 @@ class ContinuousLossRisks(BetaRisks):
 
 @dataclass(frozen=True)
 class TwoPointRisks(MetaDistribution):
-    """Two kinds of clients, of risk `low` and `high`, with zero-one losses: a discrete law, full of ties.
+    """Two kinds of clients, of risk `low` and `high`, with zero-one losses: a discrete distribution, full of ties.
 
     Attributes
     ----------
@@ -276,7 +276,7 @@ class AffineGaussian(MetaDistribution):
 
     Notes
     -----
-    Risks within 1e-16 of ½ are drawn as ½: compare a sample with the law at thresholds other than ½.
+    Risks within 1e-16 of ½ are drawn as ½: compare a sample with the distribution at thresholds other than ½.
     """
 
     margin: float

@@ -1,6 +1,6 @@
 """Shifts: what makes one client's distribution differ from the next client's.
 
-A `Shift` is a law from which every client draws its own `DrawnShift`: class proportions, a map of the
+A `Shift` is a distribution from which every client draws its own `DrawnShift`: class proportions, a map of the
 images, or both. A new kind of shift is one frozen dataclass with one method, `draw`.
 """
 
@@ -64,7 +64,7 @@ class DrawnShift:
 
 
 class Shift(ABC):
-    """A law of shifts. Subclasses are frozen dataclasses that write `draw`."""
+    """A distribution of shifts. Subclasses are frozen dataclasses that write `draw`."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, *, x_shape: tuple[int, ...], num_classes: int) -> DrawnShift:
@@ -169,7 +169,7 @@ def combined(parts: Sequence[DrawnShift]) -> DrawnShift:
     Raises
     ------
     ValueError
-        If two of them set the class weights: a client has one law of its classes.
+        If two of them set the class weights: a client has one distribution of its classes.
     """
     class_weights = [part.class_weights for part in parts if part.class_weights is not None]
     transforms = [part.transform for part in parts if part.transform is not None]

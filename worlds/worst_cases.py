@@ -1,7 +1,7 @@
-"""Exact worst cases of a known law μ of the risk over {μ' ≪ μ : D_f(μ'‖μ) ≤ budget}.
+"""Exact worst cases of a known distribution μ of the risk over {μ' ≪ μ : D_f(μ'‖μ) ≤ budget}.
 
 With f(t) = t log t ("kl"), (t − 1)² ("chi2") or |t − 1|/2 ("tv"). Each worst case is computed from the
-primal optimum, the reweighted law itself, by quadrature and root finding on the true law; `riskband`
+primal optimum, the reweighted distribution itself, by quadrature and root finding on the true distribution; `riskband`
 works from the dual and from samples, so agreement between the two says something.
 """
 
@@ -28,7 +28,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)
 
 
 class RiskLaw(Protocol):
-    """What must be known of a law of the risk R: see `worlds.ground_truth.MetaDistribution`."""
+    """What must be known of a distribution of the risk R: see `worlds.ground_truth.MetaDistribution`."""
 
     @property
     def breaks(self) -> tuple[float, ...]:
@@ -84,7 +84,7 @@ def worst_case_mean(law: RiskLaw, divergence: str, budget: float) -> float:
     Parameters
     ----------
     law
-        The law μ of the risk.
+        The distribution μ of the risk.
     divergence, budget
         As for `worst_case_probability`.
 
@@ -113,7 +113,7 @@ def quadrature(points: tuple[float, ...]) -> tuple[Array, Array]:
 
 
 def _kl_mean(law: RiskLaw, budget: float) -> float:
-    """Return the mean of the tilted law e^{θR}μ/E e^{θR} whose divergence is the budget."""
+    """Return the mean of the tilted distribution e^{θR}μ/E e^{θR} whose divergence is the budget."""
     low, high = law.breaks[0], law.breaks[-1]
     x, weights = quadrature(law.breaks)
     mass = weights * law.survival(x)

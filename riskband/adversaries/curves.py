@@ -1,4 +1,4 @@
-"""From points of single examples to the curves of a client (math §5).
+"""From points of single examples to the curves of a client (math §6.1).
 
 For one example, let q(c) be the largest mean loss that a transport of cost c can give it: nondecreasing and concave,
 since a transport may split an example's mass. The client's adversarial risk Q(radius) is the best way to share a mean

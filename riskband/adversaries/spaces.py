@@ -1,4 +1,4 @@
-"""The space at a layer: the model up to there says where an example starts, the rest is what is attacked (math §6).
+"""The space at a layer: the model up to there says where an example starts, the rest is what is attacked (math §6.8).
 
 At the output of a named layer of a chain the examples are its activations, and the logits are the tail's: whatever is
 known of attacks on inputs, and of Lipschitz bounds, holds for the tail (Mehra et al. 2022, equation 2).

@@ -1,4 +1,4 @@
-"""What clients answered about adversarial risk, checked once (math §5)."""
+"""What clients answered about adversarial risk, checked once (math §4)."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def default_multipliers(cost_budgets: npt.ArrayLike, *, num_multipliers: int = D
     -------
     ndarray, shape (num_multipliers,)
         From 0.05 / largest budget (below it the budget costs next to nothing) to 1 / smallest positive budget (above it
-        the bound is 1). Source: math §5.
+        the bound is 1). Source: math §4.3.
 
     Raises
     ------

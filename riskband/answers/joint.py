@@ -147,7 +147,7 @@ class JointLevels:
 
     @classmethod
     def of_settings(cls, *, num_clients: int, num_losses: int, delta: float, method: str) -> JointLevels:
-        """Levels whose sides both hold with probability 1 - delta; see docs/mathematics.md, "Joint losses"."""
+        """Levels whose sides both hold with probability 1 - delta; see math §11.1."""
         fixed = num_losses - 1
         others = num_clients - fixed
         if others < 2:
@@ -315,7 +315,7 @@ def joint_band(
     -------
     JointBand
         The bounds: at each point the best of a Dvoretzky-Kiefer-Wolfowitz (or Berk-Jones) bound for all losses at once
-        and of Fréchet-Hoeffding. Source: docs/mathematics.md, "Joint losses", after [DC] appendix C.
+        and of Fréchet-Hoeffding. Source: math §11, after [DC] appendix C.
 
     Raises
     ------

@@ -197,7 +197,7 @@ class AnswerNoise:
         -------
         ndarray, shape (num_clients,)
             The mean, with the threshold rounded down to a step; for Gaussian noise with s > 10,000 to the step below.
-            Source: docs/mathematics.md, "Noisy answers".
+            Source: math §8.3.
         """
         per_risk = np.asarray(num_examples, dtype=np.float64) * self.num_steps
         steps = np.floor(threshold * per_risk * (1.0 + 1e-12))  # a whole number may have been rounded down

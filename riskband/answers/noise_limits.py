@@ -1,6 +1,6 @@
 """What noisy answers say about true risks: limits for each client, and bounded numbers for means.
 
-Proofs: docs/mathematics.md, "Noisy answers".
+Proofs: math §8.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def cut_values(values: FloatArray, num_examples: IntArray, noise: AnswerNoise, *
     Returns
     -------
     BoundedValues
-        With E(value of a client) >= its risk. Source: docs/mathematics.md, "Noisy answers".
+        With E(value of a client) >= its risk. Source: math §8.3.
     """
     reach = float(noise.quantile(_CUT_LEVEL, num_examples[0] if is_size_fixed else USUAL_SIZE))
     reach = reach if is_size_fixed else max(reach, 1.0 / USUAL_SIZE)
@@ -103,7 +103,7 @@ def noisy_upper_limits(
     Returns
     -------
     ndarray, shape (num_clients,)
-        In (0, 1], nondecreasing in the answer. Source: docs/mathematics.md, "Noisy answers".
+        In (0, 1], nondecreasing in the answer. Source: math §8.1.
     """
     is_exact = binary and _window(noise) <= _MAX_WINDOW
     # Clients of one size with one answer have one limit.

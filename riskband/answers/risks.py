@@ -1,4 +1,4 @@
-"""What the clients answered: empirical risks, and limits for each client's true risk (math §1)."""
+"""What the clients answered: empirical risks, and limits for each client's true risk (math §2.4)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from riskband.wording import in_full
 BoolArray = npt.NDArray[np.bool_]
 
 ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
-"""Error levels of the local limits that a band may use (math §1, extended: see docs/mathematics.md).
+"""Error levels of the local limits that a band may use (math §2.4).
 
 None is above 1/2: then an upper limit is never below the measured risk, so clients that measure their risk exactly (all
 the data they will ever hold) cannot break the bound, and the sides of a band cannot cross.
@@ -87,7 +87,7 @@ class ClientRisks:
     answered_by : {"fresh", "trainers"}
         `fresh` (default): the clients that answered had no part in training, tuning or choosing the model, which every
         certificate lists as an assumption. `trainers`: they had, and no certificate follows about clients that had not:
-        whatever is made of these answers is an estimate. Source: docs/mathematics.md, "The model comes first".
+        whatever is made of these answers is an estimate. Source: math §1.1.
 
     Raises
     ------
@@ -204,7 +204,7 @@ class ClientRisks:
         -------
         ndarray, shape (num_counted,)
             The numbers, with 1 for the `contamination` smallest ones, and 1 for each missing client that counts. The
-            sorted true numbers of all these clients are nowhere larger. Source: docs/mathematics.md, "Who answered".
+            sorted true numbers of all these clients are nowhere larger. Source: math §7.1.
         """
         filled = np.append(numbers, np.ones(self.num_missing_worst))
         filled[np.argsort(numbers, kind="stable")[: self.contamination]] = 1.0
@@ -238,7 +238,7 @@ class ClientRisks:
         Returns
         -------
         BoundedValues
-            Without noise the numbers themselves. Source: docs/mathematics.md, "Noisy answers".
+            Without noise the numbers themselves. Source: math §8.3.
         """
         if self.noise is None:
             return BoundedValues(numbers, 0.0, 1.0)
@@ -274,7 +274,7 @@ class ClientRisks:
         Returns
         -------
         ndarray, shape (num_clients,)
-            Limits in [0, 1]. Source: math §1.
+            Limits in [0, 1]. Source: math §2.4.
         """
         return self._upper_limits(self.values, eta)
 
@@ -289,7 +289,7 @@ class ClientRisks:
         Returns
         -------
         ndarray, shape (num_clients,)
-            Limits in [0, 1]. Source: math §1.
+            Limits in [0, 1]. Source: math §2.4.
         """
         limits = 1.0 - self._upper_limits(1.0 - self.values, eta)
         if self.noise is None or self.binary:

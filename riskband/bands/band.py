@@ -1,4 +1,4 @@
-"""Confidence bands for the CDF of client risks: one band, every certificate (math §§1-2).
+"""Confidence bands for the CDF of client risks: one band, every certificate (math §2).
 
 A band is built in two steps. The vertical step bounds the CDF of the values that the clients gave, from their ranks
 (`method`); the horizontal step goes from these to the CDF of true risks (`local`). Whatever is then read off the band
@@ -247,7 +247,7 @@ def band(
     Returns
     -------
     Band
-        The band. Source: math §§1-2; `union` with `dkw` is [RE] Theorem 4.1.
+        The band. Source: math §2.1 and math §2.4; `union` with `dkw` is [RE] Theorem 4.1.
 
     Raises
     ------

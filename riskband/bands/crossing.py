@@ -1,4 +1,4 @@
-"""Exact probabilities that uniform order statistics stay between two boundaries (math §2).
+"""Exact probabilities that uniform order statistics stay between two boundaries (math §2.2).
 
 Let U_(1) <= ... <= U_(n) be the order statistics of n uniform variables and N(t) the number of them that are <= t.
 U_(i) >= a_i says N(a_i) <= i - 1, and U_(i) <= b_i says N(b_i) >= i, so the event is that N stays inside a corridor
@@ -8,18 +8,21 @@ forward pass convolves the state with Poisson probabilities from point to point.
 Only states that can matter are kept: a state whose bridge probability (be here now, and end at n) is below 1e-30 is
 dropped. That makes the cost O(n^1.5) instead of O(n²), loses less than n · 1e-27, and always on the low side, so a
 band calibrated with it stays valid.
+
+Raising the lower boundary a_i loses exactly the paths on which the i-th order statistic is at a_i and all others keep
+to the corridor. Such a path is one inside the corridor before a_i, a jump there, and one inside it after, so the
+derivative is a product of two crossing probabilities ([DC] A.2.2). A forward and a backward pass give all of them.
 """
 
-import math
+from __future__ import annotations
 
-import numba
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
 from riskband.checks import FloatArray, IntArray, check_numbers
-
-_LOG_NEGLIGIBLE = math.log(1e-30)
 
 
 def crossing_probability(lower: npt.ArrayLike, upper: npt.ArrayLike | None = None) -> float:
@@ -44,7 +47,7 @@ def crossing_probability(lower: npt.ArrayLike, upper: npt.ArrayLike | None = Non
 
     Notes
     -----
-    Source: math §2, after [MN] Moscovich & Nadler 2017, "Fast calculation of boundary crossing probabilities for
+    Source: math §2.2, after [MN] Moscovich & Nadler 2017, "Fast calculation of boundary crossing probabilities for
     Poisson processes"; the pruning of states is ours.
 
     Examples
@@ -59,8 +62,10 @@ def crossing_probability(lower: npt.ArrayLike, upper: npt.ArrayLike | None = Non
         raise ValueError(f"lower and upper must have the same length, got {n} and {upper_boundary.size}")
     if np.any(lower_boundary > upper_boundary) or lower_boundary[-1] >= 1.0 or upper_boundary[0] <= 0.0:
         return 0.0  # no uniform variable reaches 1 from above, or 0 from below
+    from riskband.bands.crossing_loops import corridor_probability  # loads numba
+
     points, most, least = _corridor(lower_boundary, upper_boundary)
-    probability = _corridor_probability(points, most, least, n, gammaln(np.arange(n + 2.0)))
+    probability = corridor_probability(points, most, least, n, gammaln(np.arange(n + 2.0)))
     return float(min(max(probability, 0.0), 1.0))
 
 
@@ -89,93 +94,48 @@ def _corridor(lower: FloatArray, upper: FloatArray) -> tuple[FloatArray, IntArra
     return points, most, least
 
 
-@numba.njit(cache=True)
-def _corridor_probability(
-    points: FloatArray, most: IntArray, least: IntArray, n: int, log_factorial_shifted: FloatArray
-) -> float:  # pragma: no cover - compiled
-    """P(least <= N(points) <= most) given N(1) = n; `log_factorial_shifted[k + 1]` is log k!."""
-    log_total = -n + n * math.log(n) - log_factorial_shifted[n + 1]  # log P(Poisson(n) = n)
-    state = np.zeros(n + 1)  # state[m] = P(corridor so far, N(t) = m) for the Poisson process of rate n
-    fresh = np.zeros(n + 1)
-    step = np.zeros(n + 1)
-    state[0] = 1.0
-    low, high, now = 0, 0, 0.0
-    for j in range(points.size):
-        mean = n * (points[j] - now)
-        now = points[j]
-        first, last = _poisson_window(mean, n, log_factorial_shifted, step)
-        new_low = max(least[j], low + first)
-        new_high = min(most[j], min(high + last, n))
-        remaining = n * (1.0 - now)
-        new_low, new_high = _prune(new_low, new_high, n, now, remaining, log_total, log_factorial_shifted)
-        if new_low > new_high:
-            return 0.0
-        for m in range(new_low, new_high + 1):
-            total = 0.0
-            for k in range(max(first, m - high), min(last, m - low) + 1):
-                total += state[m - k] * step[k]
-            fresh[m] = total
-        state, fresh = fresh, state
-        low, high = new_low, new_high
-    remaining = n * (1.0 - now)
-    probability = 0.0
-    for m in range(low, high + 1):
-        if state[m] > 0.0:
-            log_rest = _log_poisson(n - m, remaining, log_factorial_shifted)
-            probability += math.exp(math.log(state[m]) + log_rest - log_total)
-    return probability
+class CrossingGradient(NamedTuple):
+    """A crossing probability and its derivatives, from `crossing_gradient`.
+
+    Attributes
+    ----------
+    probability : float
+        As from `crossing_probability`.
+    lower, upper : ndarray, shape (n,)
+        Derivatives by the lower boundaries, <= 0, and by the upper ones, >= 0. Where boundaries are tied, the point
+        that binds (the first of lower ones, the last of upper ones) carries the derivative and the others have 0.
+    """
+
+    probability: float
+    lower: FloatArray
+    upper: FloatArray
 
 
-@numba.njit(cache=True)
-def _log_poisson(k: int, mean: float, log_factorial_shifted: FloatArray) -> float:  # pragma: no cover - compiled
-    if mean <= 0.0:
-        return 0.0 if k == 0 else -np.inf
-    return float(k * math.log(mean) - mean - log_factorial_shifted[k + 1])
+def crossing_gradient(lower: FloatArray, upper: FloatArray | None = None) -> CrossingGradient:
+    """Crossing probability of uniform order statistics with its exact gradient.
 
+    Parameters
+    ----------
+    lower : ndarray, shape (n,)
+        Nondecreasing lower boundaries in [0, 1); not checked.
+    upper : ndarray, shape (n,), optional
+        Nondecreasing upper boundaries in (0, 1], at least `lower`; none by default.
 
-@numba.njit(cache=True)
-def _poisson_window(
-    mean: float, n: int, log_factorial_shifted: FloatArray, step: FloatArray
-) -> tuple[int, int]:  # pragma: no cover - compiled
-    """Fill `step[k]` with Poisson(mean) probabilities around the mode; return the first and last k that matter."""
-    mode = min(int(mean), n)
-    step[mode] = math.exp(_log_poisson(mode, mean, log_factorial_shifted))
-    floor = step[mode] * 1e-32
-    first = mode
-    while first > 0 and step[first] > floor:
-        step[first - 1] = step[first] * first / mean
-        first -= 1
-    last = mode
-    while last < n and step[last] > floor:
-        step[last + 1] = step[last] * mean / (last + 1)
-        last += 1
-    return first, last
+    Returns
+    -------
+    CrossingGradient
+        The probability and its derivatives. Source: [DC] appendix A.2.2; math §2.
+    """
+    from riskband.bands.crossing_loops import corridor_gradient  # loads numba
 
-
-@numba.njit(cache=True)
-def _prune(
-    low: int,
-    high: int,
-    n: int,
-    now: float,
-    remaining: float,
-    log_total: float,
-    log_factorial_shifted: FloatArray,
-) -> tuple[int, int]:  # pragma: no cover - compiled
-    """Drop states m at both ends with P(N(now) = m | N(1) = n) < 1e-30: the corridor only makes them rarer."""
-    mean = n * now
-    while low <= high and low < mean:
-        log_bridge = _log_poisson(low, mean, log_factorial_shifted) + _log_poisson(
-            n - low, remaining, log_factorial_shifted
-        )
-        if log_bridge - log_total >= _LOG_NEGLIGIBLE:
-            break
-        low += 1
-    while high >= low and high > mean:
-        log_bridge = _log_poisson(high, mean, log_factorial_shifted) + _log_poisson(
-            n - high, remaining, log_factorial_shifted
-        )
-        if log_bridge - log_total >= _LOG_NEGLIGIBLE:
-            break
-        high -= 1
-    return low, high
+    n = lower.size
+    upper = np.ones(n) if upper is None else upper
+    points, most, least = _corridor(lower, upper)
+    if points.size == 0:  # nothing is constrained
+        return CrossingGradient(1.0, np.zeros(n), np.zeros(n))
+    probability, at_most, at_least = corridor_gradient(points, most, least, n, gammaln(np.arange(n + 2.0)))
+    by_lower, by_upper = np.zeros(n), np.zeros(n)
+    is_lower, is_upper = np.isin(points, lower), np.isin(points, upper)
+    by_lower[most[is_lower]] = -at_most[is_lower]  # `most` is the index of the first of a tie
+    by_upper[least[is_upper] - 1] = at_least[is_upper]
+    return CrossingGradient(probability, by_lower, by_upper)

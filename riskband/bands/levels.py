@@ -1,4 +1,4 @@
-"""Levels of confidence bands: how far the CDF may be from the ranks of K independent values (math §2).
+"""Levels of confidence bands: how far the CDF may be from the ranks of K independent values (math §2.1).
 
 With x_(1) <= ... <= x_(K) the sorted values, lower levels L mean F(x_(i)) >= L_i for all i, upper levels U mean
 F(x_(i) -) <= U_i for all i; each function makes its event hold with probability at least 1 - delta. Ties and discrete
@@ -38,7 +38,7 @@ def dkw_levels(num_values: int, delta: float, sides: str) -> Levels:
     Returns
     -------
     Levels
-        i/K minus, and (i - 1)/K plus, sqrt(log(c/delta) / (2 K)), c = 1 or 2 sides. Source: Massart 1990; math §2.
+        i/K minus, and (i - 1)/K plus, sqrt(log(c/delta) / (2 K)), c = 1 or 2 sides. Source: Massart 1990; math §2.1.
 
     Notes
     -----
@@ -67,7 +67,7 @@ def berk_jones_levels(num_values: int, delta: float, sides: str) -> Levels:
     -------
     Levels
         L_i = Beta^{-1}(c; i, K - i + 1) and U_i = 1 - L_{K + 1 - i}, with c from `berk_jones_constant`.
-        Source: math §2; [DC] states that two one-sided bounds hold jointly at the same delta, which is false.
+        Source: math §2.1; [DC] states that two one-sided bounds hold jointly at the same delta, which is false.
     """
     lower = _berk_jones_lower(num_values, berk_jones_constant(num_values, delta, is_two_sided=sides == "two"))
     return _on_sides(lower, 1.0 - lower[::-1], sides)
@@ -123,7 +123,7 @@ def truncated_levels(num_values: int, delta: float, sides: str, *, low: float, h
     Returns
     -------
     Levels
-        With low = 0 and high = 1, those of `berk_jones_levels`. Source: math §2.
+        With low = 0 and high = 1, those of `berk_jones_levels`. Source: math §2.1.
 
     Raises
     ------

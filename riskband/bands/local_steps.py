@@ -1,22 +1,23 @@
-"""From the law of what clients measured to the law of their true risks (math §1, extended).
+"""From the law of what clients measured to the law of their true risks (math §2.4).
 
 Each step takes levels for the sorted values of K independent clients and turns them into knots of a bound for the CDF
 of true risks. `marginal` rests on one inequality. Let U be a client's upper limit at error level eta. Whatever the
 client's risk R is, U fails with probability at most eta, so P(U > x) >= (1 - eta) P(R > x), and the CDF G of U gives
 1 - F <= (1 - G) / (1 - eta): sharper than F >= G - eta, and for every eta at once where one event covers them all.
 
-Answers that may be missing or wrong (math §8) shift the levels before any step sees them: `levels_of_answers`.
+Answers that may be missing or wrong (math §7.1) shift the levels before any step sees them: `levels_of_answers`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import betaincc
 
 from riskband.answers.risks import ETA_GRID, ClientRisks, default_eta
 from riskband.bands.levels import Levels
@@ -85,7 +86,7 @@ def levels_of_answers(risks: ClientRisks, *, delta: float, sides: str, levels_of
     Returns
     -------
     Levels
-        Of shape (num_clients,): 0 and 1 where nothing is known. Source: math §8; docs/mathematics.md, "Who answered".
+        Of shape (num_clients,): 0 and 1 where nothing is known. Source: math §7.1.
     """
     levels, wrong = levels_of(risks.num_counted, delta, sides), risks.contamination
     lower = None if levels.lower is None else _shifted(levels.lower[: risks.num_clients], wrong)
@@ -140,7 +141,7 @@ def _counted(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsO
     count_delta = delta / 10
     per_side = count_delta / (2 if sides == "two" else 1)
     # Of all clients that count: who chose the missing ones may have left us with every limit that fails.
-    num_wrong = min(int(binom.ppf(1.0 - per_side, risks.num_counted, eta)), risks.num_clients)
+    num_wrong = min(_binomial_quantile(1.0 - per_side, risks.num_counted, eta), risks.num_clients)
     levels = levels_of_answers(risks, delta=delta - count_delta, sides=sides, levels_of=levels_of)
     kept = risks.num_clients - num_wrong
     upper_limits, lower_limits = risks.upper_limits(eta), risks.lower_limits(eta)
@@ -151,6 +152,11 @@ def _counted(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsO
         eta=eta,
         uses_limits=True,
     )
+
+
+def _binomial_quantile(level: float, size: int, share: float) -> int:
+    """Return the least k with P(Binomial(size, share) <= k) >= level, as scipy.stats has it, which is slow to load."""
+    return bisect_left(range(size), level, key=lambda k: float(betaincc(k + 1.0, size - k, share)))
 
 
 def _union(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:

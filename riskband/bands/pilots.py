@@ -13,8 +13,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import betainc
-from scipy.stats import binom
+from scipy.special import betainc, betaln, xlog1py, xlogy
 
 from riskband.answers.risks import ClientRisks, check_risks
 from riskband.checks import (
@@ -263,7 +262,13 @@ def _chance_of_inclusion(part: Counter[Any], whole: Counter[Any]) -> float:
     sums = np.ones(1)  # P(no answer so far is more often in the part, so many are in it), each dealt on its own
     for answer, count in whole.items():
         both = count + part[answer]
-        dealt = binom.pmf(np.arange(both // 2 + 1), both, share)
+        dealt = _binomial_probabilities(np.arange(both // 2 + 1), both, share)
         sums = np.convolve(sums, dealt)[: num_part + 1]
     reached = float(sums[num_part]) if sums.size > num_part else 0.0
-    return reached / float(binom.pmf(num_part, num_part + num_whole, share))
+    return reached / float(_binomial_probabilities(num_part, num_part + num_whole, share))
+
+
+def _binomial_probabilities(counts: IntArray | int, size: int, share: float) -> FloatArray:
+    """P(Binomial(size, share) = counts); scipy.stats, which has the same, takes a second to load."""
+    log_choices = -betaln(counts + 1.0, size - counts + 1.0) - np.log(size + 1.0)
+    return np.asarray(np.exp(log_choices + xlogy(counts, share) + xlog1py(size - counts, -share)))

@@ -1,4 +1,4 @@
-"""How unequal are the risks of clients that nobody has measured: two-sided bounds on every common measure (math §7).
+"""How unequal are the risks of clients that nobody has measured: two-sided bounds on every common measure (math §5).
 
 All are functionals of one two-sided band, so they hold on the same event of probability 1 - delta: with each other, and
 with every other certificate of that band.
@@ -66,7 +66,7 @@ def dispersion_interval(band: Band, measure: str | DispersionMeasure, *, method:
     Returns
     -------
     Interval
-        Numbers. Source: math §7.
+        Numbers. Source: math §5.1.
 
     Raises
     ------
@@ -231,7 +231,7 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
     Returns
     -------
     Interval
-        Arrays of shape (num_shares,). Source: [DC] definition 5; math §7.
+        Arrays of shape (num_shares,). Source: [DC] definition 5; math §5.1.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The most equal and the most unequal laws of a band, found exactly (math §7).
+"""The most equal and the most unequal laws of a band, found exactly (math §5.1).
 
 A two-sided band says l(p) <= q(p) <= u(p) for the quantile function q of the client risks, with step functions l, u.
 Among its members of one mean, `l below a level, u above it` is the largest in convex order and `clip(centre, l, u)` the

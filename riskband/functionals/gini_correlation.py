@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.special import logsumexp
-from scipy.stats import rankdata
 
 from riskband.answers.joint import JOINT_LOCAL_STEPS, JointRisks
 from riskband.bands.band import shared_assumptions
@@ -51,7 +50,7 @@ def gini_correlation(
     Certificate
         Both ends, in [-1, 1]; `details["measured"]` is the value for the measured risks. A Gini correlation above g
         means E[(X - X') sign(Y - Y') - g|X - X'|] > 0, which bets on disjoint pairs of clients test. Source:
-        docs/mathematics.md, "Joint losses".
+        math §11.4.
 
     Raises
     ------
@@ -98,8 +97,14 @@ def measured_gini_correlation(risks: JointRisks) -> float:
     """Return the Gini correlation of the first two measured `risks`: no bound, and noise pulls it towards 0."""
     _check_risks(risks)
     x, y = risks.values[:, 0], risks.values[:, 1]
-    own, other = (float(np.cov(x, rankdata(ranked))[0, 1]) for ranked in (x, y))
+    own, other = (float(np.cov(x, _mid_ranks(ranked))[0, 1]) for ranked in (x, y))
     return other / own if own > 0.0 else 0.0
+
+
+def _mid_ranks(values: FloatArray) -> FloatArray:
+    """Ranks from 1, the mean of theirs where values are tied."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2.0)[which])
 
 
 def _check_risks(risks: object) -> None:

@@ -1,4 +1,4 @@
-"""The dispersion measures by name: each is `dispersion_interval` with its measure (math §7, [DC] §3 and appendix B).
+"""The dispersion measures by name: each is `dispersion_interval` with its measure (math §5, [DC] §3 and appendix B).
 
 All need a band with both sides, hold on its one event, and raise ValueError as `dispersion_interval` does.
 """
@@ -167,7 +167,7 @@ def coefficient_of_variation(band: Band, *, method: str = "sharp") -> Interval:
     Returns
     -------
     Interval
-        Numbers >= 0, or `inf`. Source: math §7.
+        Numbers >= 0, or `inf`. Source: math §5.1.
     """
     return dispersion_interval(band, VARIATION, method=method)
 
@@ -187,7 +187,7 @@ def top_share(band: Band, *, share: float = 0.1, method: str = "sharp") -> Inter
     Returns
     -------
     Interval
-        Numbers in [share, 1]. Source: math §7.
+        Numbers in [share, 1]. Source: math §5.1.
     """
     return dispersion_interval(band, top_share_measure(share), method=method)
 
@@ -207,7 +207,7 @@ def quantile_ratio(band: Band, *, low: float = 0.1, high: float = 0.9, method: s
     Returns
     -------
     Interval
-        Numbers >= 1, or `inf`; 1 if both quantiles are 0. Source: math §7.
+        Numbers >= 1, or `inf`; 1 if both quantiles are 0. Source: math §5.1.
     """
     return dispersion_interval(band, quantile_ratio_measure(low, high), method=method)
 
@@ -227,7 +227,7 @@ def quantile_range(band: Band, *, low: float = 0.25, high: float = 0.75, method:
     Returns
     -------
     Interval
-        Numbers in [0, 1]. Source: math §7.
+        Numbers in [0, 1]. Source: math §5.1.
     """
     return dispersion_interval(band, quantile_range_measure(low, high), method=method)
 
@@ -247,6 +247,6 @@ def mean_range(band: Band, *, num_clients: int, method: str = "sharp") -> Interv
     Returns
     -------
     Interval
-        Numbers in [0, 1]. Source: [DC] example 8, corrected (math §7).
+        Numbers in [0, 1]. Source: [DC] example 8, corrected (math §5.4).
     """
     return dispersion_interval(band, mean_range_measure(num_clients), method=method)

@@ -1,4 +1,4 @@
-"""Measures of the dispersion of client risks, as data: each is a constant or a ten-line function (math §7, [DC]).
+"""Measures of the dispersion of client risks, as data: each is a constant or a ten-line function (math §5, [DC]).
 
 All but the quantile measures grow in convex order at a given mean ("Lorenz-consistent", the mean range included), so
 their sharp bounds are attained in the two families of `riskband.functionals.extremal`. 0/0 is read as "no inequality".

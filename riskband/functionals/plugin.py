@@ -1,4 +1,4 @@
-"""Dispersion bounds as [DC] publishes them: every integral takes its own worst side of the band (math §7, "paper").
+"""Dispersion bounds as [DC] publishes them: every integral takes its own worst side of the band (math §5.4).
 
 They are valid, but no single law has both worst sides, so they can be far too wide; `method="sharp"` is never wider.
 Errata of [DC] that are corrected here: the upper bound of a Lorenz curve is A/(A + B), never above 1; the mean range is

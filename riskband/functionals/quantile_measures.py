@@ -1,4 +1,4 @@
-"""Two-sided bounds on any weighted integral of quantiles, and of functions of quantiles ([DC] §4.2; math §3).
+"""Two-sided bounds on any weighted integral of quantiles, and of functions of quantiles ([DC] §4.2; math §5.5).
 
 `functionals` bounds what grows with every risk from above. Here both sides of the band are used: intervals for the same
 functionals, signed weights, and ∫ψ(p)ξ(q(p))dp for a function ξ of bounded variation.
@@ -106,7 +106,7 @@ def weighted_quantile_interval(band: Band, weight: QuantileWeight) -> Interval:
     Returns
     -------
     Interval
-        The integrals of both sides of the band, exact on every step. Source: math §3, after [DC].
+        The integrals of both sides of the band, exact on every step. Source: math §5.5, after [DC].
 
     Raises
     ------
@@ -132,7 +132,7 @@ def mean_interval(band: Band) -> Interval:
     Returns
     -------
     Interval
-        Numbers. `mean_bound` has a sharper upper end. Source: math §3.
+        Numbers. `mean_bound` has a sharper upper end. Source: math §5.5.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def cvar_interval(band: Band, *, level: float) -> Interval:
     Returns
     -------
     Interval
-        Numbers. Source: math §3.
+        Numbers. Source: math §5.5.
 
     Raises
     ------

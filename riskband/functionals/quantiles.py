@@ -1,4 +1,4 @@
-"""Upper bounds read off the lower side of a band: survival, quantiles, and weighted quantile integrals (math §3).
+"""Upper bounds read off the lower side of a band: survival, quantiles, and weighted quantile integrals (math §2.8).
 
 Each grows with the risk of every client, so it is largest at the largest law of the band. They all hold together, and
 together with every worst case of the same band.
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy  # loads its modules on use
 from numpy.polynomial import Polynomial
-from scipy.integrate import quad
 from scipy.special import betaincinv
 
 from riskband.answers.risks import ClientRisks
@@ -72,7 +72,9 @@ class QuantileWeight:
             integral = density.integ(lbnd=0)
             return cls(name, lambda p: np.asarray(integral(p), dtype=np.float64))
         check_callable("density", density, remedy="give a function of the level, or a numpy Polynomial")
-        return cls(name, np.vectorize(lambda p: quad(density, 0.0, p, limit=200)[0], otypes=[np.float64]))
+        return cls(
+            name, np.vectorize(lambda p: scipy.integrate.quad(density, 0.0, p, limit=200)[0], otypes=[np.float64])
+        )
 
 
 MEAN = QuantileWeight("mean", lambda p: p)
@@ -118,7 +120,7 @@ def mean(band: Band) -> Certificate:
     Returns
     -------
     Certificate
-        A number. Source: math §3.
+        A number. Source: math §2.8.
     """
     return _certificate(band, "mean", {}, "the mean risk over unseen clients", _spectral(band, MEAN))
 
@@ -139,7 +141,7 @@ def cvar(source: Band | ClientRisks, level: float, *, delta: float | None = None
     Returns
     -------
     Certificate
-        A number. Source: math §3.
+        A number. Source: math §2.8.
 
     Raises
     ------
@@ -178,7 +180,7 @@ def quantile(
     -------
     Certificate
         A number, or a curve over `level`. 1 where no number of the answers bounds the quantile; `num_clients_needed`
-        says how many clients would. Source: math §3; for one quantile docs/mathematics.md, "One quantile".
+        says how many clients would. Source: math §2.8, for one quantile math §2.7.
 
     Raises
     ------
@@ -319,7 +321,7 @@ def survival(band: Band, *, thresholds: npt.ArrayLike) -> Certificate:
     Returns
     -------
     Certificate
-        A number, or a curve over `threshold`. Source: math §3.
+        A number, or a curve over `threshold`. Source: math §2.8.
 
     Raises
     ------
@@ -347,7 +349,7 @@ def weighted_quantile(band: Band, weight: QuantileWeight) -> Certificate:
     Returns
     -------
     Certificate
-        A number. The integral over each step of the band is exact. Source: math §3, after [DC].
+        A number. The integral over each step of the band is exact. Source: math §2.8, after [DC].
     """
     check_band(band)
     check_weight(weight)

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import scipy  # loads its modules on use
 from numpy.polynomial import Polynomial
-from scipy.optimize import brentq
 
 from riskband.checks import FloatArray, check_callable, check_kind, check_num_points, check_number, check_numbers
 
@@ -141,7 +141,9 @@ def smooth_transform(
     grid = np.linspace(0.0, 1.0, num_points + 1)
     slopes = np.broadcast_to(derivative(grid), grid.shape)
     changes = np.flatnonzero(slopes[:-1] * slopes[1:] < 0.0)
-    roots = [float(brentq(lambda s: float(derivative(np.asarray(s))), grid[i], grid[i + 1])) for i in changes]
+    roots = [
+        float(scipy.optimize.brentq(lambda s: float(derivative(np.asarray(s))), grid[i], grid[i + 1])) for i in changes
+    ]
     flat = grid[1:-1][slopes[1:-1] == 0.0]
     found = Transform(name, function, np.unique(np.concatenate([roots, flat])))
     nodes, weights = np.polynomial.legendre.leggauss(8)

@@ -1,4 +1,4 @@
-"""Groups of clients: one band for each, and how differently they fare (math §7, [DC] §3.2).
+"""Groups of clients: one band for each, and how differently they fare (math §10.1, [DC] §3.2).
 
 delta is divided among the groups before their bands are made (Bonferroni), so that all bands hold at once with
 probability 1 - delta, and with them every comparison of groups. Groups may overlap.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from riskband.bands.band import TRAINERS_ANSWERED, Band
 from riskband.certificate import AS_PUBLISHED, ESTIMATE, Certificate, weakest_validity
-from riskband.checks import FloatArray
+from riskband.checks import FloatArray, check_installed
 from riskband.wording import confidence
 from riskband.worst_cases.divergences import DIVERGENCES
 
@@ -51,9 +51,7 @@ def band_figure(
     matplotlib.figure.Figure
         Save it with `save_figure`.
     """
-    from matplotlib.figure import Figure  # a heavy import that only figures need
-
-    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+    figure = blank_figure(8.0, 5.0)
     axes = figure.add_subplot()
     right = _right_end(band, unseen_risks)
     grid = np.unique(np.concatenate([[0.0, right], band.lower_points, band.upper_points]))
@@ -84,6 +82,14 @@ def band_figure(
     axes.grid(alpha=0.25, lw=0.6)
     draw_legend_below(figure)
     return figure
+
+
+def blank_figure(width: float, height: float) -> Figure:
+    """Empty figure of that size in inches; the extra ``plots`` is needed from here on."""
+    check_installed("matplotlib", extra="plots")
+    from matplotlib.figure import Figure  # a heavy import that only figures need
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def how_sure(validity: str, delta: float) -> str:
@@ -158,9 +164,7 @@ def transport_figure(
     matplotlib.figure.Figure
         Save it with `save_figure`.
     """
-    from matplotlib.figure import Figure  # a heavy import that only figures need
-
-    figure = Figure(figsize=(8.0, 5.0) if cdf is None else (11.0, 5.2), layout="constrained")
+    figure = blank_figure(*((8.0, 5.0) if cdf is None else (11.0, 5.2)))
     panels = figure.subplots(1, 1 if cdf is None else 2, squeeze=False)[0]
     _draw_transport_mean(panels[0], mean, networks, worst_mean)
     if reached_mean is not None:

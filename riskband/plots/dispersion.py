@@ -17,7 +17,7 @@ from riskband.functionals.dispersion import dispersion_interval
 from riskband.functionals.dispersion_curves import lorenz_of_law
 from riskband.functionals.laws import QuantileLimits, RiskLaw
 from riskband.functionals.measures import resolve_measure
-from riskband.plots.bands import how_sure, measured_label, titled
+from riskband.plots.bands import blank_figure, how_sure, measured_label, titled
 from riskband.wording import rounded_down, rounded_up
 
 if TYPE_CHECKING:
@@ -68,8 +68,6 @@ def dispersion_figure(
     ValueError
         If the band has only one side, or a certificate is of another kind, or of another band or other answers.
     """
-    from matplotlib.figure import Figure  # a heavy import that only figures need
-
     limits = QuantileLimits.of_band(band)
     unseen = None if unseen_risks is None else RiskLaw.of_values(unseen_risks)
     if isinstance(measures, Certificate) or not isinstance(measures, Sequence):
@@ -79,7 +77,7 @@ def dispersion_figure(
     if lorenz is not None:
         _check_source("lorenz", lorenz, band, "lorenz_certificate")
     num_panels = 1 + (lorenz is not None) + bool(measures)
-    figure = Figure(figsize=(5.2 * num_panels, 5.6), layout="constrained")
+    figure = blank_figure(5.2 * num_panels, 5.6)
     panels = list(figure.subplots(1, num_panels, squeeze=False)[0])
     _draw_quantiles(panels.pop(0), band, limits, unseen)
     if lorenz is not None:

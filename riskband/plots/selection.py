@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.functionals.laws import RiskLaw
-from riskband.plots.bands import draw_legend_below, titled
+from riskband.plots.bands import blank_figure, draw_legend_below, titled
 from riskband.selection import CandidateBound, Selection
 from riskband.wording import confidence, rounded_up
 
@@ -54,11 +54,9 @@ def selection_figure(
     ValueError
         If `unseen_risks` lacks a candidate, or risks are not in [0, 1].
     """
-    from matplotlib.figure import Figure  # a heavy import that only figures need
-
     unseen = None if unseen_risks is None else _unseen_values(selection, unseen_risks)
     candidates = _shown(selection)
-    figure = Figure(figsize=(8.6, _FRAME + _ROW * len(candidates)), layout="constrained")
+    figure = blank_figure(8.6, _FRAME + _ROW * len(candidates))
     axes = figure.add_subplot()
     is_sequence = selection.method == "fixed_sequence"
     for row, candidate in enumerate(candidates):

@@ -1,4 +1,4 @@
-"""The levels that make quantile integrals of a given law as tight as possible ([DC] §4.3; docs/mathematics.md).
+"""The levels that make quantile integrals of a given law as tight as possible ([DC] §4.3; math §2.3).
 
 With the gaps d_i = x_(i+1) - x_(i) between the values that are expected, lower levels L bound the integral of the
 quantile function against a weight with cumulative C by x_(K+1) - sum d_i C(L_i): one term per level. What couples the
@@ -16,12 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
-from scipy.ndimage import gaussian_filter1d
+import scipy  # loads its modules on use
 from scipy.special import betaincinv, betaln, ndtr, ndtri, xlog1py, xlogy
 
-from riskband.bands.crossing import crossing_probability
-from riskband.bands.crossing_gradient import crossing_gradient
+from riskband.bands.crossing import crossing_gradient, crossing_probability
 from riskband.bands.levels import Levels, berk_jones_constant, largest_valid
 from riskband.checks import FloatArray
 from riskband.tuning.descent import descend
@@ -84,7 +82,9 @@ class LevelProblem:
         candidates = [self._sides(start), *(self._sides(self._made_valid(tails)) for tails in found)]
         return self._as_levels(max(candidates, key=lambda sides: self._worth(self.cumulative, sides)))
 
-    def _search(self, weight: PchipInterpolator, start: FloatArray, *, num_iterations: int) -> FloatArray:
+    def _search(
+        self, weight: scipy.interpolate.PchipInterpolator, start: FloatArray, *, num_iterations: int
+    ) -> FloatArray:
         slope = weight.derivative()
         # The largest tail probability is at most delta, and all of them together at least (the union bound).
         least, most = ndtri(self.delta / start.size), ndtri(self.delta)
@@ -152,11 +152,11 @@ def _newton_step(probability: float, growth: float, delta: float) -> float:
     return float(np.log(-np.log1p(-delta) / hazard) * hazard * probability / -growth)
 
 
-def _smoothed(cumulative: Cumulative, width: float) -> PchipInterpolator:
+def _smoothed(cumulative: Cumulative, width: float) -> scipy.interpolate.PchipInterpolator:
     table = np.asarray(cumulative(_GRID), dtype=np.float64)
     if width > 0.0:
-        table = gaussian_filter1d(table, width / _GRID[1], mode="nearest")
-    return PchipInterpolator(_GRID, table)
+        table = scipy.ndimage.gaussian_filter1d(table, width / _GRID[1], mode="nearest")
+    return scipy.interpolate.PchipInterpolator(_GRID, table)
 
 
 def _beta_quantiles(tails: FloatArray) -> FloatArray:

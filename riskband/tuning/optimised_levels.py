@@ -113,7 +113,7 @@ class OptimisedLevels:
         Returns
         -------
         Levels
-            Their crossing probability is verified to be at least 1 - delta. Source: [DC] §4.3; docs/mathematics.md.
+            Their crossing probability is verified to be at least 1 - delta. Source: [DC] §4.3; math §2.3.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Concave curves of adversarial risk over the transport budget, and how a network shares a budget (math §5).
+"""Concave curves of adversarial risk over the transport budget, and how a network shares a budget (math §4.2).
 
 Q_k(rho), the largest risk of client k's distribution within a Wasserstein ball of cost budget rho, is nondecreasing and
 concave in rho. The adversary of a network moves every client at once: it maximises the mean of Q_k(rho_k) while the
@@ -148,7 +148,7 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     Returns
     -------
     ConcaveCurve
-        Q(rho) for every rho. Exact if the costs are. Source: math §5 (fractional knapsack).
+        Q(rho) for every rho. Exact if the costs are. Source: math §4.1 (fractional knapsack).
 
     Raises
     ------
@@ -188,7 +188,7 @@ def pooled_knapsack(costs: Sequence[npt.ArrayLike]) -> ConcaveCurve:
     Returns
     -------
     ConcaveCurve
-        The same curve as `network_curve` of the clients' knapsacks. Source: math §5.
+        The same curve as `network_curve` of the clients' knapsacks. Source: math §4.1.
     """
     parts = [np.asarray(part, dtype=np.float64) for part in costs]
     if not parts or any(part.ndim != 1 or part.size == 0 for part in parts):
@@ -240,7 +240,7 @@ def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0, 
     Returns
     -------
     ConcaveCurve
-        An upper bound. Source: math §5 (route 3).
+        An upper bound. Source: math §4.2.
 
     Raises
     ------
@@ -278,7 +278,7 @@ def network_curve(curves: Sequence[ConcaveCurve]) -> ConcaveCurve:
     Returns
     -------
     ConcaveCurve
-        max of mean Q_k(rho_k) over mean rho_k <= budget, exact, in O(KR log KR). Source: math §5, [RE] eq. 15.
+        max of mean Q_k(rho_k) over mean rho_k <= budget, exact, in O(KR log KR). Source: math §4.2, [RE] eq. 15.
     """
     if not curves:
         raise ValueError("a network needs at least one curve")

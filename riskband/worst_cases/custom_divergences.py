@@ -1,8 +1,8 @@
-"""f-divergences from a user's own convex function (math §4).
+"""f-divergences from a user's own convex function (math §3.3).
 
-The function is read once, at about 170,000 points, and replaced by a convex polygon that lies nowhere above it
-(docs/mathematics.md, "Divergences of one's own"). The ball of the polygon holds that of the function, so a worst case
-over it is a valid bound, and no budget needs another call.
+The function is read once, at about 170,000 points, and replaced by a convex polygon that lies nowhere above it.
+The ball of the polygon holds that of the function, so a worst case over it is a valid bound, and no budget needs
+another call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""f-divergences as data (math §4).
+"""f-divergences as data (math §3).
 
 A divergence is D_f(target || source) = E_source f(density ratio), with f convex and f(1) = 0. Every generator here is
 normalised to have its minimum at 1 (adding c·(t - 1) to f changes no divergence), so it is >= 0.
@@ -93,7 +93,7 @@ def binary_worst_case(p: npt.ArrayLike, *, divergence: str | FDivergence, budget
     -------
     ndarray
         max{q >= p : p f(q/p) + (1 - p) f((1 - q)/(1 - p)) <= budget}, in [p, 1], from the safe end of the search.
-        Reweighting inside and outside the event only is optimal (data processing). Source: math §4.
+        Reweighting inside and outside the event only is optimal (data processing). Source: math §3.1.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def robust_mean(values: FloatArray, weights: FloatArray, *, divergence: FDiverge
     Notes
     -----
     For any multiplier > 0 and shift: E_target R <= multiplier·budget + shift + multiplier·E f*((R - shift)/multiplier).
-    Source: math §4.
+    Source: math §3.1.
     """
     if budget == 0.0:
         return float(values @ weights), weights

@@ -1,4 +1,4 @@
-"""The adversary of a whole network: three routes to one number (math §5, [RE] eq. 15).
+"""The adversary of a whole network: three routes to one number (math §4.2, [RE] eq. 15).
 
 max (1/K) sum Q_k(rho_k) subject to (1/K) sum rho_k <= budget, which equals min over multipliers of
 multiplier·budget + (1/K) sum phi_k(multiplier). The routes differ in what the clients are asked, and when.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize_scalar
+import scipy  # loads its modules on use
 
 from riskband.checks import FloatArray, IntArray, check_cost, check_costs, check_fraction
 from riskband.search import Bracket
@@ -95,7 +95,9 @@ def dual(conjugates: Callable[[float], npt.ArrayLike], *, cost_budget: float, ma
         multiplier = float(np.exp(log_multiplier))
         return multiplier * budget + mean_conjugate(multiplier)
 
-    found = minimize_scalar(bound, bounds=(-20.0, np.log(largest)), method="bounded", options={"xatol": 1e-10})
+    found = scipy.optimize.minimize_scalar(
+        bound, bounds=(-20.0, np.log(largest)), method="bounded", options={"xatol": 1e-10}
+    )
     return min(float(found.fun), mean_conjugate(0.0))
 
 

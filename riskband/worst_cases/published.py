@@ -1,4 +1,4 @@
-"""The f-divergence bounds as published in [RE] Theorems 5.2 and 5.3, to compare with (math §4, "paper").
+"""The f-divergence bounds as published in [RE] Theorems 5.2 and 5.3, to compare with (math §3.5).
 
 The proofs bound the density ratio by Lambda outside a set of probability delta, but then use it as if almost surely,
 so results from here carry the validity "as-published". The generators are the paper's: f = t log t and f = (t - 1)².
@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import lambertw, xlogy
 
 from riskband.answers.risks import ClientRisks
-from riskband.checks import FloatArray, check_choice
+from riskband.checks import FloatArray, check_choice, check_installed
 from riskband.search import bisect
 
 PUBLISHED_DIVERGENCES = ("chi2", "kl")
@@ -56,7 +56,7 @@ def published_constants(*, num_clients: int, delta: float, divergence: str, budg
     Returns
     -------
     PublishedConstants
-        Source: [RE] appendix D; math §4.
+        Source: [RE] appendix D; math §3.5.
 
     Raises
     ------
@@ -104,6 +104,7 @@ def published_worst_case_mean(risks: ClientRisks, *, delta: float, divergence: s
 
 
 def _published_mean(risks: ClientRisks, delta: float, divergence: str, budget: float) -> float:
+    check_installed("cvxpy", extra="reference")
     import cvxpy as cp  # loads in a second, and only this function needs it
 
     num_clients = risks.num_clients

@@ -1,4 +1,4 @@
-"""Worst cases over target networks within an f-divergence ball of the source network (math §4).
+"""Worst cases over target networks within an f-divergence ball of the source network (math §3).
 
 Both are functionals of one band, so they hold for every budget and every divergence at once, and the clients are asked
 only once, for their plain loss.
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from riskband.bands.band import Band, check_band
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, Certificate, recipe
-from riskband.checks import FloatArray, check_budget, check_choice, check_points, check_single
+from riskband.checks import FloatArray, check_budget, check_choice, check_installed, check_points, check_single
 from riskband.search import Bracket, bisect
 from riskband.wording import exactly
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
@@ -45,7 +45,7 @@ def worst_case_mean(
         A number, or a curve over `budget`. `details["client_weights"]`, shape (num_clients,) or (num_budgets,
         num_clients), says how the worst case weighs the clients (which ones carry the risk), and
         `details["unseen_weight"]` what it puts on clients of risk 1 that nobody has seen, also those missing="worst".
-        With contamination b, the b smallest answers weigh 0: most could be hidden behind them. Source: math §4.
+        With contamination b, the b smallest answers weigh 0: most could be hidden behind them. Source: math §7.3.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def worst_case_cdf(
     Returns
     -------
     Certificate
-        A number, or a curve over `budget` and/or `threshold`, in that order. Source: math §4.
+        A number, or a curve over `budget` and/or `threshold`, in that order. Source: math §3.1.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def breakdown(
     Bracket
         Both ends, a millionth of them apart: the target is certified at `lower`, and is not at `upper`. `lower` is
         `-inf` if not even a network without shift meets it; `upper` is `inf` if every budget up to `max_budget` does.
-        Source: math §4.
+        Source: math §3.4.
 
     Raises
     ------
@@ -224,6 +224,7 @@ def reference_robust_mean(
     RuntimeError
         If cvxpy finds no optimum.
     """
+    check_installed("cvxpy", extra="reference")
     import cvxpy as cp  # loads in a second, and only this function needs it
 
     if divergence.cvxpy_generator is None:

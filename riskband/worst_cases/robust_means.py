@@ -1,4 +1,4 @@
-"""Worst-case means of a discrete law over a divergence ball, from their duals (math §4).
+"""Worst-case means of a discrete law over a divergence ball, from their duals (math §3.2).
 
 Each takes the risks and probabilities of the atoms and the size of the ball. What it returns comes from the dual, whose
 every point is an upper bound, so a search that ends early costs sharpness and never validity.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
+import scipy  # loads its modules on use
 
 from riskband.checks import FloatArray
 
@@ -65,7 +65,7 @@ def dual_robust_mean(
             return low
         if log_mean_ratio(top) >= 0.0:
             return top
-        return float(brentq(log_mean_ratio, low, top, xtol=_SHIFT_TOLERANCE, disp=False))
+        return float(scipy.optimize.brentq(log_mean_ratio, low, top, xtol=_SHIFT_TOLERANCE, disp=False))
 
     def dual(log_multiplier: float) -> float:
         multiplier = float(np.exp(log_multiplier))
@@ -154,5 +154,5 @@ def tv_robust_mean(values: FloatArray, weights: FloatArray, budget: float) -> Ro
 
 def _smallest(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
     """Return the argument and value of the minimum of a unimodal function; any value found is a valid dual bound."""
-    found = minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
+    found = scipy.optimize.minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
     return float(found.x), float(found.fun)

@@ -1,4 +1,4 @@
-"""Certificates for networks within a Wasserstein ball of the source network (math §5).
+"""Certificates for networks within a Wasserstein ball of the source network (math §4).
 
 Reweighting can only stress clients of a kind that was seen; a transport budget reaches kinds that nobody has. The
 ground cost between examples makes a transport cost between client distributions, which is the ground cost between
@@ -74,7 +74,7 @@ def wasserstein_mean(
     Returns
     -------
     Certificate
-        A number, or a curve over `cost_budget`; an estimate if the answers come from an attack. Source: math §5.
+        A number, or a curve over `cost_budget`; an estimate if the answers come from an attack. Source: math §4.3.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def wasserstein_published(
     Certificate
         A number, or a curve over `cost_budget`, with validity "as-published": the constant is the user's word, and the
         paper's floor on the radii, which could only lower the number, is left out. The slacks of [RE] Theorem 4.1 are
-        added to the worst mean at the widened budget. Source: [RE] Theorem 6.3; math §5.
+        added to the worst mean at the widened budget. Source: [RE] Theorem 6.3; math §4.5.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What an honest answer obeys, whatever the data; of adversarial answers see math §5.
+"""What an honest answer obeys, whatever the data; of adversarial answers see math §4.2.
 
 The rules come in order of checking: the first one that is broken is the one to report, and those after it may rely on
 those before. Identity comes before the numbers: a number computed by other code is not worth judging.

@@ -227,7 +227,7 @@ def test_dlr_needs_a_third_class(objective):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("loss", ["zero_one", "margin"])
+@pytest.mark.parametrize("loss", [pytest.param("zero_one", marks=pytest.mark.slow), "margin"])
 def test_the_same_bytes_however_often_and_no_more_than_is_possible_however_batched(norm, loss):
     """Sums are rounded as the batch and the CPU have it, and a climb may part ways there: batchings need not agree."""
     net, x, y = inputs_and_net(7, num_examples=11)

@@ -126,7 +126,7 @@ def test_the_bound_of_brier_is_its_largest_value_over_all_smaller_margins(seed, 
 
 
 @pytest.mark.parametrize("loss", sorted(GROWTHS))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings().max_examples * 2 // 5, deadline=None)
 @given(seed=st.integers(0, 10**6), num_classes=st.integers(2, 6), order=st.sampled_from([1, 2]))
 def test_the_hull_lies_above_every_perturbation(loss, seed, num_classes, order):
     """Perturb the margins by up to distance * speed each; the hull of the bounding points is never exceeded."""

@@ -71,7 +71,7 @@ def test_examples_far_from_any_loss_are_reached_through_the_leak(space):
 @pytest.mark.parametrize("space", SPACES)
 def test_the_cross_entropys_conjugates_are_those_of_a_general_optimiser(space):
     """sup over z of loss - multiplier ||z - z_0||^2 of each example, by scipy from several starts."""
-    model, x, y, points, (weight, bias) = linear_where_it_moves(space, num_examples=6)
+    model, x, y, points, (weight, bias) = linear_where_it_moves(space, num_examples=3)
     curves = adversarial_curves(model, x, y, loss="cross_entropy", order=2, space=space, adversary="wc-dg")
     lower, _ = curves.conjugates(PRICES)
     rng = np.random.default_rng(3)

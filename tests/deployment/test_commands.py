@@ -128,9 +128,12 @@ def test_the_way_to_the_superlink_must_be_chosen(capsys: pytest.CaptureFixture[s
     assert "--root-certificates --insecure" in capsys.readouterr().err
 
 
-def test_what_a_deployment_installs_is_the_project_without_the_simulation(tmp_path: Path) -> None:
+def test_what_a_deployment_installs_is_the_app_without_the_simulation(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "deploy" / "requirements.py"
     project = tmp_path / "pyproject.toml"
-    project.write_text('[project]\ndependencies = ["flwr[simulation]~=1.41.0", "flwr-datasets>=0.6", "numpy>=2"]')
+    project.write_text(
+        '[project]\nname = "riskband"\ndependencies = ["numpy>=2"]\n[project.optional-dependencies]\n'
+        'plots = ["matplotlib>=3.9"]\napp = ["riskband[plots]", "flwr[simulation]~=1.41.0", "flwr-datasets>=0.6"]\n'
+    )
     done = subprocess.run([sys.executable, str(script), str(project)], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["flwr~=1.41.0", "flwr-datasets>=0.6", "numpy>=2"]
+    assert done.stdout.split() == ["numpy>=2", "matplotlib>=3.9", "flwr~=1.41.0", "flwr-datasets>=0.6"]

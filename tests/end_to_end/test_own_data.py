@@ -67,6 +67,7 @@ def test_real_nodes_answer_from_their_own_files_and_a_second_run_costs_them_noth
         "num-clients": 2,
         "client-ids": "any",
         "quorum": 1.0,
+        "node-timeout": 180.0,  # SuperNodes start slowly where cores are few
         "model": "mlp",
         "training": "checkpoint",
         "checkpoint": str(tmp_path / "model.pt"),

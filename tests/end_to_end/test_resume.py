@@ -65,6 +65,7 @@ def test_clients_in_processes_of_their_own_give_the_same_report(tmp_path: Path) 
         "training-epochs": 1,
         "cost-budgets": "5",
         "quorum": 1.0,
+        "node-timeout": 180.0,  # SuperNodes start slowly where cores are few
         "output-dir": str(folder),
     }
     with private_superlink(is_simulation=False) as superlink:

@@ -49,7 +49,7 @@ def test_the_band_helper_has_the_limits_it_is_given(tiny):
 
 
 def test_the_numbers_of_the_design():
-    """math §7: n = 100, Beta(.5, 2), delta = .05; they are those of the first seed."""
+    """math §5.4: n = 100, Beta(.5, 2), delta = .05; they are those of the first seed."""
     risks = rb.ClientRisks(np.random.default_rng(1).beta(0.5, 2, 100), 100, binary=False)
     band = rb.band(risks, delta=0.05, local="observed")
     limits = QuantileLimits.of_band(band)
@@ -183,7 +183,7 @@ def test_the_extremum_may_lie_inside_a_step():
 
 @pytest.mark.parametrize("num_zero", [0, 1, 11, 19, 20])
 def test_the_gini_coefficient_of_risks_zero_and_one_is_the_share_of_zeros(num_zero):
-    """So its interval is that of the levels at the jump: c = .00238535 for K = 20 (math §2), by scipy's beta."""
+    """So its interval is that of the levels at the jump: c = .00238535 for K = 20 (math §2.1), by scipy's beta."""
     risks = rb.ClientRisks(np.where(np.arange(20) < num_zero, 0.0, 1.0), 1)
     low = beta.ppf(0.00238535, num_zero, 21 - num_zero) if num_zero > 0 else 0.0
     high = beta.isf(0.00238535, num_zero + 1, 20 - num_zero) if num_zero < 20 else 1.0

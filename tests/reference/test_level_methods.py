@@ -11,7 +11,7 @@ from scipy.special import comb
 from scipy.stats import beta, binom
 
 import riskband as rb
-from riskband.bands.crossing_gradient import crossing_gradient
+from riskband.bands.crossing import crossing_gradient
 from riskband.bands.levels import berk_jones_levels, truncated_levels
 from riskband.bands.pilots import Pilot, _chance_of_inclusion
 from riskband.functionals.laws import RiskLaw

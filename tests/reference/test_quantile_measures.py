@@ -9,7 +9,7 @@ from scipy.integrate import quad
 
 import riskband as rb
 from riskband.functionals import quantile_measures as rq
-from riskband.functionals.quantiles import interval_weight
+from riskband.functionals.quantiles import MEAN, interval_weight
 from riskband.functionals.transforms import absolute_transform, polynomial_transform, smooth_transform
 from tests.reference.dispersion_definitions import (
     band_with_limits,
@@ -31,7 +31,7 @@ def integral(function, band):
 
 def test_weighted_intervals_by_quadrature(hundred):
     weights = {
-        "mean": (rb.functionals.MEAN, lambda p: 1.0 + 0 * p),
+        "mean": (MEAN, lambda p: 1.0 + 0 * p),
         "interval": (interval_weight(0.5, 0.9), None),
         "linear": (rq.LINEAR, lambda p: 2 * p),
         "maximum": (rq.maximum_weight(4), lambda p: 4 * p**3),

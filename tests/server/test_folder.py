@@ -24,7 +24,8 @@ from riskband.plots.bands import save_figure
 from server.run.folder import FIGURE_STEMS, FIGURE_SUFFIXES, LOG_FILES, ResultFolder
 from server.run.ledger import read_ledger
 from server.run.lock import LOCK_FILE, TOKEN_VARIABLE, FolderError, lock_for_launcher, lock_for_run, require_free
-from simulations.__main__ import EXIT_USAGE, main
+from simulations.__main__ import main
+from simulations.options import EXIT_USAGE
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.replies import QuorumError, RoundOutcome
 from tests.server.running import run_app

@@ -10,7 +10,9 @@ import torch
 from protocol.models import build_model
 from server.config import load_config
 from simulations import launcher
-from simulations.__main__ import EXIT_FAILED, EXIT_USAGE, chosen_run_config, default_folder, main, scenario_parser
+from simulations.__main__ import main
+from simulations.options import EXIT_FAILED, EXIT_USAGE, chosen_run_config, scenario_parser
+from simulations.simulate import default_folder
 from worlds.training import save_checkpoint
 
 

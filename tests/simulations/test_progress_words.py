@@ -5,7 +5,7 @@ import json
 import pytest
 
 from server.run.folder import ResultFolder
-from simulations.__main__ import progress_words, show_progress
+from simulations.simulate import progress_words, show_progress
 from strategies.asking.exchange import Progress
 from strategies.asking.failures import Failure, FailureReason
 

@@ -17,6 +17,7 @@ from tests.validity.coverage import (
     is_rejected,
     leaves,
     rejected,
+    study,
 )
 from worlds.ground_truth import AffineGaussian
 
@@ -36,31 +37,34 @@ def failures(law, *, num_networks, num_clients, sizes, delta, seed, cases):
     return found
 
 
+@study(100, slow=400)
 @pytest.mark.parametrize("law", ["beta", "two points"])
-def test_every_band_holds_for_equal_numbers_of_examples(law):
-    found = failures(
-        LAWS[law], num_networks=400, num_clients=50, sizes=20, delta=0.2, seed=1, cases=product(LOCALS, METHODS, SIDES)
-    )
+def test_every_band_holds_for_equal_numbers_of_examples(law, num_networks):
+    cases = product(LOCALS, METHODS, SIDES)
+    found = failures(LAWS[law], num_networks=num_networks, num_clients=50, sizes=20, delta=0.2, seed=1, cases=cases)
     assert rejected(found, 0.2) == {}
 
 
+@study(100, slow=300)
 @pytest.mark.parametrize("sizes", ["unequal", "dependent"])
-def test_bands_hold_for_numbers_of_examples_drawn_with_the_client(sizes):
+def test_bands_hold_for_numbers_of_examples_drawn_with_the_client(sizes, num_networks):
     cases = product(("marginal", "counted"), METHODS, ("two", "lower"))
-    found = failures(BETA, num_networks=300, num_clients=50, sizes=sizes, delta=0.2, seed=2, cases=cases)
+    found = failures(BETA, num_networks=num_networks, num_clients=50, sizes=sizes, delta=0.2, seed=2, cases=cases)
     assert rejected(found, 0.2) == {}
 
 
-def test_bands_hold_for_any_bounded_loss():
+@study(60, slow=120)
+def test_bands_hold_for_any_bounded_loss(num_networks):
     cases = product(("marginal", "counted"), ("berk_jones",), ("two",))
-    found = failures(CONTINUOUS, num_networks=120, num_clients=40, sizes=20, delta=0.2, seed=3, cases=cases)
+    found = failures(CONTINUOUS, num_networks=num_networks, num_clients=40, sizes=20, delta=0.2, seed=3, cases=cases)
     assert rejected(found, 0.2) == {}
 
 
-def test_exact_calibration_shows_where_no_local_step_hides_it():
+@study(300, slow=800)
+def test_exact_calibration_shows_where_no_local_step_hides_it(num_networks):
     """The same test has power: for the law of what clients measure, ever finer, Berk-Jones fails nearly delta."""
     cases = [("observed", "berk_jones", sides) for sides in SIDES]
-    found = failures(BETA, num_networks=800, num_clients=50, sizes=5000, delta=0.2, seed=4, cases=cases)
+    found = failures(BETA, num_networks=num_networks, num_clients=50, sizes=5000, delta=0.2, seed=4, cases=cases)
     assert rejected(found, 0.2) == {}
     assert min(sum(f) / len(f) for f in found.values()) > 0.13
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from tests.validity.coverage import BETA, CONTINUOUS, TWO_POINTS, draw_networks, rejected
+from tests.validity.coverage import BETA, CONTINUOUS, TWO_POINTS, draw_networks, rejected, study
 
 METHODS = {
     "averaged orders": {"method": "betting"},
@@ -27,22 +27,25 @@ def failures(law, *, num_networks, num_clients, sizes, delta, seed):
     return found
 
 
+@study(100, slow=500)
 @pytest.mark.parametrize("sizes", [1, 20, "dependent"])
 @pytest.mark.parametrize("law", [BETA, TWO_POINTS, RARE], ids=["beta", "two points", "rare"])
-def test_bounds_for_the_mean_hold(law, sizes):
-    found = failures(law, num_networks=500, num_clients=50, sizes=sizes, delta=0.2, seed=1)
+def test_bounds_for_the_mean_hold(law, sizes, num_networks):
+    found = failures(law, num_networks=num_networks, num_clients=50, sizes=sizes, delta=0.2, seed=1)
     assert rejected(found, 0.2) == {}
 
 
-def test_betting_is_not_needlessly_wide():
+@study(150, slow=400)
+def test_betting_is_not_needlessly_wide(num_networks):
     """A bound of 1 would pass every coverage test; with 500 clients betting fails now and then."""
-    found = failures(BETA, num_networks=400, num_clients=500, sizes=20, delta=0.2, seed=2)
+    found = failures(BETA, num_networks=num_networks, num_clients=500, sizes=20, delta=0.2, seed=2)
     assert rejected(found, 0.2) == {}
     assert np.mean(found["betting"]) > 0.02
 
 
-def test_bounds_for_the_mean_hold_for_any_bounded_loss():
-    found = failures(CONTINUOUS, num_networks=500, num_clients=50, sizes=20, delta=0.2, seed=3)
+@study(100, slow=500)
+def test_bounds_for_the_mean_hold_for_any_bounded_loss(num_networks):
+    found = failures(CONTINUOUS, num_networks=num_networks, num_clients=50, sizes=20, delta=0.2, seed=3)
     assert rejected(found, 0.2) == {}
 
 

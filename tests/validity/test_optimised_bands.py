@@ -11,7 +11,7 @@ import pytest
 import riskband as rb
 from riskband.bands.levels import truncated_levels
 from riskband.tuning import level_search
-from tests.validity.coverage import BETA, ObservedLaw, draw_networks, is_rejected, leaves
+from tests.validity.coverage import BETA, ObservedLaw, draw_networks, is_rejected, leaves, study
 
 NUM_CLIENTS, DELTA = 40, 0.2
 SIDES = ("lower", "upper", "two")
@@ -69,12 +69,13 @@ def tuned_on(values):
     return level_search.LevelProblem(gaps, lambda p: p, DELTA, "lower").best_levels().lower
 
 
-def test_levels_tuned_on_their_own_values_fail_too_often(monkeypatch):
+@study(280, slow=500)
+def test_levels_tuned_on_their_own_values_fail_too_often(monkeypatch, num_networks):
     """The negative control: the same search, on the values it certifies, and the same with other values of the law."""
     monkeypatch.setattr(level_search, "_WIDTHS", ())  # the mean is a convex problem: a short search will do
     monkeypatch.setattr(level_search, "_MAX_ITERATIONS", (0, 25))
     own, other, rng = [], [], np.random.default_rng(4)
-    for _ in range(500):
+    for _ in range(num_networks):
         first, second = np.sort(rng.random((2, 12)))
         levels = tuned_on(first)
         own.append(np.any(first < levels))

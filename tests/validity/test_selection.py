@@ -14,7 +14,7 @@ from scipy.special import betaln
 from scipy.stats import beta
 
 import riskband as rb
-from tests.validity.coverage import BETA, is_rejected
+from tests.validity.coverage import BETA, is_rejected, study
 
 DELTA = 0.2
 
@@ -65,17 +65,20 @@ def failures_of_select(objective, found, **arguments):
     return failures
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("num_networks", "seed"), [(60, 0), *(pytest.param(200, seed, marks=pytest.mark.slow) for seed in (0, None))]
+)
 @pytest.mark.parametrize("paired", [False, True], ids=["independent", "paired"])
 @pytest.mark.parametrize("objective", ["mean", "mean+0.5*gini", "quantile:0.8+cvar:0.9"])
-def test_the_bound_of_the_chosen_candidate_holds(objective, paired, seed):
-    found = networks(200, seed=1, num_candidates=8, num_clients=40, num_examples=30, paired=paired)
+def test_the_bound_of_the_chosen_candidate_holds(objective, paired, num_networks, seed):
+    found = networks(num_networks, seed=1, num_candidates=8, num_clients=40, num_examples=30, paired=paired)
     assert not is_rejected(failures_of_select(objective, found, seed=seed), DELTA)
 
 
+@study(60, slow=150)
 @pytest.mark.parametrize("dispersion", ["sharp", "plugin"])
-def test_the_bound_holds_with_every_bound_on_dispersion(dispersion):
-    found = networks(150, seed=2, num_candidates=8, num_clients=40, num_examples=30)
+def test_the_bound_holds_with_every_bound_on_dispersion(dispersion, num_networks):
+    found = networks(num_networks, seed=2, num_candidates=8, num_clients=40, num_examples=30)
     assert not is_rejected(failures_of_select("mean+0.5*gini", found, dispersion=dispersion, seed=0), DELTA)
 
 
@@ -84,17 +87,18 @@ TARGET = truth("mean") + 0.03
 
 
 @cache
-def sequences():
+def sequences(num_networks=60):
     """Selections among many candidates by a sequence: its table holds the bounds at the full delta."""
     arguments = {"objective": "mean", "delta": DELTA, "method": "fixed_sequence", "target": TARGET, "seed": 0}
-    return [rb.select(answers, **arguments) for answers in networks(200, seed=3, **MANY)]
+    return [rb.select(answers, **arguments) for answers in networks(num_networks, seed=3, **MANY)]
 
 
-def test_the_best_of_many_bounds_at_the_full_delta_fails():
+@study(60, slow=200)
+def test_the_best_of_many_bounds_at_the_full_delta_fails(num_networks):
     """Negative control: delta instead of delta/M; with delta/M the same networks are fine."""
-    wrong = [min(c.bound for c in found.candidates) < truth("mean") for found in sequences()]
+    wrong = [min(c.bound for c in found.candidates) < truth("mean") for found in sequences(num_networks)]
     assert is_rejected(wrong, DELTA)
-    right = failures_of_select("mean", networks(200, seed=3, **MANY), seed=0)
+    right = failures_of_select("mean", networks(num_networks, seed=3, **MANY), seed=0)
     assert not is_rejected(right, DELTA)
 
 
@@ -117,10 +121,11 @@ def test_testing_on_after_a_failure_certifies_wrongly():
     assert is_rejected([any(c.bound <= target for c in found.candidates) for found in sequences()], DELTA)
 
 
+@study(60, slow=200)
 @pytest.mark.parametrize("margin", [-1e-9, 0.004])
-def test_a_sequence_certifies_no_candidate_wrongly(margin):
+def test_a_sequence_certifies_no_candidate_wrongly(margin, num_networks):
     """A target just below the truth, where everything certified is wrong, and one above it."""
-    found = networks(200, seed=5, **(MANY | {"num_candidates": 6}))
+    found = networks(num_networks, seed=5, **(MANY | {"num_candidates": 6}))
     arguments = {"method": "fixed_sequence", "target": truth("mean") + margin}
     assert not is_rejected(failures_of_select("mean", found, **arguments), DELTA)
 

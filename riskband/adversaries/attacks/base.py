@@ -1,6 +1,6 @@
 """Adversaries that move inputs: an author writes `InputAdversary.perturb`, and the rest is here and in `Witness`.
 
-An attack proves nothing about what it did not find, so its guarantee is "lower" (math §6).
+An attack proves nothing about what it did not find, so its guarantee is "lower" (math §6.1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the first layers of a network do to a distance, at most, in l2 norms with weights (math §6).
+"""What the first layers of a network do to a distance, at most, in l2 norms with weights (math §6.4).
 
 Measure a move of features by ||T move||_2, T > 0 diagonal with one weight per channel. Activations and max pools act
 alike in it, and a batch norm only changes the weights. What is left are linear maps W between such spaces, of norm

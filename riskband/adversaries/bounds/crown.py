@@ -1,4 +1,4 @@
-"""How far around one example a small network surely keeps its decision: linear bounds of its margins (math §6).
+"""How far around one example a small network surely keeps its decision: linear bounds of its margins (math §6.5).
 
 On the ball ||x' - x|| <= radius every unit of a layer lies between two affine functions of the units before it, and so,
 substituted back to the input, does every margin (CROWN: Zhang et al. 2018; zonotopes: Singh et al. 2018). An affine

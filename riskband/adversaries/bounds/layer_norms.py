@@ -1,4 +1,4 @@
-"""Proved upper bounds of what one layer does to a distance, in float64 (math §6).
+"""Proved upper bounds of what one layer does to a distance, in float64 (math §6.4).
 
 A layer is known by its exact type: a subclass, or a layer with hooks, may compute anything. Two things are said of
 each: how far each output can move when each input moves by at most so much (`spread`), and an upper bound of its

@@ -1,4 +1,4 @@
-"""How fast the margins of a network can grow with its input: proved Lipschitz constants (math §6).
+"""How fast the margins of a network can grow with its input: proved Lipschitz constants (math §6.4).
 
 For logits z and classes j, k let L[j, k] bound |(z_j - z_k)(x') - (z_j - z_k)(x)| / ||x' - x||. Differences of logits
 and not logits: with them the constant of a linear model is exact, and no factor for the loss is lost.

@@ -1,4 +1,4 @@
-"""The cells on which a small ReLU network is affine (math §6; Jordan and Dimakis 2020).
+"""The cells on which a small ReLU network is affine (math §6.6; Jordan and Dimakis 2020).
 
 A cell belongs to a pattern: which units are active. Patterns are built unit by unit. Each that is kept has a point
 inside it, or is at least not known to be empty; each that is dropped is empty by an exact proof in rational numbers. So

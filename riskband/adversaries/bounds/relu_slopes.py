@@ -1,4 +1,4 @@
-"""How fast the worst mean loss of a small network grows with the budget: between two slopes (math §6).
+"""How fast the worst mean loss of a small network grows with the budget: between two slopes (math §6.7).
 
 For the losses of the WDA paper (theorem 3.1), cross-entropy in nats or the largest margin, neither scaled nor capped,
 and order-1 costs: mean loss + lower * budget <= worst mean loss <= mean loss + upper * budget, for every budget, if

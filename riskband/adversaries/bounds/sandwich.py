@@ -1,4 +1,4 @@
-"""Certificates in input space: what a Lipschitz bound excludes, alone or above what an attack reached (math §6).
+"""Certificates in input space: what a Lipschitz bound excludes, alone or above what an attack reached (math §6.4).
 
 If each margin z_j - z_y grows by at most L[j, y] per unit of distance, a network is to these bounds what a linear head
 with ||w_j - w_y|| = L[j, y] is to those in `radial`. The bounds are about all inputs: a box only makes them looser.

@@ -1,4 +1,4 @@
-"""The space before a linear head: which layer that is, and what is exact there (math §6).
+"""The space before a linear head: which layer that is, and what is exact there (math §6.2).
 
 There an example is its representation z, the head's input, and the logits are Wz + b. A transport may move z anywhere
 (as in Mehra et al. 2022); what lies before the head only decides where z starts.

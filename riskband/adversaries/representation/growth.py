@@ -1,4 +1,4 @@
-"""How far a loss can rise within a distance, whatever the direction: proven bounds for a linear head (math §6).
+"""How far a loss can rise within a distance, whatever the direction: proven bounds for a linear head (math §6.3).
 
 Write m_j = logit_j - logit_label for the margins of the wrong classes. With logits Wz + b, moving z by a distance t in
 the ground norm raises m_j by at most t * s_j, where s_j = ||w_j - w_label|| in the dual norm; for each j alone some

@@ -1,8 +1,4 @@
-"""The `riskband` command: certificates from a table of per-client losses, and a check of certificates.
-
-Exit status: 0 when all is well, 1 when a certificate does not follow from its answers, 2 for wrong input (all errors at
-once).
-"""
+"""`riskband certify`: certificates from a CSV file with one row per client."""
 
 from __future__ import annotations
 
@@ -10,8 +6,7 @@ import argparse
 import importlib.util
 import json
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +21,7 @@ from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_delta, check_fraction, spelled
+from riskband.cli.verify import COLLECTION_SCHEMA
 from riskband.functionals.measures import resolve_measure
 from riskband.functionals.quantiles import check_tail_level
 from riskband.tuning.optimised_levels import resolve_objective
@@ -33,27 +29,7 @@ from riskband.verification import why_it_says_nothing
 from riskband.wording import CHOSEN_BEFORE, confidence, exactly, rounded_down, rounded_up
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
-COLLECTION_SCHEMA = "riskband.certificates/1"
 DEFAULT_BUDGETS, DEFAULT_PILOT_SHARE = [0.05, 0.1, 0.2], 0.2
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
-    options = _parser().parse_args(arguments)
-    try:
-        return int(options.run(options))
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stdout = None
-        return 0
-    except OSError as error:
-        problems: Sequence[str] = (f"cannot use {error.filename}: {error.strerror}",)
-    except TableError as error:
-        problems = error.problems
-    except ValueError as error:
-        problems = (str(error),)
-    for problem in problems:
-        print(f"riskband: {problem}", file=sys.stderr)
-    return 2
 
 
 class Report(NamedTuple):
@@ -66,7 +42,7 @@ class Report(NamedTuple):
     unbounded: tuple[str, ...] = ()  # measures that these answers do not bound from above
 
 
-def certify(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Read the table, make the certificates, print them, and write what was asked for."""
     risks = _checked_risks(options)
     if options.tune:
@@ -105,45 +81,6 @@ def certify(options: argparse.Namespace) -> int:
         save_figure(figure, options.plot_dispersion)
         print(f"figure: {options.plot_dispersion}")
     return 0
-
-
-def verify(options: argparse.Namespace) -> int:
-    """Compute every certificate in a file again; 0 only if all agree."""
-    try:
-        document = json.loads(Path(options.file).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ValueError(f"{options.file} must be JSON as riskband writes it: {error}") from error
-    is_collection = isinstance(document, dict) and document.get("schema") == COLLECTION_SCHEMA
-    entries = document.get("certificates") if is_collection else {"certificate": document}
-    if not isinstance(entries, dict) or not entries:
-        raise ValueError(f"{options.file} must hold at least one certificate, by name; was it cut?")
-    status, unreadable = 0, []
-    for name, entry in entries.items():
-        try:
-            outcome = rb.verify(entry)
-        except ValueError as error:
-            unreadable.append(f"{name}: {error}")
-            continue
-        print(f"{name}: {_outcome(entry) if outcome.ok else 'DOES NOT FOLLOW from its answers'}")
-        for problem in outcome.problems:
-            print(f"  {problem}")
-        if outcome.unstated:
-            print("  it was made before riskband listed these assumptions, which it needs too:")
-            print("\n".join(f"  - {line}" for line in outcome.unstated))
-        status = status if outcome.ok else 1
-    if unreadable:
-        raise TableError(unreadable)
-    return status
-
-
-def _outcome(entry: Mapping[str, Any]) -> str:
-    """What a certificate that was computed again says, and whether it is one."""
-    kinds = {
-        "certificate": "",
-        "as-published": ", by a formula with a gap in its proof",
-        "estimate": ", as an ESTIMATE",
-    }
-    return f"follows from its answers{kinds[entry['validity']]}: {entry['statement']}"
 
 
 def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
@@ -235,7 +172,7 @@ def _wrong_outputs(options: argparse.Namespace) -> list[str]:
             "the table, --out, --plot and --plot-dispersion must be different files; one would overwrite another"
         )
     if (options.plot or options.plot_dispersion) and importlib.util.find_spec("matplotlib") is None:
-        problems.append("figures need matplotlib, which is not installed; run: pip install matplotlib")
+        problems.append('figures need matplotlib, which is not installed; run: pip install "riskband[plots]"')
     return problems
 
 
@@ -375,13 +312,9 @@ class _Collect(argparse.Action):
         setattr(namespace, self.dest, [*([] if earlier is self.default else earlier), *values])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="riskband", description="Certificates for the risk of a model on clients that nobody has measured."
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    certify_command = commands.add_parser("certify", help="certificates from a CSV file with one row per client")
-    add = certify_command.add_argument
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tell the parser of the sub-command what it takes."""
+    add = parser.add_argument
     add("file", metavar="FILE.csv", help="table with a header line and one row per client")
     add("--column", default="loss", help="column with each client's mean loss, in [0, 1] (default: loss)")
     add(
@@ -392,7 +325,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--accuracy", action="store_true", help="the column holds accuracies in [0, 1]: loss = 1 - value")
     add("--percent", action="store_true", help="the column holds accuracies in percent: loss = 1 - value / 100")
-    kind = certify_command.add_mutually_exclusive_group()
+    kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
         "--binary",
         action="store_const",
@@ -493,12 +426,3 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", metavar="FILE.json", help="write the certificates, with all that is needed to verify them")
     add("--plot", metavar="FILE.png", help="draw the band and the worst cases (.png, .svg or .pdf)")
     add("--plot-dispersion", metavar="FILE.png", help="draw quantiles, Lorenz curve and the measures of --measure")
-    certify_command.set_defaults(run=certify)
-    verify_command = commands.add_parser("verify", help="compute certificates again from the answers they store")
-    verify_command.add_argument("file", metavar="FILE.json")
-    verify_command.set_defaults(run=verify)
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

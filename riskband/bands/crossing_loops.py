@@ -1,0 +1,171 @@
+"""The compiled loops of crossing.py, apart from it so that numba is loaded on use only."""
+
+import math
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+import numpy as np
+
+from riskband.checks import FloatArray, IntArray
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+_LOG_NEGLIGIBLE = math.log(1e-30)
+
+
+def _compiled(function: _Function) -> _Function:
+    """Compile on the first call, and keep the machine code for the next process where a folder can be written."""
+    try:
+        return cast(_Function, numba.njit(cache=True)(function))
+    except RuntimeError:  # neither __pycache__ nor the user's own cache can be written
+        return cast(_Function, numba.njit(function))
+
+
+@_compiled
+def corridor_probability(
+    points: FloatArray, most: IntArray, least: IntArray, n: int, log_factorial_shifted: FloatArray
+) -> float:  # pragma: no cover - compiled
+    """P(least <= N(points) <= most) given N(1) = n; `log_factorial_shifted[k + 1]` is log k!."""
+    log_total = -n + n * math.log(n) - log_factorial_shifted[n + 1]  # log P(Poisson(n) = n)
+    state = np.zeros(n + 1)  # state[m] = P(corridor so far, N(t) = m) for the Poisson process of rate n
+    fresh = np.zeros(n + 1)
+    step = np.zeros(n + 1)
+    state[0] = 1.0
+    low, high, now = 0, 0, 0.0
+    for j in range(points.size):
+        mean = n * (points[j] - now)
+        now = points[j]
+        first, last = _poisson_window(mean, n, log_factorial_shifted, step)
+        new_low = max(least[j], low + first)
+        new_high = min(most[j], min(high + last, n))
+        remaining = n * (1.0 - now)
+        new_low, new_high = _prune(new_low, new_high, n, now, remaining, log_total, log_factorial_shifted)
+        if new_low > new_high:
+            return 0.0
+        for m in range(new_low, new_high + 1):
+            total = 0.0
+            for k in range(max(first, m - high), min(last, m - low) + 1):
+                total += state[m - k] * step[k]
+            fresh[m] = total
+        state, fresh = fresh, state
+        low, high = new_low, new_high
+    remaining = n * (1.0 - now)
+    probability = 0.0
+    for m in range(low, high + 1):
+        if state[m] > 0.0:
+            log_rest = _log_poisson(n - m, remaining, log_factorial_shifted)
+            probability += math.exp(math.log(state[m]) + log_rest - log_total)
+    return probability
+
+
+@_compiled
+def _log_poisson(k: int, mean: float, log_factorial_shifted: FloatArray) -> float:  # pragma: no cover - compiled
+    if mean <= 0.0:
+        return 0.0 if k == 0 else -np.inf
+    return float(k * math.log(mean) - mean - log_factorial_shifted[k + 1])
+
+
+@_compiled
+def _poisson_window(
+    mean: float, n: int, log_factorial_shifted: FloatArray, step: FloatArray
+) -> tuple[int, int]:  # pragma: no cover - compiled
+    """Fill `step[k]` with Poisson(mean) probabilities around the mode; return the first and last k that matter."""
+    mode = min(int(mean), n)
+    step[mode] = math.exp(_log_poisson(mode, mean, log_factorial_shifted))
+    floor = step[mode] * 1e-32
+    first = mode
+    while first > 0 and step[first] > floor:
+        step[first - 1] = step[first] * first / mean
+        first -= 1
+    last = mode
+    while last < n and step[last] > floor:
+        step[last + 1] = step[last] * mean / (last + 1)
+        last += 1
+    return first, last
+
+
+@_compiled
+def _prune(
+    low: int,
+    high: int,
+    n: int,
+    now: float,
+    remaining: float,
+    log_total: float,
+    log_factorial_shifted: FloatArray,
+) -> tuple[int, int]:  # pragma: no cover - compiled
+    """Drop states m at both ends with P(N(now) = m | N(1) = n) < 1e-30: the corridor only makes them rarer."""
+    mean = n * now
+    while low <= high and low < mean:
+        log_bridge = _log_poisson(low, mean, log_factorial_shifted) + _log_poisson(
+            n - low, remaining, log_factorial_shifted
+        )
+        if log_bridge - log_total >= _LOG_NEGLIGIBLE:
+            break
+        low += 1
+    while high >= low and high > mean:
+        log_bridge = _log_poisson(high, mean, log_factorial_shifted) + _log_poisson(
+            n - high, remaining, log_factorial_shifted
+        )
+        if log_bridge - log_total >= _LOG_NEGLIGIBLE:
+            break
+        high -= 1
+    return low, high
+
+
+@_compiled
+def corridor_gradient(
+    points: FloatArray, most: IntArray, least: IntArray, n: int, log_factorial_shifted: FloatArray
+) -> tuple[float, FloatArray, FloatArray]:  # pragma: no cover - compiled
+    """P(least <= N(points) <= most), and the densities of a jump out of `most`, and into `least`, at each point."""
+    log_total = -n + n * math.log(n) - log_factorial_shifted[n + 1]
+    num_points = points.size
+    below_most, below_least = np.zeros(num_points), np.zeros(num_points)  # states before the jump
+    lows, highs = np.zeros(num_points, np.int64), np.zeros(num_points, np.int64)
+    state, fresh, step = np.zeros(n + 2), np.zeros(n + 2), np.zeros(n + 2)
+    state[0] = 1.0
+    low, high, now = 0, 0, 0.0
+    for j in range(num_points):
+        mean = n * (points[j] - now)
+        now = points[j]
+        first, last = _poisson_window(mean, n, log_factorial_shifted, step)
+        new_low = max(least[j], low + first)
+        new_high = min(most[j], min(high + last, n))
+        new_low, new_high = _prune(new_low, new_high, n, now, n * (1.0 - now), log_total, log_factorial_shifted)
+        if new_low > new_high:
+            return 0.0, below_most, below_least
+        for m in range(max(new_low - 1, 0), new_high + 1):
+            total = 0.0
+            for k in range(max(first, m - high), min(last, m - low) + 1):
+                total += state[m - k] * step[k]
+            fresh[m] = total
+        if new_high == most[j]:
+            below_most[j] = fresh[new_high]
+        if new_low == least[j] and new_low > 0:
+            below_least[j] = fresh[new_low - 1]
+        state, fresh = fresh, state
+        low, high = new_low, new_high
+        lows[j], highs[j] = low, high
+    # Backward: rest[m] = P(corridor after the point, N(1) = n | N(point) = m), divided by P(N(1) = n).
+    rest, later = np.zeros(n + 2), np.zeros(n + 2)
+    last_low, last_high = lows[num_points - 1], highs[num_points - 1]
+    remaining = n * (1.0 - points[num_points - 1])
+    probability = 0.0
+    for m in range(last_low, min(last_high + 1, n) + 1):
+        rest[m] = math.exp(_log_poisson(n - m, remaining, log_factorial_shifted) - log_total)
+        if m <= last_high:
+            probability += state[m] * rest[m]
+    for j in range(num_points - 1, -1, -1):
+        if j < num_points - 1:
+            rest, later = later, rest
+            first, last = _poisson_window(n * (points[j + 1] - points[j]), n, log_factorial_shifted, step)
+            for m in range(lows[j], min(highs[j] + 1, n) + 1):
+                total = 0.0
+                for k in range(max(first, lows[j + 1] - m), min(last, highs[j + 1] - m) + 1):
+                    total += later[m + k] * step[k]
+                rest[m] = total
+        if below_most[j] > 0.0:
+            below_most[j] *= n * rest[highs[j] + 1]
+        if below_least[j] > 0.0:
+            below_least[j] *= n * rest[lows[j]]
+    return probability, below_most, below_least

@@ -1,0 +1,58 @@
+"""The `riskband` command: certificates from a table of per-client losses, and a check of certificates.
+
+A sub-command is a module of this package, with `add_arguments` and `run`, and a line of `COMMANDS`. It is imported when
+it is called, so that the list of all of them needs nothing of the library.
+
+Exit status: 0 when all is well, 1 when a certificate does not follow from its answers, 2 for wrong input (all errors at
+once).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import riskband as rb
+
+COMMANDS = {
+    "certify": "certificates from a CSV file with one row per client",
+    "verify": "compute certificates again from the answers they store",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    options = _parser(words).parse_args(words)
+    try:
+        return int(options.run(options))
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stdout = None
+        return 0
+    except OSError as error:
+        problems: Sequence[str] = (f"cannot use {error.filename}: {error.strerror}",)
+    except ImportError as error:  # a package of an extra; the message says which
+        problems = (str(error),)
+    except ValueError as error:
+        problems = getattr(error, "problems", (str(error),))
+    for problem in problems:
+        print(f"riskband: {problem}", file=sys.stderr)
+    return 2
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Parser of these words: of all the sub-commands, only those that are named know their arguments."""
+    parser = argparse.ArgumentParser(
+        prog="riskband", description="Certificates for the risk of a model on clients that nobody has measured."
+    )
+    parser.add_argument("--version", action="version", version=f"riskband {rb.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, purpose in COMMANDS.items():
+        command = commands.add_parser(name, help=purpose)
+        if name in words:
+            module = import_module(f"riskband.cli.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    return parser

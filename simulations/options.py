@@ -1,0 +1,78 @@
+"""The options that choose a run, and the run configuration they choose; quick to import, for help and refusals."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from server.problems import ConfigError
+
+APP_FOLDER = Path(__file__).resolve().parents[1]
+SCENARIO_FOLDER = APP_FOLDER / "simulations" / "scenarios"
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+
+
+def scenario_parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that choose a run: a scenario, and what replaces its keys."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=f"Scenarios: {', '.join(scenario_names())}. Keys: [tool.flwr.app.config] in pyproject.toml.",
+    )
+    parser.add_argument("scenario", nargs="?", default="quickstart", help="a name, or a path to a .toml file")
+    parser.add_argument("--clients", metavar="N", help="number of clients (num-clients)")
+    parser.add_argument("--out", metavar="DIR", help="folder for the results (output-dir)")
+    parser.add_argument("--seed", metavar="S", help="seed of everything random (seed)")
+    parser.add_argument("--resume", action="store_true", help="continue the interrupted run in that folder (resume)")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", nargs="+", default=[], help="replace other keys")
+    return parser
+
+
+def scenario_names() -> list[str]:
+    """Return the names of our scenarios, sorted."""
+    return sorted(path.stem for path in SCENARIO_FOLDER.glob("*.toml"))
+
+
+def chosen_run_config(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the app's defaults, then the scenario, then the options of `scenario_parser`; nothing is checked yet."""
+    config = default_run_config() | scenario_config(options.scenario)
+    for pair in (pair for group in options.set for pair in group):
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise ConfigError([f"--set needs KEY=VALUE, got {pair!r}"])
+        config[key] = value
+    if options.clients is not None:
+        config["num-clients"] = options.clients
+    if options.seed is not None:
+        config["seed"] = options.seed
+    if options.resume:
+        config["resume"] = True
+    if options.out is not None:
+        if not options.out.strip():
+            raise ConfigError(["--out must name a folder, got an empty text; leave it out for the default"])
+        config["output-dir"] = str(Path(options.out).expanduser().absolute())
+    return config
+
+
+def default_run_config() -> dict[str, Any]:
+    """Return `[tool.flwr.app.config]`."""
+    project = tomllib.loads((APP_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))
+    config: dict[str, Any] = project["tool"]["flwr"]["app"]["config"]
+    return config
+
+
+def scenario_config(name: str) -> dict[str, Any]:
+    """Return the keys of a scenario, by its name or the path of its TOML file."""
+    path = Path(name) if name.endswith(".toml") else SCENARIO_FOLDER / f"{name}.toml"
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = ", ".join(scenario_names())
+        raise ConfigError([f"there is no scenario {name!r}; use one of {known}, or a path to a .toml file"]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path} must be a TOML file in UTF-8, got {error}"]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{path} is not valid TOML: {error}"]) from None

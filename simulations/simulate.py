@@ -1,0 +1,187 @@
+"""One run of the Flower App on a private SuperLink: from the run configuration to the printed report."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from server.config import ConfigError, RunConfig, load_config
+from server.report.table import report_table
+from server.run.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
+from server.run.ledger import part_of_a_run
+from server.run.lock import FolderError, lock_for_launcher
+from server.training import model_of_checkpoint
+from simulations.launcher import (
+    COMPLETED,
+    Interrupted,
+    LaunchError,
+    PrivateSuperLink,
+    RunStatus,
+    private_superlink,
+    signals_as_exceptions,
+)
+from simulations.options import (
+    APP_FOLDER,
+    EXIT_FAILED,
+    EXIT_USAGE,
+    default_run_config,
+    scenario_config,
+    scenario_names,
+)
+
+_POLL_INTERVAL = 0.2
+
+_ERR = Console(stderr=True)
+
+
+def simulate(chosen: Mapping[str, Any]) -> int:
+    """Run what was chosen (`simulations.options.chosen_run_config`) and return the exit status.
+
+    Raises
+    ------
+    ConfigError
+        If the configuration is wrong; nothing was started or changed then.
+    """
+    config = load_config(chosen)
+    _check_checkpoint(config)
+    with contextlib.ExitStack() as held:
+        try:
+            folder = ResultFolder(Path(config.output_dir or default_folder(config)).expanduser())
+            environment = held.enter_context(lock_for_launcher(folder.path))
+            folder.clear(resume=config.resume)
+        except FolderError as error:
+            _say(f"error: {error}")
+            return EXIT_USAGE
+        except OSError as error:
+            _say(f"error: output-dir must be a folder that can be written, got {error}; choose another with --out")
+            return EXIT_USAGE
+        try:
+            with signals_as_exceptions():
+                return run_scenario(config, folder, environment=environment)
+        except Interrupted as interruption:
+            _say(f"{interruption}; everything that was started has ended")
+            return 128 + interruption.signum
+        except (LaunchError, OSError) as error:
+            folder.show_failure(error)
+            _say(str(error))
+            return EXIT_FAILED
+
+
+def default_folder(config: RunConfig) -> Path:
+    """Return where results go if the user names no folder: another one for every other configuration.
+
+    A scenario of ours as it stands has the folder of its name, as with ``flwr run``. Any other configuration has one
+    whose name ends with its hash, so that the same command finds it again.
+    """
+    named = Path.home() / "riskband-results" / config.scenario
+    if config.scenario in scenario_names():
+        ours = load_config(default_run_config() | scenario_config(config.scenario))
+        if part_of_a_run(config.to_run_config()) == part_of_a_run(ours.to_run_config()):
+            return named
+    digest = hashlib.sha256(json.dumps(part_of_a_run(config.to_run_config()), sort_keys=True).encode()).hexdigest()
+    return named.with_name(f"{config.scenario}-seed{config.seed}-{digest[:8]}")
+
+
+def run_scenario(config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str]) -> int:
+    """Run the Flower App on a private SuperLink, wait, print its report, and return the exit status.
+
+    Parameters
+    ----------
+    config : RunConfig
+        What to run.
+    folder : ResultFolder
+        A cleared folder for the results.
+    environment : mapping of str to str
+        What lets the run into the locked folder.
+
+    Raises
+    ------
+    LaunchError
+        If Flower does not start.
+    """
+    started = time.monotonic()
+    try:
+        with private_superlink(environment=environment) as superlink:
+            run_config = config.to_run_config() | {"output-dir": str(folder.path)}
+            run = superlink.start_run(APP_FOLDER, num_supernodes=config.num_clients, run_config=run_config)
+            show_progress(lambda: run.poll() is None, folder, num_clients=config.num_clients)
+            status = superlink.run_status()
+            folder = replace(folder, run_id=status.run_id)
+            report = folder.read_json(REPORT_FILE)
+            if status.status != COMPLETED or not report:
+                _explain_failure(superlink, status, folder)
+                return EXIT_FAILED
+    finally:
+        folder.end_progress()  # a run that was killed had no chance to
+    console = Console()
+    console.print(report_table(report))
+    console.print(f"{time.monotonic() - started:.0f} s; results: {folder.path}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def _check_checkpoint(config: RunConfig) -> None:
+    """Load the weights, if they come from a file: that they do not fit is found before Flower starts."""
+    if config.training == "checkpoint":
+        try:
+            model_of_checkpoint(config)
+        except ValueError as error:
+            raise ConfigError([f"checkpoint {config.checkpoint!r} cannot be evaluated: {error}"]) from error
+
+
+def show_progress(is_running: Callable[[], bool], folder: ResultFolder, *, num_clients: int) -> None:
+    """Show what the ServerApp writes to its progress file, until the run ends."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("answered")
+    with Progress(*columns, TimeElapsedColumn(), console=_ERR, transient=True) as display:
+        bar = display.add_task("")
+        shown = ""
+        progress = progress_content("starting Flower")
+        while is_running():
+            progress |= folder.read_json(PROGRESS_FILE)
+            if progress["stage"] != shown:  # one line for each stage, also where there is no terminal
+                shown = progress["stage"]
+                display.console.print(shown)
+            total = progress["asked"] or num_clients
+            display.update(bar, description=progress_words(progress), completed=progress["answered"], total=total)
+            time.sleep(_POLL_INTERVAL)
+
+
+def progress_words(progress: Mapping[str, Any]) -> str:
+    """Return the content of a progress file in words; how many have answered is beside them, in the bar."""
+    round, failed, seconds = progress["round"], progress["failed"], progress["eta_seconds"]
+    parts = [
+        progress["stage"],
+        f"round {round}" if round else "",
+        progress["detail"],
+        f"{failed} failed" if failed else "",
+        f"about {timedelta(seconds=seconds)} left" if seconds else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _explain_failure(superlink: PrivateSuperLink, status: RunStatus, folder: ResultFolder) -> None:
+    """Keep the logs, show their ends, and say the reason last, where it is read."""
+    _say(f"{superlink.log_tail()}---")
+    if not folder.read_json(FAILURE_FILE):  # the ServerApp was ended before it could say why
+        folder.show_failure(LaunchError(superlink.simulation_problem() or status.details or "the run has no report"))
+    reason = folder.read_json(FAILURE_FILE).get("reason", status.details)
+    try:
+        folder.keep_logs(superlink.logs)
+        where = f"logs: {folder.path}"
+    except OSError as error:
+        where = f"the logs could not be kept in {folder.path}: {error}"
+    _say(f"the run ended as {status.status}: {reason}\n{where}")
+
+
+def _say(text: str) -> None:
+    """Print to standard error, as it is: texts from logs and users may look like rich's markup."""
+    _ERR.print(text, markup=False, highlight=False, soft_wrap=True)
