@@ -33,12 +33,11 @@ from client.privacy import PrivacyBudget, PrivacyBudgetError, epsilon_at, privac
 from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.hashes import code_hash, examples_hash, model_hash
-from protocol.models import build_model, load_arrays, model_arrays
+from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays
 from protocol.noise import Mechanism, all_digits
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossQuery, Query
 from protocol.weight_sets import packed
 from riskband.adversaries.problem import checked_box
-from worlds.training import load_checkpoint
 
 _LOSS, _ADVERSARIAL, _CANDIDATES = map(wire.action, (LossQuery, AdversarialQuery, CandidatesQuery))
 _EXIT_REFUSED, _EXIT_USAGE = 1, 2

@@ -21,9 +21,9 @@ from client.noisy_risks import Noise
 from client.privacy import PrivacyBudget, is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
 from protocol import wire
+from protocol.examples import Examples
 from protocol.hashes import examples_hash
 from riskband.adversaries.problem import RefusedError, layer_name
-from worlds.population import Examples
 
 Numbers = Callable[[np.ndarray, np.ndarray, Noise | None], dict[str, Any]]
 """From inputs, labels and the noise to add (None: none) to the fields of an answer."""

@@ -22,7 +22,7 @@ from client.answering import answered, made_up_example
 from client.budget import budget_from_config
 from client.data import DATA_KEY, data_place, fitted, load_data
 from client.identity import client_group, client_id, partition_of, sign_refusals
-from client.noisy_risks import Noise, mean_risks
+from client.noisy_risks import Noise, mean_risks, noisy_curves
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
@@ -34,16 +34,13 @@ from client.secure.rounds import (
     shares_reply,
     unmask_reply,
 )
-from client.training import local_seed, training_examples
 from protocol import wire
-from protocol.models import build_model, load_arrays, model_arrays
+from protocol.examples import Examples
+from protocol.models import build_model, load_arrays
 from protocol.secure.questions import ConsistencyQuery, KeysQuery, MaskedQuery, SharesQuery, UnmaskQuery
 from protocol.weight_sets import separated
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import RefusedError
-from worlds.datasets import load_dataset
-from worlds.population import Examples, Population, spec_from_config
-from worlds.training import train_epochs
 
 app = ClientApp(mods=[sign_refusals, refuse_in_the_open])
 
@@ -81,7 +78,6 @@ def answer_adversarial_loss(message: Message, context: Context) -> Message:
         As `answer_loss`.
     """
     # Imported here: it loads riskband, seconds that a process for one plain loss should not pay.
-    from client.noisy_curves import noisy_curves
     from riskband.adversaries.registry import AdversarialCurves, adversarial_curves, check_adversary
 
     query, arrays = wire.decode_query(message.content, wire.AdversarialQuery), wire.decode_weights(message.content)
@@ -225,7 +221,7 @@ def answer_secure_unmask(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the model that Flower's FedAvg sends on the examples of the simulated client that trains on this node.
 
-    It is another client than the one that answers; see `client.training.training_examples`. The keys are FedAvg's own.
+    It is another client than the one that answers; see `client.simulated.training_examples`. The keys are FedAvg's own.
     A node on which no client trains returns the model as it came, with weight 0. A client with data of its own refuses:
     they are there to be asked about.
     """
@@ -240,25 +236,13 @@ def train(message: Message, context: Context) -> Message:
         )
     torch.set_num_threads(1)
     arrays, server_round = wire.decode_training(message.content)
-    config, partition = context.run_config, partition_of(context.node_config)
-    with details_withheld("loading this client's training examples"):
-        data = load_dataset(str(config["dataset"]), seed=int(config["seed"]))
-        own = training_examples(config, partition=partition)
-    model = build_model(str(config["model"]), x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=0)
-    load_arrays(model, arrays)
-    loss = 0.0
-    if own is not None:
-        with details_withheld("training the model"):
-            loss = train_epochs(
-                model,
-                own.x,
-                own.y,
-                seed=local_seed(int(config["seed"]), round=server_round, partition=partition),
-                num_epochs=int(config["training-epochs"]),
-                learning_rate=float(config["learning-rate"]),
-            )
-    num_examples = 0 if own is None else len(own.y)
-    return Message(wire.encode_trained(model_arrays(model), num_examples=num_examples, loss=loss), reply_to=message)
+    from client import simulated  # here: a client that has data of its own does not load it
+
+    partition = partition_of(context.node_config)
+    weights, num_examples, loss = simulated.trained(
+        arrays, context.run_config, partition=partition, server_round=server_round
+    )
+    return Message(wire.encode_trained(weights, num_examples=num_examples, loss=loss), reply_to=message)
 
 
 def _risk(query: wire.LossQuery, arrays: Mapping[str, np.ndarray], context: Context) -> Mapping[str, Any]:
@@ -304,7 +288,9 @@ def _fitting_examples(query: wire.Query, context: Context) -> Examples:
             return fitted(x, y, x_shape=query.x_shape, check_values=query.mechanism is None)
     partition = partition_of(own)
     with details_withheld("loading this client's examples"):
-        examples = Population(spec_from_config(run)).client(partition)
+        from client import simulated  # here: a client that has data of its own does not load it
+
+        examples = simulated.examples(run, partition=partition)
     if len(examples.x) == 0:
         raise ValueError("a client must hold at least one example, this one holds none")
     if examples.x.shape[1:] != query.x_shape:

@@ -13,7 +13,6 @@ from client.data import data_place
 from client.refusals import WithheldError, details_withheld
 from protocol import wire
 from protocol.questions import is_name
-from worlds.population import spec_from_config
 
 
 def client_id(node_config: UserConfig) -> str:
@@ -59,8 +58,9 @@ def client_group(context: Context) -> str | None:
         return None
     partition = partition_of(context.node_config)
     with details_withheld("finding this client's group"):
-        group = spec_from_config(context.run_config).group(partition)
-    return None if group is None else group.name
+        from client import simulated  # here: a client that has data of its own does not load it
+
+        return simulated.group_name(context.run_config, partition=partition)
 
 
 def partition_of(node_config: UserConfig) -> int:

@@ -10,13 +10,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
-from protocol.models import build_model, load_arrays, model_arrays
+from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays
 from protocol.wire import decode_refusal, model_hash, num_training_examples, to_array_record, to_arrays
 from server.config import RunConfig
 from server.inputs import model_inputs
 from strategies.asking.replies import num_needed, one_line
 from worlds.datasets import load_dataset
-from worlds.training import load_checkpoint, train_centrally
+from worlds.training import train_centrally
 
 _POLL_INTERVAL = 0.2
 

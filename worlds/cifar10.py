@@ -20,9 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from protocol.models import build_model, load_arrays
+from protocol.models import build_model, load_arrays, save_checkpoint
 from worlds.datasets import load_dataset
-from worlds.training import save_checkpoint
 
 MODEL = "worlds.cifar10:network"
 """Name of the model in a run config."""

@@ -12,10 +12,10 @@ from client.budget import QueryBudgetError
 from client.secure.part import HistogramInCompany
 from client.secure.rounds import is_secure_only, refuse_in_the_open
 from protocol.engine import InProcessGrid
+from protocol.examples import Examples
 from protocol.secure.questions import HistogramQuery
 from strategies.asking.replies import QuorumError
 from tests.strategies import secure_network
-from worlds.population import Examples
 
 OTHERS = [
     "train",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from protocol.models import build_model
+from protocol.models import build_model, save_checkpoint
 from riskband.bands.band import FRESH_CLIENTS, TRAINERS_ANSWERED
 from server.config import ConfigError
 from server.run.events import read_events
@@ -20,7 +20,6 @@ from server.run.ledger import read_ledger
 from server.training import TrainingError
 from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
-from worlds.training import save_checkpoint
 
 
 @pytest.fixture(scope="module")
