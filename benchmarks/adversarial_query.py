@@ -17,6 +17,7 @@ import torch
 
 from protocol.models import build_model, load_arrays, model_arrays
 from riskband.adversaries.evaluation import mean_loss
+from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import adversarial_curves
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import AffineShift
@@ -51,7 +52,7 @@ def main() -> None:
         return mean_loss(model, x, y, loss="zero_one")
 
     def adversarial(model: torch.nn.Module, x: np.ndarray, y: np.ndarray) -> object:
-        return adversarial_curves(model, x, y, loss="zero_one", order=2).values(RADII)
+        return adversarial_curves(model, x, y, TransportProblem("zero_one", order=2)).values(RADII)
 
     def answer(evaluate: Callable[..., object]) -> object:
         built = build_model("cnn", x_shape=X_SHAPE, num_classes=NUM_CLASSES, seed=0)

@@ -27,10 +27,11 @@ import torch
 from torch import Tensor, nn
 
 from protocol.models import build_model, load_arrays, load_checkpoint
+from riskband.adversaries import INPUT_ADVERSARIES, adversarial_curves, wda_attack
 from riskband.adversaries.base import Batch
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import lengths
-from riskband.adversaries.registry import ATTACKS, InputProblem, adversarial_curves, wda_attack
+from riskband.adversaries.problem import TransportProblem
 from worlds.datasets import BaseData, load_dataset
 from worlds.training import train_centrally
 
@@ -78,12 +79,12 @@ def optional(name: str) -> ModuleType | None:
 
 
 def ours(name: str, norm: str, distances: tuple[float, ...], **settings: int) -> Attack:
-    problem = InputProblem("zero_one", 1, norm, box=BOX, distances=distances)
+    problem = TransportProblem("zero_one", 1, norm, "input", box=BOX, distances=distances)
 
     def attack(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         logits = model(x).double().detach()
         batch = Batch(x=x, labels=y, logits=logits, losses=get_loss("zero_one").per_example(logits, y))
-        return ATTACKS[name](model, problem, **settings).examine(batch).flip_costs
+        return INPUT_ADVERSARIES[name].build(model, problem, **settings).examine(batch).flip_costs
 
     return attack
 
@@ -235,9 +236,8 @@ def compare_budgets(model: nn.Module, x: np.ndarray, y: np.ndarray, *, norm: str
         print(f"{f'WDA as published, kappa {kappa:g}':<32}{found.accuracy:>16.4f}{time.process_time() - start:>31.2f}")
     for adversary in ("min-norm", "wda-knapsack"):
         start = time.process_time()
-        curves = adversarial_curves(
-            model, x, y, loss="zero_one", order=1, norm=norm, space="input", adversary=adversary, box=BOX
-        )
+        problem = TransportProblem("zero_one", 1, norm, "input", adversary, box=BOX)
+        curves = adversarial_curves(model, x, y, problem)
         accuracy = 1.0 - curves.values([radius / 2])[0][0]
         print(f"{f'{adversary}, mass optimal':<32}{accuracy:>16.4f}{time.process_time() - start:>31.2f}")
 

@@ -26,10 +26,11 @@ import numpy as np
 import torch
 
 import riskband as rb
+from riskband.adversaries import LipschitzAdversary, SandwichAdversary, margin_constants
 from riskband.adversaries.attacks.base import InputAdversary, client_curves
-from riskband.adversaries.attacks.minnorm import MinNorm
+from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.wda import WdaKnapsack
-from riskband.adversaries.registry import InputProblem, LipschitzAdversary, SandwichAdversary, margin_constants
+from riskband.adversaries.problem import TransportProblem
 from strategies.planning import radii_grid
 from worlds.cifar10 import X_SHAPE, accuracy, load_network
 from worlds.datasets import load_dataset
@@ -41,7 +42,7 @@ ATTACKS: dict[str, type[InputAdversary]] = {"min-norm": MinNorm, "wda-knapsack":
 BUDGETS = (0.0, 1e-10, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3)
 NUM_CLIENTS, NUM_EXAMPLES = 200, 200
 DELTA = 0.05
-PROBLEM = InputProblem("zero_one", 1, "l2")
+PROBLEM = TransportProblem("zero_one", 1, "l2", "input")
 RADII = np.union1d(BUDGETS, radii_grid(BUDGETS, num_radii=100))
 MULTIPLIERS = rb.default_multipliers(BUDGETS)
 

@@ -70,8 +70,8 @@ def widths(num_clients: int, seed: int, tuned: dict[int, rb.OptimisedLevels]) ->
     )
     found = {
         name: [
-            width(rb.dispersion_interval(plain, name, method="plugin")),
-            *(width(rb.dispersion_interval(band, name)) for band in (plain, *others)),
+            width(rb.bound(plain, name, method="plugin")),
+            *(width(rb.bound(band, name)) for band in (plain, *others)),
         ]
         for name in MEASURES
     }
@@ -105,7 +105,7 @@ def time_measures(num_clients: int) -> None:
     print(f"\n{num_clients} clients: band {perf_counter() - start:.2f} s", end="")
     for name in MEASURES:
         start = perf_counter()
-        rb.dispersion_interval(band, name)
+        rb.bound(band, name)
         print(f", {name} {perf_counter() - start:.2f} s", end="")
     for name, functional in FUNCTIONALS.items():
         start = perf_counter()

@@ -37,7 +37,7 @@ from protocol.models import build_model, load_arrays, load_checkpoint, model_arr
 from protocol.noise import Mechanism, all_digits
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossQuery, Query
 from protocol.weight_sets import packed
-from riskband.adversaries.problem import checked_box
+from riskband.adversaries.problem import TransportProblem, checked_box
 
 _LOSS, _ADVERSARIAL, _CANDIDATES = map(wire.action, (LossQuery, AdversarialQuery, CandidatesQuery))
 _EXIT_REFUSED, _EXIT_USAGE = 1, 2
@@ -145,23 +145,19 @@ def _question(options: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> tupl
         raise ValueError(f"--checkpoint must be given once for --query {options.query}, got {len(sets)}; choose one")
     if options.query == _LOSS:
         return LossQuery(options.loss, options.model, x_shape, num_classes, options.privacy), sets[0]
-    query = AdversarialQuery(
+    problem = TransportProblem(
         options.loss,
-        options.model,
-        x_shape,
-        num_classes,
         order=options.order,
         norm=options.norm,
-        radii=_numbers(options.radii),
-        multipliers=_numbers(options.multipliers),
         space=options.space,
         adversary=options.adversary,
         head=options.head,
         box=checked_box(_numbers(options.box)) if options.box else None,
         distances=_numbers(options.distances),
         seed=options.seed,
-        privacy=options.privacy,
     )
+    radii, multipliers = _numbers(options.radii), _numbers(options.multipliers)
+    query = AdversarialQuery(options.model, x_shape, num_classes, problem, radii, multipliers, options.privacy)
     return query, sets[0]
 
 

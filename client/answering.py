@@ -17,13 +17,13 @@ from client.answer_record import AnswerRecord, asked_hash, checked_numbers, ques
 from client.budget import QueryBudget, budget_from_config, request_of
 from client.data import DATA_KEY, is_bundled
 from client.identity import client_id
-from client.noisy_risks import Noise
+from client.numbers import Noise, made_up_example
 from client.privacy import PrivacyBudget, is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
 from protocol import wire
 from protocol.examples import Examples
 from protocol.hashes import examples_hash
-from riskband.adversaries.problem import RefusedError, layer_name
+from riskband.adversaries.problem import RefusedError
 
 Numbers = Callable[[np.ndarray, np.ndarray, Noise | None], dict[str, Any]]
 """From inputs, labels and the noise to add (None: none) to the fields of an answer."""
@@ -103,14 +103,7 @@ def _books(context: Context) -> tuple[QueryBudget, AnswerRecord, PrivacyBudget]:
 
 def _has_box_at_layer(query: wire.Query) -> bool:
     """Whether a box holds what a layer returns: no input can be made up that is sure to lead into it."""
-    return isinstance(query, wire.AdversarialQuery) and query.box is not None and layer_name(query.space) is not None
-
-
-def made_up_example(query: wire.Query) -> tuple[np.ndarray, np.ndarray]:
-    """Return an input and a label that a model of the query can be tried on, the same for every client."""
-    low, high = (query.box if isinstance(query, wire.AdversarialQuery) else None) or (0.0, 1.0)
-    x = np.random.default_rng(0).random(size=(1, *query.x_shape), dtype=np.float32)
-    return np.clip(x, low, high, dtype=np.float32), np.zeros(1, dtype=np.int64)
+    return isinstance(query, wire.AdversarialQuery) and None not in (query.problem.box, query.problem.layer)
 
 
 def _noise(query: wire.Query, arrays: Mapping[str, np.ndarray], context: Context) -> Noise | None:

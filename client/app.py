@@ -7,22 +7,23 @@ replaced by one that names its type (`details_withheld`); the original stays in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any
+from functools import partial
+from typing import Any, get_args
 
 import numpy as np
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from client.answer_record import record_from_config
-from client.answering import answered, made_up_example
+from client.answering import answered
 from client.budget import budget_from_config
 from client.data import DATA_KEY, data_place, fitted, load_data
 from client.identity import client_group, client_id, partition_of, sign_refusals
-from client.noisy_risks import Noise, mean_risks, noisy_curves
+from client.numbers import answer_numbers
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
@@ -37,6 +38,7 @@ from client.secure.rounds import (
 from protocol import wire
 from protocol.examples import Examples
 from protocol.models import build_model, load_arrays
+from protocol.questions import Query
 from protocol.secure.questions import ConsistencyQuery, KeysQuery, MaskedQuery, SharesQuery, UnmaskQuery
 from protocol.weight_sets import separated
 from riskband.adversaries.losses import get_loss
@@ -45,113 +47,29 @@ from riskband.adversaries.problem import RefusedError
 app = ClientApp(mods=[sign_refusals, refuse_in_the_open])
 
 
-@app.query(wire.action(wire.LossQuery))
-def answer_loss(message: Message, context: Context) -> Message:
-    """Answer a `LossQuery` with the model's mean loss on this client's examples.
+def answer_question(message: Message, context: Context, kind: type[Query]) -> Message:
+    """Answer a question of this class about a model with numbers of this client's examples.
 
     Raises
     ------
     ValueError
-        If the query is malformed, names an unknown loss or model, carries weights that do not fit
-        the model or a model that does not fit the examples, exceeds the query budget, or the client
-        has no name or examples.
+        If the query is malformed, names an unknown loss, model or adversary, carries weights that do not fit the model
+        or a model that does not fit the examples, exceeds the query budget, or the client has no name or examples; of
+        an adversary also if there is no linear head, an example outside the box, or nothing is proved of the model.
     RuntimeError
         If loading the examples or evaluating the model fails; without the details.
     """
-    query, arrays = wire.decode_query(message.content, wire.LossQuery), wire.decode_weights(message.content)
-    group = client_group(context)
-    found = _risk(query, arrays, context)
-    answer = wire.LossAnswer(**found, **_identity(query, arrays, context), group=group)
-    return Message(wire.encode_answer(answer), reply_to=message)
-
-
-@app.query(wire.action(wire.AdversarialQuery))
-def answer_adversarial_loss(message: Message, context: Context) -> Message:
-    """Answer an `AdversarialQuery` with bounds of the largest mean loss at all its radii and multipliers.
-
-    Raises
-    ------
-    ValueError
-        As `answer_loss`, or if there is no such adversary, no linear head, an example outside the box, or a model about
-        which nothing is proved.
-    RuntimeError
-        As `answer_loss`.
-    """
-    # Imported here: it loads riskband, seconds that a process for one plain loss should not pay.
-    from riskband.adversaries.registry import AdversarialCurves, adversarial_curves, check_adversary
-
-    query, arrays = wire.decode_query(message.content, wire.AdversarialQuery), wire.decode_weights(message.content)
-    names = {"loss": query.loss, "norm": query.norm, "adversary": query.adversary, "space": query.space}
-    check_adversary(order=query.order, **names)
-    group = client_group(context)
-    model, examples = _model_and_examples(query, arrays, context)
-
-    def curves_of(model: nn.Module, x: np.ndarray, y: np.ndarray) -> AdversarialCurves:
-        return adversarial_curves(
-            model,
-            x,
-            y,
-            loss=query.loss,
-            order=query.order,
-            norm=query.norm,
-            multipliers=query.multipliers,
-            head=query.head,
-            adversary=query.adversary,
-            space=query.space,
-            box=query.box,
-            seed=query.seed,
-            distances=query.distances,
-        )
-
-    def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
-        if noise is not None:
-            guarantee = curves_of(model, *made_up_example(query)).guarantee
-            return noisy_curves(model, curves_of, x, y, multipliers=query.multipliers, guarantee=guarantee, noise=noise)
-        curves = curves_of(model, x, y)
-        values_lower, values_upper = curves.values(query.radii)
-        conjugates_lower, conjugates_upper = curves.conjugates(query.multipliers)
-        return {
-            "num_examples": curves.num_examples,
-            "clean_risk": curves.clean_risk,
-            "values_lower": values_lower.tolist(),
-            "values_upper": values_upper.tolist(),
-            "conjugates_lower": conjugates_lower.tolist(),
-            "conjugates_upper": conjugates_upper.tolist(),
-            "adversarial_unit": curves.adversarial_unit,
-            "guarantee": curves.guarantee,
-            "num_without_gradient": curves.num_without_gradient,
-        }
-
-    found, left = answered(query, arrays, examples, context, numbers)
-    answer = wire.AdversarialAnswer(**found, **_identity(query, arrays, context), budget_left=left, group=group)
-    return Message(wire.encode_answer(answer), reply_to=message)
-
-
-@app.query(wire.action(wire.CandidatesQuery))
-def answer_candidates(message: Message, context: Context) -> Message:
-    """Answer a `CandidatesQuery` with the mean loss of every candidate on this client's examples.
-
-    Raises
-    ------
-    ValueError
-        As `answer_loss`.
-    RuntimeError
-        As `answer_loss`.
-    """
-    query, arrays = wire.decode_query(message.content, wire.CandidatesQuery), wire.decode_weights(message.content)
-    group = client_group(context)
-    for candidate in query.candidates:
-        get_loss(candidate.loss)
-    examples = _fitting_examples(query, context)
-    models = [_model(query, weights) for weights in separated(arrays, num_sets=query.num_weights)]
-
-    def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
-        judged = [(candidate.weights, candidate.loss) for candidate in query.candidates]
-        return {"risks": mean_risks(models, x, y, judged=judged, noise=noise), "num_examples": len(y)}
-
-    found, left = answered(query, arrays, examples, context, numbers)
-    answer = wire.CandidatesAnswer(**found, **_identity(query, arrays, context), budget_left=left, group=group)
-    return Message(wire.encode_answer(answer), reply_to=message)
+    query, arrays = wire.decode_query(message.content, kind), wire.decode_weights(message.content)
+    about: dict[str, Any] = {
+        "client_id": client_id(context.node_config),
+        "loss": query.loss,
+        "code_hash": wire.code_hash(),
+        "model_hash": wire.model_hash(arrays),
+        "group": client_group(context),
+    }
+    found, left = _numbers(query, arrays, context)
+    budget = {} if kind is wire.LossQuery else {"budget_left": left}
+    return Message(wire.encode_answer(wire.answer_type(query)(**about, **found, **budget)), reply_to=message)
 
 
 @app.query(wire.action(wire.HelloQuery))
@@ -177,44 +95,38 @@ def answer_hello(message: Message, context: Context) -> Message:
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
-@app.query(wire.action(KeysQuery))
-def answer_secure_keys(message: Message, context: Context) -> Message:
-    """Begin a secure histogram: send fresh public keys. Raises ValueError if this run has had one."""
-    return Message(keys_reply(message, context), reply_to=message)
-
-
-@app.query(wire.action(SharesQuery))
-def answer_secure_shares(message: Message, context: Context) -> Message:
-    """Send encrypted shares for the neighbours; raises ValueError as `client.secure.part.shared`."""
-    return Message(shares_reply(message, context), reply_to=message)
-
-
-@app.query(wire.action(MaskedQuery))
-def answer_secure_histogram(message: Message, context: Context) -> Message:
+def answer_secure_histogram(message: Message, context: Context) -> RecordDict:
     """Answer a `HistogramQuery` under masks, for one value of the query budget.
 
     Raises
     ------
     ValueError
-        As `answer_loss`, or as `client.secure.part.holding`, or, when the question has been counted, if the client has
-        another number of examples than the one that is asked for.
+        As `answer_question`, or as `client.secure.part.holding`, or, when the question has been counted, if the client
+        has another number of examples than the one that is asked for.
     RuntimeError
-        As `answer_loss`.
+        As `answer_question`.
     """
-    content = histogram_reply(message, context, lambda query, arrays: _risk(query, arrays, context))
-    return Message(content, reply_to=message)
+    return histogram_reply(message, context, lambda query, arrays: _numbers(query, arrays, context)[0])
 
 
-@app.query(wire.action(ConsistencyQuery))
-def answer_secure_consistency(message: Message, context: Context) -> Message:
-    """Confirm to the neighbours who is in the sum; raises ValueError as `client.secure.part.confirmed`."""
-    return Message(consistency_reply(message, context), reply_to=message)
+ROUNDS: Mapping[type, Callable[[Message, Context], RecordDict]] = {
+    KeysQuery: keys_reply,
+    SharesQuery: shares_reply,
+    MaskedQuery: answer_secure_histogram,
+    ConsistencyQuery: consistency_reply,
+    UnmaskQuery: unmask_reply,
+}
+"""The rounds of a secure histogram: what each question is replied to with."""
 
 
-@app.query(wire.action(UnmaskQuery))
-def answer_secure_unmask(message: Message, context: Context) -> Message:
-    """Send the shares that take the masks off the sum; raises ValueError as `client.secure.part.revealed`."""
-    return Message(unmask_reply(message, context), reply_to=message)
+def _reply(message: Message, context: Context, content: Callable[[Message, Context], RecordDict]) -> Message:
+    return Message(content(message, context), reply_to=message)
+
+
+for _kind in get_args(Query):
+    app.query(wire.action(_kind))(partial(answer_question, kind=_kind))
+for _kind, _content in ROUNDS.items():
+    app.query(wire.action(_kind))(partial(_reply, content=_content))
 
 
 @app.train()
@@ -245,28 +157,19 @@ def train(message: Message, context: Context) -> Message:
     return Message(wire.encode_trained(weights, num_examples=num_examples, loss=loss), reply_to=message)
 
 
-def _risk(query: wire.LossQuery, arrays: Mapping[str, np.ndarray], context: Context) -> Mapping[str, Any]:
-    """Return the mean loss of the model and the number of examples, recorded or new."""
-    model, examples = _model_and_examples(query, arrays, context)
-
-    def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
-        (risk,) = mean_risks([model], x, y, judged=[(0, query.loss)], noise=noise)
-        return {"risk": risk, "num_examples": len(y)}
-
-    return answered(query, arrays, examples, context, numbers)[0]
-
-
-def _model_and_examples(
-    query: wire.LossQuery | wire.AdversarialQuery, arrays: Mapping[str, np.ndarray], context: Context
-) -> tuple[nn.Module, Examples]:
-    """Return the model a query is about and this client's examples, which fit each other."""
-    get_loss(query.loss)
+def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -> tuple[Mapping[str, Any], int | None]:
+    """Return the numbers that answer a question, and the query budget left; see `client.answering.answered`."""
+    several = query if isinstance(query, wire.CandidatesQuery) else None
+    for judged in several.candidates if several else [query]:
+        get_loss(judged.loss)
     # The examples come first: the shapes of a model that does not fit them might take all memory.
     examples = _fitting_examples(query, context)
-    return _model(query, arrays), examples
+    sets = separated(arrays, num_sets=several.num_weights) if several else [arrays]
+    models = [_model(query, weights) for weights in sets]
+    return answered(query, arrays, examples, context, partial(answer_numbers, query, models))
 
 
-def _model(query: wire.Query, arrays: Mapping[str, np.ndarray]) -> nn.Module:
+def _model(query: Query, arrays: Mapping[str, np.ndarray]) -> nn.Module:
     torch.set_num_threads(1)
     model = build_model(query.model, x_shape=query.x_shape, num_classes=query.num_classes, seed=0)
     load_arrays(model, arrays)
@@ -276,7 +179,7 @@ def _model(query: wire.Query, arrays: Mapping[str, np.ndarray]) -> nn.Module:
     return model
 
 
-def _fitting_examples(query: wire.Query, context: Context) -> Examples:
+def _fitting_examples(query: Query, context: Context) -> Examples:
     """Return this client's examples, which fit the model of the query."""
     own, run = context.node_config, context.run_config
     # Before anything is loaded: whether it can be may depend on a single example.
@@ -299,13 +202,3 @@ def _fitting_examples(query: wire.Query, context: Context) -> Examples:
             f"{examples.x.shape[1:]}: a model that does not fit"
         )
     return examples
-
-
-def _identity(query: wire.Query, arrays: Mapping[str, np.ndarray], context: Context) -> dict[str, Any]:
-    """Who answers, and what the answer is about."""
-    return {
-        "client_id": client_id(context.node_config),
-        "loss": query.loss,
-        "code_hash": wire.code_hash(),
-        "model_hash": wire.model_hash(arrays),
-    }

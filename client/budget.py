@@ -197,7 +197,7 @@ def adversarial_request(query: AdversarialQuery, *, num_radii: int, num_multipli
         radii=num_bounds * num_radii,
         multipliers=num_bounds * num_multipliers,
         units=1,
-        counts=0 if query.space == REPRESENTATION else 1,
+        counts=0 if query.problem.space == REPRESENTATION else 1,
     )
 
 

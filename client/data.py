@@ -46,7 +46,7 @@ def is_function_name(place: str) -> bool:
 
 
 def is_bundled(run_config: Mapping[str, Any]) -> bool:
-    """Return whether a run's dataset comes with its libraries: everybody has it, and its examples are no secret."""
+    """Return whether a run's dataset comes with its libraries, so that its examples are public."""
     return run_config.get("dataset") in _BUNDLED_DATASETS
 
 

@@ -13,17 +13,15 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from deploy.flower import Connection, FlowerError, add_connection_arguments, connection_of
-from server.config import ConfigError, RunConfig, load_config
-from server.report.table import report_table
-from server.run.folder import FAILURE_FILE, REPORT_FILE, ResultFolder
+from server.problems import ConfigError
 from server.run.lock import FolderError, require_free
-from simulations.launcher import COMPLETED
 from simulations.options import APP_FOLDER, EXIT_FAILED, EXIT_USAGE, chosen_run_config, scenario_parser
-from simulations.simulate import show_progress
+
+if TYPE_CHECKING:
+    from server.config import RunConfig
 
 POLL_INTERVAL = 3.0
 PATIENCE = 300.0  # a SuperLink that restarts is back before
@@ -47,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = chosen_run_config(options)
         if options.out is None:
             chosen["output-dir"] = str(options.results / str(chosen["scenario"]))
+        from server.config import load_config  # loads Flower and torch
+
         config = load_config(chosen)
         require_free(config.output_folder)
         return certify(connection_of(options), config, config.output_folder)
@@ -78,6 +78,13 @@ def certify(connection: Connection, config: RunConfig, path: Path) -> int:
     FlowerError
         If the SuperLink does not take the run, or is silent for `PATIENCE` seconds.
     """
+    from rich.console import Console  # what is slow to load is not needed for help and most refusals
+
+    from server.report.table import report_table
+    from server.run.folder import FAILURE_FILE, REPORT_FILE, ResultFolder
+    from simulations.launcher import COMPLETED
+    from simulations.simulate import show_progress
+
     run_id = connection.start_run(APP_FOLDER, config.to_run_config() | {"output-dir": str(path)})
     folder = ResultFolder(path, run_id=run_id)  # what other runs left there is not read
     watch = _Watch(connection, run_id)

@@ -1,14 +1,15 @@
-"""The pages of the API reference, made from the public names when the site is built (a hook of mkdocs.yml)."""
+"""The API reference, made from the public names when the site is built, and links to proofs (a hook of mkdocs.yml)."""
 
 import importlib
-import inspect
 import re
 from pathlib import Path
-from types import ModuleType
 
+from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
 
 import riskband
 
@@ -26,7 +27,9 @@ CHAPTERS = {  # title: modules, by the beginning of their names
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add one page for each chapter; a public name that belongs to none stops the build."""
-    homes = homes_of(riskband) + homes_of(importlib.import_module("riskband.adversaries.registry"))
+    homes = [f"riskband.{module}.{name}" for name, module in riskband._MODULES.items()]
+    registry = importlib.import_module("riskband.adversaries.registry")
+    homes += [f"{registry.__name__}.{name}" for name in registry.__all__]
     for title, modules in CHAPTERS.items():
         shown = [home for home in homes if home.startswith(modules)]
         text = "\n".join([f"# {title}", *(f"\n::: {home}" for home in shown)])
@@ -37,16 +40,12 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return files
 
 
-def homes_of(package: ModuleType) -> list[str]:
-    """Return the full name of each public name of a package at the place where it is defined, module by module."""
-    return sorted(f"{module_of(getattr(package, name), name)}.{name}" for name in package.__all__)
-
-
-def module_of(value: object, name: str) -> str:
-    """Return the module that defines a class or function, or assigns a constant."""
-    if isinstance(value, type) or inspect.isfunction(value):
-        return value.__module__
-    root = Path(riskband.__file__).parent
-    assigned = re.compile(rf"^{name}(: .*)? = ", re.MULTILINE)
-    path = next(path for path in root.rglob("*.py") if assigned.search(path.read_text(encoding="utf-8")))
-    return ".".join(("riskband", *path.relative_to(root).with_suffix("").parts))
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Make a link of every "math §N.M" that is none."""
+    proofs = Path(config.docs_dir, "mathematics.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^##+ (([\d.]*\d).*)$", proofs, re.MULTILINE)
+    anchors = {number: slugify(heading, "-") for heading, number in headings}
+    base = get_relative_url("mathematics.html", page.url)
+    return re.sub(
+        r"math §([\d.]*\d)(?![^<]*</a>)", lambda found: f'<a href="{base}#{anchors[found[1]]}">{found[0]}</a>', html
+    )

@@ -8,10 +8,9 @@ import torch
 
 from protocol.models import build_model
 from protocol.questions import AdversarialQuery
-from riskband.adversaries.bounds.automatic import is_understood
-from riskband.adversaries.problem import REPRESENTATION, layer_name
-from riskband.adversaries.registry import can_prove
-from riskband.adversaries.representation.exact import is_exact
+from riskband.adversaries.bounds.sandwich import is_understood
+from riskband.adversaries.problem import REPRESENTATION
+from riskband.adversaries.registry import best_guarantee
 from riskband.adversaries.spaces import points_at, split_at
 
 _NUM_REMEMBERED = 16
@@ -31,22 +30,17 @@ def possible_guarantees(query: AdversarialQuery) -> tuple[str, ...]:
         One of `riskband.answers.adversarial.GUARANTEES`; for "auto" on inputs or at a layer two, "upper" and "lower",
         where the model cannot be built here.
     """
-    if query.space == REPRESENTATION:
-        has_exact = is_exact(loss=query.loss, order=query.order) and query.adversary != "ascent"
-        return ("exact",) if has_exact else ("upper",)
-    if not can_prove(query.adversary, loss=query.loss, space=query.space):
-        return ("lower",)
-    if query.adversary != "auto":
-        return ("upper",)
-    return _of_automatic(query.model, query.x_shape, query.num_classes, query.space)
+    best = best_guarantee(query.problem)
+    is_known = best != "upper" or query.problem.space == REPRESENTATION or query.problem.adversary != "auto"
+    return (best,) if is_known else _of_automatic(query.model, query.x_shape, query.num_classes, query.problem.layer)
 
 
 @lru_cache(maxsize=_NUM_REMEMBERED)
-def _of_automatic(model: str, x_shape: tuple[int, ...], num_classes: int, space: str) -> tuple[str, ...]:
+def _of_automatic(model: str, x_shape: tuple[int, ...], num_classes: int, layer: str | None) -> tuple[str, ...]:
     """What "auto" gives for a loss with a bound: its weights aside, the model decides."""
     try:
         built = build_model(model, x_shape=x_shape, num_classes=num_classes, seed=0).eval()
-        front, tail = split_at(built, layer_name(space))
+        front, tail = split_at(built, layer)
         point_shape = points_at(front, torch.zeros(1, *x_shape)).shape[1:]
         return ("upper",) if is_understood(tail, point_shape) else ("lower",)
     except KeyboardInterrupt:

@@ -23,7 +23,7 @@ LOSS_STEPS = 2**20
 """A loss that is not 0 or 1 is rounded up to a multiple of one over this."""
 
 SMALLEST_BUDGET, LARGEST_BUDGET = Fraction(1, 10**6), Fraction(10**12)
-# In units of its spread: noise of either law is larger with a probability below 1e-21.
+# In units of its spread: noise of either distribution is larger with a probability below 1e-21.
 _LARGEST_NOISE = 50.0
 # Few digits: a client takes this text from a stranger, and computes with it exactly.
 _NUMBER = re.compile(r"\d{1,13}(\.\d{0,12})?(e[+-]?\d{1,2})?", re.ASCII)

@@ -7,18 +7,14 @@ what is annotated is, when a record is read: `Name` and `NumLeft`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sized
+from collections.abc import Collection, Sized
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated
 
 from protocol.noise import MayBePrivate
-from riskband.adversaries.problem import check_extras, checked_box
+from riskband.adversaries.problem import TransportProblem, checked_grid
 
 MAX_NAME_LENGTH = 100
-
-# Those of `riskband.checks`, which a process for one plain loss does not load.
-_SMALLEST_COST, _LARGEST_COST = 1e-150, 1e150
 
 
 def is_name(text: str) -> bool:
@@ -113,70 +109,42 @@ class AdversarialQuery(MayBePrivate):
 
     Attributes
     ----------
-    loss, model, x_shape, num_classes, privacy :
+    model, x_shape, num_classes, privacy :
         See `LossQuery`.
-    order : int
-        1: moving by a distance t costs t; 2: it costs t squared.
-    norm : str
-        Of the distance: "l1", "l2" or "linf".
+    problem : TransportProblem
+        Which loss, where examples move, at what cost, and who moves them.
     radii : tuple of float
         Cost budgets, in units of the cost (for order 2: of the distance squared), increasing strictly from >= 0; any
         number.
     multipliers : tuple of float
         Prices of a unit of cost, increasing strictly from >= 0; any number.
-    head : str or None
-        The model's last linear layer; None lets the client find it. Representation space only.
-    space : str
-        Where examples move: "representation", the space before the head, "input", or "layer:NAME", what the layer of
-        this name returns.
-    adversary : str
-        Who moves them; see `riskband.adversaries.registry.adversarial_curves`.
-    box : (float, float) or None
-        Smallest and largest value that an entry of what moves may have; None: any. Not in representation space. Attacks
-        stay within it; what is proven is about the whole space, and so about the box too.
-    distances : tuple of float
-        Distances at which attacks within a ball look, increasing strictly from > 0; none: they choose some for each
-        example. Not in representation space.
-    seed : int
-        Of the random starts of attacks, from 0 to 2**63 - 1.
 
     Raises
     ------
     ValueError
-        If radii, multipliers or distances are not finite, out of range or do not increase; if the box is no interval or
-        the seed no such number; or if a box, distances or a head are given in a space that has none.
+        If radii or multipliers are not finite, out of range or do not increase, or with privacy radii are not 0 alone.
     """
 
-    loss: str
     model: str
     x_shape: tuple[int, ...]
     num_classes: int
-    order: int
-    norm: str = "l2"
+    problem: TransportProblem
     radii: tuple[float, ...] = ()
     multipliers: tuple[float, ...] = ()
-    head: str | None = None
-    space: str = "representation"
-    adversary: str = "auto"
-    box: tuple[float, float] | None = None
-    seed: int = 0
-    distances: tuple[float, ...] = ()
     privacy: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         # Any sequence is welcome; a query must be hashable, and two equal ones the same bytes.
-        object.__setattr__(self, "radii", _checked_grid("radii", self.radii))
-        object.__setattr__(self, "multipliers", _checked_grid("multipliers", self.multipliers))
-        object.__setattr__(self, "box", None if self.box is None else checked_box(self.box))
-        object.__setattr__(self, "distances", _checked_grid("distances", self.distances))
-        if isinstance(self.seed, bool) or not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
-            raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}; it decides restarts")
+        object.__setattr__(self, "radii", checked_grid("radii", self.radii))
+        object.__setattr__(self, "multipliers", checked_grid("multipliers", self.multipliers))
         if self.privacy and self.radii != (0.0,):
             raise ValueError("with privacy radii must be 0 alone; the noise is added to the conjugates, at multipliers")
-        if 0.0 in self.distances:
-            raise ValueError("distances must be above 0, got 0; attacks look within a ball of this radius")
-        check_extras(self.space, box=self.box, distances=self.distances, head=self.head)
+
+    @property
+    def loss(self) -> str:
+        """The loss of the problem."""
+        return self.problem.loss
 
     @property
     def num_values(self) -> int:
@@ -366,15 +334,3 @@ class HelloAnswer(SignedAnswer):
 
 Query = LossQuery | AdversarialQuery | CandidatesQuery
 Answer = LossAnswer | AdversarialAnswer | CandidatesAnswer
-
-
-def _checked_grid(name: str, values: Iterable[float]) -> tuple[float, ...]:
-    grid = tuple(float(value) for value in values)
-    if not all(entry == 0.0 or _SMALLEST_COST <= entry <= _LARGEST_COST for entry in grid):
-        raise ValueError(
-            f"{name} must be 0 or from {_SMALLEST_COST:g} to {_LARGEST_COST:g}; they are in units of the transport "
-            "cost, prices of one, or distances"
-        )
-    if any(after <= before for before, after in pairwise(grid)):
-        raise ValueError(f"{name} must increase strictly; sort them and ask each once")
-    return grid

@@ -30,6 +30,7 @@ __all__ = [
     "crossing_probability",
     # bounds
     "Interval",
+    "bound",
     "mean_bound",
     "mean",
     "quantile",
@@ -67,60 +68,49 @@ __all__ = [
     # certificates
     "Certificate",
     "verify",
-    # the release
-    "__version__",
 ]
 
 # For each module, the names that `riskband` offers from it; a test compares them with the imports below.
 _NAMES = {
     "answers.adversarial": "AdversarialAnswers default_multipliers",
     "answers.histogram": "HistogramLimits HistogramRisks risk_histogram",
-    "answers.joint": "JointBand JointRisks joint_band joint_cdf",
+    "answers.joint": "JointRisks",
     "answers.noise": "AnswerNoise",
     "answers.risks": "ClientRisks",
     "bands.band": "Band band",
     "bands.crossing": "crossing_probability",
+    "bands.joint": "JointBand joint_band joint_cdf",
     "bands.pilots": "ClientSplit split_clients",
     "certificate": "Certificate",
     "functionals.dispersion": (
-        "ExtremalLaws Interval dispersion_certificate dispersion_interval extremal_laws lorenz measured_dispersion"
+        "atkinson coefficient_of_variation dispersion_certificate dispersion_interval extended_gini extremal_laws "
+        "generalised_entropy gini hoover lorenz lorenz_certificate mean_log_deviation mean_range "
+        "measured_dispersion quantile_range quantile_ratio theil top_share"
     ),
-    "functionals.dispersion_curves": "lorenz_certificate quantile_certificate",
+    "functionals.functional": "DispersionMeasure ExtremalLaws Functional Interval bound functional",
     "functionals.gini_correlation": "gini_correlation measured_gini_correlation",
-    "functionals.inequality": (
-        "atkinson coefficient_of_variation extended_gini generalised_entropy "
-        "gini hoover mean_log_deviation mean_range quantile_range "
-        "quantile_ratio theil top_share"
-    ),
     "functionals.laws": "RiskLaw",
-    "functionals.measures": "DispersionMeasure",
-    "functionals.objective": "Objective",
-    "functionals.quantile_measures": (
-        "LINEAR cvar_interval maximum_weight mean_interval minimum_weight "
-        "quantile_interval smoothed_median_weight transformed_quantile_interval "
-        "weighted_quantile_interval"
-    ),
     "functionals.quantiles": (
-        "QuantileWeight cvar interval_weight mean num_clients_needed quantile survival tail_weight weighted_quantile"
+        "cvar cvar_interval mean mean_interval num_clients_needed quantile quantile_certificate quantile_interval "
+        "survival transformed_quantile_interval weighted_quantile weighted_quantile_interval"
     ),
     "functionals.transforms": "Transform absolute_transform polynomial_transform smooth_transform",
-    "groups.comparisons": (
-        "cvar_fairness group_bands group_gap group_intervals "
-        "group_transform_mean group_variance largest_gap quadratic_gaps "
-        "weighted_group_mean worst_group"
+    "functionals.weights": (
+        "LINEAR QuantileWeight interval_weight maximum_weight minimum_weight smoothed_median_weight tail_weight"
     ),
-    "groups.group_bands": "GroupBands",
-    "groups.group_certificates": "group_certificate",
+    "groups.comparisons": (
+        "cvar_fairness group_certificate group_gap group_intervals group_transform_mean group_variance largest_gap "
+        "quadratic_gaps weighted_group_mean worst_group"
+    ),
+    "groups.group_bands": "GroupBands group_bands",
     "means": "mean_bound",
     "search": "Bracket",
-    "selection": "CandidateBound Selection select",
-    "tuning.optimised_levels": "OptimisedLevels",
+    "selection": "CandidateBound Objective Selection select",
+    "tuning": "OptimisedLevels",
     "verification": "Verification verify",
-    "worst_cases.custom_divergences": "custom_divergence",
-    "worst_cases.divergences": "CHI2 DIVERGENCES FDivergence HELLINGER2 KL TV binary_worst_case",
+    "worst_cases.divergences": "CHI2 DIVERGENCES FDivergence HELLINGER2 KL TV binary_worst_case custom_divergence",
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
-    "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_mean wasserstein_published",
-    "worst_cases.wasserstein_shares": "wasserstein_cdf",
+    "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_cdf wasserstein_mean wasserstein_published",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -128,65 +118,60 @@ if TYPE_CHECKING:
     __version__: str
     from riskband.answers.adversarial import AdversarialAnswers, default_multipliers as default_multipliers
     from riskband.answers.histogram import HistogramLimits as HistogramLimits, HistogramRisks, risk_histogram
-    from riskband.answers.joint import JointBand, JointRisks, joint_band, joint_cdf
+    from riskband.answers.joint import JointRisks
     from riskband.answers.noise import AnswerNoise
     from riskband.answers.risks import ClientRisks
     from riskband.bands.band import Band, band
     from riskband.bands.crossing import crossing_probability
+    from riskband.bands.joint import JointBand, joint_band, joint_cdf
     from riskband.bands.pilots import ClientSplit as ClientSplit, split_clients
     from riskband.certificate import Certificate
     from riskband.functionals.dispersion import (
-        ExtremalLaws as ExtremalLaws,
-        Interval,
-        dispersion_certificate,
-        dispersion_interval as dispersion_interval,
-        extremal_laws as extremal_laws,
-        lorenz as lorenz,
-        measured_dispersion as measured_dispersion,
-    )
-    from riskband.functionals.dispersion_curves import lorenz_certificate, quantile_certificate
-    from riskband.functionals.gini_correlation import (
-        gini_correlation,
-        measured_gini_correlation as measured_gini_correlation,
-    )
-    from riskband.functionals.inequality import (
         atkinson as atkinson,
         coefficient_of_variation as coefficient_of_variation,
+        dispersion_certificate,
+        dispersion_interval as dispersion_interval,
         extended_gini as extended_gini,
+        extremal_laws as extremal_laws,
         generalised_entropy as generalised_entropy,
         gini,
         hoover as hoover,
+        lorenz as lorenz,
+        lorenz_certificate,
         mean_log_deviation as mean_log_deviation,
         mean_range as mean_range,
+        measured_dispersion as measured_dispersion,
         quantile_range as quantile_range,
         quantile_ratio as quantile_ratio,
         theil as theil,
         top_share as top_share,
     )
-    from riskband.functionals.laws import RiskLaw as RiskLaw
-    from riskband.functionals.measures import DispersionMeasure as DispersionMeasure
-    from riskband.functionals.objective import Objective
-    from riskband.functionals.quantile_measures import (
-        LINEAR as LINEAR,
-        cvar_interval as cvar_interval,
-        maximum_weight as maximum_weight,
-        mean_interval as mean_interval,
-        minimum_weight as minimum_weight,
-        quantile_interval as quantile_interval,
-        smoothed_median_weight as smoothed_median_weight,
-        transformed_quantile_interval as transformed_quantile_interval,
-        weighted_quantile_interval as weighted_quantile_interval,
+    from riskband.functionals.functional import (
+        DispersionMeasure as DispersionMeasure,
+        ExtremalLaws as ExtremalLaws,
+        Functional as Functional,
+        Interval,
+        bound,
+        functional as functional,
     )
+    from riskband.functionals.gini_correlation import (
+        gini_correlation,
+        measured_gini_correlation as measured_gini_correlation,
+    )
+    from riskband.functionals.laws import RiskLaw as RiskLaw
     from riskband.functionals.quantiles import (
-        QuantileWeight,
         cvar,
-        interval_weight as interval_weight,
+        cvar_interval as cvar_interval,
         mean,
+        mean_interval as mean_interval,
         num_clients_needed,
         quantile,
+        quantile_certificate,
+        quantile_interval as quantile_interval,
         survival,
-        tail_weight as tail_weight,
+        transformed_quantile_interval as transformed_quantile_interval,
         weighted_quantile,
+        weighted_quantile_interval as weighted_quantile_interval,
     )
     from riskband.functionals.transforms import (
         Transform as Transform,
@@ -194,9 +179,18 @@ if TYPE_CHECKING:
         polynomial_transform as polynomial_transform,
         smooth_transform as smooth_transform,
     )
+    from riskband.functionals.weights import (
+        LINEAR as LINEAR,
+        QuantileWeight,
+        interval_weight as interval_weight,
+        maximum_weight as maximum_weight,
+        minimum_weight as minimum_weight,
+        smoothed_median_weight as smoothed_median_weight,
+        tail_weight as tail_weight,
+    )
     from riskband.groups.comparisons import (
         cvar_fairness,
-        group_bands,
+        group_certificate,
         group_gap,
         group_intervals,
         group_transform_mean as group_transform_mean,
@@ -206,14 +200,12 @@ if TYPE_CHECKING:
         weighted_group_mean as weighted_group_mean,
         worst_group,
     )
-    from riskband.groups.group_bands import GroupBands as GroupBands
-    from riskband.groups.group_certificates import group_certificate
+    from riskband.groups.group_bands import GroupBands as GroupBands, group_bands
     from riskband.means import mean_bound
     from riskband.search import Bracket as Bracket
-    from riskband.selection import CandidateBound as CandidateBound, Selection as Selection, select
-    from riskband.tuning.optimised_levels import OptimisedLevels
+    from riskband.selection import CandidateBound as CandidateBound, Objective, Selection as Selection, select
+    from riskband.tuning import OptimisedLevels
     from riskband.verification import Verification as Verification, verify
-    from riskband.worst_cases.custom_divergences import custom_divergence
     from riskband.worst_cases.divergences import (
         CHI2 as CHI2,
         DIVERGENCES,
@@ -222,14 +214,15 @@ if TYPE_CHECKING:
         TV as TV,
         FDivergence as FDivergence,
         binary_worst_case,
+        custom_divergence,
     )
     from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
     from riskband.worst_cases.wasserstein import (
         wasserstein_breakdown,
+        wasserstein_cdf,
         wasserstein_mean,
         wasserstein_published as wasserstein_published,
     )
-    from riskband.worst_cases.wasserstein_shares import wasserstein_cdf
 else:
 
     def __getattr__(name: str) -> object:
@@ -245,7 +238,7 @@ else:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "__version__"])
 
 
 def _version() -> str:

@@ -6,15 +6,20 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from riskband.answers.histogram import Histogram
-from riskband.answers.risks import ClientRisks
-from riskband.bands.band import TRAINERS_ANSWERED, Band
 from riskband.checks import FloatArray, check_delta, check_numbers, set_fields
-from riskband.wording import chosen_before, confidence, exactly, rounded_down, rounded_up, rounded_up_strictly
+from riskband.wording import (
+    TRAINERS_ANSWERED,
+    chosen_before,
+    confidence,
+    exactly,
+    rounded_down,
+    rounded_up,
+    rounded_up_strictly,
+)
 
 SCHEMA = "riskband.certificate/2"
 SCHEMA_1 = "riskband.certificate/1"
@@ -36,20 +41,7 @@ _PREFACE = {  # from the strongest to the weakest
 
 
 def weakest_validity(assumptions: Collection[str], validity: str = CERTIFICATE) -> str:
-    """Return what a bound is, by its formula and by what is known not to be as the formula needs it.
-
-    Parameters
-    ----------
-    assumptions : collection of str
-        Of a certificate or a band.
-    validity : {"certificate", "as-published", "estimate"}
-        What the bound is if all of them are true.
-
-    Returns
-    -------
-    str
-        The weaker of `validity` and, where the clients that answered helped to train the model, "estimate".
-    """
+    """Return the weaker of `validity` and, where the clients that answered helped to train the model, "estimate"."""
     found = ESTIMATE if TRAINERS_ANSWERED in assumptions else CERTIFICATE
     return max(validity, found, key=list(_PREFACE).index)
 
@@ -65,8 +57,8 @@ class Certificate:
     value : float or ndarray
         The upper bound; an array over `axes`, in their order, if there are any.
     axes : mapping of str to ndarray
-        Names and points of the axes of `value`, each of shape (num_points,); empty for a single number. The bound
-        holds for all points at once.
+        Names and points of the axes of `value`, each of shape (num_points,); those of a single number are left out. The
+        bound holds for all points at once.
     delta : float
         Probability that the bound fails, in (0, 1).
     validity : {"certificate", "as-published", "estimate"}
@@ -83,7 +75,8 @@ class Certificate:
     details : mapping of str to ndarray
         Results that come with the bound, such as the worst-case weight of each client.
     recipe : mapping
-        Function, arguments, band and answers, as plain data: enough for `verify` to compute the bound again.
+        Function, arguments, band and answers, as plain data: enough for `verify` to compute the bound again; from the
+        function `recipe`.
     schema : str
         Of the file that it was read from, or the present one: earlier ones listed fewer assumptions.
     """
@@ -104,10 +97,16 @@ class Certificate:
         check_delta(self.delta)
         of_delta = chosen_before(delta=(self.delta, USUAL_DELTA)) if self.schema == SCHEMA else ()
         if not set(of_delta) <= set(self.assumptions):
-            object.__setattr__(self, "assumptions", (*self.assumptions, *of_delta))
+            set_fields(self, assumptions=(*self.assumptions, *of_delta))
         if not isinstance(self.recipe, Mapping):
             raise ValueError(f"the recipe of a certificate must be a mapping, got {type(self.recipe).__name__}")
-        for array in (self.value, self.lower, *self.axes.values(), *self.details.values()):
+        set_fields(
+            self,
+            value=_number_or_curve(self.value),
+            lower=None if self.lower is None else _number_or_curve(self.lower),
+            axes={name: points for name, points in self.axes.items() if np.ndim(points)},
+        )
+        for array in (*self.axes.values(), *self.details.values()):
             if isinstance(array, np.ndarray):
                 array.flags.writeable = False
         if self.validity not in _PREFACE:
@@ -232,12 +231,10 @@ class Certificate:
     @classmethod
     def _from_fields(cls, data: Mapping[str, Any]) -> Certificate:
         try:
-            value = _numbers("value", data["value"])
-            lower = _numbers("lower", data["lower"]) if "lower" in data else None
             return cls(
                 quantity=data["quantity"],
-                value=float(value) if value.ndim == 0 else value,
-                lower=float(lower) if lower is not None and lower.ndim == 0 else lower,
+                value=_numbers("value", data["value"]),
+                lower=_numbers("lower", data["lower"]) if "lower" in data else None,
                 delta=check_delta(data["delta"]),
                 method=data["method"],
                 assumptions=tuple(data["assumptions"]),
@@ -265,13 +262,14 @@ class Certificate:
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
 
 
-def _numbers(name: str, values: object) -> FloatArray:
-    return check_numbers(f"{name} of a certificate", values, remedy=f"a certificate needs every field of {SCHEMA}")
+class Source(Protocol):
+    """What certificates are made of: answers, or what was built from them."""
+
+    def provenance(self) -> dict[str, Any]:
+        """Plain data from which `verify` makes the same again: the fields "band" and "answers" of a recipe."""
 
 
-def recipe(
-    function: str, arguments: Mapping[str, Any], answers: ClientRisks | Histogram, band: Band | None = None
-) -> dict[str, Any]:
+def recipe(function: str, arguments: Mapping[str, Any], source: Source, band: Source | None = None) -> dict[str, Any]:
     """Plain data from which `verify` computes a certificate again.
 
     Parameters
@@ -279,32 +277,22 @@ def recipe(
     function : str
         Public name of the function of riskband that made it.
     arguments : mapping
-        Its keyword arguments; arrays become lists.
-    answers : ClientRisks, HistogramRisks or HistogramLimits
-        The answers.
-    band : Band, optional
-        The band it was read from, if any; then its answers count.
+        Its other arguments, as it understood them; arrays become lists.
+    source : Source
+        Its first argument.
 
     Returns
     -------
     dict
         JSON-ready.
     """
-    source = answers if band is None else band.answers
-    return {
-        "function": function,
-        "arguments": {
-            name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in arguments.items()
-        },
-        "band": None if band is None else band.recipe(),
-        "answers": source.to_dict() if isinstance(source, Histogram) else _answers(source),
-    }
+    plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
+    return {"function": function, "arguments": plain, **(band or source).provenance()}
 
 
-def _answers(risks: ClientRisks) -> dict[str, Any]:
-    return {
-        "values": risks.values.tolist(),
-        "num_examples": risks.num_examples.tolist(),
-        "binary": risks.binary,
-        **risks.who_answered,
-    }
+def _number_or_curve(bound: float | FloatArray) -> float | FloatArray:
+    return bound if np.ndim(bound) else float(bound)
+
+
+def _numbers(name: str, values: object) -> FloatArray:
+    return check_numbers(f"{name} of a certificate", values, remedy=f"a certificate needs every field of {SCHEMA}")

@@ -9,10 +9,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from riskband.answers.histogram import Histogram
-from riskband.answers.risks import ClientRisks, check_risks
-from riskband.bands.band import shared_assumptions
-from riskband.certificate import CERTIFICATE, Certificate, recipe
+from riskband.answers.histogram import Histogram, PlainAnswers
+from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
+from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta, check_own_seed
 from riskband.search import bisect
 from riskband.wording import chosen_before
@@ -22,9 +21,7 @@ ORDER_IS_UNINFORMATIVE = (
 )
 
 
-def mean_bound(
-    risks: ClientRisks | Histogram, *, delta: float, method: str = "betting", seed: int | None = None
-) -> Certificate:
+def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", seed: int | None = None) -> Certificate:
     """Upper bound on the mean risk over unseen clients.
 
     Parameters
@@ -54,26 +51,23 @@ def mean_bound(
         If an argument is out of its range, or the method is unknown, or does not know missing, wrong or noisy
         answers or counts.
     """
-    answers, histogram = risks, risks if isinstance(risks, Histogram) else None
-    if isinstance(risks, Histogram):
-        risks = risks.above
-    check_risks(risks)
+    answers, is_counted = risks, isinstance(risks, Histogram)
+    if not is_counted:
+        check_risks(risks)
+    risks = answers.above
     delta, seed = check_delta(delta), check_own_seed(seed)
     method = check_choice("method", method, (*MEAN_BOUNDS, "betting"))
     if method in ("empirical_bernstein", "published"):
         risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")
-        if histogram is not None:
+        if is_counted:
             raise ValueError(f"method must be 'betting' or 'hoeffding' for counts, got {method!r}; use betting")
-    assumptions, name = shared_assumptions(risks), method
-    if histogram is not None:
-        assumptions = (*assumptions, *histogram.assumptions)
+    name = method
     if method == "betting":
         bounded = risks.bounded(risks.values)
         # Adaptive bets need every answer as it was given; counts in bins are no answers.
-        is_fixed = histogram is not None or not risks.are_answers_certain
-        (found,), name = betting_upper_means(
-            [risks.worst_completion(bounded.in_unit)], delta=delta, seed=seed, is_fixed=is_fixed
-        )
+        is_fixed = is_counted or not risks.are_answers_certain
+        completed = risks.worst_completion(bounded.in_unit)
+        (found,), name = betting_upper_means([completed], delta=delta, seed=seed, is_fixed=is_fixed)
         value = bounded.from_unit(found)
     else:
         value = MEAN_BOUNDS[method](risks, delta)
@@ -82,8 +76,12 @@ def mean_bound(
         value=float(np.clip(value, 0.0, 1.0)),
         delta=delta,
         method=name,
-        assumptions=(*assumptions, *betting_assumptions(name, seed), *chosen_before(method=(method, "betting"))),
-        validity=CERTIFICATE,
+        assumptions=(
+            *shared_assumptions(risks),
+            *answers.own_assumptions,
+            *betting_assumptions(name, seed),
+            *chosen_before(method=(method, "betting")),
+        ),
         recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": seed}, answers),
     )
 
@@ -91,25 +89,11 @@ def mean_bound(
 def betting_upper_means(
     columns: Sequence[FloatArray], *, delta: float, seed: int | None, is_fixed: bool
 ) -> tuple[list[float], str]:
-    """Upper confidence limits for several means over the same clients, each by betting with this delta.
+    """Upper confidence limits for several means over the same clients, each by betting with this delta, and a name.
 
-    Parameters
-    ----------
-    columns : sequence of ndarray, shape (num_clients,)
-        For each mean, one number in [0, 1] from every client.
-    delta : float
-        Probability that one limit fails, in (0, 1).
-    seed : int or None
-        Of the order in which one gambler sees the clients; None: the average over fixed orders.
-    is_fixed : bool
-        Whether the limits must fall with no value, see `fixed_bets_upper_mean`.
-
-    Returns
-    -------
-    limits : list of float
-        In [0, 1].
-    name : str
-        Of the method.
+    For each mean there is a column of one number in [0, 1] from every client. `seed` is that of the order in which one
+    gambler sees the clients; None: the average over fixed orders. With `is_fixed`, the limits fall with no value: see
+    `fixed_bets_upper_mean`.
     """
     if is_fixed:
         return [fixed_bets_upper_mean(values, delta=delta) for values in columns], FIXED_BETS
@@ -129,19 +113,8 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
 
     The gambler of `betting_upper_mean` plays the sorted values through in many fixed orders. In each, the final capital
     has mean at most 1 if the candidate is the mean, so the average of them has; it is tested once, by Markov's
-    inequality. (The largest capital on the way has no such mean: averages of it are not valid.)
-
-    Parameters
-    ----------
-    values : ndarray, shape (num_values,)
-        In any order.
-    delta : float
-        Probability that the limit fails, in (0, 1).
-
-    Returns
-    -------
-    float
-        The limit, in [0, 1]. Source: [WSR]; math §2.6.
+    inequality. (The largest capital on the way has no such mean: averages of it are not valid.) Source: [WSR];
+    math §2.6.
     """
     orders = fixed_orders(values.size, num_orders=int(np.clip(_NUM_PLAYED // values.size, *_NUM_ORDERS)))
     played = np.sort(values)[orders]
@@ -173,19 +146,8 @@ def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
 
     A gambler who doubts the mean `m` bets on `values < m`; if `m` is the mean, the capital is a nonnegative
     martingale and reaches 1/delta with probability at most delta. Every factor grows with `m`, so the means that are
-    not rejected end at one point, found by bisection; the rejected end of the bracket is returned.
-
-    Parameters
-    ----------
-    values : ndarray, shape (num_values,)
-        In an order that does not depend on the values.
-    delta : float
-        Probability that the limit fails, in (0, 1).
-
-    Returns
-    -------
-    float
-        The limit, in [0, 1]. Source: [WSR] §4, predictable plug-in bets for a fixed sample size.
+    not rejected end at one point, found by bisection; the rejected end of the bracket is returned. The order of the
+    values must not depend on them. Source: [WSR] §4, predictable plug-in bets for a fixed sample size.
     """
     bets = _adaptive_bets(values, delta)
 
@@ -219,19 +181,8 @@ def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
 
     As `betting_upper_mean`, but every gambler bets one share of the capital on all values, so their order is of no
     consequence and the limit grows with every value: it stays valid if any value is replaced by a larger one. Several
-    gamblers start with equal parts of the capital; their sum is tested once, by Markov's inequality.
-
-    Parameters
-    ----------
-    values : ndarray, shape (num_values,)
-        In any order.
-    delta : float
-        Probability that the limit fails, in (0, 1).
-
-    Returns
-    -------
-    float
-        The limit, in [0, 1]. Source: math §7.4.
+    gamblers start with equal parts of the capital; their sum is tested once, by Markov's inequality. Source:
+    math §7.4.
     """
     # From the best share for the largest variance of a mean of 1/2, doubled up to the largest.
     smallest = min(float(np.sqrt(2.0 * np.log(1.0 / delta) / values.size)), _LARGEST_SHARE)

@@ -6,33 +6,154 @@ them the bound of the candidate that looks best, although it was chosen by looki
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from riskband.answers.responses import FRESH_CLIENTS
 from riskband.answers.risks import ClientRisks
-from riskband.bands.band import FRESH_CLIENTS
+from riskband.bands.band import Band
 from riskband.bands.band import band as band_of
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import resolve_level_method
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_number, check_own_seed, check_single
-from riskband.functionals.dispersion import DISPERSION_METHODS
+from riskband.functionals.functional import (
+    BOUND_METHODS,
+    Functional,
+    bound,
+    functional,
+    method_that_applies,
+    resolve,
+)
 from riskband.functionals.laws import RiskLaw
-from riskband.functionals.objective import Objective
 from riskband.means import mean_bound
-from riskband.wording import CHOSEN_BEFORE, chosen_before, rounded_up
+from riskband.wording import CHOSEN_BEFORE, chosen_before, in_full, rounded_up
 
 SELECTION_METHODS = ("bonferroni", "fixed_sequence")
 DEFAULT_MEAN_SHARE = 0.25
+_PLUS = re.compile(r"(?<!\d[eE])\+")  # not the plus of a number such as 1e+3
 
 FRESH_FOR_CANDIDATES = (
     "the clients that answered had no part in training or tuning the candidates; delta covers the choice among them"
 )
 CANDIDATES_FIXED = "the candidates, their order and the objective were fixed before any of these answers was seen"
+
+
+@dataclass(frozen=True, init=False)
+class Objective:
+    """A weighted sum of functionals of the risk of unseen clients, such as mean + 0.5 Gini; the smaller, the better.
+
+    Parameters
+    ----------
+    terms : str, mapping of str to float, or Objective
+        "mean+0.5*gini", or ``{"mean": 1.0, "gini": 0.5}``: functionals of `bound` that are bounded.
+    **weights : float
+        The same as keywords, for functionals without a parameter: ``Objective(mean=1.0, gini=0.5)``.
+
+    Attributes
+    ----------
+    terms : tuple of (str, float)
+        Functionals and their weights, finite and > 0.
+
+    Raises
+    ------
+    ValueError
+        If there is no term, a term is unknown, unbounded or there twice, or a weight is not finite and > 0.
+    """
+
+    terms: tuple[tuple[str, float], ...]
+
+    def __init__(self, terms: str | Mapping[str, float] | Objective = (), /, **weights: float) -> None:  # type: ignore[assignment]
+        if isinstance(terms, Objective):
+            pairs = list(terms.terms)
+        elif isinstance(terms, str):
+            pairs = [_parsed(part, terms) for part in _PLUS.split(terms)]
+        elif isinstance(terms, Mapping) or (isinstance(terms, tuple) and not terms):
+            pairs = list(dict(terms).items())
+        else:
+            raise ValueError(f"an objective must be text or a mapping, got {terms!r:.80}; write 'mean+0.5*gini'")
+        checked = tuple((_term(name).name, _weight(name, weight)) for name, weight in [*pairs, *weights.items()])
+        names = [name for name, _ in checked]
+        if not names:
+            raise ValueError("an objective must have at least one term, got none; write 'mean+0.5*gini'")
+        if len(set(names)) < len(names):
+            raise ValueError(f"an objective must name each measure once, got {', '.join(names)}; add up the weights")
+        object.__setattr__(self, "terms", checked)
+
+    def __str__(self) -> str:
+        """Text from which the same objective is made again."""
+        return "+".join(name if weight == 1.0 else f"{in_full(weight)}*{name}" for name, weight in self.terms)
+
+    @property
+    def has_mean(self) -> bool:
+        """Whether the mean risk is one of the terms."""
+        return any(name == "mean" for name, _ in self.terms)
+
+    @property
+    def sides(self) -> str:
+        """Sides that a band must have: "lower", which is tighter, if all terms grow with every risk, or "two"."""
+        return "lower" if all(functional(name).grows_with_risk for name, _ in self.terms) else "two"
+
+    def of_law(self, law: RiskLaw) -> float:
+        """Value for an explicit law of risks, for example `RiskLaw.of_values` of measured ones."""
+        return sum(weight * functional(name).value(law) for name, weight in self.terms)
+
+    def upper_bounds(self, band: Band, *, dispersion: str = "sharp") -> dict[str, float]:
+        """Upper bounds on every term, without its weight, for every law of a band.
+
+        Parameters
+        ----------
+        band : Band
+            With the sides that `sides` says.
+        dispersion : {"sharp", "plugin", "convex_order"}
+            Method of `bound`; "sharp" takes the place of "convex_order" where that does not apply.
+
+        Returns
+        -------
+        dict of str to float
+            By term. They hold together.
+        """
+        chosen = {name: functional(name) for name, _ in self.terms}
+        return {
+            name: float(bound(band, each, method=method_that_applies(dispersion, band, each)).upper)
+            for name, each in chosen.items()
+        }
+
+
+def _parsed(part: str, text: str) -> tuple[str, float]:
+    factor, star, name = part.strip().rpartition("*")
+    try:
+        return name.strip(), float(factor) if star else 1.0
+    except ValueError as error:
+        raise ValueError(
+            f"a term of an objective must be a measure or a number times a measure, got {part!r} in {text!r}; "
+            "write for example 'mean+0.5*gini'"
+        ) from error
+
+
+def _weight(name: str, weight: float) -> float:
+    remedy = "an upper bound on an objective adds up upper bounds, and a term of weight 0 is left out"
+    value = check_number(f"the weight of {name!r}", weight, remedy=f"finite and > 0: {remedy}")
+    if not 0.0 < value < np.inf:
+        raise ValueError(f"the weight of {name!r} must be finite and > 0, got {weight!r}; {remedy}")
+    return value
+
+
+def _term(name: str) -> Functional:
+    if not isinstance(name, str):
+        raise ValueError(f"a term of an objective must be the name of a measure, got {name!r}")
+    found = resolve(name, called="a term of an objective")
+    if not np.isfinite(found.range[1]):
+        raise ValueError(
+            f"a term of an objective must be bounded, got {found.name!r}, which can be infinite; take for example "
+            "gini, hoover, top_share:0.1 or atkinson:0.5"
+        )
+    return found
 
 
 class CandidateBound(NamedTuple):
@@ -122,16 +243,20 @@ class Selection:
         return [candidate.name, mark, rounded_up(candidate.bound), f"{candidate.measured:.4f}", *bounds]
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """How one candidate's bound is computed; see `select`."""
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """How candidates are bounded and compared: the arguments of `select`."""
 
     objective: Objective
-    band: str
-    local: str
-    dispersion: str
-    mean_share: float
-    seed: int | None
+    delta: float
+    method: str = "bonferroni"
+    target: float | None = None
+    order: Sequence[str] | None = None
+    band: str = "berk_jones"
+    local: str = "marginal"
+    dispersion: str = "convex_order"
+    mean_share: float = DEFAULT_MEAN_SHARE
+    seed: int | None = None
 
     def shares(self) -> tuple[float, float]:
         """Parts of a candidate's delta for the mean alone, and for the band."""
@@ -139,13 +264,22 @@ class _Settings:
             return 0.0, 1.0
         return (self.mean_share, 1.0 - self.mean_share) if len(self.objective.terms) > 1 else (1.0, 0.0)
 
-    def spending(self) -> str:
+    def spending(self, candidate_delta: float, num_candidates: int) -> str:
+        """How delta was spent, in words."""
+        each = f"{candidate_delta:.4g} for each of {num_candidates} candidates"
+        how = each if self.method == "bonferroni" else f"{each}, tested in order against the target until one fails"
         for_mean, for_band = self.shares()
         if for_mean == 0.0:
-            return f"all of it for one {self.band} band"
-        if for_band == 0.0:
-            return "all of it for the betting bound on the mean"
-        return f"{for_mean:g} of it for the betting bound on the mean, {for_band:g} for one {self.band} band"
+            what = f"all of it for one {self.band} band"
+        elif for_band == 0.0:
+            what = "all of it for the betting bound on the mean"
+        else:
+            what = f"{for_mean:g} of it for the betting bound on the mean, {for_band:g} for one {self.band} band"
+        return f"delta {self.delta:g}: {how}; {what}"
+
+    def arguments(self) -> dict[str, Any]:
+        """Plain data for a recipe."""
+        return asdict(self) | {"objective": str(self.objective), "order": list(self.order or ())}
 
 
 def select(
@@ -208,67 +342,70 @@ def select(
     >>> rb.select(answers, objective="mean", delta=0.1).best
     'late'
     """
-    chosen, delta = Objective(objective), check_delta(delta)
+    objective, delta = Objective(objective), check_delta(delta)
     _check_answers(risks_by_candidate)
-    answers = {name: risks_by_candidate[name] for name in _check_order(list(risks_by_candidate), order)}
-    method, checked_target = check_choice("method", method, SELECTION_METHODS), _check_method(method, target)
-    settings = _check_settings(_Settings(chosen, band, local, dispersion, mean_share, seed))
-    candidate_delta = delta / len(answers) if method == "bonferroni" else delta
-    bounds, assumptions = zip(*(_bounds(risks, candidate_delta, settings) for risks in answers.values()), strict=True)
-    totals = [sum(weight * terms[name] for name, weight in chosen.terms) for terms in bounds]
-    passes = [checked_target is None or total <= checked_target for total in totals]
-    if method == "fixed_sequence":
+    plan = check_selection(
+        list(risks_by_candidate),
+        objective=objective,
+        delta=delta,
+        method=method,
+        target=target,
+        order=order,
+        band=band,
+        local=local,
+        dispersion=dispersion,
+        mean_share=mean_share,
+        seed=seed,
+    )
+    answers = {name: risks_by_candidate[name] for name in plan.order or ()}
+    candidate_delta = delta / len(answers) if plan.method == "bonferroni" else delta
+    bounds, assumptions = zip(*(_bounds(risks, candidate_delta, plan) for risks in answers.values()), strict=True)
+    totals = [sum(weight * terms[name] for name, weight in objective.terms) for terms in bounds]
+    passes = [plan.target is None or total <= plan.target for total in totals]
+    if plan.method == "fixed_sequence":
         passes = np.logical_and.accumulate(passes).tolist()
     candidates = tuple(
-        CandidateBound(name, total, chosen.of_law(RiskLaw.of_values(risks.shown_values)), terms, is_certified)
+        CandidateBound(name, total, objective.of_law(RiskLaw.of_values(risks.shown_values)), terms, is_certified)
         for (name, risks), total, terms, is_certified in zip(answers.items(), totals, bounds, passes, strict=True)
     )
-    eligible = [candidate for candidate in candidates if candidate.is_certified or method == "bonferroni"]
+    eligible = [candidate for candidate in candidates if candidate.is_certified or plan.method == "bonferroni"]
     best = min(eligible, key=lambda candidate: candidate.bound, default=None)
-    arguments = {
-        "objective": str(chosen),
-        "delta": delta,
-        "method": method,
-        "target": checked_target,
-        "order": list(answers),
-        "band": settings.band,
-        "local": settings.local,
-        "dispersion": settings.dispersion,
-        "mean_share": settings.mean_share,
-        "seed": settings.seed,
-    }
     return Selection(
         best=None if best is None else best.name,
-        certificate=None if best is None else _certificate(best, candidates, answers, arguments, assumptions),
+        certificate=None if best is None else _certificate(best, candidates, answers, plan, assumptions),
         candidates=candidates,
-        objective=chosen,
-        method=method,
-        target=checked_target,
+        objective=objective,
+        method=plan.method,
+        target=plan.target,
         delta=delta,
         candidate_delta=candidate_delta,
-        spending=_spending(method, delta, candidate_delta, len(answers), settings),
+        spending=plan.spending(candidate_delta, len(answers)),
     )
 
 
-def check_selection(
-    names: Sequence[str],
-    *,
-    objective: str | Mapping[str, float] | Objective,
-    delta: float,
-    method: str = "bonferroni",
-    target: float | None = None,
-    order: Sequence[str] | None = None,
-    band: str = "berk_jones",
-    local: str = "marginal",
-    dispersion: str = "convex_order",
-    mean_share: float = DEFAULT_MEAN_SHARE,
-    seed: int | None = None,
-) -> None:
+def check_selection(names: Sequence[str], **arguments: Any) -> _Plan:
     """Check the arguments of `select` before there are answers; raises ValueError as `select` does."""
-    check_delta(delta)
-    _check_order(names, order)
-    _check_method(method, target)
-    _check_settings(_Settings(Objective(objective), band, local, dispersion, mean_share, seed))
+    plan = _Plan(**arguments | {"objective": Objective(arguments["objective"])})
+    check_delta(plan.delta)
+    order = _check_order(names, plan.order)
+    method = check_choice("method", plan.method, SELECTION_METHODS)
+    target = _check_target(method, plan.target)
+    if not isinstance(plan.band, str):
+        raise ValueError(f"band must be the name of a method, got {type(plan.band).__name__}; write 'berk_jones'")
+    checked = replace(
+        plan,
+        order=order,
+        method=method,
+        target=target,
+        band=resolve_level_method(plan.band).name,
+        local=check_choice("local", plan.local, LOCAL_STEPS),
+        dispersion=check_choice("dispersion", plan.dispersion, BOUND_METHODS),
+        mean_share=check_single("mean_share", plan.mean_share),
+        seed=check_own_seed(plan.seed),
+    )
+    if checked.mean_share == 1.0:
+        raise ValueError("mean_share must be in [0, 1), got 1; the band takes the rest of delta")
+    return checked
 
 
 def selection_certificate(risks_by_candidate: Mapping[str, ClientRisks], **arguments: Any) -> Certificate:
@@ -304,8 +441,7 @@ def _check_order(names: Sequence[str], order: Sequence[str] | None) -> Sequence[
     return named
 
 
-def _check_method(method: str, target: float | None) -> float | None:
-    method = check_choice("method", method, SELECTION_METHODS)
+def _check_target(method: str, target: float | None) -> float | None:
     if target is None:
         if method == "fixed_sequence":
             raise ValueError("method='fixed_sequence' needs a target, got none; it tests candidates against one")
@@ -319,32 +455,18 @@ def _check_method(method: str, target: float | None) -> float | None:
     return value
 
 
-def _check_settings(settings: _Settings) -> _Settings:
-    if not isinstance(settings.band, str):
-        raise ValueError(f"band must be the name of a method, got {type(settings.band).__name__}; write 'berk_jones'")
-    band = resolve_level_method(settings.band).name
-    local = check_choice("local", settings.local, LOCAL_STEPS)
-    dispersion = check_choice("dispersion", settings.dispersion, DISPERSION_METHODS)
-    share = check_single("mean_share", settings.mean_share)
-    if share == 1.0:
-        raise ValueError("mean_share must be in [0, 1), got 1; the band takes the rest of delta")
-    seed = check_own_seed(settings.seed)
-    return replace(settings, band=band, local=local, dispersion=dispersion, mean_share=share, seed=seed)
-
-
-def _bounds(risks: ClientRisks, delta: float, settings: _Settings) -> tuple[dict[str, float], tuple[str, ...]]:
+def _bounds(risks: ClientRisks, delta: float, plan: _Plan) -> tuple[dict[str, float], tuple[str, ...]]:
     """Upper bounds on all terms for one candidate, jointly right with probability 1 - delta, and what they assume."""
-    objective, (for_mean, for_band) = settings.objective, settings.shares()
+    objective, (for_mean, for_band) = plan.objective, plan.shares()
     bounds: dict[str, float] = {}
     assumptions: tuple[str, ...] = ()
     if for_band > 0.0:
-        found = band_of(
-            risks, delta=delta * for_band, method=settings.band, local=settings.local, sides=objective.sides
-        )
-        bounds = objective.upper_bounds(found, dispersion=settings.dispersion)
+        sides = objective.sides
+        found = band_of(risks, delta=delta * for_band, method=plan.band, local=plan.local, sides=sides)
+        bounds = objective.upper_bounds(found, dispersion=plan.dispersion)
         assumptions = found.assumptions
     if for_mean > 0.0:
-        betting = mean_bound(risks, delta=delta * for_mean, seed=settings.seed)
+        betting = mean_bound(risks, delta=delta * for_mean, seed=plan.seed)
         bounds["mean"] = min(float(betting.value), bounds.get("mean", 1.0))
         assumptions += betting.assumptions
     return bounds, assumptions
@@ -354,25 +476,25 @@ def _certificate(
     best: CandidateBound,
     candidates: tuple[CandidateBound, ...],
     answers: Mapping[str, ClientRisks],
-    arguments: Mapping[str, Any],
+    plan: _Plan,
     assumptions: Iterable[Iterable[str]],
 ) -> Certificate:
-    is_sequence = arguments["method"] == "fixed_sequence"
     among = f", chosen among {len(candidates)} candidates" if len(candidates) > 1 else ""
-    subject = "measured risk of unseen clients" if arguments["local"] == "observed" else "risk of unseen clients"
+    subject = "measured risk of unseen clients" if plan.local == "observed" else "risk of unseen clients"
+    recipes = {name: recipe("select", plan.arguments(), risks) for name, risks in answers.items()}
     return Certificate(
-        quantity=f"the objective {arguments['objective']} of the {subject} under {best.name!r}{among},",
+        quantity=f"the objective {plan.objective} of the {subject} under {best.name!r}{among},",
         # Candidates in a sequence are only tested against the target: their own bounds do not hold together.
-        value=float(arguments["target"]) if is_sequence else best.bound,
-        delta=arguments["delta"],
-        method=f"{arguments['method']} over {len(candidates)} candidates",
-        assumptions=(*_assumptions(chain.from_iterable(assumptions)), *_choices(arguments)),
+        value=best.bound if plan.target is None or plan.method != "fixed_sequence" else plan.target,
+        delta=plan.delta,
+        method=f"{plan.method} over {len(candidates)} candidates",
+        assumptions=(*_assumptions(chain.from_iterable(assumptions)), *_choices(plan)),
         validity=CERTIFICATE,
         details={
             "candidate_bounds": np.array([candidate.bound for candidate in candidates]),
             "candidate_measured": np.array([candidate.measured for candidate in candidates]),
         },
-        recipe=_recipe(arguments, answers),
+        recipe={**recipes[best.name], "answers": {name: each["answers"] for name, each in recipes.items()}},
     )
 
 
@@ -383,25 +505,7 @@ def _assumptions(of_bounds: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*kept, CANDIDATES_FIXED]))
 
 
-def _choices(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    return chosen_before(
-        method=(arguments["method"], "bonferroni"),
-        target=(arguments["target"], None),
-        band=(arguments["band"], "berk_jones"),
-        local=(arguments["local"], "marginal"),
-        dispersion=(arguments["dispersion"], "convex_order"),
-        mean_share=(arguments["mean_share"], DEFAULT_MEAN_SHARE),
-        seed=(arguments["seed"], None),
-    )
-
-
-def _recipe(arguments: Mapping[str, Any], answers: Mapping[str, ClientRisks]) -> dict[str, Any]:
-    recipes = {name: recipe("select", arguments, risks) for name, risks in answers.items()}
-    first = next(iter(recipes.values()))
-    return {**first, "answers": {name: each["answers"] for name, each in recipes.items()}}
-
-
-def _spending(method: str, delta: float, candidate_delta: float, num_candidates: int, settings: _Settings) -> str:
-    each = f"{candidate_delta:.4g} for each of {num_candidates} candidates"
-    how = each if method == "bonferroni" else f"{each}, tested in order against the target until one fails"
-    return f"delta {delta:g}: {how}; {settings.spending()}"
+def _choices(plan: _Plan) -> tuple[str, ...]:
+    named = ("method", "target", "band", "local", "dispersion", "mean_share", "seed")
+    defaults = _Plan(objective=plan.objective, delta=plan.delta)
+    return chosen_before(**{name: (getattr(plan, name), getattr(defaults, name)) for name in named})

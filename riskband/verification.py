@@ -8,84 +8,90 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from riskband import means, selection
 from riskband.answers.adversarial import AdversarialAnswers
-from riskband.answers.histogram import Histogram, histogram_from_dict
-from riskband.answers.joint import JointBand, JointRisks, joint_band, joint_cdf
+from riskband.answers.histogram import HistogramLimits, HistogramRisks
+from riskband.answers.joint import JointRisks
+from riskband.answers.responses import FRESH_CLIENTS
 from riskband.answers.risks import ClientRisks
-from riskband.bands.band import FRESH_CLIENTS, Band, band
+from riskband.bands.band import band
+from riskband.bands.joint import joint_band, joint_cdf
 from riskband.certificate import SCHEMA_1, Certificate
-from riskband.functionals import dispersion, dispersion_curves
-from riskband.functionals import quantiles as functionals
+from riskband.functionals.dispersion import dispersion_certificate, lorenz_certificate
 from riskband.functionals.gini_correlation import gini_correlation
-from riskband.functionals.quantiles import QuantileWeight
-from riskband.groups.group_bands import GroupBands
-from riskband.groups.group_certificates import group_certificate, rebuilt_group_bands
+from riskband.functionals.quantiles import cvar, mean, quantile, quantile_certificate, survival, weighted_quantile
+from riskband.functionals.weights import QuantileWeight
+from riskband.groups.comparisons import group_certificate
+from riskband.groups.group_bands import rebuilt_group_bands
+from riskband.means import mean_bound
+from riskband.selection import FRESH_FOR_CANDIDATES, selection_certificate
 from riskband.wording import CHOSEN_BEFORE
-from riskband.worst_cases import reweighting, wasserstein
-from riskband.worst_cases import wasserstein_shares as transport_cdf
 from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
+from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
+from riskband.worst_cases.wasserstein import (
+    WORST_MEANS_FOUND,
+    wasserstein_cdf,
+    wasserstein_mean,
+    wasserstein_published,
+)
 
 Recipe = Mapping[str, Any]
 
-
-def _risks(recipe: Recipe) -> ClientRisks:
-    return ClientRisks(**recipe["answers"])
-
-
-def _answers(recipe: Recipe) -> ClientRisks | Histogram:
-    return histogram_from_dict(recipe["answers"]) if "counts" in recipe["answers"] else _risks(recipe)
-
-
-def _band(recipe: Recipe) -> Band:
-    return band(_answers(recipe), **recipe["band"])
-
-
-def _band_or_risks(recipe: Recipe) -> Band | ClientRisks:
-    return _risks(recipe) if recipe["band"] is None else _band(recipe)
-
-
-def _groups(recipe: Recipe) -> GroupBands:
-    return rebuilt_group_bands(_risks(recipe), recipe["groups"], recipe["bands"])
-
-
-def _candidates(recipe: Recipe) -> dict[str, ClientRisks]:
-    return {name: ClientRisks(**answers) for name, answers in recipe["answers"].items()}
-
-
-def _joint_risks(recipe: Recipe) -> JointRisks:
-    return JointRisks(**recipe["answers"])
-
-
-def _joint_band(recipe: Recipe) -> JointBand:
-    return joint_band(_joint_risks(recipe), **recipe["band"])
-
-
-def _adversarial_answers(recipe: Recipe) -> AdversarialAnswers:
-    return AdversarialAnswers(**recipe["answers"])
-
-
-FUNCTIONS: Mapping[str, tuple[Callable[[Recipe], Any], Callable[..., Certificate]]] = {
-    "mean_bound": (_answers, means.mean_bound),
-    "mean": (_band, functionals.mean),
-    "cvar": (_band, functionals.cvar),
-    "quantile": (_band_or_risks, functionals.quantile),
-    "survival": (_band, functionals.survival),
-    "weighted_quantile": (_band, functionals.weighted_quantile),
-    "worst_case_mean": (_band, reweighting.worst_case_mean),
-    "worst_case_cdf": (_band, reweighting.worst_case_cdf),
-    "dispersion_certificate": (_band, dispersion.dispersion_certificate),
-    "lorenz_certificate": (_band, dispersion_curves.lorenz_certificate),
-    "quantile_certificate": (_band, dispersion_curves.quantile_certificate),
-    "group_certificate": (_groups, group_certificate),
-    "select": (_candidates, selection.selection_certificate),
-    "joint_cdf": (_joint_band, joint_cdf),
-    "gini_correlation": (_joint_risks, gini_correlation),
-    "wasserstein_mean": (_adversarial_answers, wasserstein.wasserstein_mean),
-    "wasserstein_cdf": (_adversarial_answers, transport_cdf.wasserstein_cdf),
-    "wasserstein_published": (_adversarial_answers, wasserstein.wasserstein_published),
+FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
+    **{
+        function.__name__: function
+        for function in (
+            mean_bound,
+            mean,
+            cvar,
+            quantile,
+            survival,
+            weighted_quantile,
+            worst_case_mean,
+            worst_case_cdf,
+            dispersion_certificate,
+            lorenz_certificate,
+            quantile_certificate,
+            group_certificate,
+            joint_cdf,
+            gini_correlation,
+            wasserstein_mean,
+            wasserstein_cdf,
+            wasserstein_published,
+        )
+    },
+    "select": selection_certificate,
 }
-"""By the name in the recipe: what it starts from, and the function that makes the certificate of that."""
+"""The functions that make certificates, by the name in the recipe."""
+
+
+SINCE_SCHEMA_2 = (CHOSEN_BEFORE, WORST_MEANS_FOUND, FRESH_CLIENTS, FRESH_FOR_CANDIDATES)
+"""How the assumptions begin that certificates of the first schema did not list."""
+
+_BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")
+_LARGEST_TRIED = 4_096  # clients
+
+_COMPUTED = ("value", "lower", "details")
+_RELATIVE = 1e-9  # what is not computed is copied, but for thresholds that were read off a band
+
+
+def _answers(data: Mapping[str, Any]) -> Any:
+    if "radii" in data:
+        return AdversarialAnswers(**data)
+    if "counts" in data:
+        return HistogramLimits(**data) if "eta" in data else HistogramRisks(**data)
+    return JointRisks(**data) if np.ndim(data["values"]) == 2 else ClientRisks(**data)
+
+
+def _source(recipe: Recipe) -> Any:
+    """What the certificate of a recipe was made of: answers, or what was built from them."""
+    if recipe["function"] == "select":
+        return {name: ClientRisks(**answers) for name, answers in recipe["answers"].items()}
+    answers = _answers(recipe["answers"])
+    if "groups" in recipe:
+        return rebuilt_group_bands(answers, recipe["groups"], recipe["bands"])
+    if recipe["band"] is None:
+        return answers
+    return (joint_band if isinstance(answers, JointRisks) else band)(answers, **recipe["band"])
 
 
 class Verification(NamedTuple):
@@ -166,17 +172,9 @@ def _difference(name: str, stored: Any, again: Any) -> str:
 def why_it_says_nothing(certificate: Certificate) -> str | None:
     """Return why an upper bound of a risk or share is 1 somewhere, and how many clients would do.
 
-    Parameters
-    ----------
-    certificate : Certificate
-        Made from per-client risks.
-
-    Returns
-    -------
-    str or None
-        None if the bound is below 1 everywhere, or 1 would say something: of a measure of dispersion, or of the share
-        of clients above a risk on a curve over it. The number of clients is what the same formula needs if more clients
-        answer as these did: no certificate.
+    None if the bound is below 1 everywhere, or 1 would say something: of a measure of dispersion, or of the share of
+    clients above a risk on a curve over it. The number of clients is what the same formula needs if more clients answer
+    as these did: no certificate.
     """
     of_unit = certificate.recipe["function"] in _BOUNDED_BY_ONE and "threshold" not in certificate.axes
     if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
@@ -240,26 +238,20 @@ def _follow(
         name, arguments = recipe["function"], dict(recipe["arguments"])
         if name not in FUNCTIONS:
             raise ValueError(f"function of a recipe must be one of {', '.join(sorted(FUNCTIONS))}, got {name!r}")
-        start, function = FUNCTIONS[name]
-        for argument, known in (("divergence", divergences), ("weight", weights), ("functional", weights)):
+        for argument, known in (
+            ("divergence", divergences),
+            ("weight", weights),
+            ("functional", weights),
+            ("measure", weights),
+        ):
             if argument in arguments:  # a user's own, or a name that the function knows
                 arguments[argument] = known.get(arguments[argument], arguments[argument])
-        return function(start(recipe), **arguments)
+        return FUNCTIONS[name](_source(recipe), **arguments)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(
             f"the recipe of the certificate cannot be followed ({error!r}); a certificate with your own divergence or "
             "weight needs it as an argument of verify"
         ) from error
-
-
-SINCE_SCHEMA_2 = (CHOSEN_BEFORE, wasserstein.WORST_MEANS_FOUND, FRESH_CLIENTS, selection.FRESH_FOR_CANDIDATES)
-"""How the assumptions begin that certificates of the first schema did not list."""
-
-_BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")
-_LARGEST_TRIED = 4_096  # clients
-
-_COMPUTED = ("value", "lower", "details")
-_RELATIVE = 1e-9  # what is not computed is copied, but for thresholds that were read off a band
 
 
 def _agree(stored: Any, again: Any, *, absolute: float) -> bool:
@@ -269,20 +261,18 @@ def _agree(stored: Any, again: Any, *, absolute: float) -> bool:
             and stored.keys() == again.keys()
             and all(_agree(stored[key], again[key], absolute=absolute) for key in again)
         )
-    if isinstance(again, list) and any(isinstance(item, (str, bool)) for item in again):
+    is_text = isinstance(again, list) and any(isinstance(item, (str, bool)) for item in again)
+    if is_text or not isinstance(again, (list, float)):
         return bool(stored == again)
-    if isinstance(again, (list, float)):
-        try:
-            raw = np.asarray(stored)
-            if raw.size and raw.dtype.kind not in "iuf":  # a number in quotes is not a number
-                return False
-            first, second = raw.astype(np.float64), np.asarray(again, dtype=np.float64)
-        except (TypeError, ValueError):
+    try:
+        raw = np.asarray(stored)
+        if raw.size and raw.dtype.kind not in "iuf":  # a number in quotes is not a number
             return False
-        return first.shape == second.shape and bool(
-            np.allclose(first, second, rtol=0.0 if absolute else _RELATIVE, atol=absolute)
-        )
-    return bool(stored == again)
+        first, second = raw.astype(np.float64), np.asarray(again, dtype=np.float64)
+    except (TypeError, ValueError):
+        return False
+    relative = 0.0 if absolute else _RELATIVE
+    return first.shape == second.shape and bool(np.allclose(first, second, rtol=relative, atol=absolute))
 
 
 def _short(value: Any) -> str:

@@ -9,6 +9,12 @@ import numpy.typing as npt
 
 CHOSEN_BEFORE = "chosen before any answer was seen: "
 """Begins the assumption that names every choice that could have been made by looking at the answers."""
+
+TRAINERS_ANSWERED = (
+    "the clients that answered helped to train the model: their risks say little about clients that did not"
+)
+"""The assumption that makes an estimate of whatever was computed."""
+
 _SMALLEST_SHOWN_DELTA = 1e-9  # of 1 - delta, a smaller one is too many nines to read
 
 _ROUNDING = 1e-9  # of a float: 0.25 is not rounded up to 0.2501 for its last digit

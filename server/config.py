@@ -19,13 +19,12 @@ from protocol.models import MAX_NUM_CLASSES
 from protocol.secure.questions import MAX_BINS
 from riskband import DIVERGENCES
 from riskband.adversaries.losses import LOSSES
+from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import NORMS
-from riskband.answers.risks import ANSWERED_BY, MISSING
+from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
-from riskband.functionals.dispersion import DISPERSION_METHODS
-from riskband.functionals.measures import MEASURES, resolve_measure
-from riskband.functionals.objective import Objective
-from riskband.selection import SELECTION_METHODS
+from riskband.functionals.functional import BOUND_METHODS, FUNCTIONALS, functional
+from riskband.selection import SELECTION_METHODS, Objective
 from server import inputs, secure, spaces
 from server.privacy import PRIVACY_RULE, fits_run
 from server.problems import ConfigError, problem
@@ -117,9 +116,9 @@ class RunConfig(BaseModel):
     secure_neighbours: int = Field(ge=2, multiple_of=2, description=secure.NEIGHBOURS_RULE)
 
     measures: Names = Field(
-        description=f'give different ones such as "gini,atkinson:0.5"; the names are {", ".join(sorted(MEASURES))}'
+        description=f'give different ones such as "gini,atkinson:0.5"; the names are {", ".join(sorted(FUNCTIONALS))}'
     )
-    dispersion_method: str = Field(description=f"use one of {', '.join(DISPERSION_METHODS)}")
+    dispersion_method: str = Field(description=f"use one of {', '.join(BOUND_METHODS)}")
 
     candidate_epochs: AnyCounts = Field(
         description='give different numbers from 1 to training-epochs such as "1,2,5"; only training "central" has '
@@ -232,13 +231,13 @@ class RunConfig(BaseModel):
     @field_validator("measures")
     @classmethod
     def _are_measures(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        names = tuple(resolve_measure(measure).name for measure in value)  # theil is generalised_entropy:1
+        names = tuple(functional(measure).name for measure in value)  # theil is generalised_entropy:1
         return _require(len(set(names)) == len(names), value)
 
     @field_validator("dispersion_method")
     @classmethod
     def _is_dispersion_method(cls, value: str) -> str:
-        return _require(value in DISPERSION_METHODS, value)
+        return _require(value in BOUND_METHODS, value)
 
     @field_validator("candidate_epochs")
     @classmethod
@@ -349,9 +348,19 @@ class RunConfig(BaseModel):
         return Path.home() / "riskband-results" / self.scenario
 
     @property
-    def input_box(self) -> tuple[float, float] | None:
-        """The `box`; None: there is none."""
-        return (self.box[0], self.box[1]) if self.box else None
+    def transport_problem(self) -> TransportProblem:
+        """Where examples may move, at what cost, and who moves them."""
+        return TransportProblem(
+            loss=self.loss,
+            order=self.transport_order,
+            norm=self.transport_norm,
+            space=self.space,
+            adversary=self.adversary,
+            head=self.head or None,
+            box=(self.box[0], self.box[1]) if self.box else None,
+            distances=self.attack_distances,
+            seed=self.seed,
+        )
 
     @property
     def threshold_grid(self) -> np.ndarray:

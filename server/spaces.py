@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from riskband.adversaries.attacks.foolbox_adapter import FOOLBOX_PREFIX
-from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, layer_name
-from riskband.adversaries.registry import ADVERSARIES, INPUT_ADVERSARIES, SPACES, check_adversary, check_adversary_name
+from riskband.adversaries.attacks.foolbox import FOOLBOX_PREFIX
+from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, TransportProblem, layer_name
+from riskband.adversaries.registry import INPUT_ADVERSARIES, REPRESENTATION_ADVERSARIES, SPACES, check_adversary_name
 
 SPACE_RULE = f"use one of {', '.join(SPACES)}, or {LAYER_PREFIX}NAME for what a layer returns"
 BOX_RULE = 'give the ends of the range of what moves such as "0,1", or ""; in representation space ""'
@@ -16,8 +16,8 @@ DISTANCES_RULE = (
     'give increasing distances such as "0.1,0.2", or "" to let the attacks choose them; in representation space ""'
 )
 ADVERSARY_RULE = (
-    f'use "auto"; in representation space {", ".join(ADVERSARIES)}: "exact" fits the loss zero_one (and margin with '
-    f'order 1), "ascent" the others; elsewhere {", ".join(INPUT_ADVERSARIES)}, sandwich:ATTACK, or '
+    f'use "auto"; in representation space {", ".join(REPRESENTATION_ADVERSARIES)}: "exact" fits the loss zero_one (and '
+    f'margin with order 1), "ascent" the others; elsewhere {", ".join(INPUT_ADVERSARIES)}, sandwich:ATTACK, or '
     f"{FOOLBOX_PREFIX}NAME with a box"
 )
 HEAD_RULE = (
@@ -53,7 +53,8 @@ def fits_question(adversary: str, known: Mapping[str, Any]) -> bool:
     """
     if "space" in known:
         check_adversary_name(adversary, space=known["space"])
-    fields = {"loss": "loss", "order": "transport_order", "norm": "transport_norm", "space": "space"}
-    if known.keys() >= set(fields.values()):  # else another mistake comes first
-        check_adversary(adversary=adversary, **{name: known[field] for name, field in fields.items()})
+    fields = ("loss", "transport_order", "transport_norm", "space")
+    if known.keys() >= set(fields):  # else another mistake comes first
+        loss, order, norm, space = (known[field] for field in fields)
+        TransportProblem(loss, order, norm, space, adversary)
     return not (FOOLBOX_PREFIX in adversary and known.get("box") == ())

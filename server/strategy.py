@@ -75,24 +75,10 @@ def build_strategy(
             },
             **settings,
         )
-    settings["loss"] = config.loss
-    if config.strategy == "dispersion":
-        return Dispersion(
-            band=config.band,
-            local=config.local,
-            measures=config.measures,
-            method=config.dispersion_method,
-            **settings,
-        )
     if config.strategy == "wasserstein":
+        del settings["seed"]  # the problem's
         return Wasserstein(
-            order=config.transport_order,
-            norm=config.transport_norm,
-            adversary=config.adversary,
-            head=config.head,
-            space=config.space,
-            box=config.input_box,
-            distances=config.attack_distances,
+            problem=config.transport_problem,
             cost_budgets=config.cost_budgets,
             cost_thresholds=config.cost_thresholds,
             num_radii=config.num_radii,
@@ -102,6 +88,15 @@ def build_strategy(
             cost_bound=config.cost_bound,
             breakdown_target=config.breakdown_target,
             on_bracket=display.show_bracket,
+            **settings,
+        )
+    settings["loss"] = config.loss
+    if config.strategy == "dispersion":
+        return Dispersion(
+            band=config.band,
+            local=config.local,
+            measures=config.measures,
+            method=config.dispersion_method,
             **settings,
         )
     settings |= {

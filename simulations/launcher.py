@@ -354,7 +354,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on now.
+    """Return a free port of the loopback interface.
 
     Raises
     ------
@@ -381,7 +381,7 @@ def _is_healthy(port: int) -> bool:
 
 @contextlib.contextmanager
 def _signals_ignored() -> Iterator[None]:
-    """Let nobody interrupt the cleaning up: a second Ctrl-C would leave processes behind."""
+    """Ignore signals during the cleaning up: a second Ctrl-C would leave processes behind."""
     with _handlers(signal.SIG_IGN):
         yield
 

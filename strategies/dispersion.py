@@ -12,8 +12,7 @@ import numpy as np
 import riskband as rb
 from protocol.wire import LossAnswer, LossQuery
 from riskband.adversaries.losses import get_loss
-from riskband.functionals.laws import QuantileLimits
-from riskband.functionals.measures import resolve_measure
+from riskband.functionals.functional import method_that_applies, resolve
 from strategies.answered_risks import client_risks
 from strategies.asking.query import QueryStrategy, RoundOutcome
 
@@ -28,7 +27,7 @@ class MeasureBounds:
 
     Attributes
     ----------
-    measure : riskband.DispersionMeasure
+    measure : riskband.Functional
         What is bounded.
     interval : riskband.Interval
         Bounds by `method`; `inf` where nothing bounds it.
@@ -42,7 +41,7 @@ class MeasureBounds:
         Key in the certificates of the result; None where nothing bounds the measure, so that there is none.
     """
 
-    measure: rb.DispersionMeasure
+    measure: rb.Functional
     interval: rb.Interval
     published: rb.Interval
     measured: float
@@ -99,9 +98,9 @@ class Dispersion(QueryStrategy):
     band, local : str
         Method and local step of `riskband.band`.
     measures : sequence of str
-        Measures of dispersion such as "gini" or "atkinson:0.5"; see `riskband.dispersion_interval`.
+        Measures of dispersion such as "gini" or "atkinson:0.5"; see `riskband.bound`.
     method : {"sharp", "plugin", "convex_order"}
-        See `riskband.dispersion_interval`. Where `convex_order` does not apply, since the clients have different
+        See `riskband.bound`. Where `convex_order` does not apply, since the clients have different
         numbers of examples or the measure does not grow in convex order, `sharp` takes its place.
     missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.ClientRisks`.
@@ -143,7 +142,7 @@ class Dispersion(QueryStrategy):
         self.delta = delta
         self.band = band
         self.local = local
-        self.measures = tuple(resolve_measure(name) for name in measures)
+        self.measures = tuple(resolve(name, called="measure") for name in measures)
         self.method = method
         self.missing = missing
         self.contamination = contamination
@@ -172,28 +171,19 @@ class Dispersion(QueryStrategy):
             answered_by=self.answered_by,
         )
         band = rb.band(risks, delta=self.delta, method=self.band, local=self.local, sides="two")
-        methods = self._methods(band)
-        bounds = tuple(_bounds(band, measure, methods[measure.name]) for measure in self.measures)
+        bounds = tuple(_bounds(band, each, method_that_applies(self.method, band, each)) for each in self.measures)
         certificates = {"mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed)}
         for each in bounds:
             if each.certificate is not None:
                 certificates[each.certificate] = rb.dispersion_certificate(band, each.measure, method=each.method)
-        certificates["lorenz"] = rb.lorenz_certificate(band, shares=LORENZ_SHARES, method=methods["lorenz"])
+        lorenz_method = method_that_applies(self.method, band, rb.functional("gini"))  # both grow in convex order
+        certificates["lorenz"] = rb.lorenz_certificate(band, shares=LORENZ_SHARES, method=lorenz_method)
         certificates["quantiles"] = rb.quantile_certificate(band, level=QUANTILE_LEVELS)
         groups, small = self._group_bands(outcome, risks)
         if groups is not None:
             certificates["group_largest_gap"] = rb.group_certificate(groups, "largest_gap", "mean")
             certificates["group_worst"] = rb.group_certificate(groups, "worst_group", "mean")
         return DispersionResult(outcome, risks, band, certificates, bounds, groups, small)
-
-    def _methods(self, band: rb.Band) -> dict[str, str]:
-        """The method of each measure by name, and of the Lorenz curve."""
-        has_order = self.method != "convex_order" or QuantileLimits.of_measured_risks(band) is not None
-        grows = {measure.name: measure.grows_in_convex_order for measure in self.measures} | {"lorenz": True}
-        return {
-            name: self.method if has_order and (does_grow or self.method != "convex_order") else "sharp"
-            for name, does_grow in grows.items()
-        }
 
     def _group_bands(
         self, outcome: RoundOutcome[LossAnswer], risks: rb.ClientRisks
@@ -208,12 +198,12 @@ class Dispersion(QueryStrategy):
         return rb.group_bands(risks, labels, delta=self.delta, method=self.band, local=self.local), small
 
 
-def _bounds(band: rb.Band, measure: rb.DispersionMeasure, method: str) -> MeasureBounds:
-    interval = rb.dispersion_interval(band, measure, method=method)
+def _bounds(band: rb.Band, measure: rb.Functional, method: str) -> MeasureBounds:
+    interval = rb.bound(band, measure, method=method)
     return MeasureBounds(
         measure=measure,
         interval=interval,
-        published=rb.dispersion_interval(band, measure, method="plugin"),
+        published=rb.bound(band, measure, method="plugin"),
         measured=rb.measured_dispersion(band.risks, measure),
         method=method,
         certificate=f"dispersion_{measure.name.replace(':', '_')}" if np.isfinite(interval.upper) else None,

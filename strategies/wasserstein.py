@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 import riskband as rb
 from client.budget import adversarial_request, request_of
 from protocol.wire import AdversarialAnswer, AdversarialQuery
-from riskband.adversaries.losses import get_loss
+from riskband.adversaries.problem import TransportProblem
 from riskband.worst_cases.network_attack import one_round
 from riskband.worst_cases.wasserstein import published_budgets
 from strategies.asking.failures import Failure, FailureReason
@@ -119,15 +119,11 @@ class Wasserstein(QueryStrategy):
 
     Parameters
     ----------
-    model, x_shape, num_classes, loss :
+    model, x_shape, num_classes :
         See `protocol.wire.AdversarialQuery`.
-    order, norm, adversary :
-        The ground cost and how the client computes its answer; see `protocol.wire.AdversarialQuery`.
-    head : str
-        Name of the model's last linear layer; "" lets the client find it.
-    space, box, distances, seed :
-        Where examples move, within which limits, where attacks look, and what decides random starts; see
-        `protocol.wire.AdversarialQuery`. The seed also orders the clients for the bound on the mean.
+    problem : TransportProblem
+        Which loss, where examples move, at what cost, and who moves them. Its seed also orders the clients for the
+        bound on the mean.
     delta : float
         Probability that a certificate fails, in (0, 1): for each certificate on its own.
     cost_budgets : sequence of float
@@ -166,11 +162,7 @@ class Wasserstein(QueryStrategy):
         model: str,
         x_shape: Sequence[int],
         num_classes: int,
-        loss: str,
-        order: int,
-        norm: str,
-        adversary: str,
-        head: str,
+        problem: TransportProblem,
         delta: float,
         cost_budgets: Sequence[float],
         cost_thresholds: Sequence[float],
@@ -180,10 +172,6 @@ class Wasserstein(QueryStrategy):
         bisection_tolerance: float,
         cost_bound: float,
         breakdown_target: float,
-        space: str = "representation",
-        box: tuple[float, float] | None = None,
-        distances: Sequence[float] = (),
-        seed: int = 0,
         on_bracket: Callable[[float, rb.Bracket], None] | None = None,
         missing: str = "ignore",
         contamination: int = 0,
@@ -204,7 +192,7 @@ class Wasserstein(QueryStrategy):
         self.cost_bound = cost_bound
         self.breakdown_target = breakdown_target
         self.on_bracket = on_bracket
-        self.seed = seed
+        self.seed = problem.seed
         self._who_answered: dict[str, Any] = {
             "missing": missing,
             "contamination": contamination,
@@ -213,18 +201,10 @@ class Wasserstein(QueryStrategy):
         grid = radii_grid(self.cost_budgets, num_radii=num_radii)
         self._wanted = num_radii, num_multipliers
         self._query = AdversarialQuery(
-            loss=get_loss(loss).name,
             model=model,
             x_shape=tuple(x_shape),
             num_classes=num_classes,
-            order=order,
-            norm=norm,
-            adversary=adversary,
-            head=head or None,
-            space=space,
-            box=box,
-            distances=tuple(distances),
-            seed=seed,
+            problem=problem,
             privacy=privacy,
             radii=(0.0,) if privacy else tuple(grid.tolist()) if protocol == ONE_ROUND else (0.0, float(grid[-1])),
             multipliers=tuple(rb.default_multipliers(self.cost_budgets, num_multipliers=num_multipliers).tolist()),

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.bands.band import FRESH_CLIENTS, TRAINERS_ANSWERED
+from riskband.answers.responses import FRESH_CLIENTS
 from riskband.cli import main
-from riskband.wording import rounded_down, rounded_up
+from riskband.wording import TRAINERS_ANSWERED, rounded_down, rounded_up
 
 NUM_EXAMPLES = 100
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.bands.band import TRAINERS_ANSWERED
 from riskband.plots.bands import TransportPoint, band_figure, measured_label, save_figure, transport_figure
 from riskband.plots.dispersion import dispersion_figure
 from riskband.plots.selection import selection_figure
+from riskband.wording import TRAINERS_ANSWERED
 
 
 @pytest.fixture

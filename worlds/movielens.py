@@ -136,7 +136,7 @@ def people(ratings: Ratings, *, min_liked: int = MIN_LIKED, num_to_find: int = N
 
 
 def shuffled(everyone: Sequence[Person], *, sizes: Sequence[int], seed: int) -> tuple[tuple[Person, ...], ...]:
-    """Return disjoint random groups of people of these sizes, the last one with everybody who is left.
+    """Return disjoint random groups of people of these sizes, the last one with all who are left.
 
     Raises
     ------

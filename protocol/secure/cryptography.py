@@ -202,7 +202,7 @@ def opened(message: bytes, secrets: Secrets, sender: PublicKeys, *, route: tuple
 
 
 def list_mac(secrets: Secrets, other: PublicKeys, *, route: tuple[int, int], about: bytes) -> bytes:
-    """Return what confirms to a neighbour, and to nobody else, that the sender was told this; `MAC_BYTES`.
+    """Return a MAC that confirms to one neighbour that the sender was told this; `MAC_BYTES`.
 
     Parameters
     ----------

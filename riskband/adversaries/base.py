@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from riskband.adversaries.curves import AdversarialCurves, Points, Pool
-from riskband.worst_cases.concave_curves import ConcaveCurve
+from riskband.answers.concave_curves import ConcaveCurve
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,15 +7,15 @@ cost among its examples: spend on the steepest pieces first. One sort answers ev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from riskband.worst_cases.concave_curves import ConcaveCurve, knapsack_curve
+from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -36,6 +36,40 @@ class Points:
 
     costs: Tensor
     losses: Tensor
+
+
+class CurveNumbers(NamedTuple):
+    """A client's adversarial risk at some radii and multipliers: what it answers.
+
+    Attributes
+    ----------
+    clean_risk, num_examples, adversarial_unit, guarantee, num_without_gradient :
+        See `AdversarialCurves`.
+    values_lower, values_upper : tuple of float, one per radius
+        Bounds of the adversarial risk; equal if the guarantee is "exact".
+    conjugates_lower, conjugates_upper : tuple of float, one per multiplier
+        Bounds of the mean over examples of the supremum of loss - multiplier * cost.
+    """
+
+    num_examples: int
+    clean_risk: float
+    values_lower: tuple[float, ...]
+    values_upper: tuple[float, ...]
+    conjugates_lower: tuple[float, ...]
+    conjugates_upper: tuple[float, ...]
+    adversarial_unit: float
+    guarantee: str
+    num_without_gradient: int | None
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """What is proved at the radii, or else what an attack reached."""
+        return self.values_lower if self.guarantee == "lower" else self.values_upper
+
+    @property
+    def conjugates(self) -> tuple[float, ...]:
+        """What belongs to `values` at the multipliers."""
+        return self.conjugates_lower if self.guarantee == "lower" else self.conjugates_upper
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +111,23 @@ class AdversarialCurves:
     unmoved_risk: float = 0.0
     num_without_gradient: int | None = None
 
-    def values(self, radii: Sequence[float] | npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    def at(self, radii: npt.ArrayLike, multipliers: npt.ArrayLike) -> CurveNumbers:
+        """Return the numbers at radii, shape (num_radii,), and at multipliers, shape (num_multipliers,)."""
+        ends = (*self.values(radii), *self.conjugates(multipliers))
+        lower, upper, conjugates_lower, conjugates_upper = (tuple(end.tolist()) for end in ends)
+        return CurveNumbers(
+            num_examples=self.num_examples,
+            clean_risk=self.clean_risk,
+            values_lower=lower,
+            values_upper=upper,
+            conjugates_lower=conjugates_lower,
+            conjugates_upper=conjugates_upper,
+            adversarial_unit=self.adversarial_unit,
+            guarantee=self.guarantee,
+            num_without_gradient=self.num_without_gradient,
+        )
+
+    def values(self, radii: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return lower and upper bounds of Q at the radii, in units of the transport cost.
 
         Parameters
@@ -98,7 +148,7 @@ class AdversarialCurves:
             upper = np.where(budgets == 0.0, np.maximum(lower, self.unmoved_risk), upper)
         return lower, _not_below(lower, upper)
 
-    def conjugates(self, multipliers: Sequence[float] | npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    def conjugates(self, multipliers: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return lower and upper bounds of the mean over examples of sup over c of q(c) - multiplier * c.
 
         Parameters

@@ -1,9 +1,13 @@
-"""Where examples may move: the space, what comes with it, and the refusal of what cannot be answered there."""
+"""The transport problem: where examples may move, at what cost, and who moves them; one object, checked once."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
 
 REPRESENTATION = "representation"
 """The space before the model's last linear layer."""
@@ -20,22 +24,6 @@ def layer_name(space: str) -> str | None:
     return space.removeprefix(LAYER_PREFIX) if space.startswith(LAYER_PREFIX) else None
 
 
-def check_extras(space: str, *, box: tuple[float, float] | None, distances: Sequence[float], head: str | None) -> None:
-    """Check that a space has what is given with it: a head only before the head, box and distances only elsewhere.
-
-    Raises
-    ------
-    ValueError
-        If it has not.
-    """
-    if space == REPRESENTATION and (box is not None or len(distances) > 0):
-        raise ValueError(
-            "box and distances must not be given in representation space; they are for attacks on inputs or at a layer"
-        )
-    if space != REPRESENTATION and head is not None:
-        raise ValueError(f"head must be None in the space {space!r}, got {head!r}; no layer is the head there")
-
-
 def checked_box(box: Sequence[float]) -> tuple[float, float]:
     """Return (low, high), finite and low < high, as floats; raises ValueError for anything else."""
     try:
@@ -45,3 +33,109 @@ def checked_box(box: Sequence[float]) -> tuple[float, float]:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"box must be finite with low < high, got ({low:g}, {high:g}); or give None for no box")
     return low, high
+
+
+# Those of `riskband.checks`, which a process for one plain loss does not load.
+_SMALLEST_COST, _LARGEST_COST = 1e-150, 1e150
+
+
+def checked_grid(name: str, values: Iterable[float]) -> tuple[float, ...]:
+    """Return costs, prices or distances as floats, each 0 or from 1e-150 to 1e150, increasing strictly.
+
+    Raises
+    ------
+    ValueError
+        If they are not; the message begins with the name.
+    """
+    try:
+        grid = tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a list of numbers, got {values!r}") from None
+    if not all(entry == 0.0 or _SMALLEST_COST <= entry <= _LARGEST_COST for entry in grid):
+        raise ValueError(
+            f"{name} must be 0 or from {_SMALLEST_COST:g} to {_LARGEST_COST:g}; they are in units of the transport "
+            "cost, prices of one, or distances"
+        )
+    if any(after <= before for before, after in pairwise(grid)):
+        raise ValueError(f"{name} must increase strictly; sort them and ask each once")
+    return grid
+
+
+@dataclass(frozen=True)
+class TransportProblem:
+    """How bad a loss gets when examples may move: what a client is asked, at all cost budgets at once.
+
+    Attributes
+    ----------
+    loss : str
+        A name in `riskband.adversaries.losses.LOSSES`.
+    order : int
+        1: moving by a distance t costs t; 2: it costs t squared (norm "l2" only).
+    norm : str
+        Of the distance between what moves: "l1", "l2" or "linf".
+    space : str
+        Where examples move: "representation", the space before the model's last linear layer; "input"; or
+        "layer:NAME", the output of the layer of this name in an `nn.Sequential`.
+    adversary : str
+        In representation space "exact", "ascent", or "auto": exact where there is an exact one. Elsewhere a name in
+        `riskband.adversaries.registry.INPUT_ADVERSARIES`, or "foolbox:NAME" for an attack of Foolbox. "lipschitz"
+        proves a bound, "sandwich:ATTACK" does so above an attack, "sandwich" above "wda-knapsack"; "auto" is "sandwich"
+        where a bound is known for the loss and the layers, else "wda-knapsack".
+    head : str or None
+        Name of the last linear layer; None: it is found. Representation space only, unlike what follows.
+    box : (float, float) or None
+        Smallest and largest value that an entry of what moves may have; None: any. Attacks stay within it; what is
+        proved is about the whole space, and so about the box too.
+    distances : tuple of float
+        Distances > 0, increasing strictly, at which attacks within a ball look; none: they choose some for each
+        example.
+    seed : int
+        Of the random starts of attacks, from 0 to 2**63 - 1; the same seed gives the same answer.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, a number is out of its range, or they do not go together.
+    """
+
+    loss: str
+    order: int
+    norm: str = "l2"
+    space: str = REPRESENTATION
+    adversary: str = "auto"
+    head: str | None = None
+    box: tuple[float, float] | None = None
+    distances: tuple[float, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        # Imported here: the names are those of code that needs torch, and of all attacks.
+        from riskband.adversaries.registry import check_names
+
+        check_names(self)
+        # Any sequence is welcome; a problem must be hashable, and two equal ones the same bytes.
+        object.__setattr__(self, "box", None if self.box is None else checked_box(self.box))
+        object.__setattr__(self, "distances", checked_grid("distances", self.distances))
+        if 0.0 in self.distances:
+            raise ValueError("distances must be above 0, got 0; attacks look within a ball of this radius")
+        if isinstance(self.seed, bool) or not (isinstance(self.seed, int | np.integer) and 0 <= self.seed < 2**63):
+            raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}; it decides restarts")
+        object.__setattr__(self, "seed", int(self.seed))
+        self._check_extras()
+
+    def _check_extras(self) -> None:
+        """A head goes with the space before the head, box and distances with every other."""
+        if self.space == REPRESENTATION and (self.box is not None or len(self.distances) > 0):
+            raise ValueError(
+                "box and distances must not be given in representation space; they are for attacks on inputs or at a "
+                "layer"
+            )
+        if self.space != REPRESENTATION and self.head is not None:
+            raise ValueError(
+                f"head must be None in the space {self.space!r}, got {self.head!r}; no layer is the head there"
+            )
+
+    @property
+    def layer(self) -> str | None:
+        """Name of the layer at whose output examples move; None in every other space."""
+        return layer_name(self.space)

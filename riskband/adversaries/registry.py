@@ -1,4 +1,4 @@
-"""Adversaries: how bad a client's loss gets when its examples may move, over all cost budgets at once.
+"""Who may move examples, by name: where, what they prove or find, and what is left out of whose reach.
 
 `adversarial_curves` is the way in; it needs a model and arrays, and no Flower. `docs/adversaries.md` says what is
 exact, what is a bound, and how to add an adversary.
@@ -6,70 +6,36 @@ exact, what is a bound, and how to add an adversary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from torch import nn
 
 from riskband.adversaries.attacks.apgd import Apgd
-from riskband.adversaries.attacks.base import InputAdversary, InputProblem, client_curves
-from riskband.adversaries.attacks.foolbox_adapter import FOOLBOX_PREFIX, FoolboxAttack
-from riskband.adversaries.attacks.minnorm import MinNorm
+from riskband.adversaries.attacks.base import client_curves
+from riskband.adversaries.attacks.fab import MinNorm
+from riskband.adversaries.attacks.foolbox import FOOLBOX_PREFIX, FoolboxAttack
 from riskband.adversaries.attacks.pgd import Pgd
 from riskband.adversaries.attacks.square import Square
 from riskband.adversaries.attacks.wc_dg import WcDg
-from riskband.adversaries.attacks.wda import Wda, WdaKnapsack, WdaResult, wda_accuracy, wda_attack
-from riskband.adversaries.attacks.witness import Witness
-from riskband.adversaries.base import Adversary, Batch, Evidence
-from riskband.adversaries.bounds.automatic import AutomaticAdversary
-from riskband.adversaries.bounds.lipschitz import margin_constants
-from riskband.adversaries.bounds.relu_slopes import GrowthSlopes, growth_slopes
+from riskband.adversaries.attacks.wda import Wda, WdaKnapsack
+from riskband.adversaries.base import Adversary
 from riskband.adversaries.bounds.sandwich import (
+    AutomaticAdversary,
     LipschitzAdversary,
     SandwichAdversary,
     check_bounded_loss,
     is_bounded_loss,
 )
-from riskband.adversaries.curves import AdversarialCurves, Points
-from riskband.adversaries.evaluation import logit_batches
+from riskband.adversaries.curves import AdversarialCurves
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, check_extras, layer_name
+from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, TransportProblem, layer_name
 from riskband.adversaries.representation.ascent import AscentAdversary
 from riskband.adversaries.representation.exact import ExactAdversary, LinearHead, RepresentationAdversary, is_exact
 from riskband.adversaries.representation.growth import DUAL_NORMS, GROWTHS
 from riskband.adversaries.spaces import split_at
-from riskband.answers.adversarial import GUARANTEES
-
-__all__ = [
-    "ADVERSARIES",
-    "ATTACKS",
-    "GUARANTEES",
-    "INPUT_ADVERSARIES",
-    "NORMS",
-    "ORDERS",
-    "SPACES",
-    "AdversarialCurves",
-    "Adversary",
-    "Batch",
-    "Evidence",
-    "GrowthSlopes",
-    "InputAdversary",
-    "InputProblem",
-    "LipschitzAdversary",
-    "Points",
-    "SandwichAdversary",
-    "WdaResult",
-    "Witness",
-    "adversarial_curves",
-    "can_prove",
-    "check_adversary",
-    "check_adversary_name",
-    "growth_slopes",
-    "margin_constants",
-    "searches_without_gradients",
-    "wda_accuracy",
-    "wda_attack",
-]
 
 SPACES = (REPRESENTATION, "input")
 """Where examples move; besides, "layer:NAME": at the output of the layer of this name."""
@@ -77,52 +43,81 @@ ORDERS = (1, 2)
 """The cost of moving by a distance t is t**order."""
 NORMS = tuple(DUAL_NORMS)
 """Ground norms of the distance."""
+SANDWICH_PREFIX = "sandwich:"
+"""What the name of an attack below a proved bound begins with."""
 
-_SANDWICH_PREFIX = "sandwich:"
+REPRESENTATION_ADVERSARIES: dict[
+    str, Callable[[LinearHead, TransportProblem, Sequence[float]], RepresentationAdversary]
+]
+REPRESENTATION_ADVERSARIES = {"exact": ExactAdversary, "ascent": AscentAdversary}
+"""In representation space, by name: (head, problem, multipliers) -> the adversary."""
 
-Builder = Callable[..., RepresentationAdversary]
-ADVERSARIES: dict[str, Builder] = {
-    "exact": lambda head, multipliers, **settings: ExactAdversary(head, **settings),
-    "ascent": lambda head, multipliers, **settings: AscentAdversary(head, multipliers=multipliers, **settings),
+
+Builder = Callable[[nn.Module, TransportProblem], Adversary]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An adversary of inputs, or of what a layer returns.
+
+    Attributes
+    ----------
+    build : callable
+        (model, problem) -> the adversary.
+    proves : bool
+        Whether it proves a bound from above; "auto" does so where one is known. Else it is an attack.
+    needs_gradients : bool
+        Whether it finds nothing where the model shows none.
+    """
+
+    build: Builder
+    proves: bool = False
+    needs_gradients: bool = True
+
+
+def _above(
+    attack: Callable[[nn.Module, TransportProblem], Adversary], model: nn.Module, problem: TransportProblem
+) -> Adversary:
+    return SandwichAdversary(attack(model, problem), LipschitzAdversary(model, problem))
+
+
+INPUT_ADVERSARIES: dict[str, Kind] = {
+    "auto": Kind(AutomaticAdversary, proves=True, needs_gradients=False),
+    "pgd": Kind(Pgd),
+    "apgd": Kind(Apgd),
+    "min-norm": Kind(MinNorm),
+    "wc-dg": Kind(WcDg),
+    "wda": Kind(Wda),
+    "wda-knapsack": Kind(WdaKnapsack, needs_gradients=False),
+    "square": Kind(Square, needs_gradients=False),
+    "lipschitz": Kind(LipschitzAdversary, proves=True),
+    "sandwich": Kind(partial(_above, WdaKnapsack), proves=True, needs_gradients=False),
 }
-"""In representation space, by name: (head, loss=, order=, norm=, multipliers=) -> the adversary."""
-ATTACKS: dict[str, Callable[[nn.Module, InputProblem], InputAdversary]] = {
-    "pgd": Pgd,
-    "apgd": Apgd,
-    "min-norm": MinNorm,
-    "wc-dg": WcDg,
-    "wda": Wda,
-    "wda-knapsack": WdaKnapsack,
-    "square": Square,
-}
-"""On inputs, or what a layer returns, by name: (model, problem) -> the attack."""
-INPUT_ADVERSARIES: dict[str, Callable[[nn.Module, InputProblem], Adversary]] = {
-    "auto": AutomaticAdversary,
-    **ATTACKS,
-    "lipschitz": LipschitzAdversary,
-    "sandwich": lambda model, problem: SandwichAdversary(
-        WdaKnapsack(model, problem), LipschitzAdversary(model, problem)
-    ),
-}
-"""The same with what proves a bound; besides, "foolbox:NAME", and "sandwich:ATTACK" with any attack below."""
+"""Elsewhere, by name; besides, "foolbox:NAME", and "sandwich:ATTACK" with any attack below."""
+
+
+def input_adversary(name: object) -> Kind | None:
+    """Return the adversary of inputs of this name; None if there is none."""
+    if not isinstance(name, str):
+        return None
+    if name.startswith(FOOLBOX_PREFIX):
+        return Kind(partial(FoolboxAttack, name=name.removeprefix(FOOLBOX_PREFIX)))
+    if name.startswith(SANDWICH_PREFIX):
+        attack = input_adversary(name.removeprefix(SANDWICH_PREFIX))
+        if attack is None or attack.proves:
+            return None
+        return Kind(partial(_above, attack.build), proves=True, needs_gradients=attack.needs_gradients)
+    return INPUT_ADVERSARIES.get(name)
 
 
 def adversarial_curves(
     model: nn.Module,
     x: np.ndarray,
     y: np.ndarray,
+    problem: TransportProblem,
     *,
-    loss: str,
-    order: int,
-    norm: str = "l2",
     multipliers: Sequence[float] = (),
-    head: str | None = None,
-    adversary: str = "auto",
     batch_size: int = 512,
-    space: str = "representation",
-    box: tuple[float, float] | None = None,
-    distances: Sequence[float] = (),
-    seed: int = 0,
 ) -> AdversarialCurves:
     """Return a client's adversarial risk over all radii and multipliers.
 
@@ -131,31 +126,10 @@ def adversarial_curves(
     model, x, y, batch_size :
         See `riskband.adversaries.evaluation.example_losses`. In representation space the logits must be the output of
         an `nn.Linear`, elsewhere the model differentiable in what moves; it is left as it was.
-    loss : str
-        A name in `riskband.adversaries.losses.LOSSES`.
-    order : int
-        1: moving by a distance t costs t; 2: it costs t squared (norm "l2" only).
-    norm : str
-        Norm of the distance between what moves: "l1", "l2" or "linf".
+    problem : TransportProblem
+        Where the examples may move, at what cost, and who moves them.
     multipliers : sequence of float
         Multipliers at which a good answer is wanted; an exact adversary is exact at all of them anyway.
-    head : str, optional
-        Name of the last linear layer; found by itself if not given. Representation space only.
-    adversary : str
-        In representation space "exact", "ascent", or "auto": exact where there is an exact one. Elsewhere a name in
-        `INPUT_ADVERSARIES`, or "foolbox:NAME" for an attack of Foolbox. "lipschitz" proves a bound, "sandwich:ATTACK"
-        does so above an attack, "sandwich" above "wda-knapsack"; "auto" is "sandwich" where a bound is known for the
-        loss and the layers, else "wda-knapsack".
-    space : str
-        Where examples move: "representation", "input", or "layer:NAME", at the output of a layer of an
-        `nn.Sequential`; see `riskband.adversaries.spaces.split_at`.
-    box : (float, float), optional
-        Smallest and largest value that an entry of what moves may have; the answer is about moves within it. Not in
-        representation space, as what follows.
-    distances : sequence of float
-        Distances at which attacks within a ball look; by themselves they choose some for each example.
-    seed : int
-        Of random starts; the same seed gives the same answer.
 
     Returns
     -------
@@ -166,87 +140,61 @@ def adversarial_curves(
     Raises
     ------
     ValueError
-        If an argument is unknown, nothing fits the loss, the logits do not come from a linear layer, or the model is no
-        chain around the layer of the space, or has parameters in less than single precision; or as
+        If the logits do not come from a linear layer, or the model is no chain around the layer of the space, has
+        parameters in less than single precision, or nothing is proved of it; or as
         `riskband.adversaries.evaluation.example_losses` does.
     """
-    check_adversary(loss=loss, order=order, norm=norm, adversary=adversary, space=space)
-    check_extras(space, box=box, distances=distances, head=head)
-    if space != REPRESENTATION:
-        problem = InputProblem(loss, order, norm, box=box, distances=tuple(distances), seed=seed)
-        _, attacked = split_at(model, layer_name(space))
-        mover = _input_adversary(adversary, attacked, problem)
-        return client_curves(mover, model, x, y, loss=loss, batch_size=batch_size, layer=layer_name(space))
-    per_example = get_loss(loss).per_example
-    with LinearHead(model, head) as watched:
-
-        def batches() -> Iterator[Batch]:
-            for xs, ys, logits in logit_batches(model, x, y, batch_size=batch_size):
-                watched.check(logits)
-                yield Batch(x=xs, labels=ys, logits=logits, losses=per_example(logits, ys))
-
-        name = adversary if adversary != "auto" else ("exact" if is_exact(loss=loss, order=order) else "ascent")
-        return ADVERSARIES[name](watched, multipliers, loss=loss, order=order, norm=norm).curves(batches())
+    if problem.space == REPRESENTATION:
+        with LinearHead(model, problem.head) as head:
+            adversary = REPRESENTATION_ADVERSARIES[_before_head(problem)](head, problem, multipliers)
+            return adversary.curves(head.batches(x, y, loss=problem.loss, batch_size=batch_size))
+    _, attacked = split_at(model, problem.layer)
+    mover = _elsewhere(problem).build(attacked, problem)
+    return client_curves(mover, model, x, y, loss=problem.loss, batch_size=batch_size, layer=problem.layer)
 
 
-def can_prove(adversary: str, *, loss: str, space: str) -> bool:
-    """Return whether this adversary proves a bound from above for this loss, where the model lets it."""
-    if space == REPRESENTATION:
-        return True
-    kind = adversary.partition(":")[0]
-    return kind in ("lipschitz", "sandwich") or (kind == "auto" and is_bounded_loss(loss))
+def best_guarantee(problem: TransportProblem) -> str:
+    """Return the strongest guarantee that an answer may have, one of `riskband.answers.adversarial.GUARANTEES`.
 
-
-def searches_without_gradients(adversary: str) -> bool:
-    """Return whether this adversary of inputs searches at random where the model shows no gradient."""
-    return adversary.removeprefix(_SANDWICH_PREFIX) in ("auto", "sandwich", "wda-knapsack", "square")
-
-
-def _input_adversary(name: str, model: nn.Module, problem: InputProblem) -> Adversary:
-    if name.startswith(FOOLBOX_PREFIX):
-        return FoolboxAttack(model, problem, name=name.removeprefix(FOOLBOX_PREFIX))
-    if name.startswith(_SANDWICH_PREFIX):
-        below = _input_adversary(name.removeprefix(_SANDWICH_PREFIX), model, problem)
-        return SandwichAdversary(below, LipschitzAdversary(model, problem))
-    return INPUT_ADVERSARIES[name](model, problem)
-
-
-def check_adversary(
-    *,
-    loss: str,
-    order: int,
-    norm: str,
-    adversary: str,
-    space: str = "representation",
-) -> None:
-    """Check that there is such an adversary.
-
-    Parameters
-    ----------
-    loss, order, norm, adversary, space :
-        See `adversarial_curves`.
-
-    Raises
-    ------
-    ValueError
-        If one of the names is unknown, or they do not go together.
+    The adversary "auto" gives less where nothing is known of the model.
     """
+    if problem.space == REPRESENTATION:
+        return "exact" if _before_head(problem) == "exact" else "upper"
+    is_auto = problem.adversary == "auto"
+    return "upper" if _elsewhere(problem).proves and (is_bounded_loss(problem.loss) or not is_auto) else "lower"
+
+
+def _before_head(problem: TransportProblem) -> str:
+    if problem.adversary != "auto":
+        return problem.adversary
+    return "exact" if is_exact(problem) else "ascent"
+
+
+def _elsewhere(problem: TransportProblem) -> Kind:
+    kind = input_adversary(problem.adversary)
+    assert kind is not None  # `check_names`
+    return kind
+
+
+def check_names(problem: TransportProblem) -> None:
+    """Check that there is such a loss, cost and adversary, and that they go together; raises ValueError."""
+    loss, adversary = problem.loss, problem.adversary
     get_loss(loss)
-    check_adversary_name(adversary, space=space)
-    _check_choice("order", order, ORDERS)
-    _check_choice("norm", norm, NORMS)
-    if order == 2 and norm != "l2":
-        raise ValueError(f"norm must be 'l2' when order is 2, got {norm!r}; use order 1 for other norms")
-    if space != REPRESENTATION:  # an attack needs no slopes of the loss: it may raise the margin
-        if adversary != "auto" and can_prove(adversary, loss=loss, space=space):
+    check_adversary_name(adversary, space=problem.space)
+    _check_choice("order", problem.order, ORDERS)
+    _check_choice("norm", problem.norm, NORMS)
+    if problem.order == 2 and problem.norm != "l2":
+        raise ValueError(f"norm must be 'l2' when order is 2, got {problem.norm!r}; use order 1 for other norms")
+    if problem.space != REPRESENTATION:  # an attack needs no slopes of the loss: it may raise the margin
+        if adversary != "auto" and _elsewhere(problem).proves:
             check_bounded_loss(loss)
         return
-    if adversary == "exact" and not is_exact(loss=loss, order=order):
+    if adversary == "exact" and not is_exact(problem):
         raise ValueError(
-            f"there is no exact adversary for the loss {loss!r} with costs of order {order}; "
+            f"there is no exact adversary for the loss {loss!r} with costs of order {problem.order}; "
             "use 'ascent' or 'auto', which return an upper and a lower bound"
         )
-    if adversary == "auto" and loss not in GROWTHS and not is_exact(loss=loss, order=order):
+    if adversary == "auto" and loss not in GROWTHS and not is_exact(problem):
         raise ValueError(f"there is no adversary for the loss {loss!r}; it can be asked plainly, as the mean loss")
     if adversary == "ascent" and loss not in GROWTHS:
         raise ValueError(f"the adversary 'ascent' needs a loss with slopes, got {loss!r}; use 'exact' or 'auto'")
@@ -257,18 +205,10 @@ def check_adversary_name(adversary: str, *, space: str) -> None:
     if not (isinstance(space, str) and layer_name(space)):
         _check_choice("space", space, SPACES, further=f"{LAYER_PREFIX}NAME")
     if space == REPRESENTATION:
-        _check_choice("adversary", adversary, ("auto", *ADVERSARIES))
-    elif not _has_known_prefix(adversary):
-        further = f"{FOOLBOX_PREFIX}NAME, {_SANDWICH_PREFIX}ATTACK"
+        _check_choice("adversary", adversary, ("auto", *REPRESENTATION_ADVERSARIES))
+    elif input_adversary(adversary) is None:
+        further = f"{FOOLBOX_PREFIX}NAME, {SANDWICH_PREFIX}ATTACK"
         _check_choice("adversary", adversary, tuple(INPUT_ADVERSARIES), further=further)
-
-
-def _has_known_prefix(adversary: object) -> bool:
-    """Whether this is "foolbox:NAME", or a sandwich with an attack below."""
-    if not isinstance(adversary, str):
-        return False
-    attack = adversary.removeprefix(_SANDWICH_PREFIX)
-    return attack.startswith(FOOLBOX_PREFIX) or (attack != adversary and attack in ATTACKS)
 
 
 def _check_choice(name: str, value: object, choices: Sequence[object], *, further: str = "") -> None:

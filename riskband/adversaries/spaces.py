@@ -6,12 +6,16 @@ known of attacks on inputs, and of Lipschitz bounds, holds for the tail (Mehra e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from riskband.adversaries.base import Batch
 from riskband.adversaries.bounds.layer_norms import has_hooks
+from riskband.adversaries.evaluation import logit_batches
+from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import RefusedError
 
 
@@ -58,6 +62,24 @@ def points_at(front: nn.Module, x: Tensor) -> Tensor:
             "not; name another layer"
         )
     return points
+
+
+def point_batches(
+    model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512, layer: str | None = None
+) -> Iterator[Batch]:
+    """Yield batches of examples as the points that move: what a layer returns, or the inputs where that is None.
+
+    Parameters
+    ----------
+    model, x, y, loss, batch_size :
+        See `riskband.adversaries.evaluation.example_losses`, also for errors.
+    layer :
+        See `split_at`.
+    """
+    per_example = get_loss(loss).per_example
+    front, _ = split_at(model, layer)
+    for xs, ys, logits in logit_batches(model, x, y, batch_size=batch_size):
+        yield Batch(x=points_at(front, xs), labels=ys, logits=logits, losses=per_example(logits, ys))
 
 
 def _halves(model: nn.Module, name: str, *, whole: str) -> tuple[nn.Sequential, nn.Sequential]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from riskband.answers.concave_curves import ConcaveCurve, outer_curves, rounding_of_curves
 from riskband.answers.noise import AnswerNoise
+from riskband.answers.responses import Answers, Responses, WhoAnswered
 from riskband.answers.risks import ClientRisks
 from riskband.checks import (
     LARGEST_NOISY_RISK,
@@ -25,7 +28,6 @@ from riskband.checks import (
     clip_rounding,
     set_fields,
 )
-from riskband.worst_cases.concave_curves import ConcaveCurve, outer_curve, rounding_of_curves
 
 GUARANTEES = ("exact", "upper", "lower")
 """What an answer's upper values are, from the strongest: the truth, a proven upper bound, or nothing (an attack)."""
@@ -36,7 +38,7 @@ _SLACK = 1e-6  # how far two numbers of one client may contradict each other, at
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class AdversarialAnswers:
+class AdversarialAnswers(Answers):
     """Adversarial risks that clients computed on their own examples, over one grid of radii.
 
     Parameters
@@ -61,15 +63,19 @@ class AdversarialAnswers:
         come from the radii, a little above the truth.
     unit : float, optional
         Mean cost that makes an example wrong (rho_adv² for order 2, [DG]), to report budgets in.
-    num_missing, missing, contamination, answered_by : int, str, int, str
-        Who answered, as for `ClientRisks`. An answer is a client's values and conjugates together.
     noise : AnswerNoise or str, optional
         What was added to every value and conjugate; all of them share its budget, num_radii + num_multipliers numbers
         or more. They may then be any numbers, in any order; neither move them into [0, 1] nor make them monotone, which
         would bias their means. One radius is enough.
+    num_missing, missing, contamination, answered_by : int, str, int, str
+        Who answered, see `responses`. An answer is a client's values and conjugates together.
 
     Attributes
     ----------
+    responses : Responses
+        Who answered and with what noise; as for `ClientRisks`.
+    clean : ClientRisks
+        The clients' risks without an adversary.
     curves : tuple of ConcaveCurve
         For each client, the smallest concave curve above every concave function through its points; none with noise.
     rounding : ndarray, shape (num_clients,)
@@ -91,13 +97,12 @@ class AdversarialAnswers:
     multipliers: FloatArray | None
     conjugates: FloatArray | None
     unit: float | None
-    num_missing: int
-    missing: str
-    contamination: int
-    noise: AnswerNoise | None
-    answered_by: str
+    responses: Responses
+    clean: ClientRisks
     curves: tuple[ConcaveCurve, ...]
     rounding: FloatArray
+
+    stored = ("radii", "values", "num_examples", "cost", "guarantee", "binary", "multipliers", "conjugates", "unit")
 
     def __init__(
         self,
@@ -111,11 +116,8 @@ class AdversarialAnswers:
         multipliers: npt.ArrayLike | None = None,
         conjugates: npt.ArrayLike | None = None,
         unit: float | None = None,
-        num_missing: int = 0,
-        missing: str = "ignore",
-        contamination: int = 0,
         noise: AnswerNoise | str | Mapping[str, object] | None = None,
-        answered_by: str = "fresh",
+        **who: Unpack[WhoAnswered],
     ) -> None:
         check_kind("cost", cost, str, remedy="name the ground cost in words, for reports")
         guarantee = check_choice("guarantee", guarantee, GUARANTEES)
@@ -149,16 +151,7 @@ class AdversarialAnswers:
         if noise is not None:
             num_values = grid.size + (0 if prices is None else prices.size)
             noise = AnswerNoise.of(noise, is_binary=False, num_values=num_values)
-        clean = ClientRisks(
-            rows[:, 0],
-            num_examples,
-            binary=None if is_noisy else False,
-            num_missing=num_missing,
-            missing=missing,
-            contamination=contamination,
-            noise=noise,
-            answered_by=answered_by,
-        )
+        clean = ClientRisks(rows[:, 0], num_examples, binary=None if is_noisy else False, noise=noise, **who)
         set_fields(
             self,
             radii=grid,
@@ -170,32 +163,10 @@ class AdversarialAnswers:
             multipliers=prices,
             conjugates=phi,
             unit=unit,
-            num_missing=clean.num_missing,
-            missing=clean.missing,
-            contamination=clean.contamination,
-            noise=noise,
-            answered_by=clean.answered_by,
-            curves=() if is_noisy else _outer_curves(grid, rows, rounding),
+            responses=clean.responses,
+            clean=clean,
+            curves=() if is_noisy else outer_curves(grid, rows, rounding),
             rounding=rounding,
-        )
-
-    @property
-    def num_clients(self) -> int:
-        """Number of clients that answered."""
-        return int(self.values.shape[0])
-
-    @property
-    def clean(self) -> ClientRisks:
-        """The clients' risks without an adversary."""
-        return ClientRisks(
-            self.values[:, 0],
-            self.num_examples,
-            binary=False if self.noise is None else None,
-            num_missing=self.num_missing,
-            missing=self.missing,
-            contamination=self.contamination,
-            noise=self.noise,
-            answered_by=self.answered_by,
         )
 
     def conjugates_at(self, multipliers: FloatArray) -> FloatArray:
@@ -206,7 +177,7 @@ class AdversarialAnswers:
         ValueError
             If the answers have noise: a curve through noisy points bounds nothing.
         """
-        self.clean.require_no_noise("conjugates from values", "conjugates that the clients answered")
+        self.require_no_noise("conjugates from values", "conjugates that the clients answered")
         return np.clip([curve.conjugate(multipliers) for curve in self.curves], 0.0, 1.0)
 
 
@@ -225,10 +196,6 @@ def _check_means(name: str, values: npt.ArrayLike, *, is_noisy: bool) -> FloatAr
     if not np.all(np.abs(found) <= LARGEST_NOISY_RISK):
         raise ValueError(f"noisy {name} must lie in [-1e9, 1e9]; leave out clients without an answer")
     return found
-
-
-def _outer_curves(radii: FloatArray, rows: FloatArray, rounding: FloatArray) -> tuple[ConcaveCurve, ...]:
-    return tuple(outer_curve(radii, row, rounding=float(each)) for row, each in zip(rows, rounding, strict=True))
 
 
 def _check_conjugates(

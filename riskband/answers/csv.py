@@ -7,9 +7,11 @@ import re
 import warnings
 from decimal import Decimal
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
+from riskband.answers.responses import WhoAnswered
 from riskband.answers.risks import ClientRisks
 from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding
 from riskband.wording import in_full
@@ -41,11 +43,8 @@ def read_risks(
     is_percent: bool = False,
     is_accuracy: bool = False,
     is_binary: bool | None = None,
-    num_missing: int = 0,
-    missing: str = "ignore",
-    contamination: int = 0,
     noise: str | None = None,
-    answered_by: str = "fresh",
+    **who: Unpack[WhoAnswered],
 ) -> ClientRisks:
     """Read one row per client.
 
@@ -61,7 +60,7 @@ def read_risks(
         Whether `column` holds accuracies in percent; the loss is then 1 - value / 100.
     is_accuracy : bool
         Whether it holds accuracies in [0, 1]; the loss is then 1 - value. Nothing is added by it to `is_percent`.
-    is_binary, num_missing, missing, contamination, noise, answered_by : optional
+    is_binary, noise, num_missing, missing, contamination, answered_by : optional
         See `ClientRisks`.
 
     Returns
@@ -88,34 +87,30 @@ def read_risks(
         found = ", ".join(header) or "none"
         hint = _separator_hint(header)
         raise TableError([f"column {name!r} must be in {path} once; its columns are: {found}{hint}" for name in absent])
-    problems: list[str] = []
-    _check_widths(header, rows, problems)
+    # A decimal comma moves all that follow into the next column.
+    remedy = "write numbers with points and without other commas, or put them in quotes"
+    too_wide = [f"line {line}" for line, row in rows if None in row]
+    problems = _listed(f"every row must have {len(header)} values, as the header has, not more", too_wide, remedy)
     lines, values = _numbers(rows, column, problems)
     if noise is None:
-        _check_scale(values, lines, column, is_percent, is_accuracy, problems)
+        problems += _outside_scale(values, lines, column, is_percent, is_accuracy)
     if has_constant:
         sizes = np.array(float(num_examples))
         if not 1 <= sizes <= MAX_EXAMPLES:
             problems.append(f"examples behind each mean must be {_WHOLE_NUMBERS}, got {num_examples}")
     else:
         lines, sizes = _numbers(rows, num_examples, problems)
-        _check_sizes(sizes, lines, num_examples, problems)
+        is_right = (sizes >= 1) & (sizes <= MAX_EXAMPLES) & (sizes == np.floor(sizes))
+        wrong = [f"line {n}: {size:g}" for n, size, right in zip(lines, sizes, is_right, strict=True) if not right]
+        rule = f"numbers of examples in column {num_examples!r} must be {_WHOLE_NUMBERS}"
+        problems += _listed(rule, wrong, "leave out clients without examples")
     if problems:
         raise TableError(problems)
     losses = _losses(values, scale=100 if is_percent else 1) if is_percent or is_accuracy else values
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary says it
-            return ClientRisks(
-                losses,
-                sizes,
-                binary=is_binary,
-                num_missing=num_missing,
-                missing=missing,
-                contamination=contamination,
-                noise=noise,
-                answered_by=answered_by,
-            )
+            return ClientRisks(losses, sizes, is_binary, noise=noise, **who)
     except ValueError as error:
         raise TableError([str(error)]) from error
 
@@ -132,13 +127,6 @@ def _read_rows(path: str | Path) -> tuple[list[str], list[Row]]:
             return header, [(reader.line_num, row) for row in reader]
     except (UnicodeDecodeError, csv.Error) as error:
         raise TableError([f"{path} must be a CSV file in UTF-8, got {error}; export it again"]) from error
-
-
-def _check_widths(header: list[str], rows: list[Row], problems: list[str]) -> None:
-    """Refuse rows with more values than the header: a decimal comma moves all that follow into the next column."""
-    wrong = [f"line {line}" for line, row in rows if None in row]
-    remedy = "write numbers with points and without other commas, or put them in quotes"
-    _list_problems(f"every row must have {len(header)} values, as the header has, not more", wrong, remedy, problems)
 
 
 def _separator_hint(header: list[str]) -> str:
@@ -168,7 +156,7 @@ def _numbers(rows: list[Row], column: str, problems: list[str]) -> tuple[list[in
     remedy = f"leave rows without an answer out, and count them with --num-missing {len(wrong)}"
     if has_commas:
         remedy = "write a point for a decimal comma, and nothing between thousands"
-    _list_problems(f"column {column!r} must hold numbers", wrong, remedy, problems)
+    problems += _listed(f"column {column!r} must hold numbers", wrong, remedy)
     return lines, np.array(numbers)
 
 
@@ -179,39 +167,28 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _check_sizes(sizes: FloatArray, lines: list[int], column: str, problems: list[str]) -> None:
-    is_right = (sizes >= 1) & (sizes <= MAX_EXAMPLES) & (sizes == np.floor(sizes))
-    wrong = [f"line {n}: {size:g}" for n, size, right in zip(lines, sizes, is_right, strict=True) if not right]
-    rule = f"numbers of examples in column {column!r} must be {_WHOLE_NUMBERS}"
-    _list_problems(rule, wrong, "leave out clients without examples", problems)
-
-
-def _check_scale(
-    values: FloatArray, lines: list[int], column: str, is_percent: bool, is_accuracy: bool, problems: list[str]
-) -> None:
-    top = 100.0 if is_percent else 1.0
-    known = clip_rounding(values / top)
+def _outside_scale(values: FloatArray, lines: list[int], column: str, is_percent: bool, is_accuracy: bool) -> list[str]:
+    shares = clip_rounding(values / (100.0 if is_percent else 1.0))
     outside = [
         f"line {line}: {in_full(value)}"
-        for line, value, share in zip(lines, values, known, strict=True)
+        for line, value, share in zip(lines, values, shares, strict=True)
         if not 0.0 <= share <= 1.0
     ]
+    if is_percent and values.size and not outside and values.max() <= 1.0:
+        return [
+            f"--percent was given, but no value of column {column!r} is above 1; drop --percent, and say "
+            "--accuracy if they are accuracies"
+        ]
     if is_percent:
-        _list_problems("accuracies in percent must lie in [0, 100]", outside, "correct these rows", problems)
-        if values.size and not outside and values.max() <= 1.0:
-            problems.append(
-                f"--percent was given, but no value of column {column!r} is above 1; drop --percent, and say "
-                "--accuracy if they are accuracies"
-            )
-    elif is_accuracy:
-        remedy = "for accuracies in percent add --percent"
-        _list_problems(f"accuracies in column {column!r} must lie in [0, 1]", outside, remedy, problems)
-    else:
-        remedy = "for accuracies in percent add --percent; divide error rates in percent by 100; scale other losses"
-        _list_problems(f"losses in column {column!r} must lie in [0, 1]", outside, remedy, problems)
+        return _listed("accuracies in percent must lie in [0, 100]", outside, "correct these rows")
+    kind, remedy = "losses", "; divide error rates in percent by 100; scale other losses"
+    if is_accuracy:
+        kind, remedy = "accuracies", ""
+    rule = f"{kind} in column {column!r} must lie in [0, 1]"
+    return _listed(rule, outside, f"for accuracies in percent add --percent{remedy}")
 
 
-def _list_problems(rule: str, found: list[str], remedy: str, problems: list[str]) -> None:
-    if found:
-        more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
-        problems.append(f"{rule}, got {'; '.join(found[:MAX_LISTED])}{more}; {remedy}")
+def _listed(rule: str, found: list[str], remedy: str) -> list[str]:
+    """One problem with the first of the rows where it was found; none if it was not found."""
+    more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
+    return [f"{rule}, got {'; '.join(found[:MAX_LISTED])}{more}; {remedy}"] if found else []

@@ -1,23 +1,21 @@
-"""Certificates from counts alone: how many clients are in each bin of risk, and never which.
+"""Counts of clients in bins of risk: how many clients are in each bin, and never which.
 
 Every step from values to a band is monotone in the values, so each client may be replaced by an end of its bin: the
 upper end in everything that gives the lower side of a band for the CDF, the lower end in the other side. What is
-then known of the clients is a `ClientRisks` with these ends, and the steps of `riskband.bands.local_steps` apply as
-they are.
+then known of the clients is a `ClientRisks` with these ends, and a band is made of it as of any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from riskband.answers.responses import Answers, Responses, WhoAnswered
 from riskband.answers.risks import ClientRisks, upper_limit
-from riskband.bands.local_steps import LOCAL_STEPS, LevelsOf, LocalStep
 from riskband.checks import (
     MAX_EXAMPLES,
     MAX_POINTS,
@@ -38,13 +36,13 @@ MAX_CLIENTS = 10**6
 
 EDGES_CHOSEN = f"{CHOSEN_BEFORE}the edges of the bins"
 COUNTED_ONCE = "every client is counted once, in the bin where its number lies; who is in which bin is not known"
-EQUAL_BY_DESIGN = "every client measures on the number of examples that was fixed beforehand"
+SIZE_BY_DESIGN = "every client measures on the number of examples that was fixed beforehand"
 LIMITS_BY_CLIENTS = "every client computed the limits of its risk itself, from its own number of examples"
 LIMITS_OF_BINARY_LOSS = f"{LIMITS_BY_CLIENTS}, for a loss of 0 or 1"
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class HistogramRisks:
+class HistogramRisks(Answers):
     """How many clients measured a risk in each bin, all on the same known number of examples.
 
     Parameters
@@ -59,18 +57,15 @@ class HistogramRisks:
     binary : bool
         Whether every example's loss is 0 or 1. Risks are then multiples of 1/num_examples, so a bin's ends are the
         outermost multiples in it: with at most one multiple in each bin, nothing is lost to the rounding.
-    num_missing : int
-        Clients that were asked and are not counted.
-    missing : {"ignore", "worst"}
-        What is assumed of them; see `ClientRisks`.
-    contamination : int
-        At most so many clients are counted in a wrong bin, any one. A client that may send any *vector* of counts can
-        move as many others as it likes: it is so many clients in a wrong bin as it moves counts.
-    answered_by : {"fresh", "trainers"}
-        Whether the clients helped to make the model; see `ClientRisks`.
+    num_missing, missing, contamination, answered_by : int, str, int, str
+        Who answered, see `responses`; clients that are not counted are missing. At most `contamination` clients are
+        counted in a wrong bin, any one. A client that may send any *vector* of counts can move as many others as it
+        likes: it is so many clients in a wrong bin as it moves counts.
 
     Attributes
     ----------
+    responses : Responses
+        Who answered; as for `ClientRisks`.
     above, below : ClientRisks
         The clients with their risks replaced by the upper and by the lower ends of their bins, in increasing order.
 
@@ -85,8 +80,11 @@ class HistogramRisks:
     counts: IntArray
     num_examples: int
     binary: bool
+    responses: Responses
     above: ClientRisks
     below: ClientRisks
+
+    stored = ("edges", "counts", "num_examples", "binary")
 
     def __init__(
         self,
@@ -95,26 +93,19 @@ class HistogramRisks:
         num_examples: int,
         *,
         binary: bool,
-        num_missing: int = 0,
-        missing: str = "ignore",
-        contamination: int = 0,
-        answered_by: str = "fresh",
+        **who: Unpack[WhoAnswered],
     ) -> None:
         checked = check_edges(edges)
         size = check_count("num_examples", num_examples, minimum=1, remedy="all clients have the same number")
         is_binary = check_flag("binary", binary)
         number = check_counts("counts", counts, num_bins=checked.size - 1)
         bottoms, tops = bin_ends(checked, num_examples=size if is_binary else None)
-        rest: dict[str, Any] = {
-            "num_missing": num_missing,
-            "missing": missing,
-            "contamination": contamination,
-            "answered_by": answered_by,
-        }
         # A client in a bin without any possible risk is one of the wrong ones, and may be anywhere.
         is_impossible = tops < bottoms
-        above = ClientRisks(np.sort(np.repeat(np.where(is_impossible, 1.0, tops), number)), size, is_binary, **rest)
-        below = ClientRisks(np.sort(np.repeat(np.where(is_impossible, 0.0, bottoms), number)), size, is_binary, **rest)
+        above, below = (
+            ClientRisks(np.sort(np.repeat(np.where(is_impossible, end, ends), number)), size, is_binary, **who)
+            for end, ends in ((1.0, tops), (0.0, bottoms))
+        )
         num_impossible = int(number[is_impossible].sum())
         if num_impossible > above.contamination:
             raise ValueError(
@@ -122,33 +113,16 @@ class HistogramRisks:
                 f"{num_impossible}; is num_examples={size} what every client has, and is the loss 0 or 1?"
             )
         set_fields(self, edges=checked, counts=number, num_examples=size, binary=is_binary, above=above, below=below)
+        set_fields(self, responses=above.responses)
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def own_assumptions(self) -> tuple[str, ...]:
         """What certificates from the counts assume beyond what all do."""
-        return (COUNTED_ONCE, EQUAL_BY_DESIGN, EDGES_CHOSEN)
-
-    def local_step(self, local: str, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
-        """Bounds for the CDF of true risks, as `riskband.bands.local_steps` makes them; arguments as there."""
-        lower, upper = (
-            LOCAL_STEPS[local](ends, delta=delta, sides=sides, levels_of=levels_of, eta=eta)
-            for ends in (self.above, self.below)
-        )
-        return replace(lower, upper=upper.upper)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arguments that make these counts again, as plain data."""
-        return {
-            "edges": self.edges.tolist(),
-            "counts": self.counts.tolist(),
-            "num_examples": self.num_examples,
-            "binary": self.binary,
-            **self.above.who_answered,
-        }
+        return (COUNTED_ONCE, SIZE_BY_DESIGN, EDGES_CHOSEN)
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class HistogramLimits:
+class HistogramLimits(Answers):
     """How many clients have their own limits in each bin, where numbers of examples are unequal or nobody's business.
 
     Parameters
@@ -163,12 +137,14 @@ class HistogramLimits:
         Error level of each client's limits, in (0, 0.5], fixed before any risk was seen.
     binary : bool
         Whether the clients' limits rely on every example's loss being 0 or 1.
-    num_missing, missing, contamination, answered_by :
+    num_missing, missing, contamination, answered_by : int, str, int, str
         See `HistogramRisks`.
 
     Attributes
     ----------
-    above : ClientRisks
+    responses : Responses
+        Who answered; as for `ClientRisks`.
+    above, below : ClientRisks
         The clients with their measured risks replaced by the upper ends of their bins, in increasing order. Of their
         numbers of examples only that they are at least 1 is known.
 
@@ -183,7 +159,11 @@ class HistogramLimits:
     counts: IntArray
     eta: float
     binary: bool
+    responses: Responses
     above: ClientRisks
+    below: ClientRisks
+
+    stored = ("edges", "counts", "eta", "binary")
 
     def __init__(
         self,
@@ -192,10 +172,7 @@ class HistogramLimits:
         *,
         eta: float,
         binary: bool,
-        num_missing: int = 0,
-        missing: str = "ignore",
-        contamination: int = 0,
-        answered_by: str = "fresh",
+        **who: Unpack[WhoAnswered],
     ) -> None:
         checked = check_edges(edges)
         rows = check_numbers("counts", counts, remedy="count clients with risk_histogram")
@@ -207,15 +184,7 @@ class HistogramLimits:
         totals = number.sum(axis=1).tolist()
         if len(set(totals)) > 1:
             raise ValueError(f"counts must add up to one number of clients, got {totals}; a client sent a wrong vector")
-        above = _LimitAnswers(
-            np.repeat(tops, measured),
-            1,
-            False,
-            num_missing,
-            missing=missing,
-            contamination=contamination,
-            answered_by=answered_by,
-        )
+        above = _LimitAnswers(np.repeat(tops, measured), 1, False, **who)
         up_to = np.cumsum(number, axis=1)
         excess = int(max(np.max(up_to[0] - up_to[2]), np.max(up_to[2] - up_to[1])))
         if excess > above.contamination:
@@ -225,39 +194,25 @@ class HistogramLimits:
             )
         set_fields(above, upper=np.repeat(tops, upper), lower=np.repeat(bottoms, lower))
         is_binary = check_flag("binary", binary)
-        set_fields(self, edges=checked, counts=number, eta=check_eta(eta), binary=is_binary, above=above)
+        set_fields(self, edges=checked, counts=number, eta=check_eta(eta), binary=is_binary, above=above, below=above)
+        set_fields(self, responses=above.responses)
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def own_assumptions(self) -> tuple[str, ...]:
         """What certificates from the counts assume beyond what all do."""
         return (COUNTED_ONCE, LIMITS_OF_BINARY_LOSS if self.binary else LIMITS_BY_CLIENTS, EDGES_CHOSEN)
 
-    def local_step(self, local: str, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
-        """Bounds for the CDF of true risks, as `riskband.bands.local_steps` makes them from limits; arguments as there.
-
-        Raises
-        ------
-        ValueError
-            If `local` needs the numbers of examples, or another `eta` is asked for.
-        """
+    def check_local(self, local: str, eta: float | None) -> None:
+        """Raise ValueError if a local step needs the numbers of examples, or another `eta` is asked for."""
         if local not in ("marginal", "counted"):
             raise ValueError(f"local must be 'marginal' or 'counted' for counts of limits, got {local!r}; use marginal")
         if eta not in (None, self.eta):
             raise ValueError(f"eta must be {self.eta:g}, at which the clients computed their limits, got {eta:g}")
-        return LOCAL_STEPS[local](self.above, delta=delta, sides=sides, levels_of=levels_of, eta=self.eta)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arguments that make these counts again, as plain data."""
-        return {
-            "edges": self.edges.tolist(),
-            "counts": self.counts.tolist(),
-            "eta": self.eta,
-            "binary": self.binary,
-            **self.above.who_answered,
-        }
 
 
 Histogram = HistogramRisks | HistogramLimits
+PlainAnswers = ClientRisks | HistogramRisks | HistogramLimits
+"""Answers about one loss without an adversary: everything that a band is made of."""
 
 
 class _LimitAnswers(ClientRisks):
@@ -335,19 +290,9 @@ def risk_histogram(
 
 
 def bin_ends(edges: FloatArray, *, num_examples: int | None = None) -> tuple[FloatArray, FloatArray]:
-    """Smallest and largest risk that a bin may hold.
+    """Smallest and largest risk that each bin may hold, shape (num_bins,) each.
 
-    Parameters
-    ----------
-    edges : ndarray, shape (num_bins + 1,)
-        From `check_edges`.
-    num_examples : int, optional
-        Risks are multiples of 1/num_examples; None: any number in the bin.
-
-    Returns
-    -------
-    bottoms, tops : ndarray, shape (num_bins,)
-        The ends; a bin without a multiple has its bottom above its top.
+    With `num_examples`, risks are multiples of 1/num_examples; a bin without one has its bottom above its top.
     """
     if num_examples is None:
         return edges[:-1], edges[1:]
@@ -369,13 +314,7 @@ def check_edges(edges: npt.ArrayLike) -> FloatArray:
 
 
 def check_counts(name: str, counts: npt.ArrayLike, *, num_bins: int) -> IntArray:
-    """Return counts of clients, shape (num_bins,), as integers.
-
-    Raises
-    ------
-    ValueError
-        If one is no whole number >= 0, there is not one per bin, or they are more than `MAX_CLIENTS` in all.
-    """
+    """Return whole numbers >= 0 of clients, one per bin, as integers; raises ValueError for anything else."""
     array = check_numbers(name, counts, remedy="count clients with risk_histogram")
     if array.shape != (num_bins,):
         raise ValueError(f"{name} must be one number for each of {num_bins} bins, got shape {array.shape}")
@@ -385,11 +324,6 @@ def check_counts(name: str, counts: npt.ArrayLike, *, num_bins: int) -> IntArray
     if array.sum() > MAX_CLIENTS:
         raise ValueError(f"{name} must be at most {MAX_CLIENTS} clients in all, got {array.sum():g}; is one negative?")
     return array.astype(np.int64)
-
-
-def histogram_from_dict(data: Mapping[str, Any]) -> Histogram:
-    """Return the histogram that `to_dict` wrote; raises ValueError or TypeError for anything else."""
-    return HistogramLimits(**data) if "eta" in data else HistogramRisks(**data)
 
 
 def _counted_up(values: FloatArray, tops: FloatArray) -> IntArray:

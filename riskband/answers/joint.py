@@ -1,37 +1,20 @@
-"""Several losses at once: bounds on the joint CDF of a client's risks ([DC] appendix C)."""
+"""Several mean losses of each client ([DC] appendix C)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.risks import ETA_GRID, ClientRisks, default_eta
-from riskband.bands.band import METHODS, Band, band
-from riskband.certificate import Certificate
-from riskband.checks import (
-    FloatArray,
-    IntArray,
-    check_choice,
-    check_delta,
-    check_fraction,
-    check_kind,
-    check_number,
-    check_numbers,
-    set_fields,
-)
-from riskband.wording import chosen_before, exactly
-
-JOINT_LOCAL_STEPS = ("marginal", "observed")
-DEFAULT_MARGINAL_SHARE = 0.5
+from riskband.answers.responses import Answers, Responses
+from riskband.answers.risks import ClientRisks
+from riskband.checks import FloatArray, IntArray, check_kind, check_numbers, set_fields
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class JointRisks:
+class JointRisks(Answers):
     """Mean losses of several kinds that each client measured on its own examples.
 
     Parameters
@@ -43,10 +26,15 @@ class JointRisks:
         How many examples each mean is taken over.
     binary : sequence of bool, shape (num_losses,), optional
         For each loss, whether it is 0 or 1 on every example; inferred as for `ClientRisks` by default.
-    num_missing : int
-        As for `ClientRisks`.
-    answered_by : {"fresh", "trainers"}
-        As for `ClientRisks`.
+    num_missing, answered_by : int, str
+        Who answered, see `responses`.
+
+    Attributes
+    ----------
+    responses : Responses
+        Who answered; as for `ClientRisks`.
+    losses : tuple of ClientRisks
+        The answers for each loss alone.
 
     Raises
     ------
@@ -57,357 +45,50 @@ class JointRisks:
     values: FloatArray
     num_examples: IntArray
     binary: tuple[bool, ...]
-    num_missing: int
-    answered_by: str
+    responses: Responses
+    losses: tuple[ClientRisks, ...]
+
+    stored = ("values", "num_examples", "binary")
 
     def __init__(
         self,
         values: npt.ArrayLike,
         num_examples: npt.ArrayLike,
         binary: Sequence[bool] | None = None,
-        num_missing: int = 0,
         *,
+        num_missing: int = 0,
         answered_by: str = "fresh",
     ) -> None:
-        array = _as_matrix(values)
+        array = check_numbers("values", values, remedy="give a row of mean losses for each client")
+        if array.ndim != 2 or array.shape[1] < 2:
+            raise ValueError(
+                f"values must be numbers of shape (num_clients, num_losses) with at least 2 losses, got {array.shape}; "
+                "for one loss use ClientRisks"
+            )
         kinds: Sequence[bool | None] = [None] * array.shape[1] if binary is None else list(np.atleast_1d(binary))
         if len(kinds) != array.shape[1]:
             raise ValueError(
                 f"binary must have one entry per loss ({array.shape[1]}), got {len(kinds)}; or leave it out"
             )
-        losses = [
-            ClientRisks(array[:, loss], num_examples, binary=kind, num_missing=num_missing, answered_by=answered_by)
-            for loss, kind in enumerate(kinds)
-        ]
+        losses = tuple(
+            ClientRisks(column, num_examples, kind, num_missing=num_missing, answered_by=answered_by)
+            for column, kind in zip(array.T, kinds, strict=True)
+        )
         set_fields(
             self,
             values=array,
             num_examples=losses[0].num_examples,
             binary=tuple(loss.binary for loss in losses),
-            num_missing=losses[0].num_missing,
-            answered_by=losses[0].answered_by,
+            responses=losses[0].responses,
+            losses=losses,
         )
-
-    @property
-    def num_clients(self) -> int:
-        """Number of clients that answered."""
-        return int(self.values.shape[0])
 
     @property
     def num_losses(self) -> int:
         """Number of losses."""
         return int(self.values.shape[1])
 
-    @cached_property
-    def losses(self) -> tuple[ClientRisks, ...]:
-        """The answers for each loss alone."""
-        return tuple(
-            ClientRisks(
-                self.values[:, loss],
-                self.num_examples,
-                binary=kind,
-                num_missing=self.num_missing,
-                answered_by=self.answered_by,
-            )
-            for loss, kind in enumerate(self.binary)
-        )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Arguments that make these answers again, as plain data."""
-        return {
-            "values": self.values.tolist(),
-            "num_examples": self.num_examples.tolist(),
-            "binary": list(self.binary),
-            **self.losses[0].who_answered,
-        }
-
-
-def _as_matrix(values: npt.ArrayLike) -> FloatArray:
-    array = check_numbers("values", values, remedy="give a row of mean losses for each client")
-    if array.ndim != 2 or array.shape[1] < 2:
-        raise ValueError(
-            f"values must be numbers of shape (num_clients, num_losses) with at least 2 losses, got {array.shape}; "
-            "for one loss use ClientRisks"
-        )
-    return array
-
-
-@dataclass(frozen=True, eq=False)
-class JointLevels:
-    """Bounds on a joint CDF by the number of clients at or below a point: the joint part of a `JointBand`.
-
-    Attributes
-    ----------
-    lower, upper : ndarray, shape (num_clients + 1,)
-        Bounds on the CDF of the values where `count` of them are at or below the point.
-    """
-
-    lower: FloatArray
-    upper: FloatArray
-
-    @classmethod
-    def of_settings(cls, *, num_clients: int, num_losses: int, delta: float, method: str) -> JointLevels:
-        """Levels whose sides both hold with probability 1 - delta; see math §11.1."""
-        fixed = num_losses - 1
-        others = num_clients - fixed
-        if others < 2:
-            raise ValueError(f"{num_losses} losses need at least {num_losses + 1} clients, got {num_clients}; ask more")
-        levels_of = METHODS[method]
-        below = levels_of(others, delta / 2 / num_clients**fixed, "lower").lower
-        above = levels_of(others, delta / 2 / (num_clients + 1) ** fixed, "upper").upper
-        assert below is not None
-        assert above is not None
-        # `fixed` clients lend their coordinates as thresholds and are not counted.
-        lower = np.concatenate([np.zeros(fixed + 1), below])
-        upper = np.concatenate([above, np.ones(fixed + 1)])
-        return cls(lower, upper)
-
-
-@dataclass(frozen=True, eq=False)
-class JointBand:
-    """Bounds on the joint CDF of an unseen client's risks that hold everywhere with probability 1 - delta.
-
-    Made by `joint_band`.
-
-    Attributes
-    ----------
-    risks : JointRisks
-        The answers.
-    delta : float
-        Probability that it fails, in (0, 1): that of the joint part plus those of the bands of the single losses.
-    method, local : str
-        How it was built; see `joint_band`.
-    eta : float or None
-        Error level of the local limits; `None` where all were used, or none.
-    marginal_share : float
-        Part of delta that the bands of the single losses share equally.
-    levels : JointLevels
-        The joint part.
-    marginals : tuple of Band
-        The bands of the single losses, which hold on the same event.
-    """
-
-    risks: JointRisks
-    delta: float
-    method: str
-    local: str
-    eta: float | None
-    marginal_share: float
-    levels: JointLevels
-    marginals: tuple[Band, ...]
-
-    @property
-    def etas(self) -> tuple[float, ...]:
-        """Error levels of the local limits that are in use; 0 stands for the measured risks themselves."""
-        if self.local == "observed":
-            return (0.0,)
-        return ETA_GRID if self.eta is None else (self.eta,)
-
-    @property
-    def subject(self) -> str:
-        """What the joint CDF is the CDF of."""
-        if self.local == "observed":
-            return "the risks that an unseen client would measure on its own examples"
-        return "the risks of an unseen client"
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What must be true for the probability to be right."""
-        return tuple(dict.fromkeys(line for source in self.marginals for line in source.assumptions))
-
-    def lower(self, risks: npt.ArrayLike) -> FloatArray:
-        """Lower bound on P(risk_j <= risks[..., j] for every j).
-
-        Parameters
-        ----------
-        risks : array_like, shape (..., num_losses)
-            Points in [0, 1].
-
-        Returns
-        -------
-        ndarray, shape (...)
-            Bounds in [0, 1]: the larger of the joint one and of the Fréchet-Hoeffding bound from the single losses.
-
-        Raises
-        ------
-        ValueError
-            If a point is out of range or has the wrong number of losses.
-        """
-        points = self._points(risks)
-        single = np.stack([source.lower(points[..., j]) for j, source in enumerate(self.marginals)])
-        best = np.maximum(single.sum(axis=0) - (len(single) - 1.0), 0.0)
-        for eta in self.etas:
-            best = np.maximum(best, self.joint_lower(_count(points, self.upper_limits(eta)), eta))
-        return np.where(np.all(points >= 1.0, axis=-1), 1.0, best)
-
-    def upper(self, risks: npt.ArrayLike) -> FloatArray:
-        """Upper bound: the joint one or the smallest of the single losses; parameters and errors as `lower`."""
-        points = self._points(risks)
-        best = np.min([source.upper(points[..., j]) for j, source in enumerate(self.marginals)], axis=0)
-        for eta in self.etas:
-            best = np.minimum(best, self.joint_upper(_count(points, self.lower_limits(eta)), eta))
-        return np.where(np.all(points >= 1.0, axis=-1), 1.0, best)
-
-    def upper_limits(self, eta: float) -> FloatArray:
-        """Upper limits at error level eta, or measured risks for eta = 0; shape (num_clients, num_losses)."""
-        return self.risks.values if eta == 0.0 else np.stack([r.upper_limits(eta) for r in self.risks.losses], axis=1)
-
-    def lower_limits(self, eta: float) -> FloatArray:
-        """Lower limits; as `upper_limits`."""
-        return self.risks.values if eta == 0.0 else np.stack([r.lower_limits(eta) for r in self.risks.losses], axis=1)
-
-    def joint_lower(self, count: IntArray, eta: float) -> FloatArray:
-        """Lower bound where `count` clients have all their upper limits at or below the point."""
-        return np.maximum((self.levels.lower[count] - eta) / (1.0 - eta), 0.0)
-
-    def joint_upper(self, count: IntArray, eta: float) -> FloatArray:
-        """Upper bound where `count` clients have all their lower limits at or below the point."""
-        all_hold = 1.0 - self.risks.num_losses * eta
-        return np.minimum(self.levels.upper[count] / all_hold, 1.0) if all_hold > 0.0 else np.ones(count.shape)
-
-    def recipe(self) -> dict[str, Any]:
-        """Arguments of `joint_band` that make this band from its risks, as plain data."""
-        return {name: getattr(self, name) for name in ("delta", "method", "local", "eta", "marginal_share")}
-
-    def _points(self, risks: npt.ArrayLike) -> FloatArray:
-        points = check_fraction("risks", risks)
-        if points.ndim == 0 or points.shape[-1] != self.risks.num_losses or points.size == 0:
-            raise ValueError(
-                f"points must have shape (..., {self.risks.num_losses}), got {points.shape}; one risk for each loss"
-            )
-        return points
-
-
-def _count(points: FloatArray, values: FloatArray) -> IntArray:
-    """Number of rows of `values` that are at or below each point in every coordinate."""
-    flat = points.reshape(-1, points.shape[-1])
-    counts = [int(np.sum(np.all(values <= point, axis=1))) for point in flat]
-    return np.array(counts, dtype=np.int64).reshape(points.shape[:-1])
-
-
-def joint_band(
-    risks: JointRisks,
-    *,
-    delta: float,
-    method: str = "berk_jones",
-    local: str = "marginal",
-    eta: float | None = None,
-    marginal_share: float = DEFAULT_MARGINAL_SHARE,
-) -> JointBand:
-    """Bounds on the joint CDF of several risks of a client that nobody has measured.
-
-    Parameters
-    ----------
-    risks : JointRisks
-        The clients' answers.
-    delta : float
-        Probability that the bounds fail, in (0, 1).
-    method : {"berk_jones", "dkw"}
-        As for `band`, for the joint part and for the single losses.
-    local : {"marginal", "observed"}
-        As for `band`.
-    eta : float, optional
-        As for `band`.
-    marginal_share : float
-        Part of delta, in (0, 1), that the bands of the single losses share equally; the rest is for the joint part.
-
-    Returns
-    -------
-    JointBand
-        The bounds: at each point the best of a Dvoretzky-Kiefer-Wolfowitz (or Berk-Jones) bound for all losses at once
-        and of Fréchet-Hoeffding. Source: math §11, after [DC] appendix C.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of its range or unknown, or there are too few clients for so many losses.
-    """
+def check_joint_risks(risks: object) -> None:
+    """Raise ValueError unless `risks` are `JointRisks`."""
     check_kind("risks", risks, JointRisks, remedy="make them with JointRisks(values, num_examples)")
-    delta = check_delta(delta)
-    local = check_choice("local", local, JOINT_LOCAL_STEPS)
-    method = check_choice("method", method, METHODS)  # a tuned method knows no joint CDF
-    marginal_share = check_number("marginal_share", marginal_share, remedy="it is a part of delta")
-    if not 0.0 < marginal_share < 1.0:
-        raise ValueError(f"marginal_share must be in (0, 1), got {marginal_share}; it is a part of delta")
-    part = delta * marginal_share / risks.num_losses
-    marginals = tuple(band(loss, delta=part, method=method, local=local, eta=eta) for loss in risks.losses)
-    if local == "marginal" and eta is None and not risks.losses[0].has_equal_sizes:
-        eta = default_eta(risks.num_clients)
-    levels = JointLevels.of_settings(
-        num_clients=risks.num_clients,
-        num_losses=risks.num_losses,
-        delta=delta * (1.0 - marginal_share),
-        method=method,
-    )
-    return JointBand(risks, delta, method, local, eta, marginal_share, levels, marginals)
-
-
-def joint_cdf(band: JointBand, *, thresholds: npt.ArrayLike) -> Certificate:
-    """Certificate for the share of unseen clients whose risks are all at most their thresholds.
-
-    Parameters
-    ----------
-    band : JointBand
-        From `joint_band`.
-    thresholds : array_like, shape (num_losses,) or (num_points, num_losses)
-        Risks in [0, 1].
-
-    Returns
-    -------
-    Certificate
-        Both ends: numbers, or curves over `point`, an index. `details` has the share of clients whose measured
-        risks are all below (`measured`), and the thresholds of loss j (`thresholds_j`, from 0 on).
-
-    Raises
-    ------
-    ValueError
-        If a threshold is out of range or the shape is wrong.
-    """
-    check_kind("band", band, JointBand, remedy="make it with joint_band(risks, delta=0.05)")
-    lower, upper = band.lower(thresholds), band.upper(thresholds)
-    points = np.array(thresholds, dtype=np.float64)
-    if points.ndim > 2:
-        raise ValueError(f"thresholds must be one point or a list of points, got shape {points.shape}; flatten it")
-    name = f"({', '.join(exactly(float(t)) for t in points)})" if points.ndim == 1 else "the thresholds"
-    return joint_certificate(
-        band,
-        "joint_cdf",
-        {"thresholds": points.tolist()},
-        quantity=f"the probability that {band.subject} are all at most {name}",
-        ends=(lower, upper) if points.ndim == 2 else (float(lower), float(upper)),
-        axes={"point": np.arange(len(points), dtype=np.float64)} if points.ndim == 2 else {},
-        details={
-            "measured": np.array(_count(points, band.risks.values) / band.risks.num_clients),
-            **{f"thresholds_{loss}": points[..., loss].copy() for loss in range(points.shape[-1])},
-        },
-    )
-
-
-def joint_certificate(
-    band: JointBand,
-    function: str,
-    arguments: Mapping[str, Any],
-    *,
-    quantity: str,
-    ends: tuple[float | FloatArray, float | FloatArray],
-    axes: Mapping[str, FloatArray] | None = None,
-    details: Mapping[str, FloatArray] | None = None,
-) -> Certificate:
-    """Certificate read off a joint band; `function` is its public name, for `verify`, the rest as in `Certificate`."""
-    return Certificate(
-        quantity=quantity,
-        value=ends[1],
-        lower=ends[0],
-        delta=band.delta,
-        method=f"{band.method} joint band and Fréchet-Hoeffding bounds (delta split "
-        f"{1.0 - band.marginal_share:g} to {band.marginal_share:g})",
-        assumptions=(*band.assumptions, *chosen_before(marginal_share=(band.marginal_share, DEFAULT_MARGINAL_SHARE))),
-        axes=axes or {},
-        details=details or {},
-        recipe={
-            "function": function,
-            "arguments": dict(arguments),
-            "band": band.recipe(),
-            "answers": band.risks.to_dict(),
-        },
-    )

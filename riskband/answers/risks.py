@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, xlog1py, xlogy
 
-from riskband.answers.noise import AnswerNoise
-from riskband.answers.noise_limits import BoundedValues, cut_values, noisy_upper_limits
+from riskband.answers.noise import AnswerNoise, BoundedValues, cut_values, noisy_upper_limits
+from riskband.answers.responses import Answers, Responses, WhoAnswered
 from riskband.checks import (
     FloatArray,
     IntArray,
-    check_choice,
-    check_count,
     check_flag,
     check_kind,
     check_losses,
@@ -46,15 +44,13 @@ _DOUBLE = float(np.finfo(np.float64).eps)
 _EXACT, _LARGEST_DOUBT = 1e-6, 0.25  # in counts: how far exact ones may be off, and how far rounding may take others
 _MOST = 0.9  # share of clients whose means are counts that makes the others look like slips
 
-MISSING = ("ignore", "worst")
-"""What clients without a valid answer count as: missing at random, or the worst answer possible."""
-
-ANSWERED_BY = ("fresh", "trainers")
-"""Who answered: clients that had no part in making the model, or clients that helped to train, tune or choose it."""
+BOUNDED_LOSS = "every example's loss lies in [0, 1]"
+BINARY_LOSS = "every example's loss is 0 or 1"
+EQUAL_BY_DESIGN = "numbers of examples that are all equal are so by design, not by chance"
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class ClientRisks:
+class ClientRisks(Answers):
     """Mean losses that clients measured on their own examples.
 
     Parameters
@@ -72,56 +68,46 @@ class ClientRisks:
         that can take other values but happened not to: means that were rounded to few digits can look binary. With
         noise it is not inferred: true if the noise has steps of 1, and whole numbers are refused where it has smaller
         ones.
-    num_missing : int
-        Clients that were asked and gave no valid answer.
-    missing : {"ignore", "worst"}
-        `ignore` (default): they change no number; above 0, the certificates list the assumption that they are missing
-        at random. `worst`: each counts with the worst answer possible, and that assumption is not needed.
-    contamination : int
-        At most so many of the answers, any of them, are wrong in any way: value and number of examples; below the
-        number of clients. A check of `binary=True` is then not upset by so many.
     noise : AnswerNoise or str, optional
         Noise that every client added to its mean loss before it answered, such as "laplace:0.5": the budget of this
         one number, with `binary=True` in steps of 1. If answers of d numbers shared a budget (several losses or models
         at once), say AnswerNoise(..., num_values=d). Values may be any numbers; do not move them into [0, 1].
-    answered_by : {"fresh", "trainers"}
-        `fresh` (default): the clients that answered had no part in training, tuning or choosing the model, which every
-        certificate lists as an assumption. `trainers`: they had, and no certificate follows about clients that had not:
-        whatever is made of these answers is an estimate. Source: math §1.1.
+    num_missing, missing, contamination, answered_by : int, str, int, str
+        Who answered, see `responses`. The contamination counts wrong values and numbers of examples; a check of
+        `binary=True` is then not upset by so many.
+
+    Attributes
+    ----------
+    responses : Responses
+        Who answered and with what noise; its fields are also read off the answers themselves.
 
     Raises
     ------
     ValueError
-        If a value is NaN or outside [0, 1], there are fewer than two clients, shapes do not fit, a count is no whole
-        number in its range, `missing`, `answered_by` or the noise is unknown, or `binary` contradicts the values or the
-        noise.
+        If a value is NaN or outside [0, 1], there are fewer than two clients, shapes do not fit, a number of examples
+        is no whole number in its range, `binary` contradicts the values or the noise, the noise is unknown, or as for
+        `Responses`.
     """
 
     values: FloatArray
     num_examples: IntArray
     binary: bool
-    num_missing: int
-    missing: str
-    contamination: int
-    noise: AnswerNoise | None
-    answered_by: str
+    responses: Responses
+
+    stored = ("values", "num_examples", "binary")
 
     def __init__(
         self,
         values: npt.ArrayLike,
         num_examples: npt.ArrayLike,
         binary: bool | None = None,
-        num_missing: int = 0,
         *,
-        missing: str = "ignore",
-        contamination: int = 0,
         noise: AnswerNoise | str | Mapping[str, object] | None = None,
-        answered_by: str = "fresh",
+        **who: Unpack[WhoAnswered],
     ) -> None:
         checked = check_losses(values, is_noisy=noise is not None)
         counts = check_num_examples(num_examples, num_clients=checked.size)
-        num_wrong = check_contamination(contamination, num_clients=checked.size)
-        num_absent = check_num_missing(num_missing)
+        responses = Responses(checked.size, **who)
         is_whole = is_count(checked, counts)
         if noise is None and binary is not False:
             checked, is_whole = _rounded_counts(checked, counts, is_whole, is_sure=binary is not None)
@@ -134,24 +120,15 @@ class ClientRisks:
         if noise is not None:
             noise = AnswerNoise.of(noise, is_binary=is_binary)
             is_binary = _is_binary_noise(noise, binary)
-            if num_not_whole <= num_wrong:
+            if num_not_whole <= responses.contamination:
                 _check_steps(noise, num_whole=checked.size - num_not_whole)
-        if is_binary and num_not_whole > num_wrong:
+            responses = replace(responses, noise=noise)
+        if is_binary and num_not_whole > responses.contamination:
             raise ValueError(
                 "binary=True needs values * num_examples to be whole numbers, since they count wrong examples; "
                 "pass binary=False, or more digits of the values"
             )
-        set_fields(
-            self,
-            values=checked,
-            num_examples=counts,
-            binary=is_binary,
-            num_missing=num_absent,
-            missing=check_choice("missing", missing, MISSING),
-            contamination=num_wrong,
-            noise=noise,
-            answered_by=check_choice("answered_by", answered_by, ANSWERED_BY),
-        )
+        set_fields(self, values=checked, num_examples=counts, binary=is_binary, responses=responses)
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same content."""
@@ -162,83 +139,22 @@ class ClientRisks:
         return hash((tuple(self.values.tolist()), tuple(self.num_examples.tolist())))
 
     @property
-    def num_clients(self) -> int:
-        """Number of clients that answered."""
-        return int(self.values.size)
+    def above(self) -> ClientRisks:
+        """The clients with numbers that are not below what they measured: these, as of counts the ends of bins."""
+        return self
 
-    @property
-    def num_missing_worst(self) -> int:
-        """Number of missing clients that count with the worst answer."""
-        return self.num_missing if self.missing == "worst" else 0
+    below = above
 
-    @property
-    def num_counted(self) -> int:
-        """Number of clients that every level counts: those that answered, and the missing if they count as worst."""
-        return self.num_clients + self.num_missing_worst
-
-    @property
-    def are_answers_certain(self) -> bool:
-        """Whether every client that counts gave an answer, and every answer is taken to be right."""
-        return self.num_missing_worst == 0 and self.contamination == 0
-
-    @property
-    def who_answered(self) -> dict[str, Any]:
-        """Keyword arguments that say who answered and how, as plain data; without those that have their default."""
-        return {
-            "num_missing": self.num_missing,
-            **({"missing": self.missing} if self.missing != "ignore" else {}),
-            **({"contamination": self.contamination} if self.contamination else {}),
-            **({} if self.noise is None else {"noise": self.noise.to_dict()}),
-            **({"answered_by": self.answered_by} if self.answered_by != "fresh" else {}),
-        }
-
-    def worst_completion(self, numbers: FloatArray) -> FloatArray:
-        """Fill in what is not known of one number per client so that the sum is as large as it can be.
-
-        Parameters
-        ----------
-        numbers : ndarray, shape (num_clients,)
-            A number in [0, 1] from each client that answered.
-
-        Returns
-        -------
-        ndarray, shape (num_counted,)
-            The numbers, with 1 for the `contamination` smallest ones, and 1 for each missing client that counts. The
-            sorted true numbers of all these clients are nowhere larger. Source: math §7.1.
-        """
-        filled = np.append(numbers, np.ones(self.num_missing_worst))
-        filled[np.argsort(numbers, kind="stable")[: self.contamination]] = 1.0
-        return filled
-
-    def require_certain_answers(self, name: str, remedy: str) -> None:
-        """Raise ValueError, with what to use instead of `name`, unless `are_answers_certain` and there is no noise."""
-        self.require_no_noise(name, remedy)
-        if not self.are_answers_certain:
-            raise ValueError(
-                f"{name} needs missing='ignore' and contamination=0, got missing={self.missing!r} and "
-                f"contamination={self.contamination}: its formula does not know missing or wrong answers; use {remedy}"
-            )
-
-    def require_no_noise(self, name: str, remedy: str) -> None:
-        """Raise ValueError, with what to use instead of `name`, if the answers have noise."""
-        if self.noise is not None:
-            raise ValueError(
-                f"{name} needs answers without noise, got noise={self.noise.mechanism!r}: its formula takes them for "
-                f"what the clients measured; use {remedy}"
-            )
+    def of_clients(self, clients: IntArray, num_missing: int | None = None) -> ClientRisks:
+        """Answers of some clients, by index; what is said of the network as a whole is kept, but for `num_missing`."""
+        who = self.responses.to_dict() | ({} if num_missing is None else {"num_missing": num_missing})
+        return ClientRisks(self.values[clients], self.num_examples[clients], self.binary, **who)
 
     def bounded(self, numbers: FloatArray) -> BoundedValues:
         """Numbers in a known range, whose expectation for each client is not below its risk.
 
-        Parameters
-        ----------
-        numbers : ndarray, shape (num_clients,)
-            Mean losses of some kind that the clients measured, with the noise of these answers.
-
-        Returns
-        -------
-        BoundedValues
-            Without noise the numbers themselves. Source: math §8.3.
+        They are made of mean losses of some kind with the noise of these answers, shape (num_clients,); without noise
+        the numbers themselves. Source: math §8.3.
         """
         if self.noise is None:
             return BoundedValues(numbers, 0.0, 1.0)
@@ -264,7 +180,7 @@ class ClientRisks:
         """Upper confidence limits of the clients' true risks, each alone wrong with probability at most `eta`.
 
         Clopper-Pearson for 0-1 losses, otherwise the Bernoulli-KL (Chernoff) limit, valid for any loss in [0, 1]. With
-        noise, the same ideas for the law of the sum of both.
+        noise, the same ideas for the distribution of the sum of both.
 
         Parameters
         ----------
@@ -279,18 +195,7 @@ class ClientRisks:
         return self._upper_limits(self.values, eta)
 
     def lower_limits(self, eta: float) -> FloatArray:
-        """Lower confidence limits of the clients' true risks: `upper_limits` for one minus the loss.
-
-        Parameters
-        ----------
-        eta : float
-            Error level for one client, in (0, 1).
-
-        Returns
-        -------
-        ndarray, shape (num_clients,)
-            Limits in [0, 1]. Source: math §2.4.
-        """
+        """Lower confidence limits of the clients' true risks: `upper_limits` for one minus the loss."""
         limits = 1.0 - self._upper_limits(1.0 - self.values, eta)
         if self.noise is None or self.binary:
             return limits
@@ -307,52 +212,16 @@ def check_risks(risks: object) -> None:
     check_kind("risks", risks, ClientRisks, remedy="make them with ClientRisks(values, num_examples)")
 
 
-def check_num_missing(num_missing: object) -> int:
-    """Return `num_missing` as an int; raises ValueError unless it is a whole number >= 0."""
-    return check_count("num_missing", num_missing, minimum=0, remedy="it counts clients without a valid answer")
-
-
-def check_contamination(contamination: object, *, num_clients: int | None = None) -> int:
-    """Return `contamination` as an int.
-
-    Parameters
-    ----------
-    contamination : object
-        How many answers may be wrong.
-    num_clients : int, optional
-        How many there are, where that is known.
-
-    Returns
-    -------
-    int
-        The number.
-
-    Raises
-    ------
-    ValueError
-        Unless it is a whole number >= 0, and below `num_clients`.
-    """
-    count = check_count("contamination", contamination, minimum=0, remedy="it counts clients, it is not a share")
-    if num_clients is not None and count >= num_clients:
-        raise ValueError(
-            f"contamination must be below the number of clients that answered, {num_clients}, got {count}; "
-            "if every answer may be wrong, nothing is known"
-        )
-    return count
+def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False) -> tuple[str, ...]:
+    """What every certificate from these answers assumes; `needs_binary` if it relies on the loss being 0 or 1."""
+    loss = BINARY_LOSS if needs_binary and risks.binary else BOUNDED_LOSS
+    return risks.responses.assumptions(loss, *((EQUAL_BY_DESIGN,) if risks.is_cut_for_its_size else ()))
 
 
 def default_eta(num_clients: int) -> float:
     """Error level of the local limits where only one can be used: from the number of clients, never from the risks.
 
-    Parameters
-    ----------
-    num_clients : int
-        Number of clients.
-
-    Returns
-    -------
-    float
-        The member of `ETA_GRID` nearest to `0.25 / sqrt(num_clients)`, a quarter of the band's own resolution.
+    It is the member of `ETA_GRID` nearest to `0.25 / sqrt(num_clients)`, a quarter of the band's own resolution.
     """
     grid = np.array(ETA_GRID)
     return float(grid[np.argmin(np.abs(np.log(grid * 4.0 * np.sqrt(num_clients))))])
@@ -407,21 +276,10 @@ def _check_steps(noise: AnswerNoise, *, num_whole: int) -> None:
 
 
 def is_count(values: FloatArray, num_examples: IntArray, rounding: npt.ArrayLike = _DOUBLE) -> BoolArray:
-    """Whether mean losses count wrong examples: times `num_examples` they are whole numbers, but for rounding.
+    """Whether each mean loss counts wrong examples: times `num_examples` it is a whole number, but for rounding.
 
-    Parameters
-    ----------
-    values : ndarray, shape (num_clients,)
-        Mean losses.
-    num_examples : ndarray, shape (num_clients,)
-        Numbers of examples.
-    rounding : array_like, shape () or (num_clients,)
-        How far a value may be from what was measured. Where it leaves more than one count open, values must be exact.
-
-    Returns
-    -------
-    ndarray of bool, shape (num_clients,)
-        For each value.
+    `rounding`, shape () or (num_clients,), is how far a value may be from what was measured. Where it leaves more than
+    one count open, values must be exact.
     """
     allowed = num_examples * np.asarray(rounding, dtype=np.float64)
     allowed = np.where(allowed <= _LARGEST_DOUBT, allowed + _EXACT, _EXACT)
@@ -429,13 +287,7 @@ def is_count(values: FloatArray, num_examples: IntArray, rounding: npt.ArrayLike
 
 
 def binary_doubt(values: FloatArray, num_examples: IntArray) -> str:
-    """Say what suggests that mean losses count wrong examples where it does not show that; "" if nothing suggests it.
-
-    Parameters
-    ----------
-    values, num_examples : ndarray, shape (num_clients,)
-        Mean losses that are not taken for counts, and over how many examples each.
-    """
+    """Say what suggests that mean losses not taken for counts of wrong examples are such; "" if nothing does."""
     rounding = _rounding(values)
     if np.all(_distance_to_counts(values, num_examples) <= num_examples * rounding + _EXACT):
         return (

@@ -8,15 +8,15 @@ A band is built in two steps. The vertical step bounds the CDF of the values tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.histogram import Histogram
-from riskband.answers.risks import ClientRisks, check_risks, default_eta
+from riskband.answers.histogram import Histogram, HistogramLimits, PlainAnswers
+from riskband.answers.risks import ClientRisks, check_risks, default_eta, shared_assumptions
 from riskband.bands.levels import Levels
 from riskband.bands.local_steps import LOCAL_STEPS, ClientLaw, LevelsOf, lower_envelope, upper_envelope
 from riskband.bands.methods import NAMED_LEVELS, LevelMethod, level_key, resolve_level_method
@@ -26,21 +26,6 @@ from riskband.wording import chosen_before
 METHODS: Mapping[str, LevelsOf] = NAMED_LEVELS
 SIDES = ("lower", "upper", "two")
 
-INDEPENDENT_CLIENTS = "the clients that answered are independent draws from one meta-distribution of clients"
-INDEPENDENT_ASKED = (
-    "the clients that were asked, also those that gave no valid answer, are independent draws from one "
-    "meta-distribution of clients"
-)
-INDEPENDENT_EXAMPLES = "each client's examples are independent draws from its own distribution, unseen in training"
-FRESH_CLIENTS = "the clients that answered had no part in training, tuning or choosing the model"
-TRAINERS_ANSWERED = (
-    "the clients that answered helped to train the model: their risks say little about clients that did not"
-)
-TRUE_ANSWERS = "every answer is the mean loss that the client measured"
-BOUNDED_LOSS = "every example's loss lies in [0, 1]"
-BINARY_LOSS = "every example's loss is 0 or 1"
-EQUAL_BY_DESIGN = "numbers of examples that are all equal are so by design, not by chance"
-
 
 @dataclass(frozen=True, eq=False)
 class Band:
@@ -48,8 +33,8 @@ class Band:
 
     Attributes
     ----------
-    risks : ClientRisks
-        The answers it was built from; of counts, the upper ends of the clients' bins.
+    answers : ClientRisks, HistogramRisks or HistogramLimits
+        What `band` was given.
     delta : float
         Probability that the band fails, in (0, 1).
     method, local, sides : str
@@ -67,11 +52,9 @@ class Band:
         What must be true for the probability to be right.
     method_recipe : str or mapping
         The method as plain data that `band` takes: its name, or what was tuned.
-    histogram : HistogramRisks, HistogramLimits or None
-        The counts it was built from, if nothing else was known.
     """
 
-    risks: ClientRisks
+    answers: PlainAnswers
     delta: float
     method: str
     local: str
@@ -84,18 +67,13 @@ class Band:
     mean_law: ClientLaw | None
     assumptions: tuple[str, ...]
     method_recipe: str | Mapping[str, Any]
-    histogram: Histogram | None = None
 
     def __post_init__(self) -> None:
-        for array in (self.lower_points, self.lower_levels, self.upper_points, self.upper_levels):
-            array.flags.writeable = False
-        for points, levels in (
-            (self.lower_points, self.lower_levels),
-            (self.upper_points, self.upper_levels),
-        ):
+        for points, levels in ((self.lower_points, self.lower_levels), (self.upper_points, self.upper_levels)):
             if points.shape != levels.shape:
                 raise ValueError(f"a band needs one level per point, got {levels.size} for {points.size}")
             for array in (points, levels):
+                array.flags.writeable = False
                 if np.any(np.diff(array) < 0) or not np.all((array >= 0.0) & (array <= 1.0)):
                     raise ValueError("points and levels of a band must be nondecreasing and lie in [0, 1]")
         if self.sides == "two":
@@ -112,9 +90,9 @@ class Band:
         return hash((self.risks, self.delta, self.method, self.local, self.sides))
 
     @property
-    def answers(self) -> ClientRisks | Histogram:
-        """What `band` was given."""
-        return self.risks if self.histogram is None else self.histogram
+    def risks(self) -> ClientRisks:
+        """The answers; of counts, the upper ends of the clients' bins."""
+        return self.answers.above
 
     @property
     def subject(self) -> str:
@@ -139,24 +117,23 @@ class Band:
         ValueError
             If a point is outside [0, 1] or the band has no lower side.
         """
-        self.require("lower")
-        x = check_fraction("risk", risk)
-        levels = np.concatenate([[0.0], self.lower_levels])
-        return np.where(x >= 1.0, 1.0, levels[np.searchsorted(self.lower_points, x, side="right")])
+        found = self._lower(risk, "right")
+        return np.where(np.asarray(risk) >= 1.0, 1.0, found)
 
     def upper(self, risk: npt.ArrayLike) -> FloatArray:
         """Upper bound on F(risk), right-continuous; parameters and errors as `lower`."""
         self.require("upper")
         x = check_fraction("risk", risk)
-        levels = np.concatenate([self.upper_levels, [1.0]])
-        return np.asarray(levels[np.searchsorted(self.upper_points, x, side="right")])
+        return np.asarray(np.append(self.upper_levels, 1.0)[np.searchsorted(self.upper_points, x, side="right")])
 
     def lower_left_limit(self, risk: npt.ArrayLike) -> FloatArray:
         """Lower bound on F(risk -) = P(a new client's risk < risk); parameters and errors as `lower`."""
+        return self._lower(risk, "left")
+
+    def _lower(self, risk: npt.ArrayLike, side: Literal["left", "right"]) -> FloatArray:
         self.require("lower")
         x = check_fraction("risk", risk)
-        levels = np.concatenate([[0.0], self.lower_levels])
-        return np.asarray(levels[np.searchsorted(self.lower_points, x, side="left")])
+        return np.asarray(np.append(0.0, self.lower_levels)[np.searchsorted(self.lower_points, x, side=side)])
 
     def quantile_upper(self, level: npt.ArrayLike) -> FloatArray:
         """Upper bound on the quantile function inf{x : F(x) >= level}.
@@ -178,17 +155,14 @@ class Band:
         """
         self.require("lower")
         p = check_fraction("level", level)
-        points = np.concatenate([self.lower_points, [1.0]])
-        bound = points[np.searchsorted(self.lower_levels, p, side="left")]
-        return np.where(p <= 0.0, 0.0, bound)
+        return np.where(p <= 0.0, 0.0, np.append(self.lower_points, 1.0)[np.searchsorted(self.lower_levels, p)])
 
     def quantile_lower(self, level: npt.ArrayLike) -> FloatArray:
         """Lower bound on the quantile function; parameters and errors as `quantile_upper`."""
         self.require("upper")
         p = check_fraction("level", level)
-        points = np.concatenate([[0.0], self.upper_points])  # where the upper bound jumps to the next level
-        levels = np.concatenate([self.upper_levels, [1.0]])
-        return np.where(p <= 0.0, 0.0, points[np.searchsorted(levels, p, side="left")])
+        points = np.append(0.0, self.upper_points)  # where the upper bound jumps to the next level
+        return np.where(p <= 0.0, 0.0, points[np.searchsorted(np.append(self.upper_levels, 1.0), p)])
 
     @property
     def law_for_means(self) -> ClientLaw:
@@ -207,9 +181,13 @@ class Band:
         names = {"delta": "delta", "method": "method_recipe", "local": "local", "sides": "sides", "eta": "eta"}
         return {argument: getattr(self, name) for argument, name in names.items()}
 
+    def provenance(self) -> dict[str, Any]:
+        """Return what a certificate stores of the band that it was read off; see `riskband.certificate.Source`."""
+        return {"band": self.recipe(), "answers": self.answers.to_dict()}
+
 
 def band(
-    risks: ClientRisks | Histogram,
+    risks: PlainAnswers,
     *,
     delta: float,
     method: str | LevelMethod | Mapping[str, Any] = "berk_jones",
@@ -262,27 +240,34 @@ def band(
     >>> bool(b.lower(0.5) <= 1.0)
     True
     """
-    histogram = risks if isinstance(risks, Histogram) else None
-    if isinstance(risks, Histogram):
-        risks = risks.above
-    check_risks(risks)
+    answers = risks
+    if not isinstance(answers, Histogram):
+        check_risks(answers)
+    risks = answers.above
     delta = check_delta(delta)
     level_method = resolve_level_method(method)
     local = check_choice("local", local, LOCAL_STEPS)
     sides = check_choice("sides", sides, SIDES)
     eta = None if eta is None else check_eta(eta)
     level_method.check_risks(risks)
+    # A default that a recipe stores is no choice, nor is the level at which clients were asked for limits.
+    usual_etas = (default_eta(risks.num_counted), None)
+    if isinstance(answers, HistogramLimits):
+        answers.check_local(local, eta)
+        eta, usual_etas = answers.eta, (answers.eta, None)
     used: dict[str, Levels] = {}
 
     def levels_of(num_values: int, delta: float, sides: str) -> Levels:
         used[level_key(num_values, delta, sides)] = levels = level_method.levels(num_values, delta, sides)
         return levels
 
-    local_step = partial(LOCAL_STEPS[local], risks) if histogram is None else partial(histogram.local_step, local)
-    step = local_step(delta=delta, sides=sides, levels_of=levels_of, eta=eta)
+    step_from = partial(LOCAL_STEPS[local], delta=delta, sides=sides, levels_of=levels_of, eta=eta)
+    step = step_from(risks)
+    if answers.below is not risks:
+        step = replace(step, upper=step_from(answers.below).upper)
     lower, upper = lower_envelope(step.lower), upper_envelope(step.upper)
     return Band(
-        risks=risks,
+        answers=answers,
         delta=delta,
         method=level_method.name,
         local=local,
@@ -295,18 +280,16 @@ def band(
         mean_law=step.mean_law,
         assumptions=(
             *shared_assumptions(risks, needs_binary=step.uses_limits),
-            *(() if histogram is None else histogram.assumptions),
+            *answers.own_assumptions,
             *step.assumptions,
             *level_method.assumptions,
             *chosen_before(
                 method=(level_method.name, "berk_jones"),
                 local=(local, "marginal"),
-                # A default that a recipe stores is no choice, nor is the level at which clients were asked for limits.
-                eta=(None if eta in (default_eta(risks.num_counted), getattr(histogram, "eta", None)) else eta, None),
+                eta=(None if eta in usual_etas else eta, None),
             ),
         ),
         method_recipe=level_method.recipe(used),
-        histogram=histogram,
     )
 
 
@@ -320,20 +303,3 @@ def subject_of(local: str) -> str:
 def check_band(source: object) -> None:
     """Raise ValueError unless `source` is a `Band`."""
     check_kind("band", source, Band, remedy="make it with band(risks, delta=0.05)")
-
-
-def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False) -> tuple[str, ...]:
-    """What every certificate from these answers assumes; `needs_binary` if it relies on the loss being 0 or 1."""
-    is_random = risks.num_missing > risks.num_missing_worst
-    missing = f"the {risks.num_missing} clients that were asked but gave no valid answer are missing at random"
-    but = f"every answer but at most {risks.contamination}, which may be wrong in any way, is"
-    return (
-        INDEPENDENT_ASKED if risks.num_missing_worst else INDEPENDENT_CLIENTS,
-        FRESH_CLIENTS if risks.answered_by == "fresh" else TRAINERS_ANSWERED,
-        INDEPENDENT_EXAMPLES,
-        (TRUE_ANSWERS.replace("every answer is", but) if risks.contamination else TRUE_ANSWERS)
-        + ("" if risks.noise is None else f" plus {risks.noise.words}"),
-        BINARY_LOSS if needs_binary and risks.binary else BOUNDED_LOSS,
-        *((EQUAL_BY_DESIGN,) if risks.is_cut_for_its_size else ()),
-        *((missing,) if is_random else ()),
-    )

@@ -112,19 +112,9 @@ class CrossingGradient(NamedTuple):
 
 
 def crossing_gradient(lower: FloatArray, upper: FloatArray | None = None) -> CrossingGradient:
-    """Crossing probability of uniform order statistics with its exact gradient.
+    """Crossing probability of uniform order statistics with its exact gradient. Source: [DC] A.2.2; math §2.2.
 
-    Parameters
-    ----------
-    lower : ndarray, shape (n,)
-        Nondecreasing lower boundaries in [0, 1); not checked.
-    upper : ndarray, shape (n,), optional
-        Nondecreasing upper boundaries in (0, 1], at least `lower`; none by default.
-
-    Returns
-    -------
-    CrossingGradient
-        The probability and its derivatives. Source: [DC] appendix A.2.2; math §2.
+    Parameters as for `crossing_probability`, not checked, with lower < 1, upper > 0 and lower <= upper.
     """
     from riskband.bands.crossing_loops import corridor_gradient  # loads numba
 

@@ -22,40 +22,95 @@ def _compiled(function: _Function) -> _Function:
 
 
 @_compiled
-def corridor_probability(
+def _forward(
     points: FloatArray, most: IntArray, least: IntArray, n: int, log_factorial_shifted: FloatArray
-) -> float:  # pragma: no cover - compiled
-    """P(least <= N(points) <= most) given N(1) = n; `log_factorial_shifted[k + 1]` is log k!."""
+) -> tuple[FloatArray, IntArray, IntArray, FloatArray, FloatArray]:  # pragma: no cover - compiled
+    """Follow the Poisson process of rate n through the corridor; `log_factorial_shifted[k + 1]` is log k!.
+
+    Returns state[m] = P(corridor so far, N = m) at the last point; for each point the lowest and the highest state that
+    is kept (the last highest is -1 if there is none); and the states before a jump out of `most`, and into `least`.
+    """
     log_total = -n + n * math.log(n) - log_factorial_shifted[n + 1]  # log P(Poisson(n) = n)
-    state = np.zeros(n + 1)  # state[m] = P(corridor so far, N(t) = m) for the Poisson process of rate n
-    fresh = np.zeros(n + 1)
-    step = np.zeros(n + 1)
+    num_points = points.size
+    below_most, below_least = np.zeros(num_points), np.zeros(num_points)
+    lows, highs = np.zeros(num_points, np.int64), np.zeros(num_points, np.int64)
+    state, fresh, step = np.zeros(n + 2), np.zeros(n + 2), np.zeros(n + 2)
     state[0] = 1.0
     low, high, now = 0, 0, 0.0
-    for j in range(points.size):
+    for j in range(num_points):
         mean = n * (points[j] - now)
         now = points[j]
         first, last = _poisson_window(mean, n, log_factorial_shifted, step)
         new_low = max(least[j], low + first)
         new_high = min(most[j], min(high + last, n))
-        remaining = n * (1.0 - now)
-        new_low, new_high = _prune(new_low, new_high, n, now, remaining, log_total, log_factorial_shifted)
+        new_low, new_high = _prune(new_low, new_high, n, now, n * (1.0 - now), log_total, log_factorial_shifted)
         if new_low > new_high:
-            return 0.0
-        for m in range(new_low, new_high + 1):
+            highs[num_points - 1] = -1
+            break
+        for m in range(max(new_low - 1, 0), new_high + 1):
             total = 0.0
             for k in range(max(first, m - high), min(last, m - low) + 1):
                 total += state[m - k] * step[k]
             fresh[m] = total
+        if new_high == most[j]:
+            below_most[j] = fresh[new_high]
+        if new_low == least[j] and new_low > 0:
+            below_least[j] = fresh[new_low - 1]
         state, fresh = fresh, state
         low, high = new_low, new_high
-    remaining = n * (1.0 - now)
+        lows[j], highs[j] = low, high
+    return state, lows, highs, below_most, below_least
+
+
+@_compiled
+def corridor_probability(
+    points: FloatArray, most: IntArray, least: IntArray, n: int, log_factorial_shifted: FloatArray
+) -> float:  # pragma: no cover - compiled
+    """P(least <= N(points) <= most) given N(1) = n."""
+    if points.size == 0:
+        return 1.0
+    state, lows, highs, _, _ = _forward(points, most, least, n, log_factorial_shifted)
+    log_total = -n + n * math.log(n) - log_factorial_shifted[n + 1]
+    remaining = n * (1.0 - points[-1])
     probability = 0.0
-    for m in range(low, high + 1):
+    for m in range(lows[-1], highs[-1] + 1):
         if state[m] > 0.0:
             log_rest = _log_poisson(n - m, remaining, log_factorial_shifted)
             probability += math.exp(math.log(state[m]) + log_rest - log_total)
     return probability
+
+
+@_compiled
+def corridor_gradient(
+    points: FloatArray, most: IntArray, least: IntArray, n: int, log_factorial_shifted: FloatArray
+) -> tuple[float, FloatArray, FloatArray]:  # pragma: no cover - compiled
+    """P(least <= N(points) <= most), and the densities of a jump out of `most`, and into `least`, at each point."""
+    state, lows, highs, below_most, below_least = _forward(points, most, least, n, log_factorial_shifted)
+    if highs[-1] < 0:
+        return 0.0, below_most, below_least
+    log_total = -n + n * math.log(n) - log_factorial_shifted[n + 1]
+    # Backward: rest[m] = P(corridor after the point, N(1) = n | N(point) = m), divided by P(N(1) = n).
+    rest, later, step = np.zeros(n + 2), np.zeros(n + 2), np.zeros(n + 2)
+    remaining = n * (1.0 - points[-1])
+    probability = 0.0
+    for m in range(lows[-1], min(highs[-1] + 1, n) + 1):
+        rest[m] = math.exp(_log_poisson(n - m, remaining, log_factorial_shifted) - log_total)
+        if m <= highs[-1]:
+            probability += state[m] * rest[m]
+    for j in range(points.size - 1, -1, -1):
+        if j < points.size - 1:
+            rest, later = later, rest
+            first, last = _poisson_window(n * (points[j + 1] - points[j]), n, log_factorial_shifted, step)
+            for m in range(lows[j], min(highs[j] + 1, n) + 1):
+                total = 0.0
+                for k in range(max(first, lows[j + 1] - m), min(last, highs[j + 1] - m) + 1):
+                    total += later[m + k] * step[k]
+                rest[m] = total
+        if below_most[j] > 0.0:
+            below_most[j] *= n * rest[highs[j] + 1]
+        if below_least[j] > 0.0:
+            below_least[j] *= n * rest[lows[j]]
+    return probability, below_most, below_least
 
 
 @_compiled
@@ -111,61 +166,3 @@ def _prune(
             break
         high -= 1
     return low, high
-
-
-@_compiled
-def corridor_gradient(
-    points: FloatArray, most: IntArray, least: IntArray, n: int, log_factorial_shifted: FloatArray
-) -> tuple[float, FloatArray, FloatArray]:  # pragma: no cover - compiled
-    """P(least <= N(points) <= most), and the densities of a jump out of `most`, and into `least`, at each point."""
-    log_total = -n + n * math.log(n) - log_factorial_shifted[n + 1]
-    num_points = points.size
-    below_most, below_least = np.zeros(num_points), np.zeros(num_points)  # states before the jump
-    lows, highs = np.zeros(num_points, np.int64), np.zeros(num_points, np.int64)
-    state, fresh, step = np.zeros(n + 2), np.zeros(n + 2), np.zeros(n + 2)
-    state[0] = 1.0
-    low, high, now = 0, 0, 0.0
-    for j in range(num_points):
-        mean = n * (points[j] - now)
-        now = points[j]
-        first, last = _poisson_window(mean, n, log_factorial_shifted, step)
-        new_low = max(least[j], low + first)
-        new_high = min(most[j], min(high + last, n))
-        new_low, new_high = _prune(new_low, new_high, n, now, n * (1.0 - now), log_total, log_factorial_shifted)
-        if new_low > new_high:
-            return 0.0, below_most, below_least
-        for m in range(max(new_low - 1, 0), new_high + 1):
-            total = 0.0
-            for k in range(max(first, m - high), min(last, m - low) + 1):
-                total += state[m - k] * step[k]
-            fresh[m] = total
-        if new_high == most[j]:
-            below_most[j] = fresh[new_high]
-        if new_low == least[j] and new_low > 0:
-            below_least[j] = fresh[new_low - 1]
-        state, fresh = fresh, state
-        low, high = new_low, new_high
-        lows[j], highs[j] = low, high
-    # Backward: rest[m] = P(corridor after the point, N(1) = n | N(point) = m), divided by P(N(1) = n).
-    rest, later = np.zeros(n + 2), np.zeros(n + 2)
-    last_low, last_high = lows[num_points - 1], highs[num_points - 1]
-    remaining = n * (1.0 - points[num_points - 1])
-    probability = 0.0
-    for m in range(last_low, min(last_high + 1, n) + 1):
-        rest[m] = math.exp(_log_poisson(n - m, remaining, log_factorial_shifted) - log_total)
-        if m <= last_high:
-            probability += state[m] * rest[m]
-    for j in range(num_points - 1, -1, -1):
-        if j < num_points - 1:
-            rest, later = later, rest
-            first, last = _poisson_window(n * (points[j + 1] - points[j]), n, log_factorial_shifted, step)
-            for m in range(lows[j], min(highs[j] + 1, n) + 1):
-                total = 0.0
-                for k in range(max(first, lows[j + 1] - m), min(last, highs[j + 1] - m) + 1):
-                    total += later[m + k] * step[k]
-                rest[m] = total
-        if below_most[j] > 0.0:
-            below_most[j] *= n * rest[highs[j] + 1]
-        if below_least[j] > 0.0:
-            below_least[j] *= n * rest[lows[j]]
-    return probability, below_most, below_least

@@ -1,8 +1,8 @@
 """Levels of confidence bands: how far the CDF may be from the ranks of K independent values (math §2.1).
 
 With x_(1) <= ... <= x_(K) the sorted values, lower levels L mean F(x_(i)) >= L_i for all i, upper levels U mean
-F(x_(i) -) <= U_i for all i; each function makes its event hold with probability at least 1 - delta. Ties and discrete
-laws only help.
+F(x_(i) -) <= U_i for all i; each function makes its event hold with probability at least 1 - delta in (0, 1), for the
+sides "lower", "upper" or "two". Ties and discrete distributions only help.
 """
 
 from collections.abc import Callable
@@ -26,23 +26,9 @@ class Levels(NamedTuple):
 def dkw_levels(num_values: int, delta: float, sides: str) -> Levels:
     """Dvoretzky-Kiefer-Wolfowitz levels with Massart's constant.
 
-    Parameters
-    ----------
-    num_values : int
-        Number of independent values.
-    delta : float
-        Probability that the band fails, in (0, 1).
-    sides : {"lower", "upper", "two"}
-        Which sides hold; `two` jointly.
-
-    Returns
-    -------
-    Levels
-        i/K minus, and (i - 1)/K plus, sqrt(log(c/delta) / (2 K)), c = 1 or 2 sides. Source: Massart 1990; math §2.1.
-
-    Notes
-    -----
-    Massart's one-sided inequality needs delta <= 1/2; for larger delta the band of 1/2 is returned, which is wider.
+    They are i/K minus, and (i - 1)/K plus, sqrt(log(c/delta) / (2 K)) for c = 1 or 2 sides. Massart's one-sided
+    inequality needs delta <= 1/2; for larger delta the band of 1/2 is returned, which is wider. Source: Massart 1990;
+    math §2.1.
     """
     num_sides = 2 if sides == "two" else 1
     half_width = np.sqrt(np.log(num_sides / min(delta, 0.5 * num_sides)) / (2.0 * num_values))
@@ -52,22 +38,10 @@ def dkw_levels(num_values: int, delta: float, sides: str) -> Levels:
 
 
 def berk_jones_levels(num_values: int, delta: float, sides: str) -> Levels:
-    """Berk-Jones levels: the same tail probability at every order statistic, calibrated exactly.
+    """Berk-Jones levels: the same tail probability at every order statistic, calibrated exactly; two sides jointly.
 
-    Parameters
-    ----------
-    num_values : int
-        Number of independent values.
-    delta : float
-        Probability that the band fails, in (0, 1).
-    sides : {"lower", "upper", "two"}
-        Which sides hold; `two` is calibrated on the joint event.
-
-    Returns
-    -------
-    Levels
-        L_i = Beta^{-1}(c; i, K - i + 1) and U_i = 1 - L_{K + 1 - i}, with c from `berk_jones_constant`.
-        Source: math §2.1; [DC] states that two one-sided bounds hold jointly at the same delta, which is false.
+    They are L_i = Beta^{-1}(c; i, K - i + 1) and U_i = 1 - L_{K + 1 - i}, with c from `berk_jones_constant`. Source:
+    math §2.1; [DC] states that two one-sided bounds hold jointly at the same delta, which is false.
     """
     lower = _berk_jones_lower(num_values, berk_jones_constant(num_values, delta, is_two_sided=sides == "two"))
     return _on_sides(lower, 1.0 - lower[::-1], sides)
@@ -75,27 +49,10 @@ def berk_jones_levels(num_values: int, delta: float, sides: str) -> Levels:
 
 @lru_cache(maxsize=1024)
 def berk_jones_constant(num_values: int, delta: float, *, is_two_sided: bool) -> float:
-    """Largest c (up to rounding) whose Berk-Jones boundary is crossed with probability at most `delta`.
+    """Largest c in (0, delta], up to rounding, whose Berk-Jones boundary is crossed with probability at most `delta`.
 
-    Parameters
-    ----------
-    num_values : int
-        Number of independent values.
-    delta : float
-        Probability of crossing, in (0, 1).
-    is_two_sided : bool
-        Whether both boundaries count.
-
-    Returns
-    -------
-    float
-        c in (0, delta], from the safe end of the search: the crossing probability of the boundary is verified to be
-        at least 1 - delta. Kept for the life of the process.
-
-    Raises
-    ------
-    ValueError
-        If `delta` is below 1e-9, where rounding would decide.
+    It is from the safe end of the search: the crossing probability of the boundary is verified to be at least
+    1 - delta. Kept for the life of the process. Raises ValueError for a `delta` below 1e-9: rounding would decide.
     """
     check_calibrated_delta(delta)
     start = _log_hazard(1.0 - delta) - 2.0 * np.log(np.log(num_values + 2.0)) - (np.log(2.0) if is_two_sided else 0.0)
@@ -108,27 +65,10 @@ def berk_jones_constant(num_values: int, delta: float, *, is_two_sided: bool) ->
 def truncated_levels(num_values: int, delta: float, sides: str, *, low: float, high: float) -> Levels:
     """Berk-Jones levels of the order statistics in a range of the CDF only, calibrated exactly; constant outside.
 
-    Parameters
-    ----------
-    num_values : int
-        Number of independent values.
-    delta : float
-        Probability that the band fails, in (0, 1).
-    sides : {"lower", "upper", "two"}
-        Which sides hold; `two` is calibrated on the joint event.
-    low, high : float
-        0 <= low < high <= 1. A lower level holds from x_(i) on, where the empirical CDF is i/K, and is kept if that is
-        in [low, high]. An upper level holds before x_(i), where the empirical CDF is (i - 1)/K, and is kept if that is.
-
-    Returns
-    -------
-    Levels
-        With low = 0 and high = 1, those of `berk_jones_levels`. Source: math §2.1.
-
-    Raises
-    ------
-    ValueError
-        If no order statistic of a wanted side lies in the range, or delta is below 1e-9.
+    A lower level holds from x_(i) on, where the empirical CDF is i/K, and is kept if that is in [low, high]. An upper
+    level holds before x_(i), where the empirical CDF is (i - 1)/K, and is kept if that is. With low = 0 and high = 1,
+    they are `berk_jones_levels`. Source: math §2.1. Raises ValueError if no order statistic of a wanted side lies in
+    the range, or delta is below 1e-9.
     """
     lower_kept = _ranks_within(num_values, low, high)
     upper_kept = _ranks_within(num_values, 1.0 - high, 1.0 - low)  # of the reflected values
@@ -178,24 +118,9 @@ def check_calibrated_delta(delta: float) -> None:
 def largest_valid(coverage: Callable[[float], float], delta: float, start: float = 0.0) -> float:
     """Largest point, up to rounding and from the safe side, at which a coverage is at least 1 - delta.
 
-    Parameters
-    ----------
-    coverage : callable
-        Nonincreasing and continuous, from above 1 - delta to below.
-    delta : float
-        In [1e-9, 1).
-    start : float
-        Where to start.
-
-    Returns
-    -------
-    float
-        A point with coverage verified to be in [1 - delta, 1 - delta + 1e-9 delta + 1e-12].
-
-    Raises
-    ------
-    RuntimeError
-        If the search does not converge, which no valid input is known to cause.
+    The coverage is nonincreasing and continuous, from above 1 - delta to below; delta is in [1e-9, 1). At the point it
+    is verified to be in [1 - delta, 1 - delta + 1e-9 delta + 1e-12]. Raises RuntimeError if the search does not
+    converge, which no valid input is known to cause.
     """
     allowance = 1e-9 * delta + 1e-12  # far above rounding, far below anything visible in the band
     target = _log_hazard(1.0 - delta + allowance / 2)

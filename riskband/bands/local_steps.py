@@ -67,26 +67,11 @@ class ClientLaw(NamedTuple):
 
 
 def levels_of_answers(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf) -> Levels:
-    """Levels at the sorted answers, where some clients may be missing and some answers wrong.
+    """Levels at the sorted answers, where some clients may be missing and some answers wrong, shape (num_clients,).
 
     With m missing clients that count as worst and b wrong answers, the i-th smallest number of all K + m clients is at
-    most the (i + b)-th answer, and at least the (i - m - b)-th.
-
-    Parameters
-    ----------
-    risks : ClientRisks
-        The answers.
-    delta : float
-        Probability that the levels fail, in (0, 1).
-    sides : {"lower", "upper", "two"}
-        Which sides hold.
-    levels_of : callable
-        Levels for independent values, as in `riskband.bands.levels`.
-
-    Returns
-    -------
-    Levels
-        Of shape (num_clients,): 0 and 1 where nothing is known. Source: math §7.1.
+    most the (i + b)-th answer, and at least the (i - m - b)-th. From `levels_of` independent values; 0 and 1 where
+    nothing is known. Source: math §7.1.
     """
     levels, wrong = levels_of(risks.num_counted, delta, sides), risks.contamination
     lower = None if levels.lower is None else _shifted(levels.lower[: risks.num_clients], wrong)

@@ -20,7 +20,7 @@ from riskband.bands.pilots import Pilot
 from riskband.checks import FloatArray, as_spelled, check_numbers, spelled
 from riskband.wording import confidence
 
-# With so few clients beyond a level, levels on this part of them bound the mean of that tail best: tried on three laws.
+# With so few clients beyond a level, levels on this part bound the mean of that tail best (three distributions tried).
 _TAIL_PARTS = ((15.0, 0.25), (40.0, 0.5))
 _ROUNDING = 1e-13  # of a crossing probability, which may differ by so much on another machine
 
@@ -143,23 +143,9 @@ class StoredLevels:
 
 
 def resolve_level_method(method: object) -> LevelMethod:
-    """Return the method of that name or recipe.
+    """Return the method of a name, "truncated:LOW:HIGH", "tail:LEVEL" or what `Band.recipe` holds of a tuned one.
 
-    Parameters
-    ----------
-    method : str, mapping or LevelMethod
-        A name, "truncated:LOW:HIGH", "tail:LEVEL", what `Band.recipe` holds of a tuned method, or a method, which is
-        returned as it is.
-
-    Returns
-    -------
-    LevelMethod
-        The method.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown, the recipe is malformed, or it is none of these.
+    A method is returned as it is; raises ValueError for anything else.
     """
     if isinstance(method, Mapping):
         return StoredLevels.from_recipe(method)
@@ -167,9 +153,9 @@ def resolve_level_method(method: object) -> LevelMethod:
         name = as_spelled(method, NAMED_LEVELS)
         if name is not None:
             return NamedLevels(name, NAMED_LEVELS[name])
-        for kind, levels_of in (("truncated", _truncated), ("tail", _tail)):
-            if spelled(method.split(":")[0]) == kind:
-                return NamedLevels(spelled(method), levels_of(method))
+        kind = spelled(method.split(":")[0])
+        if kind in _WITH_PARAMETERS:
+            return NamedLevels(spelled(method), _WITH_PARAMETERS[kind](method))
     elif all(hasattr(method, name) for name in ("name", "assumptions", "levels", "check_risks", "recipe")):
         return method  # type: ignore[return-value]
     raise ValueError(
@@ -198,10 +184,7 @@ def tuned_recipe(objectives: Mapping[str, float], pilot: Pilot, used: Mapping[st
 
 
 def _truncated(method: str) -> LevelsOf:
-    try:
-        low, high = (float(end) for end in method.split(":")[1:])
-    except ValueError:
-        low = high = np.nan
+    low, high = _parameters(method, 2)
     if not 0.0 <= low < high <= 1.0:
         raise ValueError(
             f"a truncated band needs a range 0 <= LOW < HIGH <= 1 of the CDF, got {method!r}; write truncated:0.5:0.95"
@@ -210,10 +193,7 @@ def _truncated(method: str) -> LevelsOf:
 
 
 def _tail(method: str) -> LevelsOf:
-    try:
-        (level,) = (float(part) for part in method.split(":")[1:])
-    except ValueError:
-        level = np.nan
+    (level,) = _parameters(method, 1)
     if not 0.0 <= level < 1.0:
         raise ValueError(
             f"a band for a tail needs the level in [0, 1) at which it begins, got {method!r}; write tail:0.9"
@@ -221,8 +201,20 @@ def _tail(method: str) -> LevelsOf:
     return partial(_tail_levels, level=level)
 
 
+_WITH_PARAMETERS = {"truncated": _truncated, "tail": _tail}
+
+
+def _parameters(method: str, number: int) -> list[float]:
+    """So many numbers after the name of a method; NaN if they are not there."""
+    try:
+        found = [float(text) for text in method.split(":")[1:]]
+    except ValueError:
+        found = []
+    return found if len(found) == number else [np.nan] * number
+
+
 def _tail_levels(num_values: int, delta: float, sides: str, *, level: float) -> Levels:
-    """Truncated levels: the fewer clients are beyond the level, the higher they begin (docs/library.md)."""
+    """Truncated levels: the fewer clients are beyond the level, the higher they begin (math §2.1)."""
     num_beyond = num_values * (1.0 - level)
     part = next((share for few, share in _TAIL_PARTS if num_beyond <= few), 1.0)
     return truncated_levels(num_values, delta, sides, low=1.0 - part * (1.0 - level), high=1.0)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import betainc, betaln, xlog1py, xlogy
 
+from riskband.answers.responses import plain
 from riskband.answers.risks import ClientRisks, check_risks
 from riskband.checks import (
     FloatArray,
@@ -23,6 +24,7 @@ from riskband.checks import (
     check_num_examples,
     check_number,
     check_numbers,
+    check_own_seed,
     check_seed,
     set_fields,
 )
@@ -94,15 +96,7 @@ def split_clients(risks: ClientRisks, *, pilot_share: float = 0.2, seed: int = 0
         risks.shown_values[pilot], risks.num_examples[pilot], num_missing=risks.num_missing - num_missing_rest
     )
     set_fields(spent, split_from=_fingerprint(risks), split_seed=seed)
-    return ClientSplit(
-        spent,
-        ClientRisks(
-            risks.values[rest],
-            risks.num_examples[rest],
-            risks.binary,
-            **{**risks.who_answered, "num_missing": num_missing_rest},
-        ),
-    )
+    return ClientSplit(spent, risks.of_clients(rest, num_missing=num_missing_rest))
 
 
 def check_pilot_share(pilot_share: float) -> None:
@@ -139,7 +133,7 @@ class Pilot:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Pilot:
         """Rebuild a pilot from `to_dict`; raises ValueError for anything else."""
-        known = {"risks", "num_examples", "levels", "split_from", "split_seed"}
+        known = {each.name for each in fields(cls)}
         if not isinstance(data, Mapping) or "risks" not in data or not data.keys() <= known:
             raise ValueError(f"a pilot must have risks, and at most {', '.join(sorted(known))}, got {data!r:.80}")
         if "levels" in data:
@@ -159,8 +153,7 @@ class Pilot:
         """Pilot of the values that other clients measured, shape (num_clients,); raises ValueError if not in [0, 1]."""
         risks = check_losses(values)
         counts = None if num_examples is None else check_num_examples(num_examples, num_clients=risks.size)
-        seed = None if split_seed is None else check_seed(split_seed)
-        return cls(risks, counts, split_from=split_from, split_seed=seed)
+        return cls(risks, counts, split_from=split_from, split_seed=check_own_seed(split_seed))
 
     @classmethod
     def of_law(cls, risks: Any, levels: Any) -> Pilot:
@@ -182,10 +175,8 @@ class Pilot:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the pilot as plain data."""
-        fields = {"risks": self.risks, "num_examples": self.num_examples, "levels": self.levels}
-        lists = {name: array.tolist() for name, array in fields.items() if array is not None}
-        of_split = {"split_from": self.split_from, "split_seed": self.split_seed}
-        return {**lists, **{name: value for name, value in of_split.items() if value is not None}}
+        found = {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -215,15 +206,24 @@ class Pilot:
         answers that `split_clients` took the pilot from; and answers of one that are all among those of the other,
         unless chance alone would do that with probability 1e-3.
         """
+        found = self._what_it_is_of(risks)
+        if found:
+            raise ValueError(
+                f"a pilot must be other clients than those certified, got {found} ({self.risks.size} pilot values, "
+                f"{risks.num_clients} certified); split with split_clients, tune on its pilot and certify its rest"
+            )
+
+    def _what_it_is_of(self, risks: ClientRisks) -> str:
         if self.split_from == _fingerprint(risks):
-            self._refuse("the answers that it was split from", risks)
+            return "the answers that it was split from"
         if np.shares_memory(self.risks, risks.shown_values) or self._is_same_law(risks):
-            self._refuse("the answers to be certified themselves", risks)
+            return "the answers to be certified themselves"
         if self.levels is None:
             ours, theirs = self._counts(risks)
             for part, whole, words in ((ours, theirs, "among"), (theirs, ours, "all of")):
                 if part <= whole and _chance_of_inclusion(part, whole) < _SMALLEST_CHANCE:
-                    self._refuse(f"{words} the answers to be certified", risks)
+                    return f"{words} the answers to be certified"
+        return ""
 
     def _is_same_law(self, risks: ClientRisks) -> bool:
         if np.ptp(risks.shown_values) == 0.0:
@@ -240,12 +240,6 @@ class Pilot:
             return Counter(self.risks.tolist()), Counter(risks.shown_values.tolist())
         ours = Counter(zip(self.risks.tolist(), self.num_examples.tolist(), strict=True))
         return ours, Counter(zip(risks.shown_values.tolist(), risks.num_examples.tolist(), strict=True))
-
-    def _refuse(self, what: str, risks: ClientRisks) -> None:
-        raise ValueError(
-            f"a pilot must be other clients than those certified, got {what} ({self.risks.size} pilot values, "
-            f"{risks.num_clients} certified); split with split_clients, tune on its pilot and certify its rest"
-        )
 
 
 def _fingerprint(risks: ClientRisks) -> str:

@@ -15,18 +15,19 @@ import numpy as np
 
 import riskband as rb
 from riskband.answers.csv import TableError, read_risks
-from riskband.answers.risks import ANSWERED_BY, MISSING, binary_doubt, check_contamination, check_num_missing
-from riskband.bands.band import BINARY_LOSS, BOUNDED_LOSS, SIDES, TRAINERS_ANSWERED
+from riskband.answers.responses import ANSWERED_BY, MISSING, check_contamination, check_num_missing
+from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, binary_doubt
+from riskband.bands.band import SIDES
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_delta, check_fraction, spelled
 from riskband.cli.verify import COLLECTION_SCHEMA
-from riskband.functionals.measures import resolve_measure
-from riskband.functionals.quantiles import check_tail_level
-from riskband.tuning.optimised_levels import resolve_objective
+from riskband.functionals.functional import resolve
+from riskband.functionals.weights import check_tail_level
+from riskband.tuning import tuned_weight
 from riskband.verification import why_it_says_nothing
-from riskband.wording import CHOSEN_BEFORE, confidence, exactly, rounded_down, rounded_up
+from riskband.wording import CHOSEN_BEFORE, TRAINERS_ANSWERED, confidence, exactly, rounded_down, rounded_up
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_BUDGETS, DEFAULT_PILOT_SHARE = [0.05, 0.1, 0.2], 0.2
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
         figure = dispersion_figure(
             report.two_sided,
-            measures=[report.certificates[name] for name in options.measure if name not in report.unbounded],
+            measures=[c for c in report.certificates.values() if c.recipe["function"] == "dispersion_certificate"],
             lorenz=rb.lorenz_certificate(report.two_sided),
             title=Path(options.file).name,
         )
@@ -99,7 +100,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
     attempt(lambda: check_delta(options.delta))
     attempt(lambda: resolve_level_method(options.method))
     for name in options.tune:
-        attempt(partial(resolve_objective, name))
+        attempt(partial(tuned_weight, name))
     if options.tune:
         attempt(lambda: check_pilot_share(options.pilot_share))
         if options.method != "berk_jones":
@@ -108,7 +109,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
     attempt(lambda: check_fraction("--quantile", options.quantile))
     attempt(lambda: check_fraction("--survival", options.survival))
     for name in options.measure:
-        attempt(partial(resolve_measure, name))
+        attempt(partial(resolve, name, called="measure"))
     for level in options.cvar:
         attempt(partial(check_tail_level, level))
     for name in ("target", "at"):
@@ -190,9 +191,10 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
             if options.sides == "two"
             else rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides="two")
         )
-        unbounded = [name for name in options.measure if np.isinf(rb.dispersion_interval(both, name).upper)]
+        unbounded = [name for name in options.measure if np.isinf(rb.bound(both, name).upper)]
         bounded = [name for name in options.measure if name not in unbounded]
-        certificates |= {name: rb.dispersion_certificate(both, name) for name in bounded}
+        names = {name: f"two-sided {name}" if name in certificates else name for name in bounded}
+        certificates |= {names[name]: rb.dispersion_certificate(both, name) for name in bounded}
     breakdowns = {}
     budgets = np.array(options.budget)
     for divergence in options.divergence:
@@ -402,7 +404,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=spelled,
         metavar="NAME",
-        help="dispersion: gini, atkinson:0.5, hoover, theil, …",
+        help="from both sides: gini, atkinson:0.5, hoover, cvar:0.9, share:0.3, …",
         **again,
     )
     add(

@@ -1,130 +1,80 @@
 """How unequal are the risks of clients that nobody has measured: two-sided bounds on every common measure (math §5).
 
 All are functionals of one two-sided band, so they hold on the same event of probability 1 - delta: with each other, and
-with every other certificate of that band.
+with every other certificate of that band. The functions named after a measure are `bound` with that measure, whose
+formula is at its name in `riskband.functionals.functional`; they raise the same errors.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from riskband.answers.risks import ClientRisks, check_risks
 from riskband.bands.band import Band
-from riskband.certificate import Certificate, recipe
+from riskband.certificate import Certificate
 from riskband.checks import FloatArray, check_choice, check_shares
+from riskband.functionals.functional import (
+    BOUND_METHODS,
+    MEASURES,
+    ExtremalLaws,
+    Functional,
+    Given,
+    Interval,
+    bound,
+    certificate_of_band,
+    measured_limits,
+    resolve,
+    top_share_functional,
+)
 from riskband.functionals.laws import QuantileLimits, RiskLaw
-from riskband.functionals.measures import DispersionMeasure, resolve_measure, top_share_measure
-
-DISPERSION_METHODS = ("sharp", "plugin", "convex_order")
 
 
-class Interval(NamedTuple):
-    """Bounds from both sides for one quantity, or for a curve.
-
-    Attributes
-    ----------
-    lower, upper : float or ndarray
-        With probability at least 1 - delta the truth lies between them. `inf` means that nothing bounds it.
-    """
-
-    lower: float | FloatArray
-    upper: float | FloatArray
+def dispersion_interval(band: Band, measure: Given, *, method: str = "sharp") -> Interval:
+    """`bound` by its earlier name: for a `band`, of a `measure`, by a `method`; it raises the same errors."""
+    return bound(band, resolve(measure, called="measure"), method=method)
 
 
-class ExtremalLaws(NamedTuple):
-    """Members of a band at which a measure is smallest and largest.
-
-    Attributes
-    ----------
-    most_equal : RiskLaw
-        Attains the lower end of the sharp interval.
-    most_unequal : RiskLaw or None
-        Attains the upper end; `None` where it is only approached, by laws whose mean goes to 0.
-    """
-
-    most_equal: RiskLaw
-    most_unequal: RiskLaw | None
-
-
-def dispersion_interval(band: Band, measure: str | DispersionMeasure, *, method: str = "sharp") -> Interval:
-    """Bounds on a measure of the dispersion of the risk of unseen clients.
-
-    Parameters
-    ----------
-    band : Band
-        With both sides.
-    measure : str or DispersionMeasure
-        A name in `MEASURES` with its parameters, such as "gini" or "atkinson:0.5".
-    method : {"sharp", "plugin", "convex_order"}
-        `sharp`: smallest and largest value among all members of the band. `plugin`: every integral at its own worst
-        side, as published in [DC], with errata corrected, clipped to the range of the measure. `convex_order`: as
-        `sharp`, but the upper end may also come from the band of measured risks; see Notes.
-
-    Returns
-    -------
-    Interval
-        Numbers. Source: math §5.1.
-
-    Raises
-    ------
-    ValueError
-        If an argument is unknown or out of range, the band has one side only, or `convex_order` does not apply.
-
-    Notes
-    -----
-    A client's measured risk is its true risk plus noise of mean 0, so the measured risks are larger in convex order,
-    and a measure that grows in convex order is not larger for the true risks. Bands with `local="marginal"` and equal
-    numbers of examples rest on a band for measured risks that holds on the same event. `convex_order` takes the
-    smaller of the two upper ends, which then need not be attained by a member of `band`.
-    """
-    method = check_choice("method", method, DISPERSION_METHODS)
-    chosen = resolve_measure(measure)
-    return _interval(chosen, method, QuantileLimits.of_band(band), _measured_limits(band, chosen, method))
-
-
-def extremal_laws(band: Band, measure: str | DispersionMeasure) -> ExtremalLaws:
+def extremal_laws(band: Band, measure: str | Functional) -> ExtremalLaws:
     """Explicit members of a band that attain both ends of the sharp interval.
 
     Parameters
     ----------
     band : Band
         With both sides.
-    measure : str or DispersionMeasure
-        As for `dispersion_interval`.
+    measure : str or Functional
+        As for `bound`.
 
     Returns
     -------
     ExtremalLaws
-        The laws; `measure.of_law` of each is the end of the interval, up to rounding.
+        The laws; `of_law` of each is the end of the interval, up to rounding.
 
     Raises
     ------
     ValueError
         If the measure is unknown or the band has one side only.
     """
-    return _extremal_laws(QuantileLimits.of_band(band), resolve_measure(measure))
+    return resolve(measure, called="measure").extremes(QuantileLimits.of_band(band))
 
 
-def measured_dispersion(risks: ClientRisks, measure: str | DispersionMeasure) -> float:
+def measured_dispersion(risks: ClientRisks, measure: str | Functional) -> float:
     """Return the measure of the risks that the clients in `risks` measured: no bound, and noise in them adds to it."""
     check_risks(risks)
-    return resolve_measure(measure).of_law(RiskLaw.of_values(risks.shown_values))
+    return resolve(measure, called="measure").value(RiskLaw.of_values(risks.shown_values))
 
 
-def dispersion_certificate(band: Band, measure: str | DispersionMeasure, *, method: str = "sharp") -> Certificate:
-    """Certificate for a measure of the dispersion of the risk of unseen clients.
+def dispersion_certificate(band: Band, measure: Given, *, method: str = "sharp") -> Certificate:
+    """Certificate from both sides for a measure of dispersion, or another functional, of the risk of unseen clients.
 
     Parameters
     ----------
     band : Band
-        With both sides.
-    measure : str or DispersionMeasure
-        As for `dispersion_interval`.
+        As for `bound`.
+    measure : str, Functional or QuantileWeight
+        As for `bound`, but no function of your own: `verify` could not find it.
     method : {"sharp", "plugin", "convex_order"}
-        As for `dispersion_interval`.
+        As for `bound`.
 
     Returns
     -------
@@ -135,85 +85,97 @@ def dispersion_certificate(band: Band, measure: str | DispersionMeasure, *, meth
     Raises
     ------
     ValueError
-        As for `dispersion_interval`; also if the band leaves the measure unbounded, since a certificate is finite.
+        As for `bound`; also if the band leaves the measure unbounded, since a certificate is finite.
     """
-    chosen, method = resolve_measure(measure), check_choice("method", method, DISPERSION_METHODS)
-    lower, upper = dispersion_interval(band, chosen, method=method)
-    reason = _why_trivial(QuantileLimits.of_band(band), chosen)
+    chosen, method = resolve(measure, called="measure"), check_choice("method", method, BOUND_METHODS)
+    measured = measured_dispersion(band.risks, chosen) if isinstance(band, Band) else np.nan
+    lower, upper = bound(band, chosen, method=method)
+    reason = _why_trivial(chosen.limits(band), chosen)
     if not np.isfinite(upper):
         raise ValueError(
             f"{chosen.quantity} cannot be bounded: {reason or 'the plug-in formula gives infinity'}; take a measure "
             "that is bounded, such as gini or atkinson with an aversion below 1"
         )
-    return Certificate(
+    return certificate_of_band(
+        band,
+        "dispersion_certificate",
+        {"measure": chosen.name, "method": method},
         quantity=f"{chosen.quantity} of {band.subject}",
-        value=float(upper),
+        value=upper,
         lower=float(lower),
-        delta=band.delta,
         method=f"{method} bound from the {band.method} band" + (f"; {reason}" if reason else ""),
-        assumptions=band.assumptions,
-        details={"measured": np.array(measured_dispersion(band.risks, chosen))},
-        recipe=recipe("dispersion_certificate", {"measure": chosen.name, "method": method}, band.risks, band),
+        details={"measured": np.array(measured)},
     )
 
 
-def _interval(
-    measure: DispersionMeasure, method: str, limits: QuantileLimits, measured: QuantileLimits | None
-) -> Interval:
-    if method == "plugin":
-        return Interval(*_plugin(limits, measure))
-    lower, upper = _sharp(limits, measure)
-    return Interval(lower, upper if measured is None else min(upper, _sharp(measured, measure)[1]))
-
-
-def _measured_limits(band: Band, measure: DispersionMeasure, method: str) -> QuantileLimits | None:
-    if method != "convex_order":
-        return None
-    measured = QuantileLimits.of_measured_risks(band) if measure.grows_in_convex_order else None
-    if measured is None:
-        raise ValueError(
-            "method='convex_order' needs a band with local='marginal', equal numbers of examples, and a measure that "
-            f"grows in convex order; got local={band.local!r} and {measure.name}; use method='sharp'"
-        )
-    return measured
-
-
-def _sharp(limits: QuantileLimits, measure: DispersionMeasure) -> tuple[float, float]:
-    most_equal, most_unequal = _extremal_laws(limits, measure)
-    upper = measure.range[1] if most_unequal is None else measure.of_law(most_unequal)
-    return _within(measure.of_law(most_equal), measure), _within(upper, measure)
-
-
-def _extremal_laws(limits: QuantileLimits, measure: DispersionMeasure) -> ExtremalLaws:
-    most_equal = limits.equal_law(measure.centre(limits))
-    most_unequal = limits.unequal_law(measure.cut(limits))
-    is_approached = measure.is_relative and limits.allow_all_zero and not limits.allow_only_zero
-    if is_approached and measure.of_law(most_unequal) < measure.range[1]:
-        return ExtremalLaws(most_equal, None)
-    return ExtremalLaws(most_equal, most_unequal)
-
-
-def _plugin(limits: QuantileLimits, measure: DispersionMeasure) -> tuple[float, float]:
-    low, high = measure.range
-    if measure.is_relative and limits.allow_all_zero:
-        return low, low if limits.allow_only_zero else high
-    lower, upper = measure.plug_in(limits)
-    return _within(lower, measure), _within(upper, measure)
-
-
-def _within(value: float, measure: DispersionMeasure) -> float:
-    low, high = measure.range
-    return min(max(value, low), high)
-
-
-def _why_trivial(limits: QuantileLimits, measure: DispersionMeasure) -> str:
+def _why_trivial(limits: QuantileLimits, measure: Functional) -> str:
     if limits.allow_only_zero or not measure.is_relative:
         return ""
     if limits.allow_all_zero:
         return "the band allows all clients but an ever smaller share to have risk 0"
-    if limits.allow_zero and measure.of_law(limits.unequal_law(float(limits.levels[0]) / 2)) >= measure.range[1]:
+    if limits.allow_zero and measure.value(limits.unequal_law(float(limits.levels[0]) / 2)) >= measure.range[1]:
         return "the band allows clients of risk 0, which make this measure as large as it can be"
     return ""
+
+
+def gini(band: Band, *, method: str = "sharp") -> Interval:
+    """Gini coefficient from a two-sided `band` by a `method` of `bound`: in [0, 1]."""
+    return bound(band, "gini", method=method)
+
+
+def extended_gini(band: Band, *, aversion: float = 3.0, method: str = "sharp") -> Interval:
+    """Extended Gini coefficient (`aversion` > 1) from a two-sided `band` by a `method` of `bound`: in [0, 1]."""
+    return bound(band, MEASURES["extended_gini"](aversion), method=method)
+
+
+def atkinson(band: Band, *, aversion: float = 0.5, method: str = "sharp") -> Interval:
+    """Atkinson index (`aversion` >= 0) from a two-sided `band` by a `method` of `bound`: in [0, 1]."""
+    return bound(band, MEASURES["atkinson"](aversion), method=method)
+
+
+def generalised_entropy(band: Band, *, order: float = 2.0, method: str = "sharp") -> Interval:
+    """Generalised entropy of an `order` from a two-sided `band` by a `method` of `bound`: >= 0, or `inf`."""
+    return bound(band, MEASURES["generalised_entropy"](order), method=method)
+
+
+def theil(band: Band, *, method: str = "sharp") -> Interval:
+    """Theil index, E (R/m) log(R/m), from a two-sided `band` by a `method` of `bound`: >= 0, or `inf`."""
+    return bound(band, "theil", method=method)
+
+
+def mean_log_deviation(band: Band, *, method: str = "sharp") -> Interval:
+    """Mean log deviation, E log(m/R), from a two-sided `band` by a `method` of `bound`: >= 0, or `inf`."""
+    return bound(band, "mean_log_deviation", method=method)
+
+
+def hoover(band: Band, *, method: str = "sharp") -> Interval:
+    """Hoover index from a two-sided `band` by a `method` of `bound`: in [0, 1]."""
+    return bound(band, "hoover", method=method)
+
+
+def coefficient_of_variation(band: Band, *, method: str = "sharp") -> Interval:
+    """Standard deviation over mean from a two-sided `band` by a `method` of `bound`: >= 0, or `inf`."""
+    return bound(band, "coefficient_of_variation", method=method)
+
+
+def top_share(band: Band, *, share: float = 0.1, method: str = "sharp") -> Interval:
+    """Part of all risk on the worst-off `share` of clients, from a two-sided `band` by a `method`: in [share, 1]."""
+    return bound(band, top_share_functional(share), method=method)
+
+
+def quantile_ratio(band: Band, *, low: float = 0.1, high: float = 0.9, method: str = "sharp") -> Interval:
+    """Quantile at `high` over that at `low`, from a two-sided `band` by a `method`: >= 1, or `inf`; 1 if both are 0."""
+    return bound(band, MEASURES["quantile_ratio"](low, high), method=method)
+
+
+def quantile_range(band: Band, *, low: float = 0.25, high: float = 0.75, method: str = "sharp") -> Interval:
+    """Quantile at `high` minus that at `low`, from a two-sided `band` by a `method` of `bound`: in [0, 1]."""
+    return bound(band, MEASURES["quantile_range"](low, high), method=method)
+
+
+def mean_range(band: Band, *, num_clients: int, method: str = "sharp") -> Interval:
+    """Mean of largest minus smallest risk of `num_clients` >= 2 new clients, from a `band` by a `method`: in [0, 1]."""
+    return bound(band, MEASURES["mean_range"](num_clients), method=method)
 
 
 def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") -> Interval:
@@ -226,7 +188,7 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
     shares : int or array_like, shape (num_shares,)
         Shares of clients in [0, 1], or how many to space evenly, at least 2. All hold at once.
     method : {"sharp", "plugin", "convex_order"}
-        As for `dispersion_interval`, at every share.
+        As for `bound`, at every share.
 
     Returns
     -------
@@ -236,13 +198,56 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
     Raises
     ------
     ValueError
-        As for `dispersion_interval`.
+        As for `bound`.
     """
     points = check_shares(shares)
-    method = check_choice("method", method, DISPERSION_METHODS)
-    limits, measured = QuantileLimits.of_band(band), _measured_limits(band, top_share_measure(0.5), method)
+    method = check_choice("method", method, BOUND_METHODS)
+    limits, measured = QuantileLimits.of_band(band), measured_limits(band, top_share_functional(0.5), method)
     ends = np.stack([points, points])
     for index in np.flatnonzero((points > 0.0) & (points < 1.0)):
-        found = _interval(top_share_measure(float(1.0 - points[index])), method, limits, measured)
+        beyond = top_share_functional(float(1.0 - points[index]))
+        found = beyond.interval(limits, is_plug_in=method == "plugin", measured=measured)
         ends[:, index] = 1.0 - found.upper, 1.0 - found.lower
     return Interval(ends[0], ends[1])
+
+
+def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") -> Certificate:
+    """Certificate for the Lorenz curve: the part of all risk that the best-off `shares` of the unseen clients bear.
+
+    Parameters
+    ----------
+    band, shares, method :
+        As for `lorenz`.
+
+    Returns
+    -------
+    Certificate
+        Both ends over the axis "share"; `details["measured"]` is the curve of the measured risks. Source: `lorenz`.
+
+    Raises
+    ------
+    ValueError
+        As for `lorenz`.
+    """
+    points, method = check_shares(shares), check_choice("method", method, BOUND_METHODS)
+    lower, upper = lorenz(band, shares=points, method=method)
+    return certificate_of_band(
+        band,
+        "lorenz_certificate",
+        {"shares": points, "method": method},
+        quantity=f"the Lorenz curve of {band.subject}",
+        value=np.asarray(upper),
+        lower=np.asarray(lower),
+        axes={"share": points},
+        method=f"{method} bound from the {band.method} band",
+        details={"measured": lorenz_of_law(RiskLaw.of_values(band.risks.shown_values), points)},
+    )
+
+
+def lorenz_of_law(law: RiskLaw, shares: npt.ArrayLike) -> FloatArray:
+    """Lorenz curve of a known law at shares of clients in [0, 1]: the share itself if all risks are 0."""
+    points = np.asarray(shares, dtype=np.float64)
+    if law.mean == 0.0:
+        return points.copy()
+    borne = np.cumsum(law.weights * law.risks)
+    return np.asarray(np.interp(points, np.append(0.0, law.levels), np.append(0.0, borne / borne[-1])))

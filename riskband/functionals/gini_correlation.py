@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import logsumexp
 
-from riskband.answers.joint import JOINT_LOCAL_STEPS, JointRisks
-from riskband.bands.band import shared_assumptions
+from riskband.answers.joint import JointRisks
+from riskband.answers.risks import shared_assumptions
+from riskband.bands.joint import JOINT_LOCAL_STEPS
 from riskband.bands.local_steps import OBSERVED_SIZES
 from riskband.certificate import Certificate
 from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_number, check_own_seed

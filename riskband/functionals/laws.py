@@ -72,14 +72,19 @@ class QuantileLimits:
     upper: FloatArray
 
     @classmethod
-    def of_band(cls, source: Band) -> QuantileLimits:
-        """Limits of a band with both sides; raises ValueError if it has only one, or is no band."""
+    def of_band(cls, source: Band, *, one_side: bool = False) -> QuantileLimits:
+        """Limits of a band; raises ValueError if it has only one side, unless that is allowed, or is no band.
+
+        Of a missing side a risk in [0, 1] is all that is known.
+        """
         check_band(source)
-        source.require("lower")
-        source.require("upper")
+        if not one_side:
+            source.require("lower")
+            source.require("upper")
         knots = np.concatenate([source.lower_levels, source.upper_levels, [1.0]])
         levels = np.unique(knots[knots > 0.0])
-        lower, upper = source.quantile_lower(levels), source.quantile_upper(levels)
+        lower = np.zeros_like(levels) if source.sides == "lower" else source.quantile_lower(levels)
+        upper = np.ones_like(levels) if source.sides == "upper" else source.quantile_upper(levels)
         if np.sum(np.diff(levels, prepend=0.0) * lower) < SMALLEST_MEAN:
             lower = np.zeros_like(lower)
         return cls(levels, lower, upper)
@@ -90,9 +95,10 @@ class QuantileLimits:
 
         With `local="marginal"` and equal numbers of examples, both are made from the same levels.
         """
-        if source.local != "marginal" or not source.risks.has_equal_sizes or source.risks.noise is not None:
+        if not has_measured_limits(source):
             return None
-        return cls.of_band(band(source.answers, **{**source.recipe(), "local": "observed", "eta": None}))
+        measured = band(source.answers, **{**source.recipe(), "local": "observed", "eta": None})
+        return cls.of_band(measured, one_side=True)
 
     @cached_property
     def edges(self) -> FloatArray:
@@ -146,20 +152,18 @@ class QuantileLimits:
         return float(np.sum(self.widths * values))
 
 
+def has_measured_limits(source: Band) -> bool:
+    """Whether the band rests on levels that hold for measured risks too, on the same event."""
+    return source.local == "marginal" and source.risks.has_equal_sizes and source.risks.noise is None
+
+
 @dataclass(frozen=True, eq=False)
 class CentreIntervals:
     """Between two neighbouring knots, clip(centre, l, u) has u on the first steps, l on the last, `centre` between.
 
-    Attributes
-    ----------
-    low, high : ndarray, shape (num_knots,)
-        Ends of the intervals of the centre; the last one is a single point.
-    first, last : ndarray, shape (num_knots,)
-        Steps [0, first) are at u, [first, last) at the centre, [last, num_steps) at l.
-    width : ndarray, shape (num_knots,)
-        Mass at the centre.
-    means : ndarray, shape (num_knots,)
-        Means of the laws at `low`.
+    Arrays have shape (num_knots,). `low` and `high` are the ends of the intervals of the centre (the last is a single
+    point), `means` the means of the laws at `low`, `width` the mass at the centre. Steps [0, first) are at u,
+    [first, last) at the centre, [last, num_steps) at l.
     """
 
     low: FloatArray

@@ -1,128 +1,47 @@
-"""Upper bounds read off the lower side of a band: survival, quantiles, and weighted quantile integrals (math §2.8).
+"""Certificates and intervals for means, quantiles, shares, and integrals of functions of quantiles (math §§2.8, 5.5).
 
-Each grows with the risk of every client, so it is largest at the largest law of the band. They all hold together, and
-together with every worst case of the same band.
+What grows with the risk of every client is largest at the largest law of the band, and its upper bound needs only the
+lower side. All bounds from one band hold together, and together with every worst case of that band.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
-import scipy  # loads its modules on use
 from numpy.polynomial import Polynomial
 from scipy.special import betaincinv
 
-from riskband.answers.risks import ClientRisks
-from riskband.bands.band import EQUAL_BY_DESIGN, Band, check_band, shared_assumptions, subject_of
+from riskband.answers.risks import EQUAL_BY_DESIGN, ClientRisks, shared_assumptions
+from riskband.bands.band import Band, check_band, subject_of
 from riskband.bands.band import band as band_of
 from riskband.bands.local_steps import EQUAL_SIZES, OBSERVED_SIZES, RANDOM_SIZES
 from riskband.certificate import Certificate, recipe
-from riskband.checks import (
-    FloatArray,
-    check_callable,
-    check_choice,
-    check_delta,
-    check_kind,
-    check_number,
-    check_points,
-    check_single,
+from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_points, check_single
+from riskband.functionals.functional import FUNCTIONALS, Interval, bound, certificate_of_band
+from riskband.functionals.laws import QuantileLimits, RiskLaw
+from riskband.functionals.transforms import Transform
+from riskband.functionals.weights import (
+    MEAN,
+    QuantileWeight,
+    check_tail_level,
+    check_weight,
+    step_integral,
+    tail_mean,
+    tail_weight,
 )
 from riskband.wording import chosen_before, exactly
 
-
-@dataclass(frozen=True)
-class QuantileWeight:
-    """A weight on the levels of the quantile function: the functional is the integral of F^-(p) against it.
-
-    Attributes
-    ----------
-    name : str
-        For reports.
-    cumulative : callable
-        Integral of the weight from 0 to p, vectorised over p in [0, 1]; nondecreasing from 0 to 1.
-    """
-
-    name: str
-    cumulative: Callable[[FloatArray], FloatArray]
-
-    def __post_init__(self) -> None:
-        check_callable(f"cumulative of weight {self.name!r}", self.cumulative, remedy="it integrates the weight from 0")
-        sums = np.asarray(self.cumulative(np.linspace(0.0, 1.0, 1001)), dtype=np.float64)
-        if sums.shape != (1001,) or not np.all(np.isfinite(sums)) or np.any(np.diff(sums) < -1e-9):
-            raise ValueError(f"weight {self.name!r} must be >= 0 on [0, 1]: its cumulative must not decrease")
-        if abs(sums[0]) > 1e-6 or abs(sums[-1] - 1.0) > 1e-6:
-            raise ValueError(
-                f"weight {self.name!r} must integrate to 1 over [0, 1], got {sums[-1] - sums[0]:g}; divide it by that"
-            )
-
-    @classmethod
-    def from_density(cls, density: Callable[[float], float] | Polynomial, *, name: str) -> QuantileWeight:
-        """Weight with the given density: a numpy `Polynomial` is integrated exactly, a function by quadrature.
-
-        Raises
-        ------
-        ValueError
-            If the density is negative somewhere or does not integrate to 1.
-        """
-        if isinstance(density, Polynomial):
-            integral = density.integ(lbnd=0)
-            return cls(name, lambda p: np.asarray(integral(p), dtype=np.float64))
-        check_callable("density", density, remedy="give a function of the level, or a numpy Polynomial")
-        return cls(
-            name, np.vectorize(lambda p: scipy.integrate.quad(density, 0.0, p, limit=200)[0], otypes=[np.float64])
-        )
-
-
-MEAN = QuantileWeight("mean", lambda p: p)
-
-
-def tail_weight(level: float) -> QuantileWeight:
-    """Weight of the conditional value at risk: the mean of the worst 1 - level; level in [0, 1)."""
-    level = check_tail_level(level)
-    return QuantileWeight(f"cvar:{level:g}", lambda p: np.maximum(p - level, 0.0) / (1.0 - level))
-
-
-def interval_weight(low: float, high: float) -> QuantileWeight:
-    """Weight of the mean of the quantiles between two levels, 0 <= low < high <= 1."""
-    low, high = (check_number("an end of an interval of levels", end, remedy="0.9 is a level") for end in (low, high))
-    if not 0.0 <= low < high <= 1.0:
-        raise ValueError(f"an interval of levels needs 0 <= low < high <= 1, got {low} and {high}")
-    return QuantileWeight(f"interval:{low:g}:{high:g}", lambda p: (np.clip(p, low, high) - low) / (high - low))
-
-
-def check_tail_level(level: float) -> float:
-    """Return `level` as a float if it is one number in [0, 1); raises ValueError."""
-    remedy = "0.9 means the worst tenth of the clients"
-    number = check_number("level", level, remedy=remedy)
-    if not 0.0 <= number < 1.0:
-        raise ValueError(f"level must be one number in [0, 1), got {number}; {remedy}")
-    return number
-
-
-def check_weight(weight: object) -> None:
-    """Raise ValueError unless it is a `QuantileWeight`."""
-    remedy = "for example interval_weight(0.8, 0.95); a stored certificate needs your own as an argument of verify"
-    check_kind("weight", weight, QuantileWeight, remedy=remedy)
+TRANSFORM_METHODS = ("pointwise", "jordan", "monomials")
+USUAL_NUM_EXAMPLES = 100
+_USUAL_LAW = (3.0, 21.0)  # of a Beta distribution
+MIN_ETA, MAX_ETA = 1e-9, 0.5
 
 
 def mean(band: Band) -> Certificate:
-    """Upper bound on the mean risk of unseen clients, from the band; see `mean_bound` for a sharper one.
-
-    Parameters
-    ----------
-    band : Band
-        With a lower side.
-
-    Returns
-    -------
-    Certificate
-        A number. Source: math §2.8.
-    """
-    return _certificate(band, "mean", {}, "the mean risk over unseen clients", _spectral(band, MEAN))
+    """Upper bound on the mean risk of unseen clients, from the lower side of a `band` (math §2.8); see `mean_bound`."""
+    check_band(band)
+    quantity = "the mean risk over unseen clients"
+    return certificate_of_band(band, "mean", {}, quantity=quantity, value=tail_mean(band, MEAN))
 
 
 def cvar(source: Band | ClientRisks, level: float, *, delta: float | None = None) -> Certificate:
@@ -146,8 +65,7 @@ def cvar(source: Band | ClientRisks, level: float, *, delta: float | None = None
     Raises
     ------
     ValueError
-        If the level or delta is out of range, the band has no lower side, or delta is given with a band or is not with
-        answers.
+        If an argument is out of range, the band has no lower side, or delta is given with a band or not with answers.
     """
     level = check_tail_level(level)
     if isinstance(source, ClientRisks):
@@ -155,7 +73,8 @@ def cvar(source: Band | ClientRisks, level: float, *, delta: float | None = None
     else:
         band = _without_delta(source, delta)
     quantity = f"the mean risk of the worst {exactly(1.0 - level)} of unseen clients"
-    return _certificate(band, "cvar", {"level": level}, quantity, _spectral(band, tail_weight(level)))
+    value = tail_mean(band, tail_weight(level))
+    return certificate_of_band(band, "cvar", {"level": level}, quantity=quantity, value=value)
 
 
 def quantile(
@@ -185,8 +104,7 @@ def quantile(
     Raises
     ------
     ValueError
-        If an argument is out of range or unknown, the band has no lower side, or delta is given with a band or is not
-        with answers.
+        As for `cvar`.
     """
     if isinstance(source, ClientRisks):
         return _single_quantile(source, check_single("level", level), delta=_own_delta(delta), local=local)
@@ -194,8 +112,8 @@ def quantile(
     levels = check_points("level", level)
     name = "" if levels.ndim else f" at level {exactly(float(levels))}"
     quantity = f"the quantile{name} of {band.subject}"
-    axes = {"level": levels} if levels.ndim else {}
-    return _certificate(band, "quantile", {"level": levels}, quantity, band.quantile_upper(levels), axes)
+    axes, value = {"level": levels} if levels.ndim else {}, band.quantile_upper(levels)
+    return certificate_of_band(band, "quantile", {"level": levels}, quantity=quantity, value=value, axes=axes)
 
 
 def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: str) -> Certificate:
@@ -228,27 +146,12 @@ def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: s
 
 
 def quantile_rank(num_clients: int, *, level: float, delta: float, num_examples: int | None) -> tuple[int, float]:
-    """Order statistic that bounds a quantile, and the error level of the limits of which it is taken.
+    """Rank (K + 1 if there is none) of the order statistic that bounds a quantile, and the eta of the sorted limits.
 
-    Both depend on the numbers of clients and examples alone. With probability 1 - delta at least a share b(i) of all
-    clients, the delta-quantile of Beta(i, K - i + 1), is at or below the i-th smallest of K; if limits at error level
-    eta are sorted, at least (b(i) - eta) / (1 - eta) of the true risks are.
-
-    Parameters
-    ----------
-    num_clients : int
-        K.
-    level, delta : float
-        Of the quantile, in [0, 1]; in (0, 1).
-    num_examples : int or None
-        Of a client, for a limit to its true risk; None for measured risks.
-
-    Returns
-    -------
-    rank : int
-        From 1; K + 1 if there is none.
-    eta : float
-        In [0, 0.5]; 0 for measured risks.
+    Both depend on the numbers of clients K and examples alone; for measured risks (`num_examples` None) eta is 0. With
+    probability 1 - delta at least a share b(i) of all clients, the delta-quantile of Beta(i, K - i + 1), is at or below
+    the i-th smallest of K; if limits at error level eta are sorted, at least (b(i) - eta) / (1 - eta) of the true risks
+    are.
     """
     ranks = np.arange(1, num_clients + 1)
     shares = betaincinv(ranks, num_clients - ranks + 1.0, delta)
@@ -269,10 +172,8 @@ def num_clients_needed(level: float, *, delta: float) -> int:
 
     Parameters
     ----------
-    level : float
-        In [0, 1).
-    delta : float
-        In (0, 1).
+    level, delta : float
+        In [0, 1) and in (0, 1).
 
     Returns
     -------
@@ -298,14 +199,9 @@ def _own_delta(delta: float | None) -> float:
 def _without_delta(band: Band, delta: float | None) -> Band:
     check_band(band)
     if delta is not None:
-        raise ValueError(_DELTA_OF_A_BAND)
+        remedy = "give the answers for a bound of its own"
+        raise ValueError(f"delta must be left out with a band, which has its own; {remedy}")
     return band
-
-
-_DELTA_OF_A_BAND = "delta must be left out with a band, which has its own; give the answers for a bound of its own"
-USUAL_NUM_EXAMPLES = 100
-_USUAL_LAW = (3.0, 21.0)  # of a Beta distribution
-MIN_ETA, MAX_ETA = 1e-9, 0.5
 
 
 def survival(band: Band, *, thresholds: npt.ArrayLike) -> Certificate:
@@ -332,60 +228,156 @@ def survival(band: Band, *, thresholds: npt.ArrayLike) -> Certificate:
     points = check_points("thresholds", thresholds)
     name = "the threshold" if points.ndim else exactly(float(points))
     quantity = f"the probability that {band.subject} is at least {name}"
-    axes = {"threshold": points} if points.ndim else {}
-    return _certificate(band, "survival", {"thresholds": points}, quantity, 1.0 - band.lower_left_limit(points), axes)
+    axes, value = {"threshold": points} if points.ndim else {}, 1.0 - band.lower_left_limit(points)
+    return certificate_of_band(band, "survival", {"thresholds": points}, quantity=quantity, value=value, axes=axes)
 
 
 def weighted_quantile(band: Band, weight: QuantileWeight) -> Certificate:
-    """Upper bound on a weighted integral of the quantile function of the risk of unseen clients.
-
-    Parameters
-    ----------
-    band : Band
-        With a lower side.
-    weight : QuantileWeight
-        For example `interval_weight(0.8, 0.95)` or `QuantileWeight.from_density(lambda p: 2 * p, name="linear")`.
-
-    Returns
-    -------
-    Certificate
-        A number. The integral over each step of the band is exact. Source: math §2.8, after [DC].
-    """
+    """Upper bound on the integral of the quantile function against a `weight`, exact on each step of a `band`."""
     check_band(band)
     check_weight(weight)
     quantity = f"the quantile integral {weight.name!r} of {band.subject}"
     band.require("lower")
-    value = _integral(np.append(band.lower_points, 1.0), np.append(band.lower_levels, 1.0), weight)
-    return _certificate(band, "weighted_quantile", {"weight": weight.name}, quantity, value)
+    value = step_integral(np.append(band.lower_points, 1.0), np.append(band.lower_levels, 1.0), weight)
+    return certificate_of_band(band, "weighted_quantile", {"weight": weight.name}, quantity=quantity, value=value)
 
 
-def _spectral(band: Band, weight: QuantileWeight) -> float:
-    """Integral for a nondecreasing weight, which the law for means may serve: it is monotone in convex order."""
+def quantile_interval(band: Band, *, level: npt.ArrayLike) -> Interval:
+    """Bounds on quantiles (value at risk) of the risk of unseen clients.
+
+    Parameters
+    ----------
+    band : Band
+        With both sides.
+    level : float or array_like
+        Probabilities in [0, 1], any shape. The largest of k new clients has its β quantile at the level β^{1/k}, the
+        smallest at 1 - (1 - β)^{1/k} ([DC] example 7).
+
+    Returns
+    -------
+    Interval
+        Of the shape of `level`; all hold at once. Source: [DC] proposition 1.
+
+    Raises
+    ------
+    ValueError
+        If a level is out of range or the band has only one side.
+    """
     check_band(band)
-    law = band.law_for_means
-    value = _integral(law.risks, np.cumsum(law.weights), weight)
-    return float(np.clip(value, 0.0, 1.0))  # noisy answers may lie outside
+    lower, upper = band.quantile_lower(level), band.quantile_upper(level)
+    return Interval(lower, upper) if np.ndim(level) else Interval(float(lower), float(upper))
 
 
-def _integral(risks: FloatArray, levels: FloatArray, weight: QuantileWeight) -> float:
-    sums = weight.cumulative(np.concatenate([[0.0], np.minimum(levels[:-1], 1.0), [1.0]]))
-    return float(risks @ np.diff(sums))
+def weighted_quantile_interval(band: Band, weight: QuantileWeight) -> Interval:
+    """`bound` on the integral of the quantile function against a `weight`, from a `band`: exact on every step of it."""
+    check_weight(weight)
+    return bound(band, weight)
 
 
-def _certificate(
-    band: Band,
-    function: str,
-    arguments: dict[str, Any],
-    quantity: str,
-    value: float | FloatArray,
-    axes: dict[str, FloatArray] | None = None,
-) -> Certificate:
-    return Certificate(
-        quantity=quantity,
-        value=value if np.ndim(value) else float(value),
-        delta=band.delta,
-        method=f"{band.method} band",
-        assumptions=band.assumptions,
-        axes=axes or {},
-        recipe=recipe(function, arguments, band.risks, band),
+def mean_interval(band: Band) -> Interval:
+    """`bound` on the mean risk, from a `band`; `mean_bound` has a sharper upper end."""
+    return bound(band, "mean")
+
+
+def cvar_interval(band: Band, *, level: float) -> Interval:
+    """`bound` on the mean risk of the worst `1 - level` of the clients, from a `band`; `level` in [0, 1)."""
+    return bound(band, FUNCTIONALS["cvar"](level))
+
+
+def transformed_quantile_interval(
+    band: Band, transform: Transform, *, weight: QuantileWeight | Transform = MEAN, method: str = "pointwise"
+) -> Interval:
+    """Bounds on ∫ψ(p)ξ(q(p))dp, with q the quantile function of the risk of unseen clients.
+
+    Parameters
+    ----------
+    band : Band
+        With both sides.
+    transform : Transform
+        ξ: `polynomial_transform`, `absolute_transform` or `smooth_transform`.
+    weight : QuantileWeight or Transform
+        ψ >= 0, or a transform of p that is the integral of a ψ of any sign from 0; it is split by its own Jordan
+        decomposition. Default: the mean of ξ(R).
+    method : {"pointwise", "jordan", "monomials"}
+        `pointwise`: smallest and largest ξ between the sides of the band at every level; attained by a member of the
+        band if ψ >= 0 and ξ turns at most once. `jordan`: V(u) - V(l) + ξ(l), [DC] theorem 2. `monomials`: every power
+        of a polynomial on its own, [DC] proposition 3. Never tighter than the first.
+
+    Returns
+    -------
+    Interval
+        Numbers. Source: [DC] theorems 1 and 2, proposition 3.
+
+    Raises
+    ------
+    ValueError
+        If the method is unknown or needs a polynomial, or the band has only one side.
+    """
+    method = check_choice("method", method, TRANSFORM_METHODS)
+    check_kind("transform", transform, Transform, remedy="for example absolute_transform(0.5)")
+    if not isinstance(weight, Transform):
+        check_weight(weight)
+    limits = QuantileLimits.of_band(band)
+    if method == "pointwise":
+        least, most = transform.extremes(limits.lower, limits.upper)
+    elif method == "jordan":
+        start = transform.function(limits.lower)
+        gain = transform.variation(limits.upper) - transform.variation(limits.lower)
+        least, most = start - gain, start + gain
+    else:
+        least, most = _monomial_bounds(transform, limits)
+    positive, negative = _masses(weight, limits.edges)
+    return Interval(
+        float(np.sum(positive * least - negative * most)), float(np.sum(positive * most - negative * least))
+    )
+
+
+def _monomial_bounds(transform: Transform, limits: QuantileLimits) -> tuple[FloatArray, FloatArray]:
+    if not transform.coefficients:
+        raise ValueError(f"method='monomials' needs a polynomial, got {transform.name!r}; use method='jordan'")
+    rising = Polynomial(np.maximum(transform.coefficients, 0.0))
+    falling = Polynomial(np.minimum(transform.coefficients, 0.0))
+    return rising(limits.lower) + falling(limits.upper), rising(limits.upper) + falling(limits.lower)
+
+
+def _masses(weight: QuantileWeight | Transform, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Integrals of the positive and of the negative part of the weight over each step."""
+    if isinstance(weight, QuantileWeight):
+        return np.diff(weight.cumulative(edges)), np.zeros(edges.size - 1)
+    change, variation = np.diff(weight.function(edges)), np.diff(weight.variation(edges))
+    return (variation + change) / 2.0, (variation - change) / 2.0
+
+
+def quantile_certificate(band: Band, *, level: npt.ArrayLike) -> Certificate:
+    """Certificate for the quantile function of the risk of unseen clients, from both sides.
+
+    Parameters
+    ----------
+    band : Band
+        With both sides; for an upper bound alone `quantile` needs only the lower one.
+    level : array_like, shape (num_levels,)
+        Probabilities in [0, 1].
+
+    Returns
+    -------
+    Certificate
+        Both ends over the axis "level"; `details["measured"]` has the quantiles of the measured risks. Source: [DC]
+        proposition 1.
+
+    Raises
+    ------
+    ValueError
+        If a level is out of range or the band has only one side.
+    """
+    levels = np.atleast_1d(check_points("level", level))
+    lower, upper = quantile_interval(band, level=levels)
+    return certificate_of_band(
+        band,
+        "quantile_certificate",
+        {"level": levels},
+        quantity=f"the quantile function of {band.subject}",
+        value=np.asarray(upper),
+        lower=np.asarray(lower),
+        axes={"level": levels},
+        details={"measured": RiskLaw.of_values(band.risks.shown_values).quantile(levels)},
     )

@@ -60,20 +60,7 @@ class Transform:
 
 
 def polynomial_transform(polynomial: Polynomial, *, name: str = "polynomial") -> Transform:
-    """Transform s -> polynomial(s), turning at the real roots of its derivative.
-
-    Parameters
-    ----------
-    polynomial : numpy.polynomial.Polynomial
-        Of any degree.
-    name : str
-        For reports.
-
-    Returns
-    -------
-    Transform
-        The polynomial with its turning points. Source: [DC] proposition 3.
-    """
+    """Transform s -> polynomial(s) of a numpy `polynomial` with a `name`, turning at the roots of its derivative."""
     check_kind("polynomial", polynomial, Polynomial, remedy="for example numpy.polynomial.Polynomial([0, 0, 1])")
     power = polynomial.convert()
     roots = np.atleast_1d(power.deriv().roots()) if power.degree() > 0 else np.empty(0)

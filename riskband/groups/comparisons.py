@@ -1,134 +1,52 @@
-"""Groups of clients: one band for each, and how differently they fare (math §10.1, [DC] §3.2).
+"""Comparisons of groups of clients: a table of statistics over groups, with the sentence that each certifies.
 
-delta is divided among the groups before their bands are made (Bonferroni), so that all bands hold at once with
-probability 1 - delta, and with them every comparison of groups. Groups may overlap.
+T is a functional of the distribution of client risks in a group (math §10.1, [DC] §3.2). The bands of all groups hold
+at once, so the true numbers T(F_g) lie in a box, the intervals of the groups. Every end here is that of the statistic
+over the whole box: sharp given the intervals, but for the largest variance and the largest CVaR deviation of more than
+`MAX_VERTEX_GROUPS` groups, which are bounded from above.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from riskband.answers.risks import ClientRisks, check_risks, default_eta
-from riskband.bands.band import band
-from riskband.checks import FloatArray, check_delta, check_flag, spelled
-from riskband.functionals.dispersion import Interval
-from riskband.functionals.quantiles import check_tail_level
+from riskband.certificate import Certificate, recipe
+from riskband.checks import FloatArray, check_choice, check_flag
+from riskband.functionals.functional import Given, Interval, bound, resolve
+from riskband.functionals.laws import RiskLaw
 from riskband.functionals.transforms import Transform, resolve_transform
-from riskband.groups import group_statistics
-from riskband.groups.group_bands import (
-    GroupBands,
-    Groups,
-    check_group_bands,
-    check_per_group,
-    members_of_groups,
-    select_clients,
-)
-from riskband.groups.group_functionals import Functional, resolve_functional
+from riskband.functionals.weights import check_tail_level
+from riskband.groups.group_bands import GroupBands, check_group_bands, check_per_group
 
-NESTED_METHODS = ("berk_jones", "dkw")
-"""Methods whose levels at each rank fall with the number of clients: the band for more clients holds that for fewer."""
+MAX_NAMES = 8
+"""More groups than these are not listed in a statement."""
+
+MAX_VERTEX_GROUPS = 16
+"""Up to so many groups all 2^G corners of the box are tried. The largest variance over a box is NP-hard in general."""
+
+Ends = tuple[float, float]
+Weights = Mapping[str, float] | None
 
 
-def group_bands(
-    risks: ClientRisks,
-    groups: Groups,
-    *,
-    delta: float,
-    shares: Mapping[str, float] | None = None,
-    **band_settings: Any,
-) -> GroupBands:
-    """Confidence bands for the CDFs of client risks in several groups, which hold all at once.
-
-    Parameters
-    ----------
-    risks : ClientRisks
-        The answers of all clients.
-    groups : sequence of str or None, or mapping
-        Either the group of each client, shape (num_clients,), `None` for a client in no group; or, for groups that may
-        overlap, the members of each by name: a boolean mask of shape (num_clients,) or indices of clients.
-    delta : float
-        Probability that any of the bands fails, in (0, 1).
-    shares : mapping of str to float, optional
-        Part of delta that each group gets, > 0, at most 1 in all. Default: equal parts.
-    **band_settings
-        As for `band`: method, local, eta, ...; both sides by default.
-
-    Returns
-    -------
-    GroupBands
-        Bands at `delta * shares[name]`: Bonferroni, so groups may share clients. A missing client may belong to any
-        group and so may a wrong answer, so every group counts all of them as its own.
-
-    Raises
-    ------
-    ValueError
-        If a group has fewer than two clients, names or indices do not fit, a setting is out of range, or clients are
-        missing="worst" under a method that does not stay valid when more of them than belong to a group count in it.
-
-    Examples
-    --------
-    >>> import riskband as rb
-    >>> answers = rb.ClientRisks([0.02, 0.05, 0.10, 0.04], num_examples=100)
-    >>> bands = rb.group_bands(answers, ["city", "city", "farm", "farm"], delta=0.1)
-    >>> bands.num_clients
-    {'city': 2, 'farm': 2}
-    """
-    check_risks(risks)
-    delta = check_delta(delta)
-    allowed = inspect.signature(band).parameters.keys() - {"risks", "delta"}
-    unknown = sorted(band_settings.keys() - allowed)
-    if unknown:
-        raise ValueError(f"settings of bands must be among {', '.join(sorted(allowed))}, got {', '.join(unknown)}")
-    check_nested(risks, band_settings.get("method", "berk_jones"))
-    members = members_of_groups(groups, num_clients=risks.num_clients)
-    equal = dict.fromkeys(members, 1.0 / len(members))
-    parts = equal if shares is None else check_per_group("shares", shares, tuple(members), is_total=False)
-    bands = {}
-    for name, indices in members.items():
-        answers = select_clients(risks, indices, group=name)
-        eta = _eta_of_asked(risks, answers, len(members), **band_settings)
-        bands[name] = band(answers, delta=delta * parts[name], **{**band_settings, "eta": eta})
-    return GroupBands(risks, members, bands)
-
-
-def check_nested(risks: ClientRisks, method: object) -> None:
-    """Raise ValueError if clients are missing="worst" and the levels of the method do not fall with their number."""
-    if risks.num_missing_worst and not (isinstance(method, str) and spelled(method) in NESTED_METHODS):
-        raise ValueError(
-            f"groups with missing='worst' need method {' or '.join(NESTED_METHODS)}, got {method!r:.80}; how "
-            "many clients a group lacks is unknown, and only these levels fall with the number"
-        )
-
-
-def _eta_of_asked(
-    risks: ClientRisks, group: ClientRisks, num_groups: int, local: str = "marginal", eta: float | None = None, **_: Any
-) -> float | None:
-    """Eta, from the number of clients that were asked where a group's number of answers may depend on its risks."""
-    if eta is not None or risks.num_missing_worst == 0:
-        return eta
-    uses_one = local == "counted" or (local == "marginal" and not group.has_equal_sizes)
-    return default_eta(risks.num_counted // num_groups) if uses_one else None
-
-
-def group_intervals(bands: GroupBands, functional: Functional) -> dict[str, Interval]:
+def group_intervals(bands: GroupBands, functional: Given) -> dict[str, Interval]:
     """Bounds on a functional of the CDF of client risks in every group, all at once.
 
     Parameters
     ----------
     bands : GroupBands
-        With both sides.
-    functional : str, DispersionMeasure, QuantileWeight or callable
-        "mean", "cvar:0.9", "quantile:0.5", "smoothed_median:0.1", a measure of dispersion such as "gini" or
-        "atkinson:0.5", a weight on quantiles, or your own function from a `Band` to an `Interval`.
+        With the sides that `bound` needs.
+    functional : str, Functional, QuantileWeight or callable
+        As for `bound`: "mean", "cvar:0.9", "gini", a weight on quantiles, or your own function from a `Band` to an
+        `Interval`.
 
     Returns
     -------
     dict of str to Interval
-        Finite numbers, by group.
+        Finite numbers, by group. The comparisons below take the same arguments, and raise the same errors; their
+        `weights`, the probability of each group, must be fixed before any risk was seen, and are equal by default.
 
     Raises
     ------
@@ -136,8 +54,8 @@ def group_intervals(bands: GroupBands, functional: Functional) -> dict[str, Inte
         If the functional is unknown, or is not bounded in some group.
     """
     check_group_bands(bands)
-    chosen = resolve_functional(functional)
-    found = {name: chosen.interval(source) for name, source in bands.bands.items()}
+    chosen = resolve(functional)
+    found = {name: bound(source, chosen) for name, source in bands.bands.items()}
     for name, (lower, upper) in found.items():
         if not (np.isfinite(lower) and np.isfinite(upper)):
             raise ValueError(
@@ -147,200 +65,65 @@ def group_intervals(bands: GroupBands, functional: Functional) -> dict[str, Inte
     return found
 
 
-def group_gap(bands: GroupBands, first: str, second: str, functional: Functional, *, squared: bool = False) -> Interval:
-    """Bounds on |T(F_first) - T(F_second)|, or on its square.
-
-    Parameters
-    ----------
-    bands : GroupBands
-        With both sides.
-    first, second : str
-        Names of two different groups.
-    functional : str, DispersionMeasure, QuantileWeight or callable
-        T, as for `group_intervals`.
-    squared : bool
-        Whether to bound (T(F_first) - T(F_second))² instead.
-
-    Returns
-    -------
-    Interval
-        Sharp, given the intervals of both groups: from 0 where they overlap. Source: [DC] §3.2.
-
-    Raises
-    ------
-    ValueError
-        If the groups are unknown or the same, or as for `group_intervals`.
-    """
+def group_gap(bands: GroupBands, first: str, second: str, functional: Given, *, squared: bool = False) -> Interval:
+    """|T(F_g) - T(F_g')|, if `squared` its square, of groups `first`, `second` of `bands`, T a `functional`."""
     check_group_bands(bands)
     if bands[first] is bands[second]:
         raise ValueError(f"a gap needs two different groups, got {first!r} twice")
     lower, upper = _ends(bands, functional)
     pair = [bands.names.index(first), bands.names.index(second)]
-    least, most = group_statistics.gap_ends(lower[pair], upper[pair])
+    least, most = gap_ends(lower[pair], upper[pair])
     return Interval(least**2, most**2) if check_flag("squared", squared) else Interval(least, most)
 
 
-def largest_gap(bands: GroupBands, functional: Functional) -> Interval:
-    """Bounds on the largest |T(F_g) - T(F_g')| over all pairs of groups.
-
-    Parameters
-    ----------
-    bands : GroupBands
-        Of at least two groups, with both sides.
-    functional : str, DispersionMeasure, QuantileWeight or callable
-        T, as for `group_intervals`.
-
-    Returns
-    -------
-    Interval
-        Sharp, given the intervals of the groups. Source: [DC] §5.1.1.
-
-    Raises
-    ------
-    ValueError
-        If there is only one group, or as for `group_intervals`.
-    """
+def largest_gap(bands: GroupBands, functional: Given) -> Interval:
+    """Bounds on the largest |T(F_g) - T(F_g')| over all pairs of groups of `bands`, T a `functional`. [DC] §5.1.1."""
     _require_pairs(bands)
-    return Interval(*group_statistics.largest_gap_ends(*_ends(bands, functional)))
+    return Interval(*largest_gap_ends(*_ends(bands, functional)))
 
 
-def quadratic_gaps(bands: GroupBands, functional: Functional) -> Interval:
-    """Bounds on the mean of (T(F_g) - T(F_g'))² over all pairs of different groups, each pair counted once.
-
-    Parameters
-    ----------
-    bands : GroupBands
-        Of at least two groups, with both sides.
-    functional : str, DispersionMeasure, QuantileWeight or callable
-        T, as for `group_intervals`.
-
-    Returns
-    -------
-    Interval
-        2G/(G - 1) times the interval of `group_variance` at equal weights, G the number of groups. The square for one
-        pair is [DC] §3.2, the mean over pairs is ours.
-
-    Raises
-    ------
-    ValueError
-        If there is only one group, or as for `group_intervals`.
-    """
-    _require_pairs(bands)
+def quadratic_gaps(bands: GroupBands, functional: Given) -> Interval:
+    """Bounds on the mean of (T(F_g) - T(F_g'))² over all pairs of different groups of `bands`, T a `functional`."""
+    _require_pairs(bands)  # the square for one pair is [DC] §3.2, the mean over pairs is ours
     factor = 2.0 * len(bands.names) / (len(bands.names) - 1.0)
     least, most = group_variance(bands, functional)
     return Interval(factor * least, factor * most)
 
 
-def group_variance(
-    bands: GroupBands, functional: Functional, *, weights: Mapping[str, float] | None = None
-) -> Interval:
-    """Bounds on the variance over groups, E_g (T(F_g) - E_g T(F_g))²: half of E (T_g - T_g')² of two drawn groups.
-
-    Parameters
-    ----------
-    bands : GroupBands
-        With both sides.
-    functional : str, DispersionMeasure, QuantileWeight or callable
-        T, as for `group_intervals`.
-    weights : mapping of str to float, optional
-        Probability of each group, fixed before any risk was seen. Default: equal.
-
-    Returns
-    -------
-    Interval
-        Sharp, given the intervals of the groups, for up to 16 of them; with more, the upper end may be larger than the
-        sharp one by Σ w_g (width of g / 2)² over the groups that share one centre. Source: [DC] §3.2.
-
-    Raises
-    ------
-    ValueError
-        If weights do not fit the groups, or as for `group_intervals`.
-    """
+def group_variance(bands: GroupBands, functional: Given, *, weights: Weights = None) -> Interval:
+    """Bounds on the variance of T(F_g) over groups g of `bands` with `weights`, T a `functional`. [DC] §3.2."""
     lower, upper = _ends(bands, functional)
-    return Interval(*group_statistics.variance_ends(lower, upper, _weights(bands, weights)))
+    return Interval(*variance_ends(lower, upper, _weights(bands, weights)))
 
 
-def worst_group(bands: GroupBands, functional: Functional) -> Interval:
-    """Bounds on the largest T(F_g) over all groups.
-
-    Parameters
-    ----------
-    bands : GroupBands
-        With both sides.
-    functional : str, DispersionMeasure, QuantileWeight or callable
-        T, as for `group_intervals`.
-
-    Returns
-    -------
-    Interval
-        Sharp, given the intervals of the groups.
-
-    Raises
-    ------
-    ValueError
-        As for `group_intervals`.
-    """
-    return Interval(*group_statistics.maximum_ends(*_ends(bands, functional)))
+def worst_group(bands: GroupBands, functional: Given) -> Interval:
+    """Bounds on the largest T(F_g) over all groups g of `bands`, T a `functional`."""
+    return Interval(*maximum_ends(*_ends(bands, functional)))
 
 
-def weighted_group_mean(
-    bands: GroupBands, functional: Functional, *, weights: Mapping[str, float] | None = None
-) -> Interval:
-    """Bounds on E_g T(F_g) = Σ w_g T(F_g).
-
-    Parameters
-    ----------
-    bands : GroupBands
-        With both sides.
-    functional : str, DispersionMeasure, QuantileWeight or callable
-        T, as for `group_intervals`.
-    weights : mapping of str to float, optional
-        Probability of each group, fixed before any risk was seen. Default: equal.
-
-    Returns
-    -------
-    Interval
-        Sharp, given the intervals of the groups. Source: [DC] §5.1.1.
-
-    Raises
-    ------
-    ValueError
-        If weights do not fit the groups, or as for `group_intervals`.
-    """
+def weighted_group_mean(bands: GroupBands, functional: Given, *, weights: Weights = None) -> Interval:
+    """Bounds on the mean of T(F_g) over groups g of `bands` with `weights`, T a `functional`. [DC] §5.1.1."""
     lower, upper = _ends(bands, functional)
-    return Interval(*group_statistics.mean_ends(lower, upper, _weights(bands, weights)))
+    return Interval(*mean_ends(lower, upper, _weights(bands, weights)))
 
 
 def group_transform_mean(
-    bands: GroupBands,
-    functional: Functional,
-    transform: Transform | Sequence[float],
-    *,
-    weights: Mapping[str, float] | None = None,
+    bands: GroupBands, functional: Given, transform: Transform | Sequence[float], *, weights: Weights = None
 ) -> Interval:
     """Bounds on E_g ξ(T(F_g)), [DC]'s uncertainty of a risk measure over groups, for a ξ of bounded variation.
 
     Parameters
     ----------
-    bands : GroupBands
-        With both sides.
-    functional : str, DispersionMeasure, QuantileWeight or callable
-        T with values in [0, 1], as for `group_intervals`.
+    bands, functional, weights :
+        As for `group_intervals`; T has values in [0, 1].
     transform : Transform or sequence of float
         ξ on [0, 1]: `absolute_transform`, `smooth_transform`, ..., or coefficients of a polynomial, from the constant
         on.
-    weights : mapping of str to float, optional
-        Probability of each group, fixed before any risk was seen. Default: equal.
 
     Returns
     -------
     Interval
         Sharp, given the intervals of the groups. Source: [DC] §3.2.
-
-    Raises
-    ------
-    ValueError
-        If T can leave [0, 1], weights do not fit the groups, or as for `group_intervals`.
     """
     lower, upper = _ends(bands, functional)
     if np.any(lower < 0.0) or np.any(upper > 1.0):
@@ -352,40 +135,125 @@ def group_transform_mean(
     return Interval(float(parts @ least), float(parts @ most))
 
 
-def cvar_fairness(
-    bands: GroupBands, functional: Functional = "mean", *, level: float, weights: Mapping[str, float] | None = None
-) -> Interval:
+def cvar_fairness(bands: GroupBands, functional: Given = "mean", *, level: float, weights: Weights = None) -> Interval:
     """Bounds on CVaR_g T(F_g) - E_g T(F_g): how much worse the worst-off groups fare than the average group.
+
+    Parameters
+    ----------
+    bands, functional, weights :
+        As for `group_intervals`.
+    level : float
+        In [0, 1): the worst `1 - level` of the groups, by weight. 0 gives 0.
+
+    Returns
+    -------
+    Interval
+        Numbers >= 0. Source: [DC] §3.2, D_CV,α with α = `level` in its explicit (Rockafellar-Uryasev) form; the
+        conditional mean "given Z > α" of the text there is a misprint.
+    """
+    level = check_tail_level(level)
+    lower, upper = _ends(bands, functional)
+    return Interval(*cvar_deviation_ends(lower, upper, _weights(bands, weights), level=level))
+
+
+COMPARISONS: Mapping[str, tuple[Callable[..., Interval], str]] = {
+    "group_gap": (group_gap, "the {squared}difference between the groups {first!r} and {second!r} in"),
+    "largest_gap": (largest_gap, "the largest difference between two of {groups} in"),
+    "quadratic_gaps": (quadratic_gaps, "the mean squared difference between two of {groups} in"),
+    "group_variance": (group_variance, "the {weighted}variance over {groups} of"),
+    "worst_group": (worst_group, "in the worst of {groups}"),
+    "weighted_group_mean": (weighted_group_mean, "the {weighted}mean over {groups} of"),
+    "group_transform_mean": (group_transform_mean, "the {weighted}mean over {groups} of the polynomial {transform} of"),
+    "cvar_fairness": (cvar_fairness, "the {weighted}CVaR deviation (level {level}) over {groups} of"),
+}
+"""By name, the interval, and how the sentence of its certificate begins."""
+
+
+def group_certificate(bands: GroupBands, comparison: str, functional: Given, **options: Any) -> Certificate:
+    """Certificate for a comparison of groups.
 
     Parameters
     ----------
     bands : GroupBands
         With both sides.
-    functional : str, DispersionMeasure, QuantileWeight or callable
-        T, as for `group_intervals`.
-    level : float
-        In [0, 1): the worst `1 - level` of the groups, by weight. 0 gives 0.
-    weights : mapping of str to float, optional
-        Probability of each group, fixed before any risk was seen. Default: equal.
+    comparison : str
+        Name of the function that gives the interval: "group_gap", "largest_gap", "quadratic_gaps", "group_variance",
+        "worst_group", "weighted_group_mean", "group_transform_mean" or "cvar_fairness".
+    functional : str, Functional or QuantileWeight
+        As for `group_intervals`, but no function of your own: `verify` could not find it.
+    **options
+        The other arguments of that function; a transform as coefficients of a polynomial, for the same reason.
 
     Returns
     -------
-    Interval
-        Sharp, given the intervals of the groups, for up to 16 of them; with more, the upper end may be larger.
-        Source: [DC] §3.2, D_CV,α with α = `level` in its explicit (Rockafellar-Uryasev) form; the conditional mean
-        "given Z > α" of the text there is a misprint.
+    Certificate
+        Both ends. Its delta is that of all bands together: every certificate and interval of `bands` holds on the same
+        event. `details` has, in the order of `bands.names`, `group_lower`, `group_upper`, `group_measured` (for the
+        measured risks), `group_num_clients` and `group_delta`.
 
     Raises
     ------
     ValueError
-        If the level is out of range, weights do not fit the groups, or as for `group_intervals`.
+        As for that function, or if the functional or the transform has no name.
     """
-    level = check_tail_level(level)
-    lower, upper = _ends(bands, functional)
-    return Interval(*group_statistics.cvar_deviation_ends(lower, upper, _weights(bands, weights), level=level))
+    comparison = check_choice("comparison", comparison, COMPARISONS)
+    chosen = resolve(functional)
+    if not chosen.name:
+        raise ValueError(
+            f"a certificate needs a functional with a name, got {functional!r}; use a QuantileWeight, or {comparison}"
+        )
+    if isinstance(options.get("transform"), Transform):
+        raise ValueError(
+            f"a certificate needs the transform as coefficients of a polynomial, got {options['transform'].name!r}; "
+            f"use them, or {comparison}"
+        )
+    interval, sentence = COMPARISONS[comparison]
+    try:
+        lower, upper = interval(bands, functional=functional, **options)
+    except TypeError as error:
+        raise ValueError(f"options of {comparison} do not fit: {error}; see its documentation") from error
+    ends = _ends(bands, functional)
+    plain = {name: _plain(option) for name, option in options.items()}
+    name = functional if isinstance(functional, str) else chosen.name  # verification compares the same text
+    measured = [chosen.value(RiskLaw.of_values(source.risks.shown_values)) for source in bands.bands.values()]
+    names = ", ".join(map(repr, bands.names)) if len(bands.names) <= MAX_NAMES else "named in the recipe"
+    words = {
+        "groups": f"{len(bands.names)} groups ({names})",
+        "weighted": "weighted " if plain.get("weights") is not None else "",
+        "squared": "squared " if plain.get("squared") else "",
+    }
+    return Certificate(
+        quantity=f"{sentence.format(**plain | words)} {chosen.quantity} of {bands.subject}",
+        value=float(upper),
+        lower=float(lower),
+        delta=bands.delta,
+        method=f"Bonferroni over {len(bands.names)} groups, {next(iter(bands.bands.values())).method} bands",
+        assumptions=bands.assumptions,
+        details={
+            "group_lower": ends[0],
+            "group_upper": ends[1],
+            "group_measured": np.array(measured),
+            "group_num_clients": np.array(list(bands.num_clients.values()), dtype=np.float64),
+            "group_delta": np.array(list(bands.deltas.values())),
+        },
+        recipe={
+            **recipe("group_certificate", {"comparison": comparison, "functional": name, **plain}, bands.risks),
+            "groups": {name: indices.tolist() for name, indices in bands.members.items()},
+            "bands": {name: source.recipe() for name, source in bands.bands.items()},
+        },
+    )
 
 
-def _ends(bands: GroupBands, functional: Functional) -> tuple[FloatArray, FloatArray]:
+def _plain(option: Any) -> Any:
+    """An option as plain data for JSON."""
+    if isinstance(option, Mapping):
+        return {str(name): float(number) for name, number in option.items()}
+    if option is None or isinstance(option, (str, bool, np.bool_)):
+        return bool(option) if isinstance(option, np.bool_) else option
+    return np.asarray(option, dtype=np.float64).tolist()
+
+
+def _ends(bands: GroupBands, functional: Given) -> tuple[FloatArray, FloatArray]:
     ends = np.array(list(group_intervals(bands, functional).values()), dtype=np.float64)
     return ends[:, 0], ends[:, 1]
 
@@ -396,7 +264,112 @@ def _require_pairs(bands: GroupBands) -> None:
         raise ValueError(f"a gap needs at least 2 groups, got {', '.join(bands.names)} alone; name another group")
 
 
-def _weights(bands: GroupBands, weights: Mapping[str, float] | None) -> FloatArray:
+def _weights(bands: GroupBands, weights: Weights) -> FloatArray:
     if weights is None:
         return np.full(len(bands.names), 1.0 / len(bands.names))
     return np.array(list(check_per_group("weights", weights, bands.names, is_total=True).values()))
+
+
+def gap_ends(lower: FloatArray, upper: FloatArray) -> Ends:
+    """|T_1 - T_2| of two groups: 0 where their intervals overlap; arrays of shape (2,)."""
+    least = max(lower[0] - upper[1], lower[1] - upper[0], 0.0)
+    return float(least), float(max(upper[0] - lower[1], upper[1] - lower[0]))
+
+
+def largest_gap_ends(lower: FloatArray, upper: FloatArray) -> Ends:
+    """max_{g,g'} |T_g - T_g'|, over pairs of different groups; arrays of shape (num_groups,), at least 2.
+
+    The smallest value is reached by clip(c, lower, upper) for any c between the smallest upper and largest lower end.
+    """
+    least = max(float(np.max(lower) - np.min(upper)), 0.0)
+    gaps = upper[:, None] - lower[None, :]
+    np.fill_diagonal(gaps, -np.inf)
+    return least, float(np.max(gaps))
+
+
+def maximum_ends(lower: FloatArray, upper: FloatArray) -> Ends:
+    """max_g T_g."""
+    return float(np.max(lower)), float(np.max(upper))
+
+
+def mean_ends(lower: FloatArray, upper: FloatArray, weights: FloatArray) -> Ends:
+    """Σ w_g T_g for weights >= 0."""
+    return float(weights @ lower), float(weights @ upper)
+
+
+def variance_ends(lower: FloatArray, upper: FloatArray, weights: FloatArray) -> Ends:
+    """Σ w_g (T_g - Σ w T)² for weights that sum to 1.
+
+    The variance is min_c Σ w_g (T_g - c)², so its minimum is that of Σ w_g dist(c, [l_g, u_g])² over c: convex, and
+    between two ends of intervals a parabola.
+    """
+    knots = np.unique(np.concatenate([lower, upper]))
+    middles = (knots[:-1] + knots[1:]) / 2.0
+    nearest = np.clip(middles[:, None], lower, upper)
+    masses = np.where(nearest != middles[:, None], weights, 0.0)
+    totals = masses.sum(axis=1)
+    vertices = np.divide((masses * nearest).sum(axis=1), totals, out=middles.copy(), where=totals > 0.0)
+    centres = np.concatenate([knots, np.clip(vertices, knots[:-1], knots[1:])])
+    distances = np.clip(centres[:, None], lower, upper) - centres[:, None]
+    least = float(np.min(distances**2 @ weights))
+    if lower.size <= MAX_VERTEX_GROUPS:
+        return least, max(least, _corner_maximum(lower, upper, lambda corners: _variances(corners, weights)))
+    return least, max(least, _variance_relaxation(lower, upper, weights))
+
+
+def cvar_deviation_ends(lower: FloatArray, upper: FloatArray, weights: FloatArray, *, level: float) -> Ends:
+    """min_ρ {ρ + Σ w_g (T_g - ρ)_+ / (1 - level)} - Σ w_g T_g for weights that sum to 1, level in [0, 1).
+
+    At a fixed ρ a group adds w_g (T_g - ρ)_+ / (1 - level) - w_g T_g, which falls up to ρ and does not fall beyond: it
+    is smallest at clip(ρ, l_g, u_g). The sum is piecewise linear and convex in ρ, so an end of an interval is best.
+    """
+    knots = np.concatenate([lower, upper])[:, None]
+    nearest = np.clip(knots, lower, upper)
+    least = float(np.min(knots[:, 0] + (np.maximum(nearest - knots, 0.0) / (1.0 - level) - nearest) @ weights))
+    least = max(least, 0.0)
+    if lower.size <= MAX_VERTEX_GROUPS:
+        corners = _corner_maximum(lower, upper, lambda values: cvar_deviations(values, weights, level=level))
+        return least, max(least, corners)
+    # max_v Σ (v_g - w_g) T_g over 0 <= v_g <= w_g / (1 - level), Σ v = 1: each term's largest value is convex in v_g.
+    # Its chord from v_g = 0 to the cap lies above it and is linear, which leaves one CVaR.
+    chord = cvar_deviations((level * upper + (1.0 - level) * lower)[None, :], weights, level=level)
+    slack = weights @ (level * (upper - lower))
+    return least, max(least, float(chord[0] + slack))
+
+
+def cvar_deviations(values: FloatArray, weights: FloatArray, *, level: float) -> FloatArray:
+    """CVaR minus mean of each row; values of shape (num_rows, num_groups), weights that sum to 1."""
+    order = np.argsort(-values, axis=1, kind="stable")
+    sorted_weights = weights[order]
+    before = np.cumsum(sorted_weights, axis=1) - sorted_weights
+    in_tail = np.clip(1.0 - level - before, 0.0, sorted_weights)
+    tail = np.sum(in_tail * np.take_along_axis(values, order, axis=1), axis=1) / np.sum(in_tail, axis=1)
+    return np.asarray(np.maximum(tail - values @ weights, 0.0))
+
+
+def _variances(values: FloatArray, weights: FloatArray) -> FloatArray:
+    deviations = values - (values @ weights)[:, None]
+    return np.asarray(deviations**2 @ weights)
+
+
+def _corner_maximum(lower: FloatArray, upper: FloatArray, statistic: Callable[[FloatArray], FloatArray]) -> float:
+    """Largest value at a corner of the box: that over the whole box, for a convex statistic."""
+    bits = (np.arange(2**lower.size)[:, None] >> np.arange(lower.size)) & 1
+    return float(np.max(statistic(np.where(bits == 1, upper, lower))))
+
+
+def _variance_relaxation(lower: FloatArray, upper: FloatArray, weights: FloatArray) -> float:
+    """Maximum over the box of Σ w_g ((l_g + u_g) T_g - l_g u_g) - m², m = Σ w T, which is not below the variance.
+
+    T_g² lies below its chord, and both agree at the ends. The maximum is concave in T: groups whose centre is above m
+    are at their upper end, those below at their lower one, and at most the groups with centre m lie between.
+    """
+    order = np.argsort(-(lower + upper), kind="stable")
+    w, low, high = weights[order], lower[order], upper[order]
+    # Raise the groups to their upper ends one after the other, from the highest centre on; m grows from Σwl to Σwu.
+    steps = w * (high - low)
+    means = w @ low + np.concatenate([[0.0], np.cumsum(steps)])
+    second = w @ low**2 + np.concatenate([[0.0], np.cumsum(steps * (low + high))])
+    stop = np.clip((low + high) / 2.0, means[:-1], means[1:])
+    inside = second[:-1] + (low + high) * (stop - means[:-1]) - stop**2
+    return float(max(np.max(inside), np.max(second - means**2)))

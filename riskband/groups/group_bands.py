@@ -1,39 +1,31 @@
-"""Groups of clients: who belongs to which, their bands, and how delta is divided among them."""
+"""Groups of clients: who belongs to which, and one band for each (math §10.1, [DC] §3.2).
+
+delta is divided among the groups before their bands are made (Bonferroni), so that all bands hold at once with
+probability 1 - delta, and with them every comparison of groups. Groups may overlap.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.risks import ClientRisks
-from riskband.bands.band import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS, Band
-from riskband.checks import IntArray, check_kind, check_numbers
+from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
+from riskband.answers.risks import ClientRisks, check_risks, default_eta
+from riskband.bands.band import Band, band
+from riskband.checks import IntArray, check_delta, check_kind, check_numbers, spelled
 from riskband.wording import chosen_before
 
 Groups = Sequence[str | None] | npt.NDArray[Any] | Mapping[str, npt.ArrayLike]
 
 
-def select_clients(risks: ClientRisks, indices: IntArray, *, group: str) -> ClientRisks:
-    """Answers of the clients of a group; what holds for the network as a whole, such as missing clients, is kept.
-
-    Raises
-    ------
-    ValueError
-        If every answer of the group may be wrong.
-    """
-    if risks.contamination >= indices.size:
-        raise ValueError(
-            f"contamination must be below the number of clients of every group, got {risks.contamination} for the "
-            f"{indices.size} of group {group!r}, where all wrong answers may be; merge it with another group"
-        )
-    shared = {f.name: getattr(risks, f.name) for f in fields(risks) if f.name not in ("values", "num_examples")}
-    return ClientRisks(risks.values[indices], risks.num_examples[indices], **shared)
-
+NESTED_METHODS = ("berk_jones", "dkw")
+"""Methods whose levels at each rank fall with the number of clients: the band for more clients holds that for fewer."""
 
 FIXED_GROUPS = "the groups, and how delta is divided among them, were fixed before any risk was seen"
 EQUAL_SIZES_IN_GROUP = "a group whose clients all have the same number of examples has it by design, not by chance"
@@ -100,6 +92,113 @@ class GroupBands:
         if not isinstance(name, str) or name not in self.bands:
             raise ValueError(f"group must be one of {', '.join(self.names)}, got {name!r}")
         return self.bands[name]
+
+
+def group_bands(
+    risks: ClientRisks,
+    groups: Groups,
+    *,
+    delta: float,
+    shares: Mapping[str, float] | None = None,
+    **band_settings: Any,
+) -> GroupBands:
+    """Confidence bands for the CDFs of client risks in several groups, which hold all at once.
+
+    Parameters
+    ----------
+    risks : ClientRisks
+        The answers of all clients.
+    groups : sequence of str or None, or mapping
+        Either the group of each client, shape (num_clients,), `None` for a client in no group; or, for groups that may
+        overlap, the members of each by name: a boolean mask of shape (num_clients,) or indices of clients.
+    delta : float
+        Probability that any of the bands fails, in (0, 1).
+    shares : mapping of str to float, optional
+        Part of delta that each group gets, > 0, at most 1 in all. Default: equal parts.
+    **band_settings
+        As for `band`: method, local, eta, ...; both sides by default.
+
+    Returns
+    -------
+    GroupBands
+        Bands at `delta * shares[name]`: Bonferroni, so groups may share clients. A missing client may belong to any
+        group and so may a wrong answer, so every group counts all of them as its own.
+
+    Raises
+    ------
+    ValueError
+        If a group has fewer than two clients, names or indices do not fit, a setting is out of range, or clients are
+        missing="worst" under a method that does not stay valid when more of them than belong to a group count in it.
+
+    Examples
+    --------
+    >>> import riskband as rb
+    >>> answers = rb.ClientRisks([0.02, 0.05, 0.10, 0.04], num_examples=100)
+    >>> bands = rb.group_bands(answers, ["city", "city", "farm", "farm"], delta=0.1)
+    >>> bands.num_clients
+    {'city': 2, 'farm': 2}
+    """
+    check_risks(risks)
+    delta = check_delta(delta)
+    allowed = inspect.signature(band).parameters.keys() - {"risks", "delta"}
+    unknown = sorted(band_settings.keys() - allowed)
+    if unknown:
+        raise ValueError(f"settings of bands must be among {', '.join(sorted(allowed))}, got {', '.join(unknown)}")
+    check_nested(risks, band_settings.get("method", "berk_jones"))
+    members = members_of_groups(groups, num_clients=risks.num_clients)
+    equal = dict.fromkeys(members, 1.0 / len(members))
+    parts = equal if shares is None else check_per_group("shares", shares, tuple(members), is_total=False)
+    bands = {}
+    for name, indices in members.items():
+        answers = select_clients(risks, indices, group=name)
+        eta = _eta_of_asked(risks, answers, len(members), **band_settings)
+        bands[name] = band(answers, delta=delta * parts[name], **{**band_settings, "eta": eta})
+    return GroupBands(risks, members, bands)
+
+
+def check_nested(risks: ClientRisks, method: object) -> None:
+    """Raise ValueError if clients are missing="worst" and the levels of the method do not fall with their number."""
+    if risks.num_missing_worst and not (isinstance(method, str) and spelled(method) in NESTED_METHODS):
+        raise ValueError(
+            f"groups with missing='worst' need method {' or '.join(NESTED_METHODS)}, got {method!r:.80}; how "
+            "many clients a group lacks is unknown, and only these levels fall with the number"
+        )
+
+
+def _eta_of_asked(
+    risks: ClientRisks, group: ClientRisks, num_groups: int, local: str = "marginal", eta: float | None = None, **_: Any
+) -> float | None:
+    """Eta, from the number of clients that were asked where a group's number of answers may depend on its risks."""
+    if eta is not None or risks.num_missing_worst == 0:
+        return eta
+    uses_one = local == "counted" or (local == "marginal" and not group.has_equal_sizes)
+    return default_eta(risks.num_counted // num_groups) if uses_one else None
+
+
+def rebuilt_group_bands(
+    risks: ClientRisks, members: Mapping[str, npt.ArrayLike], recipes: Mapping[str, Mapping[str, Any]]
+) -> GroupBands:
+    """Group bands from the fields `groups` (indices of clients) and `bands` (`Band.recipe` of each) of a recipe.
+
+    Raises
+    ------
+    ValueError
+        If the groups are not valid, or not the same in both fields, or the bands are not as `group_bands` makes them.
+    """
+    found = members_of_groups(members, num_clients=risks.num_clients)
+    if found.keys() != recipes.keys():
+        raise ValueError(f"a recipe needs one band for each group, got {', '.join(recipes)} for {', '.join(found)}")
+    ways = [[_way(each.get("method")), each.get("local"), each.get("sides")] for each in recipes.values()]
+    if any(way != ways[0] for way in ways):
+        raise ValueError("the bands of all groups must be made in one way: by one method, local step and sides")
+    check_nested(risks, ways[0][0])
+    bands = {name: band(select_clients(risks, indices, group=name), **recipes[name]) for name, indices in found.items()}
+    return GroupBands(risks, found, bands)
+
+
+def _way(method: object) -> object:
+    """A method without the levels that it gave, which differ from group to group if they were tuned."""
+    return {**method, "levels": None} if isinstance(method, Mapping) else method
 
 
 def check_group_bands(bands: object) -> None:
@@ -184,21 +283,8 @@ def check_per_group(
 ) -> dict[str, float]:
     """Return one number per group, in the order of the groups.
 
-    Parameters
-    ----------
-    name : str
-        Of the argument, for messages.
-    numbers : mapping of str to float
-        By group.
-    groups : tuple of str
-        Names that must all be there, and no other.
-    is_total : bool
-        Whether the numbers are >= 0 and sum to 1, rather than > 0 and to at most 1.
-
-    Raises
-    ------
-    ValueError
-        If a group is missing or foreign, or a number or their sum is out of range.
+    They must be >= 0 and sum to 1 if `is_total`, otherwise > 0 and sum to at most 1; raises ValueError if they do not,
+    or a group is missing or foreign.
     """
     if not isinstance(numbers, Mapping) or set(numbers) != set(groups):
         got = ", ".join(map(str, numbers)) if isinstance(numbers, Mapping) else type(numbers).__name__
@@ -215,3 +301,16 @@ def check_per_group(
         raise ValueError(f"{name} must {rule}, got {found}, which sum to {total:g}; divide them by their sum")
     scale = total if is_total else max(total, 1.0)  # rounding
     return {group: number / scale for group, number in found.items()}
+
+
+def select_clients(risks: ClientRisks, indices: IntArray, *, group: str) -> ClientRisks:
+    """Answers of the clients of a group; what holds for the network as a whole, such as missing clients, is kept.
+
+    Raises ValueError if every answer of the group may be wrong.
+    """
+    if risks.contamination >= indices.size:
+        raise ValueError(
+            f"contamination must be below the number of clients of every group, got {risks.contamination} for the "
+            f"{indices.size} of group {group!r}, where all wrong answers may be; merge it with another group"
+        )
+    return risks.of_clients(indices)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from riskband.bands.band import TRAINERS_ANSWERED, Band
+from riskband.bands.band import Band
 from riskband.certificate import AS_PUBLISHED, ESTIMATE, Certificate, weakest_validity
 from riskband.checks import FloatArray, check_installed
-from riskband.wording import confidence
+from riskband.wording import TRAINERS_ANSWERED, confidence
 from riskband.worst_cases.divergences import DIVERGENCES
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _right_end(band: Band, unseen_risks: npt.ArrayLike | None) -> float:
 def measured_label(band: Band) -> str:
     """Name the law of what the clients answered in a legend, with what lies between it and what they measured."""
     noise = "" if band.risks.noise is None else ", with noise"
-    rounding = "" if band.histogram is None else ", rounded up to bins"
+    rounding = "" if band.answers is band.risks else ", rounded up to bins"
     return f"measured by the {band.risks.num_clients} clients that answered{noise}{rounding}"
 
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from riskband.bands.band import Band
 from riskband.certificate import Certificate, recipe, weakest_validity
-from riskband.functionals.dispersion import dispersion_interval
-from riskband.functionals.dispersion_curves import lorenz_of_law
+from riskband.checks import FloatArray
+from riskband.functionals.dispersion import lorenz_of_law
+from riskband.functionals.functional import bound, functional
 from riskband.functionals.laws import QuantileLimits, RiskLaw
-from riskband.functionals.measures import resolve_measure
 from riskband.plots.bands import blank_figure, how_sure, measured_label, titled
 from riskband.wording import rounded_down, rounded_up
 
@@ -103,12 +103,8 @@ def _check_source(name: str, certificate: object, band: Band, function: str) -> 
 
 
 def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: RiskLaw | None) -> None:
-    lower, upper = (np.append(side, side[-1]) for side in (limits.lower, limits.upper))
-    validity = weakest_validity(band.assumptions)
-    label = f"{validity}: the curve of unseen clients lies in here,\n{how_sure(validity, band.delta)}"
-    axes.fill_between(limits.edges, lower, upper, step="post", color=_BOUNDS, alpha=0.25, lw=0, label=label)
-    for side in (lower, upper):
-        axes.step(limits.edges, side, where="post", color=_BOUNDS, lw=1.2)
+    ends = np.append(limits.lower, limits.lower[-1]), np.append(limits.upper, limits.upper[-1])
+    _draw_region(axes, limits.edges, ends, weakest_validity(band.assumptions), band.delta, step="post")
     for law, style in _laws(band, unseen):
         axes.step(np.append(0.0, law.levels), np.append(law.risks, law.risks[-1]), where="post", **style)
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, _top(limits, band, unseen)), title="Quantiles of the risk")
@@ -116,13 +112,19 @@ def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: Risk
     axes.set_ylabel("largest risk in this share (mean loss, 0 to 1)")
 
 
+def _draw_region(
+    axes: Axes, x: FloatArray, ends: tuple[npt.ArrayLike, npt.ArrayLike], validity: str, delta: float, step: Any = None
+) -> None:
+    label = f"{validity}: the curve of unseen clients lies in here,\n{how_sure(validity, delta)}"
+    axes.fill_between(x, ends[0], ends[1], step=step, color=_BOUNDS, alpha=0.25, lw=0, label=label)
+    for end in ends:
+        axes.plot(x, end, drawstyle="steps-post" if step else "default", color=_BOUNDS, lw=1.2)
+
+
 def _draw_lorenz(axes: Axes, band: Band, lorenz: Certificate, unseen: RiskLaw | None) -> None:
     shares = lorenz.axes["share"]
-    label = f"{lorenz.validity}: the curve of unseen clients lies in here,\n{how_sure(lorenz.validity, lorenz.delta)}"
     assert lorenz.lower is not None
-    axes.fill_between(shares, lorenz.lower, lorenz.value, color=_BOUNDS, alpha=0.25, lw=0, label=label)
-    for side in (lorenz.lower, lorenz.value):
-        axes.plot(shares, side, color=_BOUNDS, lw=1.2)
+    _draw_region(axes, shares, (lorenz.lower, lorenz.value), lorenz.validity, lorenz.delta)
     for law, style in _laws(band, unseen):
         axes.plot(shares, lorenz_of_law(law, shares), **style)
     axes.plot([0.0, 1.0], [0.0, 1.0], color="#999999", lw=0.9, label="if all clients had the same risk")
@@ -139,23 +141,18 @@ def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unse
     for row, certificate in enumerate(measures):
         name = certificate.recipe["arguments"]["measure"]
         lower, upper = float(certificate.lower or 0.0), float(certificate.value)
-        published = np.array(dispersion_interval(band, name, method="plugin"), dtype=np.float64)
+        published = np.array(bound(band, name, method="plugin"), dtype=np.float64)
         if not np.allclose(published, [lower, upper]):
             is_published_wider = True
             _draw_interval(axes, row + 0.15, published[0], published[1], right, color=_PUBLISHED, lw=3.0)
         _draw_interval(axes, row, lower, upper, right, color=_BOUNDS, lw=7.0)
         if unseen is not None:
-            _draw_point(axes, row, resolve_measure(name).of_law(unseen), right, _UNSEEN_POINT)
+            _draw_point(axes, row, functional(name).value(unseen), right, _UNSEEN_POINT)
         _draw_point(axes, row, float(certificate.details["measured"]), right, _MEASURED_POINT)
         axes.annotate(_row_label(name, lower, upper), (0.0, row - 0.22), (3, 0), textcoords="offset points", fontsize=9)
     for validity, delta in kinds:
-        axes.plot(
-            [],
-            [],
-            color=_BOUNDS,
-            lw=7.0,
-            label=f"{validity}: the value for unseen clients lies in here,\n{how_sure(validity, delta)}",
-        )
+        label = f"{validity}: the value for unseen clients lies in here,\n{how_sure(validity, delta)}"
+        axes.plot([], [], color=_BOUNDS, lw=7.0, label=label)
     if is_published_wider:
         axes.plot([], [], color=_PUBLISHED, lw=3.0, label="the same by the published plug-in formula")
     axes.plot([], [], label=measured_label(band), **_MEASURED_POINT)
@@ -177,7 +174,7 @@ def _draw_point(axes: Axes, row: float, value: float, right: float, style: Mappi
 
 
 def _row_label(name: str, lower: float, upper: float) -> str:
-    quantity = resolve_measure(name).quantity.removeprefix("the ")
+    quantity = functional(name).quantity.removeprefix("the ")
     return f"{quantity[0].upper()}{quantity[1:]}: {rounded_down(lower, 3)} to {rounded_up(upper, 3)}"
 
 

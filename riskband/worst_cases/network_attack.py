@@ -13,17 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # loads its modules on use
 
-from riskband.checks import FloatArray, IntArray, check_cost, check_costs, check_fraction
-from riskband.search import Bracket
-from riskband.worst_cases.concave_curves import (
+from riskband.answers.concave_curves import (
     TOLERANCE,
     ConcaveCurve,
     inner_curve,
     network_curve,
     outer_curve,
+    outer_curves,
     rounding_of_curve,
     rounding_of_curves,
 )
+from riskband.checks import FloatArray, IntArray, check_cost, check_costs, check_fraction
+from riskband.search import Bracket
 
 Ask = Callable[[IntArray, FloatArray], npt.ArrayLike]
 """(clients, radii), shape (num_asked,) each -> the clients' adversarial risks at these radii, same shape; NaN where a
@@ -38,26 +39,21 @@ def one_round(radii: npt.ArrayLike, values: npt.ArrayLike) -> tuple[ConcaveCurve
     radii : array_like, shape (num_radii,)
         Cost budgets that every client was asked for, increasing strictly from 0.
     values : array_like, shape (num_clients, num_radii)
-        Adversarial risks Q_k(radius), nondecreasing and concave in the radius, up to the rounding of their digits.
+        Adversarial risks Q_k(radius), nondecreasing and concave in the radius, up to the rounding of their digits;
+        raises ValueError if they are not.
 
     Returns
     -------
     lower, upper : ConcaveCurve
         The truth lies between them at every budget; their distance is what the grid leaves open.
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit or a row is not nondecreasing and concave.
     """
     grid = check_costs("radii", radii, remedy="they are costs, in units of the transport cost")
     rows = check_fraction("values", values)
     if rows.ndim != 2 or grid.shape != rows.shape[1:]:
         raise ValueError(f"values must have shape (num_clients, {grid.size}), one column per radius, got {rows.shape}")
-    roundings = rounding_of_curves(grid, rows).tolist()
-    lower = network_curve([inner_curve(grid, row, rounding=each) for row, each in zip(rows, roundings, strict=True)])
-    upper = [outer_curve(grid, row, rounding=each) for row, each in zip(rows, roundings, strict=True)]
-    return lower, network_curve(upper)
+    roundings = rounding_of_curves(grid, rows)
+    lower = [inner_curve(grid, row, rounding=each) for row, each in zip(rows, roundings.tolist(), strict=True)]
+    return network_curve(lower), network_curve(outer_curves(grid, rows, roundings))
 
 
 def dual(conjugates: Callable[[float], npt.ArrayLike], *, cost_budget: float, max_multiplier: float = 1e6) -> float:
@@ -66,7 +62,7 @@ def dual(conjugates: Callable[[float], npt.ArrayLike], *, cost_budget: float, ma
     Parameters
     ----------
     conjugates : callable
-        multiplier -> phi_k(multiplier) of every client, shape (num_clients,).
+        multiplier -> phi_k(multiplier) of every client in [0, 1], shape (num_clients,).
     cost_budget : float
         Mean budget of the network, in units of the transport cost; > 0.
     max_multiplier : float
@@ -76,11 +72,6 @@ def dual(conjugates: Callable[[float], npt.ArrayLike], *, cost_budget: float, ma
     -------
     float
         min over multipliers of multiplier·budget + mean phi: an upper bound at whichever multiplier the search stops.
-
-    Raises
-    ------
-    ValueError
-        If the budget or the largest multiplier is not a cost, or a conjugate is not in [0, 1].
     """
     budget = check_cost("cost_budget", cost_budget, remedy="without a budget the answer is the mean risk")
     largest = check_cost("max_multiplier", max_multiplier, remedy="it is where the search ends")
@@ -215,35 +206,38 @@ class KnownPoints:
         """Whether a nondecreasing concave curve in [0, 1] can go through the known points and this one."""
         if not 0.0 <= value <= 1.0:  # NaN included
             return False
+        if radius in self.radii:
+            return abs(self.values[self.radii.index(radius)] - value) <= TOLERANCE
         place = int(np.searchsorted(self.radii, radius))
-        if place < len(self.radii) and self.radii[place] == radius:
-            return abs(self.values[place] - value) <= TOLERANCE
         radii = np.insert(np.array(self.radii), place, radius)
         return rounding_of_curve(radii, np.insert(np.array(self.values), place, value)) is not None
 
     def add(self, radius: float, value: float) -> None:
         """Add a point; a radius that is known already changes nothing."""
-        place = int(np.searchsorted(self.radii, radius))
-        if place < len(self.radii) and self.radii[place] == radius:
-            return
-        self.radii.insert(place, radius)
-        self.values.insert(place, value)
+        if radius not in self.radii:
+            place = int(np.searchsorted(self.radii, radius))
+            self.radii.insert(place, radius)
+            self.values.insert(place, value)
 
     def inner(self) -> ConcaveCurve:
         """Lower bound on the curve, 0 as long as nothing is known."""
-        if not self.radii:
-            return ConcaveCurve(np.zeros(1), np.zeros(1))
-        return inner_curve(*self._points, rounding=rounding_of_curve(*self._points) or 0.0)
+        return inner_curve(*self._points, rounding=self._rounding) if self.radii else _constant(0.0)
 
     def outer(self) -> ConcaveCurve:
         """Upper bound on the curve, 1 as long as nothing is known."""
-        if not self.radii:
-            return ConcaveCurve(np.zeros(1), np.ones(1))
-        return outer_curve(*self._points, rounding=rounding_of_curve(*self._points) or 0.0)
+        return outer_curve(*self._points, rounding=self._rounding) if self.radii else _constant(1.0)
+
+    @property
+    def _rounding(self) -> float:
+        return rounding_of_curve(*self._points) or 0.0
 
     @property
     def _points(self) -> tuple[FloatArray, FloatArray]:
         return np.array(self.radii), np.array(self.values)
+
+
+def _constant(value: float) -> ConcaveCurve:
+    return ConcaveCurve(np.zeros(1), np.array([value]))
 
 
 def _next_questions(

@@ -2,6 +2,8 @@
 
 The proofs bound the density ratio by Lambda outside a set of probability delta, but then use it as if almost surely,
 so results from here carry the validity "as-published". The generators are the paper's: f = t log t and f = (t - 1)².
+The paper states constants for these two divergences only, and its formulas know neither missing nor wrong answers:
+the functions below raise ValueError for anything else.
 """
 
 from __future__ import annotations
@@ -40,29 +42,7 @@ class PublishedConstants(NamedTuple):
 
 
 def published_constants(*, num_clients: int, delta: float, divergence: str, budget: float) -> PublishedConstants:
-    """Constants of [RE] Theorems 5.2 and 5.3.
-
-    Parameters
-    ----------
-    num_clients : int
-        K.
-    delta : float
-        In (0, 1).
-    divergence : {"kl", "chi2"}
-        The two for which the paper states constants.
-    budget : float
-        Size of the ball, >= 0.
-
-    Returns
-    -------
-    PublishedConstants
-        Source: [RE] appendix D; math §3.5.
-
-    Raises
-    ------
-    ValueError
-        For another divergence.
-    """
+    """Constants of [RE] Theorems 5.2 and 5.3 for one budget >= 0. Source: [RE] appendix D; math §3.5."""
     divergence = check_choice("divergence (of method='published')", divergence, PUBLISHED_DIVERGENCES)
     slack = float(np.sqrt(np.log(num_clients / delta) / num_clients))
     level = budget / delta
@@ -76,29 +56,7 @@ def published_constants(*, num_clients: int, delta: float, divergence: str, budg
 
 
 def published_worst_case_mean(risks: ClientRisks, *, delta: float, divergence: str, budget: FloatArray) -> FloatArray:
-    """Worst-case mean risk as in [RE] Theorem 5.2, by cvxpy.
-
-    Parameters
-    ----------
-    risks : ClientRisks
-        The answers.
-    delta : float
-        In (0, 1).
-    divergence : {"kl", "chi2"}
-        The divergence.
-    budget : ndarray, shape (num_budgets,)
-        Sizes of the ball.
-
-    Returns
-    -------
-    ndarray, shape (num_budgets,)
-        Values in [0, 1]. Source: [RE] Theorem 5.2.
-
-    Raises
-    ------
-    ValueError
-        For another divergence, or if missing clients count as worst or answers may be wrong.
-    """
+    """Worst-case mean risk as in [RE] Theorem 5.2, by cvxpy, for budgets of shape (num_budgets,); values in [0, 1]."""
     risks.require_certain_answers("method='published'", "method='sharp'")
     return np.array([_published_mean(risks, delta, divergence, float(size)) for size in budget])
 
@@ -131,27 +89,7 @@ def published_worst_case_cdf(
 ) -> FloatArray:
     """Worst-case survival function as in [RE] Theorem 5.3, in closed form up to a one-dimensional search.
 
-    Parameters
-    ----------
-    risks : ClientRisks
-        The answers.
-    delta : float
-        In (0, 1).
-    divergence : {"kl", "chi2"}
-        The divergence.
-    budget, thresholds : ndarray
-        Sizes of the ball and risks in [0, 1], broadcast against each other.
-
-    Returns
-    -------
-    ndarray
-        Values in [0, 1], of the broadcast shape. The objective takes two values, so the optimal weights do too.
-        Source: [RE] Theorem 5.3.
-
-    Raises
-    ------
-    ValueError
-        For another divergence, or if missing clients count as worst or answers may be wrong.
+    Budgets and thresholds are broadcast against each other; values in [0, 1].
     """
     risks.require_certain_answers("method='published'", "method='sharp'")
     num_clients = risks.num_clients
@@ -171,21 +109,8 @@ def published_worst_case_cdf(
 def two_level_optimum(share: float, constants: PublishedConstants, *, divergence: str, budget: float) -> float:
     """Optimum of the program of Theorem 5.3: the largest `share · high` over weights `high` inside, `rest` outside.
 
-    Parameters
-    ----------
-    share : float
-        Fraction of the clients inside the event.
-    constants : PublishedConstants
-        Slacks and the cap on the weights.
-    divergence : {"kl", "chi2"}
-        The divergence.
-    budget : float
-        Size of the ball.
-
-    Returns
-    -------
-    float
-        The optimum, not clipped to 1.
+    The objective takes two values, inside the event, where a `share` of the clients is, and outside; so the optimal
+    weights do too. The optimum is not clipped to 1.
     """
     if share == 0.0:
         return 0.0

@@ -67,10 +67,10 @@ def worst_case_mean(
         details["unseen_weight"] = np.array([worst[-1] for _, worst in found])
     return Certificate(
         quantity=f"the mean risk over the clients of {_ball(f, budgets)}",
-        value=float(values[0]) if budgets.ndim == 0 else values,
-        details={name: (rows[0] if budgets.ndim == 0 else rows) for name, rows in details.items()},
-        axes={"budget": budgets} if budgets.ndim else {},
-        recipe=recipe("worst_case_mean", {"divergence": f.name, "budget": budgets, "method": method}, band.risks, band),
+        value=values if budgets.ndim else values[0],
+        details=details if budgets.ndim else {name: rows[0] for name, rows in details.items()},
+        axes={"budget": budgets},
+        recipe=recipe("worst_case_mean", {"divergence": f.name, "budget": budgets, "method": method}, band),
         **_terms(band, f, method),
     )
 
@@ -126,12 +126,9 @@ def worst_case_cdf(
     arguments = {"divergence": f.name, "budget": budgets, "thresholds": points, "method": method}
     return Certificate(
         quantity=f"the probability, on {_ball(f, budgets)}, that {band.subject} is at least {threshold}",
-        value=values if values.ndim else float(values),
-        axes={
-            **({"budget": budgets} if budgets.ndim else {}),
-            **({"threshold": points} if points.ndim else {}),
-        },
-        recipe=recipe("worst_case_cdf", arguments, band.risks, band),
+        value=values,
+        axes={"budget": budgets, "threshold": points},
+        recipe=recipe("worst_case_cdf", arguments, band),
         **_terms(band, f, method),
     )
 
@@ -201,28 +198,7 @@ def reference_robust_mean(
 ) -> tuple[float, FloatArray]:
     """`robust_mean` by cvxpy: slow, independent of the dual, for any divergence with a `cvxpy_generator`.
 
-    Parameters
-    ----------
-    values, weights : ndarray, shape (num_atoms,)
-        A discrete law of risks.
-    divergence : FDivergence
-        With a `cvxpy_generator`.
-    budget : float
-        Size of the ball, >= 0.
-
-    Returns
-    -------
-    value : float
-        Worst-case mean.
-    worst : ndarray, shape (num_atoms,)
-        Its weights.
-
-    Raises
-    ------
-    ValueError
-        If the divergence has no `cvxpy_generator`.
-    RuntimeError
-        If cvxpy finds no optimum.
+    Raises ValueError for a divergence without, and RuntimeError if cvxpy finds no optimum.
     """
     check_installed("cvxpy", extra="reference")
     import cvxpy as cp  # loads in a second, and only this function needs it

@@ -1,7 +1,7 @@
 """Worst-case means of a discrete law over a divergence ball, from their duals (math §3.2).
 
-Each takes the risks and probabilities of the atoms and the size of the ball. What it returns comes from the dual, whose
-every point is an upper bound, so a search that ends early costs sharpness and never validity.
+Each takes the risks and probabilities of the atoms, shape (num_atoms,), and the size of the ball, > 0. What it returns
+comes from the dual, whose every point is an upper bound, so a search that ends early costs sharpness, never validity.
 """
 
 from __future__ import annotations
@@ -31,19 +31,8 @@ def dual_robust_mean(
 ) -> RobustMean:
     """Two-dimensional dual: the shift by Brent's method on E ratio = 1, the multiplier by a bounded scalar search.
 
-    Parameters
-    ----------
-    values, weights : ndarray, shape (num_atoms,)
-        Risks and their probabilities.
-    budget : float
-        Size of the ball, > 0.
-    generator, best_ratio, slope_at_infinity :
-        As in `FDivergence`. The bound is valid only if `best_ratio` attains its maximum.
-
-    Returns
-    -------
-    RobustMean
-        The smallest multiplier·budget + shift + multiplier·E f*((R - shift)/multiplier) found.
+    The functions and the slope are those of an `FDivergence`; the bound is valid only if `best_ratio` attains its
+    maximum. Returns the smallest multiplier·budget + shift + multiplier·E f*((R - shift)/multiplier) found.
     """
     levels, atom_of = np.unique(values, return_inverse=True)  # ties are solved once
     masses = np.bincount(atom_of, weights).astype(np.float64)

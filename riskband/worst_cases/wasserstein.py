@@ -1,8 +1,13 @@
-"""Certificates for networks within a Wasserstein ball of the source network (math §4).
+"""Certificates for networks within a Wasserstein ball of the source network (math §4; docs/wasserstein.md).
 
 Reweighting can only stress clients of a kind that was seen; a transport budget reaches kinds that nobody has. The
 ground cost between examples makes a transport cost between client distributions, which is the ground cost between
 meta-distributions. Budgets are in units of that cost: for order 2 a radius rho enters as rho².
+
+Two proofs bound the share of clients above a risk. `limits` bounds the least cost at which a client reaches the risk,
+with a limit for each client: sharp where clients have many examples. `average` needs no limit: by convexity, a mean
+over examples stands in for a client's distribution. It holds for every loss and is sharp where clients are many and
+have few examples.
 """
 
 from __future__ import annotations
@@ -10,32 +15,30 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.adversarial import AdversarialAnswers, check_answers, default_multipliers
-from riskband.answers.risks import ClientRisks
-from riskband.certificate import AS_PUBLISHED, ESTIMATE, Certificate
+from riskband.answers.adversarial import AdversarialAnswers, check_answers, checked_multipliers, default_multipliers
+from riskband.answers.concave_curves import knapsack_curve, network_curve
+from riskband.answers.risks import BINARY_LOSS, ClientRisks, default_eta, shared_assumptions
+from riskband.bands.band import METHODS
+from riskband.bands.local_steps import RANDOM_SIZES, ClientLaw, LevelsOf, levels_of_answers
+from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, Certificate, recipe
 from riskband.checks import (
     FloatArray,
     check_choice,
     check_cost,
+    check_costs,
     check_delta,
+    check_eta,
     check_fraction,
     check_own_seed,
+    check_points,
     check_single,
 )
 from riskband.means import betting_assumptions, betting_upper_means
 from riskband.search import Bracket, bisect
-from riskband.wording import chosen_before, exactly
-from riskband.worst_cases.concave_curves import network_curve
-from riskband.worst_cases.transport_balls import (
-    ball,
-    ball_assumptions,
-    ball_recipe,
-    check_budgets,
-    conjugates_on_grid,
-    multipliers_chosen,
-    validity_of,
-)
-from riskband.worst_cases.wasserstein_shares import wasserstein_cdf
+from riskband.wording import chosen_before, exactly, in_short
+
+CDF_LOCAL_STEPS = ("best", "average", "limits")
+_ROUNDING = 1e-6  # a client may sit exactly at a threshold, and its answer be rounded
 
 WORST_MEANS_FOUND = "the worst means are the upper ends of a bisection over these clients"
 
@@ -84,31 +87,25 @@ def wasserstein_mean(
     check_answers(answers)
     delta, seed = check_delta(delta), check_own_seed(seed)
     method = check_choice("method", method, ("betting", "hoeffding"))
-    budgets = check_budgets(cost_budget)
-    grid, phi = conjugates_on_grid(answers, budgets, multipliers)
+    budgets = _check_budgets(cost_budget)
+    grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
     limits, name = _conjugate_limits(answers.clean, phi, delta=delta, method=method, seed=seed)
     values = _least(budgets, grid, limits)
-    arguments = {
-        "delta": delta,
-        "cost_budget": budgets.tolist(),
-        "multipliers": None if multipliers is None else grid.tolist(),
-        "method": method,
-        "seed": seed,
-    }
-    assumptions = (
-        *ball_assumptions(answers),
-        *betting_assumptions(name, seed),
-        *chosen_before(method=(method, "betting"), **multipliers_chosen(answers, budgets, multipliers)),
-    )
+    given = None if multipliers is None else grid
+    arguments = {"delta": delta, "cost_budget": budgets, "multipliers": given, "method": method, "seed": seed}
     return Certificate(
-        quantity=f"the mean risk over the clients of {ball(answers, budgets)}",
-        value=values if budgets.ndim else float(values),
+        quantity=f"the mean risk over the clients of {_ball(answers, budgets)}",
+        value=values,
         delta=delta,
         method=name,
-        assumptions=assumptions,
-        validity=validity_of(answers),
-        axes={"cost_budget": budgets} if budgets.ndim else {},
-        recipe=ball_recipe("wasserstein_mean", arguments, answers),
+        assumptions=(
+            *_ball_assumptions(answers),
+            *betting_assumptions(name, seed),
+            *chosen_before(method=(method, "betting"), **_multipliers_chosen(answers, budgets, multipliers)),
+        ),
+        validity=ESTIMATE if answers.guarantee == "lower" else CERTIFICATE,
+        axes={"cost_budget": budgets},
+        recipe=recipe("wasserstein_mean", arguments, answers),
     )
 
 
@@ -170,8 +167,8 @@ def wasserstein_published(
     """
     check_answers(answers)
     delta = check_delta(delta)
-    answers.clean.require_certain_answers("wasserstein_published", "wasserstein_mean")
-    budgets = check_budgets(cost_budget)
+    answers.require_certain_answers("wasserstein_published", "wasserstein_mean")
+    budgets = _check_budgets(cost_budget)
     num_clients = answers.num_clients
     widened = published_budgets(budgets, num_clients=num_clients, delta=delta, cost_bound=cost_bound)
     if worst_means is None:
@@ -183,53 +180,205 @@ def wasserstein_published(
     log_term = np.log((num_clients + 1) / delta)
     slack = np.sqrt(log_term / (2.0 * num_clients)) + np.sqrt(log_term / (2.0 * answers.num_examples)).mean()
     values = np.minimum(found + slack, 1.0)
-    arguments = {
-        "delta": delta,
-        "cost_budget": budgets.tolist(),
-        "cost_bound": float(cost_bound),
-        "worst_means": None if worst_means is None else found.tolist(),
-    }
+    given = None if worst_means is None else found
+    arguments = {"delta": delta, "cost_budget": budgets, "cost_bound": float(cost_bound), "worst_means": given}
     return Certificate(
-        quantity=f"the mean risk over the clients of {ball(answers, budgets)}",
-        value=values if budgets.ndim else float(values),
+        quantity=f"the mean risk over the clients of {_ball(answers, budgets)}",
+        value=values,
         delta=delta,
         method="[RE] Theorem 6.3",
         assumptions=(
-            *ball_assumptions(answers),
+            *_ball_assumptions(answers),
             f"no two clients are further apart than cost {exactly(cost_bound)}",
             *(() if worst_means is None else (WORST_MEANS_FOUND,)),
         ),
         validity=ESTIMATE if answers.guarantee == "lower" else AS_PUBLISHED,
-        axes={"cost_budget": budgets} if budgets.ndim else {},
-        recipe=ball_recipe("wasserstein_published", arguments, answers),
+        axes={"cost_budget": budgets},
+        recipe=recipe("wasserstein_published", arguments, answers),
     )
 
 
 def published_budgets(cost_budget: npt.ArrayLike, *, num_clients: int, delta: float, cost_bound: float) -> FloatArray:
     """Cost budgets for which [RE] Theorem 6.3 solves the meta-problem: widened by what a sample of clients may hide.
 
+    They are budget + cost_bound·sqrt(log(K/delta)/(2K)), of the shape of `cost_budget`; arguments and errors as for
+    `wasserstein_published`.
+    """
+    bound = check_cost("cost_bound", cost_bound, remedy="it bounds the cost of moving any example")
+    spread = np.sqrt(np.log(num_clients / check_delta(delta)) / (2.0 * num_clients))
+    return np.asarray(_check_budgets(cost_budget) + bound * spread)
+
+
+def wasserstein_cdf(
+    answers: AdversarialAnswers,
+    *,
+    delta: float,
+    cost_budget: npt.ArrayLike,
+    thresholds: npt.ArrayLike,
+    local: str = "best",
+    multipliers: npt.ArrayLike | None = None,
+    eta: float | None = None,
+    method: str = "berk_jones",
+) -> Certificate:
+    """Upper bound on the share of clients with a risk of at least a threshold, on any network within the budget.
+
     Parameters
     ----------
+    answers : AdversarialAnswers
+        The clients' answers.
+    delta : float
+        Probability that the certificate fails, in (0, 1).
     cost_budget : float or array_like, shape (num_budgets,)
-        Mean transport cost between the networks' clients; >= 0.
-    num_clients : int
-        Number of clients that answered, at least 2.
-    delta, cost_bound : float
-        See `wasserstein_published`.
+        Mean transport cost between the networks' clients; >= 0. All budgets hold at once.
+    thresholds : float or array_like, shape (num_thresholds,)
+        Risks in (0, 1], increasing, fixed before any answer was seen. All hold at once; between two of them the bound
+        at the smaller one holds.
+    local : {"best", "average", "limits"}
+        From a client's examples to its distribution. `average`: Jensen's inequality, for every loss; the multipliers
+        share delta, the thresholds do not. `limits`: a limit for the cost of pushing each client, for the 0-1 loss
+        only; the thresholds share delta. `best` (default): both, with half of delta each, and the smaller bound; for
+        other losses than the 0-1 loss the same as `average`.
+    multipliers : array_like, shape (num_multipliers,), optional
+        For `average`: prices fixed before any answer was seen; by default those that the clients answered, or else
+        `default_multipliers` of the budgets.
+    eta : float, optional
+        For `limits`: error level of one client's limit, in (0, 0.5], fixed beforehand; by default from the number of
+        clients.
+    method : {"berk_jones", "dkw"}
+        Band for a law over clients: of the conjugates at each multiplier, or of the limits.
 
     Returns
     -------
-    ndarray
-        budget + cost_bound·sqrt(log(K/delta)/(2K)), of the shape of `cost_budget`.
+    Certificate
+        A number, or a curve over `cost_budget` and/or `threshold`; an estimate if the answers come from an attack.
+        Source: docs/wasserstein.md; [RE] only plots it.
 
     Raises
     ------
     ValueError
-        If an argument is out of range.
+        If an argument is out of range or unknown, `limits` is asked of another loss than the 0-1 loss, or the answers
+        have noise.
     """
-    bound = check_cost("cost_bound", cost_bound, remedy="it bounds the cost of moving any example")
-    spread = np.sqrt(np.log(num_clients / check_delta(delta)) / (2.0 * num_clients))
-    return np.asarray(check_budgets(cost_budget) + bound * spread)
+    check_answers(answers)
+    answers.require_no_noise("wasserstein_cdf", "wasserstein_mean, or a band of the plain risks")
+    delta = check_delta(delta)
+    if multipliers is not None:
+        checked_multipliers(multipliers)  # also where they are not used: they are stored
+    budgets, points = _check_budgets(cost_budget), check_points("thresholds", thresholds)
+    if np.any(points <= 0.0) or np.any(np.diff(np.atleast_1d(points)) <= 0.0):
+        raise ValueError("thresholds must be > 0 and increase: every client has a risk of at least 0")
+    local, method = check_choice("local", local, CDF_LOCAL_STEPS), check_choice("method", method, METHODS)
+    if local == "limits" and not answers.binary:
+        raise ValueError("local='limits' needs answers of a 0-1 loss: it rests on the law of flip costs; use 'average'")
+    levels_of = METHODS[method]
+    level = default_eta(answers.num_counted) if eta is None else check_eta(eta)
+    uses_limits = answers.binary and local != "average"
+    part = delta / 2 if uses_limits and local == "best" else delta
+    bounds, flat = [], (np.atleast_1d(budgets), np.atleast_1d(points))
+    if uses_limits:
+        bounds.append(_from_limits(answers, *flat, delta=part, eta=level, levels_of=levels_of))
+    if local != "limits":
+        grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
+        bounds.append(_from_averages(answers, *flat, multipliers=grid, phi=phi, delta=part, levels_of=levels_of))
+    values = np.minimum.accumulate(np.minimum(np.min(bounds, axis=0), 1.0), axis=1)
+    values = values.reshape(budgets.shape + points.shape)
+    threshold = "the threshold" if points.ndim else exactly(float(points))
+    arguments = {
+        "delta": delta,
+        "cost_budget": budgets,
+        "thresholds": points,
+        "local": local,
+        "multipliers": None if multipliers is None else np.asarray(multipliers, dtype=np.float64),
+        "eta": level,
+        "method": method,
+    }
+    return Certificate(
+        quantity=(
+            f"the probability, on {_ball(answers, budgets)}, that the risk of an unseen client is at least {threshold}"
+        ),
+        value=values,
+        delta=delta,
+        method=f"{method} band, {local if answers.binary else 'average'} local step",
+        assumptions=(
+            *_ball_assumptions(answers),
+            *((BINARY_LOSS,) if uses_limits else ()),
+            *(() if answers.clean.has_equal_sizes else (RANDOM_SIZES,)),
+            *chosen_before(
+                thresholds=(in_short(points), None),
+                local=(local, "best"),
+                eta=(level, default_eta(answers.num_counted)),
+                method=(method, "berk_jones"),
+                **({} if local == "limits" else _multipliers_chosen(answers, budgets, multipliers)),
+            ),
+        ),
+        validity=ESTIMATE if answers.guarantee == "lower" else CERTIFICATE,
+        axes={"cost_budget": budgets, "threshold": points},
+        recipe=recipe("wasserstein_cdf", arguments, answers),
+    )
+
+
+def _from_limits(
+    answers: AdversarialAnswers,
+    budgets: FloatArray,
+    points: FloatArray,
+    *,
+    delta: float,
+    eta: float,
+    levels_of: LevelsOf,
+) -> FloatArray:
+    """Bounds of shape (num_budgets, num_thresholds): a knapsack of limits for the cost of pushing each client.
+
+    From its examples, the cost r(P, t) is at least R_k with probability 1 - eta, so that E(1 - m·r)_+ is at most
+    E(1 - m·R)_+ / (1 - eta) for every multiplier m; a band for the law of R makes the right side a knapsack.
+    """
+    levels = levels_of_answers(answers.clean, delta=delta / points.size, sides="upper", levels_of=levels_of).upper
+    assert levels is not None
+    margins = np.sqrt(np.log(1.0 / eta) / (2.0 * answers.num_examples))
+    weights = np.diff(levels, prepend=0.0, append=1.0)
+    columns = []
+    for point in points:
+        limits = [curve.inverse(point - tau - _ROUNDING) for curve, tau in zip(answers.curves, margins, strict=True)]
+        # The law of R that helps the adversary most: the mass that the band leaves open costs nothing to push.
+        curve = knapsack_curve(np.concatenate([[0.0], np.sort(np.maximum(limits, 0.0))]), weights)
+        columns.append(curve(budgets * (1.0 - eta)) / (1.0 - eta))
+    return np.stack(columns, axis=1)
+
+
+def _from_averages(
+    answers: AdversarialAnswers,
+    budgets: FloatArray,
+    points: FloatArray,
+    *,
+    multipliers: FloatArray,
+    phi: FloatArray,
+    delta: float,
+    levels_of: LevelsOf,
+) -> FloatArray:
+    """Bounds of shape (num_budgets, num_thresholds): the least of a·m·budget + E(1 + a(phi_m - t))_+ over m and a."""
+    levels = levels_of_answers(answers.clean, delta=delta / multipliers.size, sides="lower", levels_of=levels_of).lower
+    assert levels is not None
+    laws = [ClientLaw.from_levels(column, levels) for column in phi.T]
+    columns = []
+    for point in points - _ROUNDING:  # what holds at a smaller threshold holds at the larger one
+        charged = zip(laws, multipliers, strict=True)
+        columns.append(np.min([_least_share(law, budgets * price, point) for law, price in charged], axis=0))
+    return np.stack(columns, axis=1)
+
+
+def _least_share(law: ClientLaw, charges: FloatArray, threshold: float) -> FloatArray:
+    """Minimum over a >= 0 of a·charge + E(1 + a(X - threshold))_+, for each charge; shape (num_charges,).
+
+    It is convex and piecewise linear in a, with a corner at 1/(threshold - x) for each atom x below the threshold:
+    from there on the atom counts no more. The minimum is at the first corner after which the slope is not negative.
+    """
+    below = int(np.searchsorted(law.risks, threshold, side="left"))
+    mass = np.cumsum(law.weights[::-1])[::-1]
+    excess = np.cumsum((law.weights * (law.risks - threshold))[::-1])[::-1]
+    # Of the atoms that still count after each corner; before the first one, a = 0, all of them do.
+    mass, slope = mass[: below + 1], excess[: below + 1]
+    corner = np.concatenate([[0.0], 1.0 / (threshold - law.risks[:below])])
+    best = np.minimum(np.searchsorted(slope, -charges, side="left"), below)
+    return np.asarray(mass[best] + corner[best] * (slope[best] + charges))
 
 
 def wasserstein_breakdown(
@@ -281,7 +430,7 @@ def wasserstein_breakdown(
 
     delta, seed = check_delta(delta), check_own_seed(seed)
     if threshold is None:
-        grid, phi = conjugates_on_grid(answers, np.array(largest), multipliers)
+        grid, phi = _conjugates_on_grid(answers, np.array(largest), multipliers)
         limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed)
 
     def meets(budget: npt.ArrayLike) -> npt.NDArray[np.bool_]:
@@ -297,3 +446,59 @@ def wasserstein_breakdown(
         return Bracket(largest, np.inf)
     lower, upper = bisect(meets, low=0.0, high=largest, num_steps=40)
     return Bracket(float(lower), float(upper))
+
+
+def _check_budgets(cost_budget: npt.ArrayLike) -> FloatArray:
+    """Return cost budgets >= 0 of shape () or (num_budgets,); raises ValueError for anything else."""
+    return check_costs("cost_budget", cost_budget, remedy="it is a mean transport cost, and 0 means no shift")
+
+
+def _conjugates_on_grid(
+    answers: AdversarialAnswers, budgets: FloatArray, multipliers: npt.ArrayLike | None
+) -> tuple[FloatArray, FloatArray]:
+    """Return multipliers fixed before any answer, and the clients' conjugates at them: (num_clients, num_multipliers).
+
+    Without multipliers, they are those that the clients answered, or else `default_multipliers` of the budgets. The
+    conjugates are as answered, or upper bounds from the curves, in [0, 1]. With noise they are as answered: nothing may
+    be made of noisy numbers before their mean is taken.
+    """
+    if answers.noise is not None:
+        grid, phi = answers.multipliers, answers.conjugates
+        is_own = multipliers is None or np.array_equal(checked_multipliers(multipliers), () if grid is None else grid)
+        if grid is None or phi is None or not is_own:
+            raise ValueError(
+                "noisy answers must hold the conjugates at the multipliers of the bound, got others or none; ask the "
+                "clients for conjugates, and leave multipliers out"
+            )
+        return grid, phi
+    if multipliers is None and answers.multipliers is not None and answers.conjugates is not None:
+        # As answered, up to rounding: no less than what the values at the radii imply.
+        implied = [np.max(answers.values - price * answers.radii, axis=1) for price in answers.multipliers]
+        phi = np.maximum(answers.conjugates, np.stack(implied, axis=1)) + answers.rounding[:, np.newaxis]
+        return answers.multipliers, np.minimum(phi, 1.0)
+    grid = default_multipliers(budgets) if multipliers is None else checked_multipliers(multipliers)
+    return grid, answers.conjugates_at(grid)
+
+
+def _ball(answers: AdversarialAnswers, budgets: FloatArray) -> str:
+    """Return the ball in words."""
+    size = "the cost budget" if budgets.ndim else f"cost {exactly(float(budgets))}"
+    return f"any network within {size} of the source network ({answers.cost})"
+
+
+def _ball_assumptions(answers: AdversarialAnswers) -> tuple[str, ...]:
+    """Return what every certificate for the ball assumes."""
+    return (
+        *shared_assumptions(answers.clean),
+        f"the target network is within the stated mean transport cost of the source network ({answers.cost})",
+    )
+
+
+def _multipliers_chosen(
+    answers: AdversarialAnswers, budgets: FloatArray, multipliers: npt.ArrayLike | None
+) -> dict[str, tuple[object, object]]:
+    """Return what fixed the grid of `conjugates_on_grid`, as a choice of `chosen_before`: prices, or the budgets."""
+    if multipliers is None:
+        multipliers = answers.multipliers
+    name, numbers = ("cost budget", budgets) if multipliers is None else ("multipliers", multipliers)
+    return {name: (in_short(np.asarray(numbers, dtype=np.float64)), None)}

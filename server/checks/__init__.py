@@ -1,1 +1,1 @@
-"""Checks of the certificates on clients and networks that nobody asked."""
+"""Checks of the certificates on clients and networks that were not asked."""

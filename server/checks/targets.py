@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+import torch
 from torch import nn
 
 import riskband as rb
-from riskband.adversaries.evaluation import example_losses, logit_batches
-from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import REPRESENTATION, layer_name
+from riskband.adversaries.problem import REPRESENTATION
 from riskband.adversaries.representation.exact import LinearHead
-from riskband.adversaries.spaces import points_at, split_at
+from riskband.adversaries.spaces import point_batches
 from riskband.plots.bands import TransportPoint
 from server.checks.unseen import Check, compare, shares
 from server.config import RunConfig
@@ -115,14 +114,11 @@ def _points_and_losses(
     config: RunConfig, model: nn.Module, client: ClientDistribution
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where a client's examples are, (num_examples, num_features), and their losses (num_examples,)."""
-    points, losses = [], []
-    if config.space != REPRESENTATION:
-        front, _ = split_at(model, layer_name(config.space))
-        for x, _, _ in logit_batches(model, client.x, client.y):
-            points.append(points_at(front, x).flatten(start_dim=1).double().numpy())
-        return np.concatenate(points), example_losses(model, client.x, client.y, loss=config.loss)
-    with LinearHead(model, config.head or None) as head:
-        for _, y, logits in logit_batches(model, client.x, client.y):
-            points.append(head.check(logits).double().numpy())
-            losses.append(get_loss(config.loss).per_example(logits, y).numpy())
-    return np.concatenate(points), np.concatenate(losses)
+    problem = config.transport_problem
+    if problem.space != REPRESENTATION:
+        batches = list(point_batches(model, client.x, client.y, loss=problem.loss, layer=problem.layer))
+    else:
+        with LinearHead(model, problem.head) as head:
+            batches = list(head.batches(client.x, client.y, loss=problem.loss))
+    points = torch.cat([batch.x.flatten(start_dim=1).double() for batch in batches])
+    return points.numpy(), torch.cat([batch.losses for batch in batches]).numpy()

@@ -13,15 +13,14 @@ import numpy as np
 from torch import nn
 
 import riskband as rb
-from riskband.adversaries.evaluation import example_losses, logit_batches, mean_loss
+from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.registry import Batch
 from riskband.adversaries.representation.exact import ExactAdversary, LinearHead
-from riskband.functionals.dispersion_curves import lorenz_of_law
+from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve, network_curve
+from riskband.functionals.dispersion import lorenz_of_law
+from riskband.functionals.functional import functional
 from riskband.functionals.laws import RiskLaw
-from riskband.functionals.measures import resolve_measure
-from riskband.functionals.objective import Objective
-from riskband.worst_cases.concave_curves import ConcaveCurve, knapsack_curve, network_curve
+from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
 from server.config import RunConfig
 from worlds.population import ClientDistribution, Population, spec_from_config
@@ -151,13 +150,11 @@ def shares(risks: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 
 
 def _exact_curve(config: RunConfig, model: nn.Module, client: ClientDistribution) -> ConcaveCurve:
-    costs = []
-    with LinearHead(model, config.head or None) as head:
-        adversary = ExactAdversary(head, loss=config.loss, order=config.transport_order, norm=config.transport_norm)
-        for x, y, logits in logit_batches(model, client.x, client.y):
-            head.check(logits)
-            losses = get_loss(config.loss).per_example(logits, y)
-            costs.append(adversary.flip_costs(Batch(x=x, labels=y, logits=logits, losses=losses)).numpy())
+    problem = config.transport_problem
+    with LinearHead(model, problem.head) as head:
+        adversary = ExactAdversary(head, problem)
+        batches = head.batches(client.x, client.y, loss=problem.loss)
+        costs = [adversary.flip_costs(batch).numpy() for batch in batches]
     return knapsack_curve(np.concatenate(costs), client.weights)
 
 
@@ -186,7 +183,7 @@ def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
             pushes = [knapsack_curve([curve.inverse(t) for curve in unseen.curves]) for t in axes["threshold"]]
             return np.stack([push(axes["cost_budget"]) for push in pushes], axis=-1)
         case "dispersion_certificate":
-            return np.asarray(resolve_measure(arguments["measure"]).of_law(unseen.law))
+            return np.asarray(functional(arguments["measure"]).value(unseen.law))
         case "select":
             return np.asarray(Objective(arguments["objective"]).of_law(unseen.law))
         case "lorenz_certificate":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import riskband as rb
-from riskband.groups.group_statistics import gap_ends
+from riskband.groups.comparisons import gap_ends
 from riskband.plots.dispersion import dispersion_figure
 from server.checks.unseen import Check, Unseen
 from server.config import RunConfig

@@ -9,10 +9,10 @@ import numpy as np
 from rich.table import Table
 
 from protocol.wire import AdversarialAnswer
+from riskband.adversaries.answers import without_gradient
 from riskband.adversaries.problem import REPRESENTATION
-from riskband.adversaries.registry import searches_without_gradients
+from riskband.adversaries.registry import input_adversary
 from riskband.wording import rounded_up
-from strategies.transport_answers import without_gradient
 from strategies.wasserstein import WassersteinResult
 
 _NUM_COSTS = 7  # of a long list of cost budgets, the table shows this many
@@ -81,7 +81,8 @@ def attack_lines(report: Mapping[str, Any]) -> Iterator[str]:
     if not note:
         return
     adversary = report["config"]["adversary"]
-    if searches_without_gradients(adversary):
+    kind = input_adversary(adversary)
+    if kind is not None and not kind.needs_gradients:
         detail = "random search (the Square Attack) looked there instead, and may miss much"
     else:
         detail = f'{adversary!r} is blind there, and its estimate says nothing of them; use "auto" or "square"'

@@ -13,9 +13,8 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from riskband.bands.band import TRAINERS_ANSWERED
 from riskband.certificate import ESTIMATE
-from riskband.wording import confidence, rounded_up
+from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_up
 from server.privacy import privacy_lines
 from server.report.cells import VERDICTS
 from server.report.dispersion_table import dispersion_lines, dispersion_tables

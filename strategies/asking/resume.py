@@ -90,12 +90,12 @@ class EarlierAnswers:
         return next(iter(answers)) if len(answers) == 1 else None
 
     def names(self, query: Query) -> set[str]:
-        """Return the clients whose answer to this question is to be believed."""
+        """Return the clients whose answer to this question counts."""
         asked = _asked(query)
         return {name for name, question in self._found if question == asked and self.find(name, query) is not None}
 
     def first_question(self) -> Asked | None:
-        """Return radii and multipliers of the question that every client was asked, None if nobody answered it.
+        """Return radii and multipliers of the question that every client was asked, None if no client answered it.
 
         Only that one has multipliers: later questions ask for further radii.
         """

@@ -16,9 +16,9 @@ from protocol.wire import AdversarialAnswer, AdversarialQuery, Answer, Candidate
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import REPRESENTATION
 from riskband.answers.adversarial import GUARANTEES
+from riskband.answers.concave_curves import rounding_of_curve
 from riskband.answers.risks import is_count
 from riskband.checks import LARGEST_COST, LARGEST_NOISY_RISK, MAX_EXAMPLES, SMALLEST_COST, float_rounding
-from riskband.worst_cases.concave_curves import rounding_of_curve
 from strategies.asking.failures import FailureReason
 
 # How far two numbers of one client may contradict each other by rounding; losses lie in [0, 1].
@@ -99,10 +99,10 @@ def _broken_guarantee_rules(guarantee: str, query: AdversarialQuery) -> Iterator
     possible = possible_guarantees(query)
     strength = GUARANTEES.index(guarantee)
     if strength < GUARANTEES.index(possible[0]):
-        detail = f"the adversary {query.adversary!r} gives no more than {possible[0]!r}, got {guarantee!r}"
+        detail = f"the adversary {query.problem.adversary!r} gives no more than {possible[0]!r}, got {guarantee!r}"
         yield FailureReason.CONTRADICTION, detail
     if strength > GUARANTEES.index(possible[-1]):
-        detail = f"the adversary {query.adversary!r} gives {possible[-1]!r} at least, got {guarantee!r}"
+        detail = f"the adversary {query.problem.adversary!r} gives {possible[-1]!r} at least, got {guarantee!r}"
         yield FailureReason.WRONG_GUARANTEE, detail
 
 
@@ -112,7 +112,7 @@ def _broken_count_rules(
     if not 0 <= num_without_gradient <= answer.num_examples:
         detail = f"num-without-gradient must be from 0 to num-examples, got {num_without_gradient}"
         yield FailureReason.OUT_OF_RANGE, detail
-    if query.mechanism is not None or query.space == REPRESENTATION:
+    if query.mechanism is not None or query.problem.space == REPRESENTATION:
         detail = "num-without-gradient must be left out with noise, and where no attack follows gradients"
         yield FailureReason.CONTRADICTION, detail
 

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from riskband.adversaries.attacks.apgd import Apgd, _checks, auto_pgd
-from riskband.adversaries.attacks.minnorm import MinNorm
+from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import Pgd
-from riskband.adversaries.attacks.witness import OBJECTIVES, TARGETED_OBJECTIVES, logits_ratio, logits_ratio_of
+from riskband.adversaries.attacks.witness import OBJECTIVES, TARGETED_OBJECTIVES, Witness, logits_ratio, logits_ratio_of
 from riskband.adversaries.norms import lengths, project, steepest
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.registry import InputProblem, Witness, adversarial_curves
 from tests.adversaries.nets import mlp
 from tests.adversaries.test_attacks import flip_distances
 from tests.adversaries.test_exact import DoubleLinear, problem
 from tests.adversaries.test_inputs import examples_of, small_net, witness_of
+from tests.transport import curves_of, input_problem
 
 NORMS = ["l1", "l2", "linf"]
 NAMES = [*OBJECTIVES, *TARGETED_OBJECTIVES]
@@ -58,7 +58,7 @@ def test_it_flips_a_linear_model_just_beyond_the_exact_distance_and_never_before
     exact = flip_distances(weight, bias, x, y, norm)
     for share, is_found in ((1.0 + 1e-5, True), (1.0 - 1e-5, False)):
         witness = witness_of(model, x, y, norm=norm, box=None)
-        attack = Apgd(model, InputProblem("zero_one", 1, norm), objective=objective)
+        attack = Apgd(model, input_problem("zero_one", 1, norm), objective=objective)
         radii = torch.from_numpy(exact * share)
         attack._search(witness, witness.x.new_zeros(attack._num_candidates(witness), *x.shape), radii)
         found = witness.distances.numpy()
@@ -70,7 +70,7 @@ def test_the_nearest_of_five_classes_is_found_to_1e_5(norm):
     model, weight, bias, x, y = problem(seed=5, num_examples=25, num_features=6, num_classes=5)
     exact = flip_distances(1e3 * weight, 1e3 * bias, x, y, norm)
     model = DoubleLinear(1e3 * weight, 1e3 * bias)
-    curves = adversarial_curves(model, x, y, loss="zero_one", order=1, norm=norm, space="input", adversary="apgd")
+    curves = curves_of(model, x, y, loss="zero_one", order=1, norm=norm, space="input", adversary="apgd")
     assert curves.adversarial_unit == pytest.approx(exact.mean(), rel=1e-5)
 
 
@@ -107,7 +107,7 @@ def test_where_the_slope_of_the_cross_entropy_fades_plain_ascent_stalls_and_this
     plain = cross_entropy_ascent(net, x, y, radius=radius, norm=norm, num_steps=36).double().mean()
     stalled = cross_entropy_ascent(scaled, x, y, radius=radius, norm=norm, num_steps=36).double().mean()
     witness = witness_of(scaled, x.numpy(), y.numpy(), norm=norm, box=None)
-    Apgd(scaled, InputProblem("zero_one", 1, norm, distances=(radius,)), objective="dlr").perturb(witness)
+    Apgd(scaled, input_problem("zero_one", 1, norm, distances=(radius,)), objective="dlr").perturb(witness)
     found = torch.isfinite(witness.distances).double().mean()
     assert stalled < plain - 0.2
     assert found >= plain
@@ -142,7 +142,7 @@ def test_the_search_among_rivals_flips_more_than_pgd_with_as_many_steps(norm):
     x = np.random.default_rng(2).uniform(-1.0, 1.0, (150, 20)).astype(np.float32)
     y = net(torch.from_numpy(x)).argmax(dim=1).numpy()
     radius = {"l1": 1.5, "l2": 0.4, "linf": 0.1}[norm]
-    asked = InputProblem("zero_one", 1, norm, box=(-1.0, 1.0), distances=(radius,))
+    asked = input_problem("zero_one", 1, norm, box=(-1.0, 1.0), distances=(radius,))
     flips = []
     for attack in (Pgd(net, asked, num_steps=108, num_restarts=0), Apgd(net, asked, num_steps=36)):  # three rounds
         witness = witness_of(net, x, y, norm=norm)
@@ -168,7 +168,7 @@ def test_an_example_is_left_alone_once_it_flips():
     y = net(torch.from_numpy(x)).argmax(dim=1).numpy()
     witness = witness_of(net, x, y, norm="linf")
     before = net.num_inputs
-    Apgd(net, InputProblem("zero_one", 1, "linf", distances=(1.0,))).perturb(witness)
+    Apgd(net, input_problem("zero_one", 1, "linf", distances=(1.0,))).perturb(witness)
     assert torch.isfinite(witness.distances).all()
     assert net.num_inputs - before <= 6 * len(x)  # one round of 4 steps towards one rival, for nearly all
 
@@ -179,7 +179,7 @@ def test_a_refinement_only_brings_flips_nearer(norm):
     x = np.random.default_rng(3).uniform(-1.0, 1.0, (60, 20)).astype(np.float32)
     y = net(torch.from_numpy(x)).argmax(dim=1).numpy()
     y[0] = (y[0] + 1) % 10  # misclassified as it is
-    asked = InputProblem("zero_one", 1, norm, box=(-1.0, 1.0))
+    asked = input_problem("zero_one", 1, norm, box=(-1.0, 1.0))
     witness = witness_of(net, x, y, norm=norm)
     Apgd(net, asked).refine(witness)  # knows no flip, hence no ball
     assert torch.isinf(witness.distances[1:]).all()
@@ -221,7 +221,7 @@ def test_dlr_objectives_by_hand():
 @pytest.mark.parametrize("objective", ["dlr", "targeted_dlr"])
 def test_dlr_needs_a_third_class(objective):
     net, x, y = inputs_and_net(1, num_classes=2)
-    attack = Apgd(net, InputProblem("zero_one", 1, "l2", distances=(0.5,)), objective=objective)
+    attack = Apgd(net, input_problem("zero_one", 1, "l2", distances=(0.5,)), objective=objective)
     with pytest.raises(RefusedError, match="at least 3 classes, got 2"):
         attack.perturb(witness_of(net, x, y))
 
@@ -234,11 +234,10 @@ def test_the_same_bytes_however_often_and_no_more_than_is_possible_however_batch
     asked = {"loss": loss, "order": 1, "norm": norm, "space": "input", "box": (-1.0, 1.0)}
     radii = np.linspace(0.0, 1.0, 9)
     first, again, parts = (
-        adversarial_curves(net, x, y, **asked, adversary="apgd", batch_size=size).values(radii)[0]
-        for size in (11, 11, 3)
+        curves_of(net, x, y, **asked, adversary="apgd", batch_size=size).values(radii)[0] for size in (11, 11, 3)
     )
     assert first.tobytes() == again.tobytes()
-    proved = adversarial_curves(net, x, y, **asked, adversary="lipschitz").values(radii)[1]
+    proved = curves_of(net, x, y, **asked, adversary="lipschitz").values(radii)[1]
     for reached in (first, parts):
         assert np.all(reached <= proved + 1e-6)
         assert reached[-1] > reached[0] + 0.1
@@ -276,4 +275,4 @@ def test_a_witness_of_some_rows_sees_what_the_whole_one_would():
 )
 def test_settings_are_checked(chosen, rule):
     with pytest.raises(ValueError, match=rule):
-        Apgd(small_net(8), InputProblem("zero_one", 1, "l2"), **chosen)
+        Apgd(small_net(8), input_problem("zero_one", 1, "l2"), **chosen)

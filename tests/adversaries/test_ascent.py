@@ -13,11 +13,11 @@ from scipy.optimize import minimize
 from torch import nn
 
 from riskband.adversaries.evaluation import example_losses, mean_loss
-from riskband.adversaries.registry import adversarial_curves
 from riskband.adversaries.representation import ascent
 from riskband.adversaries.representation.growth import DUAL_NORMS, GROWTHS
 from tests.adversaries.test_exact import COSTS, DoubleLinear, problem
 from tests.adversaries.transports import best_transports, cost_matrix, losses_at
+from tests.transport import curves_of
 
 SMOOTH = ["margin", "cross_entropy", "brier"]
 RADII = np.array([0.0, 0.02, 0.1, 0.4, 1.0, 3.0, 20.0])
@@ -32,7 +32,7 @@ def test_the_best_transport_to_a_fine_grid_lies_between_the_bounds(loss, order, 
     targets = np.concatenate([z, grid])
     losses = np.stack([losses_at(loss, targets @ weight.T + bias, label) for label in y])
     attainable = best_transports(cost_matrix(z, targets, order=order, norm=norm), losses, RADII)
-    curves = adversarial_curves(model, z, y, loss=loss, order=order, norm=norm)
+    curves = curves_of(model, z, y, loss=loss, order=order, norm=norm)
     lower, upper = curves.values(RADII)
     assert np.all(upper >= attainable - 1e-9)
     assert np.all(lower <= upper)
@@ -50,7 +50,7 @@ def largest_gap_of_brier(*, order, norm, num_classes, seeds, radii=GAP_RADII):
         targets = np.concatenate([z, grid])
         losses = np.stack([losses_at("brier", targets @ weight.T + bias, label) for label in y])
         attainable = best_transports(cost_matrix(z, targets, order=order, norm=norm), losses, radii)
-        lower, upper = adversarial_curves(model, z, y, loss="brier", order=order, norm=norm).values(radii)
+        lower, upper = curves_of(model, z, y, loss="brier", order=order, norm=norm).values(radii)
         assert np.all(upper >= attainable - 1e-9)
         largest = max(largest, float((upper - np.maximum(attainable, lower)).max()))
     return largest
@@ -96,13 +96,13 @@ def test_where_ascent_is_certified_the_conjugate_is_the_supremum(loss, monkeypat
     curvature = {"cross_entropy": 0.05, "brier": 0.5625}[loss] * spread
     multipliers = curvature / 2.0 * np.array([1.2, 2.0, 5.0])
     truth = suprema(loss, weight, bias, z, y, multipliers)
-    curves = adversarial_curves(model, z, y, loss=loss, order=2, multipliers=multipliers)
+    curves = curves_of(model, z, y, loss=loss, order=2, multipliers=multipliers)
     lower, upper = curves.conjugates(multipliers)
     np.testing.assert_allclose(upper, truth, atol=1e-6)
     np.testing.assert_allclose(lower, truth, atol=1e-4)  # attained at our own multipliers only
     # Ascent that stops early proves less, but nothing wrong: the gradient that is left is paid for.
     monkeypatch.setattr(ascent, "_NUM_STEPS", 1)
-    early = adversarial_curves(model, z, y, loss=loss, order=2, multipliers=multipliers)
+    early = curves_of(model, z, y, loss=loss, order=2, multipliers=multipliers)
     bounds = dict(early.asked_lines)
     assert all(bounds[multiplier] >= value - 1e-12 for multiplier, value in zip(multipliers, truth, strict=True))
     assert bounds[multipliers[0]] > truth[0] + 1e-6
@@ -112,7 +112,7 @@ def test_where_ascent_is_certified_the_conjugate_is_the_supremum(loss, monkeypat
 @pytest.mark.parametrize(("order", "norm"), [(1, "l2"), (1, "linf"), (2, "l2")])
 def test_two_classes_leave_no_gap(loss, order, norm):
     model, _, _, z, y = problem(seed=7, num_classes=2, num_examples=30)
-    curves = adversarial_curves(model, z, y, loss=loss, order=order, norm=norm)
+    curves = curves_of(model, z, y, loss=loss, order=order, norm=norm)
     lower, upper = curves.values(RADII)
     np.testing.assert_allclose(lower, upper, atol=2e-3)
 
@@ -126,7 +126,7 @@ def test_the_upper_bounds_are_never_worse_than_lipschitz(loss, order, norm):
     lipschitz = {"margin": 0.5, "cross_entropy": 0.1, "brier": 8 / 27}[loss] * distances[y].max(axis=1)
     losses = example_losses(model, z, y, loss=loss)
     multipliers = np.geomspace(0.01, 10.0, 15)
-    curves = adversarial_curves(model, z, y, loss=loss, order=order, norm=norm, multipliers=multipliers)
+    curves = curves_of(model, z, y, loss=loss, order=order, norm=norm, multipliers=multipliers)
     for multiplier, upper in zip(multipliers, curves.conjugates(multipliers)[1], strict=True):
         if order == 2:
             known = np.minimum(1.0, losses + lipschitz**2 / (4.0 * multiplier))
@@ -157,7 +157,7 @@ def test_laws_on_random_networks(seed, num_classes, loss, cost):
     model, x, y = random_net(seed, num_classes=num_classes)
     order, norm = cost
     multipliers = np.array([0.0, 0.003, 0.03, 0.3, 3.0, 30.0])
-    curves = adversarial_curves(model, x, y, loss=loss, order=order, norm=norm, multipliers=multipliers)
+    curves = curves_of(model, x, y, loss=loss, order=order, norm=norm, multipliers=multipliers)
     radii = np.linspace(0.0, 3.0 * curves.adversarial_unit + 0.1, 40)
     clean, _ = mean_loss(model, x, y, loss=loss)
     assert curves.clean_risk == clean
@@ -185,7 +185,7 @@ def test_no_random_perturbation_beats_the_upper_bound(seed, loss, cost):
     rng = np.random.default_rng(seed)
     model, weight, bias, z, y = problem(seed=seed, num_examples=4, num_features=3, num_classes=3)
     order, norm = cost
-    curves = adversarial_curves(model, z, y, loss=loss, order=order, norm=norm)
+    curves = curves_of(model, z, y, loss=loss, order=order, norm=norm)
     ends = weight[rng.integers(3, size=len(z))] - weight[y] + 0.3 * rng.normal(size=z.shape)
     for scale in 10.0 ** np.linspace(-2.5, 1.5, 15):
         moved = z + scale * ends
@@ -199,7 +199,7 @@ def test_a_saturated_and_a_hopeless_example_do_no_harm():
     x = np.array([[1e4, -1e4], [-1e4, 1e4], [1e-30, 0.0]])
     for loss in SMOOTH:
         for order in (1, 2):
-            curves = adversarial_curves(model, x, np.zeros(3, dtype=np.int64), loss=loss, order=order)
+            curves = curves_of(model, x, np.zeros(3, dtype=np.int64), loss=loss, order=order)
             lower, upper = curves.values([0.0, 1.0, 1e3, 1e12])
             assert np.all(lower <= upper)
             assert upper[-1] == pytest.approx(1.0)
@@ -209,6 +209,6 @@ def test_a_saturated_and_a_hopeless_example_do_no_harm():
 @pytest.mark.parametrize(("loss", "order"), [("cross_entropy", 2), ("brier", 2), ("cross_entropy", 1)])
 def test_values_do_not_depend_on_the_multipliers_that_are_asked(loss, order):
     model, _, _, z, y = problem(seed=2, num_examples=20)
-    alone = adversarial_curves(model, z, y, loss=loss, order=order).values(RADII)
-    asked = adversarial_curves(model, z, y, loss=loss, order=order, multipliers=[0.01, 0.3, 0.7, 5.0])
+    alone = curves_of(model, z, y, loss=loss, order=order).values(RADII)
+    asked = curves_of(model, z, y, loss=loss, order=order, multipliers=[0.01, 0.3, 0.7, 5.0])
     np.testing.assert_array_equal(asked.values(RADII), alone)

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from riskband.adversaries.attacks.pgd import Pgd
+from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.base import Batch
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.registry import INPUT_ADVERSARIES, InputProblem, Witness, adversarial_curves
+from riskband.adversaries.registry import INPUT_ADVERSARIES
 from tests.adversaries.test_exact import COSTS, DoubleLinear, nearest_boundary_points, problem
 from tests.adversaries.test_inputs import examples_of, small_net, witness_of
 from tests.adversaries.transports import EXPONENTS, best_transports, losses_at
+from tests.transport import curves_of, input_problem
 
 DUALS = {"l1": np.inf, "l2": 2, "linf": 1}
 RADII = np.linspace(0.0, 3.0, 25)
@@ -53,9 +55,7 @@ def test_flips_of_linear_models_are_exact(order, norm, adversary):
     model, weight, bias, x, y = problem(seed=3, num_examples=25, num_features=6, num_classes=5)
     costs = flip_distances(weight, bias, x, y, norm) ** order
     assert costs[0] == 0.0  # one example is misclassified as it is
-    curves = adversarial_curves(
-        model, x, y, loss="zero_one", order=order, norm=norm, space="input", adversary=adversary
-    )
+    curves = curves_of(model, x, y, loss="zero_one", order=order, norm=norm, space="input", adversary=adversary)
     np.testing.assert_allclose(curves.values(RADII)[0], knapsack(costs, RADII), atol=1e-5)
     assert curves.adversarial_unit == pytest.approx(costs.mean(), rel=1e-5)
 
@@ -81,7 +81,7 @@ def test_flips_of_linear_models_in_a_box_are_exact(norm):
         for row, label in zip(x, y, strict=True)
     ]
     assert np.any(np.min(free, axis=1) < expected - 1e-3)  # the box is in the way
-    curves = adversarial_curves(
+    curves = curves_of(
         model, x, y, loss="zero_one", order=1, norm=norm, space="input", adversary="min-norm", box=(low, high)
     )
     reached = expected[np.isfinite(expected)]
@@ -98,7 +98,7 @@ def test_pgd_on_two_classes_attains_the_worst_loss_in_every_ball(norm, objective
     x = rng.normal(size=(6, 4)).astype(np.float32)
     y = rng.integers(2, size=6)
     distances = (0.1, 0.4, 1.0)
-    attack = Pgd(DoubleLinear(weight, bias), InputProblem(loss, 1, norm, distances=distances), objective=objective)
+    attack = Pgd(DoubleLinear(weight, bias), input_problem(loss, 1, norm, distances=distances), objective=objective)
     witness = witness_of(attack.model, x, y, loss=loss, norm=norm, box=None)
     attack.perturb(witness)
     points = witness.points()
@@ -116,9 +116,9 @@ def test_pgd_on_two_classes_attains_the_worst_loss_in_every_ball(norm, objective
 def test_attacks_come_close_to_exact_and_stay_below_what_is_proven(loss, order, norm):
     """A linear model's inputs are its representations: there bounds are proven."""
     model, _, _, x, y = problem(seed=8, num_examples=15, num_features=4, num_classes=3)
-    lower, upper = adversarial_curves(model, x, y, loss=loss, order=order, norm=norm).values(RADII)
+    lower, upper = curves_of(model, x, y, loss=loss, order=order, norm=norm).values(RADII)
     for adversary in ("pgd", "wc-dg", "wda", "min-norm", "wda-knapsack"):
-        curves = adversarial_curves(model, x, y, loss=loss, order=order, norm=norm, space="input", adversary=adversary)
+        curves = curves_of(model, x, y, loss=loss, order=order, norm=norm, space="input", adversary=adversary)
         attained = curves.values(RADII)[0]
         assert np.all(attained <= upper + 1e-9)
     assert np.all(attained >= lower - (1e-4 if loss == "margin" and order == 1 else 0.01))
@@ -136,7 +136,7 @@ def test_brier_in_the_plane_is_the_best_of_all_transports():
     losses = np.stack([losses_at("brier", logits, label) for label in y])
     radii = [0.0, 0.1, 0.3, 0.6, 1.0]
     truth = best_transports(costs, losses, radii)
-    attained = adversarial_curves(net, x, y, loss="brier", order=1, space="input", box=(-1, 1)).values(radii)[0]
+    attained = curves_of(net, x, y, loss="brier", order=1, space="input", box=(-1, 1)).values(radii)[0]
     np.testing.assert_allclose(attained, truth, atol=0.01)
 
 
@@ -144,7 +144,7 @@ def test_brier_in_the_plane_is_the_best_of_all_transports():
 def test_misclassified_examples_and_flat_models_are_left_where_they_are(loss):
     model = DoubleLinear(np.zeros((3, 4)), np.array([1.0, 0.0, 0.0]))
     x, y = np.zeros((4, 4)), np.array([0, 0, 1, 2])
-    curves = adversarial_curves(model, x, y, loss=loss, order=1, space="input")
+    curves = curves_of(model, x, y, loss=loss, order=1, space="input")
     assert curves.values([0.0, 10.0])[0].tolist() == pytest.approx([curves.clean_risk] * 2)
     assert curves.adversarial_unit == 0.0
 
@@ -156,12 +156,12 @@ def test_many_classes_are_attacked_at_the_likeliest_rivals():
     witness = Witness(
         model,
         Batch(batch_x, labels, logits, get_loss("zero_one").per_example(logits, labels)),
-        loss="zero_one", order=1, norm="l2", box=None,
-    )  # fmt: skip
+        input_problem("zero_one", 1, "l2"),
+    )
     assert witness.rivals.shape == (9, 6)
     wrong = np.where(np.eye(40)[y] == 1, -np.inf, logits.numpy())
     assert np.array_equal(np.sort(witness.rivals.numpy().T), np.sort(np.argsort(-wrong, axis=1)[:, :9]))
-    attack = INPUT_ADVERSARIES["min-norm"](model, InputProblem("zero_one", 1, "l2"))
+    attack = INPUT_ADVERSARIES["min-norm"].build(model, input_problem("zero_one", 1, "l2"))
     attack.perturb(witness)
     exact = flip_distances(weight, bias, x, y, "l2")
     assert np.all(witness.distances.numpy() >= exact - 1e-6)

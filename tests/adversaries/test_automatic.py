@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.registry import ATTACKS, INPUT_ADVERSARIES, InputProblem, adversarial_curves, can_prove
+from riskband.adversaries.problem import RefusedError, TransportProblem
+from riskband.adversaries.registry import INPUT_ADVERSARIES, best_guarantee
 from tests.adversaries.nets import mlp
-from tests.adversaries.test_layers import Squared, examples
+from tests.adversaries.test_spaces import Squared, examples
+from tests.transport import curves_of, input_problem
 
 RADII = [0.0, 0.05, 0.3, 1.0]
 CHAIN = mlp(4, 6, 3, seed=1)
@@ -38,11 +39,11 @@ def _one_thread():
 def test_it_is_the_sandwich_where_a_bound_is_known_and_else_the_strongest_attack(model, space, loss, same_as):
     x, y = examples(model, 4)
     asked = {"loss": loss, "order": 1, "space": space}
-    chosen, named = (adversarial_curves(model, x, y, adversary=name, **asked) for name in ("auto", same_as))
+    chosen, named = (curves_of(model, x, y, adversary=name, **asked) for name in ("auto", same_as))
     assert chosen.guarantee == named.guarantee == ("upper" if same_as == "sandwich" else "lower")
     np.testing.assert_array_equal(chosen.values(RADII), named.values(RADII))
     # What a server may expect: never less than what a client can find out.
-    assert can_prove("auto", loss=loss, space=space) or chosen.guarantee == "lower"
+    assert chosen.guarantee in ("lower", best_guarantee(TransportProblem(loss, 1, space=space)))
 
 
 def test_it_is_the_attack_where_a_pool_gets_no_channels():
@@ -50,26 +51,26 @@ def test_it_is_the_attack_where_a_pool_gets_no_channels():
     x = np.random.default_rng(0).normal(size=(10, 8, 8)).astype(np.float32)
     asked = {"loss": "zero_one", "order": 1, "space": "input"}
     y = np.arange(10) % 3
-    chosen, attack = (adversarial_curves(model, x, y, adversary=name, **asked) for name in ("auto", "wda-knapsack"))
+    chosen, attack = (curves_of(model, x, y, adversary=name, **asked) for name in ("auto", "wda-knapsack"))
     assert chosen.guarantee == "lower"
     np.testing.assert_array_equal(chosen.values(RADII), attack.values(RADII))
     with pytest.raises(RefusedError, match="MaxPool2d must get images"):
-        adversarial_curves(model, x, y, adversary="lipschitz", **asked)
+        curves_of(model, x, y, adversary="lipschitz", **asked)
 
 
 @pytest.mark.parametrize("name", list(INPUT_ADVERSARIES))
 def test_nothing_to_look_at_is_an_error_in_the_same_words(name):
-    adversary = INPUT_ADVERSARIES[name](CHAIN, InputProblem("zero_one", 1, "l2"))
+    adversary = INPUT_ADVERSARIES[name].build(CHAIN, input_problem("zero_one", 1, "l2"))
     with pytest.raises(RuntimeError, match="must give one guarantee"):
         adversary.curves([])
 
 
-@pytest.mark.parametrize("attack", list(ATTACKS))
+@pytest.mark.parametrize("attack", [name for name, kind in INPUT_ADVERSARIES.items() if not kind.proves])
 def test_a_sandwich_is_named_with_the_attack_below(attack):
     x, y = examples(CHAIN, 4)
     asked = {"loss": "margin", "order": 1, "space": "input", "seed": 2, "distances": (0.3,)}
     names = (f"sandwich:{attack}", attack, "lipschitz")
-    joined, below, above = (adversarial_curves(CHAIN, x, y, adversary=name, **asked) for name in names)
+    joined, below, above = (curves_of(CHAIN, x, y, adversary=name, **asked) for name in names)
     np.testing.assert_array_equal(joined.values(RADII)[0], below.values(RADII)[0])
     np.testing.assert_array_equal(joined.values(RADII)[1], above.values(RADII)[1])
     assert joined.adversarial_unit == below.adversarial_unit
@@ -78,7 +79,7 @@ def test_a_sandwich_is_named_with_the_attack_below(attack):
 def test_without_a_name_below_it_is_the_strongest():
     x, y = examples(CHAIN, 4)
     asked = {"loss": "zero_one", "order": 1, "space": "input"}
-    found = [adversarial_curves(CHAIN, x, y, adversary=f"sandwich{name}", **asked) for name in ("", ":wda-knapsack")]
+    found = [curves_of(CHAIN, x, y, adversary=f"sandwich{name}", **asked) for name in ("", ":wda-knapsack")]
     np.testing.assert_array_equal(*[curves.values(RADII) for curves in found])
 
 
@@ -96,12 +97,12 @@ def test_without_a_name_below_it_is_the_strongest():
 def test_only_an_attack_goes_below(adversary, space, rule):
     x, y = examples(CHAIN, 4)
     with pytest.raises(ValueError, match=rule):
-        adversarial_curves(CHAIN, x, y, loss="zero_one", order=1, adversary=adversary, space=space)
+        curves_of(CHAIN, x, y, loss="zero_one", order=1, adversary=adversary, space=space)
 
 
 def test_a_sandwich_that_was_named_is_refused_where_no_bound_is_known():
     x, y = examples(UNKNOWN, 4)
     with pytest.raises(RefusedError, match="got Squared"):
-        adversarial_curves(UNKNOWN, x, y, loss="zero_one", order=1, adversary="sandwich:pgd", space="input")
+        curves_of(UNKNOWN, x, y, loss="zero_one", order=1, adversary="sandwich:pgd", space="input")
     with pytest.raises(RefusedError, match="bounds are known for the losses"):
-        adversarial_curves(CHAIN, x, y, loss="abstain:0.8", order=1, adversary="sandwich:pgd", space="input")
+        curves_of(CHAIN, x, y, loss="abstain:0.8", order=1, adversary="sandwich:pgd", space="input")

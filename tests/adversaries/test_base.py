@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from riskband.adversaries import Adversary, Batch, Evidence, Points
 from riskband.adversaries.curves import concave_pieces
-from riskband.adversaries.registry import Adversary, Batch, Evidence, Points, adversarial_curves, check_adversary
-from riskband.worst_cases.concave_curves import ConcaveCurve, network_curve
+from riskband.adversaries.problem import TransportProblem
+from riskband.answers.concave_curves import ConcaveCurve, network_curve
 from tests.adversaries.test_ascent import SMOOTH
 from tests.adversaries.test_exact import COSTS, problem
+from tests.transport import curves_of
 
 
 def batch_of(losses):
@@ -141,8 +143,8 @@ def test_pieces_are_cut_at_loss_1():
 @pytest.mark.parametrize(("order", "norm"), COSTS)
 def test_batches_do_not_change_the_answer(loss, order, norm):
     model, _, _, z, y = problem(seed=9, num_examples=23)
-    whole = adversarial_curves(model, z, y, loss=loss, order=order, norm=norm)
-    parts = adversarial_curves(model, z, y, loss=loss, order=order, norm=norm, batch_size=4)
+    whole = curves_of(model, z, y, loss=loss, order=order, norm=norm)
+    parts = curves_of(model, z, y, loss=loss, order=order, norm=norm, batch_size=4)
     radii, multipliers = np.linspace(0, 3, 20), np.geomspace(0.01, 5.0, 9)
     np.testing.assert_allclose(whole.values(radii), parts.values(radii), atol=1e-12)
     np.testing.assert_allclose(whole.conjugates(multipliers), parts.conjugates(multipliers), atol=1e-12)
@@ -169,9 +171,9 @@ class LargestTensor(TorchDispatchMode):
 def test_memory_is_bounded_by_the_batch_size(loss):
     model, _, _, z, y = problem(seed=10, num_examples=300)
     with LargestTensor(z) as whole:
-        adversarial_curves(model, z, y, loss=loss, order=2, batch_size=300)
+        curves_of(model, z, y, loss=loss, order=2, batch_size=300)
     with LargestTensor(z) as parts:
-        adversarial_curves(model, z, y, loss=loss, order=2, batch_size=16)
+        curves_of(model, z, y, loss=loss, order=2, batch_size=16)
     assert parts.size * 300 == whole.size * 16
 
 
@@ -191,13 +193,13 @@ def test_memory_is_bounded_by_the_batch_size(loss):
 )
 def test_what_does_not_exist_is_refused(change, rule):
     with pytest.raises(ValueError, match=rule):
-        check_adversary(**({"loss": "zero_one", "order": 1, "norm": "l2", "adversary": "auto"} | change))
+        TransportProblem(**({"loss": "zero_one", "order": 1, "norm": "l2", "adversary": "auto"} | change))
 
 
 def test_ascent_on_a_loss_with_an_exact_adversary_agrees_with_it():
     model, _, _, z, y = problem(seed=11)
-    exact = adversarial_curves(model, z, y, loss="margin", order=1)
-    ascent = adversarial_curves(model, z, y, loss="margin", order=1, adversary="ascent")
+    exact = curves_of(model, z, y, loss="margin", order=1)
+    ascent = curves_of(model, z, y, loss="margin", order=1, adversary="ascent")
     radii = np.linspace(0, 3, 20)
     assert ascent.guarantee == "upper"
     np.testing.assert_allclose(ascent.values(radii), exact.values(radii), atol=1e-9)

@@ -13,12 +13,13 @@ import pytest
 import torch
 from torch import nn
 
+from riskband.adversaries import Batch, LipschitzAdversary, margin_constants
 from riskband.adversaries.bounds.layer_norms import RULES
 from riskband.adversaries.bounds.lipschitz import SequentialLayers
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import lengths, steepest
-from riskband.adversaries.registry import Batch, InputProblem, LipschitzAdversary, margin_constants
 from tests.adversaries.nets import EXPONENTS, seeded
+from tests.transport import input_problem
 
 NORMS = list(EXPONENTS)
 COSTS = [(1, "l1"), (1, "l2"), (1, "linf"), (2, "l2")]
@@ -205,7 +206,7 @@ def excesses_of_constants(model, shape, rng, *, constants=margin_constants):
 def flips_inside(model, x, rng, *, order, norm, method="auto"):
     """Count the certified distances, and the examples that flip within theirs."""
     batch = batch_of(model, x, "zero_one", rng)
-    adversary = LipschitzAdversary(model, InputProblem("zero_one", order, norm), method=method)
+    adversary = LipschitzAdversary(model, input_problem("zero_one", order, norm), method=method)
     radii = adversary.examine(batch).bounding.costs[:, 0].pow(1.0 / order)
     is_asked = (radii > 0.0) & torch.isfinite(radii)
     radii = torch.where(is_asked, radii, 0.0)
@@ -220,7 +221,7 @@ def flips_inside(model, x, rng, *, order, norm, method="auto"):
 def excesses_of_curve(model, x, rng, *, loss, order, norm):
     """By how much transports of some of the examples, to where ascent led, exceed the upper curve."""
     batch = batch_of(model, x, loss, rng)
-    curves = LipschitzAdversary(model, InputProblem(loss, order, norm)).curves([batch])
+    curves = LipschitzAdversary(model, input_problem(loss, order, norm)).curves([batch])
     scale = float(rng.choice([0.01, 0.1, 1.0]))
     budgets, reached = [], []
     for points in attacked_points(model, batch, torch.full((len(x),), scale, dtype=torch.float64), norm):

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from riskband.adversaries.evaluation import mean_loss
-from riskband.adversaries.registry import adversarial_curves
 from tests.adversaries.transports import EXPONENTS, best_transports, cost_matrix, losses_at
+from tests.transport import curves_of
 
 COSTS = [(1, "l1"), (1, "l2"), (1, "linf"), (2, "l2")]
 RADII = np.array([0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 5.0])
@@ -62,7 +62,7 @@ def test_zero_one_is_the_best_of_all_transports(order, norm):
     logits = targets @ weight.T + bias
     wrong_by = np.stack([np.delete(logits, label, axis=1).max(axis=1) - logits[:, label] for label in y])
     expected = best_transports(costs, (wrong_by >= -1e-6).astype(float), RADII)
-    curves = adversarial_curves(model, z, y, loss="zero_one", order=order, norm=norm)
+    curves = curves_of(model, z, y, loss="zero_one", order=order, norm=norm)
     lower, upper = curves.values(RADII)
     assert curves.guarantee == "exact"
     np.testing.assert_array_equal(lower, upper)
@@ -76,10 +76,10 @@ def test_flip_costs_are_projections_onto_the_other_classes(norm):
     distances = [
         np.linalg.norm(points - one, ord=EXPONENTS[norm], axis=1).min() for points, one in zip(nearest, z, strict=True)
     ]
-    order_1 = adversarial_curves(model, z, y, loss="zero_one", order=1, norm=norm)
+    order_1 = curves_of(model, z, y, loss="zero_one", order=1, norm=norm)
     assert order_1.adversarial_unit == pytest.approx(np.mean(distances), abs=1e-6)
     if norm == "l2":
-        order_2 = adversarial_curves(model, z, y, loss="zero_one", order=2)
+        order_2 = curves_of(model, z, y, loss="zero_one", order=2)
         assert order_2.adversarial_unit == pytest.approx(np.mean(np.square(distances)), abs=1e-6)
 
 
@@ -93,7 +93,7 @@ def test_two_classes_have_the_closed_form_of_a_linear_classifier(order, norm):
     margin = np.where(y == 1, 1, -1) * (x @ w + b)
     dual = {"l1": np.abs(w).max(), "l2": np.sqrt(w @ w), "linf": np.abs(w).sum()}[norm]
     distance = (np.maximum(margin, 0.0) / dual) ** order
-    curves = adversarial_curves(model, x, y, loss="zero_one", order=order, norm=norm)
+    curves = curves_of(model, x, y, loss="zero_one", order=order, norm=norm)
     # The conjugate is mean (1 - multiplier * distance)_+; the value at a radius its Legendre transform.
     multipliers = np.array([0.0, 0.1, 0.5, 1.0, 3.0, 10.0])
     expected = np.maximum(1.0 - multipliers[:, None] * distance, 0.0).mean(axis=1)
@@ -114,7 +114,7 @@ def test_the_margin_loss_is_exact_for_order_1():
     logits = targets @ weight.T + bias
     losses = np.stack([losses_at("margin", logits, label) for label in y])
     expected = best_transports(costs, losses, RADII)
-    curves = adversarial_curves(model, z, y, loss="margin", order=1)
+    curves = curves_of(model, z, y, loss="margin", order=1)
     lower, upper = curves.values(RADII)
     assert curves.guarantee == "exact"
     assert np.all(upper >= expected - 1e-9)
@@ -123,7 +123,7 @@ def test_the_margin_loss_is_exact_for_order_1():
 
 def test_without_a_budget_nothing_moves_and_with_enough_everything_is_wrong():
     model, _, _, z, y = problem(seed=5)
-    curves = adversarial_curves(model, z, y, loss="zero_one", order=2)
+    curves = curves_of(model, z, y, loss="zero_one", order=2)
     lower, _ = curves.values([0.0, 1e9])
     assert lower.tolist() == pytest.approx([curves.clean_risk, 1.0], abs=1e-15)
     assert curves.conjugates([0.0, 1e9])[0].tolist() == pytest.approx([1.0, curves.clean_risk], abs=1e-15)
@@ -134,15 +134,15 @@ def test_examples_that_nothing_can_flip_stay_right():
     model = DoubleLinear(weight, np.array([1.0, 0.0]))
     x, y = np.zeros((4, 2)), np.array([0, 0, 0, 1])
     for loss in ("zero_one", "margin", "cross_entropy", "brier"):
-        curves = adversarial_curves(model, x, y, loss=loss, order=1)
+        curves = curves_of(model, x, y, loss=loss, order=1)
         clean, _ = mean_loss(model, x, y, loss=loss)
         np.testing.assert_allclose(curves.values([0.0, 1.0, 1e9]), clean, atol=1e-12)
-    assert adversarial_curves(model, x, y, loss="zero_one", order=2).adversarial_unit == 0.0
+    assert curves_of(model, x, y, loss="zero_one", order=2).adversarial_unit == 0.0
 
 
 def test_a_tie_that_the_model_decides_rightly_costs_nothing_to_flip():
     model = DoubleLinear(np.array([[1.0], [-1.0]]), np.zeros(2))
-    curves = adversarial_curves(model, np.zeros((2, 1)), np.zeros(2, dtype=np.int64), loss="zero_one", order=1)
+    curves = curves_of(model, np.zeros((2, 1)), np.zeros(2, dtype=np.int64), loss="zero_one", order=1)
     assert curves.clean_risk == 0.0
     assert curves.values([0.0, 1.0])[0].tolist() == [1.0, 1.0]
 
@@ -151,5 +151,5 @@ def test_an_example_that_is_wrong_already_costs_nothing_even_if_its_rival_cannot
     # Class 0 beats class 1 by its bias, everywhere; class 2 is a finite distance away.
     model = DoubleLinear(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), np.array([1.0, 0.0, 0.0]))
     x, y = np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([1, 0])
-    curves = adversarial_curves(model, x, y, loss="zero_one", order=1)
+    curves = curves_of(model, x, y, loss="zero_one", order=1)
     assert curves.adversarial_unit == pytest.approx((0.0 + 2.0 / np.sqrt(2.0)) / 2.0)

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.registry import adversarial_curves
 from tests.adversaries.nets import mlp, seeded
 from tests.adversaries.test_attacks import flip_distances
 from tests.adversaries.test_exact import problem
 from tests.adversaries.test_inputs import examples_of, small_net
+from tests.transport import curves_of as all_curves_of
 
 
 def curves_of(name, *, box=(-1.0, 1.0), **settings):
     net = small_net(1)
     x, y = examples_of(net, 1, num_examples=10)
     asked = {"loss": "zero_one", "order": 1, "norm": "l2", "space": "input", "box": box} | settings
-    return adversarial_curves(net, x, y, adversary=name, **asked)
+    return all_curves_of(net, x, y, adversary=name, **asked)
 
 
 needs_foolbox = pytest.mark.skipif(find_spec("foolbox") is None, reason="foolbox is not installed")
@@ -38,7 +38,7 @@ def test_deepfool_is_exact_on_two_classes_of_a_linear_model():
     model, weight, bias, x, y = problem(seed=1, num_examples=12, num_features=5, num_classes=2)
     single = torch.nn.Linear(5, 2)
     single.load_state_dict(model.state_dict())
-    curves = adversarial_curves(
+    curves = all_curves_of(
         single, x, y, loss="zero_one", order=1, space="input", adversary="foolbox:L2DeepFoolAttack", box=(-100, 100)
     )
     assert curves.guarantee == "lower"
@@ -77,7 +77,7 @@ def test_the_seed_decides_what_is_drawn_from_global_states_and_leaves_them(name)
         np.random.seed(number)  # noqa: NPY002 - what ran before
         torch.manual_seed(number)
         before = np.random.get_state()[1].tolist(), torch.random.get_rng_state().tolist()  # noqa: NPY002
-        found.append(adversarial_curves(net, x, y, seed=seed, **asked).values(np.linspace(0.0, 1.0, 9))[0].tolist())
+        found.append(all_curves_of(net, x, y, seed=seed, **asked).values(np.linspace(0.0, 1.0, 9))[0].tolist())
         after = np.random.get_state()[1].tolist(), torch.random.get_rng_state().tolist()  # noqa: NPY002
         states.append(before == after)
     assert all(states)
@@ -98,9 +98,9 @@ def test_it_goes_below_a_bound_and_at_a_layer():
     x, y = examples_of(net, 1, num_examples=10)
     adversary = "foolbox:L2DeepFoolAttack"
     asked = {"loss": "zero_one", "order": 1, "space": "layer:1", "box": (-9.0, 9.0)}
-    alone = adversarial_curves(net, x, y, adversary=adversary, **asked)
-    joined = adversarial_curves(net, x, y, adversary=f"sandwich:{adversary}", **asked)
-    exact = adversarial_curves(net, x, y, loss="zero_one", order=1)  # a ReLU, a dropout and the head
+    alone = all_curves_of(net, x, y, adversary=adversary, **asked)
+    joined = all_curves_of(net, x, y, adversary=f"sandwich:{adversary}", **asked)
+    exact = all_curves_of(net, x, y, loss="zero_one", order=1)  # a ReLU, a dropout and the head
     assert (alone.guarantee, joined.guarantee) == ("lower", "upper")
     np.testing.assert_array_equal(alone.values([0.1, 0.5])[0], joined.values([0.1, 0.5])[0])
     assert alone.clean_risk < alone.values([0.1])[0][0] <= exact.values([0.1])[1][0] + 1e-6

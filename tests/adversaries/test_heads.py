@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from protocol.models import build_model
-from riskband.adversaries.registry import adversarial_curves
 from riskband.adversaries.representation.exact import LinearHead
+from tests.transport import curves_of
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 4)).astype(np.float32)
@@ -17,7 +17,7 @@ Y = RNG.integers(3, size=20)
 
 
 def answer(model, **settings):
-    return adversarial_curves(model, X, Y, loss="zero_one", order=1, **settings).values(np.linspace(0, 1, 5))[0]
+    return curves_of(model, X, Y, loss="zero_one", order=1, **settings).values(np.linspace(0, 1, 5))[0]
 
 
 class Composed(nn.Module):
@@ -56,7 +56,7 @@ def test_another_layer_is_not_the_head():
 def test_our_own_models_have_one(name):
     model = build_model(name, x_shape=(1, 8, 8), num_classes=10, seed=0)
     x, y = RNG.random((6, 1, 8, 8)), RNG.integers(10, size=6)
-    assert adversarial_curves(model, x, y, loss="zero_one", order=2).num_examples == 6
+    assert curves_of(model, x, y, loss="zero_one", order=2).num_examples == 6
 
 
 def test_the_model_is_left_as_it_was():
@@ -128,7 +128,7 @@ def test_a_layer_that_is_called_twice_counts_as_called_last():
     torch.manual_seed(1)
     model = TwiceCalled()
     z = model.layer(torch.as_tensor(X)).relu()
-    expected = adversarial_curves(model.layer, z.detach().numpy(), Y, loss="zero_one", order=1)
+    expected = curves_of(model.layer, z.detach().numpy(), Y, loss="zero_one", order=1)
     np.testing.assert_allclose(answer(model), expected.values(np.linspace(0, 1, 5))[0], atol=1e-6)
 
 
@@ -154,9 +154,9 @@ def test_terms_that_cancel_hide_nothing(kind):
     settings = {"loss": "zero_one", "order": 1}
     if kind is Bent:
         with pytest.raises(ValueError, match=r"nn\.Linear"):
-            adversarial_curves(head, z, np.zeros(20, dtype=int), **settings)
+            curves_of(head, z, np.zeros(20, dtype=int), **settings)
     else:
-        assert adversarial_curves(head, z, np.zeros(20, dtype=int), **settings).guarantee == "exact"
+        assert curves_of(head, z, np.zeros(20, dtype=int), **settings).guarantee == "exact"
 
 
 def test_a_temperature_behind_the_head_is_seen():

@@ -9,24 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from riskband.adversaries import INPUT_ADVERSARIES, Batch, InputAdversary
 from riskband.adversaries.attacks.base import client_curves
-from riskband.adversaries.attacks.minnorm import MinNorm
+from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import Pgd
 from riskband.adversaries.attacks.wda import Wda
+from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.evaluation import mean_loss
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.registry import (
-    INPUT_ADVERSARIES,
-    Batch,
-    InputAdversary,
-    InputProblem,
-    Witness,
-    adversarial_curves,
-)
 from tests.adversaries.nets import seeded
 from tests.adversaries.test_exact import COSTS
 from tests.adversaries.transports import EXPONENTS, losses_at
+from tests.transport import curves_of, input_problem
 
 ATTACKS = ["min-norm", "pgd", "apgd", "wc-dg", "wda", "wda-knapsack"]
 LOSSES = ["zero_one", "margin", "cross_entropy", "brier"]
@@ -62,7 +57,7 @@ def witness_of(net, x, y, *, loss="zero_one", order=1, norm="l2", box=(-1.0, 1.0
     x, y = torch.from_numpy(x), torch.from_numpy(y)
     logits = net.eval()(x).double().detach()
     batch = Batch(x=x, labels=y, logits=logits, losses=get_loss(loss).per_example(logits, y))
-    return Witness(net, batch, loss=loss, order=order, norm=norm, box=box)
+    return Witness(net, batch, input_problem(loss, order, norm, box=box))
 
 
 @given(st.integers(0, 1000), st.sampled_from(LOSSES[1:]), st.sampled_from(COSTS))
@@ -104,7 +99,7 @@ def test_attacks_lie_below_the_truth_in_the_plane(seed, norm, adversary):
     net = small_net(seed)
     x, y = examples_of(net, seed)
     truth, cell = grid_distances(net, x, y, norm)
-    attack = INPUT_ADVERSARIES[adversary](net, InputProblem("zero_one", 1, norm, box=(-1.0, 1.0)))
+    attack = INPUT_ADVERSARIES[adversary].build(net, input_problem("zero_one", 1, norm, box=(-1.0, 1.0)))
     witness = witness_of(net, x, y, norm=norm)
     attack.perturb(witness)
     found = witness.distances.numpy()
@@ -118,7 +113,7 @@ def test_attacks_lie_below_the_truth_in_the_plane(seed, norm, adversary):
 def test_curves_are_lower_bounds_that_grow(loss, adversary):
     net = small_net(1)
     x, y = examples_of(net, 1, num_examples=12)
-    curves = adversarial_curves(net, x, y, loss=loss, order=1, space="input", adversary=adversary, box=(-1, 1))
+    curves = curves_of(net, x, y, loss=loss, order=1, space="input", adversary=adversary, box=(-1, 1))
     lower, upper = curves.values(RADII)
     assert curves.guarantee == "lower"
     assert lower[0] == pytest.approx(curves.clean_risk)
@@ -135,12 +130,12 @@ def test_the_same_seed_gives_the_same_answer_and_no_more_than_is_possible_howeve
     settings = {"loss": "cross_entropy", "order": 2, "space": "input", "seed": 5}
     state = torch.random.get_rng_state()
     first, again, parts = (
-        adversarial_curves(net, x, y, **settings, adversary=adversary, batch_size=batch_size).values(RADII)[0]
+        curves_of(net, x, y, **settings, adversary=adversary, batch_size=batch_size).values(RADII)[0]
         for batch_size in (9, 9, 2)
     )
     assert torch.equal(state, torch.random.get_rng_state())
     assert first.tolist() == again.tolist()
-    proved = adversarial_curves(net, x, y, **settings, adversary="lipschitz").values(RADII)[1]
+    proved = curves_of(net, x, y, **settings, adversary="lipschitz").values(RADII)[1]
     for reached in (first, parts):
         assert np.all(reached <= proved + 1e-6)
         assert reached[-1] > reached[0] + 0.01
@@ -152,14 +147,14 @@ def test_where_the_best_point_is_the_only_one_every_batching_finds_it(adversary)
     net = seeded(lambda: nn.Linear(4, 2))
     x, y = examples_of(net, 2, num_examples=9, num_features=4)
     asked = {"loss": "cross_entropy", "order": 2, "space": "input", "adversary": adversary}
-    whole, parts = (adversarial_curves(net, x, y, **asked, batch_size=size).values(RADII)[0] for size in (9, 2))
+    whole, parts = (curves_of(net, x, y, **asked, batch_size=size).values(RADII)[0] for size in (9, 2))
     np.testing.assert_allclose(parts, whole, atol=1e-4)
 
 
 def test_random_starts_are_those_of_an_example_however_batched():
     net = small_net(2, num_features=4)
     x, y = examples_of(net, 2, num_examples=7, num_features=4)
-    attack = Pgd(net, InputProblem("zero_one", 1, "l1", seed=3))
+    attack = Pgd(net, input_problem("zero_one", 1, "l1", seed=3))
     whole = attack.noise(witness_of(net, x, y), 2)
     attack.restart()
     parts = [attack.noise(witness_of(net, x[rows], y[rows]), 2) for rows in (slice(0, 3), slice(3, 4), slice(4, 7))]
@@ -174,7 +169,7 @@ def test_the_model_is_left_as_it_was():
     before = {name: value.clone() for name, value in net.state_dict().items()}
     net[2].eval()
     flags = [parameter.requires_grad for parameter in net.parameters()]
-    attack = INPUT_ADVERSARIES["wda-knapsack"](net, InputProblem("margin", 1, "l2"))
+    attack = INPUT_ADVERSARIES["wda-knapsack"].build(net, input_problem("margin", 1, "l2"))
     logits = net.eval()(torch.from_numpy(x)).double().detach()
     net.train()
     net[2].eval()
@@ -190,7 +185,7 @@ def test_a_model_that_works_in_place_is_attacked_all_the_same():
     net = nn.Sequential(nn.ReLU(inplace=True), small_net(4)).eval()
     x, y = examples_of(net, 4)
     kept = x.copy()
-    curves = adversarial_curves(net, x, y, loss="zero_one", order=1, space="input", adversary="pgd")
+    curves = curves_of(net, x, y, loss="zero_one", order=1, space="input", adversary="pgd")
     assert curves.values([1.0])[0][0] > curves.clean_risk
     np.testing.assert_array_equal(x, kept)
 
@@ -208,14 +203,14 @@ def test_whatever_is_shown_is_kept_in_the_box():
         net.weight.copy_(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
         net.bias.copy_(torch.tensor([1.0, 0.0]))
     x, y = np.zeros((1, 2), dtype=np.float32), np.array([0])
-    far = Far(net, InputProblem("zero_one", 1, "l1", box=(-1.0, 0.75)))
+    far = Far(net, input_problem("zero_one", 1, "l1", box=(-1.0, 0.75)))
     logits = torch.tensor([[1.0, 0.0]]).double()
     batch = Batch(torch.from_numpy(x), torch.from_numpy(y), logits, torch.zeros(1).double())
     evidence = far.examine(batch)
     # At the corner (0.75, 0.75); then shortened to x1 + x2 = 1, where class 1 draws level.
     assert evidence.guarantee == "lower"
     assert evidence.flip_costs.item() == pytest.approx(1.0, abs=1e-5)
-    tight = Far(net, InputProblem("zero_one", 1, "l1", box=(-1.0, 0.45)))
+    tight = Far(net, input_problem("zero_one", 1, "l1", box=(-1.0, 0.45)))
     assert tight.examine(batch).flip_costs.item() == np.inf
 
 
@@ -232,7 +227,7 @@ class Idle(InputAdversary):
 def test_an_attack_that_moves_nothing_attains_what_was_there(seed, loss):
     net = small_net(9)
     x, y = examples_of(net, 9)
-    curves = client_curves(Idle(net, InputProblem(loss, 1, "l2", seed=seed)), net, x, y, loss=loss)
+    curves = client_curves(Idle(net, input_problem(loss, 1, "l2", seed=seed)), net, x, y, loss=loss)
     assert curves.values([0.0, 1.0, 100.0])[0].tolist() == pytest.approx([mean_loss(net, x, y, loss=loss)[0]] * 3)
     assert curves.adversarial_unit == 0.0
 
@@ -273,7 +268,7 @@ def test_examples_outside_the_box_are_refused_without_telling_them():
     x, y = examples_of(net, 6)
     x[2, 1] = 7.25
     with pytest.raises(RefusedError, match="must lie in the box") as refusal:
-        adversarial_curves(net, x, y, loss="zero_one", order=1, space="input", box=(-1.0, 1.0))
+        curves_of(net, x, y, loss="zero_one", order=1, space="input", box=(-1.0, 1.0))
     assert "7.25" not in str(refusal.value)
 
 
@@ -289,7 +284,7 @@ def test_a_model_without_gradients_is_refused_by_attacks_that_follow_them(advers
     net = Rounded(2, 3)
     x, y = np.zeros((3, 2), dtype=np.float32), np.zeros(3, dtype=np.int64)
     with pytest.raises(RefusedError, match="differentiable in its inputs"):
-        adversarial_curves(net, x, y, loss="zero_one", order=1, space="input", adversary=adversary)
+        curves_of(net, x, y, loss="zero_one", order=1, space="input", adversary=adversary)
 
 
 @pytest.mark.parametrize(
@@ -299,10 +294,10 @@ def test_a_model_without_gradients_is_refused_by_attacks_that_follow_them(advers
         ({"box": (0.0, np.nan)}, "box must be finite with low < high"),
         ({"box": 3.0}, "box must be two numbers"),
         ({"box": "ab"}, "box must be two numbers"),
-        ({"distances": (0.0,)}, "distances must be finite and > 0"),
+        ({"distances": (0.0,)}, "distances must be above 0"),
         ({"distances": "near"}, "distances must be a list of numbers"),
-        ({"seed": -1}, "seed must be a whole number >= 0"),
-        ({"seed": "one"}, "seed must be a whole number >= 0"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
+        ({"seed": "one"}, "seed must be a whole number from 0"),
         ({"head": "0"}, "head must be None in the space 'input'"),
         ({"adversary": "exact"}, "adversary must be one of auto, .*pgd.*, got 'exact'"),
         ({"adversary": None}, "adversary must be one of"),
@@ -316,7 +311,7 @@ def test_what_makes_no_sense_is_refused(change, rule):
     x, y = examples_of(net, 7)
     asked = {"loss": "zero_one", "order": 1, "space": "input", "box": (-1.0, 1.0)} | change
     with pytest.raises(ValueError, match=rule):
-        adversarial_curves(net, x, y, **asked)
+        curves_of(net, x, y, **asked)
 
 
 @pytest.mark.parametrize(
@@ -331,4 +326,4 @@ def test_what_makes_no_sense_is_refused(change, rule):
 )
 def test_settings_of_attacks_are_checked(make, rule):
     with pytest.raises(ValueError, match=rule):
-        make(small_net(8), InputProblem("zero_one", 1, "l2"))
+        make(small_net(8), input_problem("zero_one", 1, "l2"))

@@ -1,6 +1,8 @@
-"""Certificates in input space: exact for linear models, above every attack for others, refused where unknown."""
+"""Constants of whole networks: above every difference quotient, exact where they say so, and refused where unknown."""
 
 from __future__ import annotations
+
+import copy
 
 import numpy as np
 import pytest
@@ -8,407 +10,391 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import prune
 
-from riskband.adversaries.attacks.base import client_curves
-from riskband.adversaries.bounds.sandwich import class_distances
-from riskband.adversaries.evaluation import mean_loss
-from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.registry import (
-    INPUT_ADVERSARIES,
-    Batch,
-    InputProblem,
-    LipschitzAdversary,
-    SandwichAdversary,
-    adversarial_curves,
-    growth_slopes,
+from protocol.models import build_model
+from riskband.adversaries.bounds.lipschitz import (
+    SequentialLayers,
+    _constants,
+    half_masked_constants,
+    lipschitz_constants,
     margin_constants,
-    wda_attack,
 )
-from tests.adversaries.nets import EXPONENTS, logits_of, mlp, seeded
-from tests.adversaries.transports import best_transports, cost_matrix, losses_at
+from riskband.adversaries.problem import RefusedError
+from tests.adversaries.nets import EXPONENTS, cnn, logits_of, mlp, quotients, random_pairs, seeded
+from tests.transport import curves_of
 
-COSTS = [(1, "l1"), (1, "l2"), (1, "linf"), (2, "l2")]
-RADII = np.array([0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 5.0])
-LOSSES = ["zero_one", "margin", "cross_entropy", "brier"]
+NORMS = ["l1", "l2", "linf"]
 DUALS = {"l1": np.inf, "l2": 2, "linf": 1}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """As in clients: with small tensors, threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("method", ["auto", "product", "exact"])
+def test_linear_models_are_exact(norm, method):
+    model = seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 4)))
+    weight = model[1].weight.detach().double().numpy()
+    truth = np.linalg.norm(weight[:, None] - weight[None], ord=DUALS[norm], axis=2)
+    found = margin_constants(model, (2, 3), norm=norm, method=method).numpy()
+    np.testing.assert_allclose(found, truth, rtol=2e-6)
+    assert np.all(found >= truth)
 
 
-def problem(num_inputs=3, num_classes=4, num_examples=12, seed=0):
-    """A linear model and examples of which most are right."""
-    model = seeded(lambda: nn.Linear(num_inputs, num_classes), seed)
-    x = np.random.default_rng(seed).normal(size=(num_examples, num_inputs)).astype(np.float32)
-    y = logits_of(model, x).argmax(axis=1)
-    y[0] = (y[0] + 1) % num_classes
-    return model, x, y
-
-
-def batch_of(model, x):
-    """Examples with the labels that the model gives them."""
-    with torch.no_grad():
-        logits = model(torch.from_numpy(x)).double()
-    labels = logits.argmax(dim=1)
-    return Batch(x=torch.from_numpy(x), labels=labels, logits=logits, losses=torch.zeros(len(x)).double())
-
-
-def curves_of(adversary, model, x, y, loss):
-    return client_curves(adversary, model, x, y, loss=loss)
-
-
-def closed_form_knapsack(model, x, y, radii, *, order, norm):
-    """Worst 0-1 risk of a linear model: distances |margin| / ||w_j - w_y||, bought from the cheapest on."""
-    logits, weight = logits_of(model, x), model.weight.detach().double().numpy()
-    costs = []
-    for row, label in zip(logits, y, strict=True):
-        others = np.delete(np.arange(len(row)), label)
-        speeds = np.linalg.norm(weight[others] - weight[label], ord=DUALS[norm], axis=1)
-        costs.append(np.max([0.0, np.min((row[label] - row[others]) / speeds)]) ** order)
-    num_wrong = sum(cost == 0.0 for cost in costs)
-    spent = np.cumsum(np.sort(costs))[max(num_wrong - 1, 0) :]
-    return np.interp(radii * len(x), spent, np.arange(num_wrong, len(x) + 1)) / len(x)
-
-
-@pytest.mark.parametrize(("order", "norm"), COSTS)
-def test_for_a_linear_model_attack_truth_and_certificate_agree(order, norm):
-    model, x, y = problem()
-    question = {"loss": "zero_one", "order": order, "norm": norm}
-    truth = closed_form_knapsack(model, x, y, RADII, order=order, norm=norm)
-    sandwich = adversarial_curves(model, x, y, space="input", adversary="sandwich", **question)
-    lower, upper = sandwich.values(RADII)
-    assert sandwich.guarantee == "upper"
-    np.testing.assert_allclose(lower, truth, atol=1e-5)
-    np.testing.assert_allclose(upper, truth, atol=1e-5)
-    exact = adversarial_curves(model, x, y, **question)  # representation space: the same space here
-    np.testing.assert_allclose(exact.values(RADII)[0], truth, atol=1e-5)
-    assert sandwich.adversarial_unit == pytest.approx(exact.adversarial_unit, rel=1e-4)
-
-
-@pytest.mark.parametrize("loss", ["margin", "cross_entropy", "brier"])
-@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
-def test_for_a_linear_model_the_bound_is_that_before_a_linear_head(loss, norm):
-    model, x, y = problem(seed=1)
-    certificate = adversarial_curves(model, x, y, loss=loss, order=1, norm=norm, space="input", adversary="lipschitz")
-    before_head = adversarial_curves(model, x, y, loss=loss, order=1, norm=norm)
-    np.testing.assert_allclose(certificate.values(RADII)[1], before_head.values(RADII)[1], atol=1e-5)
-
-
-@pytest.mark.parametrize(("order", "norm"), COSTS)
-@pytest.mark.parametrize("loss", LOSSES)
-@settings(max_examples=2)
-@given(seed=st.integers(0, 10**6))
-def test_no_transport_exceeds_the_certificate_of_a_small_network(order, norm, loss, seed):
-    """All transports to a cloud of points, by linear programming."""
-    model = mlp(2, 4, 3, seed=seed)
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(5, 2)).astype(np.float32)
-    y = logits_of(model, x).argmax(axis=1)
-    y[0] = (y[0] + 1) % 3
-    targets = np.concatenate([x, rng.normal(size=(60, 2)) * 10.0 ** rng.uniform(-1, 1.5, size=(60, 1))])
-    costs = cost_matrix(x.astype(np.float64), targets, order=order, norm=norm)
-    losses = np.stack([losses_at(loss, logits_of(model, targets), label) for label in y])
-    attained = best_transports(costs, losses, RADII[1::2])
-    question = {"loss": loss, "order": order, "norm": norm}
-    for method in ("exact", "product"):
-        certificate = LipschitzAdversary(model, InputProblem(**question), method=method)
-        upper = curves_of(certificate, model, x, y, loss).values(RADII[1::2])[1]
-        assert np.all(upper >= attained - 1e-7)
-        assert np.all(np.diff(upper) >= 0.0)
-
-
-@pytest.mark.parametrize("attack", ["pgd", "min-norm", "wda", "wda-knapsack", "wc-dg"])
-@pytest.mark.parametrize("loss", ["zero_one", "cross_entropy"])
-def test_every_attack_fits_into_a_sandwich(attack, loss):
-    model = nn.Sequential(nn.Flatten(), mlp(8, 6, 3))
-    x = np.random.default_rng(0).normal(size=(4, 2, 2, 2)).astype(np.float32)
-    y = logits_of(model, x).argmax(axis=1)
-    asked = InputProblem(loss, 1, "l2")
-    below = INPUT_ADVERSARIES[attack](model, asked)
-    joined = curves_of(SandwichAdversary(below, LipschitzAdversary(model, asked)), model, x, y, loss)
-    alone = curves_of(INPUT_ADVERSARIES[attack](model, asked), model, x, y, loss)
-    certificate = curves_of(LipschitzAdversary(model, asked), model, x, y, loss)
-    (lower, upper), prices = joined.values(RADII), (0.01, 0.1, 1.0)
-    np.testing.assert_array_equal(lower, alone.values(RADII)[0])
-    np.testing.assert_array_equal(upper[1:], certificate.values(RADII)[1][1:])
-    assert np.all(lower <= upper)
-    assert np.all(joined.conjugates(prices)[0] <= joined.conjugates(prices)[1])
-    assert (alone.guarantee, certificate.guarantee, joined.guarantee) == ("lower", "upper", "upper")
-    assert joined.adversarial_unit == alone.adversarial_unit
-
-
-def test_a_certificate_alone_attains_the_plain_risk_only():
-    model, x, y = problem()
-    curves = adversarial_curves(model, x, y, loss="brier", order=1, space="input", adversary="lipschitz")
-    plain, _ = mean_loss(model, x, y, loss="brier")
-    lower, upper = curves.values(RADII)
-    np.testing.assert_allclose(lower, plain, rtol=1e-12)
-    assert lower[0] <= upper[0] <= lower[0] + 1e-5
-    assert curves.adversarial_unit == 0.0
-
-
-def test_exact_constants_certify_more_than_products_and_a_box_changes_nothing():
-    model = mlp(2, 6, 3)
-    x = np.random.default_rng(0).random(size=(20, 2)).astype(np.float32)
-    y = logits_of(model, x).argmax(axis=1)
-    uppers = [
-        curves_of(
-            LipschitzAdversary(model, InputProblem("zero_one", 1, "l2", box=box), method=method),
-            model,
-            x,
-            y,
-            "zero_one",
-        ).values(RADII)[1]
-        for method, box in (("exact", None), ("product", None), ("exact", (0.0, 1.0)))
-    ]
-    assert np.all(uppers[0] <= uppers[1])
-    assert np.any(uppers[0] < uppers[1] - 0.05)
-    np.testing.assert_array_equal(uppers[0], uppers[2])
-
-
-def test_halved_constants_are_caught_by_an_attack():
-    """Negative control: a certificate that is wrong by a factor of two contradicts what was attained."""
-
-    class Halved(LipschitzAdversary):
-        def geometry(self, batch, layers):
-            found = super().geometry(batch, layers)
-            return found._replace(speeds=found.speeds / 2.0)
-
-    model, x, y = problem()
-    asked = InputProblem("zero_one", 1, "l2")
-    attack = INPUT_ADVERSARIES["min-norm"](model, asked)
-    curves = curves_of(SandwichAdversary(attack, Halved(model, asked)), model, x, y, "zero_one")
-    with pytest.raises(RuntimeError, match="the bound is wrong"):
-        curves.values(RADII)
-
-
-def test_distances():
-    margins = torch.tensor(
-        [[-2.0, -torch.inf, -1.0], [-1.0, -torch.inf, 0.5], [-1.0, -torch.inf, -1.0], [-1.0, -torch.inf, 0.5]]
+@pytest.mark.parametrize("norm", NORMS)
+def test_logits_alone_have_constants_too_exact_for_linear_models(norm):
+    linear = seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 4)))
+    found = lipschitz_constants(SequentialLayers(linear, (2, 3)), norm=norm).logits.numpy()
+    np.testing.assert_allclose(
+        found, np.linalg.norm(linear[1].weight.detach().numpy(), ord=DUALS[norm], axis=1), rtol=2e-6
     )
-    speeds = torch.tensor([[1.0, 0.0, 4.0], [1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    assert class_distances(margins, speeds).amin(dim=1).tolist() == [0.25, 0.0, torch.inf, 0.0]
+    model = cnn()
+    found = lipschitz_constants(SequentialLayers(model, (2, 8, 8)), norm=norm).logits.numpy()
+    x, moved = random_pairs((2, 8, 8), seed=0)
+    distance = np.linalg.norm((moved - x).reshape(len(x), -1), ord=EXPONENTS[norm], axis=1)
+    assert np.all(np.abs(logits_of(model, moved) - logits_of(model, x)) <= found * distance[:, None])
 
 
-def test_no_perturbation_within_the_certified_distance_flips_an_example():
+@pytest.mark.parametrize("norm", NORMS)
+@settings(max_examples=8)
+@given(seed=st.integers(0, 10**6), depth=st.integers(1, 2), leak=st.sampled_from([0.0, 0.2, -1.5]))
+def test_no_difference_quotient_exceeds_a_constant_and_exact_is_below_product(norm, seed, depth, leak):
+    model = mlp(3, *[3] * depth, 3, seed=seed, activation=lambda: nn.LeakyReLU(leak) if leak else nn.ReLU())
+    exact = margin_constants(model, (3,), norm=norm, method="exact").numpy()
+    product = margin_constants(model, (3,), norm=norm, method="product").numpy()
+    largest = quotients(model, *random_pairs((3,), seed=seed), norm=norm).max(axis=0)
+    assert np.all(largest <= exact)
+    assert np.all(exact <= product * (1 + 1e-9))
+    np.testing.assert_array_equal(exact, exact.T)
+    np.testing.assert_array_equal(margin_constants(model, (3,), norm=norm).numpy(), exact)  # small: auto is exact
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_an_exact_constant_is_attained(norm):
+    """By hand: 3 relu(x1) - 2 relu(x1 - x2 - 1) against 0 has gradients (0, 0), (3, 0), (1, 2) and (-2, 2)."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 0.0], [1.0, -1.0]]))
+        model[0].bias.copy_(torch.tensor([0.0, -1.0]))
+        model[2].weight.copy_(torch.tensor([[3.0, -2.0], [0.0, 0.0]]))
+    truth = max(np.linalg.norm(gradient, ord=DUALS[norm]) for gradient in [(3.0, 0.0), (1.0, 2.0), (-2.0, 2.0)])
+    found = margin_constants(model, (2,), norm=norm, method="exact")
+    assert float(found[0, 1]) == pytest.approx(truth, rel=2e-6)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_every_known_layer_is_bounded(norm):
+    for seed in range(3):
+        model = cnn(seed)
+        constants = margin_constants(model, (2, 8, 8), norm=norm).numpy()
+        for pairs_seed in range(3):
+            largest = quotients(model, *random_pairs((2, 8, 8), seed=pairs_seed), norm=norm).max(axis=0)
+            assert np.all(largest <= constants)
+        assert np.all(constants[~np.eye(4, dtype=bool)] < np.inf)
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.Sigmoid, nn.Softplus, lambda: nn.ELU(1.7), nn.GELU, nn.SiLU])
+def test_smooth_activations_have_product_bounds(activation):
+    model = mlp(3, 6, 3, activation=activation)
+    for norm in NORMS:
+        largest = quotients(model, *random_pairs((3,), seed=0), norm=norm).max(axis=0)
+        assert np.all(largest <= margin_constants(model, (3,), norm=norm).numpy())
+
+
+def test_a_process_finds_the_constants_of_a_network_once():
     model = mlp(3, 5, 3)
-    x = np.random.default_rng(0).normal(size=(40, 3))
-    logits = logits_of(model, x)
-    labels = logits.argmax(axis=1)
-    margins = torch.from_numpy(np.where(np.eye(3)[labels] == 1, -np.inf, logits - logits.max(axis=1, keepdims=True)))
-    for norm in ("l1", "l2", "linf"):
-        speeds = margin_constants(model, (3,), norm=norm)[labels]
-        distances = class_distances(margins, speeds).amin(dim=1).numpy()
-        steps = np.random.default_rng(1).normal(size=(200, 40, 3))
-        steps *= (distances / np.linalg.norm(steps, ord=EXPONENTS[norm], axis=2))[..., None]
-        moved = logits_of(model, (x + steps).reshape(-1, 3)).argmax(axis=1).reshape(200, 40)
-        assert np.all(moved == labels)
-
-
-def test_what_is_not_proved_is_refused():
-    model, x, y = problem()
-    question = {"order": 1, "space": "input", "adversary": "lipschitz"}
-    with pytest.raises(RefusedError, match=r"zero_one, margin, cross_entropy, brier, got 'abstain:0\.5'"):
-        adversarial_curves(model, x, y, loss="abstain:0.5", **question)
-    with pytest.raises(RefusedError, match="got Mish"):
-        adversarial_curves(nn.Sequential(nn.Mish(), model), x, y, loss="margin", **question)
-    with pytest.raises(RefusedError, match="order must be 1 or 2, got 3"):
-        LipschitzAdversary(model, InputProblem("zero_one", 3, "l2"))
-    with pytest.raises(RefusedError, match="norm must be one of"):
-        LipschitzAdversary(model, InputProblem("zero_one", 1, "l3"))
-    with pytest.raises(RefusedError, match="method must be one of"):
-        LipschitzAdversary(model, InputProblem("zero_one", 1, "l2"), method="best")
-    asked = InputProblem("zero_one", 1, "l2")
-    swapped = SandwichAdversary(LipschitzAdversary(model, asked), INPUT_ADVERSARIES["min-norm"](model, asked))
-    with pytest.raises(RefusedError, match="must prove a bound, got MinNorm"):
-        curves_of(swapped, model, x, y, "zero_one")
-
-
-def cancelling():
-    """1e5 is added and taken away again: float32 keeps the logits to 1/128."""
-    model = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 2))
+    first = margin_constants(model, (3,), norm="l2")
+    misses = _constants.cache_info().misses
+    margin_constants(model, (3,), norm="l2").zero_()  # its own copy: nobody can spoil what is remembered
+    assert torch.equal(margin_constants(copy.deepcopy(model), (3,), norm="l2"), first)
+    assert _constants.cache_info().misses == misses
     with torch.no_grad():
-        model[0].weight.fill_(1.0)
-        model[0].bias.fill_(1e5)
-        model[2].weight.copy_(torch.tensor([[1.0], [-1.0]]))
-        model[2].bias.copy_(torch.tensor([-1e5, 1e5]))
+        model[0].weight.mul_(2.0)
+    assert not torch.equal(margin_constants(model, (3,), norm="l2"), first)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (nn.LeakyReLU(0.1), nn.LeakyReLU(3.0)),
+        (nn.ELU(1.0), nn.ELU(3.0)),
+        (nn.ReLU(), nn.Sigmoid()),
+        (nn.Flatten(), nn.BatchNorm1d(4, eps=0.5)),
+    ],
+    ids=str,
+)
+def test_settings_of_layers_are_not_mixed_up(one, other):
+    """Same linear layers, others between them: nothing remembered of the one is said of the other."""
+    before, after = seeded(lambda: nn.Linear(3, 4)), seeded(lambda: nn.Linear(4, 2))
+    constants = [margin_constants(nn.Sequential(before, layer, after), (3,), norm="l2") for layer in (one, other)]
+    assert not torch.equal(*constants)
+
+
+def test_settings_that_torch_does_not_print_are_not_mixed_up():
+    head = seeded(lambda: nn.Linear(4, 2))
+    constants = [
+        margin_constants(nn.Sequential(pool, nn.Flatten(), head), (1, 4, 4), norm="l2")
+        for pool in (nn.AvgPool2d(2), nn.AvgPool2d(2, divisor_override=1))
+    ]
+    assert not torch.equal(*constants)
+
+
+def test_the_paths_are_never_worse_than_the_products_of_operator_norms():
+    model = mlp(5, 7, 6, 4)
+    first, second, head = (model[i].weight.detach().double().numpy() for i in (0, 2, 4))
+    for norm in ("l1", "linf"):
+        exponent = EXPONENTS[norm]
+        layers = np.linalg.norm(first, ord=exponent) * np.linalg.norm(second, ord=exponent)
+        pulls = np.linalg.norm(head[:, None] - head[None], ord=DUALS[norm], axis=2)
+        assert np.all(margin_constants(model, (5,), norm=norm).numpy() <= pulls * layers * (1 + 2e-6))
+
+
+@pytest.mark.parametrize("leak", [0.0, 0.3, 1.0, -1.5])
+def test_half_of_each_mask_is_known(leak):
+    """Never above the product of spectral norms, and exact where the slopes are 1 on both sides."""
+    model = mlp(5, 7, 6, 4, activation=lambda: nn.LeakyReLU(leak))
+    first, second, head = (model[i].weight.detach().double().numpy() for i in (0, 2, 4))
+    rows, rate = head[:, None] - head[None], max(1.0, abs(leak)) ** 2
+    spectral = np.linalg.norm(first, ord=2) * np.linalg.norm(second, ord=2) * rate
+    for norm in NORMS:
+        found = half_masked_constants(SequentialLayers(model, (5,)), norm=norm).numpy()
+        products = np.linalg.norm(rows, axis=2) * spectral * (np.sqrt(5) if norm == "linf" else 1.0)
+        assert np.all(found <= products * (1 + 1e-9))
+        if leak == 1.0:
+            np.testing.assert_allclose(found, np.linalg.norm(rows @ second @ first, ord=DUALS[norm], axis=2), rtol=1e-9)
+        elif leak >= 0.0:
+            assert np.all(found[~np.eye(4, dtype=bool)] < 0.9 * products[~np.eye(4, dtype=bool)])
+        largest = quotients(model, *random_pairs((5,), seed=0), norm=norm).max(axis=0)
+        # Some pairs are 1e-6 apart: the difference of their logits is rounded at about 1e-9 of it.
+        assert np.all(largest <= found * (1 + 1e-6))
+
+
+def test_a_layer_that_comes_twice_counts_twice():
+    """torch lists shared modules once: a reader that forgets the second would certify a network that is not there."""
+    shared, relu = seeded(lambda: nn.Linear(3, 3, bias=False)), nn.ReLU()
+    with torch.no_grad():
+        shared.weight.copy_(2.0 * torch.eye(3))
+    model = nn.Sequential(shared, relu, shared, relu, shared)
+    for method in ("exact", "product"):
+        constants = margin_constants(model, (3,), norm="l1", method=method).numpy()
+        np.testing.assert_allclose(constants[0, 1], 8.0, rtol=2e-6)
+
+
+def test_our_own_models_and_logits_without_a_linear_layer():
+    for name, shape in (("cnn", (1, 8, 8)), ("mlp", (1, 8, 8))):
+        model = build_model(name, x_shape=shape, num_classes=10, seed=0)
+        assert margin_constants(model, shape, norm="l2").shape == (10, 10)
+    pooled = seeded(lambda: nn.Sequential(nn.Conv2d(1, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    largest = quotients(pooled, *random_pairs((1, 4, 4), seed=0), norm="linf").max(axis=0)
+    assert np.all(largest <= margin_constants(pooled, (1, 4, 4), norm="linf").numpy())
+
+
+class Twice(nn.Linear):
+    """Does more than its type shows."""
+
+    def forward(self, x):
+        return 2.0 * super().forward(x)
+
+
+def hooked():
+    model = nn.Sequential(nn.Linear(3, 2))
+    model[0].register_forward_hook(lambda module, inputs, output: 2.0 * output)
     return model
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("order", [1, 2])
-def test_where_sums_cancel_in_float32_nothing_is_proved_and_nothing_is_refused(loss, order):
-    model, x = cancelling(), np.linspace(-0.01, 0.01, 13, dtype=np.float32)[:, None]
-    asked = {"loss": loss, "order": order, "space": "input"}
-    lower, upper = adversarial_curves(model, x, np.zeros(13, dtype=int), adversary="sandwich:pgd", **asked).values(
-        [0.0, 1e-9]
-    )
-    assert np.all(upper >= 12 / 13)  # at 0 the logits are right
-    assert lower[0] < upper[0]
-
-
-def still(speed=0.0):
-    """At 0 its margin is -0.925, and float32 makes -0.9375 of that; inputs do nothing to it, or little."""
-    model = nn.Sequential(nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 2))
-    with torch.no_grad():
-        model[0].weight.fill_(speed)
-        model[0].bias.fill_(1.0)
-        model[2].weight.fill_(2.0**18)
-        model[2].bias.copy_(torch.tensor([0.925, 0.0]))
+def hooked_outside():
+    model = nn.Sequential(nn.Linear(3, 2))
+    model.register_forward_hook(lambda module, inputs, output: 2.0 * output)
     return model
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("order", [1, 2])
-@pytest.mark.parametrize("adversary", ["lipschitz", "sandwich:min-norm"])
-@pytest.mark.parametrize("speed", [0.0, 1e-4])
-def test_the_bound_of_what_hardly_moves_is_about_the_network_and_not_about_float32(loss, order, adversary, speed):
-    """At float32's own loss a model of which nothing moves seemed to be proved better than it is."""
-    model = still(speed)
-    x, y = np.zeros((4, 2), dtype=np.float32), np.zeros(4, dtype=int)
-    exact = losses_at(loss, logits_of(model, x), 0)
-    rounded, _ = mean_loss(model, x, y, loss=loss)
-    assert rounded < exact.mean() - 1e-4 or loss == "zero_one"
-    curves = adversarial_curves(model, x, y, loss=loss, order=order, space="input", adversary=adversary)
-    radii = np.array([0.0, 1e-9, 0.1, 1.0, 100.0])
-    _, upper = curves.values(radii)
-    assert np.all(upper >= exact.mean() - 1e-12)
-    assert np.all(curves.conjugates([1e-9, 1.0, 1e9])[1] >= exact.mean() - 1e-12)
-    assert np.all(np.diff(upper) >= 0.0)
-
-
-def test_an_example_that_float32_does_not_see_costs_the_others_nothing():
-    """Where its two logits cancel, a model errs by a large share of them: such an example of a client is enough."""
-    model = mlp(20, 64, 1, seed=1)
-    model.append(nn.Linear(1, 2, bias=False))
+def broken():
+    model = nn.Linear(3, 2)
     with torch.no_grad():
-        model[3].weight.copy_(torch.tensor([[1.0], [-1.0]]))
-        model[2].bias.sub_(model(torch.zeros(1, 20))[0, 0])
-        ends = np.random.default_rng(0).normal(size=(50, 20)).astype(np.float32)
-        signs = logits_of(model, ends)[:, 0] > 0.0
-    low, high = ends[~signs][0], ends[signs][0]
-    for _ in range(60):
-        middle = (low + high) / np.float32(2.0)
-        low, high = (low, middle) if logits_of(model, middle[None])[0, 0] > 0.0 else (middle, high)
-    x = np.concatenate([[high], ends[:4]])
-    batch = batch_of(model, x)
-    truth = logits_of(model, x)[0]
-    assert np.abs(truth - batch.logits[0].numpy()).max() > 1e-3 * np.abs(truth).max()
-    adversary = LipschitzAdversary(model, InputProblem("zero_one", 1, "l2"))
-    costs = adversary.examine(batch).bounding.costs[:, 0]
-    assert costs[0] == 0.0
-    torch.testing.assert_close(costs[1:], adversary.examine(batch_of(model, x[1:])).bounding.costs[:, 0])
-    assert bool((costs[1:] > 0.0).all())
+        model.weight[0, 0] = torch.nan
+    return model
 
 
-def common_mode():
-    """Both logits grow by 1000 per distance, their difference by 1.5: far out, float32 has lost some of it."""
-    model = nn.Sequential(nn.Linear(2, 2))
+def tenfold(module, *given):
+    """A hook that does not show in any weight."""
+    return 10.0 * given[-1] if isinstance(given[-1], torch.Tensor) else None
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        nn.modules.module.register_module_forward_hook,
+        nn.modules.module.register_module_forward_pre_hook,
+        nn.modules.module.register_module_full_backward_hook,
+        nn.modules.module.register_module_full_backward_pre_hook,
+    ],
+)
+def test_hooks_of_all_modules_are_refused(register):
+    """They change every layer, or the gradients that constants are made of, and no layer knows of them."""
+    model = mlp(3, 4, 2)
+    before = margin_constants(model, (3,), norm="l2")
+    hook = register(tenfold)
+    try:
+        with pytest.raises(RefusedError, match="register_module_forward_hook"):
+            margin_constants(model, (3,), norm="l2")
+        with pytest.raises(RefusedError, match="hooks"):
+            curves_of(model, np.zeros((1, 3)), [0], loss="margin", order=1, space="input", adversary="lipschitz")
+    finally:
+        hook.remove()
+    assert torch.equal(margin_constants(model, (3,), norm="l2"), before)
+
+
+def with_plain(name="weight", value=None):
+    """A tensor that torch does not count among parameters and buffers: the state dict has none of it."""
+    model = nn.Sequential(nn.Linear(3, 2, bias=False))
+    del model[0].weight
+    setattr(model[0], name, torch.zeros(2, 3) if value is None else value)
+    return model
+
+
+def test_weights_that_are_plain_tensors_are_not_forgotten():
+    """Remembered by its state dict alone, a layer of weights 1000 had the constants of one of weights 0."""
+    for size in (0.0, 1000.0):
+        with pytest.raises(RefusedError, match=r"'weight' at '0'; assign weights as torch\.nn\.Parameter"):
+            margin_constants(with_plain(value=torch.full((2, 3), size)), (3,), norm="l2")
+
+
+def test_buffers_that_are_not_saved_count():
+    model = seeded(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)))
+    variance = model[0].running_var.clone()
+    del model[0].running_var
+    model[0].register_buffer("running_var", variance, persistent=False)
+    before = margin_constants(model, (3,), norm="l2")
+    model[0].running_var.fill_(1e-6)  # in place: the same tensor
+    after = margin_constants(model, (3,), norm="l2")
+    largest = quotients(model, *random_pairs((3,), seed=0), norm="l2").max(axis=0)
+    assert np.all(largest <= after.numpy())
+    assert torch.all(after[0, 1] > 100.0 * before[0, 1])
+
+
+def test_what_is_read_of_a_model_stays_when_the_model_changes():
+    """A network that was read before its weights changed must not be remembered under those that came after."""
+    model = mlp(3, 4, 2).double()
+    layers, before = SequentialLayers(model, (3,)), margin_constants(model, (3,), norm="l2")
     with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([[1000.5, 0.5], [1000.0, -0.5]]))
-        model[0].bias.copy_(torch.tensor([0.0, 1.0]))
-    return model, np.zeros((50, 2), dtype=np.float32), np.ones(50, dtype=int)
+        model[0].weight.mul_(7.0)
+        model[2].weight.mul_(1000.0)
+    assert torch.equal(lipschitz_constants(layers, norm="l2").margins, before)
+    after = margin_constants(model, (3,), norm="l2").numpy()
+    assert np.all(quotients(model, *random_pairs((3,), seed=0), norm="l2").max(axis=0) <= after)
 
 
-def test_logits_that_grow_on_the_way_are_rounded_to_fewer_digits():
-    model, x, y = common_mode()
-    asked = {"loss": "zero_one", "order": 1, "norm": "linf", "space": "input"}
-    lower, upper = adversarial_curves(model, x, y, adversary="sandwich:min-norm", **asked).values([0.3, 0.5, 0.66])
-    truth = np.array([0.3, 0.5, 0.66]) / (2.0 / 3.0)
-    np.testing.assert_allclose(lower, truth, rtol=1e-3)
-    np.testing.assert_allclose(upper, truth, rtol=5e-3)
-    assert np.all(lower <= upper)
-    assert np.all(truth <= upper)
+def own(name, value, layer=None):
+    """A layer with an attribute that torch asks for before it asks the class."""
+    model = nn.Sequential(nn.Linear(3, 3) if layer is None else layer)
+    setattr(model[0], name, value)
+    return model
 
 
-def test_slack_at_the_example_alone_is_caught_by_an_attack():
-    """Negative control."""
-
-    class Still(LipschitzAdversary):
-        def geometry(self, batch, layers):
-            found = super().geometry(batch, layers)
-            return found._replace(speeds=found.speeds - found.drift)
-
-    model, x, y = common_mode()
-    asked = InputProblem("zero_one", 1, "linf")
-    attack = INPUT_ADVERSARIES["min-norm"](model, asked)
-    curves = curves_of(SandwichAdversary(attack, Still(model, asked)), model, x, y, "zero_one")
-    with pytest.raises(RuntimeError, match="the bound is wrong"):
-        curves.values(RADII)
+def test_a_forward_that_was_changed_for_a_whole_class_is_refused(monkeypatch):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: 10.0 * x)
+    with pytest.raises(RefusedError, match="'1' with hooks or a forward of its own"):
+        margin_constants(model, (3,), norm="l2")
 
 
-def test_nothing_is_remembered_of_a_model_and_a_batch_stays_as_it_was():
-    model = nn.Sequential(nn.LeakyReLU(4.0, inplace=True), mlp(3, 8, 3)).double()
-    x = torch.from_numpy(np.random.default_rng(0).normal(size=(10, 3)))
-    logits = torch.from_numpy(logits_of(model, x.clone()))
-    labels = logits.argmax(dim=1)
-    batch = Batch(x=x.clone(), labels=labels, logits=logits, losses=torch.zeros(10).double())
-    adversary = LipschitzAdversary(model, InputProblem("zero_one", 1, "l2"))
-    before = adversary.examine(batch).bounding.costs
-    assert torch.equal(batch.x, x)
+def none_in_between():
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    model._modules["1"] = None
+    return model
+
+
+def negative_variance():
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    model[0].running_var.fill_(-1.0)
+    return model
+
+
+def pruned():
+    model = nn.Sequential(nn.Linear(3, 2))
+    prune.l1_unstructured(model[0], "weight", amount=1)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "settings", "message"),
+    [
+        (own("forward", lambda x: 10.0 * x), (3,), {}, "a forward of its own"),
+        (own("_call_impl", lambda x: 10.0 * x), (3,), {}, "a forward of its own"),
+        (own("_compiled_call_impl", lambda x: 10.0 * x), (3,), {}, "a forward of its own"),
+        (own("_conv_forward", lambda x, w, b: 10.0 * x, nn.Conv2d(1, 1, 1)), (1, 2, 2), {}, "a forward of its own"),
+        (own("negative_slope", torch.tensor(0.123451), nn.LeakyReLU()), (3,), {}, "another 'negative_slope' at '0'"),
+        (own("negative_slope", float("nan"), nn.LeakyReLU()), (3,), {}, "another 'negative_slope' at '0'"),
+        (own("__deepcopy__", lambda memo: nn.Linear(3, 3)), (3,), {}, "another '__deepcopy__' at '0'"),
+        (own("alpha", np.array(0.1234567891), nn.ELU()), (3,), {}, "another 'alpha' at '0'"),
+        (nn.Sequential(nn.utils.spectral_norm(nn.Linear(3, 2))), (3,), {}, "'0' with hooks"),
+        (pruned(), (3,), {}, "'0' with hooks"),
+        (nn.Sequential(nn.LazyLinear(2)), (3,), {}, "with hooks|got LazyLinear"),
+        (none_in_between(), (3,), {}, "a layer at every place, got None at '1'"),
+        (negative_variance(), (3,), {}, "running variances must be above -eps"),
+        (nn.Sequential(nn.Linear(3, 2, device="meta")), (3,), {}, "on the CPU, got another 'weight' at '0'"),
+        (nn.Sequential(nn.Linear(3, 2).half()), (3,), {}, "float32 or float64, got float16 at '0'"),
+        (nn.Sequential(nn.Linear(3, 2).bfloat16()), (3,), {}, "got bfloat16 at '0'; convert: model.float"),
+        (nn.Sequential(nn.Linear(3, 2, dtype=torch.complex64)), (3,), {}, "got complex64 at '0'"),
+        (nn.Sequential(nn.Linear(3, 4), nn.Mish(), nn.Linear(4, 2)), (3,), {}, "got Mish at '1'"),
+        (nn.Sequential(nn.Sequential(nn.Linear(3, 4), nn.Softmax(1))), (3,), {}, r"got Softmax at '0\.1'"),
+        (nn.Sequential(Twice(3, 2)), (3,), {}, "got Twice at '0'"),
+        (hooked(), (3,), {}, "'0' with hooks"),
+        (hooked_outside(), (3,), {}, "'Sequential' with hooks"),
+        (broken(), (3,), {}, "finite, got NaN or infinity at 'Linear'"),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), (3,), {}, "got ParametrizedLinear"),
+        (nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 2)), (3,), {}, "running statistics"),
+        (nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"), (1, 4, 4), {}, "padding_mode='reflect'"),
+        (nn.MaxPool2d(2, dilation=2), (1, 4, 4), {}, "dilation 1"),
+        (nn.Linear(3, 2), (4,), {}, "x_shape must fit the model"),
+        (nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(3, 2)), (3,), {}, "x_shape must fit the model"),
+        (nn.Conv2d(1, 2, 3), (1, 5, 5), {}, r"features of shape \(2, 3, 3\)"),
+        (nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)), (8, 8), {}, r"MaxPool2d must .* \(8, 8\)"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), (5, 5), {}, r"Conv2d must get images .* \(5, 5\)"),
+        (nn.AdaptiveAvgPool2d(1), (2, 2, 5, 5), {}, "AdaptiveAvgPool2d must get images"),
+        (nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 2)), (3, 4), {}, "first axis to the examples, got Flatten"),
+        (nn.Linear(3, 2), 3, {}, "x_shape must be the sizes"),
+        (nn.Linear(3, 2), (0,), {}, "x_shape must be the sizes"),
+        (nn.Linear(3, 2), ("3",), {}, "x_shape must be the sizes"),
+        ("linear", (3,), {}, "must be a torch.nn.Module, got str"),
+        (nn.Linear(3, 2), (3,), {"norm": "l3"}, "norm must be one of l1, l2, linf"),
+        (nn.Linear(3, 2), (3,), {"method": "power"}, "method must be one of auto, product, exact"),
+        (mlp(3, 17, 2), (3,), {"method": "exact"}, "at most 16 hidden units, got 17"),
+        (mlp(3, 4, 2, activation=nn.Tanh), (3,), {"method": "exact"}, "affine layers and"),
+    ],
+)
+def test_what_is_not_understood_is_refused(model, shape, settings, message):
+    with pytest.raises(RefusedError, match=message):
+        margin_constants(model, shape, **{"norm": "l2", **settings})
+
+
+def pooled_across(*, as_image, seed=0):
+    """Batch norms of very different scales for three rows, and between them a pool over these rows."""
+    rng = np.random.default_rng(seed)
+    pool = nn.AvgPool2d((3, 1), stride=1, padding=(1, 0))
+    middle = [nn.Unflatten(1, (1, 3)), pool, nn.Flatten(1, 2)] if as_image else [pool]
+    before, after = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
     with torch.no_grad():
-        for parameter in model[1][2].parameters():
-            parameter.mul_(-0.5)
-    changed = Batch(x=x, labels=(-logits).argmax(dim=1), logits=-0.5 * logits, losses=batch.losses)
-    after = adversary.examine(changed).bounding.costs
-    fresh = LipschitzAdversary(model, InputProblem("zero_one", 1, "l2")).examine(changed).bounding.costs
-    assert torch.equal(after, fresh)
-    assert not torch.equal(after, before)
+        for layer in (before, after):
+            layer.weight.copy_(torch.tensor(10.0 ** rng.uniform(-3, 2, 3)))
+    tail = seeded(lambda: [nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2)], seed)
+    return nn.Sequential(before, *middle, after, nn.ReLU(), nn.Flatten(), *tail).eval()
 
 
-def test_a_negative_divisor_is_no_average():
-    model = nn.Sequential(nn.AvgPool2d(2, divisor_override=-4), nn.Flatten(), nn.Linear(4, 3))
-    with pytest.raises(ValueError, match="average pools must divide"):
-        margin_constants(model, (1, 4, 4), norm="linf")
+def test_a_pool_across_what_a_batch_norm_takes_for_channels_is_refused_and_bounded_as_an_image():
+    """On (N, 3, 4) torch pools along the axis of size 3: weights for its entries do not pass through."""
+    x, moved = random_pairs((3, 4), seed=0)
+    np.testing.assert_array_equal(*(logits_of(pooled_across(as_image=is_image), x) for is_image in (False, True)))
+    with pytest.raises(RefusedError, match=r"AvgPool2d must get images .* \(3, 4\) at '1'"):
+        margin_constants(pooled_across(as_image=False), (3, 4), norm="l2")
+    for seed in range(20):
+        model = pooled_across(as_image=True, seed=seed)
+        largest = quotients(model, x, moved, norm="l2").max(axis=0)
+        assert np.all(largest <= margin_constants(model, (3, 4), norm="l2").numpy())
 
 
-def test_a_frozen_layer_stays_frozen():
-    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).train()
-    model[0].eval()
-    adversarial_curves(model, np.zeros((5, 4), dtype=np.float32), np.zeros(5, dtype=int), loss="zero_one", order=1)
-    assert [module.training for module in model.modules()] == [True, False, True]
-
-
-@pytest.mark.parametrize("adversary", [*INPUT_ADVERSARIES])
-def test_a_model_in_double_precision_is_asked_in_double_precision(adversary):
-    """Its examples are those that were given, not what float32 makes of them: 1e-9 decides here."""
-    model = seeded(lambda: nn.Linear(2, 2)).double()
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
-        model.bias.copy_(torch.tensor([-1.0, 0.0]))
-    x, y = np.array([[1.0 + 1e-9, 0.0], [1.0 - 1e-9, 0.0], [1.5, 0.5]]), np.array([0, 1, 0])
-    asked = {"loss": "zero_one", "order": 1, "norm": "l2"}
-    curves = adversarial_curves(model, x, y, space="input", adversary=adversary, **asked)
-    assert curves.clean_risk == 0.0
-    lower, upper = curves.values([0.6])
-    assert lower[0] <= 1.0 <= upper[0] + 1e-12
-    if adversary != "lipschitz":
-        assert lower[0] > 0.99
-    if adversary in ("auto", "lipschitz", "sandwich"):
-        assert curves.values([0.4 / 3.0])[1][0] == pytest.approx((2 + 0.8) / 3.0, abs=1e-4)
-    exact = adversarial_curves(model, x, y, **asked)
-    assert exact.clean_risk == 0.0
-    assert exact.adversarial_unit == pytest.approx((0.5 + 2e-9) / 3.0, rel=1e-12)
-
-
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
-def test_a_model_in_half_precision_is_refused_in_words(kind):
-    model, x, y = (
-        nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).to(kind),
-        np.zeros((2, 3)),
-        np.zeros(2, int),
-    )
-    spaces = [("representation", "auto"), *(("input", name) for name in INPUT_ADVERSARIES), ("layer:1", "pgd")]
-    for space, adversary in spaces:
-        with pytest.raises(RefusedError, match=r"must be float32 or float64, got b?float16; convert: model\.float"):
-            adversarial_curves(model, x, y, loss="margin", order=1, space=space, adversary=adversary)
-    with pytest.raises(RefusedError, match="must be float32 or float64"):
-        wda_attack(model, x, y, norm="linf", radius=0.1, kappa=2.0)
-    with pytest.raises(RefusedError, match="must be float32 or float64"):
-        growth_slopes(model, (3,), norm="l2")
+def test_the_model_is_left_as_it_was():
+    model = cnn().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    margin_constants(model, (2, 8, 8), norm="l2")
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())

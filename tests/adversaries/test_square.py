@@ -13,12 +13,13 @@ from torch import nn
 from riskband.adversaries.attacks.base import client_curves
 from riskband.adversaries.attacks.pgd import Pgd
 from riskband.adversaries.attacks.square import Square, Windows, hill_and_valley
-from riskband.adversaries.registry import InputProblem, adversarial_curves, searches_without_gradients
+from riskband.adversaries.registry import input_adversary
 from tests.adversaries.nets import mlp, seeded
 from tests.adversaries.test_attacks import flip_distances
 from tests.adversaries.test_exact import DoubleLinear, problem
 from tests.adversaries.test_inputs import Rounded, witness_of
 from tests.adversaries.transports import EXPONENTS
+from tests.transport import curves_of, input_problem
 
 NORMS = ["l1", "l2", "linf"]
 SHAPES = [(12,), (3, 4), (2, 4, 5)]
@@ -107,7 +108,7 @@ def test_moves_fill_the_ball_and_change_in_windows_only(norm, shape):
 def test_what_it_shows_lies_in_ball_and_box(norm, shape):
     net, x, y = quantised(5, shape=shape)
     witness = witness_of(net, x, y, norm=norm, loss="margin", box=BOX)
-    Square(net, InputProblem("margin", 1, norm, box=BOX, distances=(0.3,)), num_steps=30).perturb(witness)
+    Square(net, input_problem("margin", 1, norm, box=BOX, distances=(0.3,)), num_steps=30).perturb(witness)
     costs = witness.points().costs
     assert costs.shape[1] == 31
     assert bool((costs[torch.isfinite(costs)] <= 0.3 * (1.0 + 1e-5)).all())
@@ -119,7 +120,7 @@ def test_on_a_linear_model_never_nearer_than_the_exact_distance_and_near_it(norm
     model, weight, bias, x, y = problem(seed=3, num_examples=12, num_features=6, num_classes=3)
     exact = flip_distances(weight, bias, x, y, norm)
     witness = witness_of(model, x, y, norm=norm, box=None)
-    Square(model, InputProblem("zero_one", 1, norm)).perturb(witness)
+    Square(model, input_problem("zero_one", 1, norm)).perturb(witness)
     ratios = witness.distances.numpy()[exact > 0.0] / exact[exact > 0.0]
     assert np.all(ratios >= 1.0 - 1e-5)
     assert np.median(ratios) < 1.15
@@ -141,7 +142,7 @@ def test_where_inputs_are_rounded_attacks_along_gradients_see_nothing_and_say_so
     """The first is the negative control: it reaches no more than the clean risk."""
     net, x, y = quantised(20)
     asked = {"loss": "zero_one", "order": 1, "norm": norm, "space": "input", "box": BOX, "distances": (radius,)}
-    blind, strongest = (adversarial_curves(net, x, y, adversary=name, **asked) for name in ("apgd", "wda-knapsack"))
+    blind, strongest = (curves_of(net, x, y, adversary=name, **asked) for name in ("apgd", "wda-knapsack"))
     assert blind.values([1.0])[0][0] == blind.clean_risk
     assert blind.num_without_gradient == strongest.num_without_gradient == 19  # all that are right as they are
     randomly = random_risk(net, x, y, radius=radius, norm=norm, num_queries=400)
@@ -152,7 +153,7 @@ def test_where_inputs_are_rounded_attacks_along_gradients_see_nothing_and_say_so
 def test_the_attack_by_its_own_name_finds_as_much_and_says_nothing_of_gradients():
     net, x, y = quantised(20, shape=(3, 4))
     asked = {"loss": "zero_one", "order": 1, "norm": "linf", "space": "input", "box": BOX}
-    alone = adversarial_curves(net, x, y, adversary="square", **asked)
+    alone = curves_of(net, x, y, adversary="square", **asked)
     randomly = random_risk(net, x.reshape(20, 12), y, radius=0.06, norm="linf", num_queries=400)
     assert alone.values([0.06])[0][0] >= randomly - 1e-9
     assert alone.num_without_gradient is None
@@ -166,7 +167,7 @@ def test_it_takes_over_where_a_model_has_no_gradient_at_all(loss):
     x = np.random.default_rng(0).uniform(size=(6, 4)).astype(np.float32)
     y = net(torch.from_numpy(x)).argmax(dim=1).numpy()
     asked = {"loss": loss, "order": 1, "space": "input", "box": BOX, "distances": (1.0,)}
-    curves = adversarial_curves(net, x, y, **asked)
+    curves = curves_of(net, x, y, **asked)
     assert curves.num_without_gradient == 6
     assert curves.values([1.0])[0][0] > curves.clean_risk + 0.01
 
@@ -209,19 +210,20 @@ def test_a_sandwich_says_what_its_attack_saw_and_bounds_alone_say_nothing():
     x, y = np.zeros((5, 12), dtype=np.float32), np.array([0, 0, 0, 0, 1])
     asked = {"loss": "zero_one", "order": 1, "space": "input"}
     counts = {
-        name: adversarial_curves(net, x, y, adversary=name, **asked).num_without_gradient
+        name: curves_of(net, x, y, adversary=name, **asked).num_without_gradient
         for name in ("sandwich:pgd", "auto", "lipschitz")
     }
     assert counts == {"sandwich:pgd": 4, "auto": 4, "lipschitz": None}
-    assert adversarial_curves(net, x, y, loss="zero_one", order=1).num_without_gradient is None
-    assert not searches_without_gradients("sandwich:pgd")
-    assert all(map(searches_without_gradients, ("auto", "sandwich", "wda-knapsack", "sandwich:square")))
+    assert curves_of(net, x, y, loss="zero_one", order=1).num_without_gradient is None
+    assert input_adversary("sandwich:pgd").needs_gradients
+    searching = ("auto", "sandwich", "wda-knapsack", "sandwich:square")
+    assert not any(input_adversary(name).needs_gradients for name in searching)
 
 
 @pytest.mark.parametrize("shape", [(12,), (3, 4)])
 def test_the_same_bytes_however_often_and_the_same_draws_however_batched(shape):
     net, x, y = quantised(9, shape=shape)
-    asked = InputProblem("zero_one", 1, "l2", box=BOX, distances=(0.3,), seed=4)
+    asked = input_problem("zero_one", 1, "l2", box=BOX, distances=(0.3,), seed=4)
     first, again = (
         client_curves(Square(net, asked, num_steps=20), net, x, y, loss="zero_one").values([0.1])[0] for _ in range(2)
     )
@@ -243,4 +245,4 @@ def test_the_same_bytes_however_often_and_the_same_draws_however_batched(shape):
 
 def test_settings_are_checked():
     with pytest.raises(ValueError, match="num_steps must be a whole number >= 1"):
-        Square(mlp(2, 3), InputProblem("zero_one", 1, "l2"), num_steps=0)
+        Square(mlp(2, 3), input_problem("zero_one", 1, "l2"), num_steps=0)

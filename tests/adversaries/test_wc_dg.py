@@ -9,11 +9,11 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import nn
 
 from riskband.adversaries.attacks.wc_dg import surrogate
-from riskband.adversaries.registry import adversarial_curves
 from riskband.adversaries.spaces import points_at, split_at
 from tests.adversaries.nets import mlp
-from tests.adversaries.test_layers import examples
+from tests.adversaries.test_spaces import examples
 from tests.adversaries.transports import losses_at
+from tests.transport import curves_of
 
 SPACES = ["input", "layer:1"]
 PRICES = np.array([0.05, 0.2, 0.6, 2.0])
@@ -63,7 +63,7 @@ def test_examples_far_from_any_loss_are_reached_through_the_leak(space):
             parameter.mul_(300.0)
     keep = np.arange(len(y)) > 0
     asked = {"loss": "margin", "order": 2, "space": space, "adversary": "wc-dg"}
-    curves = adversarial_curves(model, x[keep], y[keep], **asked)
+    curves = curves_of(model, x[keep], y[keep], **asked)
     assert curves.clean_risk < 0.1
     assert curves.values([1e3])[0][0] == pytest.approx(1.0)
 
@@ -72,7 +72,7 @@ def test_examples_far_from_any_loss_are_reached_through_the_leak(space):
 def test_the_cross_entropys_conjugates_are_those_of_a_general_optimiser(space):
     """sup over z of loss - multiplier ||z - z_0||^2 of each example, by scipy from several starts."""
     model, x, y, points, (weight, bias) = linear_where_it_moves(space, num_examples=3)
-    curves = adversarial_curves(model, x, y, loss="cross_entropy", order=2, space=space, adversary="wc-dg")
+    curves = curves_of(model, x, y, loss="cross_entropy", order=2, space=space, adversary="wc-dg")
     lower, _ = curves.conjugates(PRICES)
     rng = np.random.default_rng(3)
 
@@ -100,7 +100,7 @@ def test_the_margin_losss_conjugates_are_their_closed_form(space):
     speeds = np.linalg.norm(weight[y][:, None] - weight[None], axis=2)
     with np.errstate(divide="ignore"):
         until_one = np.where(speeds > 0.0, (1.0 - margins).clip(0.0) / speeds, 0.0)
-    curves = adversarial_curves(model, x, y, loss="margin", order=2, space=space, adversary="wc-dg")
+    curves = curves_of(model, x, y, loss="margin", order=2, space=space, adversary="wc-dg")
     lower, _ = curves.conjugates(PRICES)
 
     def gain(distances, price):
@@ -122,7 +122,7 @@ def test_zero_one_is_the_published_closed_form(space):
     gaps = (logits[np.arange(len(y)), y][:, None] - logits).clip(0.0)
     norms = np.linalg.norm(weight[y][:, None] - weight[None], axis=2)
     distances = np.where(norms > 0.0, gaps / np.where(norms > 0.0, norms, 1.0), np.inf).min(axis=1)
-    curves = adversarial_curves(model, x, y, loss="zero_one", order=2, space=space, adversary="wc-dg")
+    curves = curves_of(model, x, y, loss="zero_one", order=2, space=space, adversary="wc-dg")
     expected = [np.maximum(0.0, 1.0 - price * distances**2).mean() for price in PRICES]
     np.testing.assert_allclose(curves.conjugates(PRICES)[0], expected, atol=1e-5)
     for radius in np.array([0.02, 0.1, 0.5]) * np.mean(distances**2):
@@ -142,7 +142,7 @@ def test_the_multipliers_asked_do_not_change_the_curve(adversary, loss):
     model = mlp(4, 6, 3)
     x, y = examples(model, 4)
     asked = {"loss": loss, "order": 2, "space": "input", "adversary": adversary}
-    plain, more = (adversarial_curves(model, x, y, multipliers=prices, **asked) for prices in ((), (0.1, 1.0, 30.0)))
+    plain, more = (curves_of(model, x, y, multipliers=prices, **asked) for prices in ((), (0.1, 1.0, 30.0)))
     radii = np.geomspace(1e-3, 10.0, 9)
     np.testing.assert_array_equal(plain.values(radii), more.values(radii))
 
@@ -155,11 +155,11 @@ def test_small_radii_are_reached_without_being_asked_for():
     model = mlp(20, 32, 5, seed=1)
     x, y = examples(model, 20, num_examples=60)
     asked = {"loss": "brier", "order": 2, "space": "input", "adversary": "wc-dg"}
-    few = adversarial_curves(model, x, y, **asked)
+    few = curves_of(model, x, y, **asked)
     before = module._FACTORS
     module._FACTORS = tuple(np.geomspace(0.05, 200.0, 160))
     try:
-        many = adversarial_curves(model, x, y, **asked)
+        many = curves_of(model, x, y, **asked)
     finally:
         module._FACTORS = before
     radii = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]) * few.adversarial_unit

@@ -8,21 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from riskband.adversaries import INPUT_ADVERSARIES, Batch, wda_accuracy, wda_attack
 from riskband.adversaries.attacks.wda import Wda
+from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.registry import (
-    INPUT_ADVERSARIES,
-    Batch,
-    InputProblem,
-    Witness,
-    adversarial_curves,
-    wda_accuracy,
-    wda_attack,
-)
 from tests.adversaries.nets import mlp
 from tests.adversaries.test_attacks import flip_distances
 from tests.adversaries.test_exact import problem
 from tests.adversaries.test_inputs import examples_of, small_net
+from tests.transport import curves_of, input_problem
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +69,7 @@ def test_the_knapsack_is_never_weaker_than_wda_at_the_same_budget(seed, norm, ra
     net = small_net(seed, num_features=4)
     x, y = examples_of(net, seed, num_examples=12, num_features=4)
     wda = wda_attack(net, x, y, norm=norm, radius=radius, kappa=kappa, box=(-1, 1))
-    knapsack = adversarial_curves(
+    knapsack = curves_of(
         net, x, y, loss="zero_one", order=1, norm=norm, space="input", box=(-1, 1), distances=(kappa * radius,)
     )
     assert 1.0 - knapsack.values([radius])[0][0] <= wda.accuracy + 1e-9
@@ -89,9 +83,7 @@ def test_the_knapsack_is_never_weaker_than_its_parts(seed, loss, order):
     radii = np.linspace(0.0, 1.5, 9)
 
     def values(adversary):
-        return adversarial_curves(net, x, y, loss=loss, order=order, space="input", adversary=adversary, seed=3).values(
-            radii
-        )[0]
+        return curves_of(net, x, y, loss=loss, order=order, space="input", adversary=adversary, seed=3).values(radii)[0]
 
     whole = values("wda-knapsack")
     for part in ("wda", "pgd", "min-norm"):
@@ -132,8 +124,9 @@ def test_the_last_iterate_is_that_of_the_listing(norm, seed):
     logits = net(x).detach()
     labels = logits.argmax(dim=1)
     batch = Batch(x, labels, logits, get_loss("margin").per_example(logits, labels))
-    witness = Witness(net, batch, loss="margin", order=1, norm=norm, box=None)
-    Wda(net, InputProblem("margin", 1, norm, distances=(0.6,))).perturb(witness)
+    asked = input_problem("margin", 1, norm, distances=(0.6,))
+    witness = Witness(net, batch, asked)
+    Wda(net, asked).perturb(witness)
     points = witness.points()
     for row in range(5):
         last = algorithm_1(net, x[row], int(labels[row]), radius=0.6, norm=norm)
@@ -150,9 +143,9 @@ def test_the_flips_of_the_knapsack_are_nearer_than_those_any_part_finds_alone(no
     labels = net(torch.from_numpy(x)).argmax(dim=1)
     logits = net(torch.from_numpy(x)).double().detach()
     batch = Batch(torch.from_numpy(x), labels, logits, get_loss("zero_one").per_example(logits, labels))
-    problem = InputProblem("zero_one", 1, norm, seed=2)
+    problem = input_problem("zero_one", 1, norm, seed=2)
     whole, *parts = (
-        INPUT_ADVERSARIES[name](net, problem).examine(batch).flip_costs
+        INPUT_ADVERSARIES[name].build(net, problem).examine(batch).flip_costs
         for name in ("wda-knapsack", "min-norm", "pgd", "wda")
     )
     alone = torch.stack(parts).amin(dim=0)
@@ -167,9 +160,9 @@ def test_the_knapsack_finds_what_auto_pgd_finds_at_the_distances_asked():
     labels = net(torch.from_numpy(x)).argmax(dim=1)
     logits = net(torch.from_numpy(x)).double().detach()
     batch = Batch(torch.from_numpy(x), labels, logits, get_loss("zero_one").per_example(logits, labels))
-    problem = InputProblem("zero_one", 1, "l2", box=(-1.0, 1.0), distances=(0.2, 0.4))
+    problem = input_problem("zero_one", 1, "l2", box=(-1.0, 1.0), distances=(0.2, 0.4))
     whole, alone = (
-        INPUT_ADVERSARIES[name](net, problem).examine(batch).flip_costs for name in ("wda-knapsack", "apgd")
+        INPUT_ADVERSARIES[name].build(net, problem).examine(batch).flip_costs for name in ("wda-knapsack", "apgd")
     )
     for distance in problem.distances:
         assert int((alone <= distance).sum()) > 20

@@ -21,12 +21,13 @@ from protocol.engine import InProcessGrid
 from protocol.hashes import model_source_hash
 from protocol.models import build_model, model_arrays
 from protocol.weight_sets import joined
-from protocol.wire import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
+from protocol.wire import Candidate, CandidatesQuery, LossQuery
 from tests.client.record_worker import spend_and_keep
+from tests.transport import adversarial_query, changed
 
 MODEL = build_model("mlp", x_shape=(3,), num_classes=2, seed=1)
 LOSS = LossQuery("brier", "mlp", (3,), 2)
-ADVERSARIAL = AdversarialQuery("zero_one", "mlp", (3,), 2, order=2, radii=(0.0, 0.5, 2.0), multipliers=(0.1,))
+ADVERSARIAL = adversarial_query("zero_one", "mlp", (3,), 2, order=2, radii=(0.0, 0.5, 2.0), multipliers=(0.1,))
 CANDIDATES = CandidatesQuery("mlp", (3,), 2, (Candidate("a", 0, "brier"), Candidate("b", 0, "zero_one")))
 SIZES = {LOSS: 1, ADVERSARIAL: 6, CANDIDATES: 2}
 
@@ -98,7 +99,7 @@ def test_what_changes_the_answer_makes_a_new_question(own, tmp_path):
         [
             dataclasses.replace(ADVERSARIAL, radii=(0.0, 0.5, 3.0)),
             dataclasses.replace(ADVERSARIAL, multipliers=(0.2,)),
-            dataclasses.replace(ADVERSARIAL, order=1),
+            changed(ADVERSARIAL, order=1),
         ],
         start=2,
     ):
@@ -293,7 +294,7 @@ def test_which_labels_occur_is_not_told_for_free(own, tmp_path):
 
 
 def test_what_fails_for_any_example_costs_nothing(own):
-    text = ask(own, dataclasses.replace(ADVERSARIAL, head="7"))
+    text = ask(own, changed(ADVERSARIAL, head="7"))
     assert "its linear layers are 1, 3" in text
     assert spent(own) == 0
 
@@ -317,8 +318,8 @@ def test_a_hello_says_what_is_on_record(own, query, tmp_path):
     assert not greeted(own, asked)
     assert not (tmp_path / "client.sqlite").exists()  # asking leaves no trace
     ask(own, query)
-    others = dataclasses.replace(query, loss="abstain:0.8"), dataclasses.replace(query, num_classes=3)
-    for other in others:
+    of_another_loss = (changed if query is ADVERSARIAL else dataclasses.replace)(query, loss="margin")
+    for other in (of_another_loss, dataclasses.replace(query, num_classes=3)):
         assert not greeted(own, asked_hash(other, wire.model_hash(model_arrays(MODEL)), wire.code_hash()))
     assert not greeted(own, asked_hash(query, "0" * 64, wire.code_hash()))
     assert not greeted(own, "")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -15,9 +13,10 @@ from client.identity import client_id, sign_refusals
 from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.models import build_model, load_arrays, model_arrays
-from protocol.wire import AdversarialQuery, LossQuery
+from protocol.wire import LossQuery
 from riskband.adversaries.evaluation import mean_loss
 from riskband.adversaries.registry import adversarial_curves
+from tests.transport import adversarial_query, changed
 from worlds.datasets import load_dataset
 from worlds.population import Population, spec_from_config
 
@@ -166,7 +165,7 @@ def test_labels_outside_the_models_classes_are_refused_without_showing_them():
     assert "evaluating the model failed with ValueError" in text
 
 
-ADVERSARIAL_QUERY = AdversarialQuery(
+ADVERSARIAL_QUERY = adversarial_query(
     "zero_one", "mlp", (1, 8, 8), 10, order=2, radii=(0.0, 0.1, 1.0, 10.0), multipliers=(0.05, 0.5)
 )
 
@@ -183,7 +182,7 @@ ADVERSARIAL_QUERY = AdversarialQuery(
     ],
 )
 def test_the_adversarial_answer_is_the_plain_evaluation_of_the_clients_own_examples(change, guarantee):
-    query = dataclasses.replace(ADVERSARIAL_QUERY, **change)
+    query = changed(ADVERSARIAL_QUERY, **change)
     replies = send(network(2), wire.encode_query(query, model_arrays(MODEL)), "query.adversarial_loss")
     answers = sorted(
         (wire.decode_answer(r.content, wire.AdversarialAnswer) for r in replies), key=lambda a: a.client_id
@@ -191,20 +190,7 @@ def test_the_adversarial_answer_is_the_plain_evaluation_of_the_clients_own_examp
     population = Population(spec_from_config(CONFIG))
     for k, answer in enumerate(answers):
         x, y = population.client(k).x, population.client(k).y
-        curves = adversarial_curves(
-            MODEL,
-            x,
-            y,
-            loss=query.loss,
-            order=query.order,
-            norm=query.norm,
-            multipliers=query.multipliers,
-            space=query.space,
-            adversary=query.adversary,
-            box=query.box,
-            seed=query.seed,
-            distances=query.distances,
-        )
+        curves = adversarial_curves(MODEL, x, y, query.problem, multipliers=query.multipliers)
         lower, upper = curves.values(query.radii)
         assert answer.client_id == f"client-{k:05d}"
         assert (answer.values_lower, answer.values_upper) == (tuple(lower), tuple(upper))
@@ -216,9 +202,17 @@ def test_the_adversarial_answer_is_the_plain_evaluation_of_the_clients_own_examp
         assert answer.model_hash == wire.model_hash(model_arrays(MODEL))
 
 
+def adversarial_question(model=None, **change):
+    """What nobody can build here, as another sender might: the record with some of its keys replaced."""
+    content = wire.encode_query(ADVERSARIAL_QUERY, model_arrays(model or MODEL))
+    for name, value in change.items():
+        content["query"][name.replace("_", "-")] = list(value) if isinstance(value, tuple) else value
+    return content
+
+
 def adversarial_refusal(model=None, **change):
-    query = dataclasses.replace(ADVERSARIAL_QUERY, **change)
-    return refusal(query, model_arrays(model or MODEL), action="query.adversarial_loss")
+    (reply,) = send(network(1), adversarial_question(model, **change), "query.adversarial_loss")
+    return reply.error.reason
 
 
 def test_an_adversarial_question_that_nobody_can_answer_is_refused_by_rule():
@@ -267,7 +261,7 @@ def test_with_a_box_at_a_layer_no_example_is_made_up(tmp_path):
     assert not bool(((others >= box[0]) & (others <= box[1])).all())
     # One value more than in representation space: at how many examples the attack saw no gradient.
     own = {"query-budget": 10, "query-budget-file": str(tmp_path / "budget.sqlite")}
-    query = dataclasses.replace(ADVERSARIAL_QUERY, space="layer:1", adversary="min-norm", box=box)
+    query = changed(ADVERSARIAL_QUERY, space="layer:1", adversary="min-norm", box=box)
     content = wire.encode_query(query, model_arrays(MODEL))
     (reply,) = send(network(1, node_configs={0: own}), content, "query.adversarial_loss")
     assert wire.decode_answer(reply.content, wire.AdversarialAnswer).budget_left == 1
@@ -275,11 +269,7 @@ def test_with_a_box_at_a_layer_no_example_is_made_up(tmp_path):
 
 def test_a_refused_question_costs_nothing(tmp_path):
     own = {"query-budget": 8, "query-budget-file": str(tmp_path / "budget.sqlite")}
-    for query in (
-        dataclasses.replace(ADVERSARIAL_QUERY, order=7),
-        dataclasses.replace(ADVERSARIAL_QUERY, loss="hinge"),
-    ):
-        content = wire.encode_query(query, model_arrays(MODEL))
+    for content in (adversarial_question(order=7), adversarial_question(loss="hinge")):
         (reply,) = send(network(1, node_configs={0: own}), content, "query.adversarial_loss")
         assert reply.has_error()
     content = wire.encode_query(ADVERSARIAL_QUERY, model_arrays(MODEL))
@@ -290,7 +280,7 @@ def test_a_refused_question_costs_nothing(tmp_path):
 def test_asking_for_a_box_is_paid_for_even_if_the_examples_are_not_in_it(tmp_path):
     # A refusal tells on which side of the box's ends the data lie.
     own = {"query-budget": 9, "query-budget-file": str(tmp_path / "budget.sqlite")}
-    query = dataclasses.replace(ADVERSARIAL_QUERY, space="input", adversary="pgd", box=(0.2, 0.4))
+    query = changed(ADVERSARIAL_QUERY, space="input", adversary="pgd", box=(0.2, 0.4))
     for words in ("must lie in the box", "with 0 left"):
         content = wire.encode_query(query, model_arrays(MODEL))
         (reply,) = send(network(1, node_configs={0: own}), content, "query.adversarial_loss")

@@ -21,7 +21,7 @@ from protocol.weight_sets import joined, packed, separated
 from protocol.wire import Candidate, CandidatesAnswer, CandidatesQuery
 from riskband.adversaries.evaluation import mean_loss, mean_losses
 from riskband.adversaries.losses import LOSSES
-from riskband.adversaries.registry import check_adversary
+from riskband.adversaries.problem import TransportProblem
 from worlds.population import Population, spec_from_config
 
 CONFIG = {
@@ -199,4 +199,4 @@ def test_a_client_refuses_what_it_cannot_judge(models, text, tmp_path):
 @pytest.mark.parametrize("adversary", ["auto", "ascent", "exact"])
 def test_there_is_no_adversary_for_a_model_that_abstains(adversary):
     with pytest.raises(ValueError, match=re.escape("'abstain:0.8'")):
-        check_adversary(loss="abstain:0.8", order=1, norm="l2", adversary=adversary)
+        TransportProblem(loss="abstain:0.8", order=1, norm="l2", adversary=adversary)

@@ -17,7 +17,7 @@ from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
 from protocol.wire import LossQuery
-from riskband.adversaries.registry import adversarial_curves
+from tests.transport import curves_of
 
 RNG = np.random.default_rng(0)
 
@@ -126,7 +126,7 @@ def test_an_attack_is_asked_with_all_that_it_needs(folder, capsys):
         x, y = np.moveaxis(archive["x"], -1, 1) / np.float32(255), archive["y"]
     model = build_model("cnn", x_shape=(3, 6, 6), num_classes=4, seed=3)
     settings = {"loss": "margin", "order": 1, "space": "input", "adversary": "pgd", "box": (0, 1), "seed": 3}
-    curves = adversarial_curves(model, x, y, distances=(0.05, 0.2), **settings)
+    curves = curves_of(model, x, y, distances=(0.05, 0.2), **settings)
     assert shown(out)["values_lower"] == curves.values([0.0, 0.05])[0].tolist()
     assert shown(out)["guarantee"] == "lower"
 
@@ -165,8 +165,12 @@ def test_a_refusal_is_shown_as_the_server_would_see_it(folder, capsys):
     status, out, _ = dry_run(capsys, config(folder), "--loss", "hinge")
     assert status == 1
     assert "loss must be one of" in out
-    arguments = ("--query", "adversarial_loss", "--order", "3")
-    assert "order must be one of 1, 2, got 3" in dry_run(capsys, config(folder), *arguments)[1]
+
+
+def test_what_is_no_question_is_not_asked(folder, capsys):
+    status, out, errors = dry_run(capsys, config(folder), "--query", "adversarial_loss", "--order", "3")
+    assert (status, out) == (2, "")
+    assert "order must be one of 1, 2, got 3" in errors
 
 
 @pytest.mark.parametrize(

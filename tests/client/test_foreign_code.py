@@ -16,7 +16,8 @@ from client.app import app
 from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
-from protocol.wire import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
+from protocol.wire import Candidate, CandidatesQuery, LossQuery
+from tests.transport import adversarial_query
 
 SECRET = "/home/alice/patients.csv"
 SHAPE, NUM_CLASSES = (3,), 2
@@ -98,7 +99,7 @@ OWN = {"client-id": "a", "data": f"{__name__}:data"}
 PLAIN = LossQuery("brier", f"{__name__}:Linear", SHAPE, NUM_CLASSES)
 QUESTIONS = [
     PLAIN,
-    AdversarialQuery("brier", PLAIN.model, SHAPE, NUM_CLASSES, order=1, radii=(0.0, 0.1), multipliers=(1.0,)),
+    adversarial_query("brier", PLAIN.model, SHAPE, NUM_CLASSES, order=1, radii=(0.0, 0.1), multipliers=(1.0,)),
     CandidatesQuery(PLAIN.model, SHAPE, NUM_CLASSES, (Candidate("one", 0, "brier"),)),
 ]
 

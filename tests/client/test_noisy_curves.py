@@ -8,9 +8,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from client.noisy_risks import Noise, noisy_curves
+from client.numbers import Noise, noisy_curves
 from protocol.models import build_model
 from protocol.noise import mechanism_of
+from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import adversarial_curves
 
 MODEL = build_model("mlp", x_shape=(3,), num_classes=2, seed=3)
@@ -24,7 +25,7 @@ def answer(settings, *, declared):
     """The noisy answer, and the curves of all examples at once."""
     rng = np.random.default_rng(1)
     examples = rng.normal(size=(6, 3)).astype(np.float32), rng.integers(0, 2, 6)
-    curves_of = partial(adversarial_curves, order=1, multipliers=MULTIPLIERS, **settings)
+    curves_of = partial(adversarial_curves, problem=TransportProblem(order=1, **settings), multipliers=MULTIPLIERS)
     found = noisy_curves(MODEL, curves_of, *examples, multipliers=MULTIPLIERS, guarantee=declared, noise=NEARLY_NONE)
     assert found["guarantee"] == declared
     assert found["conjugates_lower"] == found["conjugates_upper"]

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from client.app import app
-from client.noisy_risks import summed_steps
+from client.numbers import summed_steps
 from client.privacy import PrivacyBudget, privacy_from_config
 from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
 from protocol.noise import LOSS_STEPS
-from protocol.questions import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
+from protocol.questions import Candidate, CandidatesQuery, LossQuery
 from protocol.weight_sets import joined
 from riskband.adversaries.evaluation import example_losses, mean_loss
-from riskband.adversaries.registry import adversarial_curves
 from tests.client.test_noise import laplace_masses, p_value
+from tests.transport import adversarial_query, curves_of
 
 MODEL = build_model("mlp", x_shape=(3,), num_classes=2, seed=1)
 SIMULATED = {"dataset": "digits", "examples-per-client": 30, "affine-sigma": 0.2, "dirichlet-concentration": 1.0}
@@ -110,12 +110,12 @@ def test_what_is_not_private_in_the_clients_way_is_refused_and_costs_nothing(own
 
 def adversarial(privacy, *, radii=(0.0,), **changes):
     settings = {"order": 1, "multipliers": (0.1, 0.5, 2.0), "radii": radii, "privacy": privacy} | changes
-    return AdversarialQuery(**{"loss": "zero_one", "model": "mlp", "x_shape": (3,), "num_classes": 2} | settings)
+    return adversarial_query(**{"loss": "zero_one", "model": "mlp", "x_shape": (3,), "num_classes": 2} | settings)
 
 
 def test_an_adversarial_answer_has_noise_on_the_risk_and_on_every_conjugate(own):
     own["privacy-budget"] = "gaussian:1e12"
-    exact = adversarial_curves(MODEL, *examples(), loss="zero_one", order=1, multipliers=(0.1, 0.5, 2.0))
+    exact = curves_of(MODEL, *examples(), loss="zero_one", order=1, multipliers=(0.1, 0.5, 2.0))
     expected = [exact.clean_risk, *exact.conjugates((0.1, 0.5, 2.0))[0]]
     noise = []
     for _ in range(20):

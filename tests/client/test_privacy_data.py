@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from client.noisy_risks import summed_steps
+from client.numbers import summed_steps
 from protocol.models import build_model, model_arrays
-from protocol.questions import AdversarialQuery, LossQuery
+from protocol.questions import LossQuery
 from riskband.adversaries.evaluation import mean_losses
 from tests.client.test_privacy import ask, left
+from tests.transport import adversarial_query
 
 NUM_EXAMPLES = 6
 MODULE = """
@@ -96,7 +97,7 @@ def numbers(answer):
 
 def adversarial(model, **changes):
     settings = {"order": 1, "multipliers": (0.1, 0.5), "radii": (0.0,), "privacy": "laplace:1e9"} | changes
-    return AdversarialQuery("margin", model, (3,), 2, **settings)
+    return adversarial_query("margin", model, (3,), 2, **settings)
 
 
 def question(model, loss="zero_one"):

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import riskband as rb
+from riskband.functionals.laws import QuantileLimits, RiskLaw
 
 DELTAS = st.sampled_from([0.001, 0.05, 0.2, 0.5])
 METHODS = st.sampled_from(["berk_jones", "dkw"])
@@ -29,3 +30,14 @@ def client_risks(draw, *, max_clients=16, kinds=("binary", "binary, unequal", "b
     if "binary" in kind:
         values = np.rint(values * sizes) / sizes
     return rb.ClientRisks(values, sizes, binary="binary" in kind)
+
+
+def random_member(band, rng):
+    """A law within the band, of one side or two: random quantiles on random cuts of its steps, made nondecreasing."""
+    limits = QuantileLimits.of_band(band, one_side=True)
+    levels = np.unique(np.concatenate([limits.levels, rng.random(rng.integers(0, 5))]))
+    levels = levels[levels > 0]
+    step = np.searchsorted(limits.levels, levels)
+    low, high = limits.lower[step], limits.upper[step]
+    shape = rng.choice([0.2, 1.0, 5.0], size=2)
+    return RiskLaw(np.maximum.accumulate(low + (high - low) * rng.beta(*shape, size=levels.size)), levels)

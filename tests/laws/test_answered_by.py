@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.bands.band import FRESH_CLIENTS, TRAINERS_ANSWERED
+from riskband.answers.responses import FRESH_CLIENTS
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, SCHEMA_1, weakest_validity
-from riskband.functionals.quantiles import QuantileWeight
+from riskband.functionals.weights import QuantileWeight
 from riskband.selection import FRESH_FOR_CANDIDATES
 from riskband.verification import FUNCTIONS
+from riskband.wording import TRAINERS_ANSWERED
 
 VALUES = [0.1, 0.2, 0.3, 0.1] * 5
 LINEAR = QuantileWeight.from_density(np.polynomial.Polynomial([0, 2]), name="linear")

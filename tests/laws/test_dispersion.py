@@ -10,11 +10,11 @@ from numpy.polynomial import Polynomial
 
 import riskband as rb
 from riskband.functionals import dispersion as rd
-from riskband.functionals import quantile_measures as rq
+from riskband.functionals import quantiles as rq
+from riskband.functionals.functional import MEASURES, functional
 from riskband.functionals.laws import QuantileLimits, RiskLaw
-from riskband.functionals.measures import MEASURES, resolve_measure
 from riskband.functionals.transforms import absolute_transform, polynomial_transform, smooth_transform
-from tests.laws.draws import LOCALS, METHODS, client_risks
+from tests.laws.draws import LOCALS, METHODS, client_risks, random_member
 
 NAMES = [
     "gini",
@@ -51,17 +51,6 @@ def bands(draw, *, max_clients=12, equal=False):
 LAW_KINDS = ("binary", "binary, unequal", "bounded", "bounded, unequal")
 
 
-def random_member(band, rng):
-    """A law within the band: random quantiles on random cuts of its steps, made nondecreasing."""
-    limits = QuantileLimits.of_band(band)
-    levels = np.unique(np.concatenate([limits.levels, rng.random(rng.integers(0, 5))]))
-    levels = levels[levels > 0]
-    step = np.searchsorted(limits.levels, levels)
-    low, high = limits.lower[step], limits.upper[step]
-    shape = rng.choice([0.2, 1.0, 5.0], size=2)
-    return RiskLaw(np.maximum.accumulate(low + (high - low) * rng.beta(*shape, size=levels.size)), levels)
-
-
 def slack(value):
     return 1e-9 * (1.0 + abs(value)) if np.isfinite(value) else 0.0
 
@@ -79,7 +68,7 @@ def test_every_kind_of_measure_is_drawn():
 def test_sharp_lies_within_plug_in_and_within_the_range(band, name):
     sharp, published = (rd.dispersion_interval(band, name, method=method) for method in ("sharp", "plugin"))
     assert is_within(sharp, published)
-    assert is_within(published, resolve_measure(name).range)
+    assert is_within(published, functional(name).range)
     assert sharp.lower <= sharp.upper + slack(sharp.upper)
 
 
@@ -87,7 +76,7 @@ def test_sharp_lies_within_plug_in_and_within_the_range(band, name):
 @given(bands(), MEASURE_NAMES, st.integers(0, 2**32 - 1))
 def test_no_member_of_the_band_leaves_the_sharp_interval(band, name, seed):
     rng = np.random.default_rng(seed)
-    interval, measure = rd.dispersion_interval(band, name), resolve_measure(name)
+    interval, measure = rd.dispersion_interval(band, name), functional(name)
     for _ in range(20):
         value = measure.of_law(random_member(band, rng))
         assert is_within((value, value), interval)
@@ -113,7 +102,7 @@ def is_member(law, band):
 @settings(deadline=None, max_examples=200)
 @given(bands(), MEASURE_NAMES)
 def test_both_ends_are_attained_by_laws_of_the_band(band, name):
-    interval, measure, laws = rd.dispersion_interval(band, name), resolve_measure(name), rd.extremal_laws(band, name)
+    interval, measure, laws = rd.dispersion_interval(band, name), functional(name), rd.extremal_laws(band, name)
     assert measure.of_law(laws.most_equal) == pytest.approx(interval.lower, rel=0, abs=1e-14)
     assert is_member(laws.most_equal, band)
     if laws.most_unequal is None:  # then laws within the band come as near as one likes, or grow without limit
@@ -151,7 +140,7 @@ RISKS = st.lists(st.floats(0.0, 1.0).map(lambda x: round(x, 6)), min_size=1, max
 
 @given(RISKS, st.floats(1e-3, 1.0), MEASURE_NAMES)
 def test_relative_measures_do_not_depend_on_the_scale(values, scale, name):
-    measure = resolve_measure(name)
+    measure = functional(name)
     small, large = (measure.of_law(RiskLaw.of_values(np.array(values) * factor)) for factor in (scale, 1.0))
     if measure.is_relative:
         assert small == pytest.approx(large, rel=1e-7, abs=1e-7)
@@ -165,14 +154,14 @@ def test_replicas_and_the_order_of_clients_change_nothing(values, num_copies, ra
         name = name.replace("0.2:0.8", "0.2123:0.8321")
     copies = values * num_copies
     random.shuffle(copies)
-    measure = resolve_measure(name)
+    measure = functional(name)
     once, often = (measure.of_law(RiskLaw.of_values(v)) for v in (values, copies))
     assert often == pytest.approx(once, rel=1e-9, abs=1e-9)
 
 
 @given(RISKS, st.floats(0.0, 1.0), MEASURE_NAMES.filter(lambda name: not name.startswith("quantile")))
 def test_moving_every_risk_towards_the_mean_makes_them_more_equal(values, share, name):
-    risks, measure = np.array(values), resolve_measure(name)
+    risks, measure = np.array(values), functional(name)
     nearer = np.clip(risks + share * (risks.mean() - risks), 0.0, 1.0)
     before, after = (measure.of_law(RiskLaw.of_values(v)) for v in (risks, nearer))
     assert after <= before + max(1e-7, slack(before))
@@ -183,7 +172,7 @@ def test_named_measures_agree_with_the_families_they_belong_to(values):
     law = RiskLaw.of_values(values)
 
     def value(name):
-        return resolve_measure(name).of_law(law)
+        return functional(name).of_law(law)
 
     assert value("gini") == pytest.approx(value("extended_gini:2"), abs=1e-9)
     assert value("theil") == pytest.approx(value("generalised_entropy:1"), abs=1e-12)
@@ -223,7 +212,7 @@ SIGNED = polynomial_transform(Polynomial([0, 1, -3, 2]))
 @settings(deadline=None, max_examples=100)
 @given(bands(), st.sampled_from(sorted(TRANSFORMS)), st.booleans(), st.integers(0, 2**32 - 1))
 def test_transformed_quantiles_of_members_stay_within_every_bound(band, name, is_signed, seed):
-    transform, weight = TRANSFORMS[name], SIGNED if is_signed else rq.LINEAR
+    transform, weight = TRANSFORMS[name], SIGNED if is_signed else rb.LINEAR
     methods = ("pointwise", "jordan", *(("monomials",) if transform.coefficients else ()))
     found = {
         method: rq.transformed_quantile_interval(band, transform, weight=weight, method=method) for method in methods
@@ -240,7 +229,7 @@ def test_transformed_quantiles_of_members_stay_within_every_bound(band, name, is
 def test_quantile_measures_of_members_stay_within_their_intervals(band, seed, level):
     law = random_member(band, np.random.default_rng(seed))
     ends = np.concatenate([[0.0], law.levels])
-    for weight in (rq.LINEAR, rq.maximum_weight(3), rq.minimum_weight(3), rq.smoothed_median_weight(0.1)):
+    for weight in (rb.LINEAR, rb.maximum_weight(3), rb.minimum_weight(3), rb.smoothed_median_weight(0.1)):
         value = np.sum(law.risks * np.diff(weight.cumulative(ends)))
         assert is_within((value, value), rq.weighted_quantile_interval(band, weight))
     assert is_within((float(law.quantile(level)),) * 2, rq.quantile_interval(band, level=level)) or level == 0.0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband.groups import group_statistics
+from riskband.groups import comparisons
 from tests.laws.draws import LOCALS, METHODS, client_risks
 
 FUNCTIONALS = st.sampled_from(["mean", "cvar:0.8", "quantile:0.5", "smoothed_median:0.2", "gini", "mean_range:2"])
@@ -49,11 +49,11 @@ def boxes(draw):
 
 RISK = st.floats(0.0, 1.0).map(lambda x: round(x, 6))
 STATISTICS = {
-    "maximum": (lambda low, high, w: group_statistics.maximum_ends(low, high), lambda x, w: x.max()),
-    "mean": (group_statistics.mean_ends, lambda x, w: w @ x),
-    "variance": (group_statistics.variance_ends, lambda x, w: w @ (x - w @ x) ** 2),
+    "maximum": (lambda low, high, w: comparisons.maximum_ends(low, high), lambda x, w: x.max()),
+    "mean": (comparisons.mean_ends, lambda x, w: w @ x),
+    "variance": (comparisons.variance_ends, lambda x, w: w @ (x - w @ x) ** 2),
     "deviation": (
-        lambda low, high, w: group_statistics.cvar_deviation_ends(low, high, w, level=0.7),
+        lambda low, high, w: comparisons.cvar_deviation_ends(low, high, w, level=0.7),
         lambda x, w: min(rho + w @ np.maximum(x - rho, 0) / 0.3 for rho in x) - w @ x,
     ),
 }
@@ -76,7 +76,7 @@ def test_no_point_of_the_box_leaves_the_ends(box, name, seed):
 @given(boxes(), st.integers(0, 2**32 - 1))
 def test_no_pair_in_the_box_leaves_the_largest_gap(box, seed):
     lower, upper, _ = (np.tile(part, 2) for part in box)
-    least, most = group_statistics.largest_gap_ends(lower, upper)
+    least, most = comparisons.largest_gap_ends(lower, upper)
     rng = np.random.default_rng(seed)
     for _ in range(20):
         point = rng.uniform(lower, upper)

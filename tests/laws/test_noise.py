@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import riskband as rb
 from protocol.noise import mechanism_of
-from riskband.answers.noise_limits import noisy_upper_limits
-from riskband.bands.band import EQUAL_BY_DESIGN
+from riskband.answers.noise import noisy_upper_limits
+from riskband.answers.risks import EQUAL_BY_DESIGN
 
 MECHANISMS = st.builds(
     "{}:{}".format,

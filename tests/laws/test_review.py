@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.bands.band import EQUAL_BY_DESIGN
+from riskband.answers.risks import EQUAL_BY_DESIGN
 
 
 @pytest.mark.parametrize("num_examples", [3, 10, 100])

@@ -35,20 +35,19 @@ def test_a_certificate_of_the_first_schema_verifies_and_tells_what_it_did_not_li
     assert rb.verify(loaded) == outcome
 
 
+CHANGES = {
+    "value": lambda old: {"value": (np.asarray(old["value"]) + 1e-6).tolist()},
+    "delta": lambda old: {"delta": 0.05},
+    "assumptions": lambda old: {"assumptions": old["assumptions"][:-1]},
+    "statement": lambda old: {"statement": old["statement"].replace("0.9", "0.99")},
+    "more": lambda old: {"assumptions": [*old["assumptions"], "chosen before any answer was seen: nothing"]},
+}
+
+
 @pytest.mark.parametrize("name", STORED)
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda old: {"value": (np.asarray(old["value"]) + 1e-6).tolist()},
-        lambda old: {"delta": 0.05},
-        lambda old: {"assumptions": old["assumptions"][:-1]},
-        lambda old: {"statement": old["statement"].replace("0.9", "0.99")},
-        lambda old: {"assumptions": [*old["assumptions"], "chosen before any answer was seen: nothing"]},
-    ],
-    ids=["value", "delta", "assumptions", "statement", "more"],
-)
-def test_a_change_to_it_is_seen(name, change):
-    assert not rb.verify({**STORED[name], **change(STORED[name])}).ok
+def test_a_change_to_it_is_seen(name):
+    old = STORED[name]
+    assert [what for what, change in CHANGES.items() if rb.verify({**old, **change(old)}).ok] == []
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,11 @@ def test_changed_axes_are_seen():
 PARTS = [(name, part) for name, made in CERTIFICATES.items() for part in made.recipe if made.recipe[part] is not None]
 
 
-@pytest.mark.parametrize("junk", [3, [], {}, "x", [[1.0]]])
 @pytest.mark.parametrize(("name", "part"), PARTS)
-def test_a_recipe_of_junk_is_refused_or_seen(name, part, junk):
+def test_a_recipe_of_junk_is_refused_or_seen(name, part):
     stored = CERTIFICATES[name].to_dict()
-    changed = {**stored, "recipe": {**stored["recipe"], part: junk}}
-    assert is_refused_or_seen(changed)
+    for junk in (3, [], {}, "x", [[1.0]]):
+        assert is_refused_or_seen({**stored, "recipe": {**stored["recipe"], part: junk}}), junk
 
 
 def is_refused_or_seen(stored):

@@ -9,7 +9,7 @@ import pytest
 
 import riskband as rb
 from riskband.plots.dispersion import dispersion_figure
-from riskband.tuning.descent import descend
+from riskband.tuning import descend
 
 RISKS = rb.ClientRisks([0.1, 0.2, 0.3], 10)
 BAND = rb.band(RISKS, delta=0.1)

@@ -16,14 +16,15 @@ from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
 from protocol.weight_sets import joined
-from protocol.wire import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
+from protocol.wire import Candidate, CandidatesQuery, LossQuery
+from tests.transport import adversarial_query
 
 MODEL = model_arrays(build_model("mlp", x_shape=(3,), num_classes=2, seed=1))
 CANDIDATES = (Candidate("a", 0, "brier"), Candidate("b", 1, "zero_one"))
 QUESTIONS = {
     "loss": (LossQuery("zero_one", "mlp", (3,), 2), MODEL, 1),
     "adversarial_loss": (
-        AdversarialQuery("zero_one", "mlp", (3,), 2, order=1, radii=(0.0, 0.5), multipliers=(0.1,)),
+        adversarial_query("zero_one", "mlp", (3,), 2, order=1, radii=(0.0, 0.5), multipliers=(0.1,)),
         MODEL,
         5,
     ),

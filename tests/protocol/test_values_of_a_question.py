@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from client.budget import Request, request_of
-from protocol.wire import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
+from protocol.wire import Candidate, CandidatesQuery, LossQuery
 from riskband.adversaries.registry import adversarial_curves
+from tests.transport import adversarial_query, changed
 
 NUM_RADII, NUM_MULTIPLIERS = 8, 5
-QUERY = AdversarialQuery(
+QUERY = adversarial_query(
     "brier",
     "mlp",
     (3,),
@@ -40,15 +41,14 @@ TWO_BOUNDS = Request(losses=1, radii=2 * NUM_RADII, multipliers=2 * NUM_MULTIPLI
     ids=str,
 )
 def test_as_many_values_are_counted_as_numbers_may_differ(changes: dict[str, object], expected: Request) -> None:
-    query = dataclasses.replace(QUERY, **changes)
+    query = changed(QUERY, **changes)
     assert request_of(query) == expected
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         model = nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3))
     rng = np.random.default_rng(2)
     x, y = rng.uniform(size=(30, 3)).astype(np.float32), rng.integers(3, size=30)
-    names = ("loss", "order", "norm", "multipliers", "space", "adversary", "box", "seed")
-    curves = adversarial_curves(model, x, y, **{name: getattr(query, name) for name in names})
+    curves = adversarial_curves(model, x, y, query.problem, multipliers=query.multipliers)
     ends = [curves.values(query.radii), curves.conjugates(query.multipliers)]
     counts = {curves.num_without_gradient} - {None}
     numbers = {

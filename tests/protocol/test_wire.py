@@ -37,7 +37,8 @@ from protocol.secure.questions import (
     UnmaskAnswer,
     UnmaskQuery,
 )
-from protocol.wire import AdversarialAnswer, AdversarialQuery, LossAnswer, LossQuery
+from protocol.wire import AdversarialAnswer, LossAnswer, LossQuery
+from tests.transport import adversarial_query
 
 QUERY = LossQuery(loss="brier", model="cnn", x_shape=(1, 8, 8), num_classes=10)
 ARRAYS = {
@@ -72,7 +73,7 @@ def test_an_answer_arrives_as_it_was_sent(client_id, risk, num_examples, loss, g
     assert repr(received) == repr(answer)
 
 
-ADVERSARIAL_QUERY = AdversarialQuery(
+ADVERSARIAL_QUERY = adversarial_query(
     "cross_entropy", "cnn", (1, 8, 8), 10, order=1, norm="linf", radii=(0.0, 0.1, 1 / 3), multipliers=(0.5,), head="9"
 )
 
@@ -81,10 +82,10 @@ ADVERSARIAL_QUERY = AdversarialQuery(
     "query",
     [
         ADVERSARIAL_QUERY,
-        AdversarialQuery("zero_one", "mlp", (2,), 2, order=2),
-        AdversarialQuery("zero_one", "mlp", (2,), 2, order=2, radii=[0, 1e-150, 1e150], adversary="exact"),
-        AdversarialQuery("zero_one", "mlp", (2,), 2, order=1, space="input", box=[0, 1], seed=2**63 - 1),
-        AdversarialQuery("zero_one", "mlp", (2,), 2, order=1, space="layer:1", distances=[0.1, 2], adversary="pgd"),
+        adversarial_query("zero_one", "mlp", (2,), 2, order=2),
+        adversarial_query("zero_one", "mlp", (2,), 2, order=2, radii=[0, 1e-150, 1e150], adversary="exact"),
+        adversarial_query("zero_one", "mlp", (2,), 2, order=1, space="input", box=[0, 1], seed=2**63 - 1),
+        adversarial_query("zero_one", "mlp", (2,), 2, order=1, space="layer:1", distances=[0.1, 2], adversary="pgd"),
     ],
 )
 def test_an_adversarial_query_arrives_as_it_was_sent(query):
@@ -142,7 +143,7 @@ def test_a_group_that_is_no_name_is_refused(group):
 @pytest.mark.parametrize("name", ["radii", "multipliers"])
 def test_a_grid_is_checked_on_both_ends(name, grid, rule):
     with pytest.raises(ValueError, match=f"{name} {rule}"):
-        AdversarialQuery("brier", "cnn", (1,), 2, order=1, **{name: grid})
+        adversarial_query("brier", "cnn", (1,), 2, order=1, **{name: grid})
     content = wire.encode_query(ADVERSARIAL_QUERY, ARRAYS)
     content["query"][name] = list(grid)
     with pytest.raises(ValueError, match=f"{name} {rule}"):
@@ -182,13 +183,13 @@ def test_an_adversarial_query_that_breaks_the_protocol_is_refused(key, value, te
 @pytest.mark.parametrize("box", [(1, 0), (0, 0), (0, float("nan")), (float("-inf"), 0), 3, "ab", (0, 1, 2), ("a", 1)])
 def test_a_box_that_is_no_interval_is_refused(box):
     with pytest.raises(ValueError, match="box must be"):
-        AdversarialQuery("zero_one", "mlp", (2,), 2, order=1, space="input", box=box)
+        adversarial_query("zero_one", "mlp", (2,), 2, order=1, space="input", box=box)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 0.5, True, None])
 def test_a_seed_that_is_no_count_is_refused(seed):
     with pytest.raises(ValueError, match="seed must be a whole number"):
-        AdversarialQuery("zero_one", "mlp", (2,), 2, order=1, space="input", seed=seed)
+        adversarial_query("zero_one", "mlp", (2,), 2, order=1, space="input", seed=seed)
 
 
 def test_each_question_has_its_own_message_type():

@@ -5,13 +5,16 @@ from __future__ import annotations
 from fractions import Fraction
 from math import factorial
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.caching import _CacheImpl
 from scipy.stats import ksone, kstwo
 
 from riskband import crossing_probability
+from riskband.bands import crossing_loops
 
 DENOMINATOR = 24
 
@@ -124,3 +127,15 @@ def test_asymmetric_corridors_match_simulation():
         exact = crossing_probability(lower, upper)
         assert 0.01 < exact < 0.99  # otherwise the comparison says nothing
         assert abs(simulated - exact) < 5.0 * np.sqrt(exact * (1.0 - exact) / num_draws)
+
+
+def test_machine_code_is_kept_for_the_next_process_or_done_without(monkeypatch):
+    def doubled(x):
+        return 2.0 * x
+
+    kept = crossing_loops._compiled(doubled)
+    monkeypatch.setattr(_CacheImpl, "_locator_classes", [])  # as where no folder can be written
+    with pytest.raises(RuntimeError, match="cannot cache"):
+        numba.njit(cache=True)(doubled)
+    for compiled in (kept, crossing_loops._compiled(doubled)):
+        assert compiled(1.5) == 3.0

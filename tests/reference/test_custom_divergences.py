@@ -10,8 +10,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import xlogy
 
 import riskband as rb
-from riskband.worst_cases.custom_divergences import Polygon, outer_polygon
-from riskband.worst_cases.divergences import robust_mean
+from riskband.worst_cases.divergences import Polygon, outer_polygon, robust_mean
 from riskband.worst_cases.reweighting import reference_robust_mean
 from riskband.worst_cases.robust_means import dual_robust_mean
 from tests.reference.definitions import cubic, le_cam

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 import riskband as rb
-from riskband.functionals.dispersion_curves import lorenz_of_law
+from riskband.functionals.dispersion import lorenz_of_law
 from riskband.functionals.laws import RiskLaw
 from tests.reference.dispersion_definitions import band_with_limits
 

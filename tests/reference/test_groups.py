@@ -13,7 +13,7 @@ from scipy.optimize import minimize_scalar
 import riskband as rb
 from riskband.answers.risks import default_eta
 from riskband.bands.levels import berk_jones_levels, dkw_levels
-from riskband.groups import group_statistics
+from riskband.groups import comparisons
 
 
 def answers(num_clients=60, seed=1, **options):
@@ -50,17 +50,17 @@ def deviation(values, weights, level):
 
 STATISTICS = {
     "largest gap": (
-        lambda lower, upper, weights: group_statistics.largest_gap_ends(lower, upper),
+        lambda lower, upper, weights: comparisons.largest_gap_ends(lower, upper),
         lambda values, weights: np.ptp(values),
         lambda values, weights: cp.max(values) - cp.min(values),
     ),
     "variance": (
-        group_statistics.variance_ends,
+        comparisons.variance_ends,
         variance,
         lambda values, weights: cp.sum(cp.multiply(weights, cp.square(values - weights @ values))),
     ),
     "CVaR deviation": (
-        lambda lower, upper, weights: group_statistics.cvar_deviation_ends(lower, upper, weights, level=0.4),
+        lambda lower, upper, weights: comparisons.cvar_deviation_ends(lower, upper, weights, level=0.4),
         lambda values, weights: deviation(values, weights, 0.4),
         lambda values, weights: cvar_program(values, weights, 0.4),
     ),
@@ -105,7 +105,7 @@ def test_bounds_for_many_groups_lie_just_above_the_corners(name, num_groups, mon
     for lower, upper, weights in boxes(60, num_groups=num_groups, seed=3):
         sharp = ends(lower, upper, weights)
         with monkeypatch.context() as patch:
-            patch.setattr(group_statistics, "MAX_VERTEX_GROUPS", 0)
+            patch.setattr(comparisons, "MAX_VERTEX_GROUPS", 0)
             relaxed = ends(lower, upper, weights)
         assert relaxed[0] == sharp[0]
         assert relaxed[1] >= sharp[1] - 1e-12
@@ -121,20 +121,20 @@ def test_the_relaxed_variance_is_the_concave_program():
             cp.Maximize(weights @ chords - cp.square(weights @ values)), [values >= lower, values <= upper]
         )
         problem.solve(solver=cp.CLARABEL)
-        found = group_statistics._variance_relaxation(lower, upper, weights)
+        found = comparisons._variance_relaxation(lower, upper, weights)
         assert found == pytest.approx(problem.value, abs=1e-6)
 
 
 def test_gaps_of_two_intervals_by_hand():
     def gap(first, second):
-        return group_statistics.gap_ends(*np.array([first, second]).T)
+        return comparisons.gap_ends(*np.array([first, second]).T)
 
     assert gap((0.1, 0.2), (0.5, 0.9)) == pytest.approx((0.3, 0.8))
     assert gap((0.5, 0.9), (0.1, 0.2)) == pytest.approx((0.3, 0.8))
     assert gap((0.1, 0.5), (0.4, 0.6)) == pytest.approx((0.0, 0.5))  # they overlap
     assert gap((0.1, 0.9), (0.4, 0.6)) == pytest.approx((0.0, 0.5))  # one inside the other
     wide = np.array([0.0, 0.5]), np.array([1.0, 0.5])
-    assert group_statistics.largest_gap_ends(*wide) == (0.0, 0.5)  # no pair is a group with itself
+    assert comparisons.largest_gap_ends(*wide) == (0.0, 0.5)  # no pair is a group with itself
 
 
 def fixed(intervals):

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import binom
 
 import riskband as rb
-from riskband.answers.joint import JointLevels
+from riskband.bands.joint import JointLevels
 from riskband.functionals.gini_correlation import _Pairs
 
 

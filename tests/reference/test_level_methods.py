@@ -15,7 +15,7 @@ from riskband.bands.crossing import crossing_gradient
 from riskband.bands.levels import berk_jones_levels, truncated_levels
 from riskband.bands.pilots import Pilot, _chance_of_inclusion
 from riskband.functionals.laws import RiskLaw
-from riskband.tuning.level_search import LevelProblem
+from riskband.tuning import LevelProblem
 
 
 def kept_ranks(num_values, low, high):

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 import riskband as rb
-from riskband.answers.noise_limits import cut_values, noisy_upper_limits
+from riskband.answers.noise import cut_values, noisy_upper_limits
 from riskband.answers.risks import ETA_GRID
 
 COARSE = [

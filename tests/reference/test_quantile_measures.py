@@ -8,9 +8,9 @@ from numpy.polynomial import Polynomial
 from scipy.integrate import quad
 
 import riskband as rb
-from riskband.functionals import quantile_measures as rq
-from riskband.functionals.quantiles import MEAN, interval_weight
+from riskband.functionals import quantiles as rq
 from riskband.functionals.transforms import absolute_transform, polynomial_transform, smooth_transform
+from riskband.functionals.weights import MEAN
 from tests.reference.dispersion_definitions import (
     band_with_limits,
 )
@@ -32,11 +32,11 @@ def integral(function, band):
 def test_weighted_intervals_by_quadrature(hundred):
     weights = {
         "mean": (MEAN, lambda p: 1.0 + 0 * p),
-        "interval": (interval_weight(0.5, 0.9), None),
-        "linear": (rq.LINEAR, lambda p: 2 * p),
-        "maximum": (rq.maximum_weight(4), lambda p: 4 * p**3),
-        "minimum": (rq.minimum_weight(4), lambda p: 4 * (1 - p) ** 3),
-        "median": (rq.smoothed_median_weight(0.2), lambda p: np.exp(-(((p - 0.5) / 0.2) ** 2))),
+        "interval": (rb.interval_weight(0.5, 0.9), None),
+        "linear": (rb.LINEAR, lambda p: 2 * p),
+        "maximum": (rb.maximum_weight(4), lambda p: 4 * p**3),
+        "minimum": (rb.minimum_weight(4), lambda p: 4 * (1 - p) ** 3),
+        "median": (rb.smoothed_median_weight(0.2), lambda p: np.exp(-(((p - 0.5) / 0.2) ** 2))),
     }
     for name, (weight, density) in weights.items():
         if density is None:
@@ -54,12 +54,12 @@ def test_weighted_intervals_by_quadrature(hundred):
 
 
 def test_the_smoothed_median_is_symmetric_and_narrow():
-    weight = rq.smoothed_median_weight()
+    weight = rb.smoothed_median_weight()
     p = np.linspace(0.0, 0.5, 101)
     np.testing.assert_allclose(weight.cumulative(p) + weight.cumulative(1.0 - p), 1.0, atol=1e-14)
     assert weight.cumulative(np.array(0.48)) < 0.003
     with pytest.raises(ValueError, match="width"):
-        rq.smoothed_median_weight(0.0)
+        rb.smoothed_median_weight(0.0)
 
 
 def test_intervals_agree_with_the_certificates_of_their_upper_ends(hundred):
@@ -125,4 +125,4 @@ def test_transforms_that_do_not_fit_are_refused(hundred):
     with pytest.raises(ValueError, match="centre"):
         absolute_transform(1.5)
     with pytest.raises(ValueError, match="num_clients"):
-        rq.maximum_weight(0)
+        rb.maximum_weight(0)

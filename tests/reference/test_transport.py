@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import riskband as rb
-from riskband.worst_cases.concave_curves import (
+from riskband.answers.concave_curves import (
     ConcaveCurve,
     inner_curve,
     knapsack_curve,

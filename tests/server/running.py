@@ -20,6 +20,7 @@ SMALL = {
     "training-epochs": 1,
     "thresholds": 10,
     "model": "mlp",
+    "figure-format": "svg",  # drawing takes most of so small a run
     "node-timeout": 0.5,
     "reply-timeout": 300.0,  # a slow machine is no reason to fail
 }

@@ -13,7 +13,8 @@ import pytest
 
 import riskband as rb
 from protocol.models import build_model, save_checkpoint
-from riskband.bands.band import FRESH_CLIENTS, TRAINERS_ANSWERED
+from riskband.answers.responses import FRESH_CLIENTS
+from riskband.wording import TRAINERS_ANSWERED
 from server.config import ConfigError
 from server.run.events import read_events
 from server.run.ledger import read_ledger
@@ -25,7 +26,7 @@ from tests.server.running import raises, run_app
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
     folder = tmp_path_factory.mktemp("finished")
-    run_app(folder, defaults)
+    run_app(folder, defaults, figure_format="png,svg")
     return folder
 
 
@@ -79,7 +80,7 @@ def test_choices_were_recorded_before_any_client_was_asked_and_stand_in_the_cert
 def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
     finished: Path, tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
-    run_app(tmp_path, defaults, grid_seed=1)
+    run_app(tmp_path, defaults, grid_seed=1, figure_format="png,svg")
     first, second = (json.loads((folder / "report.json").read_text()) for folder in (finished, tmp_path))
     del first["timing"], second["timing"]
     assert json.dumps(first) == json.dumps(second)

@@ -20,7 +20,7 @@ ABOUT = {"auto": "upper-bounds", "wda-knapsack": "attacks", "sandwich:pgd": "upp
     ("adversary", "space", "loss"),
     [
         pytest.param("auto", "input", "zero_one", marks=pytest.mark.slow),
-        ("wda-knapsack", "input", "cross_entropy"),
+        pytest.param("wda-knapsack", "input", "cross_entropy", marks=pytest.mark.slow),
         ("sandwich:pgd", "layer:0", "zero_one"),
         ("wc-dg", "layer:0", "margin"),
     ],

@@ -16,7 +16,6 @@ import pytest
 
 from protocol.wire import (
     AdversarialAnswer,
-    AdversarialQuery,
     Answer,
     Candidate,
     CandidatesAnswer,
@@ -27,12 +26,13 @@ from protocol.wire import (
 )
 from server.run.ledger import Ledger, read_ledger
 from strategies.asking.resume import EarlierAnswer
+from tests.transport import adversarial_query
 
 HEADER = {"hashes": {"model": "m"}, "config": {"seed": 0}}
 
 
 QUERY = LossQuery("zero_one", "mlp", (3,), 2)
-ADVERSARIAL = AdversarialQuery("zero_one", "mlp", (3,), 2, order=1, radii=(0.0, 1 / 3), multipliers=(0.7,))
+ADVERSARIAL = adversarial_query("zero_one", "mlp", (3,), 2, order=1, radii=(0.0, 1 / 3), multipliers=(0.7,))
 
 
 def question(one: Answer) -> Query:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from riskband.bands.band import TRAINERS_ANSWERED
+from riskband.wording import TRAINERS_ANSWERED
 from server.report.table import report_table
 
 

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 import riskband as rb
 from protocol.models import build_model
 from riskband.adversaries.evaluation import example_losses
-from riskband.worst_cases.concave_curves import ConcaveCurve
+from riskband.answers.concave_curves import ConcaveCurve
 from server.checks.targets import TargetNetwork, check_target, target_networks
 from server.checks.unseen import Unseen, check_certificates, unseen_clients
 from server.config import RunConfig, load_config

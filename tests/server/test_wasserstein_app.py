@@ -23,10 +23,11 @@ from tests.server.running import raises, run_app
 
 BUDGETS = "0,0.02,0.1,0.4"
 NAMES = ["wasserstein_mean", "wasserstein_cdf", "wasserstein_published"]
+FINISHED = {"model": "cnn", "target_sigmas": "0.05,0.1", "cost_bound": 30.0, "figure_format": "png,svg"}
 
 
 def run(folder: Path, defaults: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    settings = {"strategy": "wasserstein", "cost_budgets": BUDGETS, "num_targets": 4, "model": "cnn"}
+    settings = {"strategy": "wasserstein", "cost_budgets": BUDGETS, "num_targets": 4}
     return run_app(folder, defaults, **{**settings, **changes})
 
 
@@ -49,7 +50,7 @@ def printed(report: Mapping[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
     folder = tmp_path_factory.mktemp("finished")
-    run(folder, defaults, target_sigmas="0.05,0.1", cost_bound=30.0)
+    run(folder, defaults, **FINISHED)
     return folder
 
 
@@ -152,7 +153,7 @@ def test_the_table_says_what_each_number_is(report: dict[str, Any]) -> None:
 def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
     finished: Path, report: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
-    again = run(tmp_path, defaults, target_sigmas="0.05,0.1", cost_bound=30.0, grid_seed=1)
+    again = run(tmp_path, defaults, **FINISHED, grid_seed=1)
     for each in (report := dict(report), again):
         del each["timing"]
     assert json.dumps(report) == json.dumps(again)
@@ -267,6 +268,6 @@ def test_other_losses_and_costs(
 def test_a_run_of_another_strategy_removes_the_old_figure(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     run(tmp_path, defaults, num_unseen=0)
     report = run_app(tmp_path, defaults)
-    assert {path.name for path in tmp_path.glob("*.png")} == {"band.png"}
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"band.svg"}
     assert "transport" not in report
     assert "targets" not in report

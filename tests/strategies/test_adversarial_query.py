@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 
 from protocol import wire
 from protocol.engine import Delivery, InProcessGrid, node_unavailable
-from protocol.wire import AdversarialAnswer, AdversarialQuery, LossAnswer, LossQuery
-from riskband.worst_cases.concave_curves import inner_curve, is_concave, knapsack_curve
+from protocol.wire import AdversarialAnswer, LossAnswer, LossQuery
+from riskband.answers.concave_curves import inner_curve, is_concave, knapsack_curve
 from strategies.asking.query import QueryStrategy, QuorumError
 from strategies.asking.replies import answer_check
+from tests.transport import adversarial_query
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
 PLAIN = LossQuery(loss="zero_one", model="tiny", x_shape=(3,), num_classes=2)
 RADII = (0.0, 0.1, 0.2, 0.5)
-QUERY = AdversarialQuery("zero_one", "tiny", (3,), 2, order=1, radii=RADII, multipliers=(0.25, 0.5, 2.0))
+QUERY = adversarial_query("zero_one", "tiny", (3,), 2, order=1, radii=RADII, multipliers=(0.25, 0.5, 2.0))
 NUM_CLIENTS = 6
 
 app = ClientApp()

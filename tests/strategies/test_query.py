@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from protocol import wire
 from protocol.engine import node_unavailable
-from protocol.wire import AdversarialAnswer, AdversarialQuery, Candidate, CandidatesAnswer, CandidatesQuery, num_bytes
+from protocol.wire import AdversarialAnswer, Candidate, CandidatesAnswer, CandidatesQuery, num_bytes
 from strategies.asking.failures import Node
 from strategies.asking.query import FailureReason
 from strategies.asking.replies import Check, answer_check, read_reply
@@ -37,6 +37,7 @@ from tests.strategies.network import (
     strategy,
     twice,
 )
+from tests.transport import adversarial_query
 
 
 def test_an_honest_network_is_heard_completely():
@@ -143,7 +144,7 @@ def test_arrays_of_a_reply_that_is_too_large_are_not_read(monkeypatch):
 @pytest.mark.parametrize("num_values", [1, 10, 10_000])
 def test_the_limit_grows_with_the_question_and_every_honest_answer_is_below_it(num_values):
     grid = tuple(np.linspace(0.0, 1.0, num_values).tolist())
-    query = AdversarialQuery("zero_one", "tiny", (3,), 2, order=1, radii=grid, multipliers=grid)
+    query = adversarial_query("zero_one", "tiny", (3,), 2, order=1, radii=grid, multipliers=grid)
     candidates = tuple(Candidate(str(k), 0, "abstain:0.123456789") for k in range(num_values))
     name, values = "x" * 100, (0.1,) * num_values
     rest = {"client_id": name, "group": name, "num_examples": 2**53, "code_hash": "0" * 64, "model_hash": "0" * 64}

@@ -163,7 +163,7 @@ def test_neighbourhoods_give_the_same_sum_with_drop_outs(action):
 
 def test_private_numbers_of_examples_give_the_band_of_their_limits():
     found, _ = run(NUM, num_examples=None, num_bins=1000)
-    histogram = found.band.histogram
+    histogram = found.band.answers
     edges = np.linspace(0.0, 1.0, 1001)
     risks = [risk_of(k) for k in range(NUM)]
     expected = rb.risk_histogram(risks, NUM_EXAMPLES, edges=edges, binary=True, eta=histogram.eta)

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from protocol.wire import AdversarialAnswer, AdversarialQuery
+from riskband.adversaries.answers import without_gradient
 from riskband.adversaries.registry import adversarial_curves
 from riskband.answers.adversarial import GUARANTEES
 from strategies.asking.replies import RoundOutcome
 from strategies.asking.rules import broken_curve_rules
-from strategies.transport_answers import conjugates, reached_answers, usable_answers, without_gradient
+from strategies.transport_answers import conjugates, reached_answers, usable_answers
+from tests.transport import adversarial_query, changed
 
 RADII, MULTIPLIERS = (0.0, 0.05, 0.2, 1.0), (0.1, 1.0, 10.0)
 
@@ -34,12 +36,11 @@ def one_thread() -> Iterator[None]:
 
 def query(**changes: Any) -> AdversarialQuery:
     asked: dict[str, Any] = {"order": 1, "norm": "l2", "space": "input", "adversary": "sandwich"} | changes
-    return AdversarialQuery("zero_one", "mlp", (3,), 3, radii=RADII, multipliers=MULTIPLIERS, **asked)
+    return adversarial_query("zero_one", "mlp", (3,), 3, radii=RADII, multipliers=MULTIPLIERS, **asked)
 
 
 def answer_of(model: nn.Module, x: np.ndarray, y: np.ndarray, asked: AdversarialQuery) -> AdversarialAnswer:
-    names = ("loss", "order", "norm", "multipliers", "space", "adversary", "box", "seed")
-    curves = adversarial_curves(model, x, y, **{name: getattr(asked, name) for name in names})
+    curves = adversarial_curves(model, x, y, asked.problem, multipliers=asked.multipliers)
     values, gains = curves.values(asked.radii), curves.conjugates(asked.multipliers)
     ends = [tuple(end.tolist()) for end in (*values, *gains)]
     unit, guarantee = curves.adversarial_unit, curves.guarantee
@@ -166,7 +167,7 @@ def test_an_answer_about_a_layer_says_so() -> None:
 def test_no_answer_may_claim_more_than_its_adversary_can_prove(
     space: str, loss: str, adversary: str, strongest: str
 ) -> None:
-    asked = dataclasses.replace(query(space=space, adversary=adversary), loss=loss)
+    asked = changed(query(space=space, adversary=adversary), loss=loss)
     for guarantee in ("exact", "upper", "lower"):
         broken = [detail for _, detail in broken_curve_rules(made_up(guarantee), asked) if "gives no more" in detail]
         assert bool(broken) == (GUARANTEES.index(guarantee) < GUARANTEES.index(strongest))
@@ -189,7 +190,7 @@ def test_no_answer_may_claim_more_than_its_adversary_can_prove(
 def test_an_answer_has_the_guarantee_of_the_adversary_that_was_asked_for(
     settings: dict[str, Any], accepted: set[str]
 ) -> None:
-    asked = dataclasses.replace(query(adversary="auto"), **settings)
+    asked = changed(query(adversary="auto"), **settings)
     about_guarantees = ("gives no more", "at least, got")
     broken = {
         guarantee: any(

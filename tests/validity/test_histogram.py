@@ -23,6 +23,7 @@ from tests.validity.coverage import (
     is_rejected,
     leaves,
     rejected,
+    study,
 )
 
 DELTA, ETA = 0.2, 0.05
@@ -44,10 +45,11 @@ def networks(law, *, num_networks, sizes, seed, num_clients=50):
     return draw_networks(LAWS[law], num_networks=num_networks, num_clients=num_clients, sizes=sizes, seed=seed)
 
 
+@study(60, slow=150)
 @pytest.mark.parametrize("law", LAWS)
-def test_bands_of_counted_risks_hold(law):
+def test_bands_of_counted_risks_hold(law, num_networks):
     cases = {(local, bins): [] for local in ("marginal", "counted", "union", "observed") for bins in (7, 30)}
-    for risks in networks(law, num_networks=30 if law == "continuous" else 150, sizes=20, seed=1):
+    for risks in networks(law, num_networks=30 if law == "continuous" else num_networks, sizes=20, seed=1):
         for (local, bins), found in cases.items():
             if local == "observed" and law == "continuous":
                 continue  # its law of measured risks has no closed form
@@ -56,10 +58,11 @@ def test_bands_of_counted_risks_hold(law):
     assert rejected(cases, DELTA) == {}
 
 
+@study(80, slow=200)
 @pytest.mark.parametrize("sizes", ["unequal", "dependent", 20])
-def test_bands_of_counted_limits_hold(sizes):
+def test_bands_of_counted_limits_hold(sizes, num_networks):
     cases = {(local, bins): [] for local in ("marginal", "counted") for bins in (7, 50)}
-    for risks in networks("beta", num_networks=200, sizes=sizes, seed=2):
+    for risks in networks("beta", num_networks=num_networks, sizes=sizes, seed=2):
         for (local, bins), found in cases.items():
             found.append(leaves(rb.band(counted(risks, bins, ETA), delta=DELTA, local=local), BETA))
     assert rejected(cases, DELTA) == {}

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import beta, multivariate_normal, norm
 
 import riskband as rb
-from riskband.answers.joint import JointLevels
+from riskband.bands.joint import JointLevels
 from tests.validity.coverage import is_rejected
 
 GRID = np.stack(np.meshgrid(np.linspace(0.05, 0.5, 10), np.linspace(0.05, 0.5, 10)), axis=-1).reshape(-1, 2)

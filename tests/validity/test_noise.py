@@ -13,9 +13,9 @@ import pytest
 from sklearn.isotonic import isotonic_regression
 
 import riskband as rb
-from riskband.answers.noise_limits import cut_values
+from riskband.answers.noise import cut_values
 from riskband.means import betting_upper_mean
-from tests.validity.coverage import BETA, CONTINUOUS, draw_networks, is_exceeded, is_rejected, leaves, rejected
+from tests.validity.coverage import BETA, CONTINUOUS, draw_networks, is_exceeded, is_rejected, leaves, rejected, study
 from tests.validity.test_wasserstein import BUDGETS, KINDS, TRUE_MEANS, flip_costs
 from worlds.ground_truth import BetaRisks
 
@@ -57,8 +57,15 @@ def noisy_networks(law, mechanism, *, seed, **settings):
 LOSSES = {"0-1": BETA, "continuous": CONTINUOUS}
 
 
-@pytest.mark.parametrize("mechanism", ["laplace:0.5", "gaussian:0.05"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("loss", "mechanism"),
+    [
+        ("0-1", "laplace:0.5"),
+        ("0-1", "gaussian:0.05"),
+        ("continuous", "laplace:0.5"),
+        pytest.param("continuous", "gaussian:0.05", marks=pytest.mark.slow),
+    ],
+)
 def test_bands_and_all_that_is_read_off_them_cover(loss, mechanism):
     failures = {}
     for sizes, local in ((20, "marginal"), ("unequal", "marginal"), ("unequal", "counted")):
@@ -68,13 +75,14 @@ def test_bands_and_all_that_is_read_off_them_cover(loss, mechanism):
     assert rejected(failures, DELTA) == {}
 
 
+@study(30, slow=60)
 @pytest.mark.parametrize("mechanism", ["laplace:0.2", "gaussian:0.02"])
 @pytest.mark.parametrize("law", [BETA, CONTINUOUS, HIGH])
-def test_means_cover(law, mechanism):
+def test_means_cover(law, mechanism, num_networks):
     failures = {}
     cases = product((20, 100, "unequal"), ("betting", "hoeffding"), (0, 2))
     for sizes, method, wrong in cases:
-        networks = noisy_networks(law, mechanism, num_networks=60, num_clients=50, sizes=sizes, seed=2)
+        networks = noisy_networks(law, mechanism, num_networks=num_networks, num_clients=50, sizes=sizes, seed=2)
         failures[sizes, method, wrong] = [
             rb.mean_bound(spoiled(network, wrong), delta=DELTA, method=method).value < law.mean_risk()
             for network in networks

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband import tuning
 from riskband.bands.levels import truncated_levels
-from riskband.tuning import level_search
 from tests.validity.coverage import BETA, ObservedLaw, draw_networks, is_rejected, leaves, study
 
 NUM_CLIENTS, DELTA = 40, 0.2
@@ -40,12 +40,13 @@ def test_tuned_levels_fail_as_often_as_they_say(objectives, sides):
     assert failures.mean() > DELTA - 5 * np.sqrt(DELTA / failures.size)  # exact: nothing is given away
 
 
+@study(100, slow=300)
 @pytest.mark.parametrize("local", ["marginal", "counted", "observed"])
 @pytest.mark.parametrize("method", ["truncated:0.5:0.9", "tuned"])
-def test_bands_from_a_split_hold(method, local):
+def test_bands_from_a_split_hold(method, local, num_networks):
     failures = []
     truth = ObservedLaw(BETA, 50) if local == "observed" else BETA
-    for i, risks in enumerate(draw_networks(BETA, num_networks=300, num_clients=50, sizes=50, seed=3)):
+    for i, risks in enumerate(draw_networks(BETA, num_networks=num_networks, num_clients=50, sizes=50, seed=3)):
         pilot, rest = rb.split_clients(risks, seed=i)
         # One search serves all networks of the same pilot: what is tested is the band, not the time it takes.
         chosen = shared_method(pilot, i) if method == "tuned" else method
@@ -66,16 +67,16 @@ def shared_method(pilot, i):
 def tuned_on(values):
     """Levels tuned for the mean of exactly these values, unsmoothed: what `band` makes impossible."""
     gaps = np.diff(np.sort(values), append=1.0)[None, :]
-    return level_search.LevelProblem(gaps, lambda p: p, DELTA, "lower").best_levels().lower
+    return tuning.LevelProblem(gaps, lambda p: p, DELTA, "lower").best_levels().lower
 
 
-@study(280, slow=500)
-def test_levels_tuned_on_their_own_values_fail_too_often(monkeypatch, num_networks):
+@pytest.mark.slow
+def test_levels_tuned_on_their_own_values_fail_too_often(monkeypatch):
     """The negative control: the same search, on the values it certifies, and the same with other values of the law."""
-    monkeypatch.setattr(level_search, "_WIDTHS", ())  # the mean is a convex problem: a short search will do
-    monkeypatch.setattr(level_search, "_MAX_ITERATIONS", (0, 25))
+    monkeypatch.setattr(tuning, "_WIDTHS", ())  # the mean is a convex problem: a short search will do
+    monkeypatch.setattr(tuning, "_MAX_ITERATIONS", (0, 25))
     own, other, rng = [], [], np.random.default_rng(4)
-    for _ in range(num_networks):
+    for _ in range(500):
         first, second = np.sort(rng.random((2, 12)))
         levels = tuned_on(first)
         own.append(np.any(first < levels))

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import riskband as rb
+from riskband.answers.concave_curves import knapsack_curve
 from riskband.bands.levels import berk_jones_levels
 from riskband.bands.local_steps import ClientLaw
-from riskband.worst_cases.concave_curves import knapsack_curve
-from riskband.worst_cases.wasserstein_shares import _least
+from riskband.worst_cases.wasserstein import _least_share
 from tests.validity.coverage import is_rejected
 from tests.validity.test_wasserstein import BUDGETS, RADII, THRESHOLDS, answers, failures, flip_costs, true_worst_share
 
@@ -83,7 +83,9 @@ def test_negative_control_the_mean_over_the_sample_is_no_bound():
         phi = network.conjugates_at(MULTIPLIERS)
         weights = np.append(np.full(len(phi), 1.0 / len(phi)), 0.0)
         laws = [ClientLaw(np.append(np.sort(column), 1.0), weights, np.arange(len(phi))) for column in phi.T]
-        bounds = [[_least(law, BUDGETS * m, t) for law, m in zip(laws, MULTIPLIERS, strict=True)] for t in AT_CLIENTS]
+        bounds = [
+            [_least_share(law, BUDGETS * m, t) for law, m in zip(laws, MULTIPLIERS, strict=True)] for t in AT_CLIENTS
+        ]
         return np.min(bounds, axis=1).T, true_shares(AT_CLIENTS)
 
     assert is_rejected(failures(averaged, num_networks=40, num_clients=50, num_examples=500, seed=14), 0.2)
@@ -96,7 +98,7 @@ atoms = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12)
 def test_the_least_over_the_steepness_is_that_of_a_fine_grid(risks, threshold, charge, seed):
     rng = np.random.default_rng(seed)
     law = ClientLaw(np.append(np.sort(risks), 1.0), rng.dirichlet(np.ones(len(risks) + 1)), np.arange(len(risks)))
-    found = float(_least(law, np.array([charge]), threshold)[0])
+    found = float(_least_share(law, np.array([charge]), threshold)[0])
     below = law.risks[law.risks < threshold]
     gaps = threshold - below
     grid = np.concatenate([[0.0], np.geomspace(1e-3, 1e6, 2000), 1.0 / gaps[gaps > 1e-9]])

@@ -13,8 +13,8 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import riskband as rb
-from riskband.worst_cases.concave_curves import knapsack_curve, network_curve
-from tests.validity.coverage import is_rejected
+from riskband.answers.concave_curves import knapsack_curve, network_curve
+from tests.validity.coverage import is_rejected, study
 
 KINDS = tuple(product((0.05, 0.2), (0.5, 2.0)))
 BUDGETS = np.array([0.0, 0.01, 0.05, 0.2])
@@ -84,25 +84,34 @@ def failures(make, *, num_networks, num_clients, num_examples, seed):
 
 
 @pytest.mark.parametrize(
-    ("method", "seed"), [("betting", 0), ("hoeffding", None), pytest.param("betting", None, marks=pytest.mark.slow)]
+    ("method", "seed", "num_networks"),
+    [
+        ("betting", 0, 30),
+        ("hoeffding", None, 30),
+        *(
+            pytest.param(*each, 60, marks=pytest.mark.slow)
+            for each in [("betting", 0), ("betting", None), ("hoeffding", None)]
+        ),
+    ],
 )
 @pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), (200, 50)])
-def test_mean_covers(method, seed, num_clients, num_examples):
+def test_mean_covers(method, seed, num_networks, num_clients, num_examples):
     def make(network):
         found = rb.wasserstein_mean(network, delta=0.2, cost_budget=BUDGETS, method=method, seed=seed)
         return found.value, TRUE_MEANS
 
-    found = failures(make, num_networks=60, num_clients=num_clients, num_examples=num_examples, seed=1)
+    found = failures(make, num_networks=num_networks, num_clients=num_clients, num_examples=num_examples, seed=1)
     assert not is_rejected(found, 0.2)
 
 
+@study(30, slow=60)
 @pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), (200, 200)])
-def test_cdf_covers(num_clients, num_examples):
+def test_cdf_covers(num_clients, num_examples, num_networks):
     def make(network):
         found = rb.wasserstein_cdf(network, delta=0.2, cost_budget=BUDGETS, thresholds=THRESHOLDS)
         return found.value, TRUE_SHARES
 
-    found = failures(make, num_networks=60, num_clients=num_clients, num_examples=num_examples, seed=2)
+    found = failures(make, num_networks=num_networks, num_clients=num_clients, num_examples=num_examples, seed=2)
     assert not is_rejected(found, 0.2)
 
 

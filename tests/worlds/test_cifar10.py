@@ -13,7 +13,7 @@ from torch import nn
 
 from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays
 from protocol.wire import to_array_record, to_arrays
-from riskband.adversaries.registry import adversarial_curves
+from tests.transport import curves_of
 from worlds.cifar10 import MODEL, accuracy, load_network, main, network, write_checkpoint
 from worlds.datasets import load_dataset
 
@@ -140,7 +140,7 @@ def test_the_checkpoint_gives_every_client_the_same_network(weights, tmp_path):
 
 def test_the_head_is_found_so_that_representation_space_works(weights):
     x = np.random.default_rng(0).random((6, 3, 32, 32), dtype=np.float32)
-    curves = adversarial_curves(load_network(weights), x, np.arange(6), loss="zero_one", order=2)
+    curves = curves_of(load_network(weights), x, np.arange(6), loss="zero_one", order=2)
     assert curves.guarantee == "exact"
     assert list(network(**SHAPES).named_modules())[-1][0] == "dense_2"
 

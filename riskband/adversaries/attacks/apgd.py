@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.attacks.base import InputAdversary, InputProblem
+from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.pgd import (
     checked_count,
     checked_objective,
@@ -24,6 +24,7 @@ from riskband.adversaries.attacks.pgd import (
 )
 from riskband.adversaries.attacks.witness import OBJECTIVES, TARGETED_OBJECTIVES, Objective, Witness
 from riskband.adversaries.norms import project
+from riskband.adversaries.problem import TransportProblem
 
 # The published constants. Shares of the steps: of the first check, by how much the next ones come sooner, and of the
 # shortest way between two. A step halves unless this share of those since the last check went up.
@@ -59,7 +60,7 @@ class Apgd(InputAdversary):
     """
 
     def __init__(
-        self, model: nn.Module, problem: InputProblem, *, objective: str | None = None, num_steps: int = 36
+        self, model: nn.Module, problem: TransportProblem, *, objective: str | None = None, num_steps: int = 36
     ) -> None:
         super().__init__(model, problem)
         fitting = fitting_objective(problem.loss) if has_slopes(problem.loss) else "targeted_margin"

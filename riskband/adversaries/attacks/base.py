@@ -5,11 +5,9 @@ An attack proves nothing about what it did not find, so its guarantee is "lower"
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,57 +16,15 @@ from torch import Tensor, nn
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import AdversarialCurves
-from riskband.adversaries.evaluation import logit_batches
-from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import lengths
-from riskband.adversaries.problem import checked_box
-from riskband.adversaries.spaces import points_at, split_at
+from riskband.adversaries.problem import TransportProblem
+from riskband.adversaries.spaces import point_batches
 
 # Distances at which attacks look, in units of `Witness.units`.
 _FACTORS_OF_FLIPS = (1.001, 1.5, 2.5)  # the first just beyond where a linear model flips, whatever the rounding
 _FACTORS_OF_SLOPES = (0.2, 0.5, 1.0, 1.5, 2.5)
 # Rounding of single precision must not lead out of a ball.
 INSIDE = 1.0 - 1e-6
-
-
-@dataclass(frozen=True)
-class InputProblem:
-    """What an adversary in input space is asked.
-
-    Attributes
-    ----------
-    loss : str
-        A name in `riskband.adversaries.losses.LOSSES`.
-    order : int
-        1 or 2: the cost of moving by a distance t is t**order.
-    norm : str
-        Ground norm of the distance: "l1", "l2" or "linf".
-    box : (float, float) or None
-        Smallest and largest value that an entry of an input may have; None: any.
-    distances : tuple of float
-        Distances, > 0, at which attacks within a ball look; none: they choose them for each example.
-    seed : int
-        Of random starts.
-
-    Raises
-    ------
-    ValueError
-        If the box is empty or not finite, a distance is no such number, or the seed is none.
-    """
-
-    loss: str
-    order: int
-    norm: str
-    box: tuple[float, float] | None = None
-    distances: tuple[float, ...] = ()
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.box is not None:
-            object.__setattr__(self, "box", checked_box(self.box))
-        object.__setattr__(self, "distances", _checked_distances(self.distances))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or self.seed < 0:
-            raise ValueError(f"seed must be a whole number >= 0, got {self.seed!r}; it decides random starts")
 
 
 class InputAdversary(Adversary):
@@ -78,7 +34,7 @@ class InputAdversary(Adversary):
     ----------
     model : Module
         Differentiable in its inputs. It is left as it was.
-    problem : InputProblem
+    problem : TransportProblem
         What is asked.
 
     Attributes
@@ -89,7 +45,7 @@ class InputAdversary(Adversary):
 
     follows_gradients = True
 
-    def __init__(self, model: nn.Module, problem: InputProblem) -> None:
+    def __init__(self, model: nn.Module, problem: TransportProblem) -> None:
         self.model = model
         self.problem = problem
         self.restart()
@@ -106,9 +62,7 @@ class InputAdversary(Adversary):
         """Return what was attained; nothing is proven."""
         problem = self.problem
         with frozen(self.model):
-            witness = Witness(
-                self.model, batch, loss=problem.loss, order=problem.order, norm=problem.norm, box=problem.box
-            )
+            witness = Witness(self.model, batch, problem)
             self.perturb(witness)
             witness.shorten()
             without_gradient = witness.is_blind if self.follows_gradients else None
@@ -164,12 +118,7 @@ def client_curves(
     layer : str, optional
         At the output of which layer examples move; None: they are the inputs.
     """
-    per_example = get_loss(loss).per_example
-    front, _ = split_at(model, layer)
-    return adversary.curves(
-        Batch(x=points_at(front, xs), labels=ys, logits=logits, losses=per_example(logits, ys))
-        for xs, ys, logits in logit_batches(model, x, y, batch_size=batch_size)
-    )
+    return adversary.curves(point_batches(model, x, y, loss=loss, batch_size=batch_size, layer=layer))
 
 
 @contextmanager
@@ -187,13 +136,3 @@ def frozen(model: nn.Module) -> Iterator[None]:
             module.training = mode
         for parameter, flag in flags:
             parameter.requires_grad_(flag)
-
-
-def _checked_distances(values: Sequence[float]) -> tuple[float, ...]:
-    try:
-        distances = tuple(sorted(float(value) for value in values))
-    except (TypeError, ValueError):
-        raise ValueError(f"distances must be a list of numbers, finite and > 0, got {values!r}") from None
-    if not all(0.0 < distance < math.inf for distance in distances):
-        raise ValueError(f"distances must be finite and > 0, got {', '.join(f'{d:g}' for d in distances)}")
-    return distances

@@ -8,10 +8,11 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.attacks.base import InputAdversary, InputProblem
+from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.witness import OBJECTIVES, Witness
 from riskband.adversaries.losses import LOSSES
 from riskband.adversaries.norms import project, steepest
+from riskband.adversaries.problem import TransportProblem
 
 # For l1: a step moves one coordinate at first, later up to this share of them (after Tramer and Boneh, 2019).
 _LARGEST_SHARE = 0.1
@@ -40,7 +41,7 @@ class Pgd(InputAdversary):
     def __init__(
         self,
         model: nn.Module,
-        problem: InputProblem,
+        problem: TransportProblem,
         *,
         objective: str | None = None,
         num_steps: int = 10,

@@ -21,10 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.attacks.base import INSIDE, InputAdversary, InputProblem
+from riskband.adversaries.attacks.base import INSIDE, InputAdversary
 from riskband.adversaries.attacks.pgd import checked_count, fitting_objective
 from riskband.adversaries.attacks.witness import OBJECTIVES, Witness
 from riskband.adversaries.norms import EXPONENTS
+from riskband.adversaries.problem import TransportProblem
 
 # The published schedule (authors' code): after these shares of the steps, in 1/10000, the share of the features that a
 # window covers halves. The first share is that of AutoAttack (Croce and Hein 2020).
@@ -61,7 +62,7 @@ class Square(InputAdversary):
 
     follows_gradients = False
 
-    def __init__(self, model: nn.Module, problem: InputProblem, *, num_steps: int = 100) -> None:
+    def __init__(self, model: nn.Module, problem: TransportProblem, *, num_steps: int = 100) -> None:
         super().__init__(model, problem)
         self.objective = OBJECTIVES[fitting_objective(problem.loss)]
         self.num_steps = checked_count("num_steps", num_steps, minimum=1)

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.attacks.base import InputAdversary, InputProblem
-from riskband.adversaries.attacks.minnorm import MinNorm
+from riskband.adversaries.attacks.base import InputAdversary
+from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import checked_count, has_slopes
 from riskband.adversaries.attacks.witness import Objective, Witness, wrong_margin
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import DUALS, lengths, shrink, steepest
+from riskband.adversaries.problem import TransportProblem
 
 # Multipliers in units of 1 / cost of `Witness.units`: a gain of 1 for that cost.
 _FACTORS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 10.0, 40.0)
@@ -48,7 +49,7 @@ class WcDg(InputAdversary):
         If an argument breaks its rule.
     """
 
-    def __init__(self, model: nn.Module, problem: InputProblem, *, num_steps: int = 15) -> None:
+    def __init__(self, model: nn.Module, problem: TransportProblem, *, num_steps: int = 15) -> None:
         super().__init__(model, problem)
         self.num_steps = checked_count("num_steps", num_steps, minimum=1)
 

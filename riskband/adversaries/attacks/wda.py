@@ -8,13 +8,14 @@ import numpy as np
 from torch import Tensor, nn
 
 from riskband.adversaries.attacks.apgd import Apgd
-from riskband.adversaries.attacks.base import InputAdversary, InputProblem, client_curves
-from riskband.adversaries.attacks.minnorm import MinNorm
+from riskband.adversaries.attacks.base import InputAdversary, client_curves
+from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import Pgd, checked_count, has_slopes
 from riskband.adversaries.attacks.square import Square
 from riskband.adversaries.attacks.wc_dg import WcDg
 from riskband.adversaries.attacks.witness import Witness, margin_of
 from riskband.adversaries.norms import project, steepest
+from riskband.adversaries.problem import TransportProblem
 
 # A step, in units of the ball: that of the paper's strongest l2 attack (0.2 in a ball of 0.5).
 _STEP = 0.4
@@ -39,7 +40,9 @@ class Wda(InputAdversary):
         If an argument breaks its rule.
     """
 
-    def __init__(self, model: nn.Module, problem: InputProblem, *, num_steps: int = 30, num_probes: int = 10) -> None:
+    def __init__(
+        self, model: nn.Module, problem: TransportProblem, *, num_steps: int = 30, num_probes: int = 10
+    ) -> None:
         super().__init__(model, problem)
         self.num_steps = checked_count("num_steps", num_steps, minimum=1)
         self.num_probes = checked_count("num_probes", num_probes, minimum=1)
@@ -90,7 +93,7 @@ class WdaKnapsack(InputAdversary):
     Where the model shows no gradient (`Witness.is_blind`), all these are blind: there `Square` takes over.
     """
 
-    def __init__(self, model: nn.Module, problem: InputProblem) -> None:
+    def __init__(self, model: nn.Module, problem: TransportProblem) -> None:
         kinds = (MinNorm, Pgd, Wda, WcDg) if has_slopes(problem.loss) else (MinNorm, Pgd, Wda)
         self._parts: tuple[InputAdversary, ...] = tuple(kind(model, problem) for kind in kinds)
         self._auto_pgd = Apgd(model, problem)
@@ -165,7 +168,7 @@ def wda_attack(
     kappa : float
         At least 1: a share 1/kappa of every example moves, up to kappa * radius. 1 is a pointwise attack.
     box : (float, float) or None
-        See `InputProblem`.
+        See `TransportProblem`.
 
     Raises
     ------
@@ -175,7 +178,7 @@ def wda_attack(
     wda_accuracy(1.0, 1.0, kappa=kappa)
     if not 0.0 < radius < float("inf"):
         raise ValueError(f"radius must be finite and > 0, got {radius}; it is a mean distance")
-    problem = InputProblem("zero_one", 1, norm, box=box, distances=(kappa * radius,))
+    problem = TransportProblem("zero_one", 1, norm, "input", box=box, distances=(kappa * radius,))
     curves = client_curves(Wda(model, problem), model, x, y, loss="zero_one")
     clean, attacked = 1.0 - curves.clean_risk, max(0.0, 1.0 - float(curves.lower.values[-1]))
     return WdaResult(clean, attacked, wda_accuracy(clean, attacked, kappa=kappa))

@@ -14,7 +14,7 @@ from riskband.adversaries.base import Batch
 from riskband.adversaries.curves import Points
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import DUALS, lengths
-from riskband.adversaries.problem import RefusedError
+from riskband.adversaries.problem import RefusedError, TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS
 
 Objective = Callable[[Tensor, Tensor], Tensor]
@@ -108,10 +108,8 @@ class Witness:
         Differentiable in its inputs, in eval mode.
     batch : Batch
         The examples.
-    loss, order, norm :
-        See `riskband.adversaries.registry.adversarial_curves`.
-    box : (float, float) or None
-        Smallest and largest value of an input's entries.
+    problem : TransportProblem
+        Its loss, cost and box.
 
     Attributes
     ----------
@@ -128,20 +126,18 @@ class Witness:
         If an example lies outside the box.
     """
 
-    def __init__(
-        self, model: nn.Module, batch: Batch, *, loss: str, order: int, norm: str, box: tuple[float, float] | None
-    ) -> None:
+    def __init__(self, model: nn.Module, batch: Batch, problem: TransportProblem) -> None:
         self.model, self.labels, self.logits = model, batch.labels, batch.logits
-        self.order, self.norm, self.box = order, norm, box
+        self.order, self.norm, self.box = problem.order, problem.norm, problem.box
         self.x_shape = batch.x.shape[1:]
         self.x = batch.x.flatten(start_dim=1)
-        if box is not None and bool(((self.x < box[0]) | (self.x > box[1])).any()):
+        if (box := self.box) is not None and bool(((self.x < box[0]) | (self.x > box[1])).any()):
             raise RefusedError(
                 f"every entry of the examples must lie in the box [{box[0]:g}, {box[1]:g}], and some do not; "
                 "give the range of the model's inputs, or no box"
             )
-        self._loss = get_loss(loss)
-        self._is_flipped = loss == "zero_one"
+        self._loss = get_loss(problem.loss)
+        self._is_flipped = problem.loss == "zero_one"
         self._forget()
 
     def __call__(self, points: Tensor) -> Tensor:

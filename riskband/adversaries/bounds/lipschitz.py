@@ -19,15 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.bounds.chain_norms import Prefix, balanced_prefixes, plain_prefixes
 from riskband.adversaries.bounds.layer_norms import (
     IDENTITY,
     LIKE_RELU,
     OF_IMAGES,
     RULES,
+    Prefix,
+    balanced_prefixes,
     check_layer,
     has_hooks,
     leaky_slope,
+    plain_prefixes,
     transposed,
 )
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
@@ -140,7 +142,7 @@ class SequentialLayers:
 
     @cached_property
     def prefixes(self) -> tuple[list[Prefix], list[Prefix]]:
-        """What the first layers do to a distance in l2, without weights and with them; see `chain_norms`."""
+        """What the first layers do to a distance in l2, without weights and with them; see `layer_norms`."""
         return plain_prefixes(self.body), balanced_prefixes(self.body, self.head)
 
 
@@ -290,7 +292,7 @@ def half_masked_bounds(layers: SequentialLayers, rows: Tensor, *, norm: str) -> 
 
     The slopes D of ReLU units are (I + S) / 2 with |S| <= 1. So a row v that is pulled back through it is v / 2, for
     which the layers before are taken as they are, and a rest of length at most ||v|| / 2, for which their norms are,
-    with or without weights (`chain_norms`). A distance in l1 is at least that in l2; one in linf at least that over
+    with or without weights (`layer_norms`). A distance in l1 is at least that in l2; one in linf at least that over
     the root of the number of inputs.
 
     Parameters

@@ -1,31 +1,32 @@
 """Certificates in input space: what a Lipschitz bound excludes, alone or above what an attack reached (math §6.4).
 
 If each margin z_j - z_y grows by at most L[j, y] per unit of distance, a network is to these bounds what a linear head
-with ||w_j - w_y|| = L[j, y] is to those in `radial`. The bounds are about all inputs: a box only makes them looser.
+with ||w_j - w_y|| = L[j, y] is to those in `growth`. The bounds are about all inputs: a box only makes them looser.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.attacks.base import InputAdversary, InputProblem
+from riskband.adversaries.attacks.base import InputAdversary
+from riskband.adversaries.attacks.wda import WdaKnapsack
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.bounds.crown import LocalNetwork, is_cheap, local_distances, local_network
 from riskband.adversaries.bounds.lipschitz import (
     METHODS,
     SequentialLayers,
     check_choice_of_method,
-    check_norm,
     lipschitz_constants,
 )
 from riskband.adversaries.curves import AdversarialCurves, Points
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import RefusedError
+from riskband.adversaries.problem import RefusedError, TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS, bounding_points
 
 # The bound is about the network as it is written, and computed in float64. A model that is evaluated in float32 may err
@@ -64,13 +65,13 @@ class LipschitzAdversary(Adversary):
     Parameters
     ----------
     model : Module
-        A chain of layers; see `lipschitz_bounds.SequentialLayers`. It is only read, anew for every batch.
-    problem : InputProblem
-        What is asked: its loss ("zero_one", or one of `radial.GROWTHS`), order and norm. The rest is for attacks: what
+        A chain of layers; see `lipschitz.SequentialLayers`. It is only read, anew for every batch.
+    problem : TransportProblem
+        What is asked: its loss ("zero_one", or one of `growth.GROWTHS`), order and norm. The rest is for attacks: what
         no input can do, none in the box can.
     method : str
-        "product" or "exact": with constants from `lipschitz_bounds.margin_constants` only. "local": with its constants,
-        and for the 0-1 loss what `local_bounds` proves around each example. "auto": so where the network is small
+        "product" or "exact": with constants from `lipschitz.margin_constants` only. "local": with its constants,
+        and for the 0-1 loss what `crown` proves around each example. "auto": so where the network is small
         enough for that.
 
     Raises
@@ -80,11 +81,8 @@ class LipschitzAdversary(Adversary):
         model.
     """
 
-    def __init__(self, model: nn.Module, problem: InputProblem, *, method: str = "auto") -> None:
+    def __init__(self, model: nn.Module, problem: TransportProblem, *, method: str = "auto") -> None:
         check_bounded_loss(problem.loss)
-        if problem.order not in (1, 2):
-            raise RefusedError(f"order must be 1 or 2, got {problem.order!r}; the cost of a distance t is t**order")
-        check_norm(problem.norm)
         check_choice_of_method(method, (*METHODS, "local"))
         self.model, self.method = model, method
         self.loss, self.order, self.norm = problem.loss, problem.order, problem.norm
@@ -196,6 +194,49 @@ class SandwichAdversary(Adversary):
             asked_suprema=above.asked_suprema,
             without_gradient=below.without_gradient,
         )
+
+
+class AutomaticAdversary(Adversary):
+    """The sandwich of `WdaKnapsack` and `LipschitzAdversary` where a bound is known, else `WdaKnapsack` alone.
+
+    Loss, model and shape of the inputs decide, never the examples: all clients of a run choose the same.
+
+    Parameters
+    ----------
+    model, problem :
+        See `InputAdversary`.
+    """
+
+    def __init__(self, model: nn.Module, problem: TransportProblem) -> None:
+        self.model, self.problem = model, problem
+
+    def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:
+        """Return the curves of a client; see `Adversary.curves`."""
+        remaining = iter(batches)
+        first = next(remaining, None)
+        if first is None:
+            return super().curves(())  # refuses it in the words of all adversaries
+        return self.chosen(tuple(first.x.shape[1:])).curves(chain([first], remaining))
+
+    def examine(self, batch: Batch) -> Evidence:
+        """Return the evidence of the chosen adversary."""
+        return self.chosen(tuple(batch.x.shape[1:])).examine(batch)
+
+    def chosen(self, x_shape: Sequence[int]) -> Adversary:
+        """Return the adversary for inputs of this shape."""
+        attack = WdaKnapsack(self.model, self.problem)
+        if not (is_bounded_loss(self.problem.loss) and is_understood(self.model, x_shape)):
+            return attack
+        return SandwichAdversary(attack, LipschitzAdversary(self.model, self.problem))
+
+
+def is_understood(model: nn.Module, x_shape: Sequence[int]) -> bool:
+    """Return whether Lipschitz bounds are known for all layers of the model, given the shape of one input."""
+    try:
+        SequentialLayers(model, x_shape)
+    except RefusedError:
+        return False
+    return True
 
 
 def is_bounded_loss(loss: str) -> bool:

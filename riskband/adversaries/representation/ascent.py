@@ -1,7 +1,7 @@
 """Losses without a closed form, before a linear head: points that ascent attains, bounds that are proven (math §6.3).
 
 Attained: along straight lines in directions that ascent found, and, for order-2 costs, at the maximiser of
-loss - multiplier * cost. Proven: the loss within each distance (`radial.bounding_points`), and, for order-2 costs, the
+loss - multiplier * cost. Proven: the loss within each distance (`growth.bounding_points`), and, for order-2 costs, the
 strong concavity of loss - multiplier * cost once twice the multiplier exceeds the curvature of the loss: with modulus
 m, the supremum is at most the value reached plus |gradient|^2 / (2m), however far the ascent came.
 """
@@ -18,8 +18,15 @@ from torch.nn import functional
 from riskband.adversaries.base import Batch, Evidence
 from riskband.adversaries.curves import Points
 from riskband.adversaries.losses import CROSS_ENTROPY_CAP, get_loss
-from riskband.adversaries.representation.exact import LinearHead, RepresentationAdversary
-from riskband.adversaries.representation.growth import GROWTHS, bounding_points, distance_grid, radial_profile, reach
+from riskband.adversaries.representation.exact import RepresentationAdversary
+from riskband.adversaries.representation.growth import (
+    GROWTHS,
+    Growth,
+    bounding_points,
+    distance_grid,
+    radial_profile,
+    reach,
+)
 
 # Multipliers of our own, in units of the one above which ascent is certified: a radius needs a price near its own.
 _CERTIFIED = (1.02, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 256.0, 1024.0)
@@ -31,20 +38,12 @@ _BEYOND = torch.tensor([1.25, 1.5, 2.0, 4.0], dtype=torch.float64)
 
 
 class AscentAdversary(RepresentationAdversary):
-    """Ascent from each example, for the losses in `radial.GROWTHS`.
+    """Ascent from each example, for the losses in `growth.GROWTHS`; parameters as of `RepresentationAdversary`."""
 
-    Parameters
-    ----------
-    head, loss, order, norm :
-        See `RepresentationAdversary`.
-    multipliers : sequence of float
-        Multipliers >= 0 at which good conjugates are wanted. The values at the radii do not depend on them.
-    """
-
-    def __init__(self, head: LinearHead, *, loss: str, order: int, norm: str, multipliers: Sequence[float]) -> None:
-        super().__init__(head, loss=loss, order=order, norm=norm)
-        self.growth = GROWTHS[loss]
-        self.multipliers = multipliers
+    @cached_property
+    def growth(self) -> Growth:
+        """Of the loss."""
+        return GROWTHS[self.loss]
 
     def examine(self, batch: Batch) -> Evidence:
         """Return attained points, proven points and proven suprema."""

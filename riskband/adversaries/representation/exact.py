@@ -6,15 +6,19 @@ There an example is its representation z, the head's input, and the logits are W
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from types import TracebackType
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import Points
-from riskband.adversaries.problem import RefusedError
+from riskband.adversaries.evaluation import logit_batches
+from riskband.adversaries.losses import get_loss
+from riskband.adversaries.problem import RefusedError, TransportProblem
 from riskband.adversaries.representation.growth import DUAL_NORMS, GROWTHS, reach
 
 # The model may compute in float32, the check is in float64: shares of what the logits say (their differences), and of
@@ -44,6 +48,7 @@ class LinearHead:
             raise RefusedError(
                 f"head must name an nn.Linear of the model, got {name!r}; its linear layers are {', '.join(linear)}"
             )
+        self._model = model
         self._layers = list(linear.values()) if name is None else [linear[name]]
         if not self._layers:
             raise RefusedError("the model must have an nn.Linear that returns its logits, got a model without any")
@@ -86,6 +91,12 @@ class LinearHead:
             )
         return inputs[self._found]
 
+    def batches(self, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> Iterator[Batch]:
+        """Yield checked batches of examples, as what the head is given; see `evaluation.logit_batches` and `check`."""
+        per_example = get_loss(loss).per_example
+        for _, labels, logits in logit_batches(self._model, x, y, batch_size):
+            yield Batch(x=self.check(logits), labels=labels, logits=logits, losses=per_example(logits, labels))
+
     @cached_property
     def weight(self) -> Tensor:
         """W, float64, shape (num_classes, num_features); known after the first `check`."""
@@ -120,19 +131,15 @@ class RepresentationAdversary(Adversary):
     ----------
     head : LinearHead
         Has checked the logits of every batch before it is examined.
-    loss : str
-        A name in `riskband.adversaries.losses.LOSSES`.
-    order : int
-        1 or 2: the cost of moving by a distance t is t**order.
-    norm : str
-        Ground norm of the distance: "l1", "l2" or "linf".
+    problem : TransportProblem
+        Its loss and cost.
+    multipliers : sequence of float
+        Multipliers >= 0 at which good conjugates are wanted. The values at the radii do not depend on them.
     """
 
-    def __init__(self, head: LinearHead, *, loss: str, order: int, norm: str) -> None:
-        self.head = head
-        self.loss = loss
-        self.order = order
-        self.norm = norm
+    def __init__(self, head: LinearHead, problem: TransportProblem, multipliers: Sequence[float] = ()) -> None:
+        self.head, self.multipliers = head, multipliers
+        self.loss, self.order, self.norm = problem.loss, problem.order, problem.norm
 
     @cached_property
     def _distances(self) -> Tensor:
@@ -173,10 +180,10 @@ class ExactAdversary(RepresentationAdversary):
         return Evidence(attained=points, bounding=points, flip_costs=flip_costs)
 
 
-def is_exact(*, loss: str, order: int) -> bool:
-    """Return whether `ExactAdversary` knows the worst case of this loss.
+def is_exact(problem: TransportProblem) -> bool:
+    """Return whether `ExactAdversary` knows the worst case.
 
-    The 0-1 loss always. The margin loss with order-1 costs: it is convex along every line up to where it saturates, so
-    half measures never pay.
+    Of the 0-1 loss always. Of the margin loss with order-1 costs: it is convex along every line up to where it
+    saturates, so half measures never pay.
     """
-    return loss == "zero_one" or (loss == "margin" and order == 1)
+    return problem.loss == "zero_one" or (problem.loss == "margin" and problem.order == 1)

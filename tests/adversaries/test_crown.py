@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from protocol.models import build_model
+from riskband.adversaries import INPUT_ADVERSARIES, LipschitzAdversary
 from riskband.adversaries.base import Batch
 from riskband.adversaries.bounds.crown import AUTO_WORK, is_cheap, local_distances, local_network
 from riskband.adversaries.bounds.lipschitz import SequentialLayers
 from riskband.adversaries.bounds.relu_cells import relu_cells
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.registry import INPUT_ADVERSARIES, InputProblem, LipschitzAdversary
 from tests.adversaries.nets import EXPONENTS, logits_of, mlp, padded_cnn, seeded
+from tests.transport import input_problem
 
 NORMS = ["l1", "l2", "linf"]
 DUALS = {"l1": np.inf, "l2": 2, "linf": 1}
@@ -43,12 +44,12 @@ def batch_of(model, x, y=None):
 
 
 def certified(model, batch, *, norm, method, order=1):
-    adversary = LipschitzAdversary(model, InputProblem("zero_one", order, norm), method=method)
+    adversary = LipschitzAdversary(model, input_problem("zero_one", order, norm), method=method)
     return adversary.examine(batch).bounding.costs[:, 0]
 
 
 def reached(model, batch, *, norm):
-    return INPUT_ADVERSARIES["min-norm"](model, InputProblem("zero_one", 1, norm)).examine(batch).flip_costs
+    return INPUT_ADVERSARIES["min-norm"].build(model, input_problem("zero_one", 1, norm)).examine(batch).flip_costs
 
 
 def distance_by_enumeration(model, x, label, *, norm):

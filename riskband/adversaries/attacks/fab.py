@@ -11,10 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.attacks.base import InputAdversary, InputProblem
+from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.pgd import checked_count
 from riskband.adversaries.attacks.witness import Objective, Witness, margin_of
 from riskband.adversaries.norms import lengths, shortest_move
+from riskband.adversaries.problem import TransportProblem
 
 # The published constants: weight of the example at most, overshoot, and the step back after a flip.
 _LARGEST_PULL, _OVERSHOOT, _STEP_BACK = 0.1, 1.05, 0.9
@@ -40,7 +41,9 @@ class MinNorm(InputAdversary):
         If an argument breaks its rule.
     """
 
-    def __init__(self, model: nn.Module, problem: InputProblem, *, num_steps: int = 20, num_targets: int = 3) -> None:
+    def __init__(
+        self, model: nn.Module, problem: TransportProblem, *, num_steps: int = 20, num_targets: int = 3
+    ) -> None:
         super().__init__(model, problem)
         self.num_steps = checked_count("num_steps", num_steps, minimum=1)
         self.num_targets = checked_count("num_targets", num_targets, minimum=1)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from riskband.adversaries.bounds.relaxations import pool_windows, relaxed
+from riskband.adversaries.bounds.crown import pool_windows, relaxed
 
 LAYERS = [nn.ReLU(), nn.LeakyReLU(0.3), nn.LeakyReLU(-1.5), nn.LeakyReLU(2.0), nn.Tanh(), nn.Sigmoid()]
 POOLS = [

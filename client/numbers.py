@@ -1,4 +1,4 @@
-"""A client's numbers as they are or with noise: mean losses of several models, and adversarial curves. No Flower."""
+"""What a question comes to on a client's examples, as it is or with noise: plain functions, no Flower."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import numpy as np
 from torch import nn
 
 from protocol.noise import LOSS_STEPS, Mechanism, steps_of
+from protocol.questions import AdversarialQuery, CandidatesQuery, Query
 from riskband.adversaries.evaluation import mean_losses
 from riskband.adversaries.losses import get_loss
 
 if TYPE_CHECKING:
-    from riskband.adversaries.registry import AdversarialCurves
+    from riskband.adversaries.curves import AdversarialCurves
 
 Judged = tuple[int, str]
 """Which of the models, from 0, and by which loss."""
@@ -39,6 +40,54 @@ class Noise:
         """Return a mean with noise, from the sum over examples in steps; `num_values` numbers share the budget."""
         drawn = self.mechanism.noise(self.source, num_values=num_values, num_steps=num_steps)
         return (total + drawn) / (num_examples * num_steps)
+
+
+def answer_numbers(
+    query: Query, models: Sequence[nn.Module], x: np.ndarray, y: np.ndarray, noise: Noise | None
+) -> dict[str, Any]:
+    """Return the fields of an answer that are about a client's examples.
+
+    Parameters
+    ----------
+    query : LossQuery, AdversarialQuery or CandidatesQuery
+        What is asked.
+    models : sequence of Module
+        One, or those of the sets of weights that candidates use.
+    x, y :
+        See `riskband.adversaries.evaluation.example_losses`.
+    noise : Noise or None
+        See `mean_risks` and `noisy_curves`.
+    """
+    if isinstance(query, AdversarialQuery):
+        return _adversarial_numbers(query, models[0], x, y, noise)
+    judged = [(0, query.loss)]
+    if isinstance(query, CandidatesQuery):
+        judged = [(candidate.weights, candidate.loss) for candidate in query.candidates]
+    risks = mean_risks(models, x, y, judged=judged, noise=noise)
+    found = {"risks": risks} if isinstance(query, CandidatesQuery) else {"risk": risks[0]}
+    return {**found, "num_examples": len(y)}
+
+
+def made_up_example(query: Query) -> tuple[np.ndarray, np.ndarray]:
+    """Return an input and a label that a model of the query can be tried on, the same for every client."""
+    low, high = (query.problem.box if isinstance(query, AdversarialQuery) else None) or (0.0, 1.0)
+    x = np.random.default_rng(0).random(size=(1, *query.x_shape), dtype=np.float32)
+    return np.clip(x, low, high, dtype=np.float32), np.zeros(1, dtype=np.int64)
+
+
+def _adversarial_numbers(
+    query: AdversarialQuery, model: nn.Module, x: np.ndarray, y: np.ndarray, noise: Noise | None
+) -> dict[str, Any]:
+    # Imported here: it loads riskband, seconds that a process for one plain loss should not pay.
+    from riskband.adversaries.registry import adversarial_curves
+
+    def curves_of(model: nn.Module, x: np.ndarray, y: np.ndarray) -> AdversarialCurves:
+        return adversarial_curves(model, x, y, query.problem, multipliers=query.multipliers)
+
+    if noise is None:
+        return curves_of(model, x, y).at(query.radii, query.multipliers)._asdict()
+    guarantee = curves_of(model, *made_up_example(query)).guarantee
+    return noisy_curves(model, curves_of, x, y, multipliers=query.multipliers, guarantee=guarantee, noise=noise)
 
 
 def mean_risks(
@@ -107,7 +156,7 @@ def noisy_curves(
     dict
         Fields of an `AdversarialAnswer`.
     """
-    from riskband.adversaries.registry import GUARANTEES  # here: it takes seconds that no plain loss should pay
+    from riskband.answers.adversarial import GUARANTEES  # here: it takes seconds that no plain loss should pay
 
     def numbers_of(model: nn.Module, x: np.ndarray, y: np.ndarray) -> list[float]:
         curves = curves_of(model, x, y)

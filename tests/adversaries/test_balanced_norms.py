@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from riskband.adversaries.bounds.chain_norms import balanced_prefixes, plain_prefixes
-from riskband.adversaries.bounds.layer_norms import RULES
+from riskband.adversaries.bounds.layer_norms import RULES, balanced_prefixes, plain_prefixes
 from riskband.adversaries.bounds.lipschitz import SequentialLayers, half_masked_constants
 from tests.adversaries.nets import cnn, padded_cnn, quotients, random_pairs, seeded
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.registry import adversarial_curves
 from riskband.adversaries.spaces import points_at, split_at
 from tests.adversaries.nets import cnn, mlp, seeded
 from tests.adversaries.test_exact import COSTS
 from tests.adversaries.transports import EXPONENTS
+from tests.transport import curves_of
 
 LOSSES = ["zero_one", "margin", "cross_entropy", "brier"]
 DUALS = {"l1": np.inf, "l2": 2, "linf": 1}
@@ -89,10 +89,10 @@ def test_before_the_head_all_agree_with_the_exact_adversary(order, norm, adversa
     model = in_place()
     x, y = clear_examples(model)
     asked = {"loss": "zero_one", "order": order, "norm": norm}
-    exact = adversarial_curves(model, x, y, **asked)
+    exact = curves_of(model, x, y, **asked)
     radii = np.linspace(0.0, 2.0, 15) * exact.adversarial_unit
     truth = exact.values(radii)[0]
-    curves = adversarial_curves(model, x, y, space="layer:2", adversary=adversary, **asked)
+    curves = curves_of(model, x, y, space="layer:2", adversary=adversary, **asked)
     lower, upper = curves.values(radii)
     if adversary != "lipschitz":
         np.testing.assert_allclose(lower, truth, atol=1e-5)
@@ -112,7 +112,7 @@ def test_behind_the_last_layer_the_logits_themselves_move(norm):
     margins = logits[np.arange(len(y)), y][:, None] - logits
     margins[np.arange(len(y)), y] = np.inf
     costs = margins.min(axis=1).clip(0.0) / np.linalg.norm([1.0, -1.0], ord=DUALS[norm])
-    curves = adversarial_curves(model, x, y, loss="zero_one", order=1, norm=norm, space="layer:3")
+    curves = curves_of(model, x, y, loss="zero_one", order=1, norm=norm, space="layer:3")
     lower, upper = curves.values([costs.mean()])  # at the mean of all costs, everything is flipped
     assert curves.adversarial_unit == pytest.approx(costs.mean(), rel=1e-5)
     assert (lower[0], upper[0]) == pytest.approx((1.0, 1.0), abs=1e-5)
@@ -128,8 +128,8 @@ def test_a_layers_activations_are_attacked_as_inputs_are(adversary, loss):
     front, tail = split_at(model, "0.0")
     activations = points_at(front, torch.from_numpy(x)).numpy()
     asked = {"loss": loss, "order": 2, "adversary": adversary, "seed": 4}
-    here = adversarial_curves(model, x, y, space="layer:0.0", **asked)
-    there = adversarial_curves(tail, activations, y, space="input", **asked)
+    here = curves_of(model, x, y, space="layer:0.0", **asked)
+    there = curves_of(tail, activations, y, space="input", **asked)
     radii = [0.0, 0.01, 0.1, 1.0]
     np.testing.assert_array_equal(here.values(radii), there.values(radii))
     assert here.values(radii)[0][-1] > here.clean_risk or adversary == "lipschitz"
@@ -143,7 +143,7 @@ def test_what_is_reached_at_a_layer_lies_below_what_is_proved_there(seed, layer,
     model = mlp(4, 6, 5, 3, seed=seed)
     x, y = examples(model, 4, seed=seed, num_examples=6)
     asked = {"loss": loss, "order": order, "norm": norm, "space": f"layer:{layer}", "adversary": "sandwich:pgd"}
-    lower, upper = adversarial_curves(model, x, y, **asked).values(np.geomspace(1e-3, 10.0, 12))
+    lower, upper = curves_of(model, x, y, **asked).values(np.geomspace(1e-3, 10.0, 12))
     assert np.all(lower <= upper)
     assert np.all(np.diff(lower) >= -1e-12)
 
@@ -156,7 +156,7 @@ def test_a_first_layer_that_works_in_place_does_not_move_the_examples(space):
     x, y = examples(keeps, 5)
     asked = {"loss": "zero_one", "order": 1, "space": space, "adversary": "sandwich:min-norm"}
     radii = [0.0, 0.1, 0.5, 2.0]
-    found, expected = (adversarial_curves(model, x, y, **asked).values(radii) for model in (changes, keeps))
+    found, expected = (curves_of(model, x, y, **asked).values(radii) for model in (changes, keeps))
     np.testing.assert_array_equal(found, expected)
 
 
@@ -165,8 +165,8 @@ def test_what_stands_before_the_layer_may_be_anything():
     x, y = examples(model, 5)
     asked = {"loss": "zero_one", "order": 1, "adversary": "lipschitz"}
     with pytest.raises(RefusedError, match="got Squared"):
-        adversarial_curves(model, x, y, space="input", **asked)
-    assert adversarial_curves(model, x, y, space="layer:1", **asked).guarantee == "upper"
+        curves_of(model, x, y, space="input", **asked)
+    assert curves_of(model, x, y, space="layer:1", **asked).guarantee == "upper"
     assert all(module.training for module in model.modules())
 
 
@@ -176,14 +176,14 @@ def test_a_box_holds_what_the_layer_returns():
     asked = {"loss": "zero_one", "order": 1, "space": "layer:1", "adversary": "min-norm"}
     with torch.no_grad():
         largest = float(model[:2](torch.from_numpy(x)).max())
-    free = adversarial_curves(model, x, y, **asked)
-    boxed = adversarial_curves(model, x, y, box=(0.0, largest), **asked)  # what a ReLU can return, at least
+    free = curves_of(model, x, y, **asked)
+    boxed = curves_of(model, x, y, box=(0.0, largest), **asked)  # what a ReLU can return, at least
     radii = np.linspace(0.0, 2.0, 12) * free.adversarial_unit
     shortfall = free.values(radii)[0] - boxed.values(radii)[0]
     assert shortfall.min() >= -1e-5  # behind the layer the model is linear, where the free attack is the best one
     assert shortfall.max() > 0.01
     with pytest.raises(RefusedError, match="must lie in the box"):
-        adversarial_curves(model, x, y, box=(0.0, largest / 2.0), **asked)
+        curves_of(model, x, y, box=(0.0, largest / 2.0), **asked)
 
 
 def hooked():
@@ -207,7 +207,7 @@ def hooked():
 def test_no_such_layer_is_refused_with_the_names_there_are(model, space, rule):
     x, y = np.zeros((3, 4), dtype=np.float32), np.zeros(3, dtype=np.int64)
     with pytest.raises(ValueError, match=rule):
-        adversarial_curves(model, x, y, loss="zero_one", order=1, space=space)
+        curves_of(model, x, y, loss="zero_one", order=1, space=space)
 
 
 @pytest.mark.parametrize("front", [Pair(), nn.Flatten(start_dim=0), nn.Softmax(dim=1)])
@@ -222,4 +222,4 @@ def test_what_a_layer_has_not_is_refused(extra):
     model = mlp(4, 6, 3)
     x, y = examples(model, 4)
     with pytest.raises(ValueError, match="must be"):
-        adversarial_curves(model, x, y, loss="zero_one", order=1, space="layer:1", **extra)
+        curves_of(model, x, y, loss="zero_one", order=1, space="layer:1", **extra)

@@ -1,10 +1,17 @@
-"""The most equal and the most unequal laws of a band, found exactly (math §5.1).
+"""The most equal and the most unequal laws of a band, found exactly, and the plug-in bounds of [DC] (math §§5.1, 5.4).
 
 A two-sided band says l(p) <= q(p) <= u(p) for the quantile function q of the client risks, with step functions l, u.
 Among its members of one mean, `l below a level, u above it` is the largest in convex order and `clip(centre, l, u)` the
 smallest. So a measure that grows in convex order has its extremes in these two families of one parameter each. Between
 two knots every measure here is a ratio of simple functions of the parameter, and its stationary points are in closed
 form: the searches look at all knots and all stationary points, never at a grid. Proofs: docs/dispersion.md.
+
+The plug-in bounds are those that [DC] publishes: every integral takes its own worst side of the band. They are valid,
+but no single law has both worst sides, so they can be far too wide. Errata of [DC] that are corrected: the upper bound
+of a Lorenz curve is A/(A + B), never above 1; the mean range is k∫q(p)[p^{k-1} - (1-p)^{k-1}]dp (example 8 is wrong).
+The lower bounds, and what the paper leaves to the reader (entropy of orders up to 1, top share, quantiles), are made in
+the same way. Nothing is clipped to the range of the measure, and all but those of the mean range and of quantiles need
+limits that do not allow every risk to be 0 (∫l > 0).
 """
 
 from __future__ import annotations
@@ -18,27 +25,15 @@ from riskband.checks import FloatArray
 from riskband.functionals.laws import QuantileLimits, RiskLaw, sums_before, sums_from
 
 Curve = Callable[[FloatArray], FloatArray]
+PlugIn = Callable[[QuantileLimits], tuple[float, float]]
 
 
 def linear_cut(limits: QuantileLimits, of_law: Callable[[RiskLaw], float], cut_at: Callable[[float], float]) -> float:
-    """Cut of the most unequal law for a ratio of integrals of q, by Dinkelbach's iteration.
+    """Cut of the most unequal law for ∫wq, over the mean m if relative, by Dinkelbach's iteration; a handful of steps.
 
-    With the weight w in the numerator and the mean below, a value v can be exceeded exactly if some member has
-    ∫(w - v)q > 0; the integral is largest for the cut where w passes v. From any start this climbs to the supremum.
-
-    Parameters
-    ----------
-    limits : QuantileLimits
-        The band.
-    of_law : callable
-        The measure.
-    cut_at : callable
-        Level at which the nondecreasing weight w passes a value.
-
-    Returns
-    -------
-    float
-        The best cut; faster than linear, so a handful of steps.
+    `cut_at` is the level at which the nondecreasing weight w passes a value. A value v can be exceeded exactly if some
+    member has ∫(w - v)q > 0; the integral is largest for the cut where w passes v. From any start this climbs to the
+    supremum.
     """
     cut = cut_at(0.0)
     if limits.allow_all_zero:  # the iteration would creep towards the cut 1, where the mean is 0
@@ -71,16 +66,9 @@ def linear_centre(limits: QuantileLimits, cumulative: Curve, *, is_relative: boo
 class MomentRule:
     """A relative measure that is a function of the mean m and of one other moment M = E g(R), and how to search it.
 
-    Attributes
-    ----------
-    moment : callable
-        g, vectorised.
-    value : callable
-        The measure from arrays (M, m), where m > 0.
-    stationary_step : callable
-        (M, m, dM, dm) -> s at which the measure at (M + s·dM, m + s·dm) is stationary; any number if there is none.
-    stationary_centre : callable
-        (M, m, w) -> c at which the measure at (M + w·g(c), m + w·c) is stationary; any number if there is none.
+    `moment` is g, vectorised; `value` the measure from arrays (M, m), where m > 0. The measure is stationary at
+    (M + s·dM, m + s·dm) for s = `stationary_step` of (M, m, dM, dm), and at (M + w·g(c), m + w·c) for
+    c = `stationary_centre` of (M, m, w); either is any number if there is no such point.
     """
 
     moment: Curve
@@ -196,3 +184,60 @@ def _inside(points: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray
 
 def _relative(part: FloatArray, whole: FloatArray, *, at_zero: float) -> FloatArray:
     return np.where(whole > 0.0, part / np.where(whole > 0.0, whole, 1.0), at_zero)
+
+
+def linear_plug_in(cumulative: Curve, ends: Callable[[float, float, float, float], tuple[float, float]]) -> PlugIn:
+    """`ends` of ∫wl, ∫wu, ∫l and ∫u, for a weight w >= 0 with the given integral from 0 to p."""
+    return lambda limits: ends(*_integrals(limits, cumulative), *_means(limits))
+
+
+def mean_range_plug_in(num_clients: int) -> PlugIn:
+    """E max and E min apart: k∫lp^{k-1} - k∫u(1-p)^{k-1}, and with the sides exchanged. [DC] example 8, corrected."""
+
+    def plug_in(limits: QuantileLimits) -> tuple[float, float]:
+        low_max, high_max = _integrals(limits, lambda p: p**num_clients)
+        low_min, high_min = _integrals(limits, lambda p: 1.0 - (1.0 - p) ** num_clients)
+        return low_max - high_min, high_max - low_min
+
+    return plug_in
+
+
+def moment_plug_in(rule: MomentRule) -> PlugIn:
+    """Extremes over all pairs of a mean and a moment between their bounds. [DC] example 4, appendix B.2."""
+
+    def plug_in(limits: QuantileLimits) -> tuple[float, float]:
+        low, high = _means(limits)
+        with np.errstate(divide="ignore", over="ignore"):
+            totals = _moment_bounds(limits, rule)
+            # Monotone in the moment, and in the mean too, except that Theil's M/m - log m peaks at m = -M.
+            means = np.array([[low, high, np.clip(-total, low, high)] for total in totals])
+            corners = rule.value(totals[:, None], means)
+        return float(np.min(corners)), float(np.max(corners))
+
+    return plug_in
+
+
+def hoover_plug_in(limits: QuantileLimits) -> tuple[float, float]:
+    """∫|q - m|/(2m), both ends of the absolute value and of m taken apart. [DC] appendix B.3."""
+    low, high = _means(limits)
+    most = np.maximum(np.abs(limits.upper - low), np.abs(limits.lower - high))
+    least = np.maximum(np.maximum(limits.lower - high, low - limits.upper), 0.0)
+    return limits.integral(least) / (2.0 * high), limits.integral(most) / (2.0 * low)
+
+
+def _means(limits: QuantileLimits) -> tuple[float, float]:
+    return limits.integral(limits.lower), limits.integral(limits.upper)
+
+
+def _integrals(limits: QuantileLimits, cumulative: Curve) -> tuple[float, float]:
+    masses = np.diff(cumulative(limits.edges))
+    return float(np.sum(masses * limits.lower)), float(np.sum(masses * limits.upper))
+
+
+def _moment_bounds(limits: QuantileLimits, rule: MomentRule) -> FloatArray:
+    """Smallest and largest integral of g between the sides; g is monotone, or x log x, which turns at 1/e."""
+    at_lower, at_upper = rule.moment(limits.lower), rule.moment(limits.upper)
+    least = np.minimum(at_lower, at_upper)
+    if rule is THEIL_RULE:
+        least = np.where((limits.lower < np.exp(-1.0)) & (np.exp(-1.0) < limits.upper), -np.exp(-1.0), least)
+    return np.array([limits.integral(least), limits.integral(np.maximum(at_lower, at_upper))])

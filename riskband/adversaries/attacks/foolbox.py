@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from riskband.adversaries.attacks.base import InputAdversary, InputProblem
+from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.witness import Witness
-from riskband.adversaries.problem import RefusedError
+from riskband.adversaries.problem import RefusedError, TransportProblem
 
 FOOLBOX_PREFIX = "foolbox:"
 """What the name of an attack of Foolbox begins with."""
@@ -38,7 +38,7 @@ class FoolboxAttack(InputAdversary):
         If Foolbox is not installed, has no such attack, the problem lacks what the attack needs, or the attack fails.
     """
 
-    def __init__(self, model: nn.Module, problem: InputProblem, *, name: str) -> None:
+    def __init__(self, model: nn.Module, problem: TransportProblem, *, name: str) -> None:
         super().__init__(model, problem)
         self._foolbox, bases = _imported_foolbox()
         self._attack = _attack(self._foolbox, bases, name)

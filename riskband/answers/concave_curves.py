@@ -80,18 +80,10 @@ def is_concave(x: FloatArray, y: FloatArray) -> bool:
 
 
 def rounding_of_curve(radii: FloatArray, values: FloatArray) -> float | None:
-    """How far values are from the nondecreasing concave curve that they were rounded from, at most.
+    """How far values at increasing radii are from the nondecreasing concave curve that they were rounded from, at most.
 
-    Parameters
-    ----------
-    radii, values : ndarray, shape (num_radii,)
-        Points; radii increase strictly from 0.
-
-    Returns
-    -------
-    float or None
-        0 if the values are nondecreasing and concave as they are, up to `TOLERANCE`. Else what their float type or
-        their digits explain, at most `LARGEST_ROUNDING`; None if there is no curve so near.
+    0 if they are nondecreasing and concave as they are, up to `TOLERANCE`. Else what their float type or their digits
+    explain, at most `LARGEST_ROUNDING`; None if there is no curve so near.
     """
     if is_concave(radii, values):
         return 0.0
@@ -102,25 +94,11 @@ def rounding_of_curve(radii: FloatArray, values: FloatArray) -> float | None:
 
 
 def rounding_of_curves(radii: FloatArray, rows: FloatArray) -> FloatArray:
-    """How far each client's values are from its curve, at most; 0 for all where all rows are concave as they are.
+    """How far each row of values, shape (num_clients, num_radii), is from its curve; 0 where all are concave as is.
 
-    Parameters
-    ----------
-    radii : ndarray, shape (num_radii,)
-        Increasing strictly from 0.
-    rows : ndarray, shape (num_clients, num_radii)
-        Values of each client.
-
-    Returns
-    -------
-    ndarray, shape (num_clients,)
-        If a row shows its rounding, rows that are concave by chance are taken to be rounded no less than their own
-        float type or digits explain, and no more than the rows that show it.
-
-    Raises
-    ------
-    ValueError
-        If a row is not nondecreasing and concave, up to rounding.
+    If a row shows its rounding, rows that are concave by chance are taken to be rounded no less than their own float
+    type or digits explain, and no more than the rows that show it. Raises ValueError if a row is not nondecreasing and
+    concave, up to rounding.
     """
     found = [rounding_of_curve(radii, row) for row in rows]
     if any(rounding is None for rounding in found):
@@ -178,17 +156,10 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
 
 
 def pooled_knapsack(costs: Sequence[npt.ArrayLike]) -> ConcaveCurve:
-    """Adversarial mean 0-1 risk of a network over all budgets, from the examples of all clients.
+    """Adversarial mean 0-1 risk of a network over all budgets, from the costs of each client, as for `knapsack_curve`.
 
-    Parameters
-    ----------
-    costs : sequence of array_like, shapes (num_examples_k,)
-        As for `knapsack_curve`, one per client; each example weighs 1/(num_clients·num_examples_k).
-
-    Returns
-    -------
-    ConcaveCurve
-        The same curve as `network_curve` of the clients' knapsacks. Source: math §4.1.
+    Each example weighs 1/(num_clients·num_examples_k): the same curve as `network_curve` of the clients' knapsacks.
+    Source: math §4.1.
     """
     parts = [np.asarray(part, dtype=np.float64) for part in costs]
     if not parts or any(part.ndim != 1 or part.size == 0 for part in parts):
@@ -200,25 +171,10 @@ def pooled_knapsack(costs: Sequence[npt.ArrayLike]) -> ConcaveCurve:
 def inner_curve(radii: FloatArray, values: FloatArray, *, rounding: float = 0.0) -> ConcaveCurve:
     """Largest curve known to lie below a concave function: its chords, constant after the last point.
 
-    Parameters
-    ----------
-    radii, values : ndarray, shape (num_radii,)
-        Points of the function; radii increase strictly from 0.
-    rounding : float
-        How far the values may be from those of the function; see `rounding_of_curve`.
-
-    Returns
-    -------
-    ConcaveCurve
-        A lower bound, equal to the function at the radii but for rounding.
-
-    Raises
-    ------
-    ValueError
-        If the points are not those of a nondecreasing concave function.
+    Parameters, but for `largest`, and errors as for `outer_curve`. Equal to the function at the radii but for rounding.
     """
     x, y = np.asarray(radii, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    return _concave_hull(x, np.maximum(y - rounding, 0.0)) if rounding else ConcaveCurve(x, y)
+    return ConcaveCurve(*_hull(x, np.maximum(y - rounding, 0.0))) if rounding else ConcaveCurve(x, y)
 
 
 def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0, rounding: float = 0.0) -> ConcaveCurve:
@@ -264,21 +220,18 @@ def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0, 
     corners = x[:-1] + shift, y[1:] - after * (width - shift)
     may_rise = rise[-1] > 0.0 or rounding > 0.0
     tail = ([x[-1] + (largest - y[-1]) / steepest[-1]], [largest]) if may_rise and steepest[-1] > 0.0 else ([], [])
-    return _concave_hull(*(np.concatenate(parts) for parts in zip((x, y), corners, tail, strict=True)))
+    return ConcaveCurve(*_hull(*(np.concatenate(parts) for parts in zip((x, y), corners, tail, strict=True))))
+
+
+def outer_curves(radii: FloatArray, rows: FloatArray, roundings: FloatArray) -> tuple[ConcaveCurve, ...]:
+    """`outer_curve` of each row of values, shape (num_clients, num_radii)."""
+    return tuple(outer_curve(radii, row, rounding=each) for row, each in zip(rows, roundings.tolist(), strict=True))
 
 
 def network_curve(curves: Sequence[ConcaveCurve]) -> ConcaveCurve:
     """Best mean value of a network over its mean budget: every client's curve, steepest slopes first.
 
-    Parameters
-    ----------
-    curves : sequence of ConcaveCurve
-        One per client.
-
-    Returns
-    -------
-    ConcaveCurve
-        max of mean Q_k(rho_k) over mean rho_k <= budget, exact, in O(KR log KR). Source: math §4.2, [RE] eq. 15.
+    It is max of mean Q_k(rho_k) over mean rho_k <= budget, exact, in O(KR log KR). Source: math §4.2, [RE] eq. 15.
     """
     if not curves:
         raise ValueError("a network needs at least one curve")
@@ -292,10 +245,6 @@ def network_curve(curves: Sequence[ConcaveCurve]) -> ConcaveCurve:
     values = np.concatenate([[0.0], np.cumsum(rises[order]) / len(curves)]) + start
     last = np.append(np.diff(budgets) > 0.0, True)  # a step too small to be seen in the sum costs nothing
     return ConcaveCurve(budgets[last], np.maximum.accumulate(values)[last])
-
-
-def _concave_hull(x: FloatArray, y: FloatArray) -> ConcaveCurve:
-    return ConcaveCurve(*_hull(x, y))
 
 
 def _hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -1,0 +1,140 @@
+"""From a model and the examples of some clients to the answers that transport certificates are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from riskband.adversaries.curves import CurveNumbers
+from riskband.adversaries.losses import get_loss
+from riskband.adversaries.problem import TransportProblem
+from riskband.adversaries.registry import adversarial_curves
+from riskband.answers.adversarial import GUARANTEES, AdversarialAnswers, default_multipliers
+
+
+def adversarial_answers(
+    model: nn.Module,
+    clients: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]],
+    *,
+    radii: npt.ArrayLike,
+    multipliers: npt.ArrayLike | None = None,
+    loss: str = "zero_one",
+    order: int = 2,
+    norm: str = "l2",
+    space: str = "representation",
+    adversary: str = "auto",
+    batch_size: int = 512,
+    **problem: Any,
+) -> AdversarialAnswers:
+    """Return how large the loss of each client gets when its examples may move; needs no federation.
+
+    Parameters
+    ----------
+    model : Module
+        Returns logits, shape (batch, num_classes). It is left as it was.
+    clients : iterable of (x, y)
+        The examples of each client, arrays or tensors: inputs (num_examples, *x_shape), labels (num_examples,).
+    radii : array_like, shape (num_radii,)
+        Cost budgets of one client, increasing strictly from 0, in units of the transport cost.
+    multipliers : array_like, shape (num_multipliers,), optional
+        Prices of a unit of cost, increasing; by default `riskband.default_multipliers` of the radii.
+    loss, order, norm, space, adversary, **problem
+        See `TransportProblem`, which also knows head, box, distances and seed.
+    batch_size : int
+        Examples per forward pass.
+
+    Returns
+    -------
+    riskband.AdversarialAnswers
+        For `riskband.wasserstein_mean` and its siblings: what is proved of each client, or else what an attack
+        reached. The weakest guarantee of a client is that of all.
+
+    Raises
+    ------
+    ValueError
+        If a setting, a radius or a client's arrays break their rules; or as `adversarial_curves` does.
+    """
+    asked = TransportProblem(loss, order, norm, space, adversary, **problem)
+    budgets = np.atleast_1d(np.asarray(radii, dtype=np.float64))
+    prices = np.atleast_1d(default_multipliers(budgets) if multipliers is None else multipliers)
+    numbers = [
+        adversarial_curves(
+            model, np.asarray(x), np.asarray(y), asked, multipliers=prices.tolist(), batch_size=batch_size
+        ).at(budgets, prices)
+        for x, y in clients
+    ]
+    if not numbers:
+        raise ValueError("there must be at least one client, got none; give the examples of each as a pair (x, y)")
+    return joined_answers(numbers, asked, radii=budgets, multipliers=prices)
+
+
+def joined_answers(
+    clients: Sequence[CurveNumbers],
+    problem: TransportProblem,
+    *,
+    radii: npt.ArrayLike,
+    multipliers: npt.ArrayLike,
+    **settings: Any,
+) -> AdversarialAnswers:
+    """Return the numbers of all clients to certify from: of each what is proved, or else what an attack reached.
+
+    Parameters
+    ----------
+    clients : sequence of CurveNumbers
+        At the radii and multipliers.
+    problem : TransportProblem
+        What they answered.
+    radii, multipliers, **settings
+        See `AdversarialAnswers`; the settings are those of who answered, and the noise.
+
+    Raises
+    ------
+    ValueError
+        As `AdversarialAnswers`, such as for fewer than two radii.
+    """
+    guarantee = max((client.guarantee for client in clients), key=GUARANTEES.index)
+    units = [client.adversarial_unit for client in clients if client.adversarial_unit > 0.0]
+    return AdversarialAnswers(
+        radii,
+        [client.values for client in clients],
+        [client.num_examples for client in clients],
+        cost=_cost_words(problem, clients, guarantee),
+        guarantee=guarantee,
+        binary=get_loss(problem.loss).binary,
+        multipliers=multipliers,
+        conjugates=[client.conjugates for client in clients],
+        unit=float(np.mean(units)) if units else None,
+        **settings,
+    )
+
+
+def without_gradient(clients: Iterable[Any]) -> tuple[int, int] | None:
+    """Return at how many examples of all clients attacks found no gradient to follow, and of how many.
+
+    None if no client said: nothing was attacked, or by what needs no gradient, or the answers have noise.
+
+    Parameters
+    ----------
+    clients : iterable
+        With the attributes `num_without_gradient` and `num_examples` of `CurveNumbers`.
+    """
+    counts = [(c.num_without_gradient, c.num_examples) for c in clients if c.num_without_gradient is not None]
+    return (sum(count for count, _ in counts), sum(size for _, size in counts)) if counts else None
+
+
+def _cost_words(problem: TransportProblem, clients: Sequence[CurveNumbers], guarantee: str) -> str:
+    layer = problem.layer
+    place = f"in {problem.space} space" if layer is None else f"at the output of layer {layer}"
+    words = f"order {problem.order}, {problem.norm} distance, {place}"
+    if guarantee != "lower":  # what is proved is proved of all inputs, or outputs, and needs no gradient
+        return words
+    if problem.box is not None:
+        words += f", {'inputs' if layer is None else 'outputs'} in [{problem.box[0]:g}, {problem.box[1]:g}]"
+    blind = without_gradient(clients)
+    if blind is not None and blind[0] > 0:
+        words += f"; attacks found no gradient to follow at {blind[0]} of {blind[1]} examples"
+    return words

@@ -1,0 +1,213 @@
+"""Who answered, and with what noise: what all kinds of answers share (math §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, ClassVar, TypedDict
+
+import numpy as np
+
+from riskband.answers.noise import AnswerNoise
+from riskband.checks import FloatArray, check_choice, check_count, set_fields
+from riskband.wording import TRAINERS_ANSWERED
+
+MISSING = ("ignore", "worst")
+"""What clients without a valid answer count as: missing at random, or the worst answer possible."""
+
+ANSWERED_BY = ("fresh", "trainers")
+"""Who answered: clients that had no part in making the model, or clients that helped to train, tune or choose it."""
+
+INDEPENDENT_CLIENTS = "the clients that answered are independent draws from one meta-distribution of clients"
+INDEPENDENT_ASKED = (
+    "the clients that were asked, also those that gave no valid answer, are independent draws from one "
+    "meta-distribution of clients"
+)
+INDEPENDENT_EXAMPLES = "each client's examples are independent draws from its own distribution, unseen in training"
+FRESH_CLIENTS = "the clients that answered had no part in training, tuning or choosing the model"
+TRUE_ANSWERS = "every answer is the mean loss that the client measured"
+
+
+class WhoAnswered(TypedDict, total=False):
+    """Keyword arguments of all kinds of answers; see `Responses`."""
+
+    num_missing: int
+    missing: str
+    contamination: int
+    answered_by: str
+
+
+@dataclass(frozen=True)
+class Responses:
+    """How many clients answered, who they are, and how far their answers can be relied on.
+
+    Attributes
+    ----------
+    num_clients : int
+        Clients that answered.
+    num_missing : int
+        Clients that were asked and gave no valid answer.
+    missing : {"ignore", "worst"}
+        `ignore` (default): they change no number; above 0, the certificates list the assumption that they are missing
+        at random. `worst`: each counts with the worst answer possible, and that assumption is not needed.
+    contamination : int
+        At most so many of the answers, any of them, are wrong in any way; below the number of clients.
+    answered_by : {"fresh", "trainers"}
+        `fresh` (default): the clients that answered had no part in training, tuning or choosing the model, which every
+        certificate lists as an assumption. `trainers`: they had, and no certificate follows about clients that had not:
+        whatever is made of these answers is an estimate. Source: math §1.1.
+    noise : AnswerNoise or None
+        What every client added to its answer.
+
+    Raises
+    ------
+    ValueError
+        If a count is no whole number in its range, or `missing` or `answered_by` is unknown.
+    """
+
+    num_clients: int
+    num_missing: int = 0
+    missing: str = "ignore"
+    contamination: int = 0
+    answered_by: str = "fresh"
+    noise: AnswerNoise | None = None
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            contamination=check_contamination(self.contamination, num_clients=self.num_clients),
+            num_missing=check_num_missing(self.num_missing),
+            missing=check_choice("missing", self.missing, MISSING),
+            answered_by=check_choice("answered_by", self.answered_by, ANSWERED_BY),
+        )
+
+    @property
+    def num_missing_worst(self) -> int:
+        """Number of missing clients that count with the worst answer."""
+        return self.num_missing if self.missing == "worst" else 0
+
+    @property
+    def num_counted(self) -> int:
+        """Number of clients that count: those that answered, and the missing if they count as worst."""
+        return self.num_clients + self.num_missing_worst
+
+    @property
+    def are_answers_certain(self) -> bool:
+        """Whether every client that counts gave an answer, and every answer is taken to be right."""
+        return self.num_missing_worst == 0 and self.contamination == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return keyword arguments of the answers that say who answered and how, without those at their default."""
+        return {
+            "num_missing": self.num_missing,
+            **({"missing": self.missing} if self.missing != "ignore" else {}),
+            **({"contamination": self.contamination} if self.contamination else {}),
+            **({} if self.noise is None else {"noise": self.noise.to_dict()}),
+            **({"answered_by": self.answered_by} if self.answered_by != "fresh" else {}),
+        }
+
+    def assumptions(self, *of_losses: str) -> tuple[str, ...]:
+        """What every certificate from these answers assumes, with what it assumes of the losses."""
+        but = f"every answer but at most {self.contamination}, which may be wrong in any way, is"
+        answers = TRUE_ANSWERS.replace("every answer is", but) if self.contamination else TRUE_ANSWERS
+        missing = f"the {self.num_missing} clients that were asked but gave no valid answer are missing at random"
+        return (
+            INDEPENDENT_ASKED if self.num_missing_worst else INDEPENDENT_CLIENTS,
+            FRESH_CLIENTS if self.answered_by == "fresh" else TRAINERS_ANSWERED,
+            INDEPENDENT_EXAMPLES,
+            answers if self.noise is None else f"{answers} plus {self.noise.words}",
+            *of_losses,
+            *((missing,) if self.num_missing > self.num_missing_worst else ()),
+        )
+
+    def worst_completion(self, numbers: FloatArray) -> FloatArray:
+        """Fill in what is not known of one number in [0, 1] per client so that the sum is as large as it can be.
+
+        Returns
+        -------
+        ndarray, shape (num_counted,)
+            The numbers, with 1 for the `contamination` smallest ones, and 1 for each missing client that counts. The
+            sorted true numbers of all these clients are nowhere larger. Source: math §7.1.
+        """
+        filled = np.append(numbers, np.ones(self.num_missing_worst))
+        filled[np.argsort(numbers, kind="stable")[: self.contamination]] = 1.0
+        return filled
+
+    def require_certain_answers(self, name: str, remedy: str) -> None:
+        """Raise ValueError, with what to use instead of `name`, unless `are_answers_certain` and there is no noise."""
+        self.require_no_noise(name, remedy)
+        if not self.are_answers_certain:
+            raise ValueError(
+                f"{name} needs missing='ignore' and contamination=0, got missing={self.missing!r} and "
+                f"contamination={self.contamination}: its formula does not know missing or wrong answers; use {remedy}"
+            )
+
+    def require_no_noise(self, name: str, remedy: str) -> None:
+        """Raise ValueError, with what to use instead of `name`, if the answers have noise."""
+        if self.noise is not None:
+            raise ValueError(
+                f"{name} needs answers without noise, got noise={self.noise.mechanism!r}: its formula takes them for "
+                f"what the clients measured; use {remedy}"
+            )
+
+
+def _read(name: str) -> Any:
+    return property(attrgetter(f"responses.{name}"), doc=f"`Responses.{name}`.")
+
+
+class Answers:
+    """What all kinds of answers have in common: their `Responses`, whose fields they show, and how they are stored."""
+
+    responses: Responses
+    stored: ClassVar[tuple[str, ...]]
+    """Fields that, with those of the responses, make the same answers again."""
+
+    num_clients: int = _read("num_clients")
+    num_missing: int = _read("num_missing")
+    missing: str = _read("missing")
+    contamination: int = _read("contamination")
+    answered_by: str = _read("answered_by")
+    noise: AnswerNoise | None = _read("noise")
+    num_missing_worst: int = _read("num_missing_worst")
+    num_counted: int = _read("num_counted")
+    are_answers_certain: bool = _read("are_answers_certain")
+    worst_completion: Callable[[FloatArray], FloatArray] = _read("worst_completion")
+    require_certain_answers: Callable[[str, str], None] = _read("require_certain_answers")
+    require_no_noise: Callable[[str, str], None] = _read("require_no_noise")
+
+    @property
+    def own_assumptions(self) -> tuple[str, ...]:
+        """What certificates from answers of this kind assume beyond what all do."""
+        return ()
+
+    def provenance(self) -> dict[str, Any]:
+        """Return what a certificate stores of the answers that it was made from; see `riskband.certificate.Source`."""
+        return {"band": None, "answers": self.to_dict()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return keyword arguments that make these answers again, as plain data."""
+        return {**{name: plain(getattr(self, name)) for name in self.stored}, **self.responses.to_dict()}
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON holds of a value: arrays and tuples as lists."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def check_num_missing(num_missing: object) -> int:
+    """Return `num_missing` as an int; raises ValueError unless it is a whole number >= 0."""
+    return check_count("num_missing", num_missing, minimum=0, remedy="it counts clients without a valid answer")
+
+
+def check_contamination(contamination: object, *, num_clients: int | None = None) -> int:
+    """Return `contamination` as an int; raises ValueError unless it is a whole number >= 0, and below `num_clients`."""
+    count = check_count("contamination", contamination, minimum=0, remedy="it counts clients, it is not a share")
+    if num_clients is not None and count >= num_clients:
+        raise ValueError(
+            f"contamination must be below the number of clients that answered, {num_clients}, got {count}; "
+            "if every answer may be wrong, nothing is known"
+        )
+    return count

@@ -1,0 +1,613 @@
+"""What is read off a band, as one type with one grammar: "mean", "cvar:0.9", "gini", "atkinson:0.5" (math §5).
+
+A functional has a value for every distribution of client risks, and is smallest and largest in two families of members
+of the band that have one parameter each (`riskband.functionals.extremal_laws`). What grows with every risk, such as a
+mean or a quantile, is so at the two sides of the band; the measures of dispersion, but for those of two quantiles, grow
+in convex order at a given mean ("Lorenz-consistent", the mean range included). 0/0 is read as "no inequality".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from riskband.bands.band import Band, check_band
+from riskband.certificate import Certificate, recipe
+from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_number, check_single
+from riskband.functionals import extremal_laws as extremal
+from riskband.functionals import weights
+from riskband.functionals.extremal_laws import Curve, MomentRule, PlugIn, linear_plug_in
+from riskband.functionals.laws import QuantileLimits, RiskLaw, has_measured_limits
+from riskband.functionals.weights import QuantileWeight
+from riskband.wording import exactly
+
+BOUND_METHODS = ("sharp", "plugin", "convex_order")
+
+
+class Interval(NamedTuple):
+    """Bounds from both sides for one quantity, or for a curve.
+
+    Attributes
+    ----------
+    lower, upper : float or ndarray
+        With probability at least 1 - delta the truth lies between them. `inf` means that nothing bounds it.
+    """
+
+    lower: float | FloatArray
+    upper: float | FloatArray
+
+
+class ExtremalLaws(NamedTuple):
+    """Members of a band at which a functional is smallest and largest.
+
+    Attributes
+    ----------
+    most_equal : RiskLaw
+        Attains the lower end of the sharp interval.
+    most_unequal : RiskLaw or None
+        Attains the upper end; `None` where it is only approached, by laws whose mean goes to 0.
+    """
+
+    most_equal: RiskLaw
+    most_unequal: RiskLaw | None
+
+
+@dataclass(frozen=True)
+class Functional:
+    """A number that a distribution of client risks has, and how a band bounds it.
+
+    Attributes
+    ----------
+    name : str
+        Name and parameters, separated by colons, as `functional` reads them: "atkinson:0.5". Empty for a function of
+        the user.
+    quantity : str
+        What it is called in a sentence.
+    of_law : callable or None
+        Its value for a `RiskLaw`, if known.
+    range : tuple of float
+        Smallest and largest value of any law on [0, 1].
+    plug_in : callable or None
+        Published bounds from `QuantileLimits`, not clipped to the range; `None` if they are the sharp ones.
+    cut, centre : callable
+        From `QuantileLimits`, the parameters of the most unequal law (`unequal_law`) and of the most equal one
+        (`equal_law`) of the band: there it is largest and smallest.
+    is_relative : bool
+        Whether it stays the same when all risks are multiplied by one number. Then its supremum is the end of its
+        range as soon as the band allows all clients but an ever smaller share to have risk 0.
+    grows_in_convex_order : bool
+        Whether noise that leaves the mean alone can only increase it.
+    grows_with_risk : bool
+        Whether it grows with the risk of every client. Then each side of a band gives one end.
+    weight : QuantileWeight or None
+        If it is an integral of quantiles, the weight.
+    bounds : callable or None
+        Bounds from a `Band`, in place of those of the members of the band.
+    """
+
+    name: str
+    quantity: str
+    of_law: Callable[[RiskLaw], float] | None
+    range: tuple[float, float]
+    plug_in: PlugIn | None
+    cut: Callable[[QuantileLimits], float]
+    centre: Callable[[QuantileLimits], float]
+    is_relative: bool = True
+    grows_in_convex_order: bool = True
+    grows_with_risk: bool = False
+    weight: QuantileWeight | None = None
+    bounds: Callable[[Band], Interval] | None = None
+
+    def value(self, law: RiskLaw) -> float:
+        """Value for a law of risks; raises ValueError for a function of a band, which has none."""
+        if self.of_law is None:
+            raise ValueError(
+                f"{self.quantity} is known for bands only; use the name of a functional, or a QuantileWeight"
+            )
+        return self.of_law(law)
+
+    def limits(self, band: Band) -> QuantileLimits:
+        """Limits of a band with the sides that the functional needs; raises ValueError if it lacks one."""
+        return QuantileLimits.of_band(band, one_side=self.grows_with_risk)
+
+    def extremes(self, limits: QuantileLimits) -> ExtremalLaws:
+        """Members of a band at which the functional is smallest and largest."""
+        most_equal = limits.equal_law(self.centre(limits))
+        most_unequal = limits.unequal_law(self.cut(limits))
+        is_approached = self.is_relative and limits.allow_all_zero and not limits.allow_only_zero
+        if is_approached and self.value(most_unequal) < self.range[1]:
+            return ExtremalLaws(most_equal, None)
+        return ExtremalLaws(most_equal, most_unequal)
+
+    def interval(
+        self, limits: QuantileLimits, *, is_plug_in: bool = False, measured: QuantileLimits | None = None
+    ) -> Interval:
+        """Sharp or published bounds for all members of a band, within the range; the upper one also from `measured`."""
+        low, high = self.range
+        if not is_plug_in or self.plug_in is None:
+            most_equal, most_unequal = self.extremes(limits)
+            ends = self.value(most_equal), high if most_unequal is None else self.value(most_unequal)
+        elif self.is_relative and limits.allow_all_zero:
+            ends = low, low if limits.allow_only_zero else high
+        else:
+            ends = self.plug_in(limits)
+        lower, upper = (min(max(end, low), high) for end in ends)
+        return Interval(lower, upper if measured is None else min(upper, self.interval(measured).upper))
+
+
+DispersionMeasure = Functional
+"""An earlier name."""
+
+Given = str | Functional | QuantileWeight | Callable[[Band], Interval]
+
+
+def bound(band: Band, functional: Given, *, method: str = "sharp") -> Interval:
+    """Bounds on a functional of the distribution of the risk of unseen clients.
+
+    Parameters
+    ----------
+    band : Band
+        With both sides. For what grows with every risk (means, quantiles, shares) one side is enough: it gives its end,
+        and the other end is that of the range. All bounds from one band hold together.
+    functional : str, Functional, QuantileWeight or callable
+        A name with its parameters, such as "mean", "share:0.3", "cvar:0.9", "gini" or "atkinson:0.5"; a weight on
+        quantiles; or your own function from a `Band` to an `Interval`.
+    method : {"sharp", "plugin", "convex_order"}
+        `sharp`: smallest and largest value among all members of the band; mean and CVaR also use the law for means of
+        the band. `plugin`: every integral at its own worst side, as published in [DC], with errata corrected, clipped
+        to the range. `convex_order`: as `sharp`, but the upper end may also come from the band of measured risks; see
+        Notes.
+
+    Returns
+    -------
+    Interval
+        Numbers. Source: math §§2.8, 5.
+
+    Raises
+    ------
+    ValueError
+        If an argument is unknown or out of range, the band lacks a side, or `convex_order` does not apply.
+
+    Notes
+    -----
+    A client's measured risk is its true risk plus noise of mean 0, so the measured risks are larger in convex order,
+    and a measure that grows in convex order is not larger for the true risks. Bands with `local="marginal"` and equal
+    numbers of examples rest on a band for measured risks that holds on the same event. `convex_order` takes the
+    smaller of the two upper ends, which then need not be attained by a member of `band`.
+
+    Examples
+    --------
+    >>> import riskband as rb
+    >>> answers = rb.ClientRisks([0.02, 0.05, 0.10, 0.04], num_examples=100)
+    >>> lower, upper = rb.bound(rb.band(answers, delta=0.1), "mean")
+    >>> 0.0 <= lower <= upper <= 1.0
+    True
+    """
+    check_band(band)
+    chosen, method = resolve(functional), check_choice("method", method, BOUND_METHODS)
+    measured = measured_limits(band, chosen, method)
+    if chosen.bounds is not None:
+        return chosen.bounds(band)
+    return chosen.interval(chosen.limits(band), is_plug_in=method == "plugin", measured=measured)
+
+
+def certificate_of_band(
+    band: Band, function: str, arguments: Mapping[str, Any], *, quantity: str, value: float | FloatArray, **rest: Any
+) -> Certificate:
+    """Certificate that `function` reads off a band with these arguments; it holds together with all others of it."""
+    return Certificate(
+        quantity=quantity,
+        value=value if np.ndim(value) else float(value),
+        delta=band.delta,
+        assumptions=band.assumptions,
+        recipe=recipe(function, arguments, band.risks, band),
+        **{"method": f"{band.method} band", **rest},
+    )
+
+
+def method_that_applies(method: str, band: Band, functional: Functional) -> str:
+    """The method of `bound`, but "sharp" where "convex_order" does not apply."""
+    applies = method != "convex_order" or (functional.grows_in_convex_order and has_measured_limits(band))
+    return method if applies else "sharp"
+
+
+def measured_limits(band: Band, functional: Functional, method: str) -> QuantileLimits | None:
+    """Limits for measured risks if the method is `convex_order`; raises ValueError if it does not apply."""
+    if method != "convex_order":
+        return None
+    measured = QuantileLimits.of_measured_risks(band) if functional.grows_in_convex_order else None
+    if measured is None:
+        raise ValueError(
+            "method='convex_order' needs a band with local='marginal', equal numbers of examples, and a measure that "
+            f"grows in convex order; got local={band.local!r} and {functional.name}; use method='sharp'"
+        )
+    return measured
+
+
+def _digits(number: float) -> str:
+    """All digits of a parameter, so that `functional` reads the same number again."""
+    return repr(float(number)).removesuffix(".0")
+
+
+def _growing(name: str, quantity: str, of_law: Callable[[RiskLaw], float], **rest: Any) -> Functional:
+    """What grows with every risk, in [0, 1]: with cut and centre 0 the extreme members are the sides of the band."""
+    return Functional(
+        name,
+        quantity,
+        of_law,
+        (0.0, 1.0),
+        None,
+        cut=lambda limits: 0.0,
+        centre=lambda limits: 0.0,
+        is_relative=False,
+        grows_in_convex_order=False,
+        grows_with_risk=True,
+        **rest,
+    )
+
+
+def _integral(law: RiskLaw, cumulative: Curve) -> float:
+    return float(np.sum(law.risks * np.diff(cumulative(np.concatenate([[0.0], law.levels])))))
+
+
+def _weighted(weight: QuantileWeight, quantity: str = "", name: str = "") -> Functional:
+    quantity = quantity or f"the quantile integral {weight.name!r}"
+    return _growing(name or weight.name, quantity, lambda law: _integral(law, weight.cumulative), weight=weight)
+
+
+def _tail(weight: QuantileWeight, quantity: str, name: str) -> Functional:
+    """Mean of the worst clients, which the law for means of the band serves as well as its lower side."""
+    plain = _weighted(weight, quantity, name)
+
+    def bounds(band: Band) -> Interval:
+        lower, upper = plain.interval(plain.limits(band))
+        if weight is weights.MEAN and band.sides != "lower":  # measured risks have the same mean as true ones
+            measured = QuantileLimits.of_measured_risks(band)
+            lower = lower if measured is None else max(lower, measured.integral(measured.lower))
+        return Interval(lower, upper if band.sides == "upper" else min(upper, weights.tail_mean(band, weight)))
+
+    return replace(plain, bounds=bounds)
+
+
+def _cvar(level: float) -> Functional:
+    weight = weights.tail_weight(level)
+    return _tail(weight, f"the mean of the worst {exactly(1.0 - level)}", f"cvar:{_digits(level)}")
+
+
+def _quantile(level: float) -> Functional:
+    level = check_single("level", level)
+    return _growing(
+        f"quantile:{_digits(level)}", f"the {exactly(level)} quantile", lambda law: float(law.quantile(level))
+    )
+
+
+def _share(threshold: float) -> Functional:
+    """Share of the clients whose risk is at least a threshold."""
+    threshold = check_single("threshold", threshold)
+    return _growing(
+        f"share:{_digits(threshold)}",
+        f"the survival function at {exactly(threshold)}",
+        lambda law: float(np.sum(law.weights[law.risks >= threshold])),
+    )
+
+
+def _interval_mean(low: float, high: float) -> Functional:
+    return _weighted(weights.interval_weight(low, high), name=f"interval:{_digits(low)}:{_digits(high)}")
+
+
+def _smoothed_median(width: float = 0.01) -> Functional:
+    return _weighted(weights.smoothed_median_weight(width), "the smoothed median", f"smoothed_median:{_digits(width)}")
+
+
+def _linear_measure(
+    name: str,
+    quantity: str,
+    *,
+    cumulative: Curve,
+    cut_at: Callable[[float], float],
+    plug_in: PlugIn,
+    range: tuple[float, float] = (0.0, 1.0),
+    is_relative: bool = True,
+) -> Functional:
+    """∫wq, over the mean if relative; `cumulative` integrates w from 0, `cut_at` says where w passes a value."""
+
+    def of_law(law: RiskLaw) -> float:
+        total = _integral(law, cumulative)
+        if not is_relative:
+            return total
+        return total / law.mean if law.mean > 0.0 else float(cumulative(np.array([0.0, 1.0]))[-1])
+
+    return Functional(
+        name,
+        quantity,
+        of_law,
+        range,
+        plug_in,
+        cut=lambda limits: extremal.linear_cut(limits, of_law, cut_at),
+        centre=lambda limits: extremal.linear_centre(limits, cumulative, is_relative=is_relative),
+        is_relative=is_relative,
+    )
+
+
+def _moment_measure(
+    name: str, quantity: str, rule: MomentRule, *, range: tuple[float, float] = (0.0, np.inf)
+) -> Functional:
+    return Functional(
+        name,
+        quantity,
+        rule.of_law,
+        range,
+        extremal.moment_plug_in(rule),
+        cut=lambda limits: extremal.moment_cut(limits, rule),
+        centre=lambda limits: extremal.moment_centre(limits, rule),
+    )
+
+
+def _gini() -> Functional:
+    """E|R - R'|/(2 E R): 0 if all risks are equal, 1 if one client bears it all. [DC] definition 2."""
+    return _linear_measure(
+        "gini",
+        "the Gini coefficient",
+        cumulative=lambda p: p**2 - p,
+        cut_at=lambda value: (1.0 + value) / 2.0,
+        plug_in=linear_plug_in(lambda p: p**2, lambda low, high, least, most: (low / most - 1.0, high / least - 1.0)),
+    )
+
+
+def _extended_gini(aversion: float) -> Functional:
+    """1 - ν∫(1-p)^{ν-1}q(p)dp / mean, ν = `aversion` > 1; ν = 2 is Gini. [DC] definition 6, appendix B.1."""
+    called = "the aversion of an extended Gini coefficient"
+    aversion = check_number(called, aversion, remedy="2 is the Gini coefficient")
+    if not 1.0 < aversion < np.inf:
+        raise ValueError(
+            f"{called} must be > 1, got {aversion:g}; 2 is the Gini coefficient, and at 1 or below it would not grow "
+            "with inequality"
+        )
+    return _linear_measure(
+        f"extended_gini:{_digits(aversion)}",
+        f"the extended Gini coefficient (aversion {aversion:g})",
+        cumulative=lambda p: p - 1.0 + (1.0 - p) ** aversion,
+        cut_at=lambda value: 1.0 - float(((1.0 - value) / aversion) ** (1.0 / (aversion - 1.0))),
+        plug_in=linear_plug_in(
+            lambda p: 1.0 - (1.0 - p) ** aversion,
+            lambda low, high, least, most: (1.0 - high / least, 1.0 - low / most),
+        ),
+    )
+
+
+def top_share_functional(share: float) -> Functional:
+    """Part of all risk that the worst-off `share` of the clients bears, 0 < share < 1: 1 - Lorenz(1 - share)."""
+    share = check_number("share", share, remedy="0.1 is the worst-off tenth of the clients")
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"share must be in (0, 1), got {share:g}; 0.1 is the worst-off tenth of the clients")
+    level = 1.0 - share
+    return _linear_measure(
+        f"top_share:{_digits(share)}",
+        f"the top share (worst-off {share:g} of clients)",
+        cumulative=lambda p: np.maximum(p - level, 0.0),
+        cut_at=lambda value: level,
+        range=(share, 1.0),
+        # One minus the bounds ∫_0^t l/∫u and A/(A + B) of the Lorenz curve, A = ∫_0^t u, B = ∫_t^1 l. [DC] definition 5
+        plug_in=linear_plug_in(
+            lambda p: np.minimum(p, level),
+            lambda low, high, least, most: (1.0 - high / (high + least - low), 1.0 - low / most),
+        ),
+    )
+
+
+def _mean_range(num_clients: int) -> Functional:
+    """E(max - min) of the risks of `num_clients` >= 2 new clients: k∫q(p)[p^{k-1} - (1-p)^{k-1}]dp."""
+    num_clients = check_count("num_clients of a mean range", num_clients, minimum=2, remedy="it counts new clients")
+    return _linear_measure(
+        f"mean_range:{num_clients}",
+        f"the mean range over {num_clients} clients",
+        cumulative=lambda p: p**num_clients + (1.0 - p) ** num_clients - 1.0,
+        cut_at=lambda value: 0.5,
+        plug_in=extremal.mean_range_plug_in(num_clients),
+        is_relative=False,
+    )
+
+
+def _atkinson(aversion: float) -> Functional:
+    """1 - (E R^{1-ε})^{1/(1-ε)} / mean, ε = `aversion` >= 0; 1 - exp(E log R) / mean at ε = 1. [DC] definition 3.
+
+    The part of the mean risk that equality would save. From 1 on it is 1 as soon as any clients may have risk 0.
+    """
+    aversion = check_number("the aversion of an Atkinson index", aversion, remedy="0.5 is usual")
+    if not 0.0 <= aversion < np.inf:
+        raise ValueError(f"the aversion of an Atkinson index must be >= 0 and finite, got {aversion:g}")
+    order = np.float64(1.0 - aversion)  # numpy's: at order 1 (aversion 0) divisions by zero are harmless
+    if order == 0.0:
+        rule = extremal.log_rule(lambda total, mean: 1.0 - np.exp(total) / mean)
+    else:
+        rule = extremal.power_rule(order, lambda total, mean: 1.0 - total ** (1.0 / order) / mean)
+    return _moment_measure(
+        f"atkinson:{_digits(aversion)}",
+        f"the Atkinson index (aversion {aversion:g})",
+        rule,
+        range=(0.0, 0.0 if aversion == 0.0 else 1.0),
+    )
+
+
+def _generalised_entropy(order: float) -> Functional:
+    """E[(R/m)^α - 1] / (α(α-1)), α = `order`; Theil at 1, mean log deviation at 0. [DC] appendix B.2.
+
+    2 is half the squared coefficient of variation. Up to 0 it is infinite as soon as any clients may have risk 0.
+    """
+    order = check_number("the order of a generalised entropy", order, remedy="1 is the Theil index")
+    if not np.isfinite(order):
+        raise ValueError(f"the order of a generalised entropy must be finite, got {order:g}")
+    factor = order * (order - 1.0)
+    quantity = {0.0: "the mean log deviation", 1.0: "the Theil index"}.get(order)
+    if order == 0.0:
+        rule = extremal.log_rule(lambda total, mean: np.log(mean) - total)
+    elif order == 1.0:
+        rule = extremal.THEIL_RULE
+    else:
+        rule = extremal.power_rule(order, lambda total, mean: (total / mean**order - 1.0) / factor)
+    return _moment_measure(
+        f"generalised_entropy:{_digits(order)}",
+        quantity or f"the generalised entropy (order {order:g})",
+        rule,
+        range=(0.0, -1.0 / factor if 0.0 < order < 1.0 else np.inf),
+    )
+
+
+def _coefficient_of_variation() -> Functional:
+    def of_law(law: RiskLaw) -> float:
+        """Standard deviation over mean, centred first: E R² - m² would lose half of the digits near equality."""
+        if law.mean == 0.0:
+            return 0.0
+        return float(np.sqrt(np.sum(law.weights * (law.risks - law.mean) ** 2))) / law.mean
+
+    rule = extremal.power_rule(2.0, lambda total, mean: np.sqrt(np.maximum(total / mean**2 - 1.0, 0.0)))
+    name, quantity = "coefficient_of_variation", "the coefficient of variation"
+    return replace(_moment_measure(name, quantity, rule), of_law=of_law)
+
+
+def _hoover() -> Functional:
+    """E|R - m|/(2m): the part of all risk that would have to move to make the risks equal. [DC] definition 7."""
+
+    def of_law(law: RiskLaw) -> float:
+        if law.mean == 0.0:
+            return 0.0
+        return float(np.sum(law.weights * np.maximum(law.mean - law.risks, 0.0))) / law.mean
+
+    searches = extremal.hoover_plug_in, extremal.hoover_cut, extremal.hoover_centre
+    return Functional("hoover", "the Hoover index", of_law, (0.0, 1.0), *searches)
+
+
+def _of_two_quantiles(
+    name: str, quantity: str, low: float, high: float, compare: Callable[[float, float], float], **kind: Any
+) -> Functional:
+    """A function of two quantiles, 0 < low < high <= 1, that rises in the upper and falls in the lower one."""
+    remedy = "0.9 is the risk that nine tenths do not exceed"
+    low, high = (check_number("a level of quantiles", level, remedy=remedy) for level in (low, high))
+    if not 0.0 < low < high <= 1.0:
+        raise ValueError(f"levels of quantiles need 0 < low < high <= 1, got {low:g} and {high:g}")
+
+    def at(limits: QuantileLimits, values: FloatArray, level: float) -> float:
+        return float(values[np.searchsorted(limits.levels, level, side="left")])
+
+    return Functional(
+        f"{name}:{_digits(low)}:{_digits(high)}",
+        quantity.format(low=f"{low:g}", high=f"{high:g}"),
+        lambda law: compare(float(law.quantile(low)), float(law.quantile(high))),
+        plug_in=None,  # each at its own worst side: that is sharp
+        cut=lambda limits: low,
+        # Between the largest lower and the smallest upper quantile, whichever is larger, each is nearest to the other.
+        centre=lambda limits: 0.5 * (at(limits, limits.upper, low) + at(limits, limits.lower, high)),
+        grows_in_convex_order=False,
+        **kind,
+    )
+
+
+def _quantile_ratio(low: float, high: float) -> Functional:
+    def ratio(first: float, second: float) -> float:
+        if second == 0.0:
+            return 1.0
+        return second / first if first > 0.0 else np.inf
+
+    return _of_two_quantiles(
+        "quantile_ratio", "the ratio of the {high} to the {low} quantile", low, high, ratio, range=(1.0, np.inf)
+    )
+
+
+def _quantile_range(low: float, high: float) -> Functional:
+    return _of_two_quantiles(
+        "quantile_range",
+        "the distance from the {low} to the {high} quantile",
+        low,
+        high,
+        lambda first, second: second - first,
+        range=(0.0, 1.0),
+        is_relative=False,
+    )
+
+
+Table = Mapping[str, Callable[..., Functional]]
+
+WEIGHTS: Table = {
+    "mean": lambda: _tail(weights.MEAN, "the mean", "mean"),
+    "cvar": _cvar,
+    "interval": _interval_mean,
+    "linear": lambda: _weighted(weights.LINEAR),
+    "smoothed_median": _smoothed_median,
+    "maximum": lambda num_clients: _weighted(weights.maximum_weight(num_clients)),
+    "minimum": lambda num_clients: _weighted(weights.minimum_weight(num_clients)),
+}
+"""Integrals of quantiles: what the levels of a band can be tuned for."""
+
+MEASURES: Table = {
+    "gini": _gini,
+    "extended_gini": _extended_gini,
+    "atkinson": _atkinson,
+    "generalised_entropy": _generalised_entropy,
+    "theil": lambda: _generalised_entropy(1.0),
+    "mean_log_deviation": lambda: _generalised_entropy(0.0),
+    "hoover": _hoover,
+    "coefficient_of_variation": _coefficient_of_variation,
+    "top_share": top_share_functional,
+    "quantile_ratio": _quantile_ratio,
+    "quantile_range": _quantile_range,
+    "mean_range": _mean_range,
+}
+"""Measures of dispersion."""
+
+FUNCTIONALS: Table = {**WEIGHTS, "quantile": _quantile, "share": _share, **MEASURES}
+"""By name, a function of the parameters that follow after colons."""
+
+
+def functional(given: Given) -> Functional:
+    """Return the `Functional` that `given` stands for: a name, a weight or a function as in `bound`, or one itself."""
+    return resolve(given)
+
+
+def resolve(given: object, *, called: str = "functional", among: Table = FUNCTIONALS) -> Functional:
+    """As `functional`, with only some names allowed, and with another word for it in errors (always ValueError)."""
+    if isinstance(given, Functional):
+        return given
+    if isinstance(given, QuantileWeight):
+        return _weighted(given)
+    if callable(given):
+        return _own(given)
+    name, *parameters = given.split(":") if isinstance(given, str) else ("",)
+    found = as_spelled(name, among)
+    if found is None:
+        kinds = "" if isinstance(given, str) else "it must be a name, a QuantileWeight or a function of a band; "
+        raise ValueError(
+            f"{called} must be one of {', '.join(sorted(among))}, got {given!r:.80}; {kinds}say 'cvar:0.9'"
+        )
+    try:
+        numbers = [float(parameter) for parameter in parameters]
+    except ValueError as error:
+        raise ValueError(f"parameters of {called} {given!r} must be numbers, as in 'cvar:0.9'") from error
+    try:
+        return among[found](*numbers)
+    except TypeError as error:
+        problem = "it has too few or too many parameters; write for example 'cvar:0.9'"
+        raise ValueError(f"{called} {given!r} cannot be read: {problem}") from error
+    except ValueError as error:
+        raise ValueError(f"{called} {given!r} cannot be read: {error}") from error
+
+
+def _own(function: Callable[[Band], Any]) -> Functional:
+    quantity = f"your functional {getattr(function, '__name__', 'T')!r}"
+
+    def bounds(band: Band) -> Interval:
+        found = function(band)
+        try:
+            lower, upper = float(found[0]), float(found[1])
+        except (TypeError, ValueError, IndexError):
+            lower, upper = np.nan, np.nan
+        if not lower <= upper:
+            raise ValueError(
+                f"your functional must return an Interval of two numbers, lower <= upper, got {found!r}; check it"
+            )
+        return Interval(lower, upper)
+
+    plain = _growing("", quantity, lambda law: np.nan)
+    return replace(plain, of_law=None, range=(-np.inf, np.inf), grows_with_risk=False, bounds=bounds)

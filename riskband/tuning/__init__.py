@@ -1,1 +1,0 @@
-"""Levels of a band that are chosen for one functional."""

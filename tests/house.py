@@ -1,0 +1,227 @@
+"""``python -m tests.house``: the measures of the architecture, printed; `test_house.py` holds them to their bounds.
+
+A *room* is a sub-package of `riskband`, or a module beside them. An *arrow* is one room that imports another, at the
+top of a module or inside a function. *Floors* are the rooms on the longest way down along the arrows; rooms that import
+each other in a circle count together.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import resource
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+import riskband as rb
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = ROOT / "riskband"
+SLOW_TO_LOAD = ("torch", "flwr", "ray", "numba", "scipy.stats", "matplotlib", "cvxpy", "ot", "sklearn")
+PROGRAMS = {
+    "import riskband": "import riskband",
+    "riskband --help": "import riskband.cli; riskband.cli.main(['--help'])",
+    "riskband certify --help": "import riskband.cli; riskband.cli.main(['certify', '--help'])",
+    "python -m simulations --help": "import simulations.__main__ as s; s.main(['--help'])",
+    "python -m deploy.certify --help": "import deploy.certify as c; c.main(['--help'])",
+    "a certificate": "import riskband as r; r.mean_bound(r.ClientRisks([0.1] * 30, 100), delta=0.05).value",
+    "python -m simulations nowhere": "import simulations.__main__ as s; s.main(['nowhere'])",
+}
+_FUNCTIONALS = re.compile(r"\w*(Functional|Measure|Objective|QuantileWeight)")
+_PARSERS = re.compile(r"functional|parse\w*|resolve_(functional|measure|objective)")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+EDGE = ("protocol", "client", "strategies")
+CODE = ("riskband", *EDGE, "worlds", "server", "simulations", "deploy", "benchmarks", "docs")
+Graph = Mapping[str, frozenset[str]]
+_CODECS = re.compile(r"(encode|decode)_\w+")
+
+
+def python_files(*folders: str) -> list[Path]:
+    """Return the Python files below folders of the repository, sorted."""
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the parsed file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def num_defined(pattern: re.Pattern[str], kind: type | tuple[type, ...], *folders: str) -> int:
+    """Return how many classes or functions have a name that matches, methods and inner functions too."""
+    nodes = (node for path in python_files(*folders) for node in ast.walk(tree_of(path)))
+    return sum(isinstance(node, kind) and pattern.fullmatch(node.name) is not None for node in nodes)
+
+
+def num_calls(name: str, *folders: str) -> int:
+    """Return how often a function is called by that name, such as ``sqlite3.connect``."""
+    nodes = (node for path in python_files(*folders) for node in ast.walk(tree_of(path)))
+    return sum(isinstance(node, ast.Call) and ast.unparse(node.func) == name for node in nodes)
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module of the library; "" for the package itself."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Modules of the library that a file imports, but for type checkers only; also by names of `riskband` itself."""
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree_of(path)):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("riskband."))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "riskband":
+            own = {alias.name: rb._MODULES.get(alias.name, alias.name) for alias in node.names}
+            yield from (f"riskband.{module}" for module in own.values()) if node.module == "riskband" else [node.module]
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "rb" and node.attr in rb._MODULES:
+            yield f"riskband.{rb._MODULES[node.attr]}"
+
+
+@cache
+def arrows() -> Graph:
+    """For each room of the library, the rooms that it imports."""
+    found: dict[str, set[str]] = {}
+    for path in python_files("riskband"):
+        room = path.relative_to(LIBRARY).with_suffix("").parts[0]
+        if room != "__init__":
+            found.setdefault(room, set()).update(room_of(module) for module in imported(path))
+    return {room: frozenset(below & found.keys() - {room}) for room, below in found.items()}
+
+
+def below(graph: Graph, room: str) -> set[str]:
+    """Return the rooms that one can reach along the arrows from a room."""
+    seen: set[str] = set()
+    left = set(graph[room])
+    while left:
+        seen.add(following := left.pop())
+        left |= graph[following] - seen
+    return seen
+
+
+def circles(graph: Graph) -> list[str]:
+    """Return the rooms that can be reached from themselves."""
+    return sorted(room for room in graph if room in below(graph, room))
+
+
+def floors(graph: Graph) -> int:
+    """Return how many rooms are on the longest way down."""
+
+    @cache
+    def height(room: str) -> int:
+        together = {other for other in below(graph, room) if room in below(graph, other)} | {room}
+        lower = {following for each in together for following in graph[each]} - together
+        return len(together) + max(map(height, lower), default=0)
+
+    return max(map(height, graph))
+
+
+def base_install() -> list[str]:
+    """Return the distributions that `pip install riskband` brings without extras, by the metadata of what is here."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: set[str] = set()
+    left = list(project["dependencies"])
+    while left:
+        requirement = Requirement(left.pop())
+        name = requirement.name.lower()
+        if name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            found.add(name)
+            left += metadata.requires(name) or []
+    return sorted(found)
+
+
+def num_lines(suffix: str) -> int:
+    """Return how many lines the files of our code and documentation have, at the top of the repository and below."""
+    paths = [*ROOT.glob(f"*{suffix}"), *(path for folder in CODE for path in (ROOT / folder).rglob(f"*{suffix}"))]
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+
+
+def declaring(field: str) -> list[str]:
+    """Return the classes of the library that declare a field of that name."""
+    return [
+        node.name
+        for path in python_files("riskband")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef)
+        for line in node.body
+        if isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == field
+    ]
+
+
+def loaded_by(code: str) -> list[str]:
+    """Return which packages of `SLOW_TO_LOAD` are there after the code has run in a process of its own."""
+    program = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    modules = done.stdout.split("\n")[-2].split()
+    assert "riskband" in modules or "simulations" in modules, modules
+    return [name for name in SLOW_TO_LOAD if name in modules]
+
+
+def cpu_seconds(code: str) -> float:
+    """Return the CPU seconds of a process that runs the code: the least of three, with nobody else's children."""
+    found = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(found)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a number that must not exceed `bound`, which is to come down to `goal`."""
+
+    what: str
+    measure: Callable[[], int]
+    before: str  # in November, before the rooms
+    goal: int
+    bound: int
+
+
+ROWS = (
+    Row("modules beside the sub-packages of riskband/", lambda: len(list(LIBRARY.glob("*.py"))), "55", 12, 12),
+    Row("floors of its rooms", lambda: floors(arrows()), "19", 9, 12),
+    Row("arrows between them", lambda: sum(map(len, arrows().values())), "289", 100, 100),
+    Row("rooms that import each other in a circle", lambda: len(circles(arrows())), "", 0, 5),
+    Row("public names", lambda: len(rb.__all__), "99", 50, 50),
+    Row("classes for a functional of a band", lambda: num_defined(_FUNCTIONALS, ast.ClassDef, "riskband"), "4", 1, 4),
+    Row("parsers of its name", lambda: num_defined(_PARSERS, FUNCTIONS, "riskband"), "4", 1, 3),
+    Row("functions that encode or decode one message", lambda: num_defined(_CODECS, FUNCTIONS, *EDGE), "34", 0, 36),
+    Row("classes that carry contamination", lambda: len(declaring("contamination")), "5", 1, 2),
+    Row("isinstance in server/report", lambda: num_calls("isinstance", "server/report"), "10", 0, 10),
+    Row("places that open SQLite", lambda: num_calls("sqlite3.connect", *EDGE, "server"), "3", 1, 1),
+    Row("lines without tests", lambda: num_lines(".py") + num_lines(".md"), "32,900", 29_000, 41_500),
+    Row("packages of a base install", lambda: len(base_install()), "112", 4, 4),
+)
+
+
+def main() -> None:
+    """Print the table, and what start-up costs on this machine."""
+    print("| | November | now | goal |\n|---|---|---|---|")
+    for row in ROWS:
+        print(f"| {row.what} | {row.before} | {row.measure():,} | {row.goal:,} |")
+    print(f"\nbase install: {', '.join(base_install())}")
+    print(f"rooms: {len(arrows())}; in a circle: {', '.join(circles(arrows())) or 'none'}")
+    print(f"lines: {num_lines('.py'):,} of Python, {num_lines('.md'):,} of Markdown\n")
+    for name, code in PROGRAMS.items():
+        print(f"{name}: {cpu_seconds(code):.2f} s CPU; loads {', '.join(loaded_by(code)) or 'nothing that is slow'}")
+
+
+if __name__ == "__main__":
+    main()

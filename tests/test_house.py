@@ -1,0 +1,46 @@
+"""The measures of the architecture keep to their bounds, and start-up loads nothing that is slow; seconds are printed
+by ``python -m tests.house`` and never asserted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import house
+
+
+@pytest.mark.parametrize("row", house.ROWS, ids=lambda row: row.what)
+def test_the_house_keeps_to_its_bounds(row):
+    assert row.goal <= row.bound
+    assert row.measure() <= row.bound
+
+
+@pytest.mark.parametrize("code", house.PROGRAMS.values(), ids=house.PROGRAMS)
+def test_start_up_loads_nothing_that_is_slow(code):
+    assert house.loaded_by(code) == []
+
+
+def test_what_is_loaded_is_noticed():
+    assert house.loaded_by("import riskband as r; r.crossing_probability([0.5])") == ["numba"]
+
+
+def test_floors_and_circles_of_known_graphs():
+    chain = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset(), "d": frozenset("ac")}
+    assert (house.floors(chain), house.circles(chain)) == (4, [])
+    circle = chain | {"c": frozenset("b")}
+    assert (house.floors(circle), house.circles(circle)) == (4, ["b", "c"])
+    alone = {"a": frozenset("b"), "b": frozenset(), "c": frozenset("b")}
+    assert house.floors(alone) == 2
+
+
+def test_arrows_are_read_wherever_the_import_is():
+    arrows = house.arrows()
+    assert "wording" in arrows["checks"]  # at the top of a module
+    assert "plots" in arrows["cli"]  # inside a function
+    assert "verification" in arrows["cli"]  # through the name `rb.verify`
+    assert arrows["wording"] == frozenset()
+
+
+def test_counts_see_what_is_there():
+    assert house.num_calls("sqlite3.connect", *house.EDGE) == 1
+    assert house.num_lines(".md") > 1000
+    assert house.base_install() == ["llvmlite", "numba", "numpy", "scipy"]
