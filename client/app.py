@@ -37,8 +37,9 @@ from client.secure.rounds import (
 )
 from protocol import wire
 from protocol.examples import Examples
+from protocol.hashes import code_hash, model_hash
 from protocol.models import build_model, load_arrays
-from protocol.questions import Query
+from protocol.questions import CandidatesQuery, HelloAnswer, HelloQuery, LossQuery, Query
 from protocol.secure.questions import ConsistencyQuery, KeysQuery, MaskedQuery, SharesQuery, UnmaskQuery
 from protocol.weight_sets import separated
 from riskband.adversaries.losses import get_loss
@@ -63,16 +64,16 @@ def answer_question(message: Message, context: Context, kind: type[Query]) -> Me
     about: dict[str, Any] = {
         "client_id": client_id(context.node_config),
         "loss": query.loss,
-        "code_hash": wire.code_hash(),
-        "model_hash": wire.model_hash(arrays),
+        "code_hash": code_hash(),
+        "model_hash": model_hash(arrays),
         "group": client_group(context),
     }
     found, left = _numbers(query, arrays, context)
-    budget = {} if kind is wire.LossQuery else {"budget_left": left}
+    budget = {} if kind is LossQuery else {"budget_left": left}
     return Message(wire.encode_answer(wire.answer_type(query)(**about, **found, **budget)), reply_to=message)
 
 
-@app.query(wire.action(wire.HelloQuery))
+@app.query(wire.action(HelloQuery))
 def answer_hello(message: Message, context: Context) -> Message:
     """Answer a `HelloQuery` with this client's name, what is left of its query budget, and what it has on record.
 
@@ -85,13 +86,13 @@ def answer_hello(message: Message, context: Context) -> Message:
     RuntimeError
         If the count or the record cannot be read.
     """
-    query = wire.decode_query(message.content, wire.HelloQuery)
+    query = wire.decode_query(message.content, HelloQuery)
     name = client_id(context.node_config)
     with files_at_hand("counting the query budget"):
         budget_left = budget_from_config(context.node_config, client_id=name).left()
     with files_at_hand("reading the answer record"):
         on_record = record_from_config(context.node_config, client_id=name).has_noted(query.question)
-    answer = wire.HelloAnswer(name, wire.code_hash(), budget_left, on_record)
+    answer = HelloAnswer(name, code_hash(), budget_left, on_record)
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
@@ -159,7 +160,7 @@ def train(message: Message, context: Context) -> Message:
 
 def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -> tuple[Mapping[str, Any], int | None]:
     """Return the numbers that answer a question, and the query budget left; see `client.answering.answered`."""
-    several = query if isinstance(query, wire.CandidatesQuery) else None
+    several = query if isinstance(query, CandidatesQuery) else None
     for judged in several.candidates if several else [query]:
         get_loss(judged.loss)
     # The examples come first: the shapes of a model that does not fit them might take all memory.

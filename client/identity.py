@@ -12,6 +12,7 @@ from flwr.common.logger import log
 from client.data import data_place
 from client.refusals import WithheldError, details_withheld
 from protocol import wire
+from protocol.hashes import code_hash
 from protocol.questions import is_name
 
 
@@ -87,7 +88,7 @@ def sign_refusals(message: Message, context: Context, call_next: ClientAppCallab
         text = f"{kind}: {error}" if is_ours else f"{kind}; the details are in this client's own log"
         # Of a plain refusal the words are all there is to know.
         log(ERROR, "No answer: %s", text, exc_info=None if isinstance(error, ValueError) else error)
-    refusal = wire.Refusal(_name_if_any(context), wire.code_hash(), text)
+    refusal = wire.Refusal(_name_if_any(context), code_hash(), text)
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, wire.encode_refusal(refusal)), reply_to=message)
 
 

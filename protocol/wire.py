@@ -14,21 +14,16 @@ from typing import Any, TypeVar
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from protocol.codec import PROTOCOL_VERSION, decode, encode, num_bytes, read, read_record, to_array_record, to_arrays
-from protocol.hashes import code_hash, model_hash
+from protocol.codec import decode, encode, read, read_record, to_array_record, to_arrays
 from protocol.questions import (
     AdversarialAnswer,
     AdversarialQuery,
-    Answer,
-    Candidate,
     CandidatesAnswer,
     CandidatesQuery,
     HelloAnswer,
     HelloQuery,
     LossAnswer,
     LossQuery,
-    Query,
-    SignedAnswer,
     is_name,
 )
 from protocol.secure.questions import (
@@ -43,43 +38,6 @@ from protocol.secure.questions import (
     UnmaskAnswer,
     UnmaskQuery,
 )
-
-__all__ = [
-    "PROTOCOL_VERSION",
-    "AdversarialAnswer",
-    "AdversarialQuery",
-    "Answer",
-    "Candidate",
-    "CandidatesAnswer",
-    "CandidatesQuery",
-    "HelloAnswer",
-    "HelloQuery",
-    "LossAnswer",
-    "LossQuery",
-    "Query",
-    "Refusal",
-    "SignedAnswer",
-    "action",
-    "answer_type",
-    "claimed_name",
-    "code_hash",
-    "decode_answer",
-    "decode_query",
-    "decode_refusal",
-    "decode_training",
-    "decode_weights",
-    "encode_answer",
-    "encode_query",
-    "encode_refusal",
-    "encode_trained",
-    "is_name",
-    "message_type",
-    "model_hash",
-    "num_bytes",
-    "num_training_examples",
-    "to_array_record",
-    "to_arrays",
-]
 
 MESSAGES: Mapping[type, tuple[str, type]] = {
     LossQuery: ("loss", LossAnswer),

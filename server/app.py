@@ -11,7 +11,8 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from protocol.wire import code_hash, model_hash, to_array_record
+from protocol.codec import to_array_record
+from protocol.hashes import code_hash, model_hash
 from server.candidates import UnderTest, prepare, unseen_candidates
 from server.checks.targets import TargetNetwork, target_networks
 from server.checks.unseen import Unseen, check_certificates, unseen_clients

@@ -10,8 +10,8 @@ from flwr.serverapp import Grid
 from torch import nn
 
 from protocol.models import build_model, load_arrays, model_arrays
+from protocol.questions import Candidate
 from protocol.weight_sets import packed, separated
-from protocol.wire import Candidate
 from riskband.adversaries.evaluation import logit_batches
 from riskband.adversaries.losses import get_loss
 from server.checks.unseen import Unseen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from protocol.wire import Candidate
+from protocol.questions import Candidate
 from server.config import RunConfig
 from server.inputs import model_inputs
 from server.run.folder import ResultFolder
@@ -32,7 +32,7 @@ def build_strategy(
         Where it shows its progress.
     ledger : Ledger
         Where every valid answer is written as it arrives.
-    candidates : sequence of protocol.wire.Candidate
+    candidates : sequence of protocol.questions.Candidate
         What is compared by the strategy "selection".
     """
     x_shape, num_classes = model_inputs(config)

@@ -10,8 +10,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
+from protocol.codec import to_array_record, to_arrays
+from protocol.hashes import model_hash
 from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays
-from protocol.wire import decode_refusal, model_hash, num_training_examples, to_array_record, to_arrays
+from protocol.wire import decode_refusal, num_training_examples
 from server.config import RunConfig
 from server.inputs import model_inputs
 from strategies.asking.replies import num_needed, one_line

@@ -7,7 +7,7 @@ from typing import Any
 
 import riskband as rb
 from protocol.noise import steps_of
-from protocol.wire import Query
+from protocol.questions import Query
 from riskband.adversaries.losses import get_loss
 from strategies.asking.replies import RoundOutcome
 

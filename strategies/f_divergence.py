@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
-from protocol.wire import LossQuery
+from protocol.questions import LossQuery
 from riskband.adversaries.losses import get_loss
 from strategies.answered_risks import client_risks
 from strategies.asking.query import QueryStrategy, RoundOutcome
@@ -52,7 +52,7 @@ class FDivergence(QueryStrategy):
     Parameters
     ----------
     model, x_shape, num_classes :
-        The architecture to evaluate; see `protocol.wire.LossQuery`.
+        The architecture to evaluate; see `protocol.questions.LossQuery`.
     loss : str
         A name in `riskband.adversaries.losses.LOSSES`.
     delta : float
@@ -70,7 +70,7 @@ class FDivergence(QueryStrategy):
     missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.ClientRisks`.
     privacy : str
-        Noise that the clients are to add; see `protocol.wire.LossQuery`. The certificates account for it.
+        Noise that the clients are to add; see `protocol.questions.LossQuery`. The certificates account for it.
     seed : int, optional
         Of the order in which the bound on the mean looks at the clients, fixed before any of them is asked; see
         `riskband.mean_bound`.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import riskband as rb
-from protocol.wire import Candidate, CandidatesAnswer, CandidatesQuery
+from protocol.questions import Candidate, CandidatesAnswer, CandidatesQuery
 from riskband.adversaries.losses import get_loss
 from riskband.selection import check_selection
 from strategies.answered_risks import client_risks
@@ -53,8 +53,8 @@ class SelectionStrategy(QueryStrategy):
     Parameters
     ----------
     model, x_shape, num_classes :
-        The architecture of all candidates; see `protocol.wire.CandidatesQuery`.
-    candidates : sequence of protocol.wire.Candidate
+        The architecture of all candidates; see `protocol.questions.CandidatesQuery`.
+    candidates : sequence of protocol.questions.Candidate
         Fixed before any client is asked. An answer takes one value of a query budget for each.
     objective : str, mapping or riskband.Objective
         For example "mean+0.5*gini".
@@ -63,7 +63,7 @@ class SelectionStrategy(QueryStrategy):
     missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.ClientRisks`.
     privacy : str
-        Noise that the clients are to add, with a budget that the candidates share; see `protocol.wire.LossQuery`.
+        Noise that the clients are to add, with a budget that the candidates share; see `protocol.questions.LossQuery`.
     selection_settings : mapping, optional
         Further keyword arguments of `riskband.select`: method, target, order, band, local, dispersion, mean_share and
         seed.

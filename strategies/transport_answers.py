@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import riskband as rb
-from protocol.wire import AdversarialAnswer, AdversarialQuery
+from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.answers import joined_answers
 from riskband.adversaries.curves import CurveNumbers
 from riskband.answers.adversarial import GUARANTEES

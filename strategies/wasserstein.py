@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 import riskband as rb
 from client.budget import adversarial_request, request_of
-from protocol.wire import AdversarialAnswer, AdversarialQuery
+from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.problem import TransportProblem
 from riskband.worst_cases.network_attack import one_round
 from riskband.worst_cases.wasserstein import published_budgets
@@ -145,8 +145,8 @@ class Wasserstein(QueryStrategy):
     missing, contamination, answered_by :
         What is assumed of who answered; see `riskband.AdversarialAnswers`.
     privacy : str
-        Noise that the clients are to add; see `protocol.wire.LossQuery`. Then they are asked for multipliers only, in
-        one round, and the mean is certified, no shares of clients.
+        Noise that the clients are to add; see `protocol.questions.LossQuery`. Then they are asked for multipliers
+        only, in one round, and the mean is certified, no shares of clients.
     **settings
         Of `QueryStrategy`.
 

@@ -18,6 +18,9 @@ from client.privacy import is_private
 from client.secure import part as histogram
 from client.secure.state import claim, keep, part_of
 from protocol import wire
+from protocol.codec import PROTOCOL_VERSION
+from protocol.hashes import code_hash, model_hash
+from protocol.questions import HelloQuery
 from protocol.secure.questions import (
     ConsistencyAnswer,
     ConsistencyQuery,
@@ -41,7 +44,7 @@ SECURE_ONLY_KEY = "secure-only"
 
 _OPEN_TO_ALL = frozenset(
     f"query.{wire.action(question)}"
-    for question in (wire.HelloQuery, KeysQuery, SharesQuery, MaskedQuery, ConsistencyQuery, UnmaskQuery)
+    for question in (HelloQuery, KeysQuery, SharesQuery, MaskedQuery, ConsistencyQuery, UnmaskQuery)
 )
 
 
@@ -110,8 +113,8 @@ def histogram_reply(message: Message, context: Context, numbers: Numbers) -> Rec
     """
     asked, arrays = wire.decode_query(message.content, MaskedQuery), wire.decode_weights(message.content)
     query = asked.histogram
-    identity, model_hash = _identity(context), wire.model_hash(arrays)
-    question = query.digest(version=wire.PROTOCOL_VERSION, model_hash=model_hash, code_hash=identity["code_hash"])
+    identity, sent_hash = _identity(context), model_hash(arrays)
+    question = query.digest(version=PROTOCOL_VERSION, model_hash=sent_hash, code_hash=identity["code_hash"])
     before = _part(message, context, histogram.HISTOGRAM)
     part, unopened = histogram.holding(before, asked.held, question=question, **_least(context))
     keep(context, part)
@@ -120,7 +123,7 @@ def histogram_reply(message: Message, context: Context, numbers: Numbers) -> Rec
     histogram.check_own_size(query, found["num_examples"])
     vector = histogram.own_vector(query, found["risk"], found["num_examples"], binary=get_loss(query.loss).binary)
     answer = MaskedAnswer(
-        **identity, loss=query.loss, model_hash=model_hash, vector=histogram.hidden(part, vector), unopened=unopened
+        **identity, loss=query.loss, model_hash=sent_hash, vector=histogram.hidden(part, vector), unopened=unopened
     )
     return wire.encode_answer(answer)
 
@@ -155,4 +158,4 @@ def _least(context: Context) -> dict[str, int]:
 
 
 def _identity(context: Context) -> dict[str, Any]:
-    return {"client_id": client_id(context.node_config), "code_hash": wire.code_hash()}
+    return {"client_id": client_id(context.node_config), "code_hash": code_hash()}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from protocol.wire import AdversarialAnswer
+from protocol.questions import AdversarialAnswer
 from riskband.adversaries.answers import without_gradient
 from riskband.adversaries.problem import REPRESENTATION
 from riskband.adversaries.registry import input_adversary

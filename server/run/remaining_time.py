@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import riskband as rb
-from protocol.wire import Answer, Query
+from protocol.questions import Answer, Query
 from server.run.events import failure_fields
 from server.run.folder import RAY_REMEDY, ResultFolder
 from server.run.ledger import Ledger

@@ -23,7 +23,9 @@ from flwr.serverapp.strategy import Result, Strategy
 from client.answer_record import asked_hash
 from client.budget import request_of
 from protocol import wire
-from protocol.wire import HelloAnswer, HelloQuery, Query
+from protocol.codec import to_array_record, to_arrays
+from protocol.hashes import code_hash, model_hash
+from protocol.questions import HelloAnswer, HelloQuery, Query
 from strategies.asking.exchange import Exchange, Parcel, Progress, Replies, check_round_settings, pause_until
 from strategies.asking.failures import Failure, FailureReason, Node
 from strategies.asking.replies import (
@@ -177,11 +179,11 @@ class QueryStrategy(UntrainedStrategy):
         grid : Grid
             Flower's connection to the nodes.
         question : str
-            See `protocol.wire.HelloQuery`.
+            See `protocol.questions.HelloQuery`.
         """
         nodes, missing = self._wait_for_nodes(grid)
         hello = HelloQuery(question)
-        check = Check(hello, wire.code_hash(), self.expected_client_ids)
+        check = Check(hello, code_hash(), self.expected_client_ids)
         content = wire.encode_query(hello)
         parcels = [Parcel(node, content, check) for node in nodes]
         exchange = Exchange(self.reply_timeout, self.poll_interval, return_timeout=self.node_timeout)
@@ -335,7 +337,7 @@ class QueryStrategy(UntrainedStrategy):
         )
 
     def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
-        hashes = wire.model_hash(wire.to_arrays(arrays)), wire.code_hash()
+        hashes = model_hash(to_arrays(arrays)), code_hash()
         first, known = self.query(), self.expected_client_ids
         self.earlier = self.earlier.only(
             lambda entry: answer_check(entry.question(first), *hashes, known).failure(entry.answer) is None
@@ -380,12 +382,11 @@ class QueryStrategy(UntrainedStrategy):
         round: int,
     ) -> list[Replies]:
         """Put questions to nodes: (node, query, clients that may answer) -> what came back for each."""
-        record = wire.to_array_record(arrays)
-        model_hash, code_hash = wire.model_hash(wire.to_arrays(record)), wire.code_hash()
+        record = to_array_record(arrays)
+        hashes = model_hash(to_arrays(record)), code_hash()
         contents = {query: wire.encode_query(query, record) for query in {query for _, query, _ in questions}}
         parcels = [
-            Parcel(node, contents[query], answer_check(query, model_hash, code_hash, expected))
-            for node, query, expected in questions
+            Parcel(node, contents[query], answer_check(query, *hashes, expected)) for node, query, expected in questions
         ]
         exchange = Exchange(
             self.reply_timeout,

@@ -19,19 +19,9 @@ from typing import Any, Generic
 from flwr.app import Message, RecordDict
 from typing_extensions import TypeVar
 
-from protocol.wire import (
-    AdversarialQuery,
-    Answer,
-    CandidatesQuery,
-    LossAnswer,
-    Query,
-    SignedAnswer,
-    answer_type,
-    claimed_name,
-    decode_answer,
-    decode_refusal,
-    num_bytes,
-)
+from protocol.codec import num_bytes
+from protocol.questions import AdversarialQuery, Answer, CandidatesQuery, LossAnswer, Query, SignedAnswer
+from protocol.wire import answer_type, claimed_name, decode_answer, decode_refusal
 from strategies.asking.failures import Failure, FailureReason, Node, in_order
 from strategies.asking.rules import Rule, broken_rules
 

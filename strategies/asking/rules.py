@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from protocol.guarantees import possible_guarantees
-from protocol.wire import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, CandidatesQuery, Query
+from protocol.questions import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, CandidatesQuery, Query
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import REPRESENTATION
 from riskband.answers.adversarial import GUARANTEES

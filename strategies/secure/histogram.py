@@ -12,8 +12,10 @@ from flwr.serverapp import Grid
 
 import riskband as rb
 from protocol import wire
+from protocol.codec import PROTOCOL_VERSION, to_array_record, to_arrays
+from protocol.hashes import code_hash, model_hash
+from protocol.questions import Query
 from protocol.secure.questions import HistogramQuery, KeysQuery, MaskedQuery
-from protocol.wire import Query
 from riskband.adversaries.losses import get_loss
 from riskband.answers.histogram import Histogram
 from riskband.answers.risks import default_eta
@@ -114,7 +116,7 @@ class SecureHistogram(FDivergence):
         first = self._ask_for_keys(grid, round)
         self._require_quorum(first)
 
-        record = wire.to_array_record(arrays)
+        record = to_array_record(arrays)
 
         def ask_named(questions: Mapping[str, Asked], number: int) -> tuple[dict[str, Any], list[Failure]]:
             return self._ask_named(grid, questions, record, round + number - 1)
@@ -174,7 +176,7 @@ class SecureHistogram(FDivergence):
     def _ask_for_keys(self, grid: Grid, round: int) -> RoundOutcome[Any]:
         nodes, missing = self._wait_for_nodes(grid)
         query = KeysQuery()
-        check = Check(query, wire.code_hash(), self.expected_client_ids, broken_key_rules)
+        check = Check(query, code_hash(), self.expected_client_ids, broken_key_rules)
         content = wire.encode_query(query)
         replies = self._send(grid, [Parcel(node, content, check) for node in nodes], round)
         outcome = without_shared_keys(settle([*replies, *missing], num_asked=len(nodes), nodes=nodes))
@@ -184,12 +186,12 @@ class SecureHistogram(FDivergence):
     def _ask_named(
         self, grid: Grid, questions: Mapping[str, Asked], arrays: ArrayRecord, round: int
     ) -> tuple[dict[str, Any], list[Failure]]:
-        code_hash = wire.code_hash()
+        code = code_hash()
         parcels = [
             Parcel(
                 self._node(self._nodes[name]),
                 wire.encode_query(asked.query, arrays if isinstance(asked.query, MaskedQuery) else None),
-                Check(asked.query, code_hash, frozenset({name}), asked.broken_rules, asked.num_bytes),
+                Check(asked.query, code, frozenset({name}), asked.broken_rules, asked.num_bytes),
             )
             for name, asked in questions.items()
         ]
@@ -208,9 +210,9 @@ class SecureHistogram(FDivergence):
 
 
 def _masked_question(query: HistogramQuery, record: ArrayRecord) -> MaskedQuestion:
-    model_hash = wire.model_hash(wire.to_arrays(record))
-    digest = query.digest(version=wire.PROTOCOL_VERSION, model_hash=model_hash, code_hash=wire.code_hash())
-    return MaskedQuestion(query, model_hash, digest)
+    sent_hash = model_hash(to_arrays(record))
+    digest = query.digest(version=PROTOCOL_VERSION, model_hash=sent_hash, code_hash=code_hash())
+    return MaskedQuestion(query, sent_hash, digest)
 
 
 def checked_counts(total: np.ndarray, *, num_rows: int, num_clients: int) -> np.ndarray:

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from client.app import app
 from protocol import wire
 from protocol.engine import InProcessGrid
+from protocol.hashes import code_hash, model_hash
 from protocol.models import build_model, model_arrays
+from protocol.questions import Candidate, CandidatesAnswer, CandidatesQuery, HelloAnswer, HelloQuery
 from protocol.weight_sets import joined, packed, separated
-from protocol.wire import Candidate, CandidatesAnswer, CandidatesQuery
 from riskband.adversaries.evaluation import mean_loss, mean_losses
 from riskband.adversaries.losses import LOSSES
 from riskband.adversaries.problem import TransportProblem
@@ -61,7 +62,7 @@ def test_equal_weights_travel_once():
     assert len(ARRAYS) == 2 * len(model_arrays(FIRST))
     first, second = separated(ARRAYS, num_sets=2)
     for found, model in ((first, FIRST), (second, SECOND)):
-        assert wire.model_hash(found) == wire.model_hash(model_arrays(model))
+        assert model_hash(found) == model_hash(model_arrays(model))
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.integers(0, 9).map(np.array), max_size=3), max_size=12))
@@ -79,14 +80,14 @@ def test_the_hash_covers_all_sets():
     changed = {name: (dict(arrays), loss) for name, (arrays, loss) in MODELS.items()}
     key = next(iter(changed["other"][0]))
     changed["other"][0][key] = changed["other"][0][key] + 1
-    assert wire.model_hash(packed(changed)[1]) != wire.model_hash(ARRAYS)
+    assert model_hash(packed(changed)[1]) != model_hash(ARRAYS)
 
 
 def test_a_query_arrives_as_it_was_sent():
     content = sent(wire.encode_query(QUERY, ARRAYS))
-    query, arrays = wire.decode_query(content, wire.CandidatesQuery), wire.decode_weights(content)
+    query, arrays = wire.decode_query(content, CandidatesQuery), wire.decode_weights(content)
     assert query == QUERY
-    assert wire.model_hash(arrays) == wire.model_hash(ARRAYS)
+    assert model_hash(arrays) == model_hash(ARRAYS)
     assert wire.message_type(QUERY) == "query.candidates"
 
 
@@ -98,7 +99,7 @@ def test_a_query_arrives_as_it_was_sent():
 )
 def test_an_answer_arrives_as_it_was_sent(risks, num_examples, left, group):
     answer = CandidatesAnswer("a", risks, num_examples, "brier,margin", "c", "m", left, group)
-    assert repr(wire.decode_answer(sent(wire.encode_answer(answer)), wire.CandidatesAnswer)) == repr(answer)
+    assert repr(wire.decode_answer(sent(wire.encode_answer(answer)), CandidatesAnswer)) == repr(answer)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_a_query_that_breaks_the_protocol_is_refused(key, value, text):
     content = wire.encode_query(QUERY, ARRAYS)
     content["query"][key] = value
     with pytest.raises(ValueError, match=text):
-        wire.decode_query(content, wire.CandidatesQuery)
+        wire.decode_query(content, CandidatesQuery)
 
 
 def test_losses_of_one_pass_are_those_of_one_pass_each():
@@ -148,7 +149,7 @@ def test_losses_of_one_pass_are_those_of_one_pass_each():
 def test_the_answer_is_the_plain_evaluation_of_every_candidate():
     replies = send(network(3), wire.encode_query(QUERY, ARRAYS))
     answers = sorted(
-        (wire.decode_answer(reply.content, wire.CandidatesAnswer) for reply in replies), key=lambda a: a.client_id
+        (wire.decode_answer(reply.content, CandidatesAnswer) for reply in replies), key=lambda a: a.client_id
     )
     for k, answer in enumerate(answers):
         examples = Population(spec_from_config(CONFIG)).client(k)
@@ -158,8 +159,8 @@ def test_the_answer_is_the_plain_evaluation_of_every_candidate():
             risks=tuple(mean_loss(model, examples.x, examples.y, loss=loss)[0] for model, loss in pairs),
             num_examples=30,
             loss="zero_one,abstain:0.15,brier,brier",
-            code_hash=wire.code_hash(),
-            model_hash=wire.model_hash(ARRAYS),
+            code_hash=code_hash(),
+            model_hash=model_hash(ARRAYS),
         )
 
 
@@ -168,7 +169,7 @@ def test_an_answer_spends_one_value_for_each_candidate(tmp_path):
     grid = network(node_configs={0: budget})
     content = wire.encode_query(QUERY, ARRAYS)
     for left in (5, 1):
-        answer = wire.decode_answer(send(grid, content)[0].content, wire.CandidatesAnswer)
+        answer = wire.decode_answer(send(grid, content)[0].content, CandidatesAnswer)
         assert (answer.budget_left, answer.group) == (left, "north")
     assert "got 4 with 1 left" in send(grid, content)[0].error.reason
 
@@ -191,9 +192,9 @@ def test_a_client_refuses_what_it_cannot_judge(models, text, tmp_path):
     assert reply.error.code == 2
     assert text in reply.error.reason
     (hello,) = grid.send_and_receive(
-        [Message(wire.encode_query(wire.HelloQuery()), next(iter(grid.get_node_ids())), "query.hello")]
+        [Message(wire.encode_query(HelloQuery()), next(iter(grid.get_node_ids())), "query.hello")]
     )
-    assert wire.decode_answer(hello.content, wire.HelloAnswer).budget_left == 2  # a refusal costs nothing
+    assert wire.decode_answer(hello.content, HelloAnswer).budget_left == 2  # a refusal costs nothing
 
 
 @pytest.mark.parametrize("adversary", ["auto", "ascent", "exact"])

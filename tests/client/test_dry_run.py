@@ -16,7 +16,7 @@ from client.app import app
 from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
-from protocol.wire import LossQuery
+from protocol.questions import LossAnswer, LossQuery
 from tests.transport import curves_of
 
 RNG = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def test_it_shows_what_the_client_would_send(folder, capsys):
     (node,) = grid.get_node_ids()
     content = wire.encode_query(LossQuery("brier", "cnn", (3, 6, 6), 4), arrays)
     (reply,) = grid.send_and_receive([Message(content, node, "query.loss")])
-    assert wire.LossAnswer(**shown(out)) == wire.decode_answer(reply.content, wire.LossAnswer)
+    assert LossAnswer(**shown(out)) == wire.decode_answer(reply.content, LossAnswer)
     assert "there is no query budget" in out
     assert "no noise; there is no privacy budget" in out
 
@@ -257,5 +257,5 @@ def test_a_recorded_answer_is_shown_with_the_noise_that_it_had(folder, capsys):
     checkpoint = ("--checkpoint", str(folder / "final_model.pt"), "--loss", "brier", "--privacy", "laplace:1")
     status, out, _ = dry_run(capsys, config(folder, **own), *checkpoint)
     assert status == 0
-    assert wire.LossAnswer(**shown(out)) == wire.decode_answer(reply.content, wire.LossAnswer)
+    assert LossAnswer(**shown(out)) == wire.decode_answer(reply.content, LossAnswer)
     assert "nor would it spend any of the privacy budget" in out

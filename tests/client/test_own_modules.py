@@ -9,6 +9,7 @@ import numpy as np
 
 SCRIPT = """
 import sys
+from protocol.questions import LossAnswer, LossQuery
 import client.__main__  # the dry run
 from flwr.app import Message
 from client.app import app
@@ -18,10 +19,10 @@ from protocol.models import build_model, model_arrays
 
 own = {"client-id": "a", "data": sys.argv[1]}
 grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
-query = wire.LossQuery("zero_one", "mlp", (3,), 2)
+query = LossQuery("zero_one", "mlp", (3,), 2)
 content = wire.encode_query(query, model_arrays(build_model("mlp", x_shape=(3,), num_classes=2, seed=0)))
 (reply,) = grid.send_and_receive([Message(content, next(iter(grid.get_node_ids())), wire.message_type(query))])
-print(wire.decode_answer(reply.content, wire.LossAnswer).num_examples)
+print(wire.decode_answer(reply.content, LossAnswer).num_examples)
 print(sorted(name for name in sys.modules if name.split(".")[0] in ("worlds", "simulations")))
 """
 

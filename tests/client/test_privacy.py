@@ -22,7 +22,7 @@ from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
 from protocol.noise import LOSS_STEPS
-from protocol.questions import Candidate, CandidatesQuery, LossQuery
+from protocol.questions import Candidate, CandidatesQuery, LossAnswer, LossQuery
 from protocol.weight_sets import joined
 from riskband.adversaries.evaluation import example_losses, mean_loss
 from tests.client.test_noise import laplace_masses, p_value
@@ -177,7 +177,7 @@ def test_a_recorded_answer_is_repeated_with_its_noise_and_costs_nothing(own, tmp
 def test_the_record_of_an_answer_without_noise_does_not_open_a_private_client(own, tmp_path):
     own["answer-record-file"] = str(tmp_path / "record.sqlite")
     before = {key: value for key, value in own.items() if not key.startswith("privacy")}
-    assert isinstance(ask(before, question("")), wire.LossAnswer)
+    assert isinstance(ask(before, question("")), LossAnswer)
     assert "answers with laplace noise only" in ask(own, question(""))
 
 
@@ -281,9 +281,7 @@ def simulated_answers(*, num_clients=3, run_seed=4, privacy="laplace:1", node_co
     messages = [
         Message(wire.encode_query(query, model_arrays(DIGITS)), node, "query.loss") for node in grid.get_node_ids()
     ]
-    answers = [
-        wire.decode_answer(reply.content, wire.LossAnswer) for reply in grid.send_and_receive(messages, timeout=60)
-    ]
+    answers = [wire.decode_answer(reply.content, LossAnswer) for reply in grid.send_and_receive(messages, timeout=60)]
     return {answer.client_id: answer.risk for answer in answers}
 
 

@@ -18,6 +18,7 @@ from client.budget import QueryBudget, QueryBudgetError, Request, budget_from_co
 from client.privacy import privacy_from_config
 from protocol import wire
 from protocol.engine import InProcessGrid
+from protocol.hashes import code_hash, model_hash
 from protocol.models import model_arrays
 from protocol.noise import all_digits, mechanism_of
 from protocol.questions import LossQuery
@@ -98,7 +99,7 @@ def test_of_many_who_ask_at_once_for_the_last_of_the_privacy_budget_one_is_count
     assert sum(not isinstance(answer, str) for answer in answers) == 1
     assert left(own) == 0
     assert budget_from_config(own, client_id="a").left() == 98
-    hashes = {"model_hash": wire.model_hash(model_arrays(MODEL)), "code_hash": wire.code_hash()}
+    hashes = {"model_hash": model_hash(model_arrays(MODEL)), "code_hash": code_hash()}
     record = record_from_config(own, client_id="a")
     noted = [record.has_noted(asked_hash(query, **hashes)) for query in queries]
     assert noted == [not isinstance(answer, str) for answer in answers]

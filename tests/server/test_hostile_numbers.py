@@ -13,6 +13,7 @@ from flwr.app import Message
 
 from protocol import wire
 from protocol.engine import Behaviour, Delivery
+from protocol.questions import AdversarialAnswer, LossAnswer
 from tests.server.running import run_app
 
 
@@ -27,10 +28,10 @@ def answering(kind: type, **claims: Any) -> Behaviour:
 @pytest.mark.parametrize(
     ("settings", "behaviour"),
     [
-        ({}, answering(wire.LossAnswer, num_examples=10**15)),
-        ({"strategy": "dispersion"}, answering(wire.LossAnswer, num_examples=10**15)),
-        ({"strategy": "wasserstein"}, answering(wire.AdversarialAnswer, num_examples=10**13)),
-        ({"strategy": "wasserstein"}, answering(wire.AdversarialAnswer, adversarial_unit=1e308)),
+        ({}, answering(LossAnswer, num_examples=10**15)),
+        ({"strategy": "dispersion"}, answering(LossAnswer, num_examples=10**15)),
+        ({"strategy": "wasserstein"}, answering(AdversarialAnswer, num_examples=10**13)),
+        ({"strategy": "wasserstein"}, answering(AdversarialAnswer, adversarial_unit=1e308)),
     ],
 )
 def test_a_number_beyond_all_sense_is_refused_and_the_run_goes_on(

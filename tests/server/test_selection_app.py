@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from protocol.hashes import model_hash
 from protocol.models import save_checkpoint
-from protocol.wire import CandidatesAnswer, model_hash
+from protocol.questions import CandidatesAnswer
 from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.cli import main as riskband_command
 from riskband.wording import rounded_up

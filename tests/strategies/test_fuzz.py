@@ -11,8 +11,10 @@ from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 
 from protocol import wire
+from protocol.codec import to_array_record
 from protocol.engine import Delivery, InProcessGrid
-from protocol.wire import (
+from protocol.hashes import code_hash, model_hash
+from protocol.questions import (
     AdversarialAnswer,
     Candidate,
     CandidatesAnswer,
@@ -53,12 +55,12 @@ def honest_answer(kind, partition):
     """What client k of a small network answers."""
     identity = {
         "client_id": name_of(partition),
-        "code_hash": wire.code_hash(),
-        "model_hash": wire.model_hash(ARRAYS),
+        "code_hash": code_hash(),
+        "model_hash": model_hash(ARRAYS),
         "num_examples": 10,
     }
     if kind == "hello":
-        return HelloAnswer(name_of(partition), wire.code_hash(), 7)
+        return HelloAnswer(name_of(partition), code_hash(), 7)
     if kind == "loss":
         return LossAnswer(risk=partition / 10, loss="zero_one", **identity)
     if kind == "candidates":
@@ -263,7 +265,7 @@ def lying(kind, **claims):
 def test_a_lie_that_could_be_true_does_not_stop_a_strategy(name, lie):
     behaviours = {3: lying(LossAnswer, **lie)}
     grid = InProcessGrid(app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours)
-    result = LOSS_STRATEGIES[name]().start(grid, wire.to_array_record(ARRAYS))
+    result = LOSS_STRATEGIES[name]().start(grid, to_array_record(ARRAYS))
     assert len(result.outcome.answers) >= NUM_CLIENTS - 1
     assert all(np.all(np.isfinite(c.value)) for c in result.conclusion.certificates.values())
 
@@ -301,6 +303,6 @@ def test_a_lie_about_a_curve_does_not_stop_a_strategy(lie):
     true |= dict.fromkeys(("conjugates_lower", "conjugates_upper"), conjugates)
     behaviours = {k: lying(AdversarialAnswer, **true, **(lie if k in (3, 4) else {})) for k in range(NUM_CLIENTS)}
     grid = InProcessGrid(app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours)
-    result = strategy.start(grid, wire.to_array_record(ARRAYS))
+    result = strategy.start(grid, to_array_record(ARRAYS))
     assert len(result.outcome.answers) >= NUM_CLIENTS - 2
     assert all(np.all(np.isfinite(c.value)) for c in result.conclusion.certificates.values())

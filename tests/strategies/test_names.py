@@ -11,6 +11,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from protocol import wire
 from protocol.engine import Delivery, InProcessGrid, node_unavailable
+from protocol.hashes import code_hash
 from strategies.asking.resume import EarlierAnswer
 from tests.strategies.mutations import HARMFUL
 from tests.strategies.network import (
@@ -220,7 +221,7 @@ def test_of_two_nodes_with_one_name_the_one_whose_key_has_that_name_stays(thief,
 
 
 def refusing(name, text="no more"):
-    refusal = wire.encode_refusal(wire.Refusal(name, wire.code_hash(), text))
+    refusal = wire.encode_refusal(wire.Refusal(name, code_hash(), text))
     return lambda message, answer: [Delivery(Message(Error(2, refusal), reply_to=message))]
 
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import wire
+from protocol.codec import num_bytes
 from protocol.engine import node_unavailable
-from protocol.wire import AdversarialAnswer, Candidate, CandidatesAnswer, CandidatesQuery, num_bytes
+from protocol.questions import AdversarialAnswer, Candidate, CandidatesAnswer, CandidatesQuery
 from strategies.asking.failures import Node
 from strategies.asking.query import FailureReason
 from strategies.asking.replies import Check, answer_check, read_reply

@@ -9,10 +9,11 @@ import pytest
 from flwr.app import Message
 
 from client.secure.part import begun, confirmed, hidden, holding, revealed, shared
+from protocol.codec import to_array_record
 from protocol.engine import Delivery
+from protocol.hashes import model_hash
 from protocol.secure import cryptography as secure
 from protocol.secure.questions import ConsistencyQuery, HeldShares, HistogramQuery, SharesQuery, UnmaskQuery
-from protocol.wire import model_hash, to_array_record
 from strategies.asking.query import QuorumError
 from strategies.secure.secure_sum import left_out
 from tests.strategies.secure_network import ARRAYS, NUM_EXAMPLES, Recording, changing, name_of, risk_of, run

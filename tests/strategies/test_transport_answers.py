@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from protocol.wire import AdversarialAnswer, AdversarialQuery
+from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.answers import without_gradient
 from riskband.adversaries.registry import adversarial_curves
 from riskband.answers.adversarial import GUARANTEES

@@ -11,8 +11,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
+from protocol.codec import to_array_record, to_arrays
 from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays
-from protocol.wire import to_array_record, to_arrays
 from tests.transport import curves_of
 from worlds.cifar10 import MODEL, accuracy, load_network, main, network, write_checkpoint
 from worlds.datasets import load_dataset
