@@ -112,20 +112,7 @@ class AnswerRecord:
 
 
 def record_from_config(config: Mapping[str, Any], *, client_id: str) -> AnswerRecord:
-    """Return the record that a client's own config sets: ``answer-record-file``, an absolute path.
-
-    Parameters
-    ----------
-    config : mapping
-        The node config. Never the run config: that is the server's.
-    client_id : str
-        The client's name.
-
-    Raises
-    ------
-    ValueError
-        If the path is not absolute.
-    """
+    """Return the record that a client's node config sets: ``answer-record-file``; raises ValueError as it does."""
     return AnswerRecord(client_id, book_path(config, FILE_KEY))
 
 

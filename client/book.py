@@ -1,8 +1,9 @@
 """A client's book: an SQLite file that only its owner may read, with what was answered, paid for, spent and claimed.
 
-The owner names it in the node config, once for each rule that is kept in it: `client.budget`, `client.privacy`,
-`client.answer_record` and `client.secure.state`. The rules may share one file, and so may clients: every entry begins
-with the name of its client. Tables keep their form: what an earlier version has counted still counts.
+The owner names it in the node config (never the server, in the run config), once for each rule that is kept in it:
+`client.budget`, `client.privacy`, `client.answer_record` and `client.secure.state`. The rules may share one file, and
+so may clients: every entry begins with the name of its client. Tables keep their form: what an earlier version has
+counted still counts.
 """
 
 from __future__ import annotations

@@ -202,14 +202,7 @@ def adversarial_request(query: AdversarialQuery, *, num_radii: int, num_multipli
 
 
 def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBudget:
-    """Return the budget that a client's own config sets: ``query-budget`` and ``query-budget-file``.
-
-    Parameters
-    ----------
-    config : mapping
-        The node config (``--node-config``). Never the run config: that is the server's.
-    client_id : str
-        The client's name.
+    """Return the budget that a client's node config sets: ``query-budget`` and ``query-budget-file``.
 
     Raises
     ------

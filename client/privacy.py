@@ -128,12 +128,7 @@ class PrivacyBudget:
 
 
 def is_private(config: Mapping[str, Any]) -> bool:
-    """Return whether a client has a privacy budget, by its own config.
-
-    Parameters
-    ----------
-    config : mapping
-        The node config.
+    """Return whether a client has a privacy budget, by its node config.
 
     Raises
     ------
@@ -155,14 +150,7 @@ def is_private(config: Mapping[str, Any]) -> bool:
 
 
 def privacy_from_config(config: Mapping[str, Any], *, client_id: str) -> PrivacyBudget:
-    """Return the privacy budget that a client's own config sets: ``privacy-budget`` and ``privacy-budget-file``.
-
-    Parameters
-    ----------
-    config : mapping
-        The node config (``--node-config``). Never the run config: that is the server's.
-    client_id : str
-        The client's name.
+    """Return the privacy budget that a client's node config sets: ``privacy-budget`` and ``privacy-budget-file``.
 
     Raises
     ------

@@ -49,18 +49,9 @@ _OPEN_TO_ALL = frozenset(
 
 
 def is_secure_only(config: Mapping[str, Any]) -> bool:
-    """Return whether a client takes part in secure histograms only, by its own config: ``secure-only``.
+    """Return whether a client takes part in secure histograms only, by its node config: ``secure-only``.
 
-    Parameters
-    ----------
-    config : mapping
-        The node config. Who sets ``secure-min-clients`` there means that fewer are too few: without ``secure-only``
-        that counts as true.
-
-    Raises
-    ------
-    ValueError
-        If it is neither true nor false.
+    Who sets ``secure-min-clients`` means that fewer are too few: without ``secure-only`` that counts as true.
     """
     return histogram.flag_of(config, SECURE_ONLY_KEY, default=histogram.MIN_CLIENTS_KEY in config)
 
