@@ -114,17 +114,9 @@ def save_checkpoint(model: nn.Module, path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path) -> dict[str, NDArray[np.generic]]:
-    """Read weights written by `save_checkpoint`, or any saved state dict; no code in the file is run.
+    """Read weights written by `save_checkpoint`, or any state dict, as arrays by name; no code in the file is run.
 
-    Returns
-    -------
-    dict
-        Arrays by name, for `load_arrays`, which checks that they fit.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read or is not a state dict.
+    `load_arrays` checks that they fit. Raises ValueError if the file is no readable state dict.
     """
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)

@@ -1,7 +1,8 @@
 """A client's part in a secure histogram: five steps, and what a client refuses a server in each.
 
-Plain functions from one state, the part that awaits the step, to the next; `client.secure.state` keeps it. A client takes part
-once in a run, in this order, or not at all: a second vector under the same masks would show the difference of the two.
+Plain functions from one state, the part that awaits the step, to the next; `client.secure.state` keeps it. A client
+takes part once in a run, in this order, or not at all: a second vector under the same masks would show the difference
+of the two.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def broken_rules(answer: Answer, query: Query, *, model_hash: str) -> Iterator[R
 
 
 def noise_slack(query: Query, num_examples: int) -> float:
-    """Return how far outside of [0, 1] noise may take a number of an honest answer; 0 if there is none."""
+    """Return how far outside of [0, 1] noise may take a number of a correct answer; 0 if there is none."""
     if query.mechanism is None:
         return 0.0
     reach = query.mechanism.reach(num_values=query.num_values, num_examples=max(num_examples, 1))
