@@ -19,14 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from client.book import book_path, check_path, is_noted, opened
+from protocol.codec import field_types
 from protocol.hashes import model_source_hash
-from protocol.questions import AdversarialQuery, LossQuery, Query
+from protocol.questions import AdversarialQuery, CandidatesQuery, LossAnswer, LossQuery, Query
+from protocol.wire import answer_type
 from riskband.adversaries.problem import RefusedError
 
 FILE_KEY = "answer-record-file"
 
 _DAMAGED = f"the file of {FILE_KEY} must hold answers, got another thing; restore it, or name a new one"
 _GUARANTEES = ("exact", "upper", "lower")
+_SAID_ANEW = frozenset({"client_id", "loss", "code_hash", "model_hash", "group", "budget_left"})
 
 
 @dataclass(frozen=True)
@@ -164,36 +167,33 @@ def checked_numbers(query: Query, numbers: Mapping[str, Any]) -> Mapping[str, An
     ValueError
         If they are not. The text has nothing of them: it travels to the server.
     """
-    lists: dict[str, int] = {}
-    if isinstance(query, LossQuery):
-        single = {"risk"}
-    elif isinstance(query, AdversarialQuery):
-        single = {"clean_risk", "adversarial_unit"}
-        lists = dict.fromkeys(("values_lower", "values_upper"), len(query.radii))
-        lists |= dict.fromkeys(("conjugates_lower", "conjugates_upper"), len(query.multipliers))
-    else:
-        single, lists = set(), {"risks": len(query.candidates)}
-    texts = {"guarantee"} if isinstance(query, AdversarialQuery) else set()
-    counts = {"num_without_gradient"} if isinstance(query, AdversarialQuery) else set()
+    lengths: dict[str, int] = {}
+    if isinstance(query, AdversarialQuery):
+        lengths = dict.fromkeys(("values_lower", "values_upper"), len(query.radii))
+        lengths |= dict.fromkeys(("conjugates_lower", "conjugates_upper"), len(query.multipliers))
+    elif isinstance(query, CandidatesQuery):
+        lengths = {"risks": len(query.candidates)}
+    answer = LossAnswer if isinstance(query, LossQuery) else answer_type(query)
+    kinds = {name: kind for name, kind in field_types(answer).items() if name not in _SAID_ANEW}
     is_answer = (
-        set(numbers) == {"num_examples", *single, *lists, *texts, *counts}
-        and type(numbers["num_examples"]) is int
-        and all(_is_number(numbers[key]) for key in single)
-        and all(_are_numbers(numbers[key], length) for key, length in lists.items())
-        and all(numbers[key] in _GUARANTEES for key in texts)
-        and all(numbers[key] is None or type(numbers[key]) is int for key in counts)
+        numbers.keys() == kinds.keys()
+        and all(_fits(numbers[name], kind) for name, kind in kinds.items())
+        and all(len(numbers[name]) == length for name, length in lengths.items())
+        and numbers.get("guarantee", "exact") in _GUARANTEES
     )
     if not is_answer:
         raise RefusedError(_DAMAGED)
     return numbers
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
-
-
-def _are_numbers(values: object, length: int) -> bool:
-    return isinstance(values, tuple) and len(values) == length and all(map(_is_number, values))
+def _fits(value: object, kind: Any) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+    if kind in (int, str):
+        return type(value) is kind
+    if kind == int | None:
+        return value is None or type(value) is int
+    return isinstance(value, tuple) and all(_fits(each, float) for each in value)
 
 
 @cache

@@ -68,6 +68,13 @@ def decode(record: ConfigRecord, kind: type[Decoded], *, name: str) -> Decoded:
     return found
 
 
+@cache
+def field_types(kind: type) -> dict[str, Any]:
+    """Return the types of a dataclass's fields by their names, with their annotations."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
 def read_record(content: RecordDict, name: str, kind: type[Record]) -> Record:
     """Return the record of this name; raises ValueError if there is none of this kind."""
     record = content.get(name)
@@ -129,13 +136,6 @@ def _to_array(array: Array) -> np.ndarray:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    """Types of a dataclass's fields by their names."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(kind)}
-
-
-@cache
 def _kind(hint: Any) -> tuple[Any, Any, bool, tuple[Any, ...]]:
     """Take a type apart: the plain type; that of the values, of a tuple or dict; may it be None; its annotations."""
     is_optional = get_origin(hint) in (Union, UnionType)
@@ -164,12 +164,12 @@ def _entries(key: str, hint: Any, value: Any) -> dict[str, Any]:
     if kind is dict:
         return _entries(f"{key}-number", tuple[int, ...], value) | _entries(key, _tuple_of(of), value.values())
     if _is_nested(of):
-        columns = {name: tuple(getattr(row, name) for row in value) for name in _hints(of)}
+        columns = {name: tuple(getattr(row, name) for row in value) for name in field_types(of)}
         return _merged(
-            _entries(f"{key}-{_dashed(name)}", _tuple_of(each), columns[name]) for name, each in _hints(of).items()
+            _entries(f"{key}-{_dashed(name)}", _tuple_of(each), columns[name]) for name, each in field_types(of).items()
         )
     if _is_nested(kind):
-        return _merged(_entries(_dashed(name), each, getattr(value, name)) for name, each in _hints(kind).items())
+        return _merged(_entries(_dashed(name), each, getattr(value, name)) for name, each in field_types(kind).items())
     return {key: [_native(of, each) for each in value] if kind is tuple else _native(kind, value)}
 
 
@@ -184,11 +184,11 @@ def _taken(left: dict[str, Any], name: str, key: str, hint: Any) -> Any:
         check_columns(f"{name}[{key!r}]", numbers, values, numbers=numbers)
         return dict(zip(numbers, values, strict=True))
     if _is_nested(of):
-        columns = [_taken(left, name, f"{key}-{_dashed(each)}", _tuple_of(it)) for each, it in _hints(of).items()]
+        columns = [_taken(left, name, f"{key}-{_dashed(each)}", _tuple_of(it)) for each, it in field_types(of).items()]
         check_columns(f"{name}[{key!r}]", *columns)
         return tuple(of(*row) for row in zip(*columns, strict=True))
     if _is_nested(kind):
-        return kind(**{each: _taken(left, name, _dashed(each), it) for each, it in _hints(kind).items()})
+        return kind(**{each: _taken(left, name, _dashed(each), it) for each, it in field_types(kind).items()})
     if kind is tuple:
         values = left.pop(key, None)
         if not isinstance(values, list) or any(type(value) is not of for value in values):

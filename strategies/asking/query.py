@@ -160,26 +160,14 @@ class QueryStrategy(UntrainedStrategy):
         return num_needed(self.num_clients, self.quorum)
 
     def fit(self, budgets: Mapping[str, int | None]) -> int:
-        """Fit the question to what the clients have left, and return how many values an answer to it takes.
-
-        Parameters
-        ----------
-        budgets : mapping of str to int or None
-            Values left by client id; None: no limit.
-        """
+        """Fit the question to the values that clients have left, by id (None: no limit); return how many it takes."""
         return request_of(self.query()).size  # the question stays whole
 
     def meet(self, grid: Grid, question: str = "") -> RoundOutcome[HelloAnswer]:
         """Ask all nodes who they are and what is left of their query budgets, and remember which node is which client.
 
-        Nothing of a model travels, no client spends anything, and there is no quorum.
-
-        Parameters
-        ----------
-        grid : Grid
-            Flower's connection to the nodes.
-        question : str
-            See `protocol.questions.HelloQuery`.
+        Nothing of a model travels, no client spends anything, and there is no quorum. For the question see
+        `protocol.questions.HelloQuery`.
         """
         nodes, missing = self._wait_for_nodes(grid)
         hello = HelloQuery(question)
@@ -278,13 +266,7 @@ class QueryStrategy(UntrainedStrategy):
         *,
         round: int,
     ) -> RoundOutcome[Any]:
-        """Ask as `ask_each`, but only for what the interrupted run was not answered, and only clients that are there.
-
-        Parameters
-        ----------
-        grid, queries, arrays, round :
-            See `ask_each`.
-        """
+        """Ask as `ask_each`, but only for what the interrupted run was not answered, and clients that are there."""
         held = [answer for name in queries if (answer := self.earlier.find(name, queries[name])) is not None]
         names = queries.keys() & self._nodes.keys() - {answer.client_id for answer in held}
         outcome = self.ask_each(grid, {name: queries[name] for name in names}, arrays, round=round)

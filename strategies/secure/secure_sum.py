@@ -6,7 +6,7 @@ No client can end the run for the others: who sends a wrong key, or is in disput
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from protocol.secure.cryptography import (
     SEALED_BYTES,
     SEED_BYTES,
     WORD,
-    PublicKeys,
     combined,
     is_public_key,
     own_mask,
@@ -154,19 +153,9 @@ class SecureSum:
         return {self._names[number]: answer for number, answer in masked.items()}
 
     def total(self, question: MaskedQuestion, masked: Mapping[str, MaskedAnswer]) -> np.ndarray:
-        """Return the sum of the vectors, shape (num_values,), modulo 2**32.
+        """Return the sum of the vectors that `collect` returned, shape (num_values,), modulo 2**32.
 
-        Parameters
-        ----------
-        question : MaskedQuestion
-            What was asked.
-        masked : mapping of str to MaskedAnswer
-            What `collect` returned.
-
-        Raises
-        ------
-        UnmaskingError
-            If too few participants are left to unmask it.
+        Raises UnmaskingError if too few participants are left to unmask it.
         """
         vectors = {number: masked[name].vector for number, name in self._names.items() if name in masked}
         lists = ConsistencyQuery(tuple(sorted(vectors)), tuple(sorted(self._sent.keys() - vectors.keys())))
@@ -183,15 +172,29 @@ class SecureSum:
                 seeds[number][holder] = share
             for number, share in zip(self._of_held(holder, lists.dropped), answer.key_shares, strict=True):
                 keys.setdefault(number, {})[holder] = share
-        return unmasked_sum(
-            vectors,
-            question=question.digest,
-            neighbourhoods=self._members,
-            held=self._held,
-            public=self._public,
-            seed_shares=seeds,
-            key_shares=keys,
-        )
+        return self._unmasked(vectors, question.digest, seeds, keys)
+
+    def _unmasked(self, vectors: Mapping[int, bytes], question: bytes, seeds: Shares, keys: Shares) -> np.ndarray:
+        """Add up masked vectors and take the masks off the sum, by shares of seeds, and of keys of those without one.
+
+        Raises UnmaskingError if a secret has fewer shares than the threshold, or a key that came out is not the
+        client's.
+        """
+        total = np.sum([np.frombuffer(vector, dtype=WORD) for vector in vectors.values()], axis=0, dtype=WORD)
+        for number in vectors:
+            seed = _secret(self._members[number], seeds.get(number, {}))
+            total -= own_mask(seed, total.size, own=number, held=self._held[number], question=question)
+        for number in keys:
+            key = _secret(self._members[number], keys[number])
+            if public_key(key) != self._public[number].masking:
+                raise UnmaskingError(
+                    "shares of a client that dropped out must give its key, and they do not: a neighbour sent a wrong "
+                    "one"
+                )
+            for neighbour in (other for other in vectors if number in self._held[other]):
+                route, other_key = (neighbour, number), self._public[neighbour].masking
+                total -= pair_mask(key, other_key, total.size, route=route, question=question)
+        return np.asarray(total, dtype=np.int64)
 
     def _senders(self, number: int) -> tuple[int, ...]:
         """Those whose shares a participant is sent."""
@@ -362,60 +365,7 @@ def left_out(unopened: Mapping[int, Iterable[int]]) -> dict[int, int]:
     return found
 
 
-def unmasked_sum(
-    vectors: Mapping[int, bytes],
-    *,
-    question: bytes,
-    neighbourhoods: Mapping[int, Sequence[int]],
-    held: Mapping[int, Collection[int]],
-    public: Mapping[int, PublicKeys],
-    seed_shares: Shares,
-    key_shares: Shares,
-) -> np.ndarray:
-    """Add up masked vectors and take the masks off the sum.
-
-    Parameters
-    ----------
-    vectors : mapping of int to bytes
-        Masked vectors by the number of the client, one at least, all of one length.
-    question : bytes
-        Hash of what they answer: `protocol.secure.questions.HistogramQuery.digest`.
-    neighbourhoods : mapping of int to sequence of int
-        Members by client, in the order of their shares; see `neighbourhoods`.
-    held : mapping of int to collection of int
-        For each client with a vector, the members that its masks are shared with, itself among them.
-    public : mapping of int to PublicKeys
-        Of all clients that sent shares.
-    seed_shares, key_shares :
-        Of the clients with a vector, and of those without one whose shares some of these hold.
-
-    Returns
-    -------
-    ndarray of int, shape (num_values,)
-        The sum modulo 2**32.
-
-    Raises
-    ------
-    UnmaskingError
-        If a secret has fewer shares than the threshold, or a key that came out is not the client's.
-    """
-    total = np.sum([np.frombuffer(vector, dtype=WORD) for vector in vectors.values()], axis=0, dtype=WORD)
-    for number in vectors:
-        seed = _secret(number, neighbourhoods[number], seed_shares.get(number, {}))
-        total -= own_mask(seed, total.size, own=number, held=held[number], question=question)
-    for number in key_shares:
-        key = _secret(number, neighbourhoods[number], key_shares[number])
-        if public_key(key) != public[number].masking:
-            raise UnmaskingError(
-                "shares of a client that dropped out must give its key, and they do not: a neighbour sent a wrong one"
-            )
-        for neighbour in (other for other in vectors if number in held[other]):
-            route = (neighbour, number)
-            total -= pair_mask(key, public[neighbour].masking, total.size, route=route, question=question)
-    return np.asarray(total, dtype=np.int64)
-
-
-def _secret(number: int, members: Sequence[int], shares: Mapping[int, bytes]) -> bytes:
+def _secret(members: Sequence[int], shares: Mapping[int, bytes]) -> bytes:
     threshold = threshold_of(len(members))
     if len(shares) < threshold:
         raise UnmaskingError(
