@@ -122,7 +122,12 @@ def test_curves_are_lower_bounds_that_grow(loss, adversary):
     assert np.all(upper == 1.0)
 
 
-@pytest.mark.parametrize("adversary", ATTACKS)
+SLOW = ("wda", "wda-knapsack")
+
+
+@pytest.mark.parametrize(
+    "adversary", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in ATTACKS]
+)
 def test_the_same_seed_gives_the_same_answer_and_no_more_than_is_possible_however_it_is_batched(adversary):
     """Rounding differs with the batch and the CPU, and a path splits at a rounding: batchings need not agree."""
     net = small_net(2, num_features=4)

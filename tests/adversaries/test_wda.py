@@ -64,7 +64,7 @@ def test_on_two_classes_of_a_linear_model_the_attack_is_exact(norm, kappa):
 
 
 @given(st.integers(0, 1000), st.sampled_from(["l1", "l2", "linf"]), st.floats(0.05, 0.4), st.sampled_from([1, 2, 3]))
-@settings(max_examples=settings().max_examples // 10)
+@settings(max_examples=settings().max_examples * 2 // 25)
 def test_the_knapsack_is_never_weaker_than_wda_at_the_same_budget(seed, norm, radius, kappa):
     net = small_net(seed, num_features=4)
     x, y = examples_of(net, seed, num_examples=12, num_features=4)
@@ -76,7 +76,7 @@ def test_the_knapsack_is_never_weaker_than_wda_at_the_same_budget(seed, norm, ra
 
 
 @given(st.integers(0, 1000), st.sampled_from(["zero_one", "margin", "brier"]), st.sampled_from([1, 2]))
-@settings(max_examples=6)
+@settings(max_examples=settings().max_examples * 3 // 50)
 def test_the_knapsack_is_never_weaker_than_its_parts(seed, loss, order):
     net = small_net(seed, num_features=3)
     x, y = examples_of(net, seed, num_examples=8, num_features=3)

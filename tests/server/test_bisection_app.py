@@ -60,10 +60,20 @@ def one_more_wrong(answer: wire.AdversarialAnswer) -> wire.AdversarialAnswer:
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
-        (later(lambda answer: dataclasses.replace(answer, guarantee="upper")), "wrong-guarantee"),
-        (later(lambda answer: dataclasses.replace(answer, num_examples=2 * answer.num_examples)), "changed-answer"),
+        pytest.param(
+            later(lambda answer: dataclasses.replace(answer, guarantee="upper")),
+            "wrong-guarantee",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            later(lambda answer: dataclasses.replace(answer, num_examples=2 * answer.num_examples)),
+            "changed-answer",
+            marks=pytest.mark.slow,
+        ),
         (later(one_more_wrong), "changed-answer"),
-        (later(lambda answer: with_values(answer.clean_risk)(answer)), "not-concave"),
+        pytest.param(
+            later(lambda answer: with_values(answer.clean_risk)(answer)), "not-concave", marks=pytest.mark.slow
+        ),
         (raises_after_the_first(), "client-raised"),
     ],
 )

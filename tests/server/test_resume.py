@@ -78,7 +78,7 @@ def cut_ledger(source: Path, folder: Path, *, num_answers: int, torn: bytes = b"
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize(("failing", "timeout"), [(raises, 300.0), (silent, 1.0)])
+@pytest.mark.parametrize(("failing", "timeout"), [(raises, 300.0), pytest.param(silent, 1.0, marks=pytest.mark.slow)])
 def test_a_run_below_its_quorum_is_completed_by_those_who_were_missing(
     tmp_path: Path,
     defaults: Mapping[str, Any],

@@ -177,6 +177,7 @@ def test_bounds_alone_are_the_same_certificates_without_a_sandwich(
     np.testing.assert_allclose(columns(of_linear)[1], alone["certificates"]["wasserstein_mean"]["value"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_box_is_about_what_attacks_do_and_not_about_what_is_proved(
     of_linear: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
