@@ -146,7 +146,9 @@ def test_the_same_seed_gives_the_same_answer_and_no_more_than_is_possible_howeve
         assert reached[-1] > reached[0] + 0.01
 
 
-@pytest.mark.parametrize("adversary", ["min-norm", "pgd", "apgd", "wc-dg", "wda-knapsack"])
+@pytest.mark.parametrize(
+    "adversary", ["min-norm", "pgd", "apgd", "wc-dg", pytest.param("wda-knapsack", marks=pytest.mark.slow)]
+)
 def test_where_the_best_point_is_the_only_one_every_batching_finds_it(adversary):
     """Two classes and a linear model: whatever is rounded, each example's worst case is where its gradient points."""
     net = seeded(lambda: nn.Linear(4, 2))

@@ -46,7 +46,7 @@ def worst_case_far_out(model, slopes, *, loss, norm, budget, reach=1e6):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("loss", ["cross_entropy", "margin"])
+@pytest.mark.parametrize("loss", ["cross_entropy", pytest.param("margin", marks=pytest.mark.slow)])
 def test_a_transport_reaches_the_lower_slope_and_none_the_upper(norm, loss):
     for seed in range(4):
         model = mlp(2, 6, 3, seed=seed)

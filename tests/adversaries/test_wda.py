@@ -136,7 +136,7 @@ def test_the_last_iterate_is_that_of_the_listing(norm, seed):
         assert points.costs[row, -1].item() == pytest.approx(float((last - x[row]).norm(p=exponent)), abs=1e-4)
 
 
-@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+@pytest.mark.parametrize("norm", ["l2", *(pytest.param(norm, marks=pytest.mark.slow) for norm in ("l1", "linf"))])
 def test_the_flips_of_the_knapsack_are_nearer_than_those_any_part_finds_alone(norm):
     net = mlp(20, 60, 60, 10, seed=0)
     x = np.random.default_rng(2).uniform(-1.0, 1.0, (40, 20)).astype(np.float32)

@@ -305,7 +305,7 @@ def send(grid, content, kind):
     ],
 )
 def test_hostile_questions_are_refused_and_cost_nothing(tmp_path, number, kind, num_messages):
-    """1,000 messages, 4,000 in the slow suite; between them honest ones, which are answered until the budget is spent."""
+    """1,000 messages, 4,000 in the slow suite; between them honest ones, answered until the budget is spent."""
     rng = np.random.default_rng(np.random.SeedSequence(12, spawn_key=(number,)))
     query, arrays, size = QUESTIONS[kind]
     own = own_config(tmp_path, kind)

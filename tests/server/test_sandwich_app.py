@@ -216,6 +216,7 @@ def no_chain(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     )
 
 
+@pytest.mark.slow
 def test_left_open_a_model_of_which_nothing_is_proved_is_attacked(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     report = run(tmp_path, defaults, model=f"{__name__}:no_chain", num_unseen=0)
     assert report["transport"]["guarantee"] == "lower"
@@ -243,7 +244,7 @@ def claiming(**claims: Any) -> Behaviour:
     ("model", "lie", "reason", "validity"),
     [
         ("mlp", "lower", "wrong-guarantee", "certificate"),
-        (f"{__name__}:no_chain", "upper", "contradiction", "estimate"),
+        pytest.param(f"{__name__}:no_chain", "upper", "contradiction", "estimate", marks=pytest.mark.slow),
     ],
 )
 def test_the_model_decides_what_auto_proves_and_no_single_client(
@@ -346,7 +347,10 @@ def rounding(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return Rounding(linear(x_shape=x_shape, num_classes=num_classes))
 
 
-@pytest.mark.parametrize(("adversary", "remedy"), [("auto", "random search"), ("apgd", 'use "auto" or "square"')])
+@pytest.mark.parametrize(
+    ("adversary", "remedy"),
+    [("auto", "random search"), pytest.param("apgd", 'use "auto" or "square"', marks=pytest.mark.slow)],
+)
 def test_a_run_whose_attacks_saw_no_gradient_says_so_wherever_its_estimate_is_read(
     tmp_path: Path, defaults: Mapping[str, Any], adversary: str, remedy: str
 ) -> None:

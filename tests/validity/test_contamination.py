@@ -81,7 +81,7 @@ def band_failures(law, sizes, cases, *, num_networks, seed, num_clients=60):
 AIMS = (("lower", HIDE_RISK), ("upper", HIDE_SAFETY), ("two", HIDE_RISK), ("two", HIDE_SAFETY), ("two", "both"))
 
 
-@pytest.mark.parametrize("law", [BETA, TWO_POINTS], ids=["beta", "two points"])
+@pytest.mark.parametrize("law", [BETA, pytest.param(TWO_POINTS, marks=pytest.mark.slow)], ids=["beta", "two points"])
 def test_every_band_holds_for_equal_numbers_of_examples(law):
     cases = [(local, method, *aim) for local, method, aim in product(LOCALS, METHODS, AIMS)]
     assert rejected(band_failures(law, 20, cases, num_networks=60, seed=1), DELTA) == {}
