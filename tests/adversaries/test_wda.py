@@ -63,8 +63,9 @@ def test_on_two_classes_of_a_linear_model_the_attack_is_exact(norm, kappa):
     assert found.accuracy == pytest.approx((1.0 - 1.0 / kappa) * clean + attacked / kappa)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.sampled_from(["l1", "l2", "linf"]), st.floats(0.05, 0.4), st.sampled_from([1, 2, 3]))
-@settings(max_examples=settings().max_examples * 2 // 25)
+@settings(max_examples=8)
 def test_the_knapsack_is_never_weaker_than_wda_at_the_same_budget(seed, norm, radius, kappa):
     net = small_net(seed, num_features=4)
     x, y = examples_of(net, seed, num_examples=12, num_features=4)

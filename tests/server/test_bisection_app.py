@@ -122,6 +122,7 @@ def test_where_clients_know_only_upper_bounds_the_bracket_is_about_those(
     assert np.all(np.array(other["lower"]) <= np.array(one["upper"]) + 0.05)
 
 
+@pytest.mark.slow
 def test_an_unfinished_bisection_goes_on(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     whole = run(tmp_path / "whole", defaults, **BISECTION)
     ledger = (tmp_path / "whole" / "ledger.jsonl").read_text().splitlines(keepends=True)

@@ -116,7 +116,7 @@ def test_answers_with_other_noise_are_not_taken_over(
     ("changes", "num_values"),
     [
         ({}, 1),
-        ({"local": "counted", "missing": "worst", "contamination": 1}, 1),
+        pytest.param({"local": "counted", "missing": "worst", "contamination": 1}, 1, marks=pytest.mark.slow),
         ({"strategy": "dispersion", "dispersion_method": "convex_order", "group_sigmas": "0.1,0.3"}, 1),
         (CANDIDATES, 2),
         ({**COSTS, "examples_per_client": 4}, 6),

@@ -102,7 +102,9 @@ def test_a_run_below_its_quorum_is_completed_by_those_who_were_missing(
     assert Counter(resumed) == Counter(whole)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.4, 0.9, 1.0])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.0, marks=pytest.mark.slow), 0.4, pytest.param(0.9, marks=pytest.mark.slow), 1.0]
+)
 def test_a_killed_bisection_asks_for_the_missing_points_only(
     tmp_path: Path, defaults: Mapping[str, Any], finished: dict[str, Path], share: float
 ) -> None:

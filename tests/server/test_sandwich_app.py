@@ -323,6 +323,7 @@ def test_every_mistake_about_input_space_is_reported_at_once(defaults: Mapping[s
     assert {line.split()[0] for line in caught.value.problems} == {"box", "head", "adversary", "delta"}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes(
     finished: Path, report: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
@@ -347,9 +348,10 @@ def rounding(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return Rounding(linear(x_shape=x_shape, num_classes=num_classes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("adversary", "remedy"),
-    [("auto", "random search"), pytest.param("apgd", 'use "auto" or "square"', marks=pytest.mark.slow)],
+    [("auto", "random search"), ("apgd", 'use "auto" or "square"')],
 )
 def test_a_run_whose_attacks_saw_no_gradient_says_so_wherever_its_estimate_is_read(
     tmp_path: Path, defaults: Mapping[str, Any], adversary: str, remedy: str
