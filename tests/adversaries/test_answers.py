@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message
-from strategies.transport_answers import usable_answers
 
 import riskband as rb
 from client.app import app
@@ -20,6 +19,7 @@ from protocol.models import build_model, model_arrays
 from protocol.questions import AdversarialAnswer
 from riskband.adversaries import adversarial_answers
 from strategies.asking.replies import RoundOutcome
+from strategies.wasserstein import usable_answers
 from tests.transport import adversarial_query, curves_of
 
 RADII, MULTIPLIERS = (0.0, 0.05, 0.2, 1.0), (0.1, 1.0, 10.0)

@@ -146,7 +146,7 @@ def test_without_unseen_clients_there_is_no_check(tmp_path: Path, defaults: Mapp
 
 
 @pytest.mark.parametrize("local", ["marginal", "counted", "union", "observed"])
-@pytest.mark.parametrize("loss", ["zero_one", "brier"])
+@pytest.mark.parametrize("loss", ["zero_one", pytest.param("brier", marks=pytest.mark.slow)])
 def test_certificates_hold_on_unseen_clients(
     tmp_path: Path, defaults: Mapping[str, Any], local: str, loss: str
 ) -> None:

@@ -61,10 +61,20 @@ def one_more_wrong(answer: AdversarialAnswer) -> AdversarialAnswer:
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
-        (later(lambda answer: dataclasses.replace(answer, guarantee="upper")), "wrong-guarantee"),
-        (later(lambda answer: dataclasses.replace(answer, num_examples=2 * answer.num_examples)), "changed-answer"),
+        pytest.param(
+            later(lambda answer: dataclasses.replace(answer, guarantee="upper")),
+            "wrong-guarantee",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            later(lambda answer: dataclasses.replace(answer, num_examples=2 * answer.num_examples)),
+            "changed-answer",
+            marks=pytest.mark.slow,
+        ),
         (later(one_more_wrong), "changed-answer"),
-        (later(lambda answer: with_values(answer.clean_risk)(answer)), "not-concave"),
+        pytest.param(
+            later(lambda answer: with_values(answer.clean_risk)(answer)), "not-concave", marks=pytest.mark.slow
+        ),
         (raises_after_the_first(), "client-raised"),
     ],
 )
@@ -113,6 +123,7 @@ def test_where_clients_know_only_upper_bounds_the_bracket_is_about_those(
     assert np.all(np.array(other["lower"]) <= np.array(one["upper"]) + 0.05)
 
 
+@pytest.mark.slow
 def test_an_unfinished_bisection_goes_on(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     whole = run(tmp_path / "whole", defaults, **BISECTION)
     ledger = (tmp_path / "whole" / "ledger.jsonl").read_text().splitlines(keepends=True)

@@ -249,7 +249,11 @@ def test_a_curve_that_cannot_be_is_refused_and_named(tmp_path: Path, defaults: M
 
 @pytest.mark.parametrize(
     ("loss", "order", "norm", "guarantee"),
-    [("zero_one", 1, "linf", "exact"), ("margin", 1, "l1", "exact"), ("brier", 2, "l2", "upper")],
+    [
+        ("zero_one", 1, "linf", "exact"),
+        pytest.param("margin", 1, "l1", "exact", marks=pytest.mark.slow),
+        ("brier", 2, "l2", "upper"),
+    ],
 )
 def test_other_losses_and_costs(
     tmp_path: Path, defaults: Mapping[str, Any], loss: str, order: int, norm: str, guarantee: str
