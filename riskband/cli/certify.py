@@ -98,7 +98,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
         return None
 
     num_missing = options.num_missing or 0
-    for check in (
+    checks: list[Callable[[], object]] = [
         partial(check_delta, options.delta),
         partial(resolve_level_method, options.method),
         *(partial(tuned_weight, name) for name in options.tune),
@@ -111,7 +111,8 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
         *(partial(check_fraction, name, value) for name, value in _given(options, "target", "at")),
         partial(check_num_missing, num_missing),
         partial(check_contamination, options.contamination),
-    ):
+    ]
+    for check in checks:
         attempt(check)
     problems += _wrong_combinations(options) + _wrong_outputs(options)
     risks = attempt(

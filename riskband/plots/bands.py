@@ -53,7 +53,7 @@ def band_figure(
     """
     figure = blank_figure(8.0, 5.0)
     axes = figure.add_subplot()
-    seen = (band.risks.shown_values, band.lower_points, [] if unseen_risks is None else unseen_risks)
+    seen = [band.risks.shown_values, band.lower_points, *([] if unseen_risks is None else [np.asarray(unseen_risks)])]
     right = end_of_axis(*(float(np.max(values, initial=0.0)) for values in seen))
     grid = np.unique(np.concatenate([[0.0, right], band.lower_points, band.upper_points]))
     grid = grid[grid <= right]
