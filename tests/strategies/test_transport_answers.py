@@ -19,7 +19,7 @@ from riskband.adversaries.registry import adversarial_curves
 from riskband.answers.adversarial import GUARANTEES
 from strategies.asking.curve_rules import broken_curve_rules
 from strategies.asking.replies import RoundOutcome
-from strategies.transport_answers import conjugates, reached_answers, usable_answers
+from strategies.wasserstein import conjugates, reached_answers, usable_answers
 from tests.transport import adversarial_query, changed
 
 RADII, MULTIPLIERS = (0.0, 0.05, 0.2, 1.0), (0.1, 1.0, 10.0)

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.bounds.layer_norms import RULES, Body, leaky_slope
+from riskband.adversaries.bounds.layer_norms import RULES, Body, cut_at_bends, leaky_slope
 from riskband.adversaries.bounds.lipschitz import SequentialLayers, check_norm
 from riskband.adversaries.bounds.relu_cells import composed
+from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.representation.growth import DUAL_NORMS
 
 MAX_ENTRIES = 2**22
 """Of the matrix of affine layers in a row."""
@@ -83,12 +83,7 @@ class Relaxation:
     def passed(self, weights: Tensor, inputs: Tensor) -> Tensor:
         """Return weighted sums of each unit's inputs, shape (num_examples, num_units, n).
 
-        Parameters
-        ----------
-        weights : Tensor, shape (num_examples, num_units, width)
-            Such as `slope`.
-        inputs : Tensor, shape (num_examples or 1, num_inputs, n)
-            Numbers for every input.
+        Weights such as `slope` have shape (num_examples, num_units, width), inputs (num_examples or 1, num_inputs, n).
         """
         if self.sources is None:
             return weights * inputs
@@ -100,15 +95,8 @@ class Relaxation:
     def pulled_back(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return rows' and c, such that rows @ outputs <= rows' @ inputs + c on the box.
 
-        Parameters
-        ----------
-        rows : Tensor, shape (num_examples or 1, num_rows, num_units)
-            Any.
-
-        Returns
-        -------
-        rows : Tensor, shape (num_examples, num_rows, num_inputs)
-        constant : Tensor, shape (num_examples, num_rows)
+        Rows have shape (num_examples or 1, num_rows, num_units); those returned (num_examples, num_rows, num_inputs),
+        and c (num_examples, num_rows).
         """
         above = rows.clamp(min=0.0)  # upper bounds count for these; lower ones for the rest, rows - above
         gap, offset_gap = self.upper - self.lower, self.upper_offset - self.lower_offset
@@ -129,16 +117,9 @@ class Relaxation:
 
 
 def relaxed(layer: nn.Module, sources: Tensor | None, low: Tensor, high: Tensor) -> Relaxation:
-    """Return bounds of a layer in `RELAXED` on the boxes [low, high].
+    """Return bounds of a layer in `RELAXED` on the boxes [low, high], both float64 of shape (num_examples, num_inputs).
 
-    Parameters
-    ----------
-    layer : Module
-        The activation, or the max pool.
-    sources : Tensor of int, shape (num_units, width), or None
-        `pool_windows` of a max pool, None for an activation.
-    low, high : Tensor of float64, shape (num_examples, num_inputs)
-        Ends of the boxes.
+    The sources are `pool_windows` of a max pool, None for an activation.
     """
     if sources is not None:
         return _pool(sources, low, high)
@@ -258,18 +239,10 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LocalNetwork:
-    """A model as affine maps with bends between them, in float64.
+    """A model as affine maps with bends between them, in float64; the last stage, and no other, has no bend.
 
-    Attributes
-    ----------
-    stages : tuple of Stage
-        The last one, and no other, has no bend.
-    is_refined : tuple of bool
-        For each stage, whether the bounds of its units are substituted back to the input.
-    num_inputs : int
-        Entries of one input.
-    work : int
-        Multiplications per example and radius, about.
+    `is_refined` says of each stage whether the bounds of its units are substituted back to the input; `work` is the
+    number of multiplications per example and radius, about.
     """
 
     stages: tuple[Stage, ...]
@@ -289,15 +262,8 @@ class _Block(NamedTuple):
 def local_network(layers: SequentialLayers) -> LocalNetwork:
     """Return a chain of layers as affine maps and bends.
 
-    Parameters
-    ----------
-    layers : SequentialLayers
-        The model.
-
-    Raises
-    ------
-    RefusedError
-        If a layer has no linear bounds here, or the affine maps are too large to be written as matrices.
+    Raises RefusedError if a layer has no linear bounds here, or the affine maps are too large to be written as
+    matrices.
     """
     blocks = _blocks(layers)
     sizes, num_inputs = _matrix_sizes(layers, blocks), math.prod(layers.x_shape)
@@ -320,20 +286,16 @@ def is_cheap(layers: SequentialLayers) -> bool:
 
 def _blocks(layers: SequentialLayers) -> list[_Block]:
     """Cut a chain behind its bends; raises RefusedError if a layer or its size is not for here."""
-    blocks, start, num_inputs = [], 0, math.prod(layers.x_shape)
-    for index, (layer, shape) in enumerate(layers.body):
-        if RULES[type(layer)].is_linear:
-            continue
-        if not isinstance(layer, RELAXED):
+    blocks = []
+    for affine, bend in cut_at_bends(layers.body):
+        if bend is not None and not isinstance(bend[0], RELAXED):
             known = ", ".join(kind.__name__ for kind in RELAXED)
             raise RefusedError(
-                f"local bounds are known for affine layers, {known}, got {type(layer).__name__}; use the method 'auto' "
-                "or 'product'"
+                f"local bounds are known for affine layers, {known}, got {type(bend[0]).__name__}; use the method "
+                "'auto' or 'product'"
             )
-        blocks.append(_Block(layers.body[start:index], num_inputs, (layer, shape)))
-        following = layers.body[index + 1][1] if index + 1 < len(layers.body) else (layers.head.shape[1],)
-        start, num_inputs = index + 1, math.prod(following)
-    blocks.append(_Block(layers.body[start:], num_inputs, None))
+        here = [*affine, *([bend] if bend else [])]
+        blocks.append(_Block(affine, math.prod(here[0][1]) if here else layers.head.shape[1], bend))
     largest = max(_largest_matrix(layers, block) for block in blocks)
     if largest > MAX_ENTRIES:
         raise RefusedError(
@@ -452,7 +414,7 @@ class _Balls:
 
     def __init__(self, network: LocalNetwork, x: Tensor, labels: Tensor, norm: str) -> None:
         self.network, self.x, self.labels = network, x, labels
-        self.dual = DUAL_NORMS[norm]
+        self.dual = DUAL_EXPONENTS[norm]
 
     def largest_safe(self, slack: Tensor, drift: Tensor, reach: Tensor) -> Tensor:
         """Return the largest of the radii that were checked, or the smallest reach; see `local_distances`."""

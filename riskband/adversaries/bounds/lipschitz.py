@@ -33,8 +33,8 @@ from riskband.adversaries.bounds.layer_norms import (
     transposed,
 )
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
+from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.representation.growth import DUAL_NORMS
 
 METHODS = ("auto", "product", "exact")
 """How constants are found."""
@@ -54,28 +54,19 @@ _TWO_EXAMPLES = 2
 class SequentialLayers:
     """A model as a chain of layers of known kinds, with a linear last layer.
 
-    Parameters
-    ----------
-    model : Module
-        An `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, or one of these layers. Read, not
-        changed: the layers here are copies in float64 and in eval mode.
-    x_shape : sequence of int
-        Shape of one input.
+    The model is an `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, or one of these layers. It
+    is read, not changed: the layers here are copies in float64 and in eval mode. Raises RefusedError if a layer is of
+    another kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the shapes, or mixes
+    examples.
 
     Attributes
     ----------
     body : tuple of (Module, shape of its input)
         All layers before the last linear layer.
     x_shape : tuple of int
-        As given.
+        Shape of one input.
     head, head_offset : Tensor of float64, shapes (num_classes, num_features), (num_classes,)
         Weight and bias of the last layer; the identity and 0 if that is not linear.
-
-    Raises
-    ------
-    RefusedError
-        If a layer is of another kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the
-        shapes, or mixes examples.
     """
 
     def __init__(self, model: nn.Module, x_shape: Sequence[int]) -> None:
@@ -229,8 +220,8 @@ def _constants(asked: _Question) -> Constants:
 
 def check_norm(norm: str) -> None:
     """Check that this is a ground norm; raises RefusedError."""
-    if norm not in DUAL_NORMS:
-        raise RefusedError(f"norm must be one of {', '.join(DUAL_NORMS)}, got {norm!r}")
+    if norm not in DUAL_EXPONENTS:
+        raise RefusedError(f"norm must be one of {', '.join(DUAL_EXPONENTS)}, got {norm!r}")
 
 
 def check_choice_of_method(method: str, methods: Sequence[str]) -> None:
@@ -288,25 +279,12 @@ def half_masked_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
 
 
 def half_masked_bounds(layers: SequentialLayers, rows: Tensor, *, norm: str) -> Tensor:
-    """Return Lipschitz constants of rows v @ features, never above ||v||_2 times the layers' spectral norms.
+    """Return Lipschitz constants of rows v @ features, at most ||v||_2 times the layers' spectral norms, (num_rows,).
 
     The slopes D of ReLU units are (I + S) / 2 with |S| <= 1. So a row v that is pulled back through it is v / 2, for
     which the layers before are taken as they are, and a rest of length at most ||v|| / 2, for which their norms are,
-    with or without weights (`layer_norms`). A distance in l1 is at least that in l2; one in linf at least that over
-    the root of the number of inputs.
-
-    Parameters
-    ----------
-    layers : SequentialLayers
-        The model.
-    rows : Tensor of float64, shape (num_rows, num_features)
-        Any.
-    norm : str
-        Of the distance between inputs.
-
-    Returns
-    -------
-    Tensor of float64, shape (num_rows,)
+    with or without weights (`layer_norms`). A distance in l1 is at least that in l2; one in linf at least that over the
+    root of the number of inputs. Rows are float64, shape (num_rows, num_features).
     """
     scale = math.sqrt(math.prod(layers.x_shape)) if norm == "linf" else 1.0
 
@@ -329,7 +307,7 @@ def half_masked_bounds(layers: SequentialLayers, rows: Tensor, *, norm: str) -> 
         slope = leaky_slope(layer)
         bounds += share * abs(1.0 - slope) / 2.0 * constant_of(rows, index)
         share *= abs(1.0 + slope) / 2.0
-    bounds += share * torch.linalg.vector_norm(rows.flatten(1), ord=DUAL_NORMS[norm], dim=1)
+    bounds += share * torch.linalg.vector_norm(rows.flatten(1), ord=DUAL_EXPONENTS[norm], dim=1)
     return bounds
 
 
@@ -342,7 +320,7 @@ def enumerated_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
     largest = torch.zeros(len(layers.head), len(layers.head), dtype=torch.float64)
     for cell in relu_cells(layers.body, layers.x_shape):
         gradients = (layers.pulls.flatten(0, 1) @ cell.jacobian).reshape(*largest.shape, -1)
-        largest = torch.maximum(largest, torch.linalg.vector_norm(gradients, ord=DUAL_NORMS[norm], dim=2))
+        largest = torch.maximum(largest, torch.linalg.vector_norm(gradients, ord=DUAL_EXPONENTS[norm], dim=2))
     return largest
 
 

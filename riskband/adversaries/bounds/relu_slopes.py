@@ -29,8 +29,8 @@ from riskband.adversaries.bounds.lipschitz import (
     margin_constants,
 )
 from riskband.adversaries.bounds.relu_cells import Cell, relu_cells
+from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.representation.growth import DUAL_NORMS
 
 FloatArray = NDArray[np.floating]
 
@@ -118,7 +118,7 @@ def growth_slopes(model: nn.Module, x_shape: Sequence[int], *, norm: str, method
     for cell in relu_cells(layers.body, layers.x_shape):
         published = max(published, _published_norm(layers.head @ cell.jacobian, norm))
         gradients = (layers.pulls.flatten(0, 1) @ cell.jacobian).numpy()
-        sizes = np.linalg.norm(gradients, ord=DUAL_NORMS[norm], axis=1)
+        sizes = np.linalg.norm(gradients, ord=DUAL_EXPONENTS[norm], axis=1)
         for index in np.flatnonzero(sizes > 0.0):
             size, gradient = float(sizes[index]), gradients[index]
             if size > sharp * (1.0 - _TOLERANCE):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -185,14 +186,8 @@ class SandwichAdversary(Adversary):
                 f"the certificate of a sandwich must prove a bound, got {type(self.certificate).__name__}, which "
                 "proves none; swap it with the attack, or use LipschitzAdversary"
             )
-        return Evidence(
-            attained=below.attained,
-            bounding=above.bounding,
-            flip_costs=below.flip_costs,
-            unmoved=above.unmoved,
-            suprema=above.suprema,
-            asked_suprema=above.asked_suprema,
-            without_gradient=below.without_gradient,
+        return replace(
+            above, attained=below.attained, flip_costs=below.flip_costs, without_gradient=below.without_gradient
         )
 
 
@@ -200,11 +195,6 @@ class AutomaticAdversary(Adversary):
     """The sandwich of `WdaKnapsack` and `LipschitzAdversary` where a bound is known, else `WdaKnapsack` alone.
 
     Loss, model and shape of the inputs decide, never the examples: all clients of a run choose the same.
-
-    Parameters
-    ----------
-    model, problem :
-        See `InputAdversary`.
     """
 
     def __init__(self, model: nn.Module, problem: TransportProblem) -> None:
@@ -254,17 +244,11 @@ def check_bounded_loss(loss: str) -> None:
 
 
 def class_distances(margins: Tensor, speeds: Tensor) -> Tensor:
-    """Return distances below which no class catches up with the label: (-margin)_+ / speed.
+    """Return distances below which no class catches up with the label, (-margin)_+ / speed.
 
-    Parameters
-    ----------
-    margins, speeds : Tensor, shape (num_examples, num_classes)
-        Logits over the label's, `-inf` at the label; proved Lipschitz constants of the margins.
-
-    Returns
-    -------
-    Tensor, shape (num_examples, num_classes)
-        0 for a class that is not below the label, `inf` for one that cannot catch up, and at the label.
+    All have shape (num_examples, num_classes). Margins are logits over the label's, `-inf` at the label; speeds their
+    proved Lipschitz constants. The distance is 0 for a class that is not below the label, `inf` for one that cannot
+    catch up, and at the label.
     """
     distances = torch.where(speeds > 0.0, (-margins).clamp(min=0.0) / speeds, torch.inf)
     # A class that never moves against the label and yet is not below it has won already.
