@@ -13,13 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from protocol.wire import Answer, Query
+from protocol.questions import Answer, Query
 from server.run.ledger import Ledger, cut_torn_line
 from server.run.lock import LOCK_FILE, FolderError
 from strategies.asking.exchange import Progress
 from strategies.asking.failures import Failure, FailureReason
-from strategies.asking.quorum import QuorumError
-from strategies.asking.replies import RoundOutcome
+from strategies.asking.replies import QuorumError, RoundOutcome
 
 REPORT_FILE = "report.json"
 FAILURE_FILE = "failed.json"
