@@ -19,26 +19,11 @@ Candidates = dict[str, tuple[Weights, str]]
 
 
 def checkpoints(data: BaseData, *, epochs: Iterable[int], **training: Any) -> dict[int, Weights]:
-    """Train one model and keep its weights after given numbers of epochs.
+    """Train one model and return its weights after given numbers of epochs, by epoch, ascending.
 
-    Parameters
-    ----------
-    data
-        Base arrays.
-    epochs
-        Different whole numbers ≥ 1; the largest is how long is trained.
-    **training
-        Further arguments of `train_centrally`: model, seed, learning_rate, batch_size, augment_sigma.
-
-    Returns
-    -------
-    dict
-        Arrays by epoch, ascending. Those of epoch e are bit for bit what `train_centrally` with `num_epochs=e` gives.
-
-    Raises
-    ------
-    ValueError
-        If there is no epoch, one is there twice, or an argument breaks its rule.
+    `epochs` are different whole numbers ≥ 1; the largest is how long is trained. The weights of epoch e are bit for bit
+    what `train_centrally`, whose other arguments follow, gives with `num_epochs=e`. Raises ValueError if there is no
+    epoch, one is there twice, or an argument breaks its rule.
     """
     remedy = "name the numbers of passes after which the weights are kept, as in (1, 2, 5)"
     wanted = sorted(checked_count("each epoch", epoch, minimum=1, remedy=remedy) for epoch in epochs)
@@ -59,6 +44,9 @@ def candidate_models(
 ) -> Candidates:
     """Return every checkpoint as a candidate, and the last one with each decision threshold.
 
+    They are named "epochs-10" and "epochs-10,abstain:0.8", in this order, wherever this runs. Raises ValueError if
+    there is no checkpoint, or a threshold breaks its rule or is there twice.
+
     Parameters
     ----------
     weights_by_epoch
@@ -67,18 +55,7 @@ def candidate_models(
         By which the checkpoints are judged. Risks of candidates are compared as they are: next to thresholds take
         "zero_one", of which "abstain:0" is another name.
     thresholds
-        In [0, 1]: the last checkpoint abstains where its largest probability is below, and is judged by
-        "abstain:THRESHOLD".
-
-    Returns
-    -------
-    dict
-        Named "epochs-10" and "epochs-10,abstain:0.8", in this order; the names are the same wherever this runs.
-
-    Raises
-    ------
-    ValueError
-        If there is no checkpoint, or a threshold breaks its rule or is there twice.
+        In [0, 1]: the last checkpoint abstains where its largest probability is below.
     """
     if not weights_by_epoch:
         raise ValueError("weights_by_epoch must hold at least one checkpoint, got none; see checkpoints")
@@ -88,15 +65,7 @@ def candidate_models(
 
 
 def abstaining(name: str, weights: Weights, *, thresholds: Iterable[float]) -> Candidates:
-    """Return one model with each of several decision thresholds, named "NAME,abstain:THRESHOLD".
-
-    Parameters
-    ----------
-    name, weights
-        Of the model.
-    thresholds
-        See `candidate_models`, which raises the same errors.
-    """
+    """Return one model with each of several decision thresholds, named "NAME,abstain:THRESHOLD"; see above."""
     remedy = "it is a probability, such as 0.8"
     numbers = [checked_number("each threshold", value, minimum=0, maximum=1, remedy=remedy) for value in thresholds]
     if len(set(numbers)) < len(numbers):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -21,7 +20,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from protocol.models import build_model, load_arrays
-from worlds.datasets import load_dataset
+from worlds.datasets import UNREADABLE, load_dataset, npz_arrays
+from worlds.shifts import check_pairs
 from worlds.training import save_checkpoint
 
 MODEL = "worlds.cifar10:network"
@@ -53,23 +53,13 @@ _FROM_KERAS = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}
 
 
 def network(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Build the model: six convolutions without padding, each with ReLU and batch norm, and three linear layers.
+    """Build the network: six convolutions without padding, each with ReLU and batch norm, and three linear layers.
 
     It is an `nn.Sequential` of plain layers named as in Keras, whose last one, `dense_2`, returns the logits. Keras has
-    a ReLU behind it, left out here so that the head is linear: it changes no prediction where a logit is positive,
-    which holds on all test images. Dropout, which acts in training only, is left out as well.
-
-    Parameters
-    ----------
-    x_shape
-        (3, 32, 32); inputs in [0, 1]. With the published weights the first convolution takes them to 0 .. 255.
-    num_classes
-        ≥ 2; 10 for the published weights.
-
-    Raises
-    ------
-    ValueError
-        If `x_shape` is another.
+    a ReLU behind it, left out here so that the last layer is linear: it changes no prediction where a logit is
+    positive, which holds on all test images. Dropout, which acts in training only, is left out as well. Inputs lie in
+    [0, 1] and have shape (3, 32, 32), else ValueError is raised; with the published weights the first convolution takes
+    them to 0 .. 255.
     """
     if tuple(x_shape) != X_SHAPE:
         raise ValueError(f"the CIFAR-10 model needs inputs of shape {X_SHAPE}, got {x_shape}; resize the images")
@@ -92,23 +82,15 @@ def network(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def load_network(npz: str | Path) -> nn.Module:
-    """Return the model with weights from Keras, ready to evaluate.
+    """Return the network with weights from Keras, ready to evaluate.
 
-    Parameters
-    ----------
-    npz
-        Arrays such as ``conv2d_1.conv2d_1.kernel:0``: names in the HDF5 file, with dots for slashes. They are for
-        inputs in 0 .. 255; ours lie in [0, 1], so the kernel of the first convolution is multiplied by 255.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, or holds other arrays than those of the model.
+    The .npz file holds arrays such as ``conv2d_1.conv2d_1.kernel:0``: names in the HDF5 file, with dots for slashes.
+    They are for inputs in 0 .. 255; ours lie in [0, 1], so the kernel of the first convolution is multiplied by 255.
+    Raises ValueError if the file cannot be read, or holds other arrays than those of the network.
     """
     try:
-        with np.load(Path(npz), allow_pickle=False) as archive:
-            weights = {name: archive[name] for name in archive.files}
-    except (OSError, EOFError, BadZipFile, ValueError, TypeError, AttributeError) as error:
+        weights = npz_arrays(npz)
+    except UNREADABLE as error:
         raise ValueError(
             f"weights must be a readable .npz file, got {str(npz)!r} ({type(error).__name__}); "
             "write the arrays of the HDF5 file with numpy.savez, under their names with dots for slashes"
@@ -119,20 +101,7 @@ def load_network(npz: str | Path) -> nn.Module:
 
 
 def write_checkpoint(npz: str | Path, pt: str | Path) -> None:
-    """Convert weights from Keras to a file for ``training = "checkpoint"``.
-
-    Parameters
-    ----------
-    npz
-        As for `load_network`.
-    pt
-        The file to write.
-
-    Raises
-    ------
-    ValueError
-        As `load_network`, or if the folder of `pt` does not exist.
-    """
+    """Convert weights from Keras, as for `load_network`, to a file for ``training = "checkpoint"``."""
     model = load_network(npz)
     if not Path(pt).absolute().parent.is_dir():
         raise ValueError(f"the checkpoint must be in a folder that exists, got {str(pt)!r}; make the folder first")
@@ -140,26 +109,12 @@ def write_checkpoint(npz: str | Path, pt: str | Path) -> None:
 
 
 def accuracy(model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64], *, batch_size: int = 500) -> float:
-    """Return the share of images whose label has the largest logit, in [0, 1].
+    """Return the share of images (num_examples, *x_shape) whose label has the largest logit, in [0, 1].
 
-    Parameters
-    ----------
-    model
-        In evaluation mode, as `load_network` returns it.
-    x, y
-        Images (num_examples, *x_shape) and labels (num_examples,).
-    batch_size
-        ≥ 1, images that the model sees at once; it limits the memory.
-
-    Raises
-    ------
-    ValueError
-        If there are no images, or not as many labels.
+    The model is in evaluation mode, as `load_network` returns it; the batch size limits the memory. Raises ValueError
+    if there are no images, or not as many labels.
     """
-    if len(x) != len(y) or len(y) == 0:
-        raise ValueError(
-            f"x and y must have the same length of at least 1, got {len(x)} and {len(y)}; give one label for each image"
-        )
+    check_pairs(x, y)
     num_right = 0
     with torch.no_grad():
         for start in range(0, len(y), batch_size):

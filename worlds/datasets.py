@@ -5,10 +5,11 @@ The two never share an image, so no client is ever built from an image the model
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -21,6 +22,8 @@ from protocol.checks import checked_count, checked_seed
 class BaseData:
     """Images and labels in two disjoint parts.
 
+    Raises ValueError if a part breaks these rules.
+
     Attributes
     ----------
     x_train, x_pool
@@ -29,11 +32,6 @@ class BaseData:
         int64 labels in 0 .. num_classes − 1, shape (num_examples,).
     num_classes
         ≥ 2; every class has an image in the pool, so that a label shift can reach it.
-
-    Raises
-    ------
-    ValueError
-        If a part breaks these rules.
     """
 
     x_train: NDArray[np.float32]
@@ -63,6 +61,8 @@ class BaseData:
 def load_dataset(name: str, *, seed: int = 0) -> BaseData:
     """Load base arrays; the result is cached and its arrays are read-only.
 
+    Raises ValueError if the name is unknown, or the data cannot be read or break the rules of `BaseData`.
+
     Parameters
     ----------
     name
@@ -74,11 +74,6 @@ def load_dataset(name: str, *, seed: int = 0) -> BaseData:
           local folder, read through flwr-datasets, from the columns named after the ``#``.
     seed
         ≥ 0; decides the split of "digits", the others come split.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown, or the data cannot be read or break the rules of `BaseData`.
     """
     seed = checked_seed(seed)
     kind, _, place = str(name).partition(":")
@@ -94,6 +89,16 @@ def load_dataset(name: str, *, seed: int = 0) -> BaseData:
     for array in (data.x_train, data.y_train, data.x_pool, data.y_pool):
         array.flags.writeable = False
     return data
+
+
+UNREADABLE = (OSError, EOFError, BadZipFile, ValueError, TypeError, AttributeError, KeyError)
+"""What a file of arrays may raise that is none, or holds others."""
+
+
+def npz_arrays(path: str | Path, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an .npz file by name, all or those of these names; raises `UNREADABLE`."""
+    with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
+        return {name: archive[name] for name in (archive.files if names is None else names)}
 
 
 def _digits(seed: int) -> BaseData:
@@ -116,9 +121,8 @@ def _stratified_halves(y: NDArray[np.int64], rng: np.random.Generator) -> tuple[
 def _npz(path: str) -> BaseData:
     keys = ("x_train", "y_train", "x_test", "y_test")
     try:
-        with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in keys}
-    except (OSError, BadZipFile, ValueError, KeyError, TypeError) as error:
+        arrays = npz_arrays(path, keys)
+    except UNREADABLE as error:
         raise ValueError(
             f"npz:PATH must be a readable .npz file with the arrays {', '.join(keys)}, got {path!r} "
             f"({type(error).__name__}); clients resolve the path in their own process: give an absolute one"

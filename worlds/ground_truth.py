@@ -46,24 +46,8 @@ class MetaDistribution(ABC):
     def draw(self, rng: np.random.Generator, *, num_clients: int, num_examples: ArrayLike) -> tuple[Array, Array]:
         """Draw a network: clients from μ, then the examples of each.
 
-        Parameters
-        ----------
-        rng
-            Source of all draws.
-        num_clients
-            ≥ 1.
-        num_examples
-            ≥ 1, one number for all clients or one each, (num_clients,).
-
-        Returns
-        -------
-        true_risks, empirical_risks
-            Both (num_clients,), in [0, 1].
-
-        Raises
-        ------
-        ValueError
-            If a count breaks its rule.
+        There is at least one client, and `num_examples` is ≥ 1, one number for all clients or one each, (num_clients,).
+        Returns true and empirical risks, both (num_clients,), in [0, 1].
         """
         num_clients = checked_count("num_clients", num_clients, minimum=1, remedy="a network has clients")
         sizes = np.asarray(num_examples)
@@ -80,47 +64,17 @@ class MetaDistribution(ABC):
         return float(self.breaks[0] + weights @ self.survival(x))
 
     def worst_case_survival(self, threshold: ArrayLike, divergence: str, budget: float) -> Array:
-        """Return the largest μ'{R ≥ threshold} over the ball, of the shape of `threshold`.
-
-        Parameters
-        ----------
-        threshold
-            Risks.
-        divergence, budget
-            See `worlds.worst_cases.worst_case_probability`.
-
-        Raises
-        ------
-        ValueError
-            If the divergence is unknown or the budget is negative or not finite.
-        """
+        """Return the largest μ'{R ≥ threshold} over the ball; see `worlds.worst_cases.worst_case_probability`."""
         return worst_case_probability(self.survival(threshold), divergence, budget)
 
     def worst_case_mean(self, divergence: str, budget: float) -> float:
-        """Return the largest E_{μ'} R over the ball; see `worlds.worst_cases.worst_case_mean`.
-
-        Raises
-        ------
-        ValueError
-            If the divergence is unknown, or the budget is negative, not finite, or too large.
-        """
+        """Return the largest E_{μ'} R over the ball; see `worlds.worst_cases.worst_case_mean`."""
         return worst_case_mean(self, divergence, budget)
 
 
 @dataclass(frozen=True)
 class BetaRisks(MetaDistribution):
-    """R ~ Beta(a, b), and zero-one losses: a client's empirical risk is Binomial(n, R)/n.
-
-    Attributes
-    ----------
-    a, b
-        > 0.
-
-    Raises
-    ------
-    ValueError
-        If `a` or `b` is not a finite number above 0.
-    """
+    """R ~ Beta(a, b) with a, b > 0, and zero-one losses: a client's empirical risk is Binomial(n, R)/n."""
 
     a: float
     b: float
@@ -159,19 +113,8 @@ class BetaRisks(MetaDistribution):
 class ContinuousLossRisks(BetaRisks):
     """R ~ Beta(a, b), and inside a client losses ~ Beta(c·R, c·(1 − R)): mean R, any value in [0, 1].
 
-    Empirical risks are not multiples of 1/n, so no binomial limit applies to them.
-
-    Attributes
-    ----------
-    a, b
-        > 0.
-    loss_precision
-        c > 0; the losses of a client have variance R(1 − R)/(c + 1).
-
-    Raises
-    ------
-    ValueError
-        If a parameter is not a finite number above 0.
+    The losses of a client have variance R(1 − R)/(c + 1), c > 0 being `loss_precision`. Empirical risks are not
+    multiples of 1/n, so no binomial confidence limit applies to them.
     """
 
     loss_precision: float = 2.0
@@ -191,19 +134,9 @@ class ContinuousLossRisks(BetaRisks):
 
 @dataclass(frozen=True)
 class TwoPointRisks(MetaDistribution):
-    """Two kinds of clients, of risk `low` and `high`, with zero-one losses: a discrete distribution, full of ties.
+    """Clients of risk `low` and `high`, 0 ≤ low < high ≤ 1, with zero-one losses: discrete, full of ties.
 
-    Attributes
-    ----------
-    low, high
-        0 ≤ low < high ≤ 1.
-    weight
-        μ{R = high}, in (0, 1).
-
-    Raises
-    ------
-    ValueError
-        If a parameter breaks its rule.
+    `weight`, in (0, 1), is μ{R = high}.
     """
 
     low: float

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.checks import checked_count, checked_number, checked_seed
+from worlds.datasets import UNREADABLE, npz_arrays
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -33,18 +33,10 @@ MIN_LIKED, NUM_TO_FIND = 15, 5
 
 @dataclass(frozen=True, eq=False)
 class Ratings:
-    """Who rated what, when.
+    """Who rated what, when; arrays of shape (num_ratings,).
 
-    Attributes
-    ----------
-    user, item, rating, timestamp
-        Shape (num_ratings,); users and items as whole numbers ≥ 0 with or without gaps, ratings in stars, times in
-        any unit.
-
-    Raises
-    ------
-    ValueError
-        If the arrays differ in length, are empty, not flat, or hold no finite numbers of their kind.
+    Users and items are whole numbers ≥ 0 with or without gaps, ratings in stars, times in any unit. Raises ValueError
+    if the arrays differ in length, are empty, not flat, or hold no finite numbers of their kind.
     """
 
     user: IntArray
@@ -70,17 +62,7 @@ class Ratings:
 
 @dataclass(frozen=True, eq=False)
 class Person:
-    """A natural client.
-
-    Attributes
-    ----------
-    user
-        As in the ratings.
-    history
-        Films liked, but for the latest; which one a client computes its own vector from.
-    to_find
-        The latest films liked.
-    """
+    """A natural client: the films it liked, which its own vector comes from, but for the latest, which are to find."""
 
     user: int
     history: IntArray
@@ -90,18 +72,14 @@ class Person:
 def load_ratings(path: str | Path = DEFAULT_FILE) -> Ratings:
     """Read ratings from an .npz file, or from MovieLens's own ``ratings.dat``.
 
-    Raises
-    ------
-    ValueError
-        If there is no such file (the text says how to get it), or it holds no ratings.
+    Raises ValueError if there is no such file (the text says how to get it), or it holds no ratings.
     """
     file = Path(path).expanduser()
     if not file.exists():
         raise ValueError(f"the ratings must be in a file, but there is none at {file}; {HOW_TO_GET_IT}")
     try:
         if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as archive:
-                columns = [archive[name] for name in ("user", "item", "rating", "timestamp")]
+            columns = list(npz_arrays(file, ("user", "item", "rating", "timestamp")).values())
         else:
             columns = list(np.array(file.read_text().replace("::", " ").split(), dtype=np.float64).reshape(-1, 4).T)
         user, item = (np.asarray(column) for column in columns[:2])
@@ -109,7 +87,7 @@ def load_ratings(path: str | Path = DEFAULT_FILE) -> Ratings:
             raise ValueError("users and items must be whole numbers")
         user, item = user.astype(np.int64), item.astype(np.int64)
         return Ratings(user, item, *(np.asarray(column, dtype=np.float64) for column in columns[2:]))
-    except (OSError, BadZipFile, KeyError, ValueError, TypeError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"{file} must hold ratings, but: {error}; {HOW_TO_GET_IT}") from error
 
 
@@ -138,10 +116,7 @@ def people(ratings: Ratings, *, min_liked: int = MIN_LIKED, num_to_find: int = N
 def shuffled(everyone: Sequence[Person], *, sizes: Sequence[int], seed: int) -> tuple[tuple[Person, ...], ...]:
     """Return disjoint random groups of people of these sizes, the last one with all who are left.
 
-    Raises
-    ------
-    ValueError
-        If there are not more people than that.
+    Raises ValueError if there are not more people than that.
     """
     if sum(sizes) >= len(everyone):
         raise ValueError(f"groups of {list(sizes)} must leave somebody over, got {len(everyone)} people; take fewer")
@@ -162,20 +137,17 @@ def item_vectors(
     """Learn one vector per film from who liked what: alternating least squares on implicit feedback.
 
     Minimises Σ c_ui (p_ui − x_u·y_i)² + regularisation (Σ‖x_u‖² + Σ‖y_i‖²) over users' and items' vectors; p is 1 for
-    films liked and 0 for others, c = 1 + confidence · p (Hu, Koren and Volinsky 2008).
+    films liked and 0 for others, c = 1 + confidence · p (Hu, Koren and Volinsky 2008). Both sides are solved for in
+    each of the sweeps. Raises ValueError if an argument breaks its rule, or a film is outside its range.
 
     Parameters
     ----------
     histories
         The films that each training user liked, as whole numbers in 0 .. num_items − 1.
-    num_items
-        ≥ 1.
-    rank
-        ≥ 1, length of the vectors.
+    num_items, rank, num_sweeps
+        ≥ 1; the rank is the length of the vectors.
     regularisation, confidence
         > 0.
-    num_sweeps
-        ≥ 1, how often both sides are solved for.
     seed
         ≥ 0, of the first item vectors.
 
@@ -183,11 +155,6 @@ def item_vectors(
     -------
     ndarray, shape (num_items, rank)
         A film that nobody liked has the vector 0.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule, or a film is outside its range.
     """
     num_items = checked_count("num_items", num_items, minimum=1, remedy="count the films")
     rank = checked_count("rank", rank, minimum=1, remedy="16 is that of the paper")
@@ -210,24 +177,9 @@ def fold_in(
 ) -> FloatArray:
     """Return the best vector for each of several lists of what is liked, the vectors of the other side being given.
 
-    Parameters
-    ----------
-    liked
-        For each user the films (or for each film the users), as rows of `vectors`; a list may be empty.
-    vectors
-        Shape (num_others, rank).
-    regularisation, confidence
-        See `item_vectors`.
-
-    Returns
-    -------
-    ndarray, shape (len(liked), rank)
-        Solutions of the normal equations. A client computes its own from its own films alone.
-
-    Raises
-    ------
-    ValueError
-        If a number is not finite and > 0, there is no list, or a list names no rows of `vectors`.
+    For each user the films (or for each film the users) are rows of `vectors`, shape (num_others, rank); a list may be
+    empty. The vectors found, shape (len(liked), rank), solve the normal equations: a client computes its own from its
+    own films alone. Raises ValueError if a number is not finite and > 0, there is no list, or a list names no rows.
     """
     remedy = "see Hu, Koren and Volinsky 2008"
     regularisation = checked_number("regularisation", regularisation, above=0, remedy=remedy)
@@ -259,17 +211,17 @@ def recommendation_losses(
     recall_weight: float = 0.5,
     **model: float,
 ) -> FloatArray:
-    """Return every client's loss for each threshold above which a film is recommended.
+    """Return every client's loss for each threshold above which a film is recommended, (num_clients, num_thresholds).
 
     With Î the films outside the history whose score is at least the threshold, and I those to find, it is
-    α (1 − |Î ∩ I| / |I|)² + (1 − α) (1 − |Î ∩ I| / |Î|)², a mixture of missed recall and missed precision in [0, 1].
-    For an empty Î, of which the paper says nothing, the precision counts as 0. Recommending everything costs about
-    1 − α; at the paper's α = ½ a list worth reading hardly costs less.
+    α (1 − |Î ∩ I| / |I|)² + (1 − α) (1 − |Î ∩ I| / |Î|)², a mixture of missed recall and missed precision in [0, 1]
+    ([DC] appendix D.2.2). For an empty Î, of which the paper says nothing, the precision counts as 0. Recommending
+    everything costs about 1 − α; at the paper's α = ½ a list worth reading hardly costs less.
 
     Parameters
     ----------
     clients
-        Who is recommended to.
+        Who is recommended to; each has something to find.
     items
         Vectors from `item_vectors`.
     thresholds
@@ -278,16 +230,6 @@ def recommendation_losses(
         α, in [0, 1].
     **model
         `regularisation` and `confidence` of `fold_in`.
-
-    Returns
-    -------
-    ndarray, shape (num_clients, num_thresholds)
-        Losses in [0, 1]. Source: [DC] appendix D.2.2.
-
-    Raises
-    ------
-    ValueError
-        If there is no client or no threshold, a client has nothing to find, or an argument breaks its rule.
     """
     remedy = "0.5 is that of the paper"
     recall_weight = checked_number("recall_weight", recall_weight, minimum=0, maximum=1, remedy=remedy)
@@ -321,30 +263,14 @@ def candidate_losses(
 ) -> dict[str, FloatArray]:
     """Return each client's loss under every candidate: a rank of the factorisation with a threshold.
 
-    Parameters
-    ----------
-    training
-        People whose likes, all of them, the item vectors are learnt from; none of the clients.
-    clients
-        Who measures.
-    ranks, thresholds
-        The candidates are all pairs.
-    recall_weight
-        See `recommendation_losses`.
-    seed
-        Of the factorisation.
-    **model
-        `regularisation` and `confidence` of `item_vectors`.
+    The item vectors are learnt from all likes of the people for training, none of whom is a client; `seed` and
+    `**model` are those of `item_vectors`, the rest those of `recommendation_losses`. Raises ValueError if somebody is
+    in both groups, or a group or a list of candidates is empty.
 
     Returns
     -------
     dict
         Arrays of shape (num_clients,) by name, such as "rank-16,score-0.5".
-
-    Raises
-    ------
-    ValueError
-        If somebody is in both groups, a group or a list of candidates is empty, or an argument breaks its rule.
     """
     if not (training and clients and len(ranks) and len(thresholds)):
         raise ValueError("training, clients, ranks and thresholds must have at least one entry each, got none; add one")

@@ -29,19 +29,9 @@ NETWORKS = tuple(_STREAMS)
 
 @dataclass(frozen=True)
 class ClientGroup:
-    """Clients of one kind, under shifts of their own.
+    """Clients of one kind, under shifts of their own, which come before those that all clients have.
 
-    Attributes
-    ----------
-    name
-        1 to 100 printable characters, what the clients of the group answer with.
-    shifts
-        Come before those that all clients have.
-
-    Raises
-    ------
-    ValueError
-        If a field breaks its rule.
+    The name, 1 to 100 printable characters, is what the clients of the group answer with.
     """
 
     name: str
@@ -73,11 +63,6 @@ class PopulationSpec:
         "source", "unseen" or "training": disjoint random streams, the same meta-distribution.
     groups
         Each client belongs to one of them, all equally likely; () for no groups.
-
-    Raises
-    ------
-    ValueError
-        If a field breaks its rule.
     """
 
     dataset: str = "digits"
@@ -105,13 +90,7 @@ class PopulationSpec:
             )
 
     def group(self, k: int) -> ClientGroup | None:
-        """Return the group of client k, None if there are no groups.
-
-        Raises
-        ------
-        ValueError
-            If `k` is not a whole number ≥ 0.
-        """
+        """Return the group of client k ≥ 0, None if there are no groups."""
         k = checked_count("k", k, minimum=0, remedy="clients are numbered from 0")
         if not self.groups:
             return None
@@ -131,15 +110,12 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class ClientDistribution:
-    """A client distribution P_k itself, as finitely many weighted examples.
-
-    The exact risk is R(P_k) = (weights * losses).sum().
+    """A client distribution P_k itself, as finitely many weighted examples: R(P_k) = (weights * losses).sum().
 
     Attributes
     ----------
     x, y
-        Every image of the pool under the client's transform, (num_pool, *x_shape), and its label,
-        (num_pool,).
+        Every image of the pool under the client's transform, (num_pool, *x_shape), and its label, (num_pool,).
     weights
         Probability of each, (num_pool,), summing to 1.
     """
@@ -152,18 +128,8 @@ class ClientDistribution:
 class Population:
     """The clients of a network, built one at a time, on demand.
 
-    Client k depends on the spec and on k alone: not on the number of clients, nor on which were built
-    before, nor in which process.
-
-    Parameters
-    ----------
-    spec
-        Which network.
-
-    Raises
-    ------
-    ValueError
-        If the dataset cannot be loaded.
+    Client k ≥ 0 depends on the spec and on k alone: not on the number of clients, nor on which were built before, nor
+    in which process. Raises ValueError if the dataset cannot be loaded.
     """
 
     def __init__(self, spec: PopulationSpec) -> None:
@@ -171,26 +137,16 @@ class Population:
         self.data = load_dataset(spec.dataset, seed=spec.seed)
 
     def client(self, k: int) -> Examples:
-        """Draw the examples of client k: i.i.d. from P_k, that is with replacement.
-
-        Raises
-        ------
-        ValueError
-            If `k` is not a whole number ≥ 0.
-        """
+        """Draw the examples of client k: i.i.d. from P_k, that is with replacement."""
         shift, rng = self._drawn_shift(k)
         return self._examples(shift, self.data.x_pool, self.data.y_pool, rng)
 
     def training_examples(self, k: int) -> Examples:
         """Draw examples of client k for training: under its shift, of images that no client is asked about.
 
-        As `client`, but from the training split in place of the pool. For a model that a certificate is to be made
-        for, train on clients of the network "training": those of "source" answer.
-
-        Raises
-        ------
-        ValueError
-            If `k` is not a whole number ≥ 0, or the training split has no image of the client's classes.
+        As `client`, but from the training split in place of the pool. For a model that a certificate is to be made for,
+        train on clients of the network "training": those of "source" answer. Raises ValueError if the training split
+        has no image of the client's classes.
         """
         shift, _ = self._drawn_shift(k)
         key = (_TRAINING_EXAMPLES, _STREAMS[self.spec.network], int(k))
@@ -198,13 +154,7 @@ class Population:
         return self._examples(shift, self.data.x_train, self.data.y_train, rng)
 
     def distribution(self, k: int) -> ClientDistribution:
-        """Return P_k, the distribution that the examples of client k are drawn from.
-
-        Raises
-        ------
-        ValueError
-            If `k` is not a whole number ≥ 0.
-        """
+        """Return P_k, the distribution that the examples of client k are drawn from."""
         shift, _ = self._drawn_shift(k)
         y = self.data.y_pool
         return ClientDistribution(x=shift.moved(self.data.x_pool), y=y.copy(), weights=shift.example_weights(y))
@@ -233,22 +183,12 @@ class Population:
 
 
 def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> PopulationSpec:
-    """Read a population from a run config.
+    """Read a population of a network, "source", "unseen" or "training", from a run config.
 
-    Parameters
-    ----------
-    config
-        Needs the keys "dataset", "seed", "examples-per-client", "affine-sigma" and
-        "dirichlet-concentration"; 0 for one of the last two means: no such shift. With strengths in
-        "group-sigmas", such as "0.1,0.3", clients belong to the groups "sigma-0.1" and "sigma-0.3", and their
-        affine shift has the strength of their group. Others are ignored.
-    network
-        "source", "unseen" or "training".
-
-    Raises
-    ------
-    ValueError
-        If a key is missing or its value breaks its rule.
+    It needs the keys "dataset", "seed", "examples-per-client", "affine-sigma" and "dirichlet-concentration"; 0 for one
+    of the last two means: no such shift. With strengths in "group-sigmas", such as "0.1,0.3", clients belong to the
+    groups "sigma-0.1" and "sigma-0.3", and their affine shift has the strength of their group. Others are ignored.
+    Raises ValueError if a key is missing or its value breaks its rule.
     """
     sigma = _shift_strength(config, "affine-sigma")
     concentration = _shift_strength(config, "dirichlet-concentration")

@@ -42,12 +42,8 @@ class DrawnShift:
     def example_weights(self, y: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the probability of each example, (num_examples,), that gives the classes their weights.
 
-        Within a class all examples are equally likely; the weights sum to 1.
-
-        Raises
-        ------
-        ValueError
-            If no example belongs to a class of positive weight.
+        Within a class all examples are equally likely; the weights sum to 1. Raises ValueError if no example belongs to
+        a class of positive weight.
         """
         if self.class_weights is None:
             return np.full(len(y), 1 / len(y))
@@ -75,25 +71,11 @@ class Shift(ABC):
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Draw one shift and return the examples under it, as many as were given.
 
-        Where the shift changes the class proportions, the examples are drawn again with replacement.
-
-        Parameters
-        ----------
-        x, y
-            Images (num_examples, *x_shape) and labels (num_examples,).
-        rng
-            Source of the shift and of the drawn examples.
-
-        Raises
-        ------
-        ValueError
-            If there are no examples, or not as many images as labels.
+        `x` has shape (num_examples, *x_shape), `y` (num_examples,). Where the shift changes the class proportions, the
+        examples are drawn again with replacement. Raises ValueError if there are no examples, or not as many images as
+        labels.
         """
-        if len(x) != len(y) or len(y) == 0:
-            raise ValueError(
-                f"x and y must have the same length of at least 1, got {len(x)} and {len(y)}; "
-                "give one label for each image"
-            )
+        check_pairs(x, y)
         drawn = self.draw(rng, x_shape=x.shape[1:], num_classes=int(y.max()) + 1)
         if drawn.class_weights is not None:
             index = rng.choice(len(y), size=len(y), p=drawn.example_weights(y))
@@ -105,19 +87,9 @@ class Shift(ABC):
 class AffineShift(Shift):
     """Each client sees its images through its own affine map, x → (I + A)x + B on the flattened image.
 
-    A_ij ~ N(0, sigma²/d) and B_i ~ N(0, sigma²), all independent, with d the number of pixels: then
-    ‖Ax‖ ≈ sigma·‖x‖ whatever the size of the image. The result is not clipped to [0, 1], so that the
-    map stays affine.
-
-    Attributes
-    ----------
-    sigma
-        Strength of the shift, in [0, 1e6]; with 0 the images are unchanged.
-
-    Raises
-    ------
-    ValueError
-        If `sigma` is outside its range.
+    A_ij ~ N(0, sigma²/d) and B_i ~ N(0, sigma²), all independent, with d the number of pixels: then ‖Ax‖ ≈ sigma·‖x‖
+    whatever the size of the image. `sigma` lies in [0, 1e6]; with 0 the images are unchanged. The result is not clipped
+    to [0, 1], so that the map stays affine.
     """
 
     sigma: float
@@ -139,17 +111,8 @@ class AffineShift(Shift):
 class DirichletLabelShift(Shift):
     """Each client has its own class proportions, drawn from Dirichlet(concentration, …, concentration).
 
-    Given its class, an image is drawn as before: only P(y) differs between clients, not P(x | y).
-
-    Attributes
-    ----------
-    concentration
-        In (0, 1e6]; small values give clients that hold few classes, large values nearly equal proportions.
-
-    Raises
-    ------
-    ValueError
-        If `concentration` is outside its range.
+    Given its class, an image is drawn as before: only P(y) differs between clients, not P(x | y). The concentration
+    lies in (0, 1e6]; small values give clients that hold few classes, large values nearly equal proportions.
     """
 
     concentration: float
@@ -163,13 +126,18 @@ class DirichletLabelShift(Shift):
         return DrawnShift(class_weights=rng.dirichlet(np.full(num_classes, float(self.concentration))))
 
 
+def check_pairs(x: NDArray[np.float32], y: NDArray[np.int64]) -> None:
+    """Raise ValueError unless there are images, and as many labels."""
+    if len(x) != len(y) or len(y) == 0:
+        raise ValueError(
+            f"x and y must have the same length of at least 1, got {len(x)} and {len(y)}; give one label for each image"
+        )
+
+
 def combined(parts: Sequence[DrawnShift]) -> DrawnShift:
     """Return the shift of a client that is under all of `parts`, their transforms in the order given.
 
-    Raises
-    ------
-    ValueError
-        If two of them set the class weights: a client has one distribution of its classes.
+    Raises ValueError if two of them set the class weights: a client has one distribution of its classes.
     """
     class_weights = [part.class_weights for part in parts if part.class_weights is not None]
     transforms = [part.transform for part in parts if part.transform is not None]

@@ -26,23 +26,10 @@ _MAX_STEPS = 10_000_000  # POT stops after 100,000 by default, too few for class
 
 
 def moved_further(population: Population, k: int, *, sigma: float) -> ClientDistribution:
-    """Return client k of a population after a further affine shift, with the same labels and weights.
+    """Return client k ≥ 0 of a population after a further affine shift, with the same labels and weights.
 
-    The direction of the shift depends on the population's seed and on k alone; `sigma` only scales it.
-
-    Parameters
-    ----------
-    population
-        Where client k comes from.
-    k
-        ≥ 0.
-    sigma
-        Strength of the further shift; see `worlds.shifts.AffineShift`.
-
-    Raises
-    ------
-    ValueError
-        If `k` or `sigma` is out of range.
+    The direction of the shift depends on the population's seed and on k alone; `sigma`, see
+    `worlds.shifts.AffineShift`, only scales it.
     """
     shift = AffineShift(sigma)
     client = population.distribution(k)
@@ -63,30 +50,17 @@ def transport_cost(
     """Return the optimal transport cost between two client distributions with the same labels and weights.
 
     A label never moves, so every class is a problem of its own, solved exactly by POT (network simplex). Moving every
-    example to its own image is one of the plans, so its cost is an upper bound.
+    example to its own image is one of the plans, so its cost is an upper bound. Raises ValueError if there are not as
+    many points before and after as labels and weights, or the norm is unknown.
 
     Parameters
     ----------
     points, moved
         Representations (num_examples, num_features) before and after the move.
-    y
-        Labels (num_examples,).
-    weights
-        Probabilities (num_examples,), summing to 1.
-    order
-        1: moving by a distance t costs t; 2: it costs t squared.
-    norm
-        Of the distance: "l1", "l2" or "linf".
-
-    Returns
-    -------
-    float
-        In units of the distance, to the power of the order.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many points before and after as labels and weights, or the norm is unknown.
+    y, weights
+        Labels, and probabilities that sum to 1, both (num_examples,).
+    order, norm
+        Moving by a distance t in the norm "l1", "l2" or "linf" costs t**order.
     """
     import ot  # seconds to load, and only this function needs it
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch import nn
 from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.models import build_model
 from worlds.datasets import BaseData
-from worlds.shifts import AffineShift
+from worlds.shifts import AffineShift, check_pairs
 
 
 def train_centrally(
@@ -26,42 +27,15 @@ def train_centrally(
     *,
     model: str,
     seed: int,
-    num_epochs: int,
-    learning_rate: float,
-    batch_size: int = 32,
-    augment_sigma: float = 0.0,
-    after_epoch: Callable[[int, nn.Module], None] | None = None,
+    **training: Any,
 ) -> nn.Module:
     """Build a model and train it on the training split of `data`; the pool is not looked at.
 
-    Parameters
-    ----------
-    data
-        Base arrays.
-    model
-        Name for `protocol.models.build_model`.
-    seed
-        ≥ 0; decides the first weights and the order of the examples.
-    num_epochs, learning_rate, batch_size, augment_sigma, after_epoch
-        See `train_epochs`.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule, or training diverges.
+    `model` is a name for `protocol.models.build_model`; `seed` decides the first weights and the order of the examples.
+    The rest is that of `train_epochs`, which raises the same errors.
     """
     net = build_model(model, x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=seed)
-    train_epochs(
-        net,
-        data.x_train,
-        data.y_train,
-        seed=seed,
-        num_epochs=num_epochs,
-        learning_rate=learning_rate,
-        batch_size=batch_size,
-        augment_sigma=augment_sigma,
-        after_epoch=after_epoch,
-    )
+    train_epochs(net, data.x_train, data.y_train, seed=seed, **training)
     return net
 
 
@@ -87,12 +61,10 @@ def train_epochs(
         Images (num_examples, *x_shape) and labels (num_examples,).
     seed
         ≥ 0; decides the order of the examples, the augmentation, and what the model itself draws.
-    num_epochs
-        ≥ 1, passes over the examples.
+    num_epochs, batch_size
+        ≥ 1.
     learning_rate
         In (0, 1], about the change of a weight in one step.
-    batch_size
-        ≥ 1.
     augment_sigma
         ≥ 0; each batch is seen under a fresh `AffineShift` of this strength, 0 for none.
     after_epoch
@@ -101,22 +73,14 @@ def train_epochs(
     Returns
     -------
     float
-        Mean cross-entropy over the last epoch, in nats, ≥ 0.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule, or the loss is no longer finite.
+        Mean cross-entropy over the last epoch, in nats, ≥ 0. Raises ValueError if it is not finite.
     """
     seed = checked_seed(seed)
     num_epochs = checked_count("num_epochs", num_epochs, minimum=1, remedy="give the number of passes")
     batch_size = checked_count("batch_size", batch_size, minimum=1, remedy="32 is a usual choice")
     remedy = "0.003 is a usual choice"
     learning_rate = checked_number("learning_rate", learning_rate, above=0, maximum=1, remedy=remedy)
-    if len(x) != len(y) or len(y) == 0:
-        raise ValueError(
-            f"x and y must have the same length of at least 1, got {len(x)} and {len(y)}; give one label for each image"
-        )
+    check_pairs(x, y)
     shift = AffineShift(augment_sigma)
     rng = np.random.default_rng(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
@@ -143,17 +107,9 @@ def save_checkpoint(model: nn.Module, path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path) -> dict[str, NDArray[np.generic]]:
-    """Read weights written by `save_checkpoint`, or any saved state dict; no code in the file is run.
+    """Read weights written by `save_checkpoint`, or any state dict, as arrays by name; no code in the file is run.
 
-    Returns
-    -------
-    dict
-        Arrays by name, for `protocol.models.load_arrays`, which checks that they fit.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read or is not a state dict.
+    `protocol.models.load_arrays` checks that they fit. Raises ValueError if the file is no readable state dict.
     """
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)

@@ -47,9 +47,9 @@ class RiskLaw(Protocol):
 def worst_case_probability(probability: ArrayLike, divergence: str, budget: float) -> Array:
     """Return the largest μ'(E) over the ball, for an event E of probability μ(E).
 
-    Only μ(E) matters: the worst case has one density ratio in E and one outside (data processing
-    inequality), so it is max{q ≥ p : p·f(q/p) + (1 − p)·f((1 − q)/(1 − p)) ≤ budget}. An event of
-    probability 0 keeps it, as μ' ≪ μ.
+    Only μ(E) matters: the worst case has one density ratio in E and one outside (data processing inequality), so it is
+    max{q ≥ p : p·f(q/p) + (1 − p)·f((1 − q)/(1 − p)) ≤ budget}. An event of probability 0 keeps it, as μ' ≪ μ. Raises
+    ValueError if the divergence is unknown or the budget is negative or not finite.
 
     Parameters
     ----------
@@ -59,11 +59,6 @@ def worst_case_probability(probability: ArrayLike, divergence: str, budget: floa
         "kl", "chi2" or "tv".
     budget
         ≥ 0, the radius of the ball.
-
-    Raises
-    ------
-    ValueError
-        If the divergence is unknown or the budget is negative or not finite.
     """
     perspective, budget = _checked_ball(divergence, budget)
 
@@ -79,20 +74,9 @@ def worst_case_probability(probability: ArrayLike, divergence: str, budget: floa
 
 
 def worst_case_mean(law: RiskLaw, divergence: str, budget: float) -> float:
-    """Return the largest E_{μ'} R over the ball, to about 1e-8.
+    """Return the largest E_{μ'} R over the ball, to about 1e-8; the ball is that of `worst_case_probability`.
 
-    Parameters
-    ----------
-    law
-        The distribution μ of the risk.
-    divergence, budget
-        As for `worst_case_probability`.
-
-    Raises
-    ------
-    ValueError
-        If the divergence is unknown, or the budget is negative, not finite, or so large that only the
-        very top of the risks matters.
+    Raises ValueError also for a budget so large that only the very top of the risks matters.
     """
     _, budget = _checked_ball(divergence, budget)
     if budget == 0:

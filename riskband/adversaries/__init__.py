@@ -11,11 +11,17 @@ __all__ = [
     "LOSSES",
     "REPRESENTATION_ADVERSARIES",
     "AdversarialCurves",
+    "Adversary",
+    "Batch",
+    "Evidence",
+    "InputAdversary",
     "LipschitzAdversary",
+    "Points",
     "SandwichAdversary",
     "TransportProblem",
     "adversarial_answers",
     "adversarial_curves",
+    "client_curves",
     "growth_slopes",
     "margin_constants",
     "wda_accuracy",
@@ -39,16 +45,13 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 
 if TYPE_CHECKING:
     from riskband.adversaries.answers import adversarial_answers
-    from riskband.adversaries.attacks.base import InputAdversary as InputAdversary
+    from riskband.adversaries.attacks.base import InputAdversary, client_curves
     from riskband.adversaries.attacks.wda import wda_accuracy, wda_attack
-    from riskband.adversaries.base import Adversary as Adversary
-    from riskband.adversaries.base import Batch as Batch
-    from riskband.adversaries.base import Evidence as Evidence
+    from riskband.adversaries.base import Adversary, Batch, Evidence
     from riskband.adversaries.bounds.lipschitz import margin_constants
     from riskband.adversaries.bounds.relu_slopes import growth_slopes
     from riskband.adversaries.bounds.sandwich import LipschitzAdversary, SandwichAdversary
-    from riskband.adversaries.curves import AdversarialCurves
-    from riskband.adversaries.curves import Points as Points
+    from riskband.adversaries.curves import AdversarialCurves, Points
     from riskband.adversaries.losses import LOSSES
     from riskband.adversaries.problem import TransportProblem
     from riskband.adversaries.registry import INPUT_ADVERSARIES, REPRESENTATION_ADVERSARIES, adversarial_curves

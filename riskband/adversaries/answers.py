@@ -82,6 +82,8 @@ def joined_answers(
 ) -> AdversarialAnswers:
     """Return the numbers of all clients to certify from: of each what is proved, or else what an attack reached.
 
+    Raises ValueError as `AdversarialAnswers`, such as for fewer than two radii.
+
     Parameters
     ----------
     clients : sequence of CurveNumbers
@@ -90,11 +92,6 @@ def joined_answers(
         What they answered.
     radii, multipliers, **settings
         See `AdversarialAnswers`; the settings are those of who answered, and the noise.
-
-    Raises
-    ------
-    ValueError
-        As `AdversarialAnswers`, such as for fewer than two radii.
     """
     guarantee = max((client.guarantee for client in clients), key=GUARANTEES.index)
     units = [client.adversarial_unit for client in clients if client.adversarial_unit > 0.0]

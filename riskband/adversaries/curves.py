@@ -200,12 +200,7 @@ class Pool:
 def concave_pieces(losses: Tensor, points: Points) -> tuple[Tensor, Tensor, Tensor]:
     """Return the concave hulls of each example's points and of (0, its loss), cut at 1, as pieces with falling slopes.
 
-    Parameters
-    ----------
-    losses : Tensor, shape (num_examples,)
-        Loss of the unperturbed example.
-    points : Points
-        The other points.
+    The losses, of the unperturbed examples, have shape (num_examples,).
 
     Returns
     -------

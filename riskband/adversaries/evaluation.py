@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -17,6 +18,10 @@ PRECISIONS = (torch.float32, torch.float64)
 
 def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> np.ndarray:
     """Return the loss of every example.
+
+    Raises ValueError if the loss is unknown, there are no examples, x and y differ in length, a label is outside the
+    model's classes, a logit is not finite or a parameter is neither float32 nor float64. The texts carry no data
+    values: on a client they travel to the server.
 
     Parameters
     ----------
@@ -36,13 +41,6 @@ def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str,
     -------
     ndarray of float64, shape (num_examples,)
         Losses in [0, 1].
-
-    Raises
-    ------
-    ValueError
-        If the loss is unknown, there are no examples, x and y differ in length, a label is outside
-        the model's classes, a logit is not finite or a parameter is neither float32 nor float64.
-        The texts carry no data values: on a client they travel to the server.
     """
     per_example = get_loss(loss).per_example
     return torch.cat([per_example(logits, ys) for _, ys, logits in logit_batches(model, x, y, batch_size)]).numpy()
@@ -61,10 +59,7 @@ def mean_loss(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batc
 def mean_losses(
     model: nn.Module, x: np.ndarray, y: np.ndarray, *, losses: Collection[str], batch_size: int = 512
 ) -> dict[str, float]:
-    """Return the empirical risk of each of several losses, by name, from one pass over the examples.
-
-    Each is bit for bit that of `mean_loss`; parameters and errors are those of `example_losses`.
-    """
+    """Return the empirical risk of each of several losses, by name, from one pass; each bit for bit as `mean_loss`."""
     functions = {name: get_loss(name).per_example for name in losses}
     found: dict[str, list[torch.Tensor]] = {name: [] for name in functions}
     for _, ys, logits in logit_batches(model, x, y, batch_size):
@@ -88,15 +83,22 @@ def logit_batches(
     is_double = input_dtype(model) is torch.float64
     inputs = torch.from_numpy(np.array(x, dtype=np.float64 if is_double else np.float32))
     labels = torch.from_numpy(np.array(y, dtype=np.int64))
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
+    with in_eval_mode(model):
         for xs, ys in zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True):
             with torch.no_grad():
                 logits = _logits(model, xs.clone(), ys)  # what is yielded stays as it was
             yield xs, ys, logits
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Hold a model in eval mode, and restore the modes of its modules, each its own: a layer may have been frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
     finally:
-        for module, is_training in modes:  # each its own: a layer may have been frozen
+        for module, is_training in modes:
             module.training = is_training
 
 
@@ -121,10 +123,8 @@ def _logits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def input_dtype(model: nn.Module) -> torch.dtype:
     """Return in which precision a model is shown examples: float64 if all its parameters are, else float32.
 
-    Raises
-    ------
-    RefusedError
-        If a parameter is a number of another precision: its losses would be rounded too coarsely to say much.
+    Raises RefusedError if a parameter is a number of another precision: its losses would be rounded too coarsely to say
+    much.
     """
     found = {value.dtype for value in model.parameters() if value.is_floating_point() or value.is_complex()}
     other = sorted(str(dtype).removeprefix("torch.") for dtype in found - set(PRECISIONS))

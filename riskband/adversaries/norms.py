@@ -15,6 +15,8 @@ EXPONENTS = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
 """Exponent of each ground norm."""
 DUALS = {"l1": "linf", "l2": "l2", "linf": "l1"}
 """Dual of each ground norm."""
+DUAL_EXPONENTS = {norm: EXPONENTS[dual] for norm, dual in DUALS.items()}
+"""Exponent of the dual of each ground norm."""
 
 _NUM_HALVINGS = 50
 _NUM_NEWTON_STEPS = 12
@@ -29,15 +31,8 @@ def lengths(vectors: Tensor, norm: str) -> Tensor:
 def steepest(gradients: Tensor, norm: str, *, num_coordinates: int = 1) -> Tensor:
     """Return the vectors of norm 1 (0 where the gradient is 0) with the largest product with the gradients.
 
-    Parameters
-    ----------
-    gradients : Tensor, shape (..., num_features)
-        Any.
-    norm : str
-        "l1", "l2" or "linf".
-    num_coordinates : int
-        For "l1" only: share the step equally among so many coordinates with the largest slopes. More than 1 is no
-        longer the steepest, but sees more of a curved function.
+    For "l1" only, the step is shared equally among so many coordinates with the largest slopes: more than 1 is no
+    longer the steepest, but sees more of a curved function.
     """
     if norm == "linf":
         return gradients.sign()
@@ -51,18 +46,9 @@ def steepest(gradients: Tensor, norm: str, *, num_coordinates: int = 1) -> Tenso
 def project(vectors: Tensor, radius: Tensor, norm: str, *, room: Tensor) -> Tensor:
     """Return vectors within the ball of this radius and the box; the nearest such ones but for "l2" with a box.
 
-    For "l2" the box cuts what the ball has scaled: within both, in one step, but not always the nearest point.
-
-    Parameters
-    ----------
-    vectors : Tensor, shape (..., num_features)
-        Moves away from an example.
-    radius : Tensor, shape (...)
-        At least 0.
-    norm : str
-        Of the ball.
-    room : Tensor, broadcastable to the shape of `vectors`
-        How far each coordinate may move towards the sign of its vector, at least 0.
+    For "l2" the box cuts what the ball has scaled: within both, in one step, but not always the nearest point. Vectors,
+    moves away from an example, have shape (..., num_features), radii >= 0 (...); the room says how far each coordinate
+    may move towards the sign of its vector.
     """
     sizes, limit = vectors.abs(), radius.to(vectors.dtype)[..., None]
     if norm == "linf":
@@ -89,14 +75,7 @@ def _shrunk(sizes: Tensor, limit: Tensor, room: Tensor) -> Tensor:
 def shrink(vectors: Tensor, thresholds: Tensor, norm: str) -> Tensor:
     """Return the minimisers d of |d - v|_2^2 / 2 + threshold * |d|: v less its projection on the dual ball (Moreau).
 
-    Parameters
-    ----------
-    vectors : Tensor, shape (..., num_features)
-        The v.
-    thresholds : Tensor, shape (...)
-        At least 0.
-    norm : str
-        The norm of d.
+    The v have shape (..., num_features), the thresholds >= 0 (...).
     """
     return vectors - project(vectors, thresholds, DUALS[norm], room=torch.full_like(vectors, math.inf))
 
@@ -106,18 +85,9 @@ def shortest_move(gradients: Tensor, gains: Tensor, norm: str, *, low: Tensor, h
 
     It is min(multiplier * slope, room) in size, slope being |gradient| ("l2") or 1 ("linf"); "l1" spends the gain on
     the steepest coordinates first. The projection of FAB (Croce and Hein, 2020), with the multiplier by Newton's method
-    on a concave piecewise linear function, which rises to its root from below.
-
-    Parameters
-    ----------
-    gradients : Tensor, shape (..., num_features)
-        Normals of the half-spaces; the move is 0 where one is 0.
-    gains : Tensor, shape (...)
-        Any sign.
-    norm : str
-        "l1", "l2" or "linf".
-    low, high : Tensor, broadcastable to the shape of `gradients`
-        At most and at least 0: the box, seen from the point that moves.
+    on a concave piecewise linear function, which rises to its root from below. Gradients (..., num_features) are
+    normals of half-spaces; the move is 0 where one is 0. Gains (...) have any sign; low <= 0 <= high is the box, seen
+    from the point.
     """
     gains = gains.double()[..., None]  # squares of small slopes vanish in single precision
     directions = gradients.sign().double() * gains.sign()

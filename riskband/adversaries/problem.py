@@ -42,10 +42,7 @@ _SMALLEST_COST, _LARGEST_COST = 1e-150, 1e150
 def checked_grid(name: str, values: Iterable[float]) -> tuple[float, ...]:
     """Return costs, prices or distances as floats, each 0 or from 1e-150 to 1e150, increasing strictly.
 
-    Raises
-    ------
-    ValueError
-        If they are not; the message begins with the name.
+    Raises ValueError if they are not; the message begins with the name.
     """
     try:
         grid = tuple(float(value) for value in values)

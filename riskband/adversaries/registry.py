@@ -31,17 +31,18 @@ from riskband.adversaries.bounds.sandwich import (
 )
 from riskband.adversaries.curves import AdversarialCurves
 from riskband.adversaries.losses import get_loss
+from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, TransportProblem, layer_name
 from riskband.adversaries.representation.ascent import AscentAdversary
 from riskband.adversaries.representation.exact import ExactAdversary, LinearHead, RepresentationAdversary, is_exact
-from riskband.adversaries.representation.growth import DUAL_NORMS, GROWTHS
+from riskband.adversaries.representation.growth import GROWTHS
 from riskband.adversaries.spaces import split_at
 
 SPACES = (REPRESENTATION, "input")
 """Where examples move; besides, "layer:NAME": at the output of the layer of this name."""
 ORDERS = (1, 2)
 """The cost of moving by a distance t is t**order."""
-NORMS = tuple(DUAL_NORMS)
+NORMS = tuple(DUAL_EXPONENTS)
 """Ground norms of the distance."""
 SANDWICH_PREFIX = "sandwich:"
 """What the name of an attack below a proved bound begins with."""

@@ -22,36 +22,17 @@ from riskband.adversaries.problem import RefusedError
 def split_at(model: nn.Module, name: str | None) -> tuple[nn.Module, nn.Module]:
     """Return a model in two, front and tail, which share its layers: ``tail(front(x))`` are its logits.
 
-    Parameters
-    ----------
-    model : Module
-        An `nn.Sequential`, possibly of such; at least around the layer. What the layers are does not matter.
-    name : str or None
-        The last layer of the front, such as "2", or "features.3" in a chain within a chain. None: the inputs
-        themselves are what moves, and the front is the identity.
-
-    Raises
-    ------
-    RefusedError
-        If the model is no chain around a layer of this name.
+    The front, an `nn.Sequential`, possibly of such, at least around the layer, ends with the layer of this name, such
+    as "2", or "features.3" in a chain within a chain. None: the inputs themselves are what moves, and the front is the
+    identity. Raises RefusedError if the model is no chain around a layer of this name.
     """
     return (nn.Identity(), model) if name is None else _halves(model, name, whole=name)
 
 
 def points_at(front: nn.Module, x: Tensor) -> Tensor:
-    """Return where examples start to move, shape (num_examples, *point_shape).
+    """Return where examples start to move, (num_examples, *point_shape); the front is that of `split_at`, in eval mode.
 
-    Parameters
-    ----------
-    front : Module
-        From `split_at`, in eval mode.
-    x : Tensor, shape (num_examples, *x_shape)
-        Inputs.
-
-    Raises
-    ------
-    RefusedError
-        If the front does not return finite features, a row for each example.
+    Raises RefusedError if the front does not return finite features, a row for each example.
     """
     with torch.no_grad():
         points: Tensor = front(x.clone())  # a copy: a layer may work in place
@@ -69,12 +50,7 @@ def point_batches(
 ) -> Iterator[Batch]:
     """Yield batches of examples as the points that move: what a layer returns, or the inputs where that is None.
 
-    Parameters
-    ----------
-    model, x, y, loss, batch_size :
-        See `riskband.adversaries.evaluation.example_losses`, also for errors.
-    layer :
-        See `split_at`.
+    Arguments and errors are those of `riskband.adversaries.evaluation.example_losses` and `split_at`.
     """
     per_example = get_loss(loss).per_example
     front, _ = split_at(model, layer)

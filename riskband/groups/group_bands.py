@@ -103,12 +103,7 @@ class GroupBands:
 
 
 def group_bands(
-    risks: ClientRisks,
-    groups: Groups,
-    *,
-    delta: float,
-    shares: Mapping[str, float] | None = None,
-    **band_settings: Any,
+    risks: ClientRisks, groups: Groups, *, delta: float, shares: Mapping[str, float] | None = None, **band_settings: Any
 ) -> GroupBands:
     """Confidence bands for the CDFs of client risks in several groups, which hold all at once.
 
@@ -188,10 +183,7 @@ def rebuilt_group_bands(
 ) -> GroupBands:
     """Group bands from the fields `groups` (indices of clients) and `bands` (`Band.recipe` of each) of a recipe.
 
-    Raises
-    ------
-    ValueError
-        If the groups are not valid, or not the same in both fields, or the bands are not as `group_bands` makes them.
+    Raises ValueError if the groups are not valid, differ between the fields, or `group_bands` makes no such bands.
     """
     found = members_of_groups(members, num_clients=risks.num_clients)
     if found.keys() != recipes.keys():

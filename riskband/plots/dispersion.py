@@ -179,7 +179,7 @@ def _row_label(name: str, lower: float, upper: float) -> str:
 
 
 def _laws(band: Band, unseen: RiskLaw | None) -> list[tuple[RiskLaw, dict[str, Any]]]:
-    """Known laws of risks and how their curves are drawn."""
+    """Known distributions of risks and how their curves are drawn."""
     drawn = {"color": _MEASURED, "lw": 1.4, "ls": ":", "label": measured_label(band)}
     laws = [(RiskLaw.of_values(band.risks.shown_values), drawn)]
     if unseen is not None:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.pgd import (
-    checked_count,
     checked_objective,
     climbing_direction,
     fitting_objective,
@@ -43,29 +42,19 @@ class Apgd(InputAdversary):
 
     For the 0-1 loss an example is left alone in balls in which a flip was found.
 
-    Parameters
-    ----------
-    model, problem :
-        See `InputAdversary`. The published algorithm is for l2 and linf; for l1 the directions are those of `Pgd`.
-    objective : str or None
-        What is raised, a name in `OBJECTIVES` or `TARGETED_OBJECTIVES`; None: "targeted_margin" for a loss without
-        slopes, else the one that fits the loss. The targeted ones aim at each of `Witness.rivals`.
-    num_steps : int
-        Steps in each round in each ball, at least 1; a search among nine rivals has three rounds.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule.
+    The published algorithm is for l2 and linf; for l1 the directions are those of `Pgd`. The objective, what is raised,
+    is a name in `OBJECTIVES` or `TARGETED_OBJECTIVES`; None: "targeted_margin" for a loss without slopes, else the one
+    that fits the loss. The targeted ones aim at each of `Witness.rivals`.
     """
 
+    num_steps = 36  # in each round in each ball; a search among nine rivals has three rounds
+
     def __init__(
-        self, model: nn.Module, problem: TransportProblem, *, objective: str | None = None, num_steps: int = 36
+        self, model: nn.Module, problem: TransportProblem, *, objective: str | None = None, **counts: int
     ) -> None:
-        super().__init__(model, problem)
+        super().__init__(model, problem, **counts)
         fitting = fitting_objective(problem.loss) if has_slopes(problem.loss) else "targeted_margin"
         self.objective = checked_objective(objective, fitting, [*OBJECTIVES, *TARGETED_OBJECTIVES])
-        self.num_steps = checked_count("num_steps", num_steps, minimum=1)
 
     def perturb(self, witness: Witness) -> None:
         """Climb in every ball of the ladder."""
@@ -125,27 +114,11 @@ def _sizes_of_rounds(num_candidates: int) -> Iterator[int]:
 def auto_pgd(
     witness: Witness, objective: Objective, moves: Tensor, radii: Tensor, *, num_steps: int
 ) -> tuple[Tensor, Tensor]:
-    """Climb in balls from given points (Croce and Hein 2020, Algorithm 1).
+    """Climb in balls from given points (Croce and Hein 2020, Algorithm 1); return the best moves, and the values there.
 
-    Parameters
-    ----------
-    witness : Witness
-        Of the examples.
-    objective : Objective
-        What is raised.
-    moves : Tensor, shape (num_examples, num_features)
-        From the examples to where the climb starts, within ball and box.
-    radii : Tensor, shape (num_examples,)
-        Of the balls in the witness's norm, > 0.
-    num_steps : int
-        At least 1.
-
-    Returns
-    -------
-    moves : Tensor, shape (num_examples, num_features)
-        To the highest points that were reached.
-    values : Tensor, shape (num_examples,)
-        Of the objective there: never below those at the start.
+    Moves lead from the examples to where the climb starts, within ball and box, shape (num_examples, num_features); the
+    radii (num_examples,) are > 0, in the witness's norm. The values, of the objective, are never below those at the
+    start.
     """
     values, slopes = witness.climb(witness.x + moves, objective)
     best = _Best(moves, values, slopes)

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import AdversarialCurves
+from riskband.adversaries.evaluation import in_eval_mode
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.spaces import point_batches
+from riskband.checks import check_count
 
 # Distances at which attacks look, in units of `Witness.units`.
 _FACTORS_OF_FLIPS = (1.001, 1.5, 2.5)  # the first just beyond where a linear model flips, whatever the rounding
@@ -36,19 +38,44 @@ class InputAdversary(Adversary):
         Differentiable in its inputs. It is left as it was.
     problem : TransportProblem
         What is asked.
+    **counts : int
+        Settings of an attack: numbers >= 1 that are attributes of its class, which holds the defaults.
 
     Attributes
     ----------
     follows_gradients : bool
         Whether what it finds depends on the model's gradients; then examples that have none are counted.
+
+    Raises
+    ------
+    ValueError
+        If a count is no whole number, too small, or none of the attack's.
     """
 
     follows_gradients = True
+    num_steps = 1
 
-    def __init__(self, model: nn.Module, problem: TransportProblem) -> None:
+    def __init__(self, model: nn.Module, problem: TransportProblem, **counts: int) -> None:
         self.model = model
         self.problem = problem
+        for name, count in counts.items():
+            if not name.startswith("num_") or not hasattr(type(self), name):
+                raise ValueError(f"{type(self).__name__} has no setting {name!r}; see its class")
+            minimum = 0 if name == "num_restarts" else 1
+            setattr(self, name, check_count(name, count, minimum=minimum, remedy="it decides how long is searched"))
         self.restart()
+
+    def balls(self, witness: Witness) -> Iterator[tuple[Tensor, Witness, Tensor]]:
+        """Yield, in every ball of the ladder that is open, rows of the examples, a witness of them, and their radii.
+
+        What that witness was shown meanwhile counts.
+        """
+        for radii in self.ladder(witness):
+            rows = witness.is_open(radii).nonzero().squeeze(1)
+            if len(rows) > 0:
+                part = witness.select(rows)
+                yield rows, part, radii[rows]
+                witness.absorb(part, rows)
 
     def restart(self) -> None:
         """Draw from the seed anew."""
@@ -124,15 +151,12 @@ def client_curves(
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
     """Hold a model in eval mode, without gradients of its parameters; restore both."""
-    modes = [(module, module.training) for module in model.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    model.eval()
-    for parameter, _ in flags:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for parameter, flag in flags:
-            parameter.requires_grad_(flag)
+    with in_eval_mode(model):
+        for parameter, _ in flags:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter, flag in flags:
+                parameter.requires_grad_(flag)

@@ -9,13 +9,11 @@ without a box. For a loss that goes on growing beyond the boundary, the search i
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from riskband.adversaries.attacks.base import InputAdversary
-from riskband.adversaries.attacks.pgd import checked_count
 from riskband.adversaries.attacks.witness import Objective, Witness, margin_of
 from riskband.adversaries.norms import lengths, shortest_move
-from riskband.adversaries.problem import TransportProblem
 
 # The published constants: weight of the example at most, overshoot, and the step back after a flip.
 _LARGEST_PULL, _OVERSHOOT, _STEP_BACK = 0.1, 1.05, 0.9
@@ -24,29 +22,10 @@ _LAST_OVERSHOOT, _NUM_LAST_STEPS = 1.0 + 1e-5, 3
 
 
 class MinNorm(InputAdversary):
-    """FAB towards the nearest few rivals of each example.
+    """FAB towards the nearest few rivals of each example: those whose linearised boundary is nearest."""
 
-    Parameters
-    ----------
-    model, problem :
-        See `InputAdversary`.
-    num_steps : int
-        For each rival, at least 1.
-    num_targets : int
-        Rivals that are aimed at, at least 1: those whose linearised boundary is nearest.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule.
-    """
-
-    def __init__(
-        self, model: nn.Module, problem: TransportProblem, *, num_steps: int = 20, num_targets: int = 3
-    ) -> None:
-        super().__init__(model, problem)
-        self.num_steps = checked_count("num_steps", num_steps, minimum=1)
-        self.num_targets = checked_count("num_targets", num_targets, minimum=1)
+    num_steps = 20  # for each of them
+    num_targets = 3
 
     def perturb(self, witness: Witness) -> None:
         """Walk along the boundaries."""

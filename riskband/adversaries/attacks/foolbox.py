@@ -23,19 +23,9 @@ class FoolboxAttack(InputAdversary):
     """An attack of `foolbox.attacks` with its default settings; what it returns is measured like anything else.
 
     Attacks that look for the nearest flip are run once; those within a ball at every distance of the problem. They draw
-    from the global states of torch and NumPy: these are set from the problem's seed, and put back.
-
-    Parameters
-    ----------
-    model, problem :
-        See `InputAdversary`. Foolbox needs a box, and distances for attacks within a ball.
-    name : str
-        Of a class in `foolbox.attacks` that can be made without arguments.
-
-    Raises
-    ------
-    RefusedError
-        If Foolbox is not installed, has no such attack, the problem lacks what the attack needs, or the attack fails.
+    from the global states of torch and NumPy: these are set from the problem's seed, and put back. Raises RefusedError
+    if Foolbox is not installed, has no attack of this name that can be made without arguments, the problem lacks the
+    box, or distances, that it needs, or it fails.
     """
 
     def __init__(self, model: nn.Module, problem: TransportProblem, *, name: str) -> None:

@@ -21,36 +21,18 @@ _LARGEST_SHARE = 0.1
 class Pgd(InputAdversary):
     """Steepest ascent, projected, with steps that shrink; each ball starts from the best point of the one before.
 
-    Parameters
-    ----------
-    model, problem :
-        See `InputAdversary`.
-    objective : str or None
-        What is raised, a name in `OBJECTIVES`: "margin", "cross_entropy" or "dlr"; None: the one that fits the loss.
-    num_steps : int
-        Steps in each ball, at least 1.
-    num_restarts : int
-        Further starts, at random points of the first ball, at least 0.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule.
+    The objective, what is raised, is a name in `OBJECTIVES`: "margin", "cross_entropy" or "dlr"; None: the one that
+    fits the loss.
     """
 
+    num_steps = 10  # in each ball
+    num_restarts = 1  # further starts, at random points of the first ball
+
     def __init__(
-        self,
-        model: nn.Module,
-        problem: TransportProblem,
-        *,
-        objective: str | None = None,
-        num_steps: int = 10,
-        num_restarts: int = 1,
+        self, model: nn.Module, problem: TransportProblem, *, objective: str | None = None, **counts: int
     ) -> None:
-        super().__init__(model, problem)
+        super().__init__(model, problem, **counts)
         self.objective = OBJECTIVES[checked_objective(objective, fitting_objective(problem.loss), OBJECTIVES)]
-        self.num_steps = checked_count("num_steps", num_steps, minimum=1)
-        self.num_restarts = checked_count("num_restarts", num_restarts, minimum=0)
 
     def perturb(self, witness: Witness) -> None:
         """Climb in every ball of the ladder."""
@@ -85,31 +67,12 @@ class Pgd(InputAdversary):
 def climbing_direction(witness: Witness, moves: Tensor, gradients: Tensor, *, done: float) -> Tensor:
     """Return steepest directions of length 1 that the box leaves open; for l1 less sparse as more of the climb is done.
 
-    Parameters
-    ----------
-    witness : Witness
-        Of the examples.
-    moves, gradients : Tensor, shape (..., num_examples, num_features)
-        Where the climb stands, from the examples, and the gradients there.
-    done : float
-        Share of the climb, in [0, 1].
+    Moves, from the examples to where the climb stands, and the gradients there have shape (..., num_examples,
+    num_features); `done` is the share of the climb, in [0, 1].
     """
     open_slopes = witness.open_slopes(witness.x + moves, gradients)
     num_coordinates = max(1, round(_LARGEST_SHARE * done * moves.shape[-1]))
     return steepest(open_slopes, witness.norm, num_coordinates=num_coordinates)
-
-
-def checked_count(name: str, value: int, *, minimum: int) -> int:
-    """Return a whole number that is at least `minimum`.
-
-    Raises
-    ------
-    ValueError
-        If it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ValueError(f"{name} must be a whole number >= {minimum}, got {value!r}")
-    return value
 
 
 def fitting_objective(loss: str) -> str:
@@ -118,13 +81,7 @@ def fitting_objective(loss: str) -> str:
 
 
 def checked_objective(name: str | None, default: str, choices: Collection[str]) -> str:
-    """Return the name of an objective, or the default if there is none.
-
-    Raises
-    ------
-    ValueError
-        If it is not among the choices.
-    """
+    """Return the name of an objective, or the default if there is none; raises ValueError if it is no choice."""
     chosen = default if name is None else name
     if chosen not in choices:
         raise ValueError(f"objective must be one of {', '.join(choices)}, got {name!r}")

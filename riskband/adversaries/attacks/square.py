@@ -19,13 +19,12 @@ from functools import cache
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from riskband.adversaries.attacks.base import INSIDE, InputAdversary
-from riskband.adversaries.attacks.pgd import checked_count, fitting_objective
-from riskband.adversaries.attacks.witness import OBJECTIVES, Witness
+from riskband.adversaries.attacks.pgd import fitting_objective
+from riskband.adversaries.attacks.witness import OBJECTIVES, Objective, Witness
 from riskband.adversaries.norms import EXPONENTS
-from riskband.adversaries.problem import TransportProblem
 
 # The published schedule (authors' code): after these shares of the steps, in 1/10000, the share of the features that a
 # window covers halves. The first share is that of AutoAttack (Croce and Hein 2020).
@@ -47,25 +46,16 @@ _TINY = 1e-12
 class Square(InputAdversary):
     """Random search in balls around the examples; for the 0-1 loss then in smaller balls, from the flips it found.
 
-    Parameters
-    ----------
-    model, problem :
-        See `InputAdversary`; the model need not be differentiable.
-    num_steps : int
-        In each ball, at least 1.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule.
+    The model need not be differentiable.
     """
 
     follows_gradients = False
+    num_steps = 100  # in each ball
 
-    def __init__(self, model: nn.Module, problem: TransportProblem, *, num_steps: int = 100) -> None:
-        super().__init__(model, problem)
-        self.objective = OBJECTIVES[fitting_objective(problem.loss)]
-        self.num_steps = checked_count("num_steps", num_steps, minimum=1)
+    @property
+    def objective(self) -> Objective:
+        """What is raised."""
+        return OBJECTIVES[fitting_objective(self.problem.loss)]
 
     def perturb(self, witness: Witness) -> None:
         """Search in every ball of the ladder; for the 0-1 loss then nearer than what was found."""
@@ -290,15 +280,7 @@ class Windows:
 def hill_and_valley(height: int, width: int) -> Tensor:
     """Return the published change of a window for l2: a pyramid in its upper half, one upside down in the lower.
 
-    Parameters
-    ----------
-    height, width : int
-        Of the window, at least 1.
-
-    Returns
-    -------
-    Tensor, shape (height, width)
-        At Chebyshev distance k from the middle of its half, a sum of 1/j² from j = k + 1 on.
+    At Chebyshev distance k from the middle of its half it is a sum of 1/j² from j = k + 1 on.
     """
     upper = height // 2
     return torch.cat([_pyramid(upper, width), -_pyramid(height - upper, width)])

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.fab import MinNorm
-from riskband.adversaries.attacks.pgd import checked_count, has_slopes
+from riskband.adversaries.attacks.pgd import has_slopes
 from riskband.adversaries.attacks.witness import Objective, Witness, wrong_margin
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import DUALS, lengths, shrink, steepest
-from riskband.adversaries.problem import TransportProblem
 
 # Multipliers in units of 1 / cost of `Witness.units`: a gain of 1 for that cost.
 _FACTORS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 10.0, 40.0)
@@ -35,23 +34,9 @@ class WcDg(InputAdversary):
     Each multiplier starts where the smaller one before it ended; the first, where the loss of a linear model would
     saturate: at the example itself the slope of a loss may have faded. The 0-1 loss needs the nearest flips alone (the
     paper's equation 4).
-
-    Parameters
-    ----------
-    model, problem :
-        See `InputAdversary`.
-    num_steps : int
-        At each multiplier, at least 1.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule.
     """
 
-    def __init__(self, model: nn.Module, problem: TransportProblem, *, num_steps: int = 15) -> None:
-        super().__init__(model, problem)
-        self.num_steps = checked_count("num_steps", num_steps, minimum=1)
+    num_steps = 15  # at each multiplier
 
     def perturb(self, witness: Witness) -> None:
         """Climb at every multiplier, or look for the nearest flips."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from riskband.adversaries.attacks.apgd import Apgd
 from riskband.adversaries.attacks.base import InputAdversary, client_curves
 from riskband.adversaries.attacks.fab import MinNorm
-from riskband.adversaries.attacks.pgd import Pgd, checked_count, has_slopes
+from riskband.adversaries.attacks.pgd import Pgd, has_slopes
 from riskband.adversaries.attacks.square import Square
 from riskband.adversaries.attacks.wc_dg import WcDg
 from riskband.adversaries.attacks.witness import Witness, margin_of
@@ -26,37 +26,20 @@ class Wda(InputAdversary):
 
     The ascent runs in balls of radius kappa * epsilon. A curve over all cost budgets holds the attack for every kappa:
     moving a share 1/kappa of each example to such a distance is one way to spend a mean cost of epsilon.
-
-    Parameters
-    ----------
-    model, problem :
-        See `InputAdversary`.
-    num_steps, num_probes : int
-        Steps in all (30), and of the probe (10), as published; 1 <= num_probes <= num_steps.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule.
     """
 
-    def __init__(
-        self, model: nn.Module, problem: TransportProblem, *, num_steps: int = 30, num_probes: int = 10
-    ) -> None:
-        super().__init__(model, problem)
-        self.num_steps = checked_count("num_steps", num_steps, minimum=1)
-        self.num_probes = checked_count("num_probes", num_probes, minimum=1)
+    num_steps, num_probes = 30, 10  # in all, and of the probe, as published
+
+    def __init__(self, model: nn.Module, problem: TransportProblem, **counts: int) -> None:
+        super().__init__(model, problem, **counts)
         if self.num_probes > self.num_steps:
-            raise ValueError(f"num_probes must be at most num_steps, got {num_probes} of {num_steps}; raise num_steps")
+            sizes = f"{self.num_probes} of {self.num_steps}"
+            raise ValueError(f"num_probes must be at most num_steps, got {sizes}; raise num_steps")
 
     def perturb(self, witness: Witness) -> None:
         """Attack in every ball of the ladder. All iterates count, so the best one is kept."""
-        for radii in self.ladder(witness):
-            rows = witness.is_open(radii).nonzero().squeeze(1)
-            if len(rows) > 0:
-                part = witness.select(rows)
-                self._ascend(part, radii[rows])
-                witness.absorb(part, rows)
+        for _, part, radii in self.balls(witness):
+            self._ascend(part, radii)
 
     def _ascend(self, witness: Witness, radii: Tensor) -> None:
         points, rivals = witness.x, witness.rivals[0]

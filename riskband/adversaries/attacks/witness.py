@@ -45,12 +45,8 @@ def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
 def logits_ratio(logits: Tensor, labels: Tensor) -> Tensor:
     """Return `wrong_margin` over the largest logit less the third: the DLR loss, the same if all logits are scaled.
 
-    The difference of logits ratio (Croce and Hein 2020, equation 6). Its sign is that of the margin.
-
-    Raises
-    ------
-    RefusedError
-        If there are fewer than three classes.
+    The difference of logits ratio (Croce and Hein 2020, equation 6). Its sign is that of the margin. Raises
+    RefusedError if there are fewer than three classes.
     """
     return _over_spread(wrong_margin(logits, labels), logits, _spread_ranks(logits)[:1])
 
@@ -100,7 +96,8 @@ class Witness:
     """A batch of examples, as vectors, and a model that remembers what it was shown.
 
     Calling it with inputs returns logits. Inputs are cut to the box first. Each one counts as a point that the
-    adversary attains: its cost is its measured distance from its example to the power of the order.
+    adversary attains: its cost is its measured distance from its example to the power of the order. Raises RefusedError
+    if an example lies outside the box.
 
     Parameters
     ----------
@@ -119,11 +116,6 @@ class Witness:
         Nearest misclassified input that was shown; the example itself if there was none.
     distances : Tensor of float64, shape (num_examples,)
         From the example to `closest`; `inf` if there was none.
-
-    Raises
-    ------
-    RefusedError
-        If an example lies outside the box.
     """
 
     def __init__(self, model: nn.Module, batch: Batch, problem: TransportProblem) -> None:
@@ -141,22 +133,9 @@ class Witness:
         self._forget()
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Show inputs to the model.
+        """Return logits, float64, of any number of inputs for each example, (..., num_examples, num_features).
 
-        Parameters
-        ----------
-        points : Tensor, shape (..., num_examples, num_features)
-            Any number of inputs for each example.
-
-        Returns
-        -------
-        Tensor of float64, shape (..., num_examples, num_classes)
-            Logits of the inputs, cut to the box.
-
-        Raises
-        ------
-        RuntimeError
-            If the inputs have another shape or are not finite: the attack is wrong.
+        They are cut to the box. Raises RuntimeError if they have another shape or are not finite: the attack is wrong.
         """
         if points.shape[-2:] != self.x.shape or not bool(torch.isfinite(points).all()):
             raise RuntimeError("an attack must show finite inputs, a row of features for every example of its batch")
@@ -171,10 +150,7 @@ class Witness:
     def climb(self, points: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
         """Return an objective at inputs and its gradients, shapes (..., num_examples) and that of the inputs.
 
-        Raises
-        ------
-        RefusedError
-            If the model is not differentiable in its inputs.
+        Raises RefusedError if the model is not differentiable in its inputs.
         """
         points = points.detach().requires_grad_()
         with torch.enable_grad():
@@ -184,19 +160,9 @@ class Witness:
             return values.detach(), self._gradient(values, points, keep=False)
 
     def rival_slopes(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return margins of the `rivals` over the label at inputs, and their gradients.
+        """Return margins of the `rivals` over the label at one input for each example, and their gradients.
 
-        Parameters
-        ----------
-        points : Tensor, shape (num_examples, num_features)
-            One input for each example.
-
-        Returns
-        -------
-        margins : Tensor, shape (num_rivals, num_examples)
-            Logit of the rival less that of the label.
-        gradients : Tensor, shape (num_rivals, num_examples, num_features)
-            Of the margins.
+        Shapes (num_rivals, num_examples) and (num_rivals, num_examples, num_features).
         """
         points = points.detach().requires_grad_()
         with torch.enable_grad():
@@ -290,12 +256,9 @@ class Witness:
         return other
 
     def is_open(self, radii: Tensor) -> Tensor:
-        """Return whether balls of these radii are worth a look: for the 0-1 loss, if no flip is known there.
+        """Say whether balls of these radii are worth a look: for the 0-1 loss, if nothing misclassified is known there.
 
-        Parameters
-        ----------
-        radii : Tensor, shape (num_examples,)
-            Of the balls; where it is 0 there is nothing to see.
+        Shape (num_examples,). Where a radius is 0 there is nothing to see.
         """
         return (radii > 0.0) & ((self.distances > radii) if self._is_flipped else True)
 

@@ -1,4 +1,4 @@
-"""How far around one example a small network surely keeps its decision: linear bounds of its margins (math §6.5).
+"""How far around one example a small model provably keeps its decision: linear bounds of its margins (math §6.5).
 
 On the ball ||x' - x|| <= radius every unit of a layer lies between two affine functions of the units before it, and so,
 substituted back to the input, does every margin (CROWN: Zhang et al. 2018; zonotopes: Singh et al. 2018). An affine
@@ -18,16 +18,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.bounds.layer_norms import RULES, Body, leaky_slope
+from riskband.adversaries.bounds.layer_norms import RULES, Body, cut_at_bends, leaky_slope
 from riskband.adversaries.bounds.lipschitz import SequentialLayers, check_norm
 from riskband.adversaries.bounds.relu_cells import composed
+from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.representation.growth import DUAL_NORMS
 
 MAX_ENTRIES = 2**22
 """Of the matrix of affine layers in a row."""
 MAX_INPUTS = 4096
-"""Of such layers, and of the network: its unit vectors are a matrix, too."""
+"""Of such layers, and of the model: its unit vectors are a matrix, too."""
 AUTO_WORK = 2**25
 """Multiplications per example and radius up to which local bounds are cheap: 100 examples take about two seconds."""
 
@@ -83,12 +83,7 @@ class Relaxation:
     def passed(self, weights: Tensor, inputs: Tensor) -> Tensor:
         """Return weighted sums of each unit's inputs, shape (num_examples, num_units, n).
 
-        Parameters
-        ----------
-        weights : Tensor, shape (num_examples, num_units, width)
-            Such as `slope`.
-        inputs : Tensor, shape (num_examples or 1, num_inputs, n)
-            Numbers for every input.
+        Weights such as `slope` have shape (num_examples, num_units, width), inputs (num_examples or 1, num_inputs, n).
         """
         if self.sources is None:
             return weights * inputs
@@ -100,15 +95,8 @@ class Relaxation:
     def pulled_back(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return rows' and c, such that rows @ outputs <= rows' @ inputs + c on the box.
 
-        Parameters
-        ----------
-        rows : Tensor, shape (num_examples or 1, num_rows, num_units)
-            Any.
-
-        Returns
-        -------
-        rows : Tensor, shape (num_examples, num_rows, num_inputs)
-        constant : Tensor, shape (num_examples, num_rows)
+        Rows have shape (num_examples or 1, num_rows, num_units); those returned (num_examples, num_rows, num_inputs),
+        and c (num_examples, num_rows).
         """
         above = rows.clamp(min=0.0)  # upper bounds count for these; lower ones for the rest, rows - above
         gap, offset_gap = self.upper - self.lower, self.upper_offset - self.lower_offset
@@ -129,16 +117,9 @@ class Relaxation:
 
 
 def relaxed(layer: nn.Module, sources: Tensor | None, low: Tensor, high: Tensor) -> Relaxation:
-    """Return bounds of a layer in `RELAXED` on the boxes [low, high].
+    """Return bounds of a layer in `RELAXED` on the boxes [low, high], both float64 of shape (num_examples, num_inputs).
 
-    Parameters
-    ----------
-    layer : Module
-        The activation, or the max pool.
-    sources : Tensor of int, shape (num_units, width), or None
-        `pool_windows` of a max pool, None for an activation.
-    low, high : Tensor of float64, shape (num_examples, num_inputs)
-        Ends of the boxes.
+    The sources are `pool_windows` of a max pool, None for an activation.
     """
     if sources is not None:
         return _pool(sources, low, high)
@@ -258,18 +239,10 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LocalNetwork:
-    """A network as affine maps with bends between them, in float64.
+    """A model as affine maps with bends between them, in float64; the last stage, and no other, has no bend.
 
-    Attributes
-    ----------
-    stages : tuple of Stage
-        The last one, and no other, has no bend.
-    is_refined : tuple of bool
-        For each stage, whether the bounds of its units are substituted back to the input.
-    num_inputs : int
-        Entries of one input.
-    work : int
-        Multiplications per example and radius, about.
+    `is_refined` says of each stage whether the bounds of its units are substituted back to the input; `work` is the
+    number of multiplications per example and radius, about.
     """
 
     stages: tuple[Stage, ...]
@@ -279,7 +252,7 @@ class LocalNetwork:
 
 
 class _Block(NamedTuple):
-    """Affine layers in a row, and the bend behind them with the shape of its input (None: the head comes next)."""
+    """Affine layers in a row, and the bend behind them with the shape of its input (None: the last layer is next)."""
 
     affine: Body
     num_inputs: int
@@ -289,15 +262,8 @@ class _Block(NamedTuple):
 def local_network(layers: SequentialLayers) -> LocalNetwork:
     """Return a chain of layers as affine maps and bends.
 
-    Parameters
-    ----------
-    layers : SequentialLayers
-        The network.
-
-    Raises
-    ------
-    RefusedError
-        If a layer has no linear bounds here, or the affine maps are too large to be written as matrices.
+    Raises RefusedError if a layer has no linear bounds here, or the affine maps are too large to be written as
+    matrices.
     """
     blocks = _blocks(layers)
     sizes, num_inputs = _matrix_sizes(layers, blocks), math.prod(layers.x_shape)
@@ -310,7 +276,7 @@ def local_network(layers: SequentialLayers) -> LocalNetwork:
 
 
 def is_cheap(layers: SequentialLayers) -> bool:
-    """Return whether a network has local bounds that are cheap; from its sizes, before anything is multiplied."""
+    """Return whether a model has local bounds that are cheap; from its sizes, before anything is multiplied."""
     try:
         sizes = _matrix_sizes(layers, _blocks(layers))
     except RefusedError:
@@ -320,20 +286,16 @@ def is_cheap(layers: SequentialLayers) -> bool:
 
 def _blocks(layers: SequentialLayers) -> list[_Block]:
     """Cut a chain behind its bends; raises RefusedError if a layer or its size is not for here."""
-    blocks, start, num_inputs = [], 0, math.prod(layers.x_shape)
-    for index, (layer, shape) in enumerate(layers.body):
-        if RULES[type(layer)].is_linear:
-            continue
-        if not isinstance(layer, RELAXED):
+    blocks = []
+    for affine, bend in cut_at_bends(layers.body):
+        if bend is not None and not isinstance(bend[0], RELAXED):
             known = ", ".join(kind.__name__ for kind in RELAXED)
             raise RefusedError(
-                f"local bounds are known for affine layers, {known}, got {type(layer).__name__}; use the method 'auto' "
-                "or 'product'"
+                f"local bounds are known for affine layers, {known}, got {type(bend[0]).__name__}; use the method "
+                "'auto' or 'product'"
             )
-        blocks.append(_Block(layers.body[start:index], num_inputs, (layer, shape)))
-        following = layers.body[index + 1][1] if index + 1 < len(layers.body) else (layers.head.shape[1],)
-        start, num_inputs = index + 1, math.prod(following)
-    blocks.append(_Block(layers.body[start:], num_inputs, None))
+        here = [*affine, *([bend] if bend else [])]
+        blocks.append(_Block(affine, math.prod(here[0][1]) if here else layers.head.shape[1], bend))
     largest = max(_largest_matrix(layers, block) for block in blocks)
     if largest > MAX_ENTRIES:
         raise RefusedError(
@@ -452,7 +414,7 @@ class _Balls:
 
     def __init__(self, network: LocalNetwork, x: Tensor, labels: Tensor, norm: str) -> None:
         self.network, self.x, self.labels = network, x, labels
-        self.dual = DUAL_NORMS[norm]
+        self.dual = DUAL_EXPONENTS[norm]
 
     def largest_safe(self, slack: Tensor, drift: Tensor, reach: Tensor) -> Tensor:
         """Return the largest of the radii that were checked, or the smallest reach; see `local_distances`."""
@@ -460,7 +422,7 @@ class _Balls:
         margins, speeds = self.margin_bounds(torch.zeros_like(best))
         rising = speeds + drift
         linear = torch.where(rising > 0.0, -(margins + slack) / rising, torch.inf).amin(dim=1)
-        # Where the network is flat at an example, its slopes do not say where to look.
+        # Where the model is flat at an example, its slopes do not say where to look.
         far = torch.where(torch.isfinite(linear), linear, best * _LARGEST_RATIO)
         near = best.maximum(far / _LARGEST_RATIO)
         for _ in range(_NUM_HALVINGS):

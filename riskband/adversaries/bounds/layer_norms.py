@@ -277,11 +277,8 @@ def has_hooks(layer: nn.Module) -> bool:
 def check_layer(name: str, layer: nn.Module) -> None:
     """Check that something is proved about a layer.
 
-    Raises
-    ------
-    RefusedError
-        If its type is not in `RULES`, it or all modules have hooks, it does what its type does not show, or its weights
-        are not finite numbers of float32 or float64 that torch knows of.
+    Raises RefusedError if its type is not in `RULES`, it or all modules have hooks, it does what its type does not
+    show, or its weights are not finite numbers of float32 or float64 that torch knows of.
     """
     if has_hooks(layer):
         raise RefusedError(
@@ -360,6 +357,15 @@ def _has_positive_scales(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> bool:
 Body = tuple[tuple[nn.Module, tuple[int, ...]], ...]
 
 
+def cut_at_bends(body: Body) -> list[tuple[Body, tuple[nn.Module, tuple[int, ...]] | None]]:
+    """Return affine layers in a row, with the layer behind them that is not affine; the last ones have None there."""
+    bends = [index for index, (layer, _) in enumerate(body) if not RULES[type(layer)].is_linear]
+    starts = [0, *(index + 1 for index in bends)]
+    ends = [(body[index], index) for index in bends]
+    found = [(body[start:index], bend) for start, (bend, index) in zip(starts, ends, strict=False)]
+    return [*found, (body[starts[-1] :], None)]
+
+
 class Prefix(NamedTuple):
     """Moving an input by a distance t in l2 moves the features by a vector v with ||weights * v||_2 <= bound * t."""
 
@@ -378,12 +384,7 @@ def plain_prefixes(body: Body) -> list[Prefix]:
 def balanced_prefixes(body: Body, head: Tensor) -> list[Prefix]:
     """Return the same with weights that make each channel's rows, before it, as long as its columns, behind it.
 
-    Parameters
-    ----------
-    body : tuple of (Module, shape of its input)
-        The layers, as `SequentialLayers` has them.
-    head : Tensor of float64, shape (num_classes, num_features)
-        What follows them.
+    The head, shape (num_classes, num_features), is what follows the body.
     """
     asked = _column_lengths(body, head)
     num_channels = body[0][1][0] if body else 1

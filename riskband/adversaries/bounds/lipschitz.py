@@ -1,4 +1,4 @@
-"""How fast the margins of a network can grow with its input: proved Lipschitz constants (math §6.4).
+"""How fast the margins of a model can grow with its input: proved Lipschitz constants (math §6.4).
 
 For logits z and classes j, k let L[j, k] bound |(z_j - z_k)(x') - (z_j - z_k)(x)| / ||x' - x||. Differences of logits
 and not logits: with them the constant of a linear model is exact, and no factor for the loss is lost.
@@ -33,8 +33,8 @@ from riskband.adversaries.bounds.layer_norms import (
     transposed,
 )
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
+from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.problem import RefusedError
-from riskband.adversaries.representation.growth import DUAL_NORMS
 
 METHODS = ("auto", "product", "exact")
 """How constants are found."""
@@ -45,37 +45,28 @@ ROUNDING = 1e-6
 # Networks up to this size are enumerated by "auto": at most some thousand cells, or a few seconds.
 _AUTO_UNITS = 8
 _CHUNK = 256
-# Of how many questions, about a network, a norm and a method, a process remembers the constants.
+# Of how many questions, about a model, a norm and a method, a process remembers the constants.
 _NUM_REMEMBERED = 16
 # Of one example it could not be seen that a layer mixes them.
 _TWO_EXAMPLES = 2
 
 
 class SequentialLayers:
-    """A network as a chain of layers of known kinds, and a linear head.
+    """A model as a chain of layers of known kinds, with a linear last layer.
 
-    Parameters
-    ----------
-    model : Module
-        An `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, or one of these layers. Read, not
-        changed: the layers here are copies in float64 and in eval mode.
-    x_shape : sequence of int
-        Shape of one input.
+    The model is an `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, or one of these layers. It
+    is read, not changed: the layers here are copies in float64 and in eval mode. Raises RefusedError if a layer is of
+    another kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the shapes, or mixes
+    examples.
 
     Attributes
     ----------
     body : tuple of (Module, shape of its input)
-        All layers before the head.
+        All layers before the last linear layer.
     x_shape : tuple of int
-        As given.
+        Shape of one input.
     head, head_offset : Tensor of float64, shapes (num_classes, num_features), (num_classes,)
         Weight and bias of the last layer; the identity and 0 if that is not linear.
-
-    Raises
-    ------
-    RefusedError
-        If a layer is of another kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the
-        shapes, or mixes examples.
     """
 
     def __init__(self, model: nn.Module, x_shape: Sequence[int]) -> None:
@@ -106,13 +97,13 @@ class SequentialLayers:
         self._layers = [layer for _, layer in named]
 
     def spread(self, moves: Tensor) -> Tensor:
-        """Return how far the features before the head move at most, entry by entry, if the inputs move by `moves`."""
+        """Return how far the last layer's features move at most, entry by entry, if the inputs move by `moves`."""
         for layer, _ in self.body:
             moves = RULES[type(layer)].spread(layer, moves)
         return moves
 
     def with_relu(self) -> nn.Sequential:
-        """Return the network with ReLU in place of the activations in `layer_norms.LIKE_RELU`."""
+        """Return the model with ReLU in place of the activations in `layer_norms.LIKE_RELU`."""
         return nn.Sequential(*(nn.ReLU() if isinstance(layer, LIKE_RELU) else layer for layer in self._layers))
 
     @property
@@ -137,7 +128,7 @@ class SequentialLayers:
 
     @property
     def pulls(self) -> Tensor:
-        """w_j - w_k of the head, shape (num_classes, num_classes, num_features)."""
+        """w_j - w_k of the last linear layer, shape (num_classes, num_classes, num_features)."""
         return self.head[:, None] - self.head[None]
 
     @cached_property
@@ -147,7 +138,7 @@ class SequentialLayers:
 
 
 class Constants(NamedTuple):
-    """Proved Lipschitz constants of a network, float64, each raised by `ROUNDING`.
+    """Proved Lipschitz constants of a model, float64, each raised by `ROUNDING`.
 
     Attributes
     ----------
@@ -167,12 +158,12 @@ def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, met
     Parameters
     ----------
     model, x_shape :
-        See `SequentialLayers`. The constants are those of the network in eval mode, in exact arithmetic.
+        See `SequentialLayers`. The constants are those of the model in eval mode, in exact arithmetic.
     norm : str
         Ground norm of the distance between inputs: "l1", "l2" or "linf".
     method : str
         "product": the smallest of the bounds in `product_constants`. "exact": the largest gradient over the cells on
-        which a small ReLU network is affine (`relu_cells`). "auto": exact for networks of at most 8 hidden units.
+        which a small ReLU model is affine (`relu_cells`). "auto": exact for models of at most 8 hidden units.
 
     Returns
     -------
@@ -190,7 +181,7 @@ def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, met
 
 
 def lipschitz_constants(layers: SequentialLayers, *, norm: str, method: str = "auto") -> Constants:
-    """Return proved Lipschitz constants; a process finds those of a network once.
+    """Return proved Lipschitz constants; a process finds those of a model once.
 
     Parameters, and what is raised, are those of `margin_constants`.
     """
@@ -204,7 +195,7 @@ def lipschitz_constants(layers: SequentialLayers, *, norm: str, method: str = "a
 
 @dataclass(frozen=True)
 class _Question:
-    """Equal to another if network, norm and method are."""
+    """Equal to another if model, norm and method are."""
 
     fingerprint: str
     norm: str
@@ -229,8 +220,8 @@ def _constants(asked: _Question) -> Constants:
 
 def check_norm(norm: str) -> None:
     """Check that this is a ground norm; raises RefusedError."""
-    if norm not in DUAL_NORMS:
-        raise RefusedError(f"norm must be one of {', '.join(DUAL_NORMS)}, got {norm!r}")
+    if norm not in DUAL_EXPONENTS:
+        raise RefusedError(f"norm must be one of {', '.join(DUAL_EXPONENTS)}, got {norm!r}")
 
 
 def check_choice_of_method(method: str, methods: Sequence[str]) -> None:
@@ -240,7 +231,7 @@ def check_choice_of_method(method: str, methods: Sequence[str]) -> None:
 
 
 def check_enumerable(layers: SequentialLayers) -> None:
-    """Check that the cells of a network can be enumerated; raises RefusedError."""
+    """Check that the cells of a model can be enumerated; raises RefusedError."""
     num_units = hidden_units(layers.body)
     if num_units is None:
         raise RefusedError(
@@ -288,25 +279,12 @@ def half_masked_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
 
 
 def half_masked_bounds(layers: SequentialLayers, rows: Tensor, *, norm: str) -> Tensor:
-    """Return Lipschitz constants of rows v @ features, never above ||v||_2 times the layers' spectral norms.
+    """Return Lipschitz constants of rows v @ features, at most ||v||_2 times the layers' spectral norms, (num_rows,).
 
     The slopes D of ReLU units are (I + S) / 2 with |S| <= 1. So a row v that is pulled back through it is v / 2, for
     which the layers before are taken as they are, and a rest of length at most ||v|| / 2, for which their norms are,
-    with or without weights (`layer_norms`). A distance in l1 is at least that in l2; one in linf at least that over
-    the root of the number of inputs.
-
-    Parameters
-    ----------
-    layers : SequentialLayers
-        The network.
-    rows : Tensor of float64, shape (num_rows, num_features)
-        Any.
-    norm : str
-        Of the distance between inputs.
-
-    Returns
-    -------
-    Tensor of float64, shape (num_rows,)
+    with or without weights (`layer_norms`). A distance in l1 is at least that in l2; one in linf at least that over the
+    root of the number of inputs. Rows are float64, shape (num_rows, num_features).
     """
     scale = math.sqrt(math.prod(layers.x_shape)) if norm == "linf" else 1.0
 
@@ -329,7 +307,7 @@ def half_masked_bounds(layers: SequentialLayers, rows: Tensor, *, norm: str) -> 
         slope = leaky_slope(layer)
         bounds += share * abs(1.0 - slope) / 2.0 * constant_of(rows, index)
         share *= abs(1.0 + slope) / 2.0
-    bounds += share * torch.linalg.vector_norm(rows.flatten(1), ord=DUAL_NORMS[norm], dim=1)
+    bounds += share * torch.linalg.vector_norm(rows.flatten(1), ord=DUAL_EXPONENTS[norm], dim=1)
     return bounds
 
 
@@ -342,7 +320,7 @@ def enumerated_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
     largest = torch.zeros(len(layers.head), len(layers.head), dtype=torch.float64)
     for cell in relu_cells(layers.body, layers.x_shape):
         gradients = (layers.pulls.flatten(0, 1) @ cell.jacobian).reshape(*largest.shape, -1)
-        largest = torch.maximum(largest, torch.linalg.vector_norm(gradients, ord=DUAL_NORMS[norm], dim=2))
+        largest = torch.maximum(largest, torch.linalg.vector_norm(gradients, ord=DUAL_EXPONENTS[norm], dim=2))
     return largest
 
 

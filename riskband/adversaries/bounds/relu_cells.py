@@ -1,4 +1,4 @@
-"""The cells on which a small ReLU network is affine (math §6.6; Jordan and Dimakis 2020).
+"""The cells on which a small ReLU model is affine (math §6.6; Jordan and Dimakis 2020).
 
 A cell belongs to a pattern: which units are active. Patterns are built unit by unit. Each that is kept has a point
 inside it, or is at least not known to be empty; each that is dropped is empty by an exact proof in rational numbers. So
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from torch import Tensor, nn
 
-from riskband.adversaries.bounds.layer_norms import RULES, leaky_slope, unrolled
+from riskband.adversaries.bounds.layer_norms import Body, cut_at_bends, leaky_slope, unrolled
 
 MAX_UNITS = 16
 """Up to 2**16 patterns, some minutes."""
@@ -37,12 +37,12 @@ ExactArray = NDArray[np.object_]
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A polyhedron {x : rows @ x + offsets > 0} on which the network is affine; inputs flattened.
+    """A polyhedron {x : rows @ x + offsets > 0} on which the model is affine; inputs flattened.
 
     Attributes
     ----------
     jacobian : Tensor of float64, shape (num_features, num_inputs)
-        Of the network's body on the cell.
+        Of the model's body on the cell.
     rows, offsets : ndarray, shapes (num_constraints, num_inputs), (num_constraints,)
         Rows of length 1 in l2.
     point : ndarray of shape (num_inputs,), or None
@@ -113,14 +113,10 @@ class _HalfSpaces:
 
 
 def is_proved_empty(rows: ExactArray, offsets: ExactArray) -> bool:
-    """Return whether these half-spaces are disjoint by an exact proof (Motzkin's alternative).
+    """Return whether half-spaces are disjoint by an exact proof (Motzkin's alternative); arrays of Fraction.
 
     Multipliers v >= 0, not all 0, with v @ rows = 0 and v @ offsets <= 0 contradict rows @ x + offsets > 0. Only the
     case of one such v up to scale is decided; False means: not proved.
-
-    Parameters
-    ----------
-    rows, offsets : ndarray of Fraction, shapes (num_constraints, num_inputs), (num_constraints,)
     """
     multipliers = _one_relation(rows)
     if multipliers is None:
@@ -157,29 +153,28 @@ def _one_relation(rows: ExactArray) -> list[Fraction] | None:
     return relation
 
 
-def hidden_units(body: Sequence[tuple[nn.Module, tuple[int, ...]]]) -> int | None:
+def hidden_units(body: Body) -> int | None:
     """Return the number of ReLU units of a chain of layers; None if it is more than affine layers and (leaky) ReLU."""
-    bends = [(layer, shape) for layer, shape in body if not RULES[type(layer)].is_linear]
+    bends = [bend for _, bend in cut_at_bends(body) if bend is not None]
     if not all(isinstance(layer, nn.ReLU | nn.LeakyReLU) for layer, _ in bends):
         return None
     return sum(math.prod(shape) for _, shape in bends)
 
 
-def relu_cells(body: Sequence[tuple[nn.Module, tuple[int, ...]]], x_shape: tuple[int, ...]) -> Iterator[Cell]:
+def relu_cells(body: Body, x_shape: tuple[int, ...]) -> Iterator[Cell]:
     """Yield the cells of a chain of affine layers and (leaky) ReLU; see the head of this file.
 
-    Parameters
-    ----------
-    body : sequence of (layer, shape of its input)
-        At most `MAX_UNITS` units in all. Affine layers in a row are multiplied in float64 first.
-    x_shape : tuple of int
-        Shape of one input.
+    The body has at most `MAX_UNITS` units in all. Affine layers in a row are multiplied in float64 first.
     """
-    num_inputs = math.prod(x_shape)
-    blocks = [
-        (_exact(matrix), _exact(offset), Fraction(slope)) for matrix, offset, slope in _hidden_blocks(body, num_inputs)
-    ]
-    last, _ = composed(_after_last_bend(body), num_inputs if not blocks else len(blocks[-1][1]))
+    width = num_inputs = math.prod(x_shape)
+    *hidden, (ending, _) = cut_at_bends(body)
+    blocks = []
+    for affine, bend in hidden:
+        assert bend is not None
+        matrix, offset = composed(affine, width)
+        blocks.append((_exact(matrix.numpy()), _exact(offset.numpy()), Fraction(leaky_slope(bend[0]))))
+        width = len(matrix)
+    last, _ = composed(ending, width)
     everywhere = _HalfSpaces(
         np.zeros((0, num_inputs)), np.zeros(0), _exact(np.zeros((0, num_inputs))), _exact(np.zeros(0)),
         np.zeros(num_inputs),
@@ -225,33 +220,8 @@ def _signs(
                 yield inner, np.append(_exact([rate]), rates)
 
 
-def _hidden_blocks(
-    body: Sequence[tuple[nn.Module, tuple[int, ...]]], num_inputs: int
-) -> Iterator[tuple[FloatArray, FloatArray, float]]:
-    """Yield for each ReLU the affine map before it, and its slope below 0."""
-    start = 0
-    for index, (layer, _) in enumerate(body):
-        if not RULES[type(layer)].is_linear:
-            matrix, offset = composed(body[start:index], num_inputs)
-            yield matrix.numpy(), offset.numpy(), leaky_slope(layer)
-            start, num_inputs = index + 1, len(matrix)
-
-
-def _after_last_bend(body: Sequence[tuple[nn.Module, tuple[int, ...]]]) -> Sequence[tuple[nn.Module, tuple[int, ...]]]:
-    bends = [index for index, (layer, _) in enumerate(body) if not RULES[type(layer)].is_linear]
-    return body[bends[-1] + 1 :] if bends else body
-
-
-def composed(layers: Sequence[tuple[nn.Module, tuple[int, ...]]], num_inputs: int) -> tuple[Tensor, Tensor]:
-    """Return affine layers in a row as one matrix (num_outputs, num_inputs) and offset, float64.
-
-    Parameters
-    ----------
-    layers : sequence of (layer, shape of its input)
-        None: the identity.
-    num_inputs : int
-        Entries of the first one's input.
-    """
+def composed(layers: Body, num_inputs: int) -> tuple[Tensor, Tensor]:
+    """Return affine layers in a row as one matrix (num_outputs, num_inputs) and offset, float64; none: the identity."""
     matrix, offset = torch.eye(num_inputs, dtype=torch.float64), torch.zeros(num_inputs, dtype=torch.float64)
     for layer, shape in layers:
         factor = unrolled(layer, shape)

@@ -1,7 +1,7 @@
-"""The space before a linear head: which layer that is, and what is exact there (math §6.2).
+"""The space before the last linear layer: which layer that is, and what is exact there (math §6.2).
 
-There an example is its representation z, the head's input, and the logits are Wz + b. A transport may move z anywhere
-(as in Mehra et al. 2022); what lies before the head only decides where z starts.
+There an example is its representation z, the last linear layer's input, and the logits are Wz + b. A transport may move
+z anywhere (as in Mehra et al. 2022); what lies before the last linear layer only decides where z starts.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import Points
 from riskband.adversaries.evaluation import logit_batches
 from riskband.adversaries.losses import get_loss
+from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.problem import RefusedError, TransportProblem
-from riskband.adversaries.representation.growth import DUAL_NORMS, GROWTHS, reach
+from riskband.adversaries.representation.growth import GROWTHS, reach
 
 # The model may compute in float32, the check is in float64: shares of what the logits say (their differences), and of
 # the terms that are summed, which may cancel.
@@ -29,17 +30,14 @@ _HEAD_TOLERANCE, _ROUNDING_OF_SUMS = 1e-5, 2e-6
 class LinearHead:
     """The linear layer whose output is the model's logits; a context manager that watches the model, and leaves it.
 
+    Raises RefusedError if the model has no `nn.Linear` of that name, or none at all.
+
     Parameters
     ----------
     model : Module
         Any module with such a layer. It is not changed: hooks are added on entry and removed on exit.
     name : str or None
         The layer's name in ``model.named_modules()``; None finds the last layer that fits.
-
-    Raises
-    ------
-    RefusedError
-        If the model has no `nn.Linear` of that name, or none at all.
     """
 
     def __init__(self, model: nn.Module, name: str | None = None) -> None:
@@ -68,17 +66,14 @@ class LinearHead:
         self._inputs.clear()
 
     def check(self, logits: Tensor) -> Tensor:
-        """Check that the logits of the last forward pass came out of the head; find it at the first call.
+        """Check that the logits of the last forward pass came out of the last linear layer; find it at the first call.
+
+        Raises RefusedError if they did not, to single precision.
 
         Returns
         -------
         Tensor, shape (num_examples, num_features)
-            What the head was given: the examples in representation space.
-
-        Raises
-        ------
-        RefusedError
-            If they did not, to single precision.
+            What the last linear layer was given: the examples in representation space.
         """
         called = [layer for layer in reversed(self._inputs) if self._found in (None, layer)]
         self._found = next((layer for layer in called if self._explains(layer, logits)), None)
@@ -107,7 +102,7 @@ class LinearHead:
     def dual_distances(self, norm: str) -> Tensor:
         """Return the norms dual to `norm` of all w_j - w_k, shape (num_classes, num_classes)."""
         exact = "donot_use_mm_for_euclid_dist"  # the fast way loses digits where rows are close
-        return torch.cdist(self.weight, self.weight, p=DUAL_NORMS[norm], compute_mode=exact)
+        return torch.cdist(self.weight, self.weight, p=DUAL_EXPONENTS[norm], compute_mode=exact)
 
     def _note(self, layer: nn.Linear, inputs: tuple[Tensor, ...], _: Tensor) -> None:
         self._inputs.pop(layer, None)  # a layer that is called twice counts as called last
@@ -125,7 +120,7 @@ class LinearHead:
 
 
 class RepresentationAdversary(Adversary):
-    """What every adversary before a linear head needs.
+    """What every adversary before the last linear layer needs.
 
     Parameters
     ----------

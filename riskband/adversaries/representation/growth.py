@@ -1,4 +1,4 @@
-"""How far a loss can rise within a distance, whatever the direction: proven bounds for a linear head (math §6.3).
+"""How far a loss can rise within a distance, in any direction: proven bounds for a last linear layer (math §6.3).
 
 Write m_j = logit_j - logit_label for the margins of the wrong classes. With logits Wz + b, moving z by a distance t in
 the ground norm raises m_j by at most t * s_j, where s_j = ||w_j - w_label|| in the dual norm; for each j alone some
@@ -18,9 +18,6 @@ from torch.nn import functional
 
 from riskband.adversaries.curves import Points
 from riskband.adversaries.losses import CROSS_ENTROPY_CAP
-
-DUAL_NORMS = {"l1": math.inf, "l2": 2.0, "linf": 1.0}
-"""Exponent of the dual of each ground norm."""
 
 _NUM_HALVINGS = 60
 _BRIER_SATURATION = 10.0
@@ -87,7 +84,7 @@ def _brier_below(margins: Tensor) -> Tensor:
     return ((total.square() + squares) / (2.0 * (label + total).square())).amax(dim=1)
 
 
-# Derivations are in docs/adversaries.md; tests compare each constant with numerical derivatives.
+# Derivations: math §6.3; tests compare each constant with numerical derivatives.
 GROWTHS = {
     "margin": Growth(
         pooled=_largest,
@@ -132,10 +129,8 @@ def reach(margins: Tensor, speeds: Tensor, growth: Growth, level: float) -> Tens
     ----------
     margins, speeds : Tensor, shape (num_examples, num_classes)
         `-inf` and 0 at the label.
-    growth : Growth
-        Which loss.
-    level : float
-        Of the pooled margins.
+    growth, level :
+        The loss, and the value of its pooled margins.
 
     Returns
     -------
@@ -156,33 +151,19 @@ def reach(margins: Tensor, speeds: Tensor, growth: Growth, level: float) -> Tens
 
 
 def radial_profile(growth: Growth, margins: Tensor, speeds: Tensor, distances: Tensor) -> Tensor:
-    """Return the bound of the loss within each distance, shape (num_examples, num_distances).
+    """Return the bound of the loss within each finite distance, shape of the distances (num_examples, num_distances).
 
-    Parameters
-    ----------
-    growth : Growth
-        Which loss.
-    margins, speeds : Tensor, shape (num_examples, num_classes)
-        See `reach`.
-    distances : Tensor, shape (num_examples, num_distances)
-        In the ground norm; finite.
+    Margins and speeds are those of `reach`.
     """
     columns = [growth.bound(margins + distance[:, None] * speeds) for distance in distances.T]
     return torch.stack(columns, dim=1)
 
 
 def distance_grid(growth: Growth, margins: Tensor, speeds: Tensor, *, order: int) -> Tensor:
-    """Return distances from 0 to where the loss saturates, shape (num_examples, num_distances).
+    """Return distances from 0 to where the loss saturates, (num_examples, num_distances); arguments as of `reach`.
 
     They are all `inf` for an example that never saturates. The grid is closer near 0, where the square root of a cost
     is steep. It has no points within if the cost is the distance and the loss convex in it: only the ends can matter.
-
-    Parameters
-    ----------
-    growth, margins, speeds :
-        See `radial_profile`.
-    order : int
-        The cost of a distance t is t**order.
     """
     num_steps = 1 if order == 1 and growth.bend == 0.0 else growth.num_steps
     convex_end = reach(margins, speeds, growth, growth.inflection)[:, None]
@@ -199,16 +180,8 @@ def distance_grid(growth: Growth, margins: Tensor, speeds: Tensor, *, order: int
 def bounding_points(growth: Growth, margins: Tensor, speeds: Tensor, losses: Tensor, *, order: int) -> Points:
     """Return points whose concave hull with (0, loss) is proven to lie above every transport of the example.
 
-    Parameters
-    ----------
-    growth : Growth
-        Which loss.
-    margins, speeds : Tensor, shape (num_examples, num_classes)
-        See `reach`.
-    losses : Tensor, shape (num_examples,)
-        Losses of the unperturbed examples, or bounds of them: what never moves has these.
-    order : int
-        The cost of a distance t is t**order.
+    The losses, shape (num_examples,), are those of the unperturbed examples, or bounds of them: what never moves has
+    these. The other arguments are those of `reach`.
     """
     distances = distance_grid(growth, margins, speeds, order=order)
     can_saturate = torch.isfinite(distances[:, -1:])
