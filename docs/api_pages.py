@@ -26,7 +26,7 @@ CHAPTERS = {  # title: modules, by the beginning of their names
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add one page for each chapter; a public name that belongs to none stops the build."""
-    packages = (riskband, importlib.import_module("riskband.adversaries"))
+    packages = (riskband, riskband.adversaries)
     homes = [f"{each.__name__}.{module}.{name}" for each in packages for name, module in each._MODULES.items()]
     for title, modules in CHAPTERS.items():
         shown = [home for home in homes if home.startswith(modules)]

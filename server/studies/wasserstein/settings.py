@@ -59,8 +59,8 @@ class Settings(Section):
         'representation space ""'
     )
     adversary: str = Field(
-        description=f'use "auto"; in representation space {", ".join(REPRESENTATION_ADVERSARIES)}: "exact" fits the loss '
-        f'zero_one (and margin with order 1), "ascent" the others; elsewhere {", ".join(INPUT_ADVERSARIES)}, '
+        description=f'use "auto"; in representation space {", ".join(REPRESENTATION_ADVERSARIES)}: "exact" fits the '
+        f'loss zero_one (and margin with order 1), "ascent" the others; elsewhere {", ".join(INPUT_ADVERSARIES)}, '
         f"sandwich:ATTACK, or {FOOLBOX_PREFIX}NAME with a box"
     )
     head: str = Field(
