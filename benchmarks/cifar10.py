@@ -31,7 +31,7 @@ from riskband.adversaries.attacks.base import InputAdversary, client_curves
 from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.wda import WdaKnapsack
 from riskband.adversaries.problem import TransportProblem
-from strategies.planning import radii_grid
+from strategies.wasserstein import radii_grid
 from worlds.cifar10 import X_SHAPE, accuracy, load_network
 from worlds.datasets import load_dataset
 from worlds.population import Population, PopulationSpec

@@ -88,7 +88,7 @@ def certify(connection: Connection, config: RunConfig, path: Path) -> int:
     run_id = connection.start_run(APP_FOLDER, config.to_run_config() | {"output-dir": str(path)})
     folder = ResultFolder(path, run_id=run_id)  # what other runs left there is not read
     watch = _Watch(connection, run_id)
-    show_progress(watch.is_running, folder, num_clients=config.num_clients)
+    show_progress(watch.is_running, folder, num_clients=config.network.num_clients)
     report = folder.read_json(REPORT_FILE)
     if watch.status != COMPLETED or not report:
         reason = folder.read_json(FAILURE_FILE).get("reason") or watch.details

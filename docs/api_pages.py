@@ -1,6 +1,5 @@
 """The API reference, made from the public names when the site is built, and links to proofs (a hook of mkdocs.yml)."""
 
-import importlib
 import re
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
 
-import riskband
+import riskband.adversaries
 
 CHAPTERS = {  # title: modules, by the beginning of their names
     "Answers": ("riskband.answers",),
@@ -27,7 +26,7 @@ CHAPTERS = {  # title: modules, by the beginning of their names
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add one page for each chapter; a public name that belongs to none stops the build."""
-    packages = (riskband, importlib.import_module("riskband.adversaries"))
+    packages = (riskband, riskband.adversaries)
     homes = [f"{each.__name__}.{module}.{name}" for each in packages for name, module in each._MODULES.items()]
     for title, modules in CHAPTERS.items():
         shown = [home for home in homes if home.startswith(modules)]

@@ -1,4 +1,4 @@
-"""Which guarantees honest answers to a question may have: loss, adversary and model decide, never the examples."""
+"""Which guarantees a correct answer to a question may have: loss, adversary and model decide, never the examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUM_REMEMBERED = 16
 
 
 def possible_guarantees(query: AdversarialQuery) -> tuple[str, ...]:
-    """Return the guarantees that an honest answer may have, the strongest first.
+    """Return the guarantees that a correct answer may have, the strongest first.
 
     Parameters
     ----------

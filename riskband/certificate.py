@@ -269,25 +269,14 @@ class Source(Protocol):
         """Plain data from which `verify` makes the same again: the fields "band" and "answers" of a recipe."""
 
 
-def recipe(function: str, arguments: Mapping[str, Any], source: Source, band: Source | None = None) -> dict[str, Any]:
+def recipe(function: str, arguments: Mapping[str, Any], source: Source) -> dict[str, Any]:
     """Plain data from which `verify` computes a certificate again.
 
-    Parameters
-    ----------
-    function : str
-        Public name of the function of riskband that made it.
-    arguments : mapping
-        Its other arguments, as it understood them; arrays become lists.
-    source : Source
-        Its first argument.
-
-    Returns
-    -------
-    dict
-        JSON-ready.
+    They are the public name of the function that made it, its first argument (the source), and the others as it
+    understood them.
     """
     plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
-    return {"function": function, "arguments": plain, **(band or source).provenance()}
+    return {"function": function, "arguments": plain, **source.provenance()}
 
 
 def _number_or_curve(bound: float | FloatArray) -> float | FloatArray:

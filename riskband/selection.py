@@ -22,14 +22,7 @@ from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import resolve_level_method
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_number, check_own_seed, check_single
-from riskband.functionals.functional import (
-    BOUND_METHODS,
-    Functional,
-    bound,
-    functional,
-    method_that_applies,
-    resolve,
-)
+from riskband.functionals.functional import BOUND_METHODS, Functional, bound, functional, method_that_applies, resolve
 from riskband.functionals.laws import RiskLaw
 from riskband.means import mean_bound
 from riskband.wording import CHOSEN_BEFORE, chosen_before, in_full, rounded_up
@@ -100,23 +93,14 @@ class Objective:
         return "lower" if all(functional(name).grows_with_risk for name, _ in self.terms) else "two"
 
     def of_law(self, law: RiskLaw) -> float:
-        """Value for an explicit law of risks, for example `RiskLaw.of_values` of measured ones."""
+        """Value for an explicit distribution of risks, for example `RiskLaw.of_values` of measured ones."""
         return sum(weight * functional(name).value(law) for name, weight in self.terms)
 
     def upper_bounds(self, band: Band, *, dispersion: str = "sharp") -> dict[str, float]:
-        """Upper bounds on every term, without its weight, for every law of a band.
+        """Upper bounds on every term, without its weight, for every distribution of a band.
 
-        Parameters
-        ----------
-        band : Band
-            With the sides that `sides` says.
-        dispersion : {"sharp", "plugin", "convex_order"}
-            Method of `bound`; "sharp" takes the place of "convex_order" where that does not apply.
-
-        Returns
-        -------
-        dict of str to float
-            By term. They hold together.
+        `dispersion` is the method of `bound`; "sharp" takes the place of "convex_order" where that does not apply. The
+        bounds hold together. Raises ValueError if the band lacks a side that `sides` says, or the method is unknown.
         """
         chosen = {name: functional(name) for name, _ in self.terms}
         return {
@@ -225,13 +209,8 @@ class Selection:
         """All candidates as lines of text: bounds, measured values, bounds on the terms, and how delta was spent."""
         terms = [name for name, _ in self.objective.terms]
         is_proved = self.certificate is None or self.certificate.validity == CERTIFICATE
-        header = [
-            "candidate",
-            "certified" if is_proved else "estimated",
-            "bound",
-            "measured",
-            *(f"{name} <=" for name in terms),
-        ]
+        kind = "certified" if is_proved else "estimated"
+        header = ["candidate", kind, "bound", "measured", *(f"{name} <=" for name in terms)]
         rows = [header, *(self._row(candidate, terms) for candidate in self.candidates)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

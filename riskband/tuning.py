@@ -65,7 +65,7 @@ class OptimisedLevels:
     Parameters
     ----------
     pilot : ClientRisks, RiskLaw or array_like, shape (num_pilot_clients,)
-        Risks that other clients measured (see `split_clients`), or a law that was fixed before.
+        Risks that other clients measured (see `split_clients`), or a distribution that was fixed before.
     objectives : str, QuantileWeight, or several
         What will be read off the band: "mean", "cvar:0.9", "interval:0.5:0.9", "linear", "smoothed_median:0.01",
         "maximum:10", "minimum:10" or your own weights. A mapping gives each a factor > 0.

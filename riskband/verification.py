@@ -212,7 +212,7 @@ def _smallest_size(too_few: int, suffices: Callable[[int], bool]) -> int | None:
 
 
 def _is_below_one(recipe: Recipe, num_clients: int) -> bool:
-    """Whether so many clients, whose answers have the law of these, would be bounded below 1."""
+    """Whether so many clients, whose answers have the distribution of these, would be bounded below 1."""
     answers = recipe["answers"]
     order = np.argsort(answers["values"], kind="stable")
     like = order[np.arange(num_clients) * order.size // num_clients]

@@ -6,26 +6,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from protocol.wire import code_hash, model_hash, to_array_record
-from server.candidates import UnderTest, prepare, unseen_candidates
-from server.checks.targets import TargetNetwork, target_networks
-from server.checks.unseen import Unseen, check_certificates, unseen_clients
+from server.checks.unseen import check_certificates
 from server.config import RunConfig, load_config
-from server.report.report import Conclusion, write_report
+from server.report.report import write_report
 from server.report.table import print_report
 from server.run.events import settled
-from server.run.folder import LEDGER_FILE, ResultFolder
+from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay
 from server.run.ledger import Ledger
 from server.run.lock import lock_for_run
 from server.run.traffic import MeteredGrid
-from server.strategy import build_strategy
+from server.studies.study import Evaluation
 from strategies.asking.quorum import QuorumError
-from strategies.selection import SelectionResult
 
 app = ServerApp()
 
@@ -36,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     config = load_config(context.run_config)
     folder = ResultFolder(config.output_folder, run_id=str(context.run_id))
     with lock_for_run(folder.path, run_id=folder.run_id):
-        folder.clear(resume=config.resume)
+        folder.clear(resume=config.asking.resume)
         torch.set_num_threads(1)  # the sums of more threads would differ between machines
         try:
             evaluate(grid, config, folder)
@@ -50,52 +48,37 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
-    """Prepare the model, ask the clients, check the certificates on unseen ones, write and print the report.
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's connection to the clients.
-    config : RunConfig
-        What to evaluate.
-    folder : ResultFolder
-        An empty place for the results.
-    """
+    """Prepare the model, ask the clients, check the certificates on unseen ones, write and print the report."""
     clock = _Clock()
     metered = MeteredGrid(grid, on_push=partial(folder.log_event, "round_asked"))
     folder.log_event("run_started", run_id=folder.run_id, code_hash=code_hash(), config=config.to_run_config())
     folder.show_stage("preparing the model")
     with clock.part("model"):
-        tested = prepare(config, metered)
+        tested = config.study.prepare(config, metered)
     hashes = {"model": model_hash(tested.arrays), "code": code_hash()}
     folder.log_event("model_prepared", model_hash=hashes["model"])
     folder.show_stage("asking the clients")
     header = {"hashes": hashes, "config": config.to_run_config()}
-    with clock.part("answers"), Ledger(folder.path / LEDGER_FILE, header=header, resume=config.resume) as ledger:
+    with clock.part("answers"), Ledger(folder.path / LEDGER_FILE, header=header, resume=config.asking.resume) as ledger:
         num_earlier = len(ledger.earlier or ())
-        if config.resume:
+        if config.asking.resume:
             folder.log_event("run_resumed", num_answers_in_ledger=num_earlier)
-        strategy = build_strategy(config, folder=folder, ledger=ledger, candidates=tested.candidates)
+        display = RunDisplay(folder, ledger)
+        settings = _settings(config, ledger, display)
+        strategy = config.study.strategy(config, tested, settings, display.show_detail)
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
     folder.log_event("answers_settled", **settled(result.outcome))
     folder.show_stage("computing the exact risks of the unseen clients")
     with clock.part("unseen"):
-        unseen = _unseen(config, tested, result) if config.num_unseen else None
+        unseen = config.study.unseen(config, tested, result) if config.network.num_unseen else None
         checks = check_certificates(result.certificates, unseen) if unseen is not None else {}
-    targets: tuple[TargetNetwork, ...] = ()
-    if config.strategy == "wasserstein" and config.target_sigmas:
-        folder.show_stage("moving unseen clients further and measuring how far that is")
-        with clock.part("targets"):
-            targets = target_networks(config, tested.models[0])
+    with clock.part("targets"):
+        targets = config.study.targets(config, tested, folder.show_stage)
     report = write_report(
         folder,
-        config=config,
-        result=result,
+        Evaluation(config, result, unseen, checks, targets),
         hashes=hashes,
-        unseen=unseen,
-        checks=checks,
-        targets=targets,
         metrics={**metered.metrics(), "num_answers_in_ledger": num_earlier},
         recorded=recorded,
         seconds=clock.seconds,
@@ -103,10 +86,26 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     print_report(report)
 
 
-def _unseen(config: RunConfig, tested: UnderTest, result: Conclusion) -> Unseen:
-    if isinstance(result, SelectionResult):
-        return unseen_candidates(config, tested, shown=result.shown)
-    return unseen_clients(config, tested.models[0])
+def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[str, Any]:
+    """Those of every strategy: how it asks, and what is assumed of who answers."""
+    asking = config.asking
+    return {
+        "num_clients": config.network.num_clients,
+        "quorum": asking.quorum,
+        "node_timeout": asking.node_timeout,
+        "reply_timeout": asking.reply_timeout,
+        "expected_client_ids": config.known_clients,
+        "on_answer": display.accept,
+        "on_node": display.note_node,
+        "on_progress": display.show_progress,
+        "earlier": ledger.earlier,
+        "respect_budgets": asking.respect_query_budgets,
+        "delta": config.question.delta,
+        "missing": asking.missing,
+        "contamination": asking.contamination,
+        "answered_by": asking.answered_by,
+        "seed": config.run.seed,
+    }
 
 
 class _Clock:

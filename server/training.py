@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -13,12 +14,13 @@ from torch import nn
 from protocol.fedavg import num_training_examples
 from protocol.models import build_model, load_arrays, model_arrays
 from protocol.wire import decode_refusal, model_hash, to_array_record, to_arrays
-from server.config import RunConfig
-from server.inputs import model_inputs
 from strategies.asking.quorum import num_needed
 from strategies.asking.replies import one_line
 from worlds.datasets import load_dataset
 from worlds.training import load_checkpoint, train_centrally
+
+if TYPE_CHECKING:
+    from server.config import RunConfig
 
 _POLL_INTERVAL = 0.2
 
@@ -28,17 +30,10 @@ class TrainingError(RuntimeError):
 
 
 class RepeatableFedAvg(FedAvg):
-    """Flower's FedAvg with two promises more: the same replies give the same model, and none is made of too few.
+    """Flower's FedAvg over all `num_nodes` nodes in every round, of which `num_needed` must return a trained model.
 
-    A sum of floats depends on its order, and replies come in any order from nodes with random ids; so
-    they are sorted by what they hold.
-
-    Parameters
-    ----------
-    num_nodes : int
-        Number of nodes to ask, all of them in every round.
-    num_needed : int
-        How many must return a model that was trained there.
+    The same replies give the same model: a sum of floats depends on its order, and replies come in any order from nodes
+    with random ids, so they are sorted by what they hold.
     """
 
     def __init__(self, *, num_nodes: int, num_needed: int) -> None:
@@ -69,14 +64,7 @@ class RepeatableFedAvg(FedAvg):
 
 
 def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
-    """Return the model that the run evaluates, as ``training`` says.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Which model, data and training.
-    grid : Grid
-        The clients; they are only asked when ``training = "fedavg"``.
+    """Return the model that the run evaluates, as ``training`` says; "fedavg" asks the clients.
 
     Raises
     ------
@@ -85,15 +73,15 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
     TrainingError
         If too few clients take part in the federated training.
     """
-    if config.training == "central":
+    if config.model.training == "central":
         return train_centrally(
-            load_dataset(config.dataset, seed=config.seed),
-            model=config.model,
-            seed=config.seed,
-            num_epochs=config.training_epochs,
-            learning_rate=config.learning_rate,
+            load_dataset(config.network.dataset, seed=config.run.seed),
+            model=config.model.model,
+            seed=config.run.seed,
+            num_epochs=config.model.training_epochs,
+            learning_rate=config.model.learning_rate,
         )
-    if config.training == "checkpoint":
+    if config.model.training == "checkpoint":
         return model_of_checkpoint(config)
     model = _initial_model(config)
     load_arrays(model, to_arrays(_train_federated(config, grid, to_array_record(model_arrays(model)))))
@@ -101,39 +89,33 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
 
 
 def model_of_checkpoint(config: RunConfig) -> nn.Module:
-    """Return the model with the weights in the file ``checkpoint``.
-
-    Raises
-    ------
-    ValueError
-        If the dataset, model or checkpoint cannot be had, or do not fit each other.
-    """
+    """Return the model with the weights in the file ``checkpoint``; raises as `prepare_model`."""
     model = _initial_model(config)
-    load_arrays(model, load_checkpoint(config.checkpoint))
+    load_arrays(model, load_checkpoint(config.model.checkpoint))
     return model
 
 
 def _initial_model(config: RunConfig) -> nn.Module:
-    x_shape, num_classes = model_inputs(config)
-    return build_model(config.model, x_shape=x_shape, num_classes=num_classes, seed=config.seed)
+    x_shape, num_classes = config.model_inputs
+    return build_model(config.model.model, x_shape=x_shape, num_classes=num_classes, seed=config.run.seed)
 
 
 def _train_federated(config: RunConfig, grid: Grid, initial: ArrayRecord) -> ArrayRecord:
     num_nodes = _wait_for_nodes(config, grid)
-    strategy = RepeatableFedAvg(num_nodes=num_nodes, num_needed=num_needed(config.num_trainers, config.quorum))
-    result = strategy.start(grid, initial, num_rounds=config.training_rounds, timeout=config.reply_timeout)
+    strategy = RepeatableFedAvg(num_nodes=num_nodes, num_needed=num_needed(config.num_trainers, config.asking.quorum))
+    result = strategy.start(grid, initial, num_rounds=config.model.training_rounds, timeout=config.asking.reply_timeout)
     return result.arrays
 
 
 def _wait_for_nodes(config: RunConfig, grid: Grid) -> int:
     """Wait for all clients, but not for ever, as Flower's own sampling would."""
-    deadline = time.monotonic() + config.node_timeout
-    while (num_nodes := len(list(grid.get_node_ids()))) < config.num_clients and time.monotonic() < deadline:
+    deadline = time.monotonic() + config.asking.node_timeout
+    while (num_nodes := len(list(grid.get_node_ids()))) < config.network.num_clients and time.monotonic() < deadline:
         time.sleep(_POLL_INTERVAL)
     if num_nodes < config.num_needed:
         raise TrainingError(
             f"{config.num_needed} clients must connect for the training, got {num_nodes} within "
-            f"{config.node_timeout:g} s; start as many nodes as num-clients says, or lower num-clients"
+            f"{config.asking.node_timeout:g} s; start as many nodes as num-clients says, or lower num-clients"
         )
     return num_nodes
 

@@ -56,9 +56,9 @@ def simulate(chosen: Mapping[str, Any]) -> int:
     _check_checkpoint(config)
     with contextlib.ExitStack() as held:
         try:
-            folder = ResultFolder(Path(config.output_dir or default_folder(config)).expanduser())
+            folder = ResultFolder(Path(config.results.output_dir or default_folder(config)).expanduser())
             environment = held.enter_context(lock_for_launcher(folder.path))
-            folder.clear(resume=config.resume)
+            folder.clear(resume=config.asking.resume)
         except FolderError as error:
             _say(f"error: {error}")
             return EXIT_USAGE
@@ -83,13 +83,13 @@ def default_folder(config: RunConfig) -> Path:
     A scenario of ours as it stands has the folder of its name, as with ``flwr run``. Any other configuration has one
     whose name ends with its hash, so that the same command finds it again.
     """
-    named = Path.home() / "riskband-results" / config.scenario
-    if config.scenario in scenario_names():
-        ours = load_config(default_run_config() | scenario_config(config.scenario))
+    named = Path.home() / "riskband-results" / config.run.scenario
+    if config.run.scenario in scenario_names():
+        ours = load_config(default_run_config() | scenario_config(config.run.scenario))
         if part_of_a_run(config.to_run_config()) == part_of_a_run(ours.to_run_config()):
             return named
     digest = hashlib.sha256(json.dumps(part_of_a_run(config.to_run_config()), sort_keys=True).encode()).hexdigest()
-    return named.with_name(f"{config.scenario}-seed{config.seed}-{digest[:8]}")
+    return named.with_name(f"{config.run.scenario}-seed{config.run.seed}-{digest[:8]}")
 
 
 def run_scenario(config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str]) -> int:
@@ -113,8 +113,8 @@ def run_scenario(config: RunConfig, folder: ResultFolder, *, environment: Mappin
     try:
         with private_superlink(environment=environment) as superlink:
             run_config = config.to_run_config() | {"output-dir": str(folder.path)}
-            run = superlink.start_run(APP_FOLDER, num_supernodes=config.num_clients, run_config=run_config)
-            show_progress(lambda: run.poll() is None, folder, num_clients=config.num_clients)
+            run = superlink.start_run(APP_FOLDER, num_supernodes=config.network.num_clients, run_config=run_config)
+            show_progress(lambda: run.poll() is None, folder, num_clients=config.network.num_clients)
             status = superlink.run_status()
             folder = replace(folder, run_id=status.run_id)
             report = folder.read_json(REPORT_FILE)
@@ -131,11 +131,11 @@ def run_scenario(config: RunConfig, folder: ResultFolder, *, environment: Mappin
 
 def _check_checkpoint(config: RunConfig) -> None:
     """Load the weights, if they come from a file: that they do not fit is found before Flower starts."""
-    if config.training == "checkpoint":
+    if config.model.training == "checkpoint":
         try:
             model_of_checkpoint(config)
         except ValueError as error:
-            raise ConfigError([f"checkpoint {config.checkpoint!r} cannot be evaluated: {error}"]) from error
+            raise ConfigError([f"checkpoint {config.model.checkpoint!r} cannot be evaluated: {error}"]) from error
 
 
 def show_progress(is_running: Callable[[], bool], folder: ResultFolder, *, num_clients: int) -> None:

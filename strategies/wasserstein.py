@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,14 +13,15 @@ from flwr.serverapp import Grid
 import riskband as rb
 from client.budget import adversarial_request, request_of
 from protocol.wire import AdversarialAnswer, AdversarialQuery
-from riskband.adversaries.problem import TransportProblem
+from riskband.adversaries.answers import joined_answers
+from riskband.adversaries.curves import CurveNumbers
+from riskband.answers.adversarial import GUARANTEES
 from riskband.worst_cases.network_attack import one_round
 from riskband.worst_cases.wasserstein import published_budgets
 from strategies.asking.failures import Failure, FailureReason
-from strategies.asking.query import QueryResult, QueryStrategy, RoundOutcome
-from strategies.planning import fitted_sizes, radii_grid
+from strategies.asking.query import QueryResult, RoundOutcome
+from strategies.certifying import CertifyingStrategy, Conclusion
 from strategies.rounds import BisectionRounds, curve_values, smallest_budgets
-from strategies.transport_answers import conjugates, reached_answers, usable_answers
 
 ONE_ROUND, BISECTION = "one-round", "bisection"
 PROTOCOLS = (ONE_ROUND, BISECTION)
@@ -28,6 +29,12 @@ PROTOCOLS = (ONE_ROUND, BISECTION)
 # Rounds after the first for which a bisection sets values of a query budget aside, if there are as many: about what it
 # took in the scenarios here.
 _LATER_ROUNDS = 30
+
+# Below this, certificates are hardly worth a client's values.
+MIN_RADII, MIN_MULTIPLIERS = 10, 6
+
+# Rounding apart, an attack that raised no value by more than this has reached nothing.
+_NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,18 +85,14 @@ class QueryBudgetUse:
     smallest_left: int | None
 
 
-@dataclass(frozen=True, eq=False)
-class WassersteinResult:
-    """What the answers certify.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WassersteinConclusion(Conclusion):
+    """Certificates "wasserstein_mean", "wasserstein_cdf", and with a bound on the cost "wasserstein_published".
 
     Attributes
     ----------
-    outcome : RoundOutcome
-        Valid answers and failures of the first round, which asks every client.
     answers : riskband.AdversarialAnswers
         The valid answers, in the order of `outcome.answers`.
-    certificates : dict of str to riskband.Certificate
-        "wasserstein_mean", "wasserstein_cdf", and "wasserstein_published" where a bound on the cost was given.
     breakdowns : dict of str to riskband.Bracket
         "wasserstein_mean": the largest cost budget at which the mean is certified to be at most the breakdown target.
     empirical : EmpiricalWorstCase
@@ -101,31 +104,24 @@ class WassersteinResult:
         bounds. Empty where there are no two sides.
     """
 
-    outcome: RoundOutcome[AdversarialAnswer]
     answers: rb.AdversarialAnswers
-    certificates: dict[str, rb.Certificate]
     breakdowns: dict[str, rb.Bracket]
     empirical: EmpiricalWorstCase
     query_budget: QueryBudgetUse
     reached: dict[str, rb.Certificate] = field(default_factory=dict)
 
 
-class Wasserstein(QueryStrategy):
+class Wasserstein(CertifyingStrategy):
     """Ask every client for its adversarial loss; certify networks that transport can reach.
 
-    `start(grid, arrays).conclusion` is a `WassersteinResult`. The protocol "one-round" asks everything in one message,
-    since a round is precious. "bisection" is [RE] Algorithm 1: after the first message, other radii for every client in
-    every round, with a line of the bracket to `on_bracket`.
+    The protocol "one-round" asks everything in one message, since a round is precious. "bisection" is [RE] Algorithm 1:
+    after the first message, other radii for every client in every round, with a line of the bracket to `on_bracket`.
 
     Parameters
     ----------
-    model, x_shape, num_classes :
-        See `protocol.wire.AdversarialQuery`.
-    problem : TransportProblem
-        Which loss, where examples move, at what cost, and who moves them. Its seed also orders the clients for the
-        bound on the mean.
-    delta : float
-        Probability that a certificate fails, in (0, 1): for each certificate on its own.
+    query : AdversarialQuery
+        The question; its radii and multipliers are chosen here. With `privacy` the clients are asked for multipliers
+        only, in one round, and the mean is certified, no shares of clients. The seed of its problem is the strategy's.
     cost_budgets : sequence of float
         In units of the transport cost, >= 0, at least one > 0.
     cost_thresholds : sequence of float
@@ -142,13 +138,8 @@ class Wasserstein(QueryStrategy):
         Mean risk whose breakdown budget is searched, in [0, 1].
     on_bracket : callable, optional
         Called with (cost budget, bracket) after every round of the bisection.
-    missing, contamination, answered_by :
-        What is assumed of who answered; see `riskband.AdversarialAnswers`.
-    privacy : str
-        Noise that the clients are to add; see `protocol.wire.LossQuery`. Then they are asked for multipliers only, in
-        one round, and the mean is certified, no shares of clients.
     **settings
-        Of `QueryStrategy`.
+        Of `strategies.certifying.CertifyingStrategy`; delta is for each certificate on its own.
 
     Raises
     ------
@@ -158,12 +149,8 @@ class Wasserstein(QueryStrategy):
 
     def __init__(
         self,
+        query: AdversarialQuery,
         *,
-        model: str,
-        x_shape: Sequence[int],
-        num_classes: int,
-        problem: TransportProblem,
-        delta: float,
         cost_budgets: Sequence[float],
         cost_thresholds: Sequence[float],
         num_radii: int,
@@ -173,18 +160,12 @@ class Wasserstein(QueryStrategy):
         cost_bound: float,
         breakdown_target: float,
         on_bracket: Callable[[float, rb.Bracket], None] | None = None,
-        missing: str = "ignore",
-        contamination: int = 0,
-        answered_by: str = "fresh",
-        privacy: str = "",
         **settings: Any,
     ) -> None:
-        super().__init__(**settings)
         if protocol not in PROTOCOLS:
             raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
-        if privacy and (protocol == BISECTION or cost_bound > 0.0):
+        if query.privacy and (protocol == BISECTION or cost_bound > 0.0):
             raise ValueError("with privacy the protocol must be 'one-round' and cost_bound 0: values are not asked for")
-        self.delta = delta
         self.cost_budgets = np.asarray(cost_budgets, dtype=np.float64)
         self.cost_thresholds = np.asarray(cost_thresholds, dtype=np.float64)
         self.protocol = protocol
@@ -192,45 +173,29 @@ class Wasserstein(QueryStrategy):
         self.cost_bound = cost_bound
         self.breakdown_target = breakdown_target
         self.on_bracket = on_bracket
-        self.seed = problem.seed
-        self._who_answered: dict[str, Any] = {
-            "missing": missing,
-            "contamination": contamination,
-            "answered_by": answered_by,
-        }
-        grid = radii_grid(self.cost_budgets, num_radii=num_radii)
         self._wanted = num_radii, num_multipliers
-        self._query = AdversarialQuery(
-            model=model,
-            x_shape=tuple(x_shape),
-            num_classes=num_classes,
-            problem=problem,
-            privacy=privacy,
-            radii=(0.0,) if privacy else tuple(grid.tolist()) if protocol == ONE_ROUND else (0.0, float(grid[-1])),
-            multipliers=tuple(rb.default_multipliers(self.cost_budgets, num_multipliers=num_multipliers).tolist()),
-        )
+        super().__init__(self._sized(query, num_radii, num_multipliers), **{**settings, "seed": query.problem.seed})
 
-    def query(self) -> AdversarialQuery:
-        """Return the question of the first round."""
-        return self._query
+    def _sized(self, query: AdversarialQuery, num_radii: int, num_multipliers: int) -> AdversarialQuery:
+        """The question with grids of these sizes; a bisection asks for the ends of the first one only."""
+        grid = radii_grid(self.cost_budgets, num_radii=num_radii)
+        first = (0.0,) if query.privacy else tuple(grid) if self.protocol == ONE_ROUND else (0.0, grid[-1])
+        multipliers = rb.default_multipliers(self.cost_budgets, num_multipliers=num_multipliers)
+        return replace(query, radii=tuple(map(float, first)), multipliers=tuple(multipliers.tolist()))
 
     def fit(self, budgets: Mapping[str, int | None]) -> int:
         """Ask for fewer radii and multipliers where a query budget demands it; see `QueryStrategy.fit`."""
         num_radii, num_multipliers = self._wanted
         earlier, left = self.earlier.first_question(), budgets.values()
         if earlier is not None:  # all answers of a run must be to one question
-            num_radii, num_multipliers = len(earlier[0]), len(earlier[1])
+            num_radii, num_multipliers = max(3, len(earlier[0])), len(earlier[1])  # a bisection asks for two
         elif self.protocol == BISECTION:
             num_later = _LATER_ROUNDS * self._num_values(1, 0)
             _, num_multipliers = fitted_sizes(num_later, num_multipliers, budgets=left, num_values=self._with_later)
         else:
             sizes = fitted_sizes(num_radii, num_multipliers, budgets=left, num_values=self._num_values)
             num_radii, num_multipliers = sizes
-        if self.protocol == ONE_ROUND and not self._query.privacy:
-            grid = radii_grid(self.cost_budgets, num_radii=num_radii)
-            self._query = replace(self._query, radii=tuple(grid.tolist()))
-        multipliers = rb.default_multipliers(self.cost_budgets, num_multipliers=num_multipliers)
-        self._query = replace(self._query, multipliers=tuple(multipliers.tolist()))
+        self._query = self._sized(self._query, num_radii, num_multipliers)
         return request_of(self._query).size
 
     def _num_values(self, num_radii: int, num_multipliers: int) -> int:
@@ -248,7 +213,7 @@ class Wasserstein(QueryStrategy):
             result.conclusion = self._bisect(grid, initial_arrays, result.outcome)
         return result
 
-    def conclude(self, outcome: RoundOutcome[AdversarialAnswer]) -> WassersteinResult | None:
+    def conclude(self, outcome: RoundOutcome[AdversarialAnswer]) -> WassersteinConclusion | None:
         """Return the certificates that one round gives; nothing in a bisection, which `start` concludes.
 
         Raises
@@ -258,12 +223,12 @@ class Wasserstein(QueryStrategy):
         """
         if self.protocol == BISECTION:
             return None
-        answers = self._answers(outcome)
+        answers = usable_answers(outcome, self._query, **self.who_answered)
         empirical = self._worst_case(outcome, is_attack=answers.guarantee == "lower")
         certificates = self._certificates(answers)
         if self.cost_bound > 0.0:
             certificates["wasserstein_published"] = self._published_certificate(answers)
-        return self._result(outcome, answers, certificates, empirical, smallest_budgets(outcome.answers))
+        return self._concluded(outcome, answers, certificates, empirical, smallest_budgets(outcome.answers))
 
     def _worst_case(self, outcome: RoundOutcome[AdversarialAnswer], *, is_attack: bool) -> EmpiricalWorstCase:
         mean_gains = np.mean([conjugates(answer) for answer in outcome.answers], axis=0)
@@ -279,7 +244,7 @@ class Wasserstein(QueryStrategy):
         about = "attacks" if is_attack else "clients"
         return EmpiricalWorstCase(about=about, lower=lower(self.cost_budgets), upper=ends, **size)
 
-    def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> WassersteinResult:
+    def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> WassersteinConclusion:
         rounds = BisectionRounds(
             self,
             grid,
@@ -289,7 +254,7 @@ class Wasserstein(QueryStrategy):
             tolerance=self.bisection_tolerance,
             on_bracket=self.on_bracket,
         )
-        answers = self._answers(first)
+        answers = usable_answers(first, self._query, **self.who_answered)
         certificates = self._certificates(answers)
         lower, upper = rounds.worst_means(self.cost_budgets)
         if self.cost_bound > 0.0:
@@ -307,7 +272,7 @@ class Wasserstein(QueryStrategy):
             num_messages=rounds.num_messages,
             later_failures=tuple(rounds.failures),
         )
-        return self._result(first, answers, certificates, empirical, rounds.budgets_left)
+        return self._concluded(first, answers, certificates, empirical, rounds.budgets_left)
 
     def _certificates(self, answers: rb.AdversarialAnswers) -> dict[str, rb.Certificate]:
         """What the multipliers of the first message certify, whatever the protocol."""
@@ -330,20 +295,21 @@ class Wasserstein(QueryStrategy):
             worst_means=worst_means,
         )
 
-    def _result(
+    def _concluded(
         self,
         outcome: RoundOutcome[AdversarialAnswer],
         answers: rb.AdversarialAnswers,
         certificates: dict[str, rb.Certificate],
         empirical: EmpiricalWorstCase,
         budgets_left: Mapping[str, int],
-    ) -> WassersteinResult:
-        reached = reached_answers(outcome, self._query, **self._who_answered)
+    ) -> WassersteinConclusion:
+        reached = reached_answers(outcome, self._query, **self.who_answered)
         spent = [failure for failure in outcome.failures if failure.reason is FailureReason.BUDGET_SPENT]
-        return WassersteinResult(
+        return WassersteinConclusion(
             outcome=outcome,
-            answers=answers,
+            risks=answers.clean,
             certificates=certificates,
+            answers=answers,
             breakdowns={
                 "wasserstein_mean": rb.wasserstein_breakdown(
                     answers,
@@ -363,5 +329,130 @@ class Wasserstein(QueryStrategy):
             reached={} if reached is None else self._certificates(reached),
         )
 
-    def _answers(self, outcome: RoundOutcome[AdversarialAnswer]) -> rb.AdversarialAnswers:
-        return usable_answers(outcome, self._query, **self._who_answered)
+
+def usable_answers(
+    outcome: RoundOutcome[AdversarialAnswer], query: AdversarialQuery, **who_answered: Any
+) -> rb.AdversarialAnswers:
+    """Return the numbers to certify from: of each client what is proved, or else what an attack reached.
+
+    Parameters
+    ----------
+    outcome : RoundOutcome
+        Of the round that asked `query`.
+    query : AdversarialQuery
+        The question.
+    **who_answered
+        missing, contamination and answered_by of `riskband.AdversarialAnswers`.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two answers.
+    """
+    return _answers(outcome, query, [_numbers(answer) for answer in outcome.answers], **who_answered)
+
+
+def reached_answers(
+    outcome: RoundOutcome[AdversarialAnswer], query: AdversarialQuery, **who_answered: Any
+) -> rb.AdversarialAnswers | None:
+    """Return what was reached of clients that also proved a bound: the other side of `usable_answers`.
+
+    None if the answers are exact, if something was proved of some clients only, or if nothing was reached: there is
+    then no second side.
+    """
+    if max((answer.guarantee for answer in outcome.answers), key=GUARANTEES.index) != "upper":
+        return None
+    if all(max(answer.values_lower) <= answer.clean_risk + _NEGLIGIBLE for answer in outcome.answers):
+        return None
+    reached = [_numbers(answer)._replace(guarantee="lower") for answer in outcome.answers]
+    return _answers(outcome, query, reached, **who_answered)
+
+
+def conjugates(answer: AdversarialAnswer) -> tuple[float, ...]:
+    """Return the conjugates that belong to `curve_values`."""
+    return answer.conjugates_lower if answer.guarantee == "lower" else answer.conjugates_upper
+
+
+def _numbers(answer: AdversarialAnswer) -> CurveNumbers:
+    return CurveNumbers(*(getattr(answer, name) for name in CurveNumbers._fields))
+
+
+def _answers(
+    outcome: RoundOutcome[AdversarialAnswer],
+    query: AdversarialQuery,
+    clients: Sequence[CurveNumbers],
+    **who_answered: Any,
+) -> rb.AdversarialAnswers:
+    return joined_answers(
+        clients,
+        query.problem,
+        radii=query.radii,
+        multipliers=query.multipliers,
+        num_missing=len(outcome.failures),
+        noise=rb.AnswerNoise(query.privacy, num_values=query.num_values) if query.privacy else None,
+        **who_answered,
+    )
+
+
+def radii_grid(cost_budgets: Sequence[float] | np.ndarray, *, num_radii: int) -> np.ndarray:
+    """Radii to ask every client, from the budgets of interest only.
+
+    The adversary spends unevenly: some clients get nothing, others many times the mean budget.
+
+    Parameters
+    ----------
+    cost_budgets : array_like
+        In units of the transport cost; at least one must be > 0.
+    num_radii : int
+        At least 3.
+
+    Returns
+    -------
+    ndarray, shape (num_radii,)
+        0, and a geometric grid from 1/10 of the smallest positive budget to 5 times the largest.
+
+    Raises
+    ------
+    ValueError
+        If no budget is positive or the grid would be too small.
+    """
+    budgets = np.asarray(cost_budgets, dtype=np.float64)
+    positive = budgets[budgets > 0.0]
+    if positive.size == 0:
+        raise ValueError("cost_budgets must hold at least one budget > 0; a budget of 0 means no shift")
+    if num_radii < 3:
+        raise ValueError(f"num_radii must be at least 3, got {num_radii}; 100 leave a gap of about 0.0005")
+    return np.concatenate([[0.0], np.geomspace(positive.min() / 10.0, positive.max() * 5.0, num_radii - 1)])
+
+
+def fitted_sizes(
+    num_radii: int, num_multipliers: int, *, budgets: Iterable[int | None], num_values: Callable[[int, int], int]
+) -> tuple[int, int]:
+    """Return how many radii and multipliers fit the smallest query budget that allows a useful question.
+
+    Parameters
+    ----------
+    num_radii, num_multipliers : int
+        What is wanted.
+    budgets : iterable of int or None
+        Values that each client has left; None: no limit. One that is less than a question of `MIN_RADII` and
+        `MIN_MULTIPLIERS` takes is not considered: that client cannot be asked.
+    num_values : callable
+        What a question takes, from its numbers of radii and multipliers; the more of either, the more.
+
+    Returns
+    -------
+    num_radii, num_multipliers : int
+        What is wanted, or less: the most that fits, both cut towards their minimum by the same share.
+    """
+    min_radii = min(num_radii, MIN_RADII)
+    min_multipliers = min(num_multipliers, MIN_MULTIPLIERS)
+    least = num_values(min_radii, min_multipliers)
+    smallest = min((left for left in budgets if left is not None and left >= least), default=None)
+    num_more = num_radii - min_radii + num_multipliers - min_multipliers
+    for more in range(num_more, 0, -1):
+        more_radii = more * (num_radii - min_radii) // num_more
+        sizes = min_radii + more_radii, min_multipliers + more - more_radii
+        if smallest is None or num_values(*sizes) <= smallest:
+            return sizes
+    return min_radii, min_multipliers

@@ -35,7 +35,7 @@ PROGRAMS = {
     "a certificate": "import riskband as r; r.mean_bound(r.ClientRisks([0.1] * 30, 100), delta=0.05).value",
     "python -m simulations nowhere": "import simulations.__main__ as s; s.main(['nowhere'])",
 }
-_FUNCTIONALS = re.compile(r"\w*(Functional|Measure|Objective|QuantileWeight)")
+_FUNCTIONALS = re.compile(r"\w*(Functional|Measure|Term)")
 _PARSERS = re.compile(r"functional|parse\w*|resolve_(functional|measure|objective)")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 EDGE = ("protocol", "client", "strategies")
@@ -151,16 +151,12 @@ def num_lines(suffix: str) -> int:
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
-def declaring(field: str) -> list[str]:
-    """Return the classes of the library that declare a field of that name."""
-    return [
-        node.name
+def num_modules_declaring(field: str) -> int:
+    """Return how many modules of the library have a class that declares a field of that name."""
+    return sum(
+        any(isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == field for node in ast.walk(tree_of(path)))
         for path in python_files("riskband")
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ClassDef)
-        for line in node.body
-        if isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == field
-    ]
+    )
 
 
 def loaded_by(code: str) -> list[str]:
@@ -196,17 +192,17 @@ class Row:
 
 ROWS = (
     Row("modules beside the sub-packages of riskband/", lambda: len(list(LIBRARY.glob("*.py"))), "55", 12, 12),
-    Row("floors of its rooms", lambda: floors(arrows()), "19", 9, 12),
+    Row("floors of its rooms", lambda: floors(arrows()), "19", 9, 9),
     Row("arrows between them", lambda: sum(map(len, arrows().values())), "289", 100, 100),
-    Row("rooms that import each other in a circle", lambda: len(circles(arrows())), "", 0, 5),
+    Row("rooms that import each other in a circle", lambda: len(circles(arrows())), "", 0, 0),
     Row("public names", lambda: len(rb.__all__), "99", 50, 50),
-    Row("classes for a functional of a band", lambda: num_defined(_FUNCTIONALS, ast.ClassDef, "riskband"), "4", 1, 4),
-    Row("parsers of its name", lambda: num_defined(_PARSERS, FUNCTIONS, "riskband"), "4", 1, 3),
+    Row("classes for a functional of a band", lambda: num_defined(_FUNCTIONALS, ast.ClassDef, "riskband"), "4", 1, 1),
+    Row("parsers of its name", lambda: num_defined(_PARSERS, FUNCTIONS, "riskband"), "4", 1, 1),
     Row("functions that encode or decode one message", lambda: num_defined(_CODECS, FUNCTIONS, *EDGE), "34", 0, 36),
-    Row("classes that carry contamination", lambda: len(declaring("contamination")), "5", 1, 2),
+    Row("modules that declare who answered", lambda: num_modules_declaring("contamination"), "5", 1, 1),
     Row("isinstance in server/report", lambda: num_calls("isinstance", "server/report"), "10", 0, 10),
     Row("places that open SQLite", lambda: num_calls("sqlite3.connect", *EDGE, "server"), "3", 1, 1),
-    Row("lines without tests", lambda: num_lines(".py") + num_lines(".md"), "32,900", 29_000, 41_500),
+    Row("lines without tests", lambda: num_lines(".py") + num_lines(".md"), "32,900", 29_000, 40_000),
     Row("packages of a base install", lambda: len(base_install()), "112", 4, 4),
 )
 

@@ -83,7 +83,7 @@ class Evidence:
 
 
 class Adversary(ABC):
-    """Whoever moves a client's examples. An author writes `examine`; the base pools, checks and sets the guarantee."""
+    """Base of adversaries that move a client's examples; a subclass writes `examine`, the rest is done here."""
 
     @abstractmethod
     def examine(self, batch: Batch) -> Evidence:

@@ -31,17 +31,9 @@ _ROUNDING = 1e-13
 
 @dataclass(frozen=True, eq=False)
 class ConcaveCurve:
-    """A nondecreasing concave piecewise-linear function on [0, inf), constant after its last knot.
+    """A nondecreasing concave piecewise-linear function on [0, inf), constant after its last knot."""
 
-    Attributes
-    ----------
-    budgets : ndarray, shape (num_knots,)
-        Nondecreasing, from 0, in units of the transport cost.
-    values : ndarray, shape (num_knots,)
-        Nondecreasing values.
-    """
-
-    budgets: FloatArray
+    budgets: FloatArray  # increasing from 0, in units of the transport cost; shape (num_knots,)
     values: FloatArray
 
     def __post_init__(self) -> None:
@@ -153,19 +145,6 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     budgets = np.concatenate([[0.0], spent])
     last = np.append(np.diff(budgets) > 0.0, True)  # where a cost is too small to be seen in the sum, it is no cost
     return ConcaveCurve(budgets[last], np.minimum(risks, 1.0)[last])  # a sum may exceed 1 by rounding
-
-
-def pooled_knapsack(costs: Sequence[npt.ArrayLike]) -> ConcaveCurve:
-    """Adversarial mean 0-1 risk of a network over all budgets, from the costs of each client, as for `knapsack_curve`.
-
-    Each example weighs 1/(num_clients·num_examples_k): the same curve as `network_curve` of the clients' knapsacks.
-    Source: math §4.1.
-    """
-    parts = [np.asarray(part, dtype=np.float64) for part in costs]
-    if not parts or any(part.ndim != 1 or part.size == 0 for part in parts):
-        raise ValueError("a network needs at least one client, and every client at least one example, in one row")
-    weights = [np.full(part.size, 1.0 / (len(parts) * part.size)) for part in parts]
-    return knapsack_curve(np.concatenate(parts), np.concatenate(weights))
 
 
 def inner_curve(radii: FloatArray, values: FloatArray, *, rounding: float = 0.0) -> ConcaveCurve:

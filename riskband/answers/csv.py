@@ -46,34 +46,26 @@ def read_risks(
     noise: str | None = None,
     **who: Unpack[WhoAnswered],
 ) -> ClientRisks:
-    """Read one row per client.
+    """Read one row per client, in the order of the rows, from a CSV file with a header line.
 
     Parameters
     ----------
     path : str or Path
-        CSV file with a header line.
+        The file.
     column : str
         Column with the client's mean loss in [0, 1], or with its accuracy; any number if there is noise.
     num_examples : str
         A whole number for all clients, or the name of a column.
-    is_percent : bool
-        Whether `column` holds accuracies in percent; the loss is then 1 - value / 100.
-    is_accuracy : bool
-        Whether it holds accuracies in [0, 1]; the loss is then 1 - value. Nothing is added by it to `is_percent`.
-    is_binary, noise, num_missing, missing, contamination, answered_by : optional
+    is_percent, is_accuracy : bool
+        Whether `column` holds accuracies in percent, or in [0, 1]; the loss is then 1 - value / 100, or 1 - value. The
+        second adds nothing to the first.
+    is_binary, noise, **who :
         See `ClientRisks`.
-
-    Returns
-    -------
-    ClientRisks
-        The answers, in the order of the rows.
 
     Raises
     ------
     TableError
-        With every problem found.
-    OSError
-        If the file cannot be read.
+        With every problem found; OSError if the file cannot be read.
     """
     if noise is not None and (is_percent or is_accuracy):
         raise TableError(["--noise needs losses, not accuracies; put 1 - accuracy into the table"])

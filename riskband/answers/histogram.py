@@ -112,8 +112,8 @@ class HistogramRisks(Answers):
                 f"bins without a multiple of 1/num_examples must hold no more clients than contamination, got "
                 f"{num_impossible}; is num_examples={size} what every client has, and is the loss 0 or 1?"
             )
-        set_fields(self, edges=checked, counts=number, num_examples=size, binary=is_binary, above=above, below=below)
-        set_fields(self, responses=above.responses)
+        set_fields(self, edges=checked, counts=number, num_examples=size, binary=is_binary)
+        set_fields(self, responses=above.responses, above=above, below=below)
 
     @property
     def own_assumptions(self) -> tuple[str, ...]:
@@ -194,8 +194,8 @@ class HistogramLimits(Answers):
             )
         set_fields(above, upper=np.repeat(tops, upper), lower=np.repeat(bottoms, lower))
         is_binary = check_flag("binary", binary)
-        set_fields(self, edges=checked, counts=number, eta=check_eta(eta), binary=is_binary, above=above, below=above)
-        set_fields(self, responses=above.responses)
+        set_fields(self, edges=checked, counts=number, eta=check_eta(eta), binary=is_binary)
+        set_fields(self, responses=above.responses, above=above, below=above)
 
     @property
     def own_assumptions(self) -> tuple[str, ...]:

@@ -204,18 +204,10 @@ def _at(table: FloatArray, counts: FloatArray) -> FloatArray:
 
 
 class BoundedValues(NamedTuple):
-    """One number from each client in a known range, whose mean for a client is not below what it stands for.
+    """One number from each client in a known range, whose mean for a client is not below what it stands for."""
 
-    Attributes
-    ----------
-    values : ndarray, shape (num_clients,)
-        The numbers.
-    low, high : float
-        Ends of their range, which do not depend on the answers.
-    """
-
-    values: FloatArray
-    low: float
+    values: FloatArray  # shape (num_clients,)
+    low: float  # ends of their range, which do not depend on the answers
     high: float
 
     @property

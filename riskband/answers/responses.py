@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar, cast
 
 import numpy as np
 
@@ -152,8 +151,17 @@ class Responses:
             )
 
 
-def _read(name: str) -> Any:
-    return property(attrgetter(f"responses.{name}"), doc=f"`Responses.{name}`.")
+T = TypeVar("T")
+
+
+class _OfResponses(Generic[T]):
+    """A field or property of `Responses` that the answers show under the same name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, answers: Any, owner: type) -> T:
+        return cast(T, getattr(answers.responses, self.name))
 
 
 class Answers:
@@ -163,18 +171,18 @@ class Answers:
     stored: ClassVar[tuple[str, ...]]
     """Fields that, with those of the responses, make the same answers again."""
 
-    num_clients: int = _read("num_clients")
-    num_missing: int = _read("num_missing")
-    missing: str = _read("missing")
-    contamination: int = _read("contamination")
-    answered_by: str = _read("answered_by")
-    noise: AnswerNoise | None = _read("noise")
-    num_missing_worst: int = _read("num_missing_worst")
-    num_counted: int = _read("num_counted")
-    are_answers_certain: bool = _read("are_answers_certain")
-    worst_completion: Callable[[FloatArray], FloatArray] = _read("worst_completion")
-    require_certain_answers: Callable[[str, str], None] = _read("require_certain_answers")
-    require_no_noise: Callable[[str, str], None] = _read("require_no_noise")
+    num_clients = _OfResponses[int]()
+    num_missing = _OfResponses[int]()
+    missing = _OfResponses[str]()
+    contamination = _OfResponses[int]()
+    answered_by = _OfResponses[str]()
+    noise = _OfResponses[AnswerNoise | None]()
+    num_missing_worst = _OfResponses[int]()
+    num_counted = _OfResponses[int]()
+    are_answers_certain = _OfResponses[bool]()
+    worst_completion = _OfResponses[Callable[[FloatArray], FloatArray]]()
+    require_certain_answers = _OfResponses[Callable[[str, str], None]]()
+    require_no_noise = _OfResponses[Callable[[str, str], None]]()
 
     @property
     def own_assumptions(self) -> tuple[str, ...]:

@@ -180,17 +180,8 @@ class ClientRisks(Answers):
         """Upper confidence limits of the clients' true risks, each alone wrong with probability at most `eta`.
 
         Clopper-Pearson for 0-1 losses, otherwise the Bernoulli-KL (Chernoff) limit, valid for any loss in [0, 1]. With
-        noise, the same ideas for the distribution of the sum of both.
-
-        Parameters
-        ----------
-        eta : float
-            Error level for one client, in (0, 1).
-
-        Returns
-        -------
-        ndarray, shape (num_clients,)
-            Limits in [0, 1]. Source: math §2.4.
+        noise, the same ideas for the distribution of the sum of both. Shape (num_clients,), in [0, 1]; eta in (0, 1).
+        Source: math §2.4.
         """
         return self._upper_limits(self.values, eta)
 

@@ -100,22 +100,9 @@ class Band:
         return subject_of(self.local)
 
     def lower(self, risk: npt.ArrayLike) -> FloatArray:
-        """Lower bound on F(risk) = P(a new client's risk <= risk), right-continuous.
+        """Lower bound on F(risk) = P(a new client's risk <= risk), right-continuous, at points of any shape.
 
-        Parameters
-        ----------
-        risk : array_like
-            Points in [0, 1], any shape.
-
-        Returns
-        -------
-        ndarray
-            Bounds in [0, 1], same shape.
-
-        Raises
-        ------
-        ValueError
-            If a point is outside [0, 1] or the band has no lower side.
+        Points and bounds lie in [0, 1]; raises ValueError for other points, or if the band has no lower side.
         """
         found = self._lower(risk, "right")
         return np.where(np.asarray(risk) >= 1.0, 1.0, found)
@@ -136,22 +123,10 @@ class Band:
         return np.asarray(np.append(0.0, self.lower_levels)[np.searchsorted(self.lower_points, x, side=side)])
 
     def quantile_upper(self, level: npt.ArrayLike) -> FloatArray:
-        """Upper bound on the quantile function inf{x : F(x) >= level}.
+        """Upper bound on the quantile function inf{x : F(x) >= level}, at levels of any shape.
 
-        Parameters
-        ----------
-        level : array_like
-            Probabilities in [0, 1], any shape.
-
-        Returns
-        -------
-        ndarray
-            Risks in [0, 1], same shape; 1 where the lower side never reaches the level.
-
-        Raises
-        ------
-        ValueError
-            If a level is outside [0, 1] or the band has no lower side.
+        Levels and bounds lie in [0, 1]; a bound is 1 where the lower side never reaches the level. Raises ValueError
+        for other levels, or if the band has no lower side.
         """
         self.require("lower")
         p = check_fraction("level", level)

@@ -21,15 +21,9 @@ DEFAULT_MARGINAL_SHARE = 0.5
 
 @dataclass(frozen=True, eq=False)
 class JointLevels:
-    """Bounds on a joint CDF by the number of clients at or below a point: the joint part of a `JointBand`.
+    """Bounds on a joint CDF by the number of clients at or below a point: the joint part of a `JointBand`."""
 
-    Attributes
-    ----------
-    lower, upper : ndarray, shape (num_clients + 1,)
-        Bounds on the CDF of the values where `count` of them are at or below the point.
-    """
-
-    lower: FloatArray
+    lower: FloatArray  # shape (num_clients + 1,): for each number of clients
     upper: FloatArray
 
     @classmethod
@@ -103,22 +97,10 @@ class JointBand:
         return tuple(dict.fromkeys(line for source in self.marginals for line in source.assumptions))
 
     def lower(self, risks: npt.ArrayLike) -> FloatArray:
-        """Lower bound on P(risk_j <= risks[..., j] for every j).
+        """Lower bound on P(risk_j <= risks[..., j] for every j), at points of shape (..., num_losses) in [0, 1].
 
-        Parameters
-        ----------
-        risks : array_like, shape (..., num_losses)
-            Points in [0, 1].
-
-        Returns
-        -------
-        ndarray, shape (...)
-            Bounds in [0, 1]: the larger of the joint one and of the Fréchet-Hoeffding bound from the single losses.
-
-        Raises
-        ------
-        ValueError
-            If a point is out of range or has the wrong number of losses.
+        The larger of the joint bound and of the Fréchet-Hoeffding bound from the single losses, shape (...). Raises
+        ValueError if a point is out of range or has the wrong number of losses.
         """
         points = self._points(risks)
         single = np.stack([source.lower(points[..., j]) for j, source in enumerate(self.marginals)])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -39,18 +39,11 @@ class ClientLaw(NamedTuple):
     The top is risk 1; where noisy answers stand for risks, it is the largest number that they can be. Missing clients
     that count as worst are part of that last atom. With contamination b, the b smallest answers weigh nothing: these
     are the ones whose being wrong would hide most.
-
-    Attributes
-    ----------
-    risks, weights : ndarray, shape (num_clients + 1,)
-        Nondecreasing risks, the last being the top, and probabilities.
-    clients : ndarray, shape (num_clients,)
-        Client of each atom but the last.
     """
 
-    risks: FloatArray
-    weights: FloatArray
-    clients: IntArray
+    risks: FloatArray  # nondecreasing, the last being the top; shape (num_clients + 1,)
+    weights: FloatArray  # their probabilities
+    clients: IntArray  # client of each atom but the last
 
     @classmethod
     def from_levels(cls, values: FloatArray, levels: FloatArray, *, num_wrong: int = 0, top: float = 1.0) -> ClientLaw:
@@ -108,11 +101,15 @@ def _marginal(risks: ClientRisks, *, delta: float, sides: str, levels_of: Levels
         levels, observed = _separate_levels(risks, delta, sides, levels_of)
         eta = default_eta(risks.num_counted) if eta is None else eta
         etas, sizes = (eta,), (RANDOM_SIZES,)
-    lower = [] if levels.lower is None else [(risks.upper_limits(e), _lowered(levels.lower, e)) for e in etas]
-    upper = [] if levels.upper is None else [(risks.lower_limits(e), _raised(levels.upper, e)) for e in etas]
+    lower: tuple[Knots, ...] = ()
+    upper: tuple[Knots, ...] = ()
+    if levels.lower is not None:  # 1 - F <= (1 - level) / (1 - eta)
+        lower = tuple((risks.upper_limits(e), np.maximum((levels.lower - e) / (1.0 - e), 0.0)) for e in etas)
+    if levels.upper is not None:  # F <= level / (1 - eta)
+        upper = tuple((risks.lower_limits(e), np.minimum(levels.upper / (1.0 - e), 1.0)) for e in etas)
     return LocalStep(
-        lower=tuple(lower),
-        upper=tuple(upper),
+        lower=lower,
+        upper=upper,
         mean_law=_law_for_means(risks, observed.lower),
         eta=eta,
         uses_limits=True,
@@ -128,15 +125,8 @@ def _counted(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsO
     # Of all clients that count: who chose the missing ones may have left us with every limit that fails.
     num_wrong = min(_binomial_quantile(1.0 - per_side, risks.num_counted, eta), risks.num_clients)
     levels = levels_of_answers(risks, delta=delta - count_delta, sides=sides, levels_of=levels_of)
-    kept = risks.num_clients - num_wrong
-    upper_limits, lower_limits = risks.upper_limits(eta), risks.lower_limits(eta)
-    return LocalStep(
-        lower=_knots(np.sort(upper_limits)[num_wrong:], levels.lower, slice(kept)),
-        upper=_knots(np.sort(lower_limits)[:kept], levels.upper, slice(num_wrong, None)),
-        mean_law=_law(upper_limits, levels.lower, num_wrong=num_wrong),
-        eta=eta,
-        uses_limits=True,
-    )
+    step = _step(risks.upper_limits(eta), risks.lower_limits(eta), levels, num_wrong=num_wrong)
+    return replace(step, eta=eta, uses_limits=True)
 
 
 def _binomial_quantile(level: float, size: int, share: float) -> int:
@@ -154,11 +144,7 @@ def _union(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf,
     half_width = np.sqrt(np.log(1.0 / per_side) / (2.0 * risks.num_examples))
     upper_limits = np.minimum(risks.values + half_width, 1.0)
     levels = levels_of_answers(risks, delta=2.0 * share, sides=sides, levels_of=levels_of)
-    return LocalStep(
-        lower=_knots(upper_limits, levels.lower),
-        upper=_knots(np.maximum(risks.values - half_width, 0.0), levels.upper),
-        mean_law=_law(upper_limits, levels.lower),
-    )
+    return _step(upper_limits, np.maximum(risks.values - half_width, 0.0), levels)
 
 
 def _observed(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
@@ -167,20 +153,18 @@ def _observed(risks: ClientRisks, *, delta: float, sides: str, levels_of: Levels
         raise ValueError("local='observed' has no eta: it takes no step from empirical to true risks")
     risks.require_no_noise("local='observed'", "local='marginal'")
     levels = levels_of_answers(risks, delta=delta, sides=sides, levels_of=levels_of)
+    return replace(_step(risks.values, risks.values, levels), assumptions=(OBSERVED_SIZES,))
+
+
+def _step(upper_limits: FloatArray, lower_limits: FloatArray, levels: Levels, *, num_wrong: int = 0) -> LocalStep:
+    """Each sorted true risk lies between these limits, but for `num_wrong` of them on each side."""
+    kept = upper_limits.size - num_wrong
+    below, above = levels.lower, levels.upper
     return LocalStep(
-        lower=_knots(risks.values, levels.lower),
-        upper=_knots(risks.values, levels.upper),
-        mean_law=_law(risks.values, levels.lower),
-        assumptions=(OBSERVED_SIZES,),
+        lower=() if below is None else ((np.sort(upper_limits)[num_wrong:], below[:kept]),),
+        upper=() if above is None else ((np.sort(lower_limits)[:kept], above[num_wrong:]),),
+        mean_law=None if below is None else ClientLaw.from_levels(upper_limits, below, num_wrong=num_wrong),
     )
-
-
-def _knots(limits: FloatArray, levels: FloatArray | None, kept: slice = slice(None)) -> tuple[Knots, ...]:
-    return () if levels is None else ((limits, levels[kept]),)
-
-
-def _law(values: FloatArray, levels: FloatArray | None, *, num_wrong: int = 0) -> ClientLaw | None:
-    return None if levels is None else ClientLaw.from_levels(values, levels, num_wrong=num_wrong)
 
 
 def _law_for_means(risks: ClientRisks, levels: FloatArray | None) -> ClientLaw | None:
@@ -206,16 +190,6 @@ def _could_be_equal(risks: ClientRisks) -> bool:
     """Whether all numbers of examples are equal but those in answers that may be wrong."""
     _, counts = np.unique(risks.num_examples, return_counts=True)
     return bool(counts.max() >= risks.num_clients - risks.contamination)
-
-
-def _lowered(levels: FloatArray, eta: float) -> FloatArray:
-    """1 - F <= (1 - level) / (1 - eta)."""
-    return np.maximum((levels - eta) / (1.0 - eta), 0.0)
-
-
-def _raised(levels: FloatArray, eta: float) -> FloatArray:
-    """F <= level / (1 - eta)."""
-    return np.minimum(levels / (1.0 - eta), 1.0)
 
 
 def lower_envelope(families: tuple[Knots, ...]) -> Knots:

@@ -73,21 +73,11 @@ class NamedLevels:
 
 @dataclass(frozen=True, eq=False)
 class StoredLevels:
-    """Levels that were tuned once, as a recipe holds them. They are checked, not computed again.
+    """Levels that were tuned once, as a recipe holds them. They are checked, not computed again."""
 
-    Attributes
-    ----------
-    objectives : mapping of str to float
-        What they were tuned for, with the weights.
-    pilot : Pilot
-        What they were tuned on.
-    stored : mapping of str to Levels
-        By `level_key`.
-    """
-
-    objectives: Mapping[str, float]
-    pilot: Pilot
-    stored: Mapping[str, Levels]
+    objectives: Mapping[str, float]  # what they were tuned for, with the weights
+    pilot: Pilot  # what they were tuned on
+    stored: Mapping[str, Levels]  # by `level_key`
 
     @property
     def name(self) -> str:

@@ -108,27 +108,13 @@ def check_pilot_share(pilot_share: float) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Pilot:
-    """The law that a band is tuned to: measured values of a pilot network, or a law fixed before.
+    """The distribution that a band is tuned to: measured values of a pilot network, or a law fixed before."""
 
-    Attributes
-    ----------
-    risks : ndarray, shape (num_atoms,)
-        Risks in [0, 1]; in the order of the clients, or nondecreasing for a law.
-    num_examples : ndarray, shape (num_atoms,), or None
-        Examples behind each value of a pilot network, where known.
-    levels : ndarray, shape (num_atoms,), or None
-        For a law: the CDF at the risks. None for a pilot network.
-    split_from : str or None
-        Fingerprint of the answers of which the pilot is a part by `split_clients`.
-    split_seed : int or None
-        What it was drawn by.
-    """
-
-    risks: FloatArray
-    num_examples: IntArray | None = None
-    levels: FloatArray | None = None
-    split_from: str | None = None
-    split_seed: int | None = None
+    risks: FloatArray  # in [0, 1], shape (num_atoms,); in the order of the clients, or nondecreasing for a law
+    num_examples: IntArray | None = None  # behind each value of a pilot network, where known
+    levels: FloatArray | None = None  # for a law: the CDF at the risks
+    split_from: str | None = None  # fingerprint of the answers of which the pilot is a part by `split_clients`
+    split_seed: int | None = None  # what it was drawn by
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Pilot:

@@ -36,19 +36,18 @@ def dispersion_interval(band: Band, measure: Given, *, method: str = "sharp") ->
 
 
 def extremal_laws(band: Band, measure: str | Functional) -> ExtremalLaws:
-    """Explicit members of a band that attain both ends of the sharp interval.
+    """Explicit members of a band at which a measure is smallest and largest: the ends of the sharp interval.
 
     Parameters
     ----------
-    band : Band
-        With both sides.
-    measure : str or Functional
-        As for `bound`.
+    band, measure :
+        As for `bound`, the band with both sides.
 
     Returns
     -------
     ExtremalLaws
-        The laws; `of_law` of each is the end of the interval, up to rounding.
+        The distributions; `of_law` of each is the end of the interval, up to rounding (those of mean and CVaR may be
+        sharper).
 
     Raises
     ------
@@ -69,12 +68,8 @@ def dispersion_certificate(band: Band, measure: Given, *, method: str = "sharp")
 
     Parameters
     ----------
-    band : Band
-        As for `bound`.
-    measure : str, Functional or QuantileWeight
-        As for `bound`, but no function of your own: `verify` could not find it.
-    method : {"sharp", "plugin", "convex_order"}
-        As for `bound`.
+    band, measure, method :
+        As for `bound`, but no function of your own as measure: `verify` could not find it.
 
     Returns
     -------
@@ -183,12 +178,10 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
 
     Parameters
     ----------
-    band : Band
-        With both sides.
+    band, method :
+        As for `bound`, the band with both sides.
     shares : int or array_like, shape (num_shares,)
         Shares of clients in [0, 1], or how many to space evenly, at least 2. All hold at once.
-    method : {"sharp", "plugin", "convex_order"}
-        As for `bound`, at every share.
 
     Returns
     -------
@@ -245,7 +238,7 @@ def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str =
 
 
 def lorenz_of_law(law: RiskLaw, shares: npt.ArrayLike) -> FloatArray:
-    """Lorenz curve of a known law at shares of clients in [0, 1]: the share itself if all risks are 0."""
+    """Lorenz curve of a known distribution at shares of clients in [0, 1]: the share itself if all risks are 0."""
     points = np.asarray(shares, dtype=np.float64)
     if law.mean == 0.0:
         return points.copy()

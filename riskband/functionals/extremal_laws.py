@@ -1,16 +1,16 @@
-"""The most equal and the most unequal laws of a band, found exactly, and the plug-in bounds of [DC] (math §§5.1, 5.4).
+"""The most equal and the most unequal members of a band, exactly, and [DC]'s plug-in bounds (math §5.1 and math §5.4).
 
 A two-sided band says l(p) <= q(p) <= u(p) for the quantile function q of the client risks, with step functions l, u.
 Among its members of one mean, `l below a level, u above it` is the largest in convex order and `clip(centre, l, u)` the
 smallest. So a measure that grows in convex order has its extremes in these two families of one parameter each. Between
 two knots every measure here is a ratio of simple functions of the parameter, and its stationary points are in closed
-form: the searches look at all knots and all stationary points, never at a grid. Proofs: docs/dispersion.md.
+form: the searches look at all knots and all stationary points, never at a grid. Proofs: math §5.1 and math §5.2.
 
 The plug-in bounds are those that [DC] publishes: every integral takes its own worst side of the band. They are valid,
-but no single law has both worst sides, so they can be far too wide. Errata of [DC] that are corrected: the upper bound
-of a Lorenz curve is A/(A + B), never above 1; the mean range is k∫q(p)[p^{k-1} - (1-p)^{k-1}]dp (example 8 is wrong).
-The lower bounds, and what the paper leaves to the reader (entropy of orders up to 1, top share, quantiles), are made in
-the same way. Nothing is clipped to the range of the measure, and all but those of the mean range and of quantiles need
+but no single distribution has both worst sides, so they can be far too wide. Corrected errata: the upper bound of a
+Lorenz curve is A/(A + B), never above 1; the mean range is k∫q(p)[p^{k-1} - (1-p)^{k-1}]dp (example 8 is wrong). The
+lower bounds, and what the paper leaves to the reader (entropy of orders up to 1, top share, quantiles), are made in the
+same way. Nothing is clipped to the range of the measure, and all but those of the mean range and of quantiles need
 limits that do not allow every risk to be 0 (∫l > 0).
 """
 
@@ -29,7 +29,7 @@ PlugIn = Callable[[QuantileLimits], tuple[float, float]]
 
 
 def linear_cut(limits: QuantileLimits, of_law: Callable[[RiskLaw], float], cut_at: Callable[[float], float]) -> float:
-    """Cut of the most unequal law for ∫wq, over the mean m if relative, by Dinkelbach's iteration; a handful of steps.
+    """Cut of the most unequal member for ∫wq, over the mean m if relative, by Dinkelbach's iteration; a few steps.
 
     `cut_at` is the level at which the nondecreasing weight w passes a value. A value v can be exceeded exactly if some
     member has ∫(w - v)q > 0; the integral is largest for the cut where w passes v. From any start this climbs to the
@@ -48,7 +48,7 @@ def linear_cut(limits: QuantileLimits, of_law: Callable[[RiskLaw], float], cut_a
 
 
 def linear_centre(limits: QuantileLimits, cumulative: Curve, *, is_relative: bool) -> float:
-    """Centre of the most equal law for ∫wq (over the mean, if relative), w with the given integral from 0 to p.
+    """Centre of the most equal member for ∫wq (over the mean, if relative), w with the given integral from 0 to p.
 
     Between two knots both integrals are linear in the centre and their ratio is monotone, so a knot is best.
     """
@@ -77,7 +77,7 @@ class MomentRule:
     stationary_centre: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
 
     def of_law(self, law: RiskLaw) -> float:
-        """Measure of a law, scaled to mean 1, where no power overflows; 0 for the law of risk 0."""
+        """Measure of a distribution, scaled to mean 1, where no power overflows; 0 for the distribution of risk 0."""
         if law.mean == 0.0:
             return 0.0
         with np.errstate(divide="ignore", over="ignore"):
@@ -120,7 +120,7 @@ THEIL_RULE = MomentRule(
 
 
 def moment_cut(limits: QuantileLimits, rule: MomentRule) -> float:
-    """Cut of the most unequal law: the best of all ends of steps and all stationary points inside them."""
+    """Cut of the most unequal member: the best of all ends of steps and all stationary points inside them."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         at_lower, at_upper = rule.moment(limits.lower), rule.moment(limits.upper)
         if not np.isfinite(at_lower[0]):  # risk 0 makes the measure as large as can be
@@ -137,7 +137,7 @@ def moment_cut(limits: QuantileLimits, rule: MomentRule) -> float:
 
 
 def moment_centre(limits: QuantileLimits, rule: MomentRule) -> float:
-    """Centre of the most equal law: the best of all knots and all stationary points between them."""
+    """Centre of the most equal member: the best of all knots and all stationary points between them."""
     intervals = limits.centres
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         at_lower, at_upper = rule.moment(limits.lower), rule.moment(limits.upper)
@@ -168,7 +168,7 @@ def hoover_cut(limits: QuantileLimits) -> float:
 
 
 def hoover_centre(limits: QuantileLimits) -> float:
-    """Centre that is the mean of its own law: there E(m - u)_+ rises through E(l - m)_+."""
+    """Centre that is the mean of its own distribution: there E(m - u)_+ rises through E(l - m)_+."""
     intervals = limits.centres
     excess = intervals.means - intervals.low  # falls, from >= 0 to <= 0
     at = max(int(np.searchsorted(-excess, 0.0, side="right")) - 1, 0)

@@ -48,7 +48,7 @@ class ExtremalLaws(NamedTuple):
     most_equal : RiskLaw
         Attains the lower end of the sharp interval.
     most_unequal : RiskLaw or None
-        Attains the upper end; `None` where it is only approached, by laws whose mean goes to 0.
+        Attains the upper end; `None` where it is only approached, by distributions whose mean goes to 0.
     """
 
     most_equal: RiskLaw
@@ -69,11 +69,11 @@ class Functional:
     of_law : callable or None
         Its value for a `RiskLaw`, if known.
     range : tuple of float
-        Smallest and largest value of any law on [0, 1].
+        Smallest and largest value of any distribution on [0, 1].
     plug_in : callable or None
         Published bounds from `QuantileLimits`, not clipped to the range; `None` if they are the sharp ones.
     cut, centre : callable
-        From `QuantileLimits`, the parameters of the most unequal law (`unequal_law`) and of the most equal one
+        From `QuantileLimits`, the parameters of the most unequal distribution (`unequal_law`) and of the most equal one
         (`equal_law`) of the band: there it is largest and smallest.
     is_relative : bool
         Whether it stays the same when all risks are multiplied by one number. Then its supremum is the end of its
@@ -102,7 +102,7 @@ class Functional:
     bounds: Callable[[Band], Interval] | None = None
 
     def value(self, law: RiskLaw) -> float:
-        """Value for a law of risks; raises ValueError for a function of a band, which has none."""
+        """Value for a distribution of risks; raises ValueError for a function of a band, which has none."""
         if self.of_law is None:
             raise ValueError(
                 f"{self.quantity} is known for bands only; use the name of a functional, or a QuantileWeight"
@@ -117,10 +117,9 @@ class Functional:
         """Members of a band at which the functional is smallest and largest."""
         most_equal = limits.equal_law(self.centre(limits))
         most_unequal = limits.unequal_law(self.cut(limits))
-        is_approached = self.is_relative and limits.allow_all_zero and not limits.allow_only_zero
-        if is_approached and self.value(most_unequal) < self.range[1]:
-            return ExtremalLaws(most_equal, None)
-        return ExtremalLaws(most_equal, most_unequal)
+        is_largest = self.value(most_unequal) >= self.range[1]
+        is_approached = self.is_relative and limits.allow_all_zero and not limits.allow_only_zero and not is_largest
+        return ExtremalLaws(most_equal, None if is_approached else most_unequal)
 
     def interval(
         self, limits: QuantileLimits, *, is_plug_in: bool = False, measured: QuantileLimits | None = None
@@ -156,7 +155,7 @@ def bound(band: Band, functional: Given, *, method: str = "sharp") -> Interval:
         A name with its parameters, such as "mean", "share:0.3", "cvar:0.9", "gini" or "atkinson:0.5"; a weight on
         quantiles; or your own function from a `Band` to an `Interval`.
     method : {"sharp", "plugin", "convex_order"}
-        `sharp`: smallest and largest value among all members of the band; mean and CVaR also use the law for means of
+        `sharp`: smallest and largest value among all members of the band; mean and CVaR also use the one for means of
         the band. `plugin`: every integral at its own worst side, as published in [DC], with errata corrected, clipped
         to the range. `convex_order`: as `sharp`, but the upper end may also come from the band of measured risks; see
         Notes.
@@ -164,7 +163,7 @@ def bound(band: Band, functional: Given, *, method: str = "sharp") -> Interval:
     Returns
     -------
     Interval
-        Numbers. Source: math §§2.8, 5.
+        Numbers. Source: math §2.8 and math §5.
 
     Raises
     ------
@@ -200,10 +199,10 @@ def certificate_of_band(
     """Certificate that `function` reads off a band with these arguments; it holds together with all others of it."""
     return Certificate(
         quantity=quantity,
-        value=value if np.ndim(value) else float(value),
+        value=value,
         delta=band.delta,
         assumptions=band.assumptions,
-        recipe=recipe(function, arguments, band.risks, band),
+        recipe=recipe(function, arguments, band),
         **{"method": f"{band.method} band", **rest},
     )
 
@@ -259,7 +258,7 @@ def _weighted(weight: QuantileWeight, quantity: str = "", name: str = "") -> Fun
 
 
 def _tail(weight: QuantileWeight, quantity: str, name: str) -> Functional:
-    """Mean of the worst clients, which the law for means of the band serves as well as its lower side."""
+    """Mean of the worst clients, which the distribution for means of the band serves as well as its lower side."""
     plain = _weighted(weight, quantity, name)
 
     def bounds(band: Band) -> Interval:
@@ -372,8 +371,7 @@ def _extended_gini(aversion: float) -> Functional:
         cumulative=lambda p: p - 1.0 + (1.0 - p) ** aversion,
         cut_at=lambda value: 1.0 - float(((1.0 - value) / aversion) ** (1.0 / (aversion - 1.0))),
         plug_in=linear_plug_in(
-            lambda p: 1.0 - (1.0 - p) ** aversion,
-            lambda low, high, least, most: (1.0 - high / least, 1.0 - low / most),
+            lambda p: 1.0 - (1.0 - p) ** aversion, lambda low, high, least, most: (1.0 - high / least, 1.0 - low / most)
         ),
     )
 

@@ -9,7 +9,7 @@ from riskband.answers.joint import JointRisks
 from riskband.answers.risks import shared_assumptions
 from riskband.bands.joint import JOINT_LOCAL_STEPS
 from riskband.bands.local_steps import OBSERVED_SIZES
-from riskband.certificate import Certificate
+from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_number, check_own_seed
 from riskband.means import fixed_orders
 from riskband.search import bisect
@@ -85,12 +85,7 @@ def gini_correlation(
             *chosen_before(local=(local, "marginal"), eta=(eta, DEFAULT_ETA), seed=(seed, None)),
         ),
         details={"measured": np.array(measured_gini_correlation(risks))},
-        recipe={
-            "function": "gini_correlation",
-            "arguments": {"delta": delta, "local": local, "eta": eta, "seed": seed},
-            "band": None,
-            "answers": risks.to_dict(),
-        },
+        recipe=recipe("gini_correlation", {"delta": delta, "local": local, "eta": eta, "seed": seed}, risks),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a two-sided band says of the quantile function of client risks, and the laws that are members of it."""
+"""What a two-sided band says of the quantile function of client risks, and its members."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from riskband.checks import FloatArray, IntArray, check_fraction, check_points
 SMALLEST_MEAN = 1e-9
 """A band that allows a mean risk below this is read as allowing the mean 0, which only widens it.
 
-Otherwise the most unequal law could put a mass beyond the resolution of a level, 1e-16, on the largest risk.
+Otherwise the most unequal distribution could put a mass beyond the resolution of a level, 1e-16, on the largest risk.
 """
 
 
 class RiskLaw(NamedTuple):
-    """A discrete law of risks, as the steps of its quantile function.
+    """A discrete distribution of risks, as the steps of its quantile function.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class RiskLaw(NamedTuple):
 
     @classmethod
     def of_values(cls, values: npt.ArrayLike) -> RiskLaw:
-        """Empirical law of some risks in [0, 1], shape (num_values,); raises ValueError for anything else."""
+        """Empirical distribution of some risks in [0, 1], shape (num_values,); raises ValueError for anything else."""
         risks = np.sort(np.atleast_1d(check_points("risks", values)))
         return cls(risks, np.arange(1, risks.size + 1) / risks.size)
 
@@ -57,7 +57,7 @@ class RiskLaw(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class QuantileLimits:
-    """The quantile functions between which a band holds the law of client risks, on their common steps.
+    """The quantile functions between which a band holds the distribution of client risks, on their common steps.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class QuantileLimits:
 
     @classmethod
     def of_measured_risks(cls, source: Band) -> QuantileLimits | None:
-        """Limits for the law of measured risks that hold on the same event as the band; `None` if there are none.
+        """Limits for the measured risks that hold on the same event as the band; `None` if there are none.
 
         With `local="marginal"` and equal numbers of examples, both are made from the same levels.
         """
@@ -127,7 +127,7 @@ class QuantileLimits:
 
     @property
     def allow_all_zero(self) -> bool:
-        """Whether the law of risk 0 is a member."""
+        """Whether the distribution of risk 0 is a member."""
         return bool(self.lower[-1] == 0.0)
 
     @property
@@ -162,7 +162,7 @@ class CentreIntervals:
     """Between two neighbouring knots, clip(centre, l, u) has u on the first steps, l on the last, `centre` between.
 
     Arrays have shape (num_knots,). `low` and `high` are the ends of the intervals of the centre (the last is a single
-    point), `means` the means of the laws at `low`, `width` the mass at the centre. Steps [0, first) are at u,
+    point), `means` the means of the distributions at `low`, `width` the mass at the centre. Steps [0, first) are at u,
     [first, last) at the centre, [last, num_steps) at l.
     """
 

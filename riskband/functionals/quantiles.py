@@ -1,7 +1,7 @@
-"""Certificates and intervals for means, quantiles, shares, and integrals of functions of quantiles (math §§2.8, 5.5).
+"""Certificates and intervals for means, quantiles, shares, and integrals over quantiles (math §2.8 and math §5.5).
 
-What grows with the risk of every client is largest at the largest law of the band, and its upper bound needs only the
-lower side. All bounds from one band hold together, and together with every worst case of that band.
+What grows with the risk of every client is largest at the largest member of the band, and its upper bound needs
+the lower side only. All bounds from one band hold together, and together with every worst case of that band.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def quantile_rank(num_clients: int, *, level: float, delta: float, num_examples:
     ranks, etas = ranks[etas >= MIN_ETA], etas[etas >= MIN_ETA]
     if ranks.size == 0:
         return num_clients + 1, 0.0
-    # A larger rank allows a limit of a larger error level: the best of both for a usual law of risks, fixed here.
+    # A larger rank allows a limit of a larger error level: the best of both for usual risks, fixed here.
     usual = num_examples * betaincinv(*_USUAL_LAW, ranks / (num_clients + 1.0))
     best = int(np.argmin(betaincinv(usual + 1.0, num_examples - usual, 1.0 - etas)))
     return int(ranks[best]), float(etas[best])

@@ -78,22 +78,11 @@ def interval_weight(low: float, high: float) -> QuantileWeight:
 
 
 def smoothed_median_weight(width: float = 0.01) -> QuantileWeight:
-    """Gaussian weight around the median, exp(-((p - 1/2)/width)²), scaled to integrate to 1 over [0, 1].
-
-    Parameters
-    ----------
-    width : float
-        Finite and > 0; the same on both sides of the median (erratum of [DC]).
-
-    Returns
-    -------
-    QuantileWeight
-        The weight.
-    """
+    """Gaussian weight around the median, exp(-((p - 1/2)/width)²), scaled to integrate to 1; `width` > 0 and finite."""
     width = check_number("width of a smoothed median", width, remedy="0.01 is that of [DC]")
     if not 0.0 < width < np.inf:
         raise ValueError(f"width of a smoothed median must be finite and > 0, got {width:g}; 0.01 is that of [DC]")
-    half = erf(0.5 / width)
+    half = erf(0.5 / width)  # the same width on both sides of the median (erratum of [DC])
     return QuantileWeight(f"smoothed_median:{width:g}", lambda p: 0.5 + 0.5 * erf((p - 0.5) / width) / half)
 
 
@@ -131,7 +120,7 @@ def step_integral(risks: FloatArray, levels: FloatArray, weight: QuantileWeight)
 
 
 def tail_mean(band: Band, weight: QuantileWeight) -> float:
-    """Upper bound for a nondecreasing weight, by the law for means of a band: it is monotone in convex order."""
+    """Upper bound for a nondecreasing weight, by a band's distribution for means: monotone in convex order."""
     law = band.law_for_means
     value = step_integral(law.risks, np.cumsum(law.weights), weight)
     return float(np.clip(value, 0.0, 1.0))  # noisy answers may lie outside

@@ -15,7 +15,7 @@ import numpy as np
 
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_flag
-from riskband.functionals.functional import Given, Interval, bound, resolve
+from riskband.functionals.functional import Functional, Given, Interval, bound, resolve
 from riskband.functionals.laws import RiskLaw
 from riskband.functionals.transforms import Transform, resolve_transform
 from riskband.functionals.weights import check_tail_level
@@ -197,51 +197,62 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
         As for that function, or if the functional or the transform has no name.
     """
     comparison = check_choice("comparison", comparison, COMPARISONS)
-    chosen = resolve(functional)
-    if not chosen.name:
-        raise ValueError(
-            f"a certificate needs a functional with a name, got {functional!r}; use a QuantileWeight, or {comparison}"
-        )
-    if isinstance(options.get("transform"), Transform):
-        raise ValueError(
-            f"a certificate needs the transform as coefficients of a polynomial, got {options['transform'].name!r}; "
-            f"use them, or {comparison}"
-        )
     interval, sentence = COMPARISONS[comparison]
+    chosen = resolve(functional)
+    _check_named(comparison, chosen, options.get("transform"))
     try:
         lower, upper = interval(bands, functional=functional, **options)
     except TypeError as error:
         raise ValueError(f"options of {comparison} do not fit: {error}; see its documentation") from error
-    ends = _ends(bands, functional)
     plain = {name: _plain(option) for name, option in options.items()}
-    name = functional if isinstance(functional, str) else chosen.name  # verification compares the same text
-    measured = [chosen.value(RiskLaw.of_values(source.risks.shown_values)) for source in bands.bands.values()]
-    names = ", ".join(map(repr, bands.names)) if len(bands.names) <= MAX_NAMES else "named in the recipe"
-    words = {
-        "groups": f"{len(bands.names)} groups ({names})",
-        "weighted": "weighted " if plain.get("weights") is not None else "",
-        "squared": "squared " if plain.get("squared") else "",
-    }
+    # The name as it was given: verification compares the same text.
+    named = {"comparison": comparison, "functional": functional if isinstance(functional, str) else chosen.name}
     return Certificate(
-        quantity=f"{sentence.format(**plain | words)} {chosen.quantity} of {bands.subject}",
+        quantity=f"{sentence.format(**plain | _words(bands, plain))} {chosen.quantity} of {bands.subject}",
         value=float(upper),
         lower=float(lower),
         delta=bands.delta,
         method=f"Bonferroni over {len(bands.names)} groups, {next(iter(bands.bands.values())).method} bands",
         assumptions=bands.assumptions,
-        details={
-            "group_lower": ends[0],
-            "group_upper": ends[1],
-            "group_measured": np.array(measured),
-            "group_num_clients": np.array(list(bands.num_clients.values()), dtype=np.float64),
-            "group_delta": np.array(list(bands.deltas.values())),
-        },
-        recipe={
-            **recipe("group_certificate", {"comparison": comparison, "functional": name, **plain}, bands.risks),
-            "groups": {name: indices.tolist() for name, indices in bands.members.items()},
-            "bands": {name: source.recipe() for name, source in bands.bands.items()},
-        },
+        details=_details(bands, chosen),
+        recipe=recipe("group_certificate", named | plain, bands),
     )
+
+
+def _check_named(comparison: str, functional: Functional, transform: object) -> None:
+    """Raise ValueError for what `verify` could not find again."""
+    if not functional.name:
+        raise ValueError(
+            f"a certificate needs a functional with a name, got {functional.quantity}; use a QuantileWeight, or "
+            f"{comparison}"
+        )
+    if isinstance(transform, Transform):
+        raise ValueError(
+            f"a certificate needs the transform as coefficients of a polynomial, got {transform.name!r}; use them, or "
+            f"{comparison}"
+        )
+
+
+def _words(bands: GroupBands, options: Mapping[str, Any]) -> dict[str, str]:
+    """What the sentences of the table leave open."""
+    names = ", ".join(map(repr, bands.names)) if len(bands.names) <= MAX_NAMES else "named in the recipe"
+    return {
+        "groups": f"{len(bands.names)} groups ({names})",
+        "weighted": "" if options.get("weights") is None else "weighted ",
+        "squared": "squared " if options.get("squared") else "",
+    }
+
+
+def _details(bands: GroupBands, functional: Functional) -> dict[str, FloatArray]:
+    lower, upper = _ends(bands, functional)
+    laws = [RiskLaw.of_values(source.risks.shown_values) for source in bands.bands.values()]
+    return {
+        "group_lower": lower,
+        "group_upper": upper,
+        "group_measured": np.array([functional.value(law) for law in laws]),
+        "group_num_clients": np.array(list(bands.num_clients.values()), dtype=np.float64),
+        "group_delta": np.array(list(bands.deltas.values())),
+    }
 
 
 def _plain(option: Any) -> Any:

@@ -82,6 +82,14 @@ class GroupBands:
         extra = (EQUAL_SIZES_IN_GROUP,) if by_chance else ()
         return (FIXED_GROUPS, *map(_within_groups, of_bands), *extra, *chosen_before(shares_of_delta=self._shares()))
 
+    def provenance(self) -> dict[str, Any]:
+        """Return what a certificate stores of the bands that it was read off; see `riskband.certificate.Source`."""
+        return {
+            **self.risks.provenance(),
+            "groups": {name: indices.tolist() for name, indices in self.members.items()},
+            "bands": {name: source.recipe() for name, source in self.bands.items()},
+        }
+
     def _shares(self) -> tuple[str, str]:
         """Parts of delta in words, and what they are if the groups share it equally."""
         parts = [f"{name} {delta / self.delta:.4g}" for name, delta in self.deltas.items()]
@@ -95,12 +103,7 @@ class GroupBands:
 
 
 def group_bands(
-    risks: ClientRisks,
-    groups: Groups,
-    *,
-    delta: float,
-    shares: Mapping[str, float] | None = None,
-    **band_settings: Any,
+    risks: ClientRisks, groups: Groups, *, delta: float, shares: Mapping[str, float] | None = None, **band_settings: Any
 ) -> GroupBands:
     """Confidence bands for the CDFs of client risks in several groups, which hold all at once.
 
@@ -180,10 +183,7 @@ def rebuilt_group_bands(
 ) -> GroupBands:
     """Group bands from the fields `groups` (indices of clients) and `bands` (`Band.recipe` of each) of a recipe.
 
-    Raises
-    ------
-    ValueError
-        If the groups are not valid, or not the same in both fields, or the bands are not as `group_bands` makes them.
+    Raises ValueError if the groups are not valid, differ between the fields, or `group_bands` makes no such bands.
     """
     found = members_of_groups(members, num_clients=risks.num_clients)
     if found.keys() != recipes.keys():

@@ -243,7 +243,7 @@ def _right_end(band: Band, unseen_risks: npt.ArrayLike | None) -> float:
 
 
 def measured_label(band: Band) -> str:
-    """Name the law of what the clients answered in a legend, with what lies between it and what they measured."""
+    """Name what the clients answered in a legend, with what lies between it and what they measured."""
     noise = "" if band.risks.noise is None else ", with noise"
     rounding = "" if band.answers is band.risks else ", rounded up to bins"
     return f"measured by the {band.risks.num_clients} clients that answered{noise}{rounding}"
@@ -306,7 +306,7 @@ def _draw_transport_shares(
 
 
 def _draw_reached(axes: Axes, certificate: Certificate, reached: FloatArray, *, colors: Sequence[str]) -> None:
-    """Estimates below the columns of a certificate, and what nobody knows in between."""
+    """Estimates below the columns of a certificate, and the gap in between."""
     budgets, bounds = certificate.axes["cost_budget"], np.asarray(certificate.value).reshape(reached.shape)
     for index, (below, above) in enumerate(zip(reached.T, bounds.T, strict=True)):
         color, is_last = colors[index % len(colors)], index == reached.shape[1] - 1

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.bands.band import Band
-from riskband.certificate import Certificate, recipe, weakest_validity
+from riskband.certificate import Certificate, weakest_validity
 from riskband.checks import FloatArray
 from riskband.functionals.dispersion import lorenz_of_law
 from riskband.functionals.functional import bound, functional
@@ -93,12 +93,12 @@ def dispersion_figure(
 
 
 def _check_source(name: str, certificate: object, band: Band, function: str) -> None:
-    expected = recipe(function, {}, band.risks, band)
+    expected = band.provenance()
     found = certificate.recipe if isinstance(certificate, Certificate) else {}
     if found.get("function") != function:
         got = found.get("function", type(certificate).__name__)
         raise ValueError(f"{name} must come from {function}, got {got!r:.80}; make it with {function}(band, ...)")
-    if any(found.get(part) != expected[part] for part in ("band", "answers")):
+    if any(found.get(part) != stored for part, stored in expected.items()):
         raise ValueError(f"{name} must be of the band that is drawn, got another; make it with {function}(band, ...)")
 
 
@@ -179,7 +179,7 @@ def _row_label(name: str, lower: float, upper: float) -> str:
 
 
 def _laws(band: Band, unseen: RiskLaw | None) -> list[tuple[RiskLaw, dict[str, Any]]]:
-    """Known laws of risks and how their curves are drawn."""
+    """Known distributions of risks and how their curves are drawn."""
     drawn = {"color": _MEASURED, "lw": 1.4, "ls": ":", "label": measured_label(band)}
     laws = [(RiskLaw.of_values(band.risks.shown_values), drawn)]
     if unseen is not None:

@@ -303,21 +303,11 @@ def custom_divergence(
 
 @dataclass(frozen=True)
 class Polygon:
-    """A convex function of t >= 0 that is linear between its corners, and beyond the last one.
+    """A convex function of t >= 0 that is linear between its corners, and beyond the last one."""
 
-    Attributes
-    ----------
-    corners : ndarray, shape (num_corners,)
-        Increasing, the first is 0.
-    heights : ndarray, shape (num_corners,)
-        The function there.
-    slopes : ndarray, shape (num_corners,)
-        To the right of each corner; nondecreasing.
-    """
-
-    corners: FloatArray
-    heights: FloatArray
-    slopes: FloatArray
+    corners: FloatArray  # increasing, the first is 0; shape (num_corners,), as all
+    heights: FloatArray  # the function there
+    slopes: FloatArray  # to the right of each corner; nondecreasing
 
     def height(self, t: FloatArray) -> FloatArray:
         """Return the function, elementwise."""

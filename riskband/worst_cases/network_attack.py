@@ -93,21 +93,11 @@ def dual(conjugates: Callable[[float], npt.ArrayLike], *, cost_budget: float, ma
 
 
 class Bisection(NamedTuple):
-    """What the bisection found.
+    """What the bisection found: about the clients that answered, no certificate yet."""
 
-    Attributes
-    ----------
-    bracket : Bracket
-        The worst mean of the answered curves lies inside. It is about the clients that answered, no certificate yet.
-    num_rounds : int
-        Rounds of questions.
-    num_answers : int
-        Answers over all clients and rounds.
-    """
-
-    bracket: Bracket
+    bracket: Bracket  # the worst mean of the answered curves lies inside
     num_rounds: int
-    num_answers: int
+    num_answers: int  # over all clients and rounds
 
 
 def bisection(
@@ -130,7 +120,7 @@ def bisection(
     Parameters
     ----------
     ask : callable
-        (clients, radii) -> adversarial risks; both arrays of shape (num_asked,).
+        See `Ask`.
     num_clients : int
         Number of clients.
     cost_budget : float
@@ -149,9 +139,8 @@ def bisection(
     Bisection
         Both ends, and what they cost. A client that gives no answer, or one that no concave curve through its others
         allows, becomes silent and is not asked again: the bracket stays valid, with what is known of that client, but
-        may stay wider than the tolerance. Source: [RE] Algorithm 1. The paper argues
-        by quasi-concavity of a sum of monotone functions, which is false; it is the concavity of each Q_k that makes
-        the question convex.
+        may stay wider than the tolerance. Source: [RE] Algorithm 1. The paper argues by quasi-concavity of a sum of
+        monotone functions, which is false; it is the concavity of each Q_k that makes the question convex.
 
     Raises
     ------

@@ -21,24 +21,12 @@ PUBLISHED_DIVERGENCES = ("chi2", "kl")
 
 
 class PublishedConstants(NamedTuple):
-    """Constants of Theorems 5.2 and 5.3.
+    """Constants of Theorems 5.2 and 5.3."""
 
-    Attributes
-    ----------
-    largest_ratio : float
-        Lambda, the root of f(t) = budget / delta on t >= 1.
-    mean_slack : float
-        Allowed distance of the mean density ratio from 1.
-    budget_slack : float
-        Added to the budget.
-    sample_slack : float
-        Added to the optimum.
-    """
-
-    largest_ratio: float
-    mean_slack: float
-    budget_slack: float
-    sample_slack: float
+    largest_ratio: float  # Lambda, the root of f(t) = budget / delta on t >= 1
+    mean_slack: float  # allowed distance of the mean density ratio from 1
+    budget_slack: float  # added to the budget
+    sample_slack: float  # added to the optimum
 
 
 def published_constants(*, num_clients: int, delta: float, divergence: str, budget: float) -> PublishedConstants:

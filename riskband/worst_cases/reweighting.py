@@ -87,12 +87,8 @@ def worst_case_cdf(
 
     Parameters
     ----------
-    band : Band
-        With a lower side.
-    divergence : str or FDivergence
-        A name in `DIVERGENCES`, or your own.
-    budget : float or array_like, shape (num_budgets,)
-        Size of the ball: D_f(target || source) <= budget; >= 0.
+    band, divergence, budget :
+        As for `worst_case_mean`.
     thresholds : float or array_like, shape (num_thresholds,), optional
         Risks in [0, 1]. Between two of them the bound at the smaller one holds. By default the points just above
         every jump of the band, which gives the whole curve.
@@ -145,10 +141,8 @@ def breakdown(
 
     Parameters
     ----------
-    band : Band
-        With a lower side.
-    divergence : str or FDivergence
-        A name in `DIVERGENCES`, or your own.
+    band, divergence :
+        As for `worst_case_mean`.
     target : float
         What the bound must not exceed, in [0, 1].
     threshold : float, optional

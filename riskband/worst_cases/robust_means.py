@@ -1,4 +1,4 @@
-"""Worst-case means of a discrete law over a divergence ball, from their duals (math §3.2).
+"""Worst-case means of a discrete distribution over a divergence ball, from their duals (math §3.2).
 
 Each takes the risks and probabilities of the atoms, shape (num_atoms,), and the size of the ball, > 0. What it returns
 comes from the dual, whose every point is an upper bound, so a search that ends early costs sharpness, never validity.

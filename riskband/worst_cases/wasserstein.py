@@ -141,12 +141,8 @@ def wasserstein_published(
 
     Parameters
     ----------
-    answers : AdversarialAnswers
-        The clients' answers.
-    delta : float
-        In (0, 1).
-    cost_budget : float or array_like, shape (num_budgets,)
-        Mean transport cost between the networks' clients; >= 0.
+    answers, delta, cost_budget :
+        As for `wasserstein_mean`.
     cost_bound : float
         The theorem's constant: a bound on the transport cost between any two clients, > 0.
     worst_means : float or array_like, shape (num_budgets,), optional
@@ -224,12 +220,8 @@ def wasserstein_cdf(
 
     Parameters
     ----------
-    answers : AdversarialAnswers
-        The clients' answers.
-    delta : float
-        Probability that the certificate fails, in (0, 1).
-    cost_budget : float or array_like, shape (num_budgets,)
-        Mean transport cost between the networks' clients; >= 0. All budgets hold at once.
+    answers, delta, cost_budget :
+        As for `wasserstein_mean`. All budgets hold at once.
     thresholds : float or array_like, shape (num_thresholds,)
         Risks in (0, 1], increasing, fixed before any answer was seen. All hold at once; between two of them the bound
         at the smaller one holds.
@@ -239,8 +231,7 @@ def wasserstein_cdf(
         only; the thresholds share delta. `best` (default): both, with half of delta each, and the smaller bound; for
         other losses than the 0-1 loss the same as `average`.
     multipliers : array_like, shape (num_multipliers,), optional
-        For `average`: prices fixed before any answer was seen; by default those that the clients answered, or else
-        `default_multipliers` of the budgets.
+        For `average`; as for `wasserstein_mean`.
     eta : float, optional
         For `limits`: error level of one client's limit, in (0, 0.5], fixed beforehand; by default from the number of
         clients.
@@ -395,10 +386,8 @@ def wasserstein_breakdown(
 
     Parameters
     ----------
-    answers : AdversarialAnswers
-        The clients' answers.
-    delta : float
-        Probability that the certificate fails, in (0, 1).
+    answers, delta :
+        As for `wasserstein_mean`.
     target : float
         What the bound must not exceed, in [0, 1].
     max_cost_budget : float

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
 
 import riskband as rb
 from riskband.adversaries.evaluation import example_losses, mean_loss
-from riskband.adversaries.losses import get_loss
-from riskband.adversaries.representation.exact import ExactAdversary, LinearHead
 from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve, network_curve
 from riskband.functionals.dispersion import lorenz_of_law
 from riskband.functionals.functional import functional
 from riskband.functionals.laws import RiskLaw
 from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
-from server.config import RunConfig
-from worlds.population import ClientDistribution, Population, spec_from_config
+from worlds.population import Population, spec_from_config
+
+if TYPE_CHECKING:
+    from server.config import RunConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,41 +78,40 @@ class Check:
     smallest_margin: float
 
 
-def unseen_clients(config: RunConfig, model: nn.Module) -> Unseen:
+def unseen_clients(config: RunConfig, model: nn.Module, *, is_measured: bool | None = None) -> Unseen:
     """Return what can be known of the unseen clients.
 
-    Risks are exact: every image a client could hold, by its probability. So are the curves, which are computed for the
-    strategy "wasserstein" and the 0-1 loss in representation space. Only for ``local = "observed"``, where the
+    Risks are exact: every image a client could hold, by its probability. Only for ``local = "observed"``, where the
     certificates are about the risk that a new client would *measure*, does each unseen client measure on as many
     examples as the others had.
 
     Parameters
     ----------
-    config : RunConfig
-        Which network.
-    model : Module
-        The model that the clients evaluated.
+    config, model :
+        Which network, and what it evaluated.
+    is_measured : bool, optional
+        Whether they measure, whatever ``local`` is.
     """
     population = Population(spec_from_config(config.to_run_config(), network="unseen"))
-    clients = range(config.num_unseen)
-    members = [population.spec.group(k) for k in clients]
-    groups = tuple(None if group is None else group.name for group in members)
-    if (config.strategy, config.space) == ("wasserstein", "representation") and get_loss(config.loss).binary:
-        curves = tuple(_exact_curve(config, model, population.distribution(k)) for k in clients)
-        return Unseen(np.array([float(curve(0.0)) for curve in curves]), curves, groups)
 
     def exact_risk(k: int) -> float:
         client = population.distribution(k)
-        return float(client.weights @ example_losses(model, client.x, client.y, loss=config.loss))
+        return float(client.weights @ example_losses(model, client.x, client.y, loss=config.question.loss))
 
     def measured_risk(k: int) -> float:
         client = population.client(k)
-        return mean_loss(model, client.x, client.y, loss=config.loss)[0]
+        return mean_loss(model, client.x, client.y, loss=config.question.loss)[0]
 
-    is_measured = config.strategy != "wasserstein" and config.local == "observed"
-    risk_of = measured_risk if is_measured else exact_risk
-    risks = np.clip([risk_of(k) for k in clients], 0.0, 1.0)  # the weights sum to 1 up to rounding
-    return Unseen(risks, groups=groups)
+    measures = config.question.local == "observed" if is_measured is None else is_measured
+    risks = [measured_risk(k) if measures else exact_risk(k) for k in range(config.network.num_unseen)]
+    # The weights sum to 1 up to rounding.
+    return Unseen(np.clip(risks, 0.0, 1.0), groups=group_names(population, num_clients=config.network.num_unseen))
+
+
+def group_names(population: Population, *, num_clients: int) -> tuple[str | None, ...]:
+    """Return the groups of a population's clients."""
+    groups = [population.spec.group(k) for k in range(num_clients)]
+    return tuple(None if group is None else group.name for group in groups)
 
 
 def check_certificates(certificates: Mapping[str, rb.Certificate], unseen: Unseen) -> dict[str, Check]:
@@ -147,15 +147,6 @@ def compare(bound: float | np.ndarray, observed: np.ndarray, *, lower: float | n
 def shares(risks: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     """Share of clients whose risk is at least a threshold, shape (num_thresholds,)."""
     return np.asarray(np.mean(risks[:, np.newaxis] >= thresholds, axis=0))
-
-
-def _exact_curve(config: RunConfig, model: nn.Module, client: ClientDistribution) -> ConcaveCurve:
-    problem = config.transport_problem
-    with LinearHead(model, problem.head) as head:
-        adversary = ExactAdversary(head, problem)
-        batches = head.batches(client.x, client.y, loss=problem.loss)
-        costs = [adversary.flip_costs(batch).numpy() for batch in batches]
-    return knapsack_curve(np.concatenate(costs), client.weights)
 
 
 def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:

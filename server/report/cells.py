@@ -1,11 +1,26 @@
-"""Cells that every printed table has: numbers, bounds that are rounded to the safe side, and verdicts."""
+"""What printed tables share: cells of numbers and verdicts, and the table of certificates with upper bounds."""
 
 from __future__ import annotations
 
-from riskband.wording import rounded_up
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from riskband.certificate import ESTIMATE
+from riskband.wording import rounded_down, rounded_up
 
 VERDICTS = {True: "yes", False: "[bold red]NO[/]", None: "–"}
 """Whether a bound holds on unseen clients; None where that is not known."""
+
+_MEAN, _SHARE = "mean risk", "P(risk ≥ {threshold:g})"
+_QUANTITIES = {
+    **dict.fromkeys(("mean_bound", "worst_case_mean", "wasserstein_mean", "wasserstein_published"), _MEAN),
+    **dict.fromkeys(("survival", "worst_case_cdf", "wasserstein_cdf"), _SHARE),
+}
+_NUM_COSTS = 5  # of a long list of cost budgets, the table shows this many
 
 
 def number(value: float | None) -> str:
@@ -16,3 +31,76 @@ def number(value: float | None) -> str:
 def upper_bound(value: float | None) -> str:
     """Return an upper bound, rounded up; a dash for none."""
     return "–" if value is None else rounded_up(value, 3)
+
+
+def interval(ends: Mapping[str, float | None]) -> str:
+    """Return both ends of an interval, rounded outwards; None is no bound."""
+    lower, upper = ends["lower"], ends["upper"]
+    return f"{'–' if lower is None else rounded_down(lower, 3)} and {'∞' if upper is None else rounded_up(upper, 3)}"
+
+
+def num_rounds(number: int) -> str:
+    """Return a number of rounds in words."""
+    return "1 round" if number == 1 else f"{number} rounds"
+
+
+def are_estimates(certificates: Mapping[str, Any]) -> bool:
+    """Return whether nothing here is certified."""
+    return all(entry["validity"] == ESTIMATE for entry in certificates.values())
+
+
+def evenly(num_rows: int, *, shown: int) -> list[int]:
+    """Return the indices of so many rows, evenly spread; of all, if there are fewer."""
+    return sorted({round(index) for index in np.linspace(0, num_rows - 1, shown).tolist()})
+
+
+def certificate_table(
+    report: Mapping[str, Any],
+    within: Callable[[Mapping[str, Any], Mapping[str, float]], str],
+) -> Table:
+    """Return the table of all certificates that are upper bounds.
+
+    Curves over the risk are shown at one point, the run's ``breakdown-threshold``; curves over the transport cost at
+    a few.
+
+    Parameters
+    ----------
+    report : mapping
+        The content of report.json.
+    within : callable
+        (certificate, point on its axes) -> the networks that it is about there.
+    """
+    certificates, num_unseen = report["certificates"], report["unseen"]["num_clients"]
+    said = "estimated" if certificates and are_estimates(certificates) else "certified"
+    table = Table(title=f"{report['scenario']}: {said} for clients and networks that nobody has measured")
+    table.add_column("of the clients")
+    table.add_column("on any network")
+    table.add_column("is at most", justify="right")
+    if num_unseen:
+        table.add_column(f"on {num_unseen} unseen", justify="right")
+        table.add_column("holds")
+    for entry in certificates.values():
+        if "lower" in entry:  # bounds from both sides have tables of their own
+            continue
+        for point, bound, observed in _points(entry, threshold=report["config"]["breakdown-threshold"]):
+            label = "" if entry["validity"] == "certificate" else f" ({entry['validity']})"
+            quantity = _QUANTITIES[entry["function"]].format(**point) + label
+            checked = [f"{observed:.3f}", VERDICTS[bool(observed <= bound + 1e-12)]] if num_unseen else []
+            table.add_row(quantity, within(entry, point), rounded_up(bound, 3), *checked)
+    return table
+
+
+def _points(entry: Mapping[str, Any], *, threshold: float) -> Iterator[tuple[dict[str, float], float, float]]:
+    """The numbers of a certificate to show: (point on its axes, bound, observed)."""
+    axes = {name: np.asarray(points) for name, points in entry["axes"].items()}
+    shown: dict[str, Sequence[int]] = {name: range(len(points)) for name, points in axes.items()}
+    if "threshold" in axes:
+        # The bound at the last grid point at or below the threshold also bounds the share above the threshold.
+        shown["threshold"] = [max(0, int(np.searchsorted(axes["threshold"], threshold, side="right")) - 1)]
+    if "cost_budget" in axes:
+        shown["cost_budget"] = evenly(len(axes["cost_budget"]), shown=_NUM_COSTS)
+    bounds = np.asarray(entry["value"])
+    observed = np.asarray(entry["check"]["observed"]) if entry["check"] else np.full(bounds.shape, np.nan)
+    for index in product(*shown.values()):
+        point = {name: axes[name][i] for name, i in zip(axes, index, strict=True)}
+        yield point, float(bounds[index]), float(observed[index])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import math
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.run.events import append_event, continue_events
+from protocol.wire import Answer, Query
+from server.run.events import append_event, continue_events, failure_fields
+from server.run.ledger import Ledger
 from server.run.lock import LOCK_FILE, FolderError
 from strategies.asking.exchange import Progress
 from strategies.asking.failures import Failure, FailureReason
@@ -25,14 +28,6 @@ EVENTS_FILE = "events.jsonl"
 CERTIFICATE_FOLDER = "certificates"
 PROGRESS_SCHEMA, FAILURE_SCHEMA = "riskband.progress/1", "riskband.failure/1"
 _JSON_FILES = (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE)
-FIGURE_STEMS = {
-    "f_divergence": "band",
-    "wasserstein": "transport",
-    "dispersion": "dispersion",
-    "selection": "selection",
-    "secure_histogram": "band",
-}
-"""By strategy."""
 FIGURE_SUFFIXES = ("png", "svg", "pdf")
 LOG_FILES = ("superlink.log", "run.log")
 LOG_HEADER = "riskband: Flower's log of a run that failed"
@@ -41,6 +36,7 @@ LOG_HEADER = "riskband: Flower's log of a run that failed"
 # What a file of ours has near its beginning, or a PDF near its end.
 _SCHEMA_SIGN, _EVENTS_SIGN, _FIGURE_SIGN = b'"schema": "riskband.', b'"event": "run_', b"riskband"
 _SIGN_RANGE = 16_384
+_ASKING = "asking the clients"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RAY_REMEDY = (
     "this happens where the machine is busy, or short of memory, processors or disk: run again when it has more room, "
@@ -113,7 +109,10 @@ class ResultFolder:
         signs |= dict.fromkeys((self.path / CERTIFICATE_FOLDER).glob("*.json"), _SCHEMA_SIGN)
         signs[self.path / EVENTS_FILE] = _EVENTS_SIGN
         signs |= {self.path / name: LOG_HEADER.encode() for name in LOG_FILES}
-        figures = [f"{stem}.{suffix}" for stem in FIGURE_STEMS.values() for suffix in FIGURE_SUFFIXES]
+        # Imported here: the studies need torch, and who only reads a folder does not.
+        from server.studies import STUDIES
+
+        figures = [f"{study.figure_stem}.{suffix}" for study in STUDIES.values() for suffix in FIGURE_SUFFIXES]
         return signs | {self.path / name: _FIGURE_SIGN for name in figures}
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -176,6 +175,65 @@ class ResultFolder:
         for log in logs:
             text = log.read_bytes() if log.exists() else b""
             (self.path / log.name).write_bytes(LOG_HEADER.encode() + b"\n" + text)
+
+
+class RunDisplay:
+    """What a strategy calls while it asks.
+
+    Parameters
+    ----------
+    folder : ResultFolder
+        Where progress and events are shown.
+    ledger : Ledger
+        Where every valid answer is written as it arrives.
+    """
+
+    def __init__(self, folder: ResultFolder, ledger: Ledger) -> None:
+        self._folder = folder
+        self._ledger = ledger
+        self._detail = ""
+        self._progress = Progress(asked=0, answered=0)
+        self._node_of: dict[str, int] = {}
+
+    def note_node(self, client_id: str, node_id: int) -> None:
+        """Keep in mind which node the next answer of a client is from."""
+        self._node_of[client_id] = node_id
+
+    def accept(self, query: Query, answer: Answer) -> None:
+        """Keep a valid answer; it is on the disk when this returns."""
+        node_id = self._node_of.get(answer.client_id)
+        self._ledger.append(query, answer, node_id=node_id)
+        self._folder.log_event(
+            "answer_accepted",
+            round=self._progress.round,
+            client_id=answer.client_id,
+            node_id=None if node_id is None else str(node_id),
+        )
+
+    def show_progress(self, progress: Progress) -> None:
+        """Show how far the round is, and log the failures that are new.
+
+        Raises
+        ------
+        RuntimeError
+            If this process is ending: in a simulation the ServerApp is a thread, which Flower leaves behind when Ray
+            breaks down, and nobody would answer it any more.
+        """
+        if not threading.main_thread().is_alive():
+            raise RuntimeError(
+                "Flower's simulation ended while the clients were asked: Ray, which runs them, did not start or broke "
+                f"down, and Flower's log says how; {RAY_REMEDY}"
+            )
+        known = self._progress.failed if progress.round == self._progress.round else 0
+        for failure in progress.failures[known:]:
+            self._folder.log_event("client_failed", round=progress.round, **failure_fields(failure))
+        self._progress = progress
+        self._folder.show_progress(_ASKING, detail=self._detail, progress=progress)
+
+    def show_detail(self, detail: str) -> None:
+        """Show how far a strategy is, in its own words."""
+        self._detail = detail
+        self._folder.show_progress(_ASKING, detail=detail, progress=self._progress)
 
 
 def _require_ours(path: Path, sign: bytes) -> None:

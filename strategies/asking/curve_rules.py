@@ -1,4 +1,4 @@
-"""What the numbers of an honest adversarial answer obey, whatever the data (math §4.2)."""
+"""What the numbers of a correct adversarial answer obey, whatever the data (math §4.2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rule = tuple[FailureReason, str]
 
 
 def noise_slack(query: Query, num_examples: int) -> float:
-    """Return how far outside of [0, 1] noise may take a number of an honest answer; 0 if there is none."""
+    """Return how far outside of [0, 1] noise may take a number of a correct answer; 0 if there is none."""
     if query.mechanism is None:
         return 0.0
     reach = query.mechanism.reach(num_values=query.num_values, num_examples=max(num_examples, 1))

@@ -14,7 +14,7 @@ import riskband as rb
 from protocol import wire
 from protocol.secure import wire as histogram_wire
 from protocol.secure.questions import HeldShares, HistogramQuery
-from protocol.wire import Query
+from protocol.wire import LossQuery, Query
 from riskband.adversaries.losses import get_loss
 from riskband.answers.histogram import Histogram
 from riskband.answers.risks import default_eta
@@ -22,7 +22,7 @@ from strategies.asking.exchange import Exchange, Parcel, Replies
 from strategies.asking.failures import Failure, in_order
 from strategies.asking.quorum import QuorumError
 from strategies.asking.replies import RoundOutcome, settle
-from strategies.f_divergence import FDivergence, FDivergenceResult
+from strategies.f_divergence import FDivergence
 from strategies.secure.secure_keys import broken_key_rule, without_shared_keys
 from strategies.secure.secure_sum import Asked, MaskedQuestion, SecureCheck, SecureSum
 from strategies.secure.unmasking import UnmaskingError
@@ -51,6 +51,8 @@ class SecureHistogram(FDivergence):
 
     Parameters
     ----------
+    query : LossQuery
+        The question, without `privacy`.
     num_bins : int
         Bins of equal width.
     num_examples : int or None
@@ -61,7 +63,7 @@ class SecureHistogram(FDivergence):
     seed : int
         Of who is whose neighbour.
     **settings
-        Of `FDivergence`, but for what needs single answers: `privacy`, `earlier`, `respect_budgets`, `on_answer`.
+        Of `FDivergence`, but for what needs single answers: `earlier`, `respect_budgets`, `on_answer`.
 
     Raises
     ------
@@ -70,12 +72,20 @@ class SecureHistogram(FDivergence):
     """
 
     def __init__(
-        self, *, num_bins: int, num_examples: int | None, num_neighbours: int, seed: int, **settings: Any
+        self,
+        query: LossQuery,
+        *,
+        num_bins: int,
+        num_examples: int | None,
+        num_neighbours: int,
+        seed: int,
+        **settings: Any,
     ) -> None:
-        unfit = [name for name in ("privacy", "earlier", "respect_budgets", "on_answer") if settings.get(name)]
-        if unfit:
-            raise ValueError(f"{unfit[0]} must not be given for a secure histogram: no single answer is ever seen")
-        super().__init__(seed=seed, **settings)
+        unfit = [name for name in ("earlier", "respect_budgets", "on_answer") if settings.get(name)]
+        if query.privacy or unfit:
+            name = "privacy" if query.privacy else unfit[0]
+            raise ValueError(f"{name} must not be given for a secure histogram: no single answer is ever seen")
+        super().__init__(query, seed=seed, **settings)
         edges = tuple(np.linspace(0.0, 1.0, num_bins + 1).tolist())
         eta = default_eta(self.num_clients) if num_examples is None else None
         self._query = HistogramQuery(**vars(self._query), edges=edges, num_examples=num_examples, eta=eta)
@@ -138,32 +148,17 @@ class SecureHistogram(FDivergence):
             late_failures=tuple(rounds.late_failures),
         )
 
-    def conclude(self, outcome: RoundOutcome) -> FDivergenceResult:
-        """Return the certificates that the counts give.
-
-        Raises
-        ------
-        ValueError
-            If the counts contradict each other, there are fewer than two clients, or an argument of a certificate is
-            out of its range.
-        """
-        assert isinstance(outcome, SecureOutcome)
-        return self.certified(outcome, self.histogram(outcome))
-
-    def histogram(self, outcome: SecureOutcome) -> Histogram:
+    def answered(self, outcome: RoundOutcome[Any]) -> Histogram:
         """Return the counts as what the library certifies from; raises ValueError if they contradict each other."""
+        assert isinstance(outcome, SecureOutcome)
         query = self._query
-        assert isinstance(query, HistogramQuery)
-        rest: dict[str, Any] = {
+        rest = {
             "binary": get_loss(query.loss).binary,
             "num_missing": len(outcome.failures),
-            "missing": self.missing,
-            "contamination": self.contamination,
-            "answered_by": self.answered_by,
+            **self.who_answered,
         }
         if query.eta is not None:
             return rb.HistogramLimits(query.edges, outcome.counts, eta=query.eta, **rest)
-        assert query.num_examples is not None
         return rb.HistogramRisks(query.edges, outcome.counts[0], query.num_examples, **rest)
 
     def _question(self, query: HistogramQuery, record: ArrayRecord) -> MaskedQuestion:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message
+from strategies.transport_answers import usable_answers
 
 import riskband as rb
 from client.app import app
@@ -18,7 +19,6 @@ from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
 from riskband.adversaries import adversarial_answers
 from strategies.asking.replies import RoundOutcome
-from strategies.transport_answers import usable_answers
 from tests.transport import adversarial_query, curves_of
 
 RADII, MULTIPLIERS = (0.0, 0.05, 0.2, 1.0), (0.1, 1.0, 10.0)

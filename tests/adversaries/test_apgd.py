@@ -45,7 +45,9 @@ def test_the_checks_of_a_hundred_steps_are_the_published_ones():
     assert list(_checks(100)) == [22, 41, 57, 70, 80, 87, 93, 99]
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize(
+    "scale", [pytest.param(1e-3, marks=pytest.mark.slow), 1.0, pytest.param(1e3, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("objective", NAMES)
 def test_it_flips_a_linear_model_just_beyond_the_exact_distance_and_never_before(norm, objective, scale):

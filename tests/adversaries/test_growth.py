@@ -76,7 +76,7 @@ def test_the_slopes_are_attained(loss, where):
 
 
 def test_the_slope_of_brier_is_the_maximum_of_its_two_parameter_bound():
-    """docs/adversaries.md reduces all class counts to G(s, b) on 0 <= s <= 1 - b; its maximum is 8/27."""
+    """math §6.3 reduces all class counts to G(s, b) on 0 <= s <= 1 - b; its maximum is 8/27."""
     b = np.linspace(0.0, 1.0, 1501)[:, None]
     s = np.linspace(0.0, 1.0, 1501) * (1.0 - b)
     g = s**2 * (2 - 2 * s - b) + 2 * s * b * (1 - b) - b * (1 - b) ** 2

@@ -121,7 +121,7 @@ def test_behind_the_last_layer_the_logits_themselves_move(norm):
 
 
 @pytest.mark.parametrize("adversary", ["pgd", "wc-dg", "wda-knapsack", "lipschitz", "sandwich"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", [LOSSES[0], *(pytest.param(loss, marks=pytest.mark.slow) for loss in LOSSES[1:])])
 def test_a_layers_activations_are_attacked_as_inputs_are(adversary, loss):
     model = in_place()
     x, y = examples(model, 5)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba.core.caching import _CacheImpl
+from numba.core.caching import CacheImpl
 from scipy.stats import ksone, kstwo
 
 from riskband import crossing_probability
@@ -134,7 +134,7 @@ def test_machine_code_is_kept_for_the_next_process_or_done_without(monkeypatch):
         return 2.0 * x
 
     kept = crossing_loops._compiled(doubled)
-    monkeypatch.setattr(_CacheImpl, "_locator_classes", [])  # as where no folder can be written
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])  # as where no folder can be written
     with pytest.raises(RuntimeError, match="cannot cache"):
         numba.njit(cache=True)(doubled)
     for compiled in (kept, crossing_loops._compiled(doubled)):

@@ -70,7 +70,8 @@ def one_more_wrong(answer: wire.AdversarialAnswer) -> wire.AdversarialAnswer:
 def test_who_stops_making_sense_is_named_and_asked_no_more(
     tmp_path: Path, defaults: Mapping[str, Any], behaviour: Behaviour, reason: str
 ) -> None:
-    report = run(tmp_path, defaults, behaviours={5: behaviour}, **BISECTION)
+    few_rounds = {**BISECTION, "bisection_tolerance": 0.02, "cost_budgets": "0.1"}
+    report = run(tmp_path, defaults, behaviours={5: behaviour}, **few_rounds)
     (failure,) = report["transport"]["later_failures"]
     assert (failure["client_id"], failure["reason"]) == ("client-00005", reason)
     assert f"fell silent after the first round: 1 (1 {reason})" in printed(report)
@@ -79,6 +80,7 @@ def test_who_stops_making_sense_is_named_and_asked_no_more(
     assert np.all(np.array(ends["lower"]) <= np.array(ends["upper"]) + 1e-12)
 
 
+@pytest.mark.slow
 def test_the_published_bound_is_that_of_one_round(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     settings = {"num_radii": 400, "cost_bound": 0.001, "num_clients": 60, "examples_per_client": 400, "delta": 0.5}
     settings |= {"cost_budgets": "0,0.002"}
@@ -94,6 +96,7 @@ def test_the_published_bound_is_that_of_one_round(tmp_path: Path, defaults: Mapp
     np.testing.assert_allclose(values["bisection"], values["one-round"], atol=0.002 + 1e-3)
 
 
+@pytest.mark.slow
 def test_where_clients_know_only_upper_bounds_the_bracket_is_about_those(
     tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import ConfigError, RunConfig, load_config
+from server.config import ConfigError, load_config
 from server.run.folder import ResultFolder
 from server.run.lock import FolderError
+from server.studies.f_divergence import Settings, settings_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEFAULTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -18,16 +19,16 @@ SCENARIOS = sorted((PROJECT / "simulations" / "scenarios").glob("*.toml"))
 
 def test_defaults_are_valid_and_complete() -> None:
     config = load_config(DEFAULTS)
-    assert {name.replace("_", "-") for name in RunConfig.model_fields} == set(DEFAULTS)
-    assert config.divergences == ("kl", "chi2")
-    assert config.budgets == (0.05, 0.1, 0.2)
+    assert list(config.to_run_config()) == list(DEFAULTS)
+    assert config.of(Settings).divergences == ("kl", "chi2")
+    assert config.of(Settings).budgets == (0.05, 0.1, 0.2)
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenarios_are_valid_and_named_like_their_files(path: Path) -> None:
     scenario = tomllib.loads(path.read_text())
     assert set(scenario) <= set(DEFAULTS)  # Flower refuses keys that have no default
-    assert load_config(DEFAULTS | scenario).scenario == path.stem
+    assert load_config(DEFAULTS | scenario).run.scenario == path.stem
 
 
 def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
@@ -124,7 +125,7 @@ def test_missing_keys_are_named() -> None:
 def test_text_from_a_command_line_is_read_like_typed_values() -> None:
     as_text = {key: str(value) for key, value in DEFAULTS.items()}
     assert load_config(as_text) == load_config(DEFAULTS)
-    assert load_config(DEFAULTS | {"budgets": 0.1}).budgets == (0.1,)
+    assert load_config(DEFAULTS | {"budgets": 0.1}).of(Settings).budgets == (0.1,)
 
 
 @given(
@@ -141,11 +142,13 @@ def test_what_flower_carries_gives_the_same_configuration_back(
     assert set(carried) == set(DEFAULTS)
     assert all(isinstance(value, str | int | float) for value in carried.values())
     assert load_config(carried) == config
-    assert config.budgets == tuple(budgets)
+    assert config.of(Settings).budgets == tuple(budgets)
 
 
 def test_thresholds_are_spread_over_the_unit_interval() -> None:
-    np.testing.assert_allclose(load_config(DEFAULTS | {"thresholds": 4}).threshold_grid, [0.25, 0.5, 0.75, 1])
+    np.testing.assert_allclose(
+        settings_of(load_config(DEFAULTS | {"thresholds": 4}))["thresholds"], [0.25, 0.5, 0.75, 1]
+    )
 
 
 def test_results_go_to_the_folder_given_or_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -184,7 +187,7 @@ def test_a_checkpoint_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="existing file"):
         load_config(DEFAULTS | {"training": "checkpoint", "checkpoint": str(path)})
     path.touch()
-    assert load_config(DEFAULTS | {"training": "checkpoint", "checkpoint": str(path)}).checkpoint == str(path)
+    assert load_config(DEFAULTS | {"training": "checkpoint", "checkpoint": str(path)}).model.checkpoint == str(path)
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from protocol.engine import Delivery
 from riskband.plots.bands import save_figure
-from server.run.folder import FIGURE_STEMS, FIGURE_SUFFIXES, LOG_FILES, ResultFolder
+from server.run.folder import FIGURE_SUFFIXES, LOG_FILES, ResultFolder
 from server.run.ledger import read_ledger
 from server.run.lock import LOCK_FILE, TOKEN_VARIABLE, FolderError, lock_for_launcher, lock_for_run, require_free
 from simulations.__main__ import main
@@ -32,7 +32,10 @@ from strategies.asking.replies import RoundOutcome
 from tests.server.running import run_app
 
 FORK = multiprocessing.get_context("fork")
-FIGURES = sorted({f"{stem}.{suffix}" for stem in FIGURE_STEMS.values() for suffix in FIGURE_SUFFIXES})
+STEMS = ("band", "transport", "dispersion", "selection")
+FIGURES = sorted(
+    {f"{stem}.{suffix}" for stem in ("band", "transport", "dispersion", "selection") for suffix in FIGURE_SUFFIXES}
+)
 RESULTS = ["report.json", "failed.json", "progress.json", "ledger.jsonl", "events.jsonl", "certificates/mine.json"]
 STRANGERS = [b'{"mine": 1}', b"\x89PNG mine", b"mine\n" * 9, b"[]"]
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
-from server.config import ConfigError, load_config
-from server.inputs import brings_own_data, is_dataset, model_inputs
+from server.config import ConfigError, brings_own_data, is_dataset, load_config
 from tests.server.running import run_app
 
 NUM_CLIENTS = 6
@@ -162,7 +161,7 @@ def test_without_a_dataset_what_needs_one_is_refused_at_once(defaults, tmp_path)
         "checkpoint": str(tmp_path / "model.pt"),
     }
     config = load_config(defaults | right)
-    assert model_inputs(config) == ((3, 32, 32), 10)
+    assert config.model_inputs == ((3, 32, 32), 10)
     assert load_config(config.to_run_config()) == config
     wrong = {"num-unseen": 5, "training": "central", "target-sigmas": "0.1", "group-sigmas": "0.1,0.2"}
     with pytest.raises(ConfigError) as caught:
@@ -183,5 +182,5 @@ def test_what_a_dataset_is():
 
 
 def test_the_servers_dataset_stays_what_it_was(defaults):
-    shape, num_classes = model_inputs(load_config(defaults))
+    shape, num_classes = load_config(defaults).model_inputs
     assert (shape, num_classes) == ((1, 8, 8), 10)

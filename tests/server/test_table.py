@@ -26,7 +26,7 @@ def entry(function: str, value: Any, observed: Any, **changes: Any) -> dict[str,
 
 REPORT = {
     "scenario": "tiny",
-    "config": {"breakdown-threshold": 0.3},
+    "config": {"strategy": "f_divergence", "breakdown-threshold": 0.3},
     "unseen": {"num_clients": 7},
     "network": {
         "num_clients": 10,

@@ -13,11 +13,12 @@ import riskband as rb
 from protocol.models import build_model
 from riskband.adversaries.evaluation import example_losses
 from riskband.answers.concave_curves import ConcaveCurve
-from server.checks.targets import TargetNetwork, check_target, target_networks
-from server.checks.unseen import Unseen, check_certificates, unseen_clients
+from server.checks.unseen import Unseen, check_certificates
 from server.config import RunConfig, load_config
+from server.studies.study import UnderTest
+from server.studies.wasserstein.targets import TargetNetwork, check_target, target_networks
 from strategies.asking.replies import RoundOutcome
-from strategies.wasserstein import EmpiricalWorstCase, QueryBudgetUse, WassersteinResult
+from strategies.wasserstein import EmpiricalWorstCase, QueryBudgetUse, WassersteinConclusion
 from worlds.population import Population, spec_from_config
 from worlds.targets import moved_further
 
@@ -52,16 +53,26 @@ def answers(*, clean_risk: float, flip_cost: float = 10.0, num_clients: int = 20
     )
 
 
-def result(found: rb.AdversarialAnswers) -> WassersteinResult:
+def result(found: rb.AdversarialAnswers) -> WassersteinConclusion:
     certificates = {
         "wasserstein_mean": rb.wasserstein_mean(found, delta=0.05, cost_budget=BUDGETS),
         "wasserstein_cdf": rb.wasserstein_cdf(found, delta=0.05, cost_budget=BUDGETS, thresholds=THRESHOLDS),
         "wasserstein_published": rb.wasserstein_published(found, delta=0.05, cost_budget=BUDGETS, cost_bound=5.0),
     }
     empirical = EmpiricalWorstCase("clients", BUDGETS, np.zeros(3), np.ones(3), 1, found.num_clients)
-    return WassersteinResult(
-        RoundOutcome((), (), 0), found, certificates, {}, empirical, QueryBudgetUse(3, 3, (), None)
+    return WassersteinConclusion(
+        outcome=RoundOutcome((), (), 0),
+        risks=found.clean,
+        certificates=certificates,
+        answers=found,
+        breakdowns={},
+        empirical=empirical,
+        query_budget=QueryBudgetUse(3, 3, (), None),
     )
+
+
+def unseen_clients(config: RunConfig, model: Any) -> Unseen:
+    return config.study.unseen(config, UnderTest({}, (model,)), None)
 
 
 def test_targets_are_the_unseen_clients_moved_with_exact_risks(defaults: Mapping[str, Any], model: Any) -> None:

@@ -10,6 +10,7 @@ from protocol.models import build_model
 from riskband.adversaries.evaluation import mean_loss
 from server.checks.unseen import Unseen, check_certificates, unseen_clients
 from server.config import RunConfig, load_config
+from server.studies.study import UnderTest
 from worlds.population import Population, spec_from_config
 
 BUDGETS = np.array([0.0, 0.1])
@@ -37,7 +38,7 @@ def test_exact_risks_are_what_ever_more_examples_approach(defaults: Mapping[str,
     config = small(defaults, examples_per_client=num_examples, loss="brier")
     population = Population(spec_from_config(config.to_run_config(), network="unseen"))
     measured = []
-    for k in range(config.num_unseen):
+    for k in range(config.network.num_unseen):
         examples = population.client(k)
         measured.append(mean_loss(model, examples.x, examples.y, loss="brier")[0])
     # Hoeffding: four means in [0, 1] all stay within this of their expectations, except with probability 1e-6.
@@ -124,7 +125,7 @@ def test_unseen_clients_carry_the_groups_of_the_simulation(defaults: Mapping[str
     model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
     for strategy in ("dispersion", "wasserstein"):
         config = small(defaults, group_sigmas="0.1,0.4", strategy=strategy)
-        unseen = unseen_clients(config, model)
+        unseen = config.study.unseen(config, UnderTest({}, (model,)), None)
         spec = spec_from_config(config.to_run_config(), network="unseen")
         assert unseen.groups == tuple(spec.group(k).name for k in range(4))
     assert unseen_clients(small(defaults), model).groups == (None,) * 4

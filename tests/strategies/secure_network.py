@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from client.secure.rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
 from protocol.engine import Delivery, InProcessGrid
 from protocol.secure import wire
-from protocol.wire import to_array_record
+from protocol.wire import LossQuery, to_array_record
 from strategies.secure.histogram import SecureHistogram
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -79,12 +79,8 @@ class Recording(InProcessGrid):
         return arrived
 
 
-def strategy(num_clients, **changes):
+def strategy(num_clients, *, privacy="", **changes):
     settings = {
-        "model": "tiny",
-        "x_shape": (3,),
-        "num_classes": 2,
-        "loss": "zero_one",
         "delta": 0.1,
         "band": "dkw",
         "local": "marginal",
@@ -103,7 +99,7 @@ def strategy(num_clients, **changes):
         "reply_timeout": 60.0,
         "poll_interval": 0.001,
     }
-    return SecureHistogram(**(settings | changes))
+    return SecureHistogram(LossQuery("zero_one", "tiny", (3,), 2, privacy), **(settings | changes))
 
 
 def run(num_clients, behaviours=None, *, grid=None, **changes):

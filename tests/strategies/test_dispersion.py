@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from protocol.wire import LossAnswer
+from protocol.wire import LossAnswer, LossQuery
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.replies import RoundOutcome
-from strategies.dispersion import Dispersion, DispersionResult
+from strategies.dispersion import Dispersion, DispersionConclusion
 from tests.validity.coverage import is_rejected
 from worlds.ground_truth import BetaRisks
 
@@ -19,19 +19,15 @@ MEASURES = ("gini", "atkinson:0.5", "theil", "quantile_range:0.25:0.75")
 NUM_EXAMPLES = 200
 
 
-def strategy(**changes: Any) -> Dispersion:
+def strategy(*, loss: str = "zero_one", **changes: Any) -> Dispersion:
     settings = {
         "num_clients": 10,
-        "model": "mlp",
-        "x_shape": (3,),
-        "num_classes": 2,
-        "loss": "zero_one",
         "delta": 0.05,
         "band": "berk_jones",
         "local": "marginal",
         "measures": MEASURES,
     }
-    return Dispersion(**(settings | changes))
+    return Dispersion(LossQuery(loss, "mlp", (3,), 2), **(settings | changes))
 
 
 def outcome_of(
@@ -56,11 +52,11 @@ def drawn(
 
 
 @pytest.fixture(scope="module")
-def concluded() -> DispersionResult:
+def concluded() -> DispersionConclusion:
     return strategy().conclude(outcome_of(drawn()))
 
 
-def test_every_certificate_is_the_librarys_and_verifies(concluded: DispersionResult) -> None:
+def test_every_certificate_is_the_librarys_and_verifies(concluded: DispersionConclusion) -> None:
     risks = rb.ClientRisks(drawn(), NUM_EXAMPLES, binary=True)
     band = rb.band(risks, delta=0.05)
     names = ["dispersion_gini", "dispersion_atkinson_0.5", "dispersion_generalised_entropy_1"]

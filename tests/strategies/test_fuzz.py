@@ -14,6 +14,7 @@ from protocol import wire
 from protocol.engine import Delivery, InProcessGrid
 from protocol.wire import (
     AdversarialAnswer,
+    AdversarialQuery,
     Candidate,
     CandidatesAnswer,
     CandidatesQuery,
@@ -224,9 +225,11 @@ SETTINGS = {
     "reply_timeout": 5.0,
     "poll_interval": 0.001,
 }
-SETTINGS |= {"model": "tiny", "x_shape": (3,), "num_classes": 2, "loss": "zero_one", "delta": 0.1}
+SETTINGS |= {"delta": 0.1}
+QUERY = LossQuery("zero_one", "tiny", (3,), 2)
 LOSS_STRATEGIES = {
     "f_divergence": lambda: FDivergence(
+        QUERY,
         band="dkw",
         local="marginal",
         divergences=("kl", "chi2"),
@@ -236,7 +239,7 @@ LOSS_STRATEGIES = {
         breakdown_target=0.1,
         **SETTINGS,
     ),
-    "dispersion": lambda: Dispersion(band="dkw", local="marginal", measures=("gini",), method="sharp", **SETTINGS),
+    "dispersion": lambda: Dispersion(QUERY, band="dkw", local="marginal", measures=("gini",), **SETTINGS),
 }
 
 
@@ -283,7 +286,7 @@ def test_a_lie_that_could_be_true_does_not_stop_a_strategy(name, lie):
 )
 def test_a_lie_about_a_curve_does_not_stop_a_strategy(lie):
     strategy = Wasserstein(
-        problem=TransportProblem("zero_one", order=1),
+        AdversarialQuery("tiny", (3,), 2, TransportProblem("zero_one", order=1)),
         cost_budgets=(0.0, 0.1, 0.5),
         cost_thresholds=(0.5,),
         num_radii=5,
@@ -292,7 +295,7 @@ def test_a_lie_about_a_curve_does_not_stop_a_strategy(lie):
         bisection_tolerance=0.001,
         cost_bound=0.0,
         breakdown_target=0.1,
-        **{name: value for name, value in SETTINGS.items() if name != "loss"},
+        **SETTINGS,
     )
     curve = knapsack_curve(0.1 * np.arange(10))
     values = tuple(curve(strategy.query().radii).tolist())

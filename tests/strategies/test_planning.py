@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.planning import fitted_sizes
+from strategies.wasserstein import fitted_sizes
 
 sizes = st.integers(3, 300), st.integers(1, 100)
 budgets = st.lists(st.one_of(st.none(), st.integers(0, 500)))

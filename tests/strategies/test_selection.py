@@ -16,7 +16,7 @@ from protocol import wire
 from protocol.engine import Delivery, InProcessGrid, node_unavailable
 from protocol.models import build_model, model_arrays
 from protocol.weight_sets import packed
-from protocol.wire import Candidate, CandidatesAnswer
+from protocol.wire import Candidate, CandidatesAnswer, CandidatesQuery
 from strategies.asking.query import QuorumError
 from strategies.asking.resume import EarlierAnswer
 from strategies.selection import SelectionStrategy
@@ -47,12 +47,9 @@ def answer_of(partition, query=None, arrays=ARRAYS):
     )
 
 
-def strategy(**settings):
+def strategy(*, candidates=CANDIDATES, x_shape=(3,), num_classes=2, privacy="", **settings):
+    query = CandidatesQuery("mlp", x_shape, num_classes, tuple(candidates), privacy)
     defaults = {
-        "model": "mlp",
-        "x_shape": (3,),
-        "num_classes": 2,
-        "candidates": CANDIDATES,
         "objective": "mean+0.5*gini",
         "delta": 0.1,
         "num_clients": NUM_CLIENTS,
@@ -61,7 +58,7 @@ def strategy(**settings):
         "reply_timeout": 5.0,
         "poll_interval": 0.001,
     }
-    return SelectionStrategy(**(defaults | settings))
+    return SelectionStrategy(query, **(defaults | settings))
 
 
 def network(behaviours=None, **settings):
@@ -85,12 +82,12 @@ def test_every_candidate_is_judged_by_every_client_in_one_round():
     found = ask()
     assert found.outcome.num_asked == NUM_CLIENTS
     assert found.outcome.answers == tuple(answer_of(k) for k in range(NUM_CLIENTS))
-    assert list(found.risks) == ["errors", "scores", "sure"]
-    for column, name in enumerate(found.risks):
-        np.testing.assert_array_equal(found.risks[name].values, RISKS[:, column])
-        assert found.risks[name].binary == (name == "errors")
-        assert found.risks[name].num_examples.tolist() == [10] * NUM_CLIENTS
-    expected = rb.select(found.risks, objective="mean+0.5*gini", delta=0.1)
+    assert list(found.by_candidate) == ["errors", "scores", "sure"]
+    for column, name in enumerate(found.by_candidate):
+        np.testing.assert_array_equal(found.by_candidate[name].values, RISKS[:, column])
+        assert found.by_candidate[name].binary == (name == "errors")
+        assert found.by_candidate[name].num_examples.tolist() == [10] * NUM_CLIENTS
+    expected = rb.select(found.by_candidate, objective="mean+0.5*gini", delta=0.1)
     assert found.selection.best == expected.best
     assert found.selection.certificate.to_json() == expected.certificate.to_json()
     assert rb.verify(found.selection.certificate).ok
@@ -145,7 +142,7 @@ def test_whoever_fails_is_missing_for_every_candidate():
     found = ask(behaviours, reply_timeout=1.0, missing="worst")
     reasons = sorted(failure.reason.value for failure in found.outcome.failures)
     assert reasons == ["client-raised", "malformed", "no-reply", "node-unavailable"]
-    for risks in found.risks.values():
+    for risks in found.by_candidate.values():
         assert (risks.num_clients, risks.num_missing, risks.missing) == (8, 4, "worst")
     assert rb.verify(found.selection.certificate).ok
     ignoring = ask(behaviours, reply_timeout=1.0)

@@ -19,7 +19,7 @@ from riskband.adversaries.registry import adversarial_curves
 from riskband.answers.adversarial import GUARANTEES
 from strategies.asking.curve_rules import broken_curve_rules
 from strategies.asking.replies import RoundOutcome
-from strategies.transport_answers import conjugates, reached_answers, usable_answers
+from strategies.wasserstein import conjugates, reached_answers, usable_answers
 from tests.transport import adversarial_query, changed
 
 RADII, MULTIPLIERS = (0.0, 0.05, 0.2, 1.0), (0.1, 1.0, 10.0)
@@ -59,7 +59,7 @@ def outcome_of(*answers: AdversarialAnswer) -> RoundOutcome[AdversarialAnswer]:
     return RoundOutcome(answers=answers, failures=(), num_asked=len(answers))
 
 
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 8)
 @given(
     st.integers(0, 10_000),
     st.sampled_from([(1, "l1"), (1, "l2"), (1, "linf"), (2, "l2")]),

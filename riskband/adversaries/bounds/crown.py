@@ -1,4 +1,4 @@
-"""How far around one example a small network surely keeps its decision: linear bounds of its margins (math §6.5).
+"""How far around one example a small model provably keeps its decision: linear bounds of its margins (math §6.5).
 
 On the ball ||x' - x|| <= radius every unit of a layer lies between two affine functions of the units before it, and so,
 substituted back to the input, does every margin (CROWN: Zhang et al. 2018; zonotopes: Singh et al. 2018). An affine
@@ -27,7 +27,7 @@ from riskband.adversaries.problem import RefusedError
 MAX_ENTRIES = 2**22
 """Of the matrix of affine layers in a row."""
 MAX_INPUTS = 4096
-"""Of such layers, and of the network: its unit vectors are a matrix, too."""
+"""Of such layers, and of the model: its unit vectors are a matrix, too."""
 AUTO_WORK = 2**25
 """Multiplications per example and radius up to which local bounds are cheap: 100 examples take about two seconds."""
 
@@ -239,7 +239,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LocalNetwork:
-    """A network as affine maps with bends between them, in float64; the last stage, and no other, has no bend.
+    """A model as affine maps with bends between them, in float64; the last stage, and no other, has no bend.
 
     `is_refined` says of each stage whether the bounds of its units are substituted back to the input; `work` is the
     number of multiplications per example and radius, about.
@@ -252,7 +252,7 @@ class LocalNetwork:
 
 
 class _Block(NamedTuple):
-    """Affine layers in a row, and the bend behind them with the shape of its input (None: the head comes next)."""
+    """Affine layers in a row, and the bend behind them with the shape of its input (None: the last layer is next)."""
 
     affine: Body
     num_inputs: int
@@ -276,7 +276,7 @@ def local_network(layers: SequentialLayers) -> LocalNetwork:
 
 
 def is_cheap(layers: SequentialLayers) -> bool:
-    """Return whether a network has local bounds that are cheap; from its sizes, before anything is multiplied."""
+    """Return whether a model has local bounds that are cheap; from its sizes, before anything is multiplied."""
     try:
         sizes = _matrix_sizes(layers, _blocks(layers))
     except RefusedError:
@@ -422,7 +422,7 @@ class _Balls:
         margins, speeds = self.margin_bounds(torch.zeros_like(best))
         rising = speeds + drift
         linear = torch.where(rising > 0.0, -(margins + slack) / rising, torch.inf).amin(dim=1)
-        # Where the network is flat at an example, its slopes do not say where to look.
+        # Where the model is flat at an example, its slopes do not say where to look.
         far = torch.where(torch.isfinite(linear), linear, best * _LARGEST_RATIO)
         near = best.maximum(far / _LARGEST_RATIO)
         for _ in range(_NUM_HALVINGS):

@@ -1,4 +1,4 @@
-"""How fast the margins of a network can grow with its input: proved Lipschitz constants (math §6.4).
+"""How fast the margins of a model can grow with its input: proved Lipschitz constants (math §6.4).
 
 For logits z and classes j, k let L[j, k] bound |(z_j - z_k)(x') - (z_j - z_k)(x)| / ||x' - x||. Differences of logits
 and not logits: with them the constant of a linear model is exact, and no factor for the loss is lost.
@@ -45,14 +45,14 @@ ROUNDING = 1e-6
 # Networks up to this size are enumerated by "auto": at most some thousand cells, or a few seconds.
 _AUTO_UNITS = 8
 _CHUNK = 256
-# Of how many questions, about a network, a norm and a method, a process remembers the constants.
+# Of how many questions, about a model, a norm and a method, a process remembers the constants.
 _NUM_REMEMBERED = 16
 # Of one example it could not be seen that a layer mixes them.
 _TWO_EXAMPLES = 2
 
 
 class SequentialLayers:
-    """A network as a chain of layers of known kinds, and a linear head.
+    """A model as a chain of layers of known kinds, with a linear last layer.
 
     The model is an `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, or one of these layers. It
     is read, not changed: the layers here are copies in float64 and in eval mode. Raises RefusedError if a layer is of
@@ -62,7 +62,7 @@ class SequentialLayers:
     Attributes
     ----------
     body : tuple of (Module, shape of its input)
-        All layers before the head.
+        All layers before the last linear layer.
     x_shape : tuple of int
         Shape of one input.
     head, head_offset : Tensor of float64, shapes (num_classes, num_features), (num_classes,)
@@ -97,13 +97,13 @@ class SequentialLayers:
         self._layers = [layer for _, layer in named]
 
     def spread(self, moves: Tensor) -> Tensor:
-        """Return how far the features before the head move at most, entry by entry, if the inputs move by `moves`."""
+        """Return how far the last layer's features move at most, entry by entry, if the inputs move by `moves`."""
         for layer, _ in self.body:
             moves = RULES[type(layer)].spread(layer, moves)
         return moves
 
     def with_relu(self) -> nn.Sequential:
-        """Return the network with ReLU in place of the activations in `layer_norms.LIKE_RELU`."""
+        """Return the model with ReLU in place of the activations in `layer_norms.LIKE_RELU`."""
         return nn.Sequential(*(nn.ReLU() if isinstance(layer, LIKE_RELU) else layer for layer in self._layers))
 
     @property
@@ -128,7 +128,7 @@ class SequentialLayers:
 
     @property
     def pulls(self) -> Tensor:
-        """w_j - w_k of the head, shape (num_classes, num_classes, num_features)."""
+        """w_j - w_k of the last linear layer, shape (num_classes, num_classes, num_features)."""
         return self.head[:, None] - self.head[None]
 
     @cached_property
@@ -138,7 +138,7 @@ class SequentialLayers:
 
 
 class Constants(NamedTuple):
-    """Proved Lipschitz constants of a network, float64, each raised by `ROUNDING`.
+    """Proved Lipschitz constants of a model, float64, each raised by `ROUNDING`.
 
     Attributes
     ----------
@@ -158,12 +158,12 @@ def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, met
     Parameters
     ----------
     model, x_shape :
-        See `SequentialLayers`. The constants are those of the network in eval mode, in exact arithmetic.
+        See `SequentialLayers`. The constants are those of the model in eval mode, in exact arithmetic.
     norm : str
         Ground norm of the distance between inputs: "l1", "l2" or "linf".
     method : str
         "product": the smallest of the bounds in `product_constants`. "exact": the largest gradient over the cells on
-        which a small ReLU network is affine (`relu_cells`). "auto": exact for networks of at most 8 hidden units.
+        which a small ReLU model is affine (`relu_cells`). "auto": exact for models of at most 8 hidden units.
 
     Returns
     -------
@@ -181,7 +181,7 @@ def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, met
 
 
 def lipschitz_constants(layers: SequentialLayers, *, norm: str, method: str = "auto") -> Constants:
-    """Return proved Lipschitz constants; a process finds those of a network once.
+    """Return proved Lipschitz constants; a process finds those of a model once.
 
     Parameters, and what is raised, are those of `margin_constants`.
     """
@@ -195,7 +195,7 @@ def lipschitz_constants(layers: SequentialLayers, *, norm: str, method: str = "a
 
 @dataclass(frozen=True)
 class _Question:
-    """Equal to another if network, norm and method are."""
+    """Equal to another if model, norm and method are."""
 
     fingerprint: str
     norm: str
@@ -231,7 +231,7 @@ def check_choice_of_method(method: str, methods: Sequence[str]) -> None:
 
 
 def check_enumerable(layers: SequentialLayers) -> None:
-    """Check that the cells of a network can be enumerated; raises RefusedError."""
+    """Check that the cells of a model can be enumerated; raises RefusedError."""
     num_units = hidden_units(layers.body)
     if num_units is None:
         raise RefusedError(

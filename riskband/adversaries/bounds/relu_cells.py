@@ -1,4 +1,4 @@
-"""The cells on which a small ReLU network is affine (math §6.6; Jordan and Dimakis 2020).
+"""The cells on which a small ReLU model is affine (math §6.6; Jordan and Dimakis 2020).
 
 A cell belongs to a pattern: which units are active. Patterns are built unit by unit. Each that is kept has a point
 inside it, or is at least not known to be empty; each that is dropped is empty by an exact proof in rational numbers. So
@@ -37,12 +37,12 @@ ExactArray = NDArray[np.object_]
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A polyhedron {x : rows @ x + offsets > 0} on which the network is affine; inputs flattened.
+    """A polyhedron {x : rows @ x + offsets > 0} on which the model is affine; inputs flattened.
 
     Attributes
     ----------
     jacobian : Tensor of float64, shape (num_features, num_inputs)
-        Of the network's body on the cell.
+        Of the model's body on the cell.
     rows, offsets : ndarray, shapes (num_constraints, num_inputs), (num_constraints,)
         Rows of length 1 in l2.
     point : ndarray of shape (num_inputs,), or None

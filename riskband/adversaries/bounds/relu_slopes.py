@@ -1,4 +1,4 @@
-"""How fast the worst mean loss of a small network grows with the budget: between two slopes (math §6.7).
+"""How fast the worst mean loss of a small model grows with the budget: between two slopes (math §6.7).
 
 For the losses of the WDA paper (theorem 3.1), cross-entropy in nats or the largest margin, neither scaled nor capped,
 and order-1 costs: mean loss + lower * budget <= worst mean loss <= mean loss + upper * budget, for every budget, if
@@ -79,10 +79,10 @@ class GrowthSlopes:
 
 
 def growth_slopes(model: nn.Module, x_shape: Sequence[int], *, norm: str, method: str = "sharp") -> GrowthSlopes:
-    """Return both slopes of theorem 3.1 for a small ReLU network, or one with smooth activations.
+    """Return both slopes of theorem 3.1 for a small ReLU model, or one with smooth activations.
 
     With an activation in `layer_norms.BOUNDED` the lower slope is 0. With those in `LIKE_RELU` it is that of the
-    network with ReLU in their place, from which all logits differ by at most a constant: along a ray that is nothing.
+    model with ReLU in their place, from which all logits differ by at most a constant: along a ray that is nothing.
     The upper slope is then the largest of `margin_constants`, which need not be the smallest Lipschitz constant.
 
     Parameters
@@ -91,7 +91,7 @@ def growth_slopes(model: nn.Module, x_shape: Sequence[int], *, norm: str, method
         See `riskband.adversaries.bounds.lipschitz.margin_constants`; at most 16 units, unless one is bounded.
     method : str
         The upper slope: "sharp", the largest constant of a difference of two logits; or "published",
-        2^(1/s) max ||J||_{r->s} as printed. That one proves nothing: the factor must be 2^(1/r) (docs/adversaries.md).
+        2^(1/s) max ||J||_{r->s} as printed. That one proves nothing: the factor must be 2^(1/r) (math §6.7).
 
     Raises
     ------

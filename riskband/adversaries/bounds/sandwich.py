@@ -1,6 +1,6 @@
 """Certificates in input space: what a Lipschitz bound excludes, alone or above what an attack reached (math §6.4).
 
-If each margin z_j - z_y grows by at most L[j, y] per unit of distance, a network is to these bounds what a linear head
+If each margin z_j - z_y grows by at most L[j, y] per unit of distance, a model is to these bounds what a linear layer
 with ||w_j - w_y|| = L[j, y] is to those in `growth`. The bounds are about all inputs: a box only makes them looser.
 """
 
@@ -30,9 +30,9 @@ from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import RefusedError, TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS, bounding_points
 
-# The bound is about the network as it is written, and computed in float64. A model that is evaluated in float32 may err
+# The bound is about the model as it is written, and computed in float64. A model that is evaluated in float32 may err
 # at each logit by this share of the largest one, and by a few times what it errs at the example itself; if that is more
-# than the last share, its own losses say too little of the network, and nothing is proved of the example.
+# than the last share, its own losses say too little of the model, and nothing is proved of the example.
 _ROUNDING_OF_LOGITS, _ROUNDING_SEEN, _LARGEST_ROUNDING = 1e-6, 4.0, 1e-3
 # Lifts any margin of float32 logits to where every loss is 1; infinity would become NaN on the way.
 _ANY_MARGIN = 1e100
@@ -72,7 +72,7 @@ class LipschitzAdversary(Adversary):
         no input can do, none in the box can.
     method : str
         "product" or "exact": with constants from `lipschitz.margin_constants` only. "local": with its constants,
-        and for the 0-1 loss what `crown` proves around each example. "auto": so where the network is small
+        and for the 0-1 loss what `crown` proves around each example. "auto": so where the model is small
         enough for that.
 
     Raises
@@ -89,7 +89,7 @@ class LipschitzAdversary(Adversary):
         self.loss, self.order, self.norm = problem.loss, problem.order, problem.norm
 
     def examine(self, batch: Batch) -> Evidence:
-        """Return bounding points; the cost of a flip is only known where there is nothing to flip."""
+        """Return bounding points; the cost of a misclassification is only known where the example is misclassified."""
         layers = SequentialLayers(self.model, batch.x.shape[1:])
         found = self.geometry(batch, layers)
         if self.loss == "zero_one":
@@ -136,7 +136,7 @@ class LipschitzAdversary(Adversary):
         return (exact + GROWTHS[self.loss].slope * slack).clamp(max=1.0).maximum(batch.losses)
 
     def _flip_distances(self, batch: Batch, layers: SequentialLayers, found: Geometry) -> Tensor:
-        """Return distances below which nothing flips, from the constants and from local bounds."""
+        """Return distances below which nothing is misclassified, from the constants and from local bounds."""
         reach = class_distances(found.margins, found.speeds)
         network = self._local_network(layers)
         if network is None:
@@ -163,7 +163,7 @@ class SandwichAdversary(Adversary):
     Parameters
     ----------
     attack : Adversary
-        Its attained points and flip costs are reported.
+        Its attained points and costs of misclassification are reported.
     certificate : Adversary
         Its bounds are reported; about the same loss, order, norm and space as the attack.
     """

@@ -1,4 +1,4 @@
-"""Losses without a closed form, before a linear head: points that ascent attains, bounds that are proven (math §6.3).
+"""Losses without a closed form, before the last linear layer: what ascent attains, and proven bounds (math §6.3).
 
 Attained: along straight lines in directions that ascent found, and, for order-2 costs, at the maximiser of
 loss - multiplier * cost. Proven: the loss within each distance (`growth.bounding_points`), and, for order-2 costs, the

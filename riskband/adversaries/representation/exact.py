@@ -1,7 +1,7 @@
-"""The space before a linear head: which layer that is, and what is exact there (math §6.2).
+"""The space before the last linear layer: which layer that is, and what is exact there (math §6.2).
 
-There an example is its representation z, the head's input, and the logits are Wz + b. A transport may move z anywhere
-(as in Mehra et al. 2022); what lies before the head only decides where z starts.
+There an example is its representation z, the last linear layer's input, and the logits are Wz + b. A transport may move
+z anywhere (as in Mehra et al. 2022); what lies before the last linear layer only decides where z starts.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class LinearHead:
         self._inputs.clear()
 
     def check(self, logits: Tensor) -> Tensor:
-        """Check that the logits of the last forward pass came out of the head; find it at the first call.
+        """Check that the logits of the last forward pass came out of the last linear layer; find it at the first call.
 
         Raises RefusedError if they did not, to single precision.
 
         Returns
         -------
         Tensor, shape (num_examples, num_features)
-            What the head was given: the examples in representation space.
+            What the last linear layer was given: the examples in representation space.
         """
         called = [layer for layer in reversed(self._inputs) if self._found in (None, layer)]
         self._found = next((layer for layer in called if self._explains(layer, logits)), None)
@@ -120,7 +120,7 @@ class LinearHead:
 
 
 class RepresentationAdversary(Adversary):
-    """What every adversary before a linear head needs.
+    """What every adversary before the last linear layer needs.
 
     Parameters
     ----------

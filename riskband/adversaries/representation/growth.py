@@ -1,4 +1,4 @@
-"""How far a loss can rise within a distance, whatever the direction: proven bounds for a linear head (math §6.3).
+"""How far a loss can rise within a distance, in any direction: proven bounds for a last linear layer (math §6.3).
 
 Write m_j = logit_j - logit_label for the margins of the wrong classes. With logits Wz + b, moving z by a distance t in
 the ground norm raises m_j by at most t * s_j, where s_j = ||w_j - w_label|| in the dual norm; for each j alone some
@@ -84,7 +84,7 @@ def _brier_below(margins: Tensor) -> Tensor:
     return ((total.square() + squares) / (2.0 * (label + total).square())).amax(dim=1)
 
 
-# Derivations are in docs/adversaries.md; tests compare each constant with numerical derivatives.
+# Derivations: math §6.3; tests compare each constant with numerical derivatives.
 GROWTHS = {
     "margin": Growth(
         pooled=_largest,

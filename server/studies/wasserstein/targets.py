@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,14 +16,18 @@ from torch import nn
 
 import riskband as rb
 from riskband.adversaries.problem import REPRESENTATION
-from riskband.adversaries.representation.exact import LinearHead
+from riskband.adversaries.representation.exact import ExactAdversary, LinearHead
 from riskband.adversaries.spaces import point_batches
+from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve
 from riskband.plots.bands import TransportPoint
-from server.checks.unseen import Check, compare, shares
-from server.config import RunConfig
-from strategies.wasserstein import WassersteinResult
+from server.checks.unseen import Check, Unseen, compare, group_names, shares
+from server.studies.wasserstein.settings import Settings, transport_problem
+from strategies.wasserstein import WassersteinConclusion
 from worlds.population import ClientDistribution, Population, spec_from_config
 from worlds.targets import moved_further, transport_cost
+
+if TYPE_CHECKING:
+    from server.config import RunConfig
 
 _CERTIFY = MappingProxyType(
     {certify.__name__: certify for certify in (rb.wasserstein_mean, rb.wasserstein_cdf, rb.wasserstein_published)}
@@ -64,30 +69,31 @@ def target_networks(config: RunConfig, model: nn.Module) -> tuple[TargetNetwork,
     model : Module
         The model that the clients evaluated.
     """
-    if not config.target_sigmas:
+    settings = config.of(Settings)
+    if not settings.target_sigmas:
         return ()
     population = Population(spec_from_config(config.to_run_config(), network="unseen"))
-    costs = np.empty((len(config.target_sigmas), config.num_targets))
+    costs = np.empty((len(settings.target_sigmas), settings.num_targets))
     risks = np.empty_like(costs)
-    for k in range(config.num_targets):
+    for k in range(settings.num_targets):
         before, _ = _points_and_losses(config, model, population.distribution(k))
-        for row, sigma in enumerate(config.target_sigmas):
+        for row, sigma in enumerate(settings.target_sigmas):
             client = moved_further(population, k, sigma=sigma)
             after, losses = _points_and_losses(config, model, client)
             costs[row, k] = transport_cost(
-                before, after, client.y, client.weights, order=config.transport_order, norm=config.transport_norm
+                before, after, client.y, client.weights, order=settings.transport_order, norm=settings.transport_norm
             )
             risks[row, k] = client.weights @ losses
-    rows = zip(config.target_sigmas, costs, np.clip(risks, 0.0, 1.0), strict=True)
+    rows = zip(settings.target_sigmas, costs, np.clip(risks, 0.0, 1.0), strict=True)
     return tuple(TargetNetwork(sigma, cost, risk) for sigma, cost, risk in rows)
 
 
-def check_target(result: WassersteinResult, target: TargetNetwork) -> dict[str, tuple[np.ndarray, Check]]:
+def check_target(result: WassersteinConclusion, target: TargetNetwork) -> dict[str, tuple[np.ndarray, Check]]:
     """Compare a target network with what is certified at its distance.
 
     Parameters
     ----------
-    result : WassersteinResult
+    result : WassersteinConclusion
         The certificates, and the answers they were made from.
     target : TargetNetwork
         The network.
@@ -114,7 +120,7 @@ def _points_and_losses(
     config: RunConfig, model: nn.Module, client: ClientDistribution
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where a client's examples are, (num_examples, num_features), and their losses (num_examples,)."""
-    problem = config.transport_problem
+    problem = transport_problem(config)
     if problem.space != REPRESENTATION:
         batches = list(point_batches(model, client.x, client.y, loss=problem.loss, layer=problem.layer))
     else:
@@ -122,3 +128,21 @@ def _points_and_losses(
             batches = list(head.batches(client.x, client.y, loss=problem.loss))
     points = torch.cat([batch.x.flatten(start_dim=1).double() for batch in batches])
     return points.numpy(), torch.cat([batch.losses for batch in batches]).numpy()
+
+
+def exact_curves(config: RunConfig, model: nn.Module) -> Unseen:
+    """Return the unseen clients, each with its largest risk within a cost budget: for the 0-1 loss before the head."""
+    population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+    num_clients = config.network.num_unseen
+    curves = tuple(_exact_curve(config, model, population.distribution(k)) for k in range(num_clients))
+    risks = np.array([float(curve(0.0)) for curve in curves])
+    return Unseen(risks, curves, group_names(population, num_clients=num_clients))
+
+
+def _exact_curve(config: RunConfig, model: nn.Module, client: ClientDistribution) -> ConcaveCurve:
+    problem = transport_problem(config)
+    with LinearHead(model, problem.head) as head:
+        adversary = ExactAdversary(head, problem)
+        batches = head.batches(client.x, client.y, loss=problem.loss)
+        costs = [adversary.flip_costs(batch).numpy() for batch in batches]
+    return knapsack_curve(np.concatenate(costs), client.weights)

@@ -1,0 +1,258 @@
+"""The study "selection": which of several candidate models is certified to be the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from flwr.serverapp import Grid
+from pydantic import AfterValidator, Field
+from rich.markup import escape
+from rich.table import Table
+from torch import nn
+
+import riskband as rb
+from protocol.models import build_model, load_arrays, model_arrays
+from protocol.weight_sets import packed, separated
+from protocol.wire import CandidatesQuery
+from riskband.adversaries.evaluation import logit_batches
+from riskband.adversaries.losses import get_loss
+from riskband.functionals.laws import RiskLaw
+from riskband.plots.selection import selection_figure
+from riskband.selection import SELECTION_METHODS, Objective
+from server.checks.unseen import Unseen, compare
+from server.report.cells import VERDICTS, number, upper_bound
+from server.sections import AnyCounts, AnyNumbers, Rule, Section, is_distinct, one_of, rule
+from server.studies import dispersion
+from server.studies.study import Evaluation, Study, UnderTest, architecture
+from server.training import prepare_model
+from strategies.selection import SelectionConclusion, SelectionStrategy
+from worlds.candidates import Candidates, abstaining, candidate_models, checkpoints
+from worlds.datasets import load_dataset
+from worlds.population import Population, spec_from_config
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from server.config import RunConfig
+
+_MET = {True: "yes", False: "no"}
+_CHOSEN = " *"
+_WIDEST_NAME = 30  # longer ones are folded, none is cut
+
+
+class Settings(Section):
+    """The candidates, and what is to be small."""
+
+    candidate_epochs: Annotated[AnyCounts, rule(is_distinct)] = Field(
+        description='give different numbers from 1 to training-epochs such as "1,2,5"; only training "central" has '
+        'checkpoints on its way, for the others give ""'
+    )
+    abstention_thresholds: Annotated[AnyNumbers, rule(lambda each: is_distinct(each) and max(each, default=0) <= 1)] = (
+        Field(
+            description='give different probabilities such as "0.5,0.8", or ""; they need the loss zero_one, since '
+            "losses that mean other things cannot be compared"
+        )
+    )
+    objective: Annotated[str, AfterValidator(lambda text: str(Objective(text)))] = Field(
+        description='give a sum such as "mean+0.5*gini" of mean, cvar:0.9, quantile:0.9 and measures that are bounded'
+    )
+    selection_method: Annotated[str, one_of(SELECTION_METHODS)] = Field(
+        description=f"use one of {', '.join(SELECTION_METHODS)}"
+    )
+    selection_target: float = Field(ge=0, description="fixed_sequence tests against a target above 0; 0 means: none")
+
+
+def _are_checkpoints(epochs: tuple[int, ...], known: Mapping[str, Any]) -> bool:
+    has_checkpoints = known.get("training", "central") == "central"
+    return not epochs or (has_checkpoints and max(epochs) <= known.get("training_epochs", np.inf))
+
+
+class SelectionStudy(Study):
+    """Which of several candidate models is certified to be the best."""
+
+    settings = Settings
+    rules: ClassVar[Mapping[str, Rule]] = {
+        **Study.rules,
+        "candidate_epochs": _are_checkpoints,
+        "abstention_thresholds": lambda each, known: not each or known.get("loss", "zero_one") == "zero_one",
+        "selection_target": lambda target, known: target > 0 or known.get("selection_method") != "fixed_sequence",
+    }
+    figure_stem = "selection"
+
+    def prepare(self, config: RunConfig, grid: Grid) -> UnderTest:
+        """Return all candidates; the clients are only asked when ``training = "fedavg"``."""
+        candidates, arrays = packed(_candidate_models(config, grid))
+        num_sets = 1 + max(candidate.weights for candidate in candidates)
+        x_shape, num_classes = config.model_inputs
+        models = []
+        for weights in separated(arrays, num_sets=num_sets):
+            model = build_model(config.model.model, x_shape=x_shape, num_classes=num_classes, seed=config.run.seed)
+            load_arrays(model, weights)
+            models.append(model)
+        return UnderTest(arrays, tuple(models), candidates)
+
+    def strategy(
+        self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
+    ) -> SelectionStrategy:
+        """Return what asks for the losses under all candidates."""
+        chosen, question = config.of(Settings), config.question
+        return SelectionStrategy(
+            CandidatesQuery(candidates=tested.candidates, **architecture(config)),
+            objective=chosen.objective,
+            selection_settings={
+                "seed": config.run.seed,
+                "method": chosen.selection_method,
+                "target": chosen.selection_target or None,
+                "band": question.band,
+                "local": question.local,
+                "dispersion": config.of(dispersion.Settings).dispersion_method,
+            },
+            **asking,
+        )
+
+    def unseen(self, config: RunConfig, tested: UnderTest, result: SelectionConclusion) -> Unseen:
+        """Return the risks of the unseen clients under every candidate, exact as in `Study.unseen`.
+
+        For ``local = "observed"`` the unseen clients measure, each on the same examples under all candidates. The risks
+        under the candidate that is shown stand for the network.
+        """
+        population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+        risks = {candidate.name: np.empty(config.network.num_unseen) for candidate in tested.candidates}
+        for k in range(config.network.num_unseen):
+            if config.question.local == "observed":
+                held = population.client(k)
+                x, y, weights = held.x, held.y, np.full(len(held.y), 1.0 / len(held.y))
+            else:
+                law = population.distribution(k)
+                x, y, weights = law.x, law.y, law.weights
+            for index, model in enumerate(tested.models):
+                logits, labels = _outputs(model, x, y)
+                for candidate in tested.candidates:
+                    if candidate.weights == index:
+                        losses = get_loss(candidate.loss).per_example(logits, labels).numpy()
+                        risks[candidate.name][k] = weights @ losses
+        clipped = {name: np.clip(each, 0.0, 1.0) for name, each in risks.items()}  # the weights sum to 1 up to rounding
+        return Unseen(clipped[result.shown], by_candidate=clipped)
+
+    def sections(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Return the section "selection": the table of all candidates, which was chosen, and how delta was spent."""
+        result = evaluation.conclusion
+        selection = result.selection
+        section = {
+            "objective": str(selection.objective),
+            "method": selection.method,
+            "target": selection.target,
+            "best": selection.best,
+            "certificate": next(iter(result.certificates), None),  # None: a sequence that certifies no candidate
+            "shown": result.shown,  # "network" and "unseen" are about this candidate
+            "delta": selection.delta,
+            "candidate_delta": selection.candidate_delta,
+            "spending": selection.spending,
+            "candidates": [_candidate_entry(selection, each, evaluation.unseen) for each in selection.candidates],
+            "unseen_stand_for": evaluation.unseen_stand_for,
+        }
+        return {"selection": section}
+
+    def figure(self, evaluation: Evaluation) -> Figure:
+        """Return the figure of all candidates."""
+        objective = evaluation.conclusion.selection.objective
+        return selection_figure(
+            evaluation.conclusion.selection,
+            unseen_risks=None if evaluation.truth is None else evaluation.truth.by_candidate,
+            title=f"{evaluation.config.run.scenario}: which candidate has the smallest {objective}?",
+        )
+
+    def tables(self, report: Mapping[str, Any]) -> list[Table]:
+        """Return the table of all candidates."""
+        selection, num_unseen = report["selection"], report["unseen"]["num_clients"]
+        is_sequence, has_target = selection["method"] == "fixed_sequence", selection["target"] is not None
+        # Bounds in a sequence are tested one by one and do not hold together: no "≤" for them.
+        terms = [] if is_sequence else list(selection["candidates"][0]["terms"])
+        table = Table(
+            title=f"{report['scenario']}: {selection['objective']} of the risks of unseen clients, by candidate"
+        )
+        longest = max(len(each["candidate"]) + len(_CHOSEN) for each in selection["candidates"])
+        table.add_column(f"candidate ({_CHOSEN.strip()} chosen)", overflow="fold", no_wrap=longest <= _WIDEST_NAME)
+        for header in (
+            "is at most",
+            *(["tested"] if is_sequence else []),
+            *(f"{name} ≤" for name in terms),
+            "measured",
+        ):
+            table.add_column(header, justify="right")
+        if has_target:
+            table.add_column("target met")
+        if num_unseen:
+            table.add_column(f"on {num_unseen} unseen", justify="right")
+            table.add_column("holds")
+        for each in selection["candidates"]:
+            bounds = [each["bound"]] if is_sequence else [each["terms"][name] for name in terms]
+            met = [_MET[each["meets_target"]]] if has_target else []
+            checked = [number(each["unseen"]), VERDICTS[each["holds"]]] if num_unseen else []
+            name = escape(each["candidate"]) + (_CHOSEN if each["candidate"] == selection["best"] else "")
+            table.add_row(
+                name, *map(upper_bound, [each["certified_at_most"], *bounds]), number(each["measured"]), *met, *checked
+            )
+        return [table]
+
+    def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what is to be said below the table."""
+        selection = report["selection"]
+        if selection["certificate"] is None:
+            yield (
+                f"No candidate is certified to have {selection['objective']} of at most {selection['target']:g}: there "
+                "is no certificate, and the bounds that were tested are none."
+            )
+        else:
+            yield report["certificates"][selection["certificate"]]["statement"]
+        yield f"How delta was spent: {selection['spending']}."
+        if selection["unseen_stand_for"]:
+            yield f"The numbers on unseen clients are {selection['unseen_stand_for']}."
+
+
+def _candidate_models(config: RunConfig, grid: Grid) -> Candidates:
+    """All candidates, in the order in which a sequence tests them: as they are written in the configuration."""
+    chosen = config.of(Settings)
+    if config.model.training != "central":
+        weights = model_arrays(prepare_model(config, grid))
+        found: Candidates = {"model": (weights, config.question.loss)}
+        return found | abstaining("model", weights, thresholds=chosen.abstention_thresholds)
+    epochs = chosen.candidate_epochs or (config.model.training_epochs,)
+    kept = checkpoints(
+        load_dataset(config.network.dataset, seed=config.run.seed),
+        epochs=epochs,
+        model=config.model.model,
+        seed=config.run.seed,
+        learning_rate=config.model.learning_rate,
+    )
+    models = candidate_models(kept, loss=config.question.loss, thresholds=chosen.abstention_thresholds)
+    return {name: models[name] for name in dict.fromkeys([*(f"epochs-{epoch}" for epoch in epochs), *models])}
+
+
+def _outputs(model: nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and labels of all examples."""
+    batches = list(logit_batches(model, x, y))
+    return torch.cat([logits for _, _, logits in batches]), torch.cat([labels for _, labels, _ in batches])
+
+
+def _candidate_entry(selection: rb.Selection, candidate: rb.CandidateBound, unseen: Unseen | None) -> dict[str, Any]:
+    certified: float | None = candidate.bound
+    if selection.method == "fixed_sequence":  # its own bounds do not hold together: only the target is certified
+        certified = selection.target if candidate.is_certified else None
+    value = holds = None
+    if unseen is not None:
+        value = selection.objective.of_law(RiskLaw.of_values(unseen.by_candidate[candidate.name]))
+        holds = None if certified is None else compare(certified, np.asarray(value)).holds
+    return {
+        "candidate": candidate.name,
+        "bound": candidate.bound,
+        "certified_at_most": certified,
+        "meets_target": None if selection.target is None else candidate.is_certified,
+        "measured": candidate.measured,
+        "unseen": value,
+        "holds": holds,
+        "terms": dict(candidate.terms),
+    }

@@ -1,0 +1,226 @@
+"""What a study is: its keys, what asks the clients, and what a report says of the answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from flwr.serverapp import Grid
+from rich.table import Table
+from torch import nn
+
+from protocol.models import model_arrays
+from protocol.wire import Candidate, LossQuery
+from riskband.certificate import CERTIFICATE
+from riskband.search import Bracket
+from server.checks.unseen import Check, Unseen, unseen_clients
+from server.report.cells import certificate_table
+from server.sections import Rule, Section
+from server.training import prepare_model
+from strategies.asking.query import QueryStrategy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from server.config import RunConfig
+
+
+@dataclass(frozen=True, eq=False)
+class UnderTest:
+    """What the clients are asked about.
+
+    Attributes
+    ----------
+    arrays : dict of str to ndarray
+        All weights, as they travel.
+    models : tuple of Module
+        One for each set of weights.
+    candidates : tuple of Candidate
+        What is compared; empty if there is one model and nothing to choose.
+    """
+
+    arrays: dict[str, np.ndarray]
+    models: tuple[nn.Module, ...]
+    candidates: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """A network that was asked, and what is known beside its answers.
+
+    Attributes
+    ----------
+    config : RunConfig
+        What was to be evaluated.
+    conclusion : strategies.certifying.Conclusion
+        What the study's strategy concluded.
+    unseen : Unseen or None
+        The unseen clients, if they are known.
+    checks : mapping of str to Check
+        Certificates beside the unseen clients; empty if those are not known.
+    targets : sequence
+        Networks at a known distance, where the study has any.
+    """
+
+    config: RunConfig
+    conclusion: Any
+    unseen: Unseen | None = None
+    checks: Mapping[str, Check] = field(default_factory=dict)
+    targets: Sequence[Any] = ()
+
+    @property
+    def title(self) -> str:
+        """What stands above the figure."""
+        return f"{self.config.run.scenario}: {self.config.question.loss} risk, delta = {self.config.question.delta:g}"
+
+    @property
+    def truth(self) -> Unseen | None:
+        """The unseen clients, if they are known and their risks are exact: figures call them true."""
+        return None if self.config.question.local == "observed" else self.unseen
+
+    @property
+    def unseen_stand_for(self) -> str | None:
+        """What a number of the unseen clients' risks stands for; None if they are not known."""
+        if self.unseen is None:
+            return None
+        kind = "measured" if self.config.question.local == "observed" else "exact"
+        return (
+            f"those of the {kind} risks of {len(self.unseen.risks)} clients: an approximation of what is bounded, "
+            "which is the same of the meta-distribution that they were drawn from"
+        )
+
+
+class Study(ABC):
+    """One kind of question about a network, from its keys to its figure; subclasses say what is special about theirs.
+
+    Attributes
+    ----------
+    settings : type of Section
+        Its keys.
+    rules : mapping of str to Rule
+        By field of any section, what this study asks of it.
+    figure_stem : str
+        Name of the figure's files.
+    """
+
+    settings: ClassVar[type[Section]]
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "privacy": lambda noise, known: not noise or known.get("local") not in ("union", "observed")
+    }
+    figure_stem: ClassVar[str]
+
+    def prepare(self, config: RunConfig, grid: Grid) -> UnderTest:
+        """Return what is put before the clients; they are asked now only when ``training = "fedavg"``."""
+        model = prepare_model(config, grid)
+        return UnderTest(model_arrays(model), (model,))
+
+    @abstractmethod
+    def strategy(
+        self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
+    ) -> QueryStrategy:
+        """Return what asks the clients.
+
+        Parameters
+        ----------
+        config, tested :
+            What is evaluated.
+        asking : dict
+            Settings of `strategies.certifying.CertifyingStrategy`.
+        show : callable
+            Takes a line about how far it is.
+        """
+
+    def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen:
+        """Return what can be known of the unseen clients."""
+        return unseen_clients(config, tested.models[0])
+
+    def targets(self, config: RunConfig, tested: UnderTest, show: Callable[[str], None]) -> Sequence[Any]:
+        """Return networks at a known distance, if it has any; `show` takes the name of that stage."""
+        return ()
+
+    @abstractmethod
+    def sections(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Return its sections of report.json as plain data; those that every report has are replaced in their place."""
+
+    @abstractmethod
+    def figure(self, evaluation: Evaluation) -> Figure:
+        """Return its figure."""
+
+    def tables(self, report: Mapping[str, Any]) -> list[Table]:
+        """Return its tables of a report: that of the certificates, and what else it has."""
+        return [certificate_table(report, self.within)]
+
+    def within(self, entry: Mapping[str, Any], point: Mapping[str, float]) -> str:
+        """Return which networks a certificate is about at a point of its axes, for the table."""
+        return "like the source"
+
+    def lines(self, report: Mapping[str, Any]) -> Iterable[str]:
+        """Return what is to be said below the tables, at the end."""
+        return ()
+
+    def answer_lines(self, report: Mapping[str, Any]) -> Iterable[str]:
+        """Return what is to be said of how the clients answered."""
+        return ()
+
+    def privacy_lines(self, report: Mapping[str, Any]) -> Iterable[str]:
+        """Return what is to be said of what is known of a single client."""
+        return ()
+
+    def worst_network(self, report: Mapping[str, Any]) -> str:
+        """Return on which network the certificates for shifted ones are checked."""
+        return "for a shifted network: on the worst one within the budget that they can be made into"
+
+
+def architecture(config: RunConfig) -> dict[str, Any]:
+    """Return what questions about a model have in common."""
+    x_shape, num_classes = config.model_inputs
+    inputs = {"x_shape": x_shape, "num_classes": num_classes}
+    return {"model": config.model.model, **inputs, "privacy": config.asking.privacy}
+
+
+def loss_query(config: RunConfig) -> LossQuery:
+    """Return the question about the plain loss."""
+    return LossQuery(loss=config.question.loss, **architecture(config))
+
+
+def breakdowns(evaluation: Evaluation, *, budget: str, source: str, goal: str) -> dict[str, dict[str, Any]]:
+    """Return the section "breakdowns".
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+        With a conclusion that has breakdowns.
+    budget : str
+        What the budget is called.
+    source : str
+        The certificate that a breakdown is of, with "{}" for the breakdown's name.
+    goal : str
+        What is certified up to the budget.
+    """
+    result, entries = evaluation.conclusion, {}
+    for name, bracket in result.breakdowns.items():
+        is_certified = result.certificates[source.format(name)].validity == CERTIFICATE
+        found = f"it is {'certified' if is_certified else 'estimated'} that {goal}"
+        entries[name] = {"statement": _breakdown_words(bracket, budget, found), **finite_ends(bracket)}
+    return entries
+
+
+def _breakdown_words(bracket: Bracket, budget: str, found: str) -> str:
+    if np.isneginf(bracket.lower):
+        return f"not even without a shift {found.replace('it is', 'is it', 1)}"
+    if np.isposinf(bracket.upper):
+        return f"up to {budget} {bracket.lower:g} and possibly beyond, {found}"
+    return f"up to {budget} {bracket.lower:.4g} {found}"
+
+
+def finite_ends(interval: Any) -> dict[str, float | None]:
+    """Return the ends of an interval for JSON, which has no infinity."""
+    return {"lower": finite(interval.lower), "upper": finite(interval.upper)}
+
+
+def finite(value: Any) -> float | None:
+    """Return a number for JSON, None if it is not finite."""
+    return float(value) if np.isfinite(value) else None

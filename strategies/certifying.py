@@ -1,0 +1,141 @@
+"""What the strategies share: one question, what is assumed of who answered it, and what the answers certify."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import riskband as rb
+from protocol.noise import steps_of
+from protocol.wire import LossQuery, Query
+from riskband.adversaries.losses import get_loss
+from strategies.asking.query import QueryStrategy, RoundOutcome
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Conclusion:
+    """What the answers of a run certify.
+
+    Attributes
+    ----------
+    outcome : RoundOutcome
+        Valid answers and failures of the first round, which asks every client.
+    risks : riskband.ClientRisks
+        What the answers say of the clients' plain risks, in the order of `outcome.answers`; of counts, the upper ends
+        of the clients' bins, in increasing order.
+    certificates : dict of str to riskband.Certificate
+        By the names of their files.
+    """
+
+    outcome: RoundOutcome[Any]
+    risks: rb.ClientRisks
+    certificates: dict[str, rb.Certificate]
+
+
+class CertifyingStrategy(QueryStrategy):
+    """Ask every client one question and certify from the answers; `start(grid, arrays).conclusion` is a `Conclusion`.
+
+    Parameters
+    ----------
+    query : Query
+        The question.
+    delta : float
+        Probability that what is certified fails, in (0, 1): for each certificate that is made on its own, and for all
+        that are read off one band.
+    missing, contamination, answered_by :
+        What is assumed of who answered; see `riskband.ClientRisks`.
+    seed : int, optional
+        Of all that the strategy draws, such as the order in which the bound on the mean looks at the clients. Fixed
+        before any of them is asked.
+    **settings
+        Of `QueryStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If a setting of `QueryStrategy` is out of its range.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        *,
+        delta: float,
+        missing: str = "ignore",
+        contamination: int = 0,
+        answered_by: str = "fresh",
+        seed: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self._query: Any = query
+        self.delta = delta
+        self.seed = seed
+        self.contamination = contamination
+        self.who_answered: dict[str, Any] = {
+            "missing": missing,
+            "contamination": contamination,
+            "answered_by": answered_by,
+        }
+
+    def query(self) -> Any:
+        """Return the question."""
+        return self._query
+
+    def client_risks(self, outcome: RoundOutcome[Any], values: Sequence[float], *, loss: str) -> rb.ClientRisks:
+        """Return the clients' risks; those that failed count as missing.
+
+        Parameters
+        ----------
+        outcome : RoundOutcome
+            Valid answers and failures.
+        values : sequence of float, one per answer
+            Empirical risks, with noise if that was asked for, in the order of `outcome.answers`.
+        loss : str
+            What the values are means of.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer than two answers, or no more than `contamination`.
+        """
+        is_binary, noise = get_loss(loss).binary, None
+        if self._query.privacy:
+            num_steps = steps_of(is_binary=is_binary)
+            noise = rb.AnswerNoise(self._query.privacy, num_values=self._query.num_values, num_steps=num_steps)
+        return rb.ClientRisks(
+            values,
+            [answer.num_examples for answer in outcome.answers],
+            binary=is_binary,
+            num_missing=len(outcome.failures),
+            noise=noise,
+            **self.who_answered,
+        )
+
+
+class BandStrategy(CertifyingStrategy):
+    """Ask every client for its plain loss, and read certificates off one two-sided band of the answers.
+
+    Parameters
+    ----------
+    query : LossQuery
+        The question.
+    band, local : str
+        Method and local step of `riskband.band`.
+    **settings
+        Of `CertifyingStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If the loss is unknown, or a setting of `QueryStrategy` is out of its range.
+    """
+
+    def __init__(self, query: LossQuery, *, band: str, local: str, **settings: Any) -> None:
+        super().__init__(replace(query, loss=get_loss(query.loss).name), **settings)
+        self.band_settings: dict[str, Any] = {"delta": self.delta, "method": band, "local": local}
+
+    def plain_risks(self, outcome: RoundOutcome[Any]) -> rb.ClientRisks:
+        """Return the risks that the clients answered; see `client_risks`."""
+        return self.client_risks(outcome, [answer.risk for answer in outcome.answers], loss=self._query.loss)
