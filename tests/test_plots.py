@@ -89,7 +89,14 @@ def title_and_legends(figure):
     return title.get_text().replace("\n", " "), title.get_color(), labels
 
 
-@pytest.mark.parametrize("kind", ["band", "one-sided", "transport", "dispersion", "selection"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "band",
+        "transport",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("one-sided", "dispersion", "selection")),
+    ],
+)
 def test_figures_of_the_answers_of_trainers_say_so_in_red(kind):
     title, color, labels = title_and_legends(figures_of("trainers")[kind])
     assert (title, color) == (f"mine estimate: {TRAINERS_ANSWERED}", "red")

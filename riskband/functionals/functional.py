@@ -278,9 +278,11 @@ def _cvar(level: float) -> Functional:
 
 def _quantile(level: float) -> Functional:
     level = check_single("level", level)
-    return _growing(
+    quantile = _growing(
         f"quantile:{_digits(level)}", f"the {exactly(level)} quantile", lambda law: float(law.quantile(level))
     )
+    # At level 0 the smallest x >= 0 with F(x) >= 0 is 0 for every distribution.
+    return quantile if level > 0.0 else replace(quantile, bounds=lambda band: Interval(0.0, 0.0))
 
 
 def _share(threshold: float) -> Functional:

@@ -13,7 +13,6 @@ from riskband.adversaries import Adversary, Batch, Evidence, Points
 from riskband.adversaries.curves import concave_pieces
 from riskband.adversaries.problem import TransportProblem
 from riskband.answers.concave_curves import ConcaveCurve, network_curve
-from tests.adversaries.test_ascent import SMOOTH
 from tests.adversaries.test_exact import COSTS, problem
 from tests.transport import curves_of
 
@@ -139,7 +138,9 @@ def test_pieces_are_cut_at_loss_1():
     assert rises.tolist() == pytest.approx([0.3, 0.2])
 
 
-@pytest.mark.parametrize("loss", ["zero_one", *SMOOTH])
+@pytest.mark.parametrize(
+    "loss", ["zero_one", "margin", *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("cross_entropy", "brier"))]
+)
 @pytest.mark.parametrize(("order", "norm"), COSTS)
 def test_batches_do_not_change_the_answer(loss, order, norm):
     model, _, _, z, y = problem(seed=9, num_examples=23)

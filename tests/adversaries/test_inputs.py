@@ -122,7 +122,12 @@ def test_curves_are_lower_bounds_that_grow(loss, adversary):
     assert np.all(upper == 1.0)
 
 
-@pytest.mark.parametrize("adversary", ATTACKS)
+SLOW = ("wda", "wda-knapsack")
+
+
+@pytest.mark.parametrize(
+    "adversary", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in ATTACKS]
+)
 def test_the_same_seed_gives_the_same_answer_and_no_more_than_is_possible_however_it_is_batched(adversary):
     """Rounding differs with the batch and the CPU, and a path splits at a rounding: batchings need not agree."""
     net = small_net(2, num_features=4)
@@ -141,7 +146,9 @@ def test_the_same_seed_gives_the_same_answer_and_no_more_than_is_possible_howeve
         assert reached[-1] > reached[0] + 0.01
 
 
-@pytest.mark.parametrize("adversary", ["min-norm", "pgd", "apgd", "wc-dg", "wda-knapsack"])
+@pytest.mark.parametrize(
+    "adversary", ["min-norm", "pgd", "apgd", "wc-dg", pytest.param("wda-knapsack", marks=pytest.mark.slow)]
+)
 def test_where_the_best_point_is_the_only_one_every_batching_finds_it(adversary):
     """Two classes and a linear model: whatever is rounded, each example's worst case is where its gradient points."""
     net = seeded(lambda: nn.Linear(4, 2))

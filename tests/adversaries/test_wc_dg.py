@@ -136,7 +136,7 @@ def test_zero_one_is_the_published_closed_form(space):
 
 
 @pytest.mark.parametrize("adversary", ["wc-dg", "wda-knapsack"])
-@pytest.mark.parametrize("loss", ["cross_entropy", "margin", "zero_one"])
+@pytest.mark.parametrize("loss", ["cross_entropy", "margin", pytest.param("zero_one", marks=pytest.mark.slow)])
 def test_the_multipliers_asked_do_not_change_the_curve(adversary, loss):
     """A bisection asks for radii first with multipliers, then without: its answers must be of one curve."""
     model = mlp(4, 6, 3)

@@ -63,8 +63,9 @@ def test_on_two_classes_of_a_linear_model_the_attack_is_exact(norm, kappa):
     assert found.accuracy == pytest.approx((1.0 - 1.0 / kappa) * clean + attacked / kappa)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.sampled_from(["l1", "l2", "linf"]), st.floats(0.05, 0.4), st.sampled_from([1, 2, 3]))
-@settings(max_examples=settings().max_examples // 10)
+@settings(max_examples=8)
 def test_the_knapsack_is_never_weaker_than_wda_at_the_same_budget(seed, norm, radius, kappa):
     net = small_net(seed, num_features=4)
     x, y = examples_of(net, seed, num_examples=12, num_features=4)
@@ -76,7 +77,7 @@ def test_the_knapsack_is_never_weaker_than_wda_at_the_same_budget(seed, norm, ra
 
 
 @given(st.integers(0, 1000), st.sampled_from(["zero_one", "margin", "brier"]), st.sampled_from([1, 2]))
-@settings(max_examples=6)
+@settings(max_examples=settings().max_examples * 3 // 50)
 def test_the_knapsack_is_never_weaker_than_its_parts(seed, loss, order):
     net = small_net(seed, num_features=3)
     x, y = examples_of(net, seed, num_examples=8, num_features=3)
@@ -136,7 +137,7 @@ def test_the_last_iterate_is_that_of_the_listing(norm, seed):
         assert points.costs[row, -1].item() == pytest.approx(float((last - x[row]).norm(p=exponent)), abs=1e-4)
 
 
-@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+@pytest.mark.parametrize("norm", ["l2", *(pytest.param(norm, marks=pytest.mark.slow) for norm in ("l1", "linf"))])
 def test_the_flips_of_the_knapsack_are_nearer_than_those_any_part_finds_alone(norm):
     net = mlp(20, 60, 60, 10, seed=0)
     x = np.random.default_rng(2).uniform(-1.0, 1.0, (40, 20)).astype(np.float32)

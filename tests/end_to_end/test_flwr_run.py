@@ -190,6 +190,7 @@ def metrics_of(folder: Path) -> dict[str, Any]:
     return metrics
 
 
+@pytest.mark.slow
 def test_a_failing_server_app_is_a_failing_command(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     broken = tmp_path / "broken.npz"

@@ -167,7 +167,9 @@ def test_for_one_quantile_it_binds_the_order_statistic_that_the_binomial_law_nam
 
 
 @pytest.mark.parametrize("sides", ["lower", "upper", "two"])
-@pytest.mark.parametrize(("num_values", "delta"), [(2, 0.4), (60, 0.01), (150, 0.9)])
+@pytest.mark.parametrize(
+    ("num_values", "delta"), [(2, 0.4), (60, 0.01), pytest.param(150, 0.9, marks=pytest.mark.slow)]
+)
 def test_tuned_levels_hold_exactly_and_are_never_worse_than_berk_jones_on_the_pilot(num_values, delta, sides):
     pilot = np.random.default_rng(3).beta(0.4, 2.0, 80)
     method = rb.OptimisedLevels(pilot, {"cvar:0.75": 1.0, "interval:0.5:0.9": 2.0})

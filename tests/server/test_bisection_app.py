@@ -14,6 +14,7 @@ from flwr.app import Message
 
 from protocol import wire
 from protocol.engine import Behaviour, Delivery
+from protocol.questions import AdversarialAnswer
 from riskband.cli import main as riskband_command
 from tests.server.running import raises
 from tests.server.test_wasserstein_app import printed, run
@@ -21,7 +22,7 @@ from tests.server.test_wasserstein_app import printed, run
 BISECTION: Mapping[str, Any] = {"protocol": "bisection", "num_unseen": 0, "bisection_tolerance": 0.002}
 
 
-def later(change: Callable[[wire.AdversarialAnswer], wire.AdversarialAnswer]) -> Behaviour:
+def later(change: Callable[[AdversarialAnswer], AdversarialAnswer]) -> Behaviour:
     """A node that answers the first question honestly and changes what it says to every other one."""
     num_asked = 0
 
@@ -31,7 +32,7 @@ def later(change: Callable[[wire.AdversarialAnswer], wire.AdversarialAnswer]) ->
         honest = answer(message)
         if num_asked == 1:
             return [Delivery(honest)]
-        changed = change(wire.decode_adversarial_answer(honest.content))
+        changed = change(wire.decode_answer(honest.content, AdversarialAnswer))
         return [Delivery(Message(wire.encode_answer(changed), reply_to=message))]
 
     return behave
@@ -48,11 +49,11 @@ def raises_after_the_first() -> Behaviour:
     return behave
 
 
-def with_values(*values: float) -> Callable[[wire.AdversarialAnswer], wire.AdversarialAnswer]:
+def with_values(*values: float) -> Callable[[AdversarialAnswer], AdversarialAnswer]:
     return lambda answer: dataclasses.replace(answer, values_lower=values, values_upper=values)
 
 
-def one_more_wrong(answer: wire.AdversarialAnswer) -> wire.AdversarialAnswer:
+def one_more_wrong(answer: AdversarialAnswer) -> AdversarialAnswer:
     value = answer.clean_risk + 1.0 / answer.num_examples
     return dataclasses.replace(with_values(1.0)(answer), clean_risk=value)
 
@@ -60,10 +61,20 @@ def one_more_wrong(answer: wire.AdversarialAnswer) -> wire.AdversarialAnswer:
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
-        (later(lambda answer: dataclasses.replace(answer, guarantee="upper")), "wrong-guarantee"),
-        (later(lambda answer: dataclasses.replace(answer, num_examples=2 * answer.num_examples)), "changed-answer"),
+        pytest.param(
+            later(lambda answer: dataclasses.replace(answer, guarantee="upper")),
+            "wrong-guarantee",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            later(lambda answer: dataclasses.replace(answer, num_examples=2 * answer.num_examples)),
+            "changed-answer",
+            marks=pytest.mark.slow,
+        ),
         (later(one_more_wrong), "changed-answer"),
-        (later(lambda answer: with_values(answer.clean_risk)(answer)), "not-concave"),
+        pytest.param(
+            later(lambda answer: with_values(answer.clean_risk)(answer)), "not-concave", marks=pytest.mark.slow
+        ),
         (raises_after_the_first(), "client-raised"),
     ],
 )
@@ -112,6 +123,7 @@ def test_where_clients_know_only_upper_bounds_the_bracket_is_about_those(
     assert np.all(np.array(other["lower"]) <= np.array(one["upper"]) + 0.05)
 
 
+@pytest.mark.slow
 def test_an_unfinished_bisection_goes_on(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     whole = run(tmp_path / "whole", defaults, **BISECTION)
     ledger = (tmp_path / "whole" / "ledger.jsonl").read_text().splitlines(keepends=True)

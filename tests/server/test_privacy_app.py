@@ -111,12 +111,12 @@ def test_answers_with_other_noise_are_not_taken_over(
         run(tmp_path, defaults, privacy="laplace:1", resume="true")
 
 
-@pytest.mark.parametrize("loss", ["zero_one", "brier"])
+@pytest.mark.parametrize("loss", ["zero_one", pytest.param("brier", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("changes", "num_values"),
     [
         ({}, 1),
-        ({"local": "counted", "missing": "worst", "contamination": 1}, 1),
+        pytest.param({"local": "counted", "missing": "worst", "contamination": 1}, 1, marks=pytest.mark.slow),
         ({"strategy": "dispersion", "dispersion_method": "convex_order", "group_sigmas": "0.1,0.3"}, 1),
         (CANDIDATES, 2),
         ({**COSTS, "examples_per_client": 4}, 6),
@@ -160,6 +160,7 @@ def test_with_noise_the_mean_is_certified_for_transported_networks_and_no_shares
         assert np.abs(difference).max() < 40 * 0.006
 
 
+@pytest.mark.slow
 def test_a_noisy_mean_of_conjugates_is_near_the_mean_without_noise(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     """With next to no noise both questions have the same answer: nothing is lost or counted twice."""
     few = {**COSTS, "loss": "brier", "examples_per_client": 3, "reply_timeout": 300.0}  # ascent, example by example
@@ -202,7 +203,13 @@ def with_risk(risk: float) -> Any:
 
 @pytest.mark.parametrize(
     ("risk", "reason"),
-    [(-0.2, None), (1.2, None), (0.005, "impossible-count"), (9.0, "out-of-range"), (np.nan, "not-finite")],
+    [
+        (-0.2, None),
+        pytest.param(1.2, None, marks=pytest.mark.slow),
+        (0.005, "impossible-count"),
+        pytest.param(9.0, "out-of-range", marks=pytest.mark.slow),
+        pytest.param(np.nan, "not-finite", marks=pytest.mark.slow),
+    ],
 )
 def test_a_noisy_answer_may_leave_the_range_but_not_by_more_than_noise_does(
     tmp_path: Path, defaults: Mapping[str, Any], risk: float, reason: str | None

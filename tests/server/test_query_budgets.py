@@ -117,7 +117,7 @@ def raises_later() -> Any:
     ("respect", "num_multipliers", "num_questions"),
     # The first message takes 1 + 2 + 24 + 1 values, every later one 3. Unplanned, two of them fit into what client 4
     # has; a plan asks all for fewer multipliers, so that more fit.
-    [("false", 24, 3), ("true", 9, 8)],
+    [pytest.param("false", 24, 3, marks=pytest.mark.slow), ("true", 9, 8)],
 )
 def test_a_bisection_stops_asking_a_client_whose_budget_is_spent(
     tmp_path: Path, defaults: Mapping[str, Any], respect: str, num_multipliers: int, num_questions: int

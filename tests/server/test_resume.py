@@ -78,7 +78,7 @@ def cut_ledger(source: Path, folder: Path, *, num_answers: int, torn: bytes = b"
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize(("failing", "timeout"), [(raises, 300.0), (silent, 1.0)])
+@pytest.mark.parametrize(("failing", "timeout"), [(raises, 300.0), pytest.param(silent, 1.0, marks=pytest.mark.slow)])
 def test_a_run_below_its_quorum_is_completed_by_those_who_were_missing(
     tmp_path: Path,
     defaults: Mapping[str, Any],
@@ -102,7 +102,9 @@ def test_a_run_below_its_quorum_is_completed_by_those_who_were_missing(
     assert Counter(resumed) == Counter(whole)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.4, 0.9, 1.0])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.0, marks=pytest.mark.slow), 0.4, pytest.param(0.9, marks=pytest.mark.slow), 1.0]
+)
 def test_a_killed_bisection_asks_for_the_missing_points_only(
     tmp_path: Path, defaults: Mapping[str, Any], finished: dict[str, Path], share: float
 ) -> None:

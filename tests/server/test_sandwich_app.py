@@ -18,6 +18,7 @@ from torch import nn
 import riskband as rb
 from protocol import wire
 from protocol.engine import Behaviour, Delivery
+from protocol.questions import AdversarialAnswer
 from server.config import ConfigError, load_config
 from server.report.table import report_table
 from server.run.ledger import read_ledger
@@ -177,6 +178,7 @@ def test_bounds_alone_are_the_same_certificates_without_a_sandwich(
     np.testing.assert_allclose(columns(of_linear)[1], alone["certificates"]["wasserstein_mean"]["value"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_box_is_about_what_attacks_do_and_not_about_what_is_proved(
     of_linear: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
@@ -215,6 +217,7 @@ def no_chain(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     )
 
 
+@pytest.mark.slow
 def test_left_open_a_model_of_which_nothing_is_proved_is_attacked(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     report = run(tmp_path, defaults, model=f"{__name__}:no_chain", num_unseen=0)
     assert report["transport"]["guarantee"] == "lower"
@@ -231,7 +234,7 @@ def test_two_sides_of_ascent_are_a_sandwich_too(tmp_path: Path, defaults: Mappin
 
 def claiming(**claims: Any) -> Behaviour:
     def behave(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
-        honest = wire.decode_adversarial_answer(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, AdversarialAnswer)
         content = wire.encode_answer(dataclasses.replace(honest, **claims))
         return [Delivery(Message(content, reply_to=message))]
 
@@ -242,7 +245,7 @@ def claiming(**claims: Any) -> Behaviour:
     ("model", "lie", "reason", "validity"),
     [
         ("mlp", "lower", "wrong-guarantee", "certificate"),
-        (f"{__name__}:no_chain", "upper", "contradiction", "estimate"),
+        pytest.param(f"{__name__}:no_chain", "upper", "contradiction", "estimate", marks=pytest.mark.slow),
     ],
 )
 def test_the_model_decides_what_auto_proves_and_no_single_client(
@@ -321,6 +324,7 @@ def test_every_mistake_about_input_space_is_reported_at_once(defaults: Mapping[s
     assert {line.split()[0] for line in caught.value.problems} == {"box", "head", "adversary", "delta"}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes(
     finished: Path, report: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
@@ -345,7 +349,11 @@ def rounding(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return Rounding(linear(x_shape=x_shape, num_classes=num_classes))
 
 
-@pytest.mark.parametrize(("adversary", "remedy"), [("auto", "random search"), ("apgd", 'use "auto" or "square"')])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("adversary", "remedy"),
+    [("auto", "random search"), ("apgd", 'use "auto" or "square"')],
+)
 def test_a_run_whose_attacks_saw_no_gradient_says_so_wherever_its_estimate_is_read(
     tmp_path: Path, defaults: Mapping[str, Any], adversary: str, remedy: str
 ) -> None:

@@ -81,13 +81,13 @@ def band_failures(law, sizes, cases, *, num_networks, seed, num_clients=60):
 AIMS = (("lower", HIDE_RISK), ("upper", HIDE_SAFETY), ("two", HIDE_RISK), ("two", HIDE_SAFETY), ("two", "both"))
 
 
-@pytest.mark.parametrize("law", [BETA, TWO_POINTS], ids=["beta", "two points"])
+@pytest.mark.parametrize("law", [BETA, pytest.param(TWO_POINTS, marks=pytest.mark.slow)], ids=["beta", "two points"])
 def test_every_band_holds_for_equal_numbers_of_examples(law):
     cases = [(local, method, *aim) for local, method, aim in product(LOCALS, METHODS, AIMS)]
     assert rejected(band_failures(law, 20, cases, num_networks=60, seed=1), DELTA) == {}
 
 
-@pytest.mark.parametrize("sizes", ["unequal", "dependent"])
+@pytest.mark.parametrize("sizes", [pytest.param("unequal", marks=pytest.mark.slow), "dependent"])
 def test_bands_hold_for_numbers_of_examples_drawn_with_the_client(sizes):
     cases = [(local, "berk_jones", *aim) for local, aim in product(("marginal", "counted"), AIMS)]
     assert rejected(band_failures(BETA, sizes, cases, num_networks=60, seed=2), DELTA) == {}
@@ -113,7 +113,7 @@ def test_everything_read_off_the_lower_side_holds(sizes):
 
 
 @pytest.mark.parametrize("law", [BETA, TWO_POINTS, CONTINUOUS], ids=["beta", "two points", "continuous"])
-@pytest.mark.parametrize(("num_missing", "num_wrong"), [(0, 2), (2, 1)])
+@pytest.mark.parametrize(("num_missing", "num_wrong"), [pytest.param(0, 2, marks=pytest.mark.slow), (2, 1)])
 def test_bounds_for_the_mean_hold(law, num_missing, num_wrong):
     found = {"betting": [], "hoeffding": []}
     for risks in draw_networks(law, num_networks=150, num_clients=60, sizes=20, seed=6):
@@ -168,7 +168,7 @@ def transport_cdf(network):
 
 @pytest.mark.parametrize(
     "make",
-    [transport_mean, lambda n: transport_mean(n, "hoeffding"), transport_cdf],
+    [transport_mean, pytest.param(lambda n: transport_mean(n, "hoeffding"), marks=pytest.mark.slow), transport_cdf],
     ids=["betting", "hoeffding", "cdf"],
 )
 def test_transport_certificates_hold(make):

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import betaln
 
 import riskband as rb
-from tests.validity.coverage import is_rejected, leaves, rejected, true_cvar
+from tests.validity.coverage import is_rejected, leaves, rejected, study, true_cvar
 from worlds.ground_truth import BetaRisks
 
 LAWS = {"calm": BetaRisks(3.0, 21.0), "mixed": BetaRisks(1.5, 8.0), "rough": BetaRisks(1.0, 3.0)}
@@ -83,9 +83,10 @@ def failures(*, num_networks, num_clients, num_examples, delta, seed, **settings
     return found
 
 
-def test_every_comparison_holds():
-    """80 networks, 33 tests: some is wrongly rejected with probability below 0.0033."""
-    found = failures(num_networks=80, num_clients=60, num_examples=400, delta=0.2, seed=1)
+@study(50, slow=80)
+def test_every_comparison_holds(num_networks):
+    """33 tests: some is wrongly rejected with probability below 0.0033."""
+    found = failures(num_networks=num_networks, num_clients=60, num_examples=400, delta=0.2, seed=1)
     assert rejected(found, 0.2) == {}
 
 

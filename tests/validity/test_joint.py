@@ -36,7 +36,7 @@ def joint_failures(*, correlation, num_networks, num_clients, num_examples, delt
     return missed
 
 
-@pytest.mark.parametrize("correlation", [-0.9, 0.7])
+@pytest.mark.parametrize("correlation", [-0.9, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_joint_bands_hold(correlation):
     missed = joint_failures(
         correlation=correlation, num_networks=60, num_clients=60, num_examples=3000, delta=0.3, seed=1, method="dkw"
@@ -101,7 +101,9 @@ def gini_failures(*, correlation, num_networks, num_clients, num_examples, delta
     return missed
 
 
-@pytest.mark.parametrize(("local", "num_examples"), [("observed", 50), ("marginal", 10**5)])
+@pytest.mark.parametrize(
+    ("local", "num_examples"), [pytest.param("observed", 50, marks=pytest.mark.slow), ("marginal", 10**5)]
+)
 def test_gini_correlations_hold(local, num_examples):
     missed = gini_failures(
         correlation=0.7, num_networks=50, num_clients=400, num_examples=num_examples, delta=0.3, seed=4, local=local

@@ -28,7 +28,7 @@ def failures(law, *, num_networks, num_clients, sizes, delta, seed):
 
 
 @study(100, slow=500)
-@pytest.mark.parametrize("sizes", [1, 20, "dependent"])
+@pytest.mark.parametrize("sizes", [1, pytest.param(20, marks=pytest.mark.slow), "dependent"])
 @pytest.mark.parametrize("law", [BETA, TWO_POINTS, RARE], ids=["beta", "two points", "rare"])
 def test_bounds_for_the_mean_hold(law, sizes, num_networks):
     found = failures(law, num_networks=num_networks, num_clients=50, sizes=sizes, delta=0.2, seed=1)

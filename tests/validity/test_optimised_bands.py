@@ -14,7 +14,6 @@ from riskband.bands.levels import truncated_levels
 from tests.validity.coverage import BETA, ObservedLaw, draw_networks, is_rejected, leaves, study
 
 NUM_CLIENTS, DELTA = 40, 0.2
-SIDES = ("lower", "upper", "two")
 OBJECTIVES = {"cvar": "cvar:0.75", "interval": "interval:0.5:0.9", "several": ["mean", "smoothed_median:0.05"]}
 
 
@@ -30,7 +29,7 @@ def uniform_failures(levels, *, num_networks, seed):
     return failures
 
 
-@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("sides", ["lower", pytest.param("upper", marks=pytest.mark.slow), "two"])
 @pytest.mark.parametrize("objectives", OBJECTIVES)
 def test_tuned_levels_fail_as_often_as_they_say(objectives, sides):
     pilot = BETA.draw(np.random.default_rng(1), num_clients=30, num_examples=1)[0]
@@ -41,7 +40,7 @@ def test_tuned_levels_fail_as_often_as_they_say(objectives, sides):
 
 
 @study(100, slow=300)
-@pytest.mark.parametrize("local", ["marginal", "counted", "observed"])
+@pytest.mark.parametrize("local", ["marginal", pytest.param("counted", marks=pytest.mark.slow), "observed"])
 @pytest.mark.parametrize("method", ["truncated:0.5:0.9", "tuned"])
 def test_bands_from_a_split_hold(method, local, num_networks):
     failures = []

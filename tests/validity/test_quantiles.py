@@ -22,7 +22,7 @@ def failures(law, *, num_networks, num_clients, sizes, seed):
     return found
 
 
-@pytest.mark.parametrize("sizes", [5, 100, "unequal"])
+@pytest.mark.parametrize("sizes", [5, pytest.param(100, marks=pytest.mark.slow), "unequal"])
 @pytest.mark.parametrize("law", [BETA, TWO_POINTS], ids=["beta", "two points"])
 def test_the_bound_on_one_quantile_or_tail_holds(law, sizes):
     assert rejected(failures(law, num_networks=200, num_clients=30, sizes=sizes, seed=1), DELTA) == {}

@@ -68,15 +68,24 @@ def failures_of_select(objective, found, **arguments):
 @pytest.mark.parametrize(
     ("num_networks", "seed"), [(60, 0), *(pytest.param(200, seed, marks=pytest.mark.slow) for seed in (0, None))]
 )
-@pytest.mark.parametrize("paired", [False, True], ids=["independent", "paired"])
-@pytest.mark.parametrize("objective", ["mean", "mean+0.5*gini", "quantile:0.8+cvar:0.9"])
+@pytest.mark.parametrize(
+    ("objective", "paired"),
+    [
+        ("mean", False),
+        pytest.param("mean", True, marks=pytest.mark.slow),
+        pytest.param("mean+0.5*gini", False, marks=pytest.mark.slow),
+        ("mean+0.5*gini", True),
+        ("quantile:0.8+cvar:0.9", False),
+        pytest.param("quantile:0.8+cvar:0.9", True, marks=pytest.mark.slow),
+    ],
+)
 def test_the_bound_of_the_chosen_candidate_holds(objective, paired, num_networks, seed):
     found = networks(num_networks, seed=1, num_candidates=8, num_clients=40, num_examples=30, paired=paired)
     assert not is_rejected(failures_of_select(objective, found, seed=seed), DELTA)
 
 
 @study(60, slow=150)
-@pytest.mark.parametrize("dispersion", ["sharp", "plugin"])
+@pytest.mark.parametrize("dispersion", [pytest.param("sharp", marks=pytest.mark.slow), "plugin"])
 def test_the_bound_holds_with_every_bound_on_dispersion(dispersion, num_networks):
     found = networks(num_networks, seed=2, num_candidates=8, num_clients=40, num_examples=30)
     assert not is_rejected(failures_of_select("mean+0.5*gini", found, dispersion=dispersion, seed=0), DELTA)
@@ -122,7 +131,7 @@ def test_testing_on_after_a_failure_certifies_wrongly():
 
 
 @study(60, slow=200)
-@pytest.mark.parametrize("margin", [-1e-9, 0.004])
+@pytest.mark.parametrize("margin", [-1e-9, pytest.param(0.004, marks=pytest.mark.slow)])
 def test_a_sequence_certifies_no_candidate_wrongly(margin, num_networks):
     """A target just below the truth, where everything certified is wrong, and one above it."""
     found = networks(num_networks, seed=5, **(MANY | {"num_candidates": 6}))

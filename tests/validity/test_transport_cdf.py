@@ -42,7 +42,7 @@ def shrunk_answers(rng, num_clients, num_examples):
 
 
 @pytest.mark.parametrize("local", ["average", "limits"])
-@pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), (150, 100)])
+@pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), pytest.param(150, 100, marks=pytest.mark.slow)])
 def test_each_proof_covers(local, num_clients, num_examples):
     def make(network):
         found = rb.wasserstein_cdf(network, delta=0.2, cost_budget=BUDGETS, thresholds=AT_CLIENTS, local=local)
@@ -52,7 +52,7 @@ def test_each_proof_covers(local, num_clients, num_examples):
     assert not is_rejected(found, 0.2)
 
 
-@pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), (150, 100)])
+@pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), pytest.param(150, 100, marks=pytest.mark.slow)])
 def test_other_losses_are_covered(num_clients, num_examples):
     found = []
     for child in np.random.SeedSequence(12).spawn(40):

@@ -94,7 +94,7 @@ def failures(make, *, num_networks, num_clients, num_examples, seed):
         ),
     ],
 )
-@pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), (200, 50)])
+@pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), pytest.param(200, 50, marks=pytest.mark.slow)])
 def test_mean_covers(method, seed, num_networks, num_clients, num_examples):
     def make(network):
         found = rb.wasserstein_mean(network, delta=0.2, cost_budget=BUDGETS, method=method, seed=seed)
@@ -105,7 +105,7 @@ def test_mean_covers(method, seed, num_networks, num_clients, num_examples):
 
 
 @study(30, slow=60)
-@pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), (200, 200)])
+@pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), pytest.param(200, 200, marks=pytest.mark.slow)])
 def test_cdf_covers(num_clients, num_examples, num_networks):
     def make(network):
         found = rb.wasserstein_cdf(network, delta=0.2, cost_budget=BUDGETS, thresholds=THRESHOLDS)

@@ -22,8 +22,15 @@ def failures(law, *, num_networks, num_clients, sizes, delta, seed, cases, diver
     return found
 
 
-@pytest.mark.parametrize("law", ["beta", "two points"])
-@pytest.mark.parametrize("sizes", [20, "dependent"])
+@pytest.mark.parametrize(
+    ("law", "sizes"),
+    [
+        ("beta", 20),
+        pytest.param("beta", "dependent", marks=pytest.mark.slow),
+        pytest.param("two points", 20, marks=pytest.mark.slow),
+        ("two points", "dependent"),
+    ],
+)
 def test_all_certificates_of_a_band_hold_together(law, sizes):
     cases = [("marginal", "berk_jones"), ("counted", "berk_jones")]
     found = failures(LAWS[law], num_networks=150, num_clients=50, sizes=sizes, delta=0.2, seed=1, cases=cases)
