@@ -26,14 +26,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protocol.models import build_model, load_arrays
+from protocol.models import build_model, load_arrays, load_checkpoint
 from riskband.adversaries import INPUT_ADVERSARIES, adversarial_curves, wda_attack
 from riskband.adversaries.base import Batch
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
 from worlds.datasets import BaseData, load_dataset
-from worlds.training import load_checkpoint, train_centrally
+from worlds.training import train_centrally
 
 RADII = {"digits": {"l2": 0.5, "linf": 0.1, "l1": 2.0}, "cifar": {"l2": 0.5, "linf": 8 / 255, "l1": 12.0}}
 KAPPAS = (1.0, 2.0, 3.0)

@@ -180,7 +180,7 @@ def main() -> None:
     folder = arguments.data_folder.expanduser().absolute()
     absent = [name for name in (IMAGES, WEIGHTS) if not (folder / name).is_file()]
     if absent:
-        print(f"skipped: {folder} must hold {' and '.join(absent)}; see 'A trained network' in docs/simulations.md")
+        print(f"skipped: {folder} must hold {' and '.join(absent)}; see 'A trained model' in docs/simulations.md")
         return
     torch.set_num_threads(1)
     num_clients, num_examples = (

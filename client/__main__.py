@@ -33,14 +33,13 @@ from client.privacy import PrivacyBudget, PrivacyBudgetError, epsilon_at, privac
 from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.hashes import code_hash, examples_hash, model_hash
-from protocol.models import build_model, load_arrays, model_arrays
+from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays
 from protocol.noise import Mechanism, all_digits
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossQuery, Query
 from protocol.weight_sets import packed
 from riskband.adversaries.problem import TransportProblem, checked_box
-from worlds.training import load_checkpoint
 
-_LOSS, _ADVERSARIAL, _CANDIDATES = wire.LOSS_ACTION, wire.ADVERSARIAL_ACTION, wire.CANDIDATES_ACTION
+_LOSS, _ADVERSARIAL, _CANDIDATES = map(wire.action, (LossQuery, AdversarialQuery, CandidatesQuery))
 _EXIT_REFUSED, _EXIT_USAGE = 1, 2
 _DELTA = 1e-6  # at which a privacy budget is also said as an epsilon
 
@@ -89,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("it would REFUSE; this text would go to the server:")
         print(f"  {reply.error.reason}")
         return _EXIT_REFUSED
-    answer: dict[str, Any] = asdict(_decoded(query, reply)) | (found or {})  # what is recorded had other noise
+    said = asdict(wire.decode_answer(reply.content, wire.answer_type(query)))
+    answer: dict[str, Any] = said | (found or {})  # what is recorded had other noise
     if "budget_left" in answer and left is not None:  # a copy without a budget has answered
         answer["budget_left"] = left if is_free else left - size
     print("it would answer, and nothing else would leave this machine:")
@@ -166,12 +166,6 @@ def _weights(model: nn.Module, checkpoint: str | None) -> dict[str, np.ndarray]:
     if checkpoint is not None:
         load_arrays(model, load_checkpoint(checkpoint))
     return model_arrays(model)
-
-
-def _decoded(query: Query, reply: Message) -> wire.Answer:
-    if isinstance(query, AdversarialQuery):
-        return wire.decode_adversarial_answer(reply.content)
-    return (wire.decode_candidates_answer if isinstance(query, CandidatesQuery) else wire.decode_answer)(reply.content)
 
 
 def _reply(query: Query, arrays: dict[str, np.ndarray], own: dict[str, Any]) -> Message:

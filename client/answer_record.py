@@ -1,8 +1,8 @@
 """The client's own record of what it has answered: a repeated question gets the recorded answer and spends nothing.
 
 A run that is resumed or a message that is sent again thus costs the client nothing, and tells the server nothing that
-it was not told before. The record is an SQLite file with answers and hashes, never examples. The owner chooses its
-place; without one nothing is recorded.
+it was not told before. The record has answers and hashes, never examples. The owner chooses its place; without one
+nothing is recorded.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import json
 import math
 import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from client.private_files import open_private_database
+from client.book import book_path, check_path, is_noted, opened
+from protocol.codec import field_types
 from protocol.hashes import model_source_hash
-from protocol.questions import AdversarialQuery, LossQuery, Query
+from protocol.questions import AdversarialQuery, CandidatesQuery, LossAnswer, LossQuery, Query
+from protocol.wire import answer_type
 from riskband.adversaries.problem import RefusedError
 
 FILE_KEY = "answer-record-file"
 
 _DAMAGED = f"the file of {FILE_KEY} must hold answers, got another thing; restore it, or name a new one"
 _GUARANTEES = ("exact", "upper", "lower")
-_SCHEMA = "CREATE TABLE IF NOT EXISTS answers (client TEXT, question TEXT, answer TEXT, PRIMARY KEY (client, question))"
-_ASKED_SCHEMA = "CREATE TABLE IF NOT EXISTS asked (client TEXT, asked TEXT, PRIMARY KEY (client, asked))"
+_SAID_ANEW = frozenset({"client_id", "loss", "code_hash", "model_hash", "group", "budget_left"})
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class AnswerRecord:
     client_id : str
         Whose; clients may share a file.
     path : Path or None
-        The SQLite file, which may be that of the query budget; made, for its owner alone, if it
-        does not exist. None: nothing is recorded.
+        The book, see `client.book`. None: nothing is recorded.
 
     Raises
     ------
@@ -54,8 +53,7 @@ class AnswerRecord:
     path: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.path is not None and not self.path.is_absolute():
-            raise RefusedError(f"{FILE_KEY} must be an absolute path: Flower chooses a client's working directory")
+        check_path(self.path, FILE_KEY)
 
     def find(self, question: str) -> dict[str, Any] | None:
         """Return the numbers that a question was answered with, lists as tuples; None if it was not answered.
@@ -71,21 +69,21 @@ class AnswerRecord:
             raise RefusedError(f"the folder of {FILE_KEY} must exist, and this client's does not; make it")
         if not self.path.exists():  # asking leaves no trace
             return None
-        with closing(self._connect()) as connection:
-            return self._read(connection, question)
+        with opened(self.path) as book:
+            return self._read(book, question)
 
     def note(self, asked: str) -> None:
         """Note that a question has been paid for, under its `asked_hash`."""
         if self.path is not None:
-            with closing(self._connect()) as connection:
-                connection.execute("INSERT OR IGNORE INTO asked VALUES (?, ?)", (self.client_id, asked))
+            with opened(self.path) as book:
+                is_noted(book, "asked", self.client_id, asked)
 
     def has_noted(self, asked: str) -> bool:
         """Return whether a question has been paid for, whatever the examples were then; asking leaves no trace."""
         if self.path is None or not self.path.exists():
             return False
-        with closing(self._connect()) as connection:
-            found = connection.execute("SELECT 1 FROM asked WHERE client = ? AND asked = ?", (self.client_id, asked))
+        with opened(self.path) as book:
+            found = book.execute("SELECT 1 FROM asked WHERE client = ? AND asked = ?", (self.client_id, asked))
             return found.fetchone() is not None
 
     def keep(self, question: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,39 +102,21 @@ class AnswerRecord:
         text = json.dumps(dict(numbers), allow_nan=False)
         if self.path is None:
             return _numbers(text)
-        with closing(self._connect()) as connection:
-            connection.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", (self.client_id, question, text))
-            found = self._read(connection, question)
+        with opened(self.path) as book:
+            is_noted(book, "answers", self.client_id, question, text)
+            found = self._read(book, question)
         assert found is not None
         return found
 
-    def _read(self, connection: sqlite3.Connection, question: str) -> dict[str, Any] | None:
+    def _read(self, book: sqlite3.Connection, question: str) -> dict[str, Any] | None:
         key = self.client_id, question
-        row = connection.execute("SELECT answer FROM answers WHERE client = ? AND question = ?", key).fetchone()
+        row = book.execute("SELECT answer FROM answers WHERE client = ? AND question = ?", key).fetchone()
         return None if row is None else _numbers(row[0])
-
-    def _connect(self) -> sqlite3.Connection:
-        assert self.path is not None
-        return open_private_database(self.path, _SCHEMA, _ASKED_SCHEMA)
 
 
 def record_from_config(config: Mapping[str, Any], *, client_id: str) -> AnswerRecord:
-    """Return the record that a client's own config sets: ``answer-record-file``, an absolute path.
-
-    Parameters
-    ----------
-    config : mapping
-        The node config. Never the run config: that is the server's.
-    client_id : str
-        The client's name.
-
-    Raises
-    ------
-    ValueError
-        If the path is not absolute.
-    """
-    path = config.get(FILE_KEY)
-    return AnswerRecord(client_id, None if path is None else Path(str(path)))
+    """Return the record that a client's node config sets: ``answer-record-file``; raises ValueError as it does."""
+    return AnswerRecord(client_id, book_path(config, FILE_KEY))
 
 
 def question_hash(query: Query, *, model_hash: str, code_hash: str, examples_hash: str) -> str:
@@ -187,36 +167,33 @@ def checked_numbers(query: Query, numbers: Mapping[str, Any]) -> Mapping[str, An
     ValueError
         If they are not. The text has nothing of them: it travels to the server.
     """
-    lists: dict[str, int] = {}
-    if isinstance(query, LossQuery):
-        single = {"risk"}
-    elif isinstance(query, AdversarialQuery):
-        single = {"clean_risk", "adversarial_unit"}
-        lists = dict.fromkeys(("values_lower", "values_upper"), len(query.radii))
-        lists |= dict.fromkeys(("conjugates_lower", "conjugates_upper"), len(query.multipliers))
-    else:
-        single, lists = set(), {"risks": len(query.candidates)}
-    texts = {"guarantee"} if isinstance(query, AdversarialQuery) else set()
-    counts = {"num_without_gradient"} if isinstance(query, AdversarialQuery) else set()
+    lengths: dict[str, int] = {}
+    if isinstance(query, AdversarialQuery):
+        lengths = dict.fromkeys(("values_lower", "values_upper"), len(query.radii))
+        lengths |= dict.fromkeys(("conjugates_lower", "conjugates_upper"), len(query.multipliers))
+    elif isinstance(query, CandidatesQuery):
+        lengths = {"risks": len(query.candidates)}
+    answer = LossAnswer if isinstance(query, LossQuery) else answer_type(query)
+    kinds = {name: kind for name, kind in field_types(answer).items() if name not in _SAID_ANEW}
     is_answer = (
-        set(numbers) == {"num_examples", *single, *lists, *texts, *counts}
-        and type(numbers["num_examples"]) is int
-        and all(_is_number(numbers[key]) for key in single)
-        and all(_are_numbers(numbers[key], length) for key, length in lists.items())
-        and all(numbers[key] in _GUARANTEES for key in texts)
-        and all(numbers[key] is None or type(numbers[key]) is int for key in counts)
+        numbers.keys() == kinds.keys()
+        and all(_fits(numbers[name], kind) for name, kind in kinds.items())
+        and all(len(numbers[name]) == length for name, length in lengths.items())
+        and numbers.get("guarantee", "exact") in _GUARANTEES
     )
     if not is_answer:
         raise RefusedError(_DAMAGED)
     return numbers
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
-
-
-def _are_numbers(values: object, length: int) -> bool:
-    return isinstance(values, tuple) and len(values) == length and all(map(_is_number, values))
+def _fits(value: object, kind: Any) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+    if kind in (int, str):
+        return type(value) is kind
+    if kind == int | None:
+        return value is None or type(value) is int
+    return isinstance(value, tuple) and all(_fits(each, float) for each in value)
 
 
 @cache

@@ -17,20 +17,20 @@ from client.answer_record import AnswerRecord, asked_hash, checked_numbers, ques
 from client.budget import QueryBudget, budget_from_config, request_of
 from client.data import DATA_KEY, is_bundled
 from client.identity import client_id
-from client.noisy_risks import Noise
+from client.numbers import Noise, made_up_example
 from client.privacy import PrivacyBudget, is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
-from protocol import wire
-from protocol.hashes import examples_hash
+from protocol.examples import Examples
+from protocol.hashes import code_hash, examples_hash, model_hash
+from protocol.questions import AdversarialQuery, Query
 from riskband.adversaries.problem import RefusedError
-from worlds.population import Examples
 
 Numbers = Callable[[np.ndarray, np.ndarray, Noise | None], dict[str, Any]]
 """From inputs, labels and the noise to add (None: none) to the fields of an answer."""
 
 
 def answered(
-    query: wire.Query,
+    query: Query,
     arrays: Mapping[str, np.ndarray],
     examples: Examples,
     context: Context,
@@ -62,7 +62,7 @@ def answered(
     privacy.require(query.mechanism)
     question, asked = None, ""
     if record.path is not None:
-        hashes = {"model_hash": wire.model_hash(arrays), "code_hash": wire.code_hash()}
+        hashes = {"model_hash": model_hash(arrays), "code_hash": code_hash()}
         asked = asked_hash(query, **hashes)
         question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes)
     with files_at_hand("reading the answer record"):
@@ -101,19 +101,12 @@ def _books(context: Context) -> tuple[QueryBudget, AnswerRecord, PrivacyBudget]:
     )
 
 
-def _has_box_at_layer(query: wire.Query) -> bool:
+def _has_box_at_layer(query: Query) -> bool:
     """Whether a box holds what a layer returns: no input can be made up that is sure to lead into it."""
-    return isinstance(query, wire.AdversarialQuery) and None not in (query.problem.box, query.problem.layer)
+    return isinstance(query, AdversarialQuery) and None not in (query.problem.box, query.problem.layer)
 
 
-def made_up_example(query: wire.Query) -> tuple[np.ndarray, np.ndarray]:
-    """Return an input and a label that a model of the query can be tried on, the same for every client."""
-    low, high = (query.problem.box if isinstance(query, wire.AdversarialQuery) else None) or (0.0, 1.0)
-    x = np.random.default_rng(0).random(size=(1, *query.x_shape), dtype=np.float32)
-    return np.clip(x, low, high, dtype=np.float32), np.zeros(1, dtype=np.int64)
-
-
-def _noise(query: wire.Query, arrays: Mapping[str, np.ndarray], context: Context) -> Noise | None:
+def _noise(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -> Noise | None:
     if query.mechanism is None:
         return None
     return Noise(query.mechanism, Random(_seed(query, arrays, context)) if _is_simulated(context) else SystemRandom())
@@ -129,7 +122,7 @@ def _is_simulated(context: Context) -> bool:
     return is_bundled(context.run_config) and not is_somebodys
 
 
-def _seed(query: wire.Query, arrays: Mapping[str, np.ndarray], context: Context) -> int:
+def _seed(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -> int:
     """A seed for each client, question and run seed, whatever the order in which clients answer."""
-    parts = [context.run_config.get("seed"), client_id(context.node_config), asdict(query), wire.model_hash(arrays)]
+    parts = [context.run_config.get("seed"), client_id(context.node_config), asdict(query), model_hash(arrays)]
     return int.from_bytes(hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest())

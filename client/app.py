@@ -7,124 +7,73 @@ replaced by one that names its type (`details_withheld`); the original stays in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any
+from functools import partial
+from typing import Any, get_args
 
 import numpy as np
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from client.answer_record import record_from_config
-from client.answering import answered, made_up_example
+from client.answering import answered
 from client.budget import budget_from_config
 from client.data import DATA_KEY, data_place, fitted, load_data
 from client.identity import client_group, client_id, partition_of, sign_refusals
-from client.noisy_risks import Noise, mean_risks
+from client.numbers import answer_numbers
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
-from client.secure.rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
-from client.secure.secure_only import refuse_in_the_open
-from client.training import local_seed, training_examples
+from client.secure.rounds import (
+    consistency_reply,
+    histogram_reply,
+    keys_reply,
+    refuse_in_the_open,
+    shares_reply,
+    unmask_reply,
+)
 from protocol import wire
-from protocol.models import build_model, load_arrays, model_arrays
-from protocol.secure.wire import CONSISTENCY_ACTION, HISTOGRAM_ACTION, KEYS_ACTION, SHARES_ACTION, UNMASK_ACTION
+from protocol.examples import Examples
+from protocol.hashes import code_hash, model_hash
+from protocol.models import build_model, load_arrays
+from protocol.questions import CandidatesQuery, HelloAnswer, HelloQuery, LossQuery, Query
+from protocol.secure.questions import ConsistencyQuery, KeysQuery, MaskedQuery, SharesQuery, UnmaskQuery
 from protocol.weight_sets import separated
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import RefusedError
-from worlds.datasets import load_dataset
-from worlds.population import Examples, Population, spec_from_config
-from worlds.training import train_epochs
 
 app = ClientApp(mods=[sign_refusals, refuse_in_the_open])
 
 
-@app.query(wire.LOSS_ACTION)
-def answer_loss(message: Message, context: Context) -> Message:
-    """Answer a `LossQuery` with the model's mean loss on this client's examples.
+def answer_question(message: Message, context: Context, kind: type[Query]) -> Message:
+    """Answer a question of this class about a model with numbers of this client's examples.
 
     Raises
     ------
     ValueError
-        If the query is malformed, names an unknown loss or model, carries weights that do not fit
-        the model or a model that does not fit the examples, exceeds the query budget, or the client
-        has no name or examples.
+        If the query is malformed, names an unknown loss, model or adversary, carries weights that do not fit the model
+        or a model that does not fit the examples, exceeds the query budget, or the client has no name or examples; of
+        an adversary also if there is no linear head, an example outside the box, or nothing is proved of the model.
     RuntimeError
         If loading the examples or evaluating the model fails; without the details.
     """
-    query, arrays = wire.decode_query(message.content)
-    group = client_group(context)
-    found = _risk(query, arrays, context)
-    answer = wire.LossAnswer(**found, **_identity(query, arrays, context), group=group)
-    return Message(wire.encode_answer(answer), reply_to=message)
+    query, arrays = wire.decode_query(message.content, kind), wire.decode_weights(message.content)
+    about: dict[str, Any] = {
+        "client_id": client_id(context.node_config),
+        "loss": query.loss,
+        "code_hash": code_hash(),
+        "model_hash": model_hash(arrays),
+        "group": client_group(context),
+    }
+    found, left = _numbers(query, arrays, context)
+    budget = {} if kind is LossQuery else {"budget_left": left}
+    return Message(wire.encode_answer(wire.answer_type(query)(**about, **found, **budget)), reply_to=message)
 
 
-@app.query(wire.ADVERSARIAL_ACTION)
-def answer_adversarial_loss(message: Message, context: Context) -> Message:
-    """Answer an `AdversarialQuery` with bounds of the largest mean loss at all its radii and multipliers.
-
-    Raises
-    ------
-    ValueError
-        As `answer_loss`, or if there is no such adversary, no linear head, an example outside the box, or a model about
-        which nothing is proved.
-    RuntimeError
-        As `answer_loss`.
-    """
-    # Imported here: it loads riskband, seconds that a process for one plain loss should not pay.
-    from client.noisy_curves import noisy_curves
-    from riskband.adversaries.curves import AdversarialCurves
-    from riskband.adversaries.registry import adversarial_curves
-
-    query, arrays = wire.decode_adversarial_query(message.content)
-    group = client_group(context)
-    model, examples = _model_and_examples(query, arrays, context)
-
-    def curves_of(model: nn.Module, x: np.ndarray, y: np.ndarray) -> AdversarialCurves:
-        return adversarial_curves(model, x, y, query.problem, multipliers=query.multipliers)
-
-    def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
-        if noise is not None:
-            guarantee = curves_of(model, *made_up_example(query)).guarantee
-            return noisy_curves(model, curves_of, x, y, multipliers=query.multipliers, guarantee=guarantee, noise=noise)
-        return curves_of(model, x, y).at(query.radii, query.multipliers)._asdict()
-
-    found, left = answered(query, arrays, examples, context, numbers)
-    answer = wire.AdversarialAnswer(**found, **_identity(query, arrays, context), budget_left=left, group=group)
-    return Message(wire.encode_answer(answer), reply_to=message)
-
-
-@app.query(wire.CANDIDATES_ACTION)
-def answer_candidates(message: Message, context: Context) -> Message:
-    """Answer a `CandidatesQuery` with the mean loss of every candidate on this client's examples.
-
-    Raises
-    ------
-    ValueError
-        As `answer_loss`.
-    RuntimeError
-        As `answer_loss`.
-    """
-    query, arrays = wire.decode_candidates_query(message.content)
-    group = client_group(context)
-    for candidate in query.candidates:
-        get_loss(candidate.loss)
-    examples = _fitting_examples(query, context)
-    models = [_model(query, weights) for weights in separated(arrays, num_sets=query.num_weights)]
-
-    def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
-        judged = [(candidate.weights, candidate.loss) for candidate in query.candidates]
-        return {"risks": mean_risks(models, x, y, judged=judged, noise=noise), "num_examples": len(y)}
-
-    found, left = answered(query, arrays, examples, context, numbers)
-    answer = wire.CandidatesAnswer(**found, **_identity(query, arrays, context), budget_left=left, group=group)
-    return Message(wire.encode_answer(answer), reply_to=message)
-
-
-@app.query(wire.HELLO_ACTION)
+@app.query(wire.action(HelloQuery))
 def answer_hello(message: Message, context: Context) -> Message:
     """Answer a `HelloQuery` with this client's name, what is left of its query budget, and what it has on record.
 
@@ -137,61 +86,55 @@ def answer_hello(message: Message, context: Context) -> Message:
     RuntimeError
         If the count or the record cannot be read.
     """
-    query = wire.decode_hello(message.content)
+    query = wire.decode_query(message.content, HelloQuery)
     name = client_id(context.node_config)
     with files_at_hand("counting the query budget"):
         budget_left = budget_from_config(context.node_config, client_id=name).left()
     with files_at_hand("reading the answer record"):
         on_record = record_from_config(context.node_config, client_id=name).has_noted(query.question)
-    answer = wire.HelloAnswer(name, wire.code_hash(), budget_left, on_record)
-    return Message(wire.encode_hello_answer(answer), reply_to=message)
+    answer = HelloAnswer(name, code_hash(), budget_left, on_record)
+    return Message(wire.encode_answer(answer), reply_to=message)
 
 
-@app.query(KEYS_ACTION)
-def answer_secure_keys(message: Message, context: Context) -> Message:
-    """Begin a secure histogram: send fresh public keys. Raises ValueError if this run has had one."""
-    return Message(keys_reply(message, context), reply_to=message)
-
-
-@app.query(SHARES_ACTION)
-def answer_secure_shares(message: Message, context: Context) -> Message:
-    """Send encrypted shares for the neighbours; raises ValueError as `client.secure.part.shared`."""
-    return Message(shares_reply(message, context), reply_to=message)
-
-
-@app.query(HISTOGRAM_ACTION)
-def answer_secure_histogram(message: Message, context: Context) -> Message:
+def answer_secure_histogram(message: Message, context: Context) -> RecordDict:
     """Answer a `HistogramQuery` under masks, for one value of the query budget.
 
     Raises
     ------
     ValueError
-        As `answer_loss`, or as `client.secure.part.holding`, or, when the question has been counted, if the client has
-        another number of examples than the one that is asked for.
+        As `answer_question`, or as `client.secure.part.holding`, or, when the question has been counted, if the client
+        has another number of examples than the one that is asked for.
     RuntimeError
-        As `answer_loss`.
+        As `answer_question`.
     """
-    content = histogram_reply(message, context, lambda query, arrays: _risk(query, arrays, context))
-    return Message(content, reply_to=message)
+    return histogram_reply(message, context, lambda query, arrays: _numbers(query, arrays, context)[0])
 
 
-@app.query(CONSISTENCY_ACTION)
-def answer_secure_consistency(message: Message, context: Context) -> Message:
-    """Confirm to the neighbours who is in the sum; raises ValueError as `client.secure.part.confirmed`."""
-    return Message(consistency_reply(message, context), reply_to=message)
+ROUNDS: Mapping[type, Callable[[Message, Context], RecordDict]] = {
+    KeysQuery: keys_reply,
+    SharesQuery: shares_reply,
+    MaskedQuery: answer_secure_histogram,
+    ConsistencyQuery: consistency_reply,
+    UnmaskQuery: unmask_reply,
+}
+"""The rounds of a secure histogram: what each question is replied to with."""
 
 
-@app.query(UNMASK_ACTION)
-def answer_secure_unmask(message: Message, context: Context) -> Message:
-    """Send the shares that take the masks off the sum; raises ValueError as `client.secure.part.revealed`."""
-    return Message(unmask_reply(message, context), reply_to=message)
+def _reply(message: Message, context: Context, content: Callable[[Message, Context], RecordDict]) -> Message:
+    return Message(content(message, context), reply_to=message)
+
+
+for _kind in get_args(Query):
+    app.query(wire.action(_kind))(partial(answer_question, kind=_kind))
+for _kind, _content in ROUNDS.items():
+    app.query(wire.action(_kind))(partial(_reply, content=_content))
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the model that Flower's FedAvg sends on the examples of the simulated client that trains on this node.
 
-    It is another client than the one that answers; see `client.training.training_examples`. The keys are FedAvg's own.
+    It is another client than the one that answers; see `client.simulated.training_examples`. The keys are FedAvg's own.
     A node on which no client trains returns the model as it came, with weight 0. A client with data of its own refuses:
     they are there to be asked about.
     """
@@ -206,49 +149,28 @@ def train(message: Message, context: Context) -> Message:
         )
     torch.set_num_threads(1)
     arrays, server_round = wire.decode_training(message.content)
-    config, partition = context.run_config, partition_of(context.node_config)
-    with details_withheld("loading this client's training examples"):
-        data = load_dataset(str(config["dataset"]), seed=int(config["seed"]))
-        own = training_examples(config, partition=partition)
-    model = build_model(str(config["model"]), x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=0)
-    load_arrays(model, arrays)
-    loss = 0.0
-    if own is not None:
-        with details_withheld("training the model"):
-            loss = train_epochs(
-                model,
-                own.x,
-                own.y,
-                seed=local_seed(int(config["seed"]), round=server_round, partition=partition),
-                num_epochs=int(config["training-epochs"]),
-                learning_rate=float(config["learning-rate"]),
-            )
-    num_examples = 0 if own is None else len(own.y)
-    return Message(wire.encode_trained(model_arrays(model), num_examples=num_examples, loss=loss), reply_to=message)
+    from client import simulated  # here: a client that has data of its own does not load it
+
+    partition = partition_of(context.node_config)
+    weights, num_examples, loss = simulated.trained(
+        arrays, context.run_config, partition=partition, server_round=server_round
+    )
+    return Message(wire.encode_trained(weights, num_examples=num_examples, loss=loss), reply_to=message)
 
 
-def _risk(query: wire.LossQuery, arrays: Mapping[str, np.ndarray], context: Context) -> Mapping[str, Any]:
-    """Return the mean loss of the model and the number of examples, recorded or new."""
-    model, examples = _model_and_examples(query, arrays, context)
-
-    def numbers(x: np.ndarray, y: np.ndarray, noise: Noise | None) -> dict[str, Any]:
-        (risk,) = mean_risks([model], x, y, judged=[(0, query.loss)], noise=noise)
-        return {"risk": risk, "num_examples": len(y)}
-
-    return answered(query, arrays, examples, context, numbers)[0]
-
-
-def _model_and_examples(
-    query: wire.LossQuery | wire.AdversarialQuery, arrays: Mapping[str, np.ndarray], context: Context
-) -> tuple[nn.Module, Examples]:
-    """Return the model a query is about and this client's examples, which fit each other."""
-    get_loss(query.loss)
+def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -> tuple[Mapping[str, Any], int | None]:
+    """Return the numbers that answer a question, and the query budget left; see `client.answering.answered`."""
+    several = query if isinstance(query, CandidatesQuery) else None
+    for judged in several.candidates if several else [query]:
+        get_loss(judged.loss)
     # The examples come first: the shapes of a model that does not fit them might take all memory.
     examples = _fitting_examples(query, context)
-    return _model(query, arrays), examples
+    sets = separated(arrays, num_sets=several.num_weights) if several else [arrays]
+    models = [_model(query, weights) for weights in sets]
+    return answered(query, arrays, examples, context, partial(answer_numbers, query, models))
 
 
-def _model(query: wire.Query, arrays: Mapping[str, np.ndarray]) -> nn.Module:
+def _model(query: Query, arrays: Mapping[str, np.ndarray]) -> nn.Module:
     torch.set_num_threads(1)
     model = build_model(query.model, x_shape=query.x_shape, num_classes=query.num_classes, seed=0)
     load_arrays(model, arrays)
@@ -258,7 +180,7 @@ def _model(query: wire.Query, arrays: Mapping[str, np.ndarray]) -> nn.Module:
     return model
 
 
-def _fitting_examples(query: wire.Query, context: Context) -> Examples:
+def _fitting_examples(query: Query, context: Context) -> Examples:
     """Return this client's examples, which fit the model of the query."""
     own, run = context.node_config, context.run_config
     # Before anything is loaded: whether it can be may depend on a single example.
@@ -270,7 +192,9 @@ def _fitting_examples(query: wire.Query, context: Context) -> Examples:
             return fitted(x, y, x_shape=query.x_shape, check_values=query.mechanism is None)
     partition = partition_of(own)
     with details_withheld("loading this client's examples"):
-        examples = Population(spec_from_config(run)).client(partition)
+        from client import simulated  # here: a client that has data of its own does not load it
+
+        examples = simulated.examples(run, partition=partition)
     if len(examples.x) == 0:
         raise ValueError("a client must hold at least one example, this one holds none")
     if examples.x.shape[1:] != query.x_shape:
@@ -279,13 +203,3 @@ def _fitting_examples(query: wire.Query, context: Context) -> Examples:
             f"{examples.x.shape[1:]}: a model that does not fit"
         )
     return examples
-
-
-def _identity(query: wire.Query, arrays: Mapping[str, np.ndarray], context: Context) -> dict[str, Any]:
-    """Who answers, and what the answer is about."""
-    return {
-        "client_id": client_id(context.node_config),
-        "loss": query.loss,
-        "code_hash": wire.code_hash(),
-        "model_hash": wire.model_hash(arrays),
-    }

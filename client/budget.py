@@ -1,28 +1,24 @@
 """The query budget: how many numbers this client will ever give away. Kept by the client, not by the server.
 
 Each number that leaves a client says a little about its examples. So the client counts them, as `request_of` says,
-before it computes any. The count lives in a small SQLite file and outlives the process, which in a deployment is a new
-one for every message.
+before it computes any. The count outlives the process, which in a deployment is a new one for every message.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client.private_files import open_private_database
+from client.book import book_path, check_path, is_noted, is_unopened, opened
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
 from riskband.adversaries.problem import REPRESENTATION
 
 LIMIT_KEY = "query-budget"
 FILE_KEY = "query-budget-file"
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS answered (client TEXT, kind TEXT, number INTEGER, PRIMARY KEY (client, kind))"
-_PAID_SCHEMA = "CREATE TABLE IF NOT EXISTS paid (client TEXT, question TEXT, PRIMARY KEY (client, question))"
 _ADD = (
     "INSERT INTO answered VALUES (?, ?, ?) ON CONFLICT (client, kind) DO UPDATE SET number = number + excluded.number"
 )
@@ -57,7 +53,18 @@ class Request:
     @property
     def size(self) -> int:
         """Number of values in all."""
-        return self.losses + self.radii + self.multipliers + self.units + self.counts
+        return sum(self.by_kind.values())
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """The counts, by what the book calls the kinds."""
+        return {
+            "loss": self.losses,
+            "radius": self.radii,
+            "multiplier": self.multipliers,
+            "unit": self.units,
+            "count": self.counts,
+        }
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,7 @@ class QueryBudget:
     limit : int or None
         Values that may be answered in all, >= 0. None: unlimited, nothing is counted.
     path : Path or None
-        The SQLite file; made, for its owner alone, if it does not exist. Needed with a limit: a count that a restart
-        forgets is none.
+        The book, see `client.book`. Needed with a limit: a count that a restart forgets is none.
 
     Raises
     ------
@@ -89,13 +95,10 @@ class QueryBudget:
             raise ValueError(f"{LIMIT_KEY} must be at least 0, got {self.limit}; leave it out for no limit")
         if self.limit is not None and self.path is None:
             raise ValueError(f"a {LIMIT_KEY} needs a {FILE_KEY}, got none; name a file, or a restart forgets the count")
-        if self.path is not None and not self.path.is_absolute():
-            raise ValueError(f"{FILE_KEY} must be an absolute path: Flower chooses a client's working directory")
+        check_path(self.path, FILE_KEY)
 
     def spend(self, request: Request, *, question: str | None = None) -> int | None:
         """Count a query that is about to be answered, before its answer is computed, or refuse it whole.
-
-        One transaction: of two processes that ask for the last values at once, one is refused.
 
         Parameters
         ----------
@@ -115,51 +118,45 @@ class QueryBudget:
         QueryBudgetError
             If less is left. Nothing is counted then.
         """
-        if self.limit is None:
+        if self.limit is None or self.path is None:
             return None
-        with closing(self._connect()) as connection, connection:
-            connection.execute("BEGIN IMMEDIATE")
-            left = self.limit - _spent(connection, self.client_id)
-            if question is not None and not _is_first(connection, self.client_id, question):
+        with opened(self.path, in_one=True) as book:
+            left = self.limit - self._total(book)
+            if question is not None and not is_noted(book, "paid", self.client_id, question):
                 return max(left, 0)
-            self._require_left(request, left)
-            counts = {
-                "loss": request.losses,
-                "radius": request.radii,
-                "multiplier": request.multipliers,
-                "unit": request.units,
-                "count": request.counts,
-            }
-            connection.executemany(_ADD, [(self.client_id, kind, number) for kind, number in counts.items() if number])
+            self._require(request, left)
+            counts = [(self.client_id, kind, number) for kind, number in request.by_kind.items() if number]
+            book.executemany(_ADD, counts)
         return left - request.size
 
     def require_left(self, request: Request, *, question: str | None = None) -> None:
         """Raise as `spend` would, and count nothing."""
         left = self.left()
         if left is not None and request.size > left and not self._is_paid(question):
-            self._require_left(request, left)
+            self._require(request, left)
 
     def left(self) -> int | None:
         """Return how many values may still be answered, and count nothing; None if unlimited."""
         if self.limit is None or self.path is None:
             return None
-        if self.path.parent.is_dir() and not self.path.exists():  # asking leaves no trace
+        if is_unopened(self.path):
             return self.limit
-        with closing(self._connect()) as connection:
-            return max(0, self.limit - _spent(connection, self.client_id))
+        with opened(self.path) as book:
+            return max(0, self.limit - self._total(book))
 
     def spent(self) -> dict[str, int]:
-        """Return the numbers answered so far by kind, empty if unlimited.
-
-        The kinds are "loss", "radius", "multiplier", "unit" and "count".
-        """
+        """Return the numbers answered so far by the kinds of `Request.by_kind`, empty if unlimited."""
         if self.path is None or not self.path.exists():
             return {}
-        with closing(self._connect()) as connection:
-            rows = connection.execute("SELECT kind, number FROM answered WHERE client = ?", (self.client_id,))
+        with opened(self.path) as book:
+            rows = book.execute("SELECT kind, number FROM answered WHERE client = ?", (self.client_id,))
             return dict(rows.fetchall())
 
-    def _require_left(self, request: Request, left: int) -> None:
+    def _total(self, book: sqlite3.Connection) -> int:
+        rows = book.execute("SELECT number FROM answered WHERE client = ?", (self.client_id,))
+        return sum(number for (number,) in rows)
+
+    def _require(self, request: Request, left: int) -> None:
         if request.size > left:
             raise QueryBudgetError(
                 f"a query must fit the client's query budget of {self.limit} values, got {request.size} with "
@@ -169,15 +166,9 @@ class QueryBudget:
     def _is_paid(self, question: str | None) -> bool:
         if question is None or self.path is None or not self.path.exists():
             return False
-        with closing(self._connect()) as connection:
+        with opened(self.path) as book:
             key = self.client_id, question
-            return (
-                connection.execute("SELECT 1 FROM paid WHERE client = ? AND question = ?", key).fetchone() is not None
-            )
-
-    def _connect(self) -> sqlite3.Connection:
-        assert self.path is not None
-        return open_private_database(self.path, _SCHEMA, _PAID_SCHEMA)
+            return book.execute("SELECT 1 FROM paid WHERE client = ? AND question = ?", key).fetchone() is not None
 
 
 def request_of(query: Query) -> Request:
@@ -211,14 +202,7 @@ def adversarial_request(query: AdversarialQuery, *, num_radii: int, num_multipli
 
 
 def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBudget:
-    """Return the budget that a client's own config sets: ``query-budget`` and ``query-budget-file``.
-
-    Parameters
-    ----------
-    config : mapping
-        The node config (``--node-config``). Never the run config: that is the server's.
-    client_id : str
-        The client's name.
+    """Return the budget that a client's node config sets: ``query-budget`` and ``query-budget-file``.
 
     Raises
     ------
@@ -226,7 +210,7 @@ def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBud
         If the limit is not a whole number >= 0, or has no file with an absolute path, or there is a file without a
         limit: its owner means to limit the answers, and nothing would be counted.
     """
-    limit, path = config.get(LIMIT_KEY), config.get(FILE_KEY)
+    limit, path = config.get(LIMIT_KEY), book_path(config, FILE_KEY)
     if path is not None and limit is None:
         raise ValueError(
             f"a {FILE_KEY} needs a {LIMIT_KEY}, got none; give one, such as 500 values, or leave out the file: without "
@@ -234,16 +218,4 @@ def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBud
         )
     if limit is not None and type(limit) is not int:
         raise ValueError(f"{LIMIT_KEY} must be a whole number, got {type(limit).__name__}; leave it out for no limit")
-    return QueryBudget(client_id, limit, None if path is None else Path(str(path)))
-
-
-def _is_first(connection: sqlite3.Connection, client: str, question: str) -> bool:
-    """Note a question, in the transaction under way, and return whether it was new."""
-    return connection.execute("INSERT OR IGNORE INTO paid VALUES (?, ?)", (client, question)).rowcount == 1
-
-
-def _spent(connection: sqlite3.Connection, client: str) -> int:
-    (total,) = connection.execute(
-        "SELECT COALESCE(SUM(number), 0) FROM answered WHERE client = ?", (client,)
-    ).fetchone()
-    return int(total)
+    return QueryBudget(client_id, limit, path)

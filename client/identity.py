@@ -12,8 +12,8 @@ from flwr.common.logger import log
 from client.data import data_place
 from client.refusals import WithheldError, details_withheld
 from protocol import wire
-from protocol.records import is_name
-from worlds.population import spec_from_config
+from protocol.hashes import code_hash
+from protocol.questions import is_name
 
 
 def client_id(node_config: UserConfig) -> str:
@@ -59,8 +59,9 @@ def client_group(context: Context) -> str | None:
         return None
     partition = partition_of(context.node_config)
     with details_withheld("finding this client's group"):
-        group = spec_from_config(context.run_config).group(partition)
-    return None if group is None else group.name
+        from client import simulated  # here: a client that has data of its own does not load it
+
+        return simulated.group_name(context.run_config, partition=partition)
 
 
 def partition_of(node_config: UserConfig) -> int:
@@ -87,7 +88,7 @@ def sign_refusals(message: Message, context: Context, call_next: ClientAppCallab
         text = f"{kind}: {error}" if is_ours else f"{kind}; the details are in this client's own log"
         # Of a plain refusal the words are all there is to know.
         log(ERROR, "No answer: %s", text, exc_info=None if isinstance(error, ValueError) else error)
-    refusal = wire.Refusal(_name_if_any(context), wire.code_hash(), text)
+    refusal = wire.Refusal(_name_if_any(context), code_hash(), text)
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, wire.encode_refusal(refusal)), reply_to=message)
 
 

@@ -3,8 +3,8 @@
 The budget adds up what single answers spend: epsilons add, and rhos add (Bun and Steinke 2016, Lemma 1.7), also where
 who asks chooses each question and what it spends by the answers so far: stopping at a fixed sum is a privacy filter,
 for epsilons by Rogers, Roth, Ullman and Vadhan (2016), for rhos by Feldman and Zrnic (2021). A client with a budget
-answers with noise only, by its own mechanism, and never beyond the budget. Like the query budget the sum lives in an
-SQLite file, which may be the same one, and is written before an answer is computed.
+answers with noise only, by its own mechanism, and never beyond the budget. The sum is written before an answer is
+computed.
 """
 
 from __future__ import annotations
@@ -12,21 +12,18 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from client.private_files import open_private_database
+from client.book import book_path, check_path, is_unopened, opened
 from protocol.noise import GAUSSIAN, Mechanism, all_digits, mechanism_of
 from riskband.adversaries.problem import RefusedError
 
 LIMIT_KEY = "privacy-budget"
 FILE_KEY = "privacy-budget-file"
 
-# One row for each client: what one mechanism spends does not add up with what another does.
-_SCHEMA = "CREATE TABLE IF NOT EXISTS privacy (client TEXT PRIMARY KEY, mechanism TEXT, spent TEXT)"
 _SET = "INSERT INTO privacy VALUES (?, ?, ?) ON CONFLICT (client) DO UPDATE SET spent = excluded.spent"
 
 
@@ -45,7 +42,7 @@ class PrivacyBudget:
     total : Mechanism or None
         The mechanism of all answers, with the budget of all of them together. None: no budget, nothing is counted.
     path : Path or None
-        The SQLite file; made, for its owner alone, if it does not exist. Needed with a total.
+        The book, see `client.book`. Needed with a total.
 
     Raises
     ------
@@ -60,8 +57,7 @@ class PrivacyBudget:
     def __post_init__(self) -> None:
         if self.total is not None and self.path is None:
             raise RefusedError(f"a {LIMIT_KEY} needs a {FILE_KEY}, got none; name a file, or a restart forgets the sum")
-        if self.path is not None and not self.path.is_absolute():
-            raise RefusedError(f"{FILE_KEY} must be an absolute path: Flower chooses a client's working directory")
+        check_path(self.path, FILE_KEY)
 
     def require(self, asked: Mechanism | None) -> None:
         """Raise PrivacyBudgetError unless a question asks for noise as this client adds it; nothing is counted."""
@@ -76,8 +72,7 @@ class PrivacyBudget:
         """Count a query whose answer is about to be drawn, or refuse it.
 
         Every draw counts, also of a question that was asked before: new noise says something new. What is repeated from
-        an answer record is not drawn again, and not counted. One transaction: of two processes that ask for the
-        last of the budget at once, one is refused.
+        an answer record is not drawn again, and not counted.
 
         Raises
         ------
@@ -85,13 +80,12 @@ class PrivacyBudget:
             If less is left, or the question is not private as `require` wants it. Nothing is counted then.
         """
         self.require(asked)
-        if self.total is None or asked is None:
+        if self.total is None or self.path is None or asked is None:
             return
-        with closing(self._connect()) as connection, connection:
-            connection.execute("BEGIN IMMEDIATE")
-            spent = self._spent(connection, self.total)
+        with opened(self.path, in_one=True) as book:
+            spent = self._spent(book, self.total)
             self._require_left(asked, self.total.budget - spent)
-            connection.execute(_SET, (self.client_id, self.total.name, str(spent + asked.budget)))
+            book.execute(_SET, (self.client_id, self.total.name, str(spent + asked.budget)))
 
     def require_left(self, asked: Mechanism | None) -> None:
         """Raise as `spend` would, and count nothing."""
@@ -104,10 +98,10 @@ class PrivacyBudget:
         """Return how much epsilon or rho is left, and count nothing; None if there is no budget."""
         if self.total is None or self.path is None:
             return None
-        if self.path.parent.is_dir() and not self.path.exists():  # asking leaves no trace
+        if is_unopened(self.path):
             return self.total.budget
-        with closing(self._connect()) as connection:
-            return max(Fraction(0), self.total.budget - self._spent(connection, self.total))
+        with opened(self.path) as book:
+            return max(Fraction(0), self.total.budget - self._spent(book, self.total))
 
     def _require_left(self, asked: Mechanism, left: Fraction) -> None:
         if asked.budget > left:
@@ -116,8 +110,8 @@ class PrivacyBudget:
                 f"{all_digits(max(Fraction(0), left))} left; ask for a smaller {asked.unit}, or ask the client's owner"
             )
 
-    def _spent(self, connection: sqlite3.Connection, total: Mechanism) -> Fraction:
-        row = connection.execute("SELECT mechanism, spent FROM privacy WHERE client = ?", (self.client_id,)).fetchone()
+    def _spent(self, book: sqlite3.Connection, total: Mechanism) -> Fraction:
+        row = book.execute("SELECT mechanism, spent FROM privacy WHERE client = ?", (self.client_id,)).fetchone()
         mechanism, spent = (total.name, "0") if row is None else row
         if mechanism != total.name:
             raise PrivacyBudgetError(
@@ -132,18 +126,9 @@ class PrivacyBudget:
             raise RefusedError(f"the file of {FILE_KEY} must hold sums, got another thing; restore it")
         return found
 
-    def _connect(self) -> sqlite3.Connection:
-        assert self.path is not None
-        return open_private_database(self.path, _SCHEMA)
-
 
 def is_private(config: Mapping[str, Any]) -> bool:
-    """Return whether a client has a privacy budget, by its own config.
-
-    Parameters
-    ----------
-    config : mapping
-        The node config.
+    """Return whether a client has a privacy budget, by its node config.
 
     Raises
     ------
@@ -165,14 +150,7 @@ def is_private(config: Mapping[str, Any]) -> bool:
 
 
 def privacy_from_config(config: Mapping[str, Any], *, client_id: str) -> PrivacyBudget:
-    """Return the privacy budget that a client's own config sets: ``privacy-budget`` and ``privacy-budget-file``.
-
-    Parameters
-    ----------
-    config : mapping
-        The node config (``--node-config``). Never the run config: that is the server's.
-    client_id : str
-        The client's name.
+    """Return the privacy budget that a client's node config sets: ``privacy-budget`` and ``privacy-budget-file``.
 
     Raises
     ------
@@ -181,7 +159,7 @@ def privacy_from_config(config: Mapping[str, Any], *, client_id: str) -> Privacy
     """
     if not is_private(config):
         return PrivacyBudget(client_id)
-    text, path = config[LIMIT_KEY], config.get(FILE_KEY)
+    text = config[LIMIT_KEY]
     if not isinstance(text, str):
         raise RefusedError(
             f"{LIMIT_KEY} must be a text such as 'laplace:2' or 'gaussian:0.5', got {type(text).__name__}; it says "
@@ -191,7 +169,7 @@ def privacy_from_config(config: Mapping[str, Any], *, client_id: str) -> Privacy
         total = mechanism_of(text)
     except ValueError as error:
         raise RefusedError(f"{LIMIT_KEY}: {error}") from None
-    return PrivacyBudget(client_id, total, None if path is None else Path(str(path)))
+    return PrivacyBudget(client_id, total, book_path(config, FILE_KEY))
 
 
 def epsilon_at(mechanism: Mechanism, *, delta: float) -> float:

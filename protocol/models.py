@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -104,6 +106,37 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
     tensors = {name: torch.tensor(np.asarray(arrays[name])) for name in state}
     with _own_words("take weights that fit its state dict"):
         model.load_state_dict(tensors)
+
+
+def save_checkpoint(model: nn.Module, path: str | Path) -> None:
+    """Write the weights of `model` to the file `path` with torch.save, as a state dict."""
+    torch.save(model.state_dict(), path)
+
+
+def load_checkpoint(path: str | Path) -> dict[str, NDArray[np.generic]]:
+    """Read weights written by `save_checkpoint`, or any state dict, as arrays by name; no code in the file is run.
+
+    `load_arrays` checks that they fit. Raises ValueError if the file is no readable state dict.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        raise ValueError(
+            f"the checkpoint must be a readable state dict, got {str(path)!r} ({type(error).__name__}); "
+            "save it with torch.save(model.state_dict(), path)"
+        ) from error
+    if not (isinstance(state, dict) and all(isinstance(value, torch.Tensor) for value in state.values())):
+        raise ValueError(
+            f"the checkpoint must be a state dict of tensors, got {type(state).__name__} in {str(path)!r}; "
+            "save model.state_dict(), not the model"
+        )
+    try:
+        return {name: value.detach().numpy() for name, value in state.items()}
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"the checkpoint must hold dense tensors of types that NumPy has, got others in {str(path)!r}; "
+            "convert them, for example with tensor.float()"
+        ) from error
 
 
 def _cnn(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:

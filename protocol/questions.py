@@ -1,16 +1,51 @@
 """Questions to a client and its answers, as plain data. `protocol.wire` puts them on the network.
 
 A question and its answer form a pair: `LossQuery` and `LossAnswer`, `AdversarialQuery` and `AdversarialAnswer`,
-`CandidatesQuery` and `CandidatesAnswer`, `HelloQuery` and `HelloAnswer`.
+`CandidatesQuery` and `CandidatesAnswer`, `HelloQuery` and `HelloAnswer`. What an answer claims is not yet checked; only
+what is annotated is, when a record is read: `Name` and `NumLeft`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sized
 from dataclasses import dataclass
+from typing import Annotated
 
 from protocol.noise import MayBePrivate
 from riskband.adversaries.problem import TransportProblem, checked_grid
+
+MAX_NAME_LENGTH = 100
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text may name a client, a group or a candidate: 1 to 100 printable characters."""
+    return 1 <= len(text) <= MAX_NAME_LENGTH and text.isprintable()
+
+
+def check_name(key: str, text: str) -> None:
+    """Raise ValueError unless a text `is_name`."""
+    if not is_name(text):
+        raise ValueError(f"{key} must be 1 to {MAX_NAME_LENGTH} printable characters, got {len(text)} characters")
+
+
+def _check_left(key: str, number: int) -> None:
+    if number < 0:
+        raise ValueError(f"{key} must be at least 0, got {number}")
+
+
+Name = Annotated[str, check_name]
+"""Of a client or a group."""
+NumLeft = Annotated[int, _check_left]
+"""Values of its query budget that a client will still answer."""
+
+
+def check_columns(what: str, *columns: Sized, numbers: Collection[int] | None = None) -> None:
+    """Raise ValueError unless columns are of one length, and numbers differ."""
+    lengths = [len(column) for column in columns]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"{what} must have one entry each, got {', '.join(map(str, lengths))} entries")
+    if numbers is not None and len(set(numbers)) < len(numbers):
+        raise ValueError(f"numbers of {what} must differ, and one is there twice")
 
 
 @dataclass(frozen=True)
@@ -59,13 +94,13 @@ class LossAnswer:
         The group that the client's owner put it into; None: in none.
     """
 
-    client_id: str
+    client_id: Name
     risk: float
     num_examples: int
     loss: str
     code_hash: str
     model_hash: str
-    group: str | None = None
+    group: Name | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +177,7 @@ class AdversarialAnswer:
         attack, one that needs no gradients, or an answer with noise.
     """
 
-    client_id: str
+    client_id: Name
     num_examples: int
     loss: str
     clean_risk: float
@@ -154,8 +189,8 @@ class AdversarialAnswer:
     guarantee: str
     code_hash: str
     model_hash: str
-    budget_left: int | None = None
-    group: str | None = None
+    budget_left: NumLeft | None = None
+    group: Name | None = None
     num_without_gradient: int | None = None
 
 
@@ -229,15 +264,6 @@ class CandidatesQuery(MayBePrivate):
         return len({candidate.weights for candidate in self.candidates})
 
 
-def candidates_of(names: Sequence[str], weights: Sequence[int], losses: Sequence[str]) -> tuple[Candidate, ...]:
-    """Return candidates from their columns; raises ValueError if these differ in length."""
-    if not len(names) == len(weights) == len(losses):
-        raise ValueError(
-            f"every candidate must have a name, weights and a loss, got {len(names)}, {len(weights)} and {len(losses)}"
-        )
-    return tuple(map(Candidate, names, weights, losses))
-
-
 @dataclass(frozen=True)
 class CandidatesAnswer:
     """One client's answer to a `CandidatesQuery`; what it claims, not yet checked.
@@ -256,14 +282,14 @@ class CandidatesAnswer:
         Values that the client will still answer; None: no limit.
     """
 
-    client_id: str
+    client_id: Name
     risks: tuple[float, ...]
     num_examples: int
     loss: str
     code_hash: str
     model_hash: str
-    budget_left: int | None = None
-    group: str | None = None
+    budget_left: NumLeft | None = None
+    group: Name | None = None
 
 
 @dataclass(frozen=True)
@@ -277,22 +303,32 @@ class HelloQuery:
 
 
 @dataclass(frozen=True)
-class HelloAnswer:
-    """One client's answer to a `HelloQuery`, which spends nothing of its query budget.
+class SignedAnswer:
+    """An answer that says who gives it.
 
     Attributes
     ----------
     client_id, code_hash :
         See `LossAnswer`.
+    """
+
+    client_id: Name
+    code_hash: str
+
+
+@dataclass(frozen=True)
+class HelloAnswer(SignedAnswer):
+    """One client's answer to a `HelloQuery`, which spends nothing of its query budget.
+
+    Attributes
+    ----------
     budget_left : int or None
         Values that the client will still answer; None: no limit.
     on_record : bool
         Whether its own record says so: an answer to the question is then free, unless its examples have changed since.
     """
 
-    client_id: str
-    code_hash: str
-    budget_left: int | None = None
+    budget_left: NumLeft | None = None
     on_record: bool = False
 
 

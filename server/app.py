@@ -12,7 +12,8 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from protocol.wire import code_hash, model_hash, to_array_record
+from protocol.codec import to_array_record
+from protocol.hashes import code_hash, model_hash
 from server.checks.unseen import check_certificates
 from server.config import RunConfig, load_config
 from server.report.report import write_report
@@ -23,7 +24,7 @@ from server.run.ledger import Ledger
 from server.run.lock import lock_for_run
 from server.run.traffic import MeteredGrid
 from server.studies.study import Evaluation
-from strategies.asking.quorum import QuorumError
+from strategies.asking.replies import QuorumError
 
 app = ServerApp()
 

@@ -39,7 +39,7 @@ from server.sections import (
 )
 from server.studies import STUDIES
 from server.studies.study import Study
-from strategies.asking.quorum import num_needed
+from strategies.asking.replies import num_needed
 from worlds.datasets import load_dataset
 
 __all__ = ["ConfigError", "RunConfig", "load_config"]

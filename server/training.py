@@ -11,13 +11,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
-from protocol.fedavg import num_training_examples
-from protocol.models import build_model, load_arrays, model_arrays
-from protocol.wire import decode_refusal, model_hash, to_array_record, to_arrays
-from strategies.asking.quorum import num_needed
-from strategies.asking.replies import one_line
+from protocol.codec import to_array_record, to_arrays
+from protocol.hashes import model_hash
+from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays
+from protocol.wire import decode_refusal, num_training_examples
+from strategies.asking.replies import num_needed, one_line
 from worlds.datasets import load_dataset
-from worlds.training import load_checkpoint, train_centrally
+from worlds.training import train_centrally
 
 if TYPE_CHECKING:
     from server.config import RunConfig

@@ -8,7 +8,7 @@ from typing import Any
 
 import riskband as rb
 from protocol.noise import steps_of
-from protocol.wire import LossQuery, Query
+from protocol.questions import LossQuery, Query
 from riskband.adversaries.losses import get_loss
 from strategies.asking.query import QueryStrategy, RoundOutcome
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
-from protocol.wire import LossAnswer, LossQuery
+from protocol.questions import LossAnswer, LossQuery
 from riskband.functionals.functional import method_that_applies, resolve
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion

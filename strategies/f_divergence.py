@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
-from protocol.wire import LossQuery
+from protocol.questions import LossQuery
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion
 

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from client.budget import adversarial_request
-from protocol.wire import AdversarialAnswer, AdversarialQuery
+from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.search import Bracket
 from riskband.worst_cases.network_attack import KnownPoints, bisection
 from strategies.asking.failures import Failure, FailureReason

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import riskband as rb
-from protocol.wire import CandidatesAnswer, CandidatesQuery
+from protocol.questions import CandidatesAnswer, CandidatesQuery
 from riskband.adversaries.losses import get_loss
 from riskband.selection import check_selection
 from strategies.asking.query import RoundOutcome

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 import riskband as rb
 from client.budget import adversarial_request, request_of
-from protocol.wire import AdversarialAnswer, AdversarialQuery
+from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.answers import joined_answers
 from riskband.adversaries.curves import CurveNumbers
 from riskband.answers.adversarial import GUARANTEES

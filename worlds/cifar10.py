@@ -19,10 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from protocol.models import build_model, load_arrays
+from protocol.models import build_model, load_arrays, save_checkpoint
 from worlds.datasets import UNREADABLE, load_dataset, npz_arrays
 from worlds.shifts import check_pairs
-from worlds.training import save_checkpoint
 
 MODEL = "worlds.cifar10:network"
 """Name of the model in a run config."""

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.checks import checked_count, checked_number, checked_seed
+from protocol.examples import Examples
 from worlds.datasets import load_dataset
 from worlds.shifts import AffineShift, DirichletLabelShift, DrawnShift, Shift, combined
 
-# The first number of every seed's spawn key; 2 is that of `worlds.targets`, 3 of `client.training`.
+# The first number of every seed's spawn key; 2 is that of `worlds.targets`, 3 of `client.simulated`.
 _STREAMS = {"source": 0, "unseen": 1, "training": 4}
 _TRAINING_EXAMPLES = 5
 _GROUP_STREAM = 1000  # added to a network's number
@@ -98,14 +99,6 @@ class PopulationSpec:
         stream = _GROUP_STREAM + _STREAMS[self.network]
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(stream, k)))
         return self.groups[int(rng.integers(len(self.groups)))]
-
-
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """The examples one client holds: images `x` (num_examples, *x_shape), labels `y` (num_examples,)."""
-
-    x: NDArray[np.float32]
-    y: NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

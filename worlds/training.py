@@ -1,4 +1,4 @@
-"""Training the evaluated model, centrally or on one client, and keeping it in a file.
+"""Training the evaluated model, centrally or on one client.
 
 The same arguments give the same weights on one machine with one number of torch threads, which the
 caller sets: `torch.set_num_threads` is never called here.
@@ -6,9 +6,7 @@ caller sets: `torch.set_num_threads` is never called here.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,37 +97,6 @@ def train_epochs(
             if after_epoch is not None:
                 after_epoch(epoch, model)
     return mean_loss
-
-
-def save_checkpoint(model: nn.Module, path: str | Path) -> None:
-    """Write the weights of `model` to the file `path` with torch.save, as a state dict."""
-    torch.save(model.state_dict(), path)
-
-
-def load_checkpoint(path: str | Path) -> dict[str, NDArray[np.generic]]:
-    """Read weights written by `save_checkpoint`, or any state dict, as arrays by name; no code in the file is run.
-
-    `protocol.models.load_arrays` checks that they fit. Raises ValueError if the file is no readable state dict.
-    """
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-        raise ValueError(
-            f"the checkpoint must be a readable state dict, got {str(path)!r} ({type(error).__name__}); "
-            "save it with torch.save(model.state_dict(), path)"
-        ) from error
-    if not (isinstance(state, dict) and all(isinstance(value, torch.Tensor) for value in state.values())):
-        raise ValueError(
-            f"the checkpoint must be a state dict of tensors, got {type(state).__name__} in {str(path)!r}; "
-            "save model.state_dict(), not the model"
-        )
-    try:
-        return {name: value.detach().numpy() for name, value in state.items()}
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"the checkpoint must hold dense tensors of types that NumPy has, got others in {str(path)!r}; "
-            "convert them, for example with tensor.float()"
-        ) from error
 
 
 def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:

@@ -1,7 +1,8 @@
 """A client's part in a secure histogram: five steps, and what a client refuses a server in each.
 
-Plain functions from one state to the next; `client.secure.state` keeps the state in Flower's. A client takes part
-once in a run, in this order, or not at all: a second vector under the same masks would show the difference of the two.
+Plain functions from one state, the part that awaits the step, to the next; `client.secure.state` keeps it. A client
+takes part once in a run, in this order, or not at all: a second vector under the same masks would show the difference
+of the two.
 """
 
 from __future__ import annotations
@@ -43,14 +44,28 @@ SHARES, HISTOGRAM, CONSISTENCY, UNMASK, OVER = "shares", "histogram", "consisten
 """What a client waits for."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class HistogramInCompany(HistogramQuery):
+    """The question for a histogram as the client's budget and record know it.
+
+    Attributes
+    ----------
+    company : str
+        Whom the client's masks are shared with, as it sees it. In another company it is another question: the
+        difference of two sums shows who is in one only.
+    """
+
+    company: str
+
+
 @dataclass(frozen=True, repr=False)
 class Part:
     """A client's part in one run, between two steps; no text shows it.
 
     Attributes
     ----------
-    run_id : int
-        Flower's number of the run.
+    run_id : str
+        Flower's number of the run, unsigned of 64 bits.
     awaits : str
         The only question that may come next.
     secrets : Secrets
@@ -69,7 +84,7 @@ class Part:
         Who is in the sum, as the client has confirmed it.
     """
 
-    run_id: int
+    run_id: str
     awaits: str
     secrets: Secrets
     own: int = 0
@@ -92,17 +107,9 @@ class Part:
 
 
 def min_clients_of(config: Mapping[str, Any]) -> int:
-    """Return of how many clients at least a server may learn the sum, by a client's own config: ``secure-min-clients``.
+    """Return of how many clients at least a server may learn the sum, by the node config: ``secure-min-clients``.
 
-    Parameters
-    ----------
-    config : mapping
-        The node config. Never the run config: that is the server's.
-
-    Raises
-    ------
-    ValueError
-        If it is no whole number of at least `SMALLEST_MIN_CLIENTS`.
+    Raises ValueError if it is no whole number of at least `SMALLEST_MIN_CLIENTS`.
     """
     least = config.get(MIN_CLIENTS_KEY, DEFAULT_MIN_CLIENTS)
     if type(least) is not int or least < SMALLEST_MIN_CLIENTS:
@@ -111,18 +118,7 @@ def min_clients_of(config: Mapping[str, Any]) -> int:
 
 
 def needs_complete_graph(config: Mapping[str, Any]) -> bool:
-    """Return whether a client takes part only with all participants as neighbours: ``secure-complete-graph``.
-
-    Parameters
-    ----------
-    config : mapping
-        The node config.
-
-    Raises
-    ------
-    ValueError
-        If it is neither true nor false.
-    """
+    """Return whether a client takes part only with all participants as neighbours: ``secure-complete-graph``."""
     return flag_of(config, COMPLETE_KEY, default=False)
 
 
@@ -136,29 +132,15 @@ def flag_of(config: Mapping[str, Any], key: str, *, default: bool) -> bool:
 
 def begun(run_id: int) -> Part:
     """Return a new part with fresh secrets."""
-    return Part(run_id, SHARES, Secrets.fresh())
+    return Part(str(run_id), SHARES, Secrets.fresh())
 
 
 def shared(
     part: Part, query: SharesQuery, *, min_clients: int, needs_complete: bool = False
 ) -> tuple[Part, HeldShares]:
-    """Share the client's secrets among its neighbours.
+    """Share the client's secrets among its neighbours; return the part afterwards, and the shares by recipient.
 
-    Parameters
-    ----------
-    part : Part
-        That awaits this.
-    query : SharesQuery
-        Who they are.
-    min_clients : int
-        See `min_clients_of`.
-    needs_complete : bool
-        See `needs_complete_graph`.
-
-    Returns
-    -------
-    Part, HeldShares
-        The part afterwards, and the encrypted shares by recipient.
+    The limits are those of `min_clients_of` and `needs_complete_graph`.
 
     Raises
     ------
@@ -207,14 +189,10 @@ def holding(part: Part, received: HeldShares, *, question: bytes, min_clients: i
 
     Parameters
     ----------
-    part : Part
-        That awaits this.
-    received : HeldShares
-        Encrypted, by their senders.
+    part, received, min_clients :
+        See `shared`; the shares are by sender.
     question : bytes
         Hash of what the vector is to answer: `HistogramQuery.digest`.
-    min_clients : int
-        See `min_clients_of`.
 
     Returns
     -------
@@ -249,19 +227,7 @@ def hidden(part: Part, vector: np.ndarray) -> bytes:
 def confirmed(part: Part, lists: ConsistencyQuery, *, min_clients: int) -> tuple[Part, dict[int, bytes]]:
     """Confirm to the neighbours in the sum who is in it; a client confirms once, and unmasks by what it confirmed.
 
-    Parameters
-    ----------
-    part : Part
-        That awaits this.
-    lists : ConsistencyQuery
-        Who is in the sum.
-    min_clients : int
-        See `min_clients_of`.
-
-    Returns
-    -------
-    Part, dict of int to bytes
-        The part afterwards, and what confirms the lists to each neighbour.
+    Returns the part afterwards, and what confirms the lists to each neighbour.
 
     Raises
     ------
@@ -287,17 +253,7 @@ def confirmed(part: Part, lists: ConsistencyQuery, *, min_clients: int) -> tuple
 def revealed(part: Part, query: UnmaskQuery) -> tuple[Part, list[bytes], list[bytes]]:
     """Give the shares of the seeds of those whose vectors arrived, and of the masking keys of those whose did not.
 
-    Parameters
-    ----------
-    part : Part
-        That awaits this.
-    query : UnmaskQuery
-        What neighbours confirmed.
-
-    Returns
-    -------
-    Part, list of bytes, list of bytes
-        The part afterwards, without any secret; and the shares, in increasing order of number.
+    Returns the part afterwards, without any secret; and the shares, in increasing order of number.
 
     Raises
     ------

@@ -1,29 +1,38 @@
-"""The edge of a secure histogram: from a message to the content of its reply; the client's part is kept in between."""
+"""The edge of a secure histogram: from a message to the content of its reply; the client's part is kept in between.
+
+An owner may keep a client to this: it then refuses every question that is answered in the open.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
 
 from client.identity import client_id
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private
 from client.secure import part as histogram
-from client.secure.claims import claim
-from client.secure.state import keep, part_of
+from client.secure.state import claim, keep, part_of
 from protocol import wire
-from protocol.secure import wire as secure_wire
+from protocol.codec import PROTOCOL_VERSION
+from protocol.hashes import code_hash, model_hash
+from protocol.questions import HelloQuery
 from protocol.secure.questions import (
     ConsistencyAnswer,
+    ConsistencyQuery,
     HistogramQuery,
     KeysAnswer,
+    KeysQuery,
     MaskedAnswer,
+    MaskedQuery,
     SharesAnswer,
+    SharesQuery,
     UnmaskAnswer,
+    UnmaskQuery,
 )
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import RefusedError
@@ -31,10 +40,41 @@ from riskband.adversaries.problem import RefusedError
 Numbers = Callable[[HistogramQuery, Mapping[str, np.ndarray]], Mapping[str, Any]]
 """From a question and the model's weights to the fields of the answer to a plain loss question."""
 
+SECURE_ONLY_KEY = "secure-only"
+
+_OPEN_TO_ALL = frozenset(
+    f"query.{wire.action(question)}"
+    for question in (HelloQuery, KeysQuery, SharesQuery, MaskedQuery, ConsistencyQuery, UnmaskQuery)
+)
+
+
+def is_secure_only(config: Mapping[str, Any]) -> bool:
+    """Return whether a client takes part in secure histograms only, by its node config: ``secure-only``.
+
+    Who sets ``secure-min-clients`` means that fewer are too few: without ``secure-only`` that counts as true.
+    """
+    return histogram.flag_of(config, SECURE_ONLY_KEY, default=histogram.MIN_CLIENTS_KEY in config)
+
+
+def refuse_in_the_open(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Let a message through to the ClientApp (a Flower mod), unless the client's owner keeps it to secure histograms.
+
+    Raises
+    ------
+    ValueError
+        If the message is neither a hello nor part of a secure histogram, and the client is `is_secure_only`.
+    """
+    if is_secure_only(context.node_config) and message.metadata.message_type not in _OPEN_TO_ALL:
+        raise RefusedError(
+            f"this client takes part in secure histograms only ({SECURE_ONLY_KEY} or {histogram.MIN_CLIENTS_KEY} of "
+            "its own config); use the strategy secure_histogram"
+        )
+    return call_next(message, context)
+
 
 def keys_reply(message: Message, context: Context) -> RecordDict:
     """Return a client's fresh public keys for this run."""
-    secure_wire.decode_keys_query(message.content)
+    wire.decode_query(message.content, KeysQuery)
     # A setting that is wrong is said before anybody counts on the client.
     if is_private(context.node_config):
         raise RefusedError(
@@ -44,17 +84,17 @@ def keys_reply(message: Message, context: Context) -> RecordDict:
     part_of(context, message.metadata.run_id, awaits=None)
     part = histogram.begun(message.metadata.run_id)
     keep(context, part)
-    return secure_wire.encode_keys_answer(KeysAnswer(**_identity(context), keys=part.secrets.public))
+    return wire.encode_answer(KeysAnswer(**_identity(context), keys=part.secrets.public))
 
 
 def shares_reply(message: Message, context: Context) -> RecordDict:
     """Return the client's encrypted shares for its neighbours."""
-    query = secure_wire.decode_shares_query(message.content)
+    query = wire.decode_query(message.content, SharesQuery)
     needs_complete = histogram.needs_complete_graph(context.node_config)
     before = _part(message, context, histogram.SHARES)
     part, sent = histogram.shared(before, query, **_least(context), needs_complete=needs_complete)
     keep(context, part)
-    return secure_wire.encode_shares_answer(SharesAnswer(**_identity(context), sent=sent))
+    return wire.encode_answer(SharesAnswer(**_identity(context), sent=sent))
 
 
 def histogram_reply(message: Message, context: Context, numbers: Numbers) -> RecordDict:
@@ -62,38 +102,39 @@ def histogram_reply(message: Message, context: Context, numbers: Numbers) -> Rec
 
     The part moves on before anything is computed: whatever happens then, these masks hide one vector at most.
     """
-    query, received, arrays = secure_wire.decode_histogram_query(message.content)
-    identity, model_hash = _identity(context), wire.model_hash(arrays)
-    question = query.digest(version=wire.PROTOCOL_VERSION, model_hash=model_hash, code_hash=identity["code_hash"])
+    asked, arrays = wire.decode_query(message.content, MaskedQuery), wire.decode_weights(message.content)
+    query = asked.histogram
+    identity, sent_hash = _identity(context), model_hash(arrays)
+    question = query.digest(version=PROTOCOL_VERSION, model_hash=sent_hash, code_hash=identity["code_hash"])
     before = _part(message, context, histogram.HISTOGRAM)
-    part, unopened = histogram.holding(before, received, question=question, **_least(context))
+    part, unopened = histogram.holding(before, asked.held, question=question, **_least(context))
     keep(context, part)
-    found = numbers(replace(query, company=part.company), arrays)
+    found = numbers(histogram.HistogramInCompany(**vars(query), company=part.company), arrays)
     # Only now, when it has been counted: to refuse for free would let a server try numbers.
     histogram.check_own_size(query, found["num_examples"])
     vector = histogram.own_vector(query, found["risk"], found["num_examples"], binary=get_loss(query.loss).binary)
     answer = MaskedAnswer(
-        **identity, loss=query.loss, model_hash=model_hash, vector=histogram.hidden(part, vector), unopened=unopened
+        **identity, loss=query.loss, model_hash=sent_hash, vector=histogram.hidden(part, vector), unopened=unopened
     )
-    return secure_wire.encode_masked_answer(answer)
+    return wire.encode_answer(answer)
 
 
 def consistency_reply(message: Message, context: Context) -> RecordDict:
     """Return what confirms to the client's neighbours who is in the sum."""
-    lists = secure_wire.decode_consistency_query(message.content)
+    lists = wire.decode_query(message.content, ConsistencyQuery)
     part, macs = histogram.confirmed(_part(message, context, histogram.CONSISTENCY), lists, **_least(context))
     keep(context, part)
     answer = ConsistencyAnswer(**_identity(context), numbers=tuple(macs), macs=tuple(macs.values()))
-    return secure_wire.encode_consistency_answer(answer)
+    return wire.encode_answer(answer)
 
 
 def unmask_reply(message: Message, context: Context) -> RecordDict:
     """Return the client's shares of the seeds or keys of its neighbours, and forget every secret."""
-    query = secure_wire.decode_unmask_query(message.content)
+    query = wire.decode_query(message.content, UnmaskQuery)
     part, seeds, keys = histogram.revealed(_part(message, context, histogram.UNMASK), query)
     keep(context, part)
     answer = UnmaskAnswer(**_identity(context), seed_shares=tuple(seeds), key_shares=tuple(keys))
-    return secure_wire.encode_unmask_answer(answer)
+    return wire.encode_answer(answer)
 
 
 def _part(message: Message, context: Context, awaits: str) -> histogram.Part:
@@ -108,4 +149,4 @@ def _least(context: Context) -> dict[str, int]:
 
 
 def _identity(context: Context) -> dict[str, Any]:
-    return {"client_id": client_id(context.node_config), "code_hash": wire.code_hash()}
+    return {"client_id": client_id(context.node_config), "code_hash": code_hash()}

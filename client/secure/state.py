@@ -1,34 +1,39 @@
-"""Where a client keeps its part in a secure histogram: in Flower's state of the run, on its own machine.
+"""Where a client keeps its part in a secure histogram, and that it answers each step once.
 
-A SuperNode has this state in its memory, and gives it to nobody but the ClientApp. Where it is lost, as when the
-SuperNode restarts between two rounds, the client refuses the next one, and the others go on without it.
+The part is in Flower's state of the run, on the client's own machine. A SuperNode has this state in its memory, and
+gives it to nobody but the ClientApp. Where it is lost, as when the SuperNode restarts between two rounds, the client
+refuses the next one, and the others go on without it. The state belongs to a series of runs: each part takes the place
+of the one before, whose run is over then.
 
-The state belongs to a series of runs: each part takes the place of the one before, whose run is over then.
+A SuperNode sends a client's reply before it stores the state that the reply left behind. A process that is started in
+between has the old state and would answer once more. Where the owner has named a file that outlives a process, a step
+is written there before it is answered, and of two processes one is refused.
 """
 
 from __future__ import annotations
 
-from flwr.app import ConfigRecord, Context
+from dataclasses import dataclass
 
+from flwr.app import Context, UserConfig
+
+from client.answer_record import record_from_config
+from client.book import is_noted, opened
+from client.budget import budget_from_config
+from client.identity import client_id
+from client.refusals import files_at_hand
 from client.secure.part import Part
-from protocol.records import read, read_list
-from protocol.secure.cryptography import Secrets
-from protocol.secure.questions import HeldShares
-from protocol.secure.wire import (
-    lists_record,
-    members_record,
-    read_bytes,
-    read_flag,
-    read_lists,
-    read_members,
-    read_shares,
-    shares_record,
-)
+from protocol.codec import decode, encode
 from riskband.adversaries.problem import RefusedError
 
-STATE_RECORD = "secure-aggregation"
-_MEMBERS, _HELD, _LISTS = (f"{STATE_RECORD}-{name}" for name in ("members", "held", "lists"))
-_OVERTAKEN_KEY = "overtaken-runs"
+STATE_RECORD = "secure-part"
+
+
+@dataclass(frozen=True, repr=False)
+class _Kept:
+    """A client's part, and the earlier runs that it took the place of."""
+
+    part: Part
+    overtaken_runs: tuple[str, ...]
 
 
 def part_of(context: Context, run_id: int, *, awaits: str | None) -> Part | None:
@@ -53,11 +58,10 @@ def part_of(context: Context, run_id: int, *, awaits: str | None) -> Part | None
     ValueError
         If another question has to come first, this one was asked before, or another run has begun since.
     """
-    found = _read(context) if STATE_RECORD in context.state else None
-    if str(run_id) in _overtaken(context):
+    kept = _read(context)
+    if kept is not None and str(run_id) in kept.overtaken_runs:
         raise RefusedError("a run must not go on after another one of its series has begun a secure histogram")
-    if found is not None and found.run_id != run_id:  # of an earlier run
-        found = None
+    found = kept.part if kept is not None and kept.part.run_id == str(run_id) else None  # else of an earlier run
     now = None if found is None else found.awaits
     if now != awaits:
         raise RefusedError(
@@ -69,48 +73,44 @@ def part_of(context: Context, run_id: int, *, awaits: str | None) -> Part | None
 
 def keep(context: Context, part: Part) -> None:
     """Put the client's part into Flower's state, in place of what was there."""
-    overtaken = _overtaken(context)
-    if STATE_RECORD in context.state and (before := _read(context).run_id) != part.run_id:
-        overtaken.append(str(before))
-    record = ConfigRecord(
-        {
-            "run-id": str(part.run_id),  # an unsigned number of 64 bits
-            "awaits": part.awaits,
-            "own": part.own,
-            "threshold": part.threshold,
-            "encryption": part.secrets.encryption,
-            "masking": part.secrets.masking,
-            "seed": part.secrets.seed,
-            "is-complete": part.is_complete,
-            "question": part.question,
-            _OVERTAKEN_KEY: overtaken,
-        }
-    )
-    context.state[STATE_RECORD] = record
-    context.state[_MEMBERS] = members_record(part.members)
-    context.state[_HELD] = shares_record(HeldShares(tuple(part.held), tuple(part.held.values())))
-    context.state[_LISTS] = lists_record(part.lists)
+    before = _read(context)
+    overtaken = () if before is None else before.overtaken_runs
+    if before is not None and before.part.run_id != part.run_id:
+        overtaken += (before.part.run_id,)
+    context.state[STATE_RECORD] = encode(_Kept(part, overtaken))
 
 
-def _overtaken(context: Context) -> list[str]:
+def claim(config: UserConfig, part: Part) -> None:
+    """Write down that a step is about to be answered.
+
+    Parameters
+    ----------
+    config : mapping
+        The node config. Without a file of the answer record or of the query budget nothing is written.
+    part : Part
+        As it is before the step.
+
+    Raises
+    ------
+    ValueError
+        If the step is there already, or the config is wrong.
+    RuntimeError
+        If the file cannot be used; without the details.
+    """
+    name = client_id(config)
+    path = record_from_config(config, client_id=name).path or budget_from_config(config, client_id=name).path
+    if path is None:
+        return
+    step = (name, part.run_id, part.secrets.public.encryption, part.awaits)
+    with files_at_hand("noting the step of a secure histogram"), opened(path) as book:
+        is_first = is_noted(book, "secure_steps", *step)
+    if not is_first:
+        raise RefusedError(
+            f"a client answers each step of a secure histogram once; it was asked for {part.awaits} twice"
+        )
+
+
+def _read(context: Context) -> _Kept | None:
     if STATE_RECORD not in context.state:
-        return []
-    return list(read_list(context.state.config_records[STATE_RECORD], STATE_RECORD, _OVERTAKEN_KEY, str))
-
-
-def _read(context: Context) -> Part:
-    names = (STATE_RECORD, _MEMBERS, _HELD, _LISTS)
-    record, members, held, lists = (context.state.config_records[name] for name in names)
-    shares = read_shares(held)
-    return Part(
-        run_id=int(read(record, STATE_RECORD, "run-id", str)),
-        awaits=read(record, STATE_RECORD, "awaits", str),
-        secrets=Secrets(*(read_bytes(record, key) for key in ("encryption", "masking", "seed"))),
-        own=read(record, STATE_RECORD, "own", int),
-        threshold=read(record, STATE_RECORD, "threshold", int),
-        members=read_members(members),
-        is_complete=read_flag(record, "is-complete"),
-        held=dict(zip(shares.numbers, shares.shares, strict=True)),
-        question=read_bytes(record, "question"),
-        lists=read_lists(lists),
-    )
+        return None
+    return decode(context.state.config_records[STATE_RECORD], _Kept, name=STATE_RECORD)

@@ -1,8 +1,8 @@
-"""The questions and answers of a secure histogram, as plain data; `protocol.secure.wire` puts them on the network.
+"""The questions and answers of a secure histogram, as plain data; `protocol.wire` puts them on the network.
 
-Five rounds, each a question and its answer: for keys, `SharesQuery`, `HistogramQuery` with `HeldShares`,
-`ConsistencyQuery`, `UnmaskQuery`. Every answer says who gives it, as a `HelloAnswer` does. To each other, participants
-are numbers.
+Five rounds, each a question and its answer: `KeysQuery`, `SharesQuery`, `MaskedQuery`, `ConsistencyQuery`,
+`UnmaskQuery`. To each other, participants are numbers. Nothing that was decoded is believed: the rules that a client
+holds a server to are in `client.secure.part`, and the server's in `strategies.secure.secure_sum`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
-from protocol.questions import HelloAnswer, LossQuery
+from protocol.questions import LossQuery, SignedAnswer, check_columns
 from protocol.secure.cryptography import PublicKeys, digest
 
 MAX_BINS = 10_000
@@ -30,9 +30,6 @@ class HistogramQuery(LossQuery):
         limits too.
     eta : float or None
         Error level of the limits, in (0, 0.5]; None where there is a `num_examples`.
-    company : str
-        Whom the client's masks are shared with, as it sees it; it does not travel. In another company it is another
-        question to the client's budget and record: the difference of two sums shows who is in one only.
 
     Raises
     ------
@@ -44,7 +41,6 @@ class HistogramQuery(LossQuery):
     edges: tuple[float, ...]
     num_examples: int | None = None
     eta: float | None = None
-    company: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,12 +77,16 @@ class HistogramQuery(LossQuery):
         model_hash, code_hash : str
             From `protocol.hashes`.
         """
-        asked = {name: value for name, value in asdict(self).items() if name != "company"}
-        return digest(version, asked, model_hash, code_hash)
+        return digest(version, asdict(self), model_hash, code_hash)
+
+
+@dataclass(frozen=True)
+class KeysQuery:
+    """The question "which are your public keys for this run?"."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeysAnswer(HelloAnswer):
+class KeysAnswer(SignedAnswer):
     """A client's fresh public keys.
 
     Attributes
@@ -127,16 +127,27 @@ class HeldShares:
     numbers: tuple[int, ...]
     shares: tuple[bytes, ...]
 
+    def __post_init__(self) -> None:
+        check_columns("numbers", self.numbers, self.shares, numbers=self.numbers)
+
 
 @dataclass(frozen=True, kw_only=True)
-class SharesAnswer(HelloAnswer):
+class SharesAnswer(SignedAnswer):
     """A client's shares for its neighbours, each encrypted for one of them."""
 
     sent: HeldShares
 
 
+@dataclass(frozen=True)
+class MaskedQuery:
+    """The question for a histogram under masks, with the shares that neighbours sent to the client."""
+
+    histogram: HistogramQuery
+    held: HeldShares
+
+
 @dataclass(frozen=True, kw_only=True)
-class MaskedAnswer(HelloAnswer):
+class MaskedAnswer(SignedAnswer):
     """A client's histogram under masks.
 
     Attributes
@@ -170,11 +181,14 @@ class ConsistencyQuery:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsistencyAnswer(HelloAnswer):
+class ConsistencyAnswer(SignedAnswer):
     """What confirms the lists to neighbours, one for each of their numbers: `protocol.secure.cryptography.list_mac`."""
 
     numbers: tuple[int, ...]
     macs: tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        check_columns("numbers", self.numbers, self.macs, numbers=self.numbers)
 
 
 @dataclass(frozen=True)
@@ -185,7 +199,7 @@ class UnmaskQuery:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnmaskAnswer(HelloAnswer):
+class UnmaskAnswer(SignedAnswer):
     """Shares of the seeds of survivors, and of the masking keys of the dropped; in increasing order of number."""
 
     seed_shares: tuple[bytes, ...]

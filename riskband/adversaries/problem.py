@@ -121,7 +121,7 @@ class TransportProblem:
         self._check_extras()
 
     def _check_extras(self) -> None:
-        """A head goes with the space before the head, box and distances with every other."""
+        """`head` goes with the representation space, box and distances with every other."""
         if self.space == REPRESENTATION and (self.box is not None or len(self.distances) > 0):
             raise ValueError(
                 "box and distances must not be given in representation space; they are for attacks on inputs or at a "

@@ -105,7 +105,7 @@ def _format_rounding(values: FloatArray) -> float:
 
 
 def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> ConcaveCurve:
-    """Adversarial 0-1 risk over all budgets: flip the cheapest examples first, the last one in part.
+    """Adversarial 0-1 risk over all budgets: spend on the cheapest examples first, on the last one in part.
 
     Parameters
     ----------

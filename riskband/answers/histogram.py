@@ -123,7 +123,7 @@ class HistogramRisks(Answers):
 
 @dataclass(frozen=True, eq=False, init=False)
 class HistogramLimits(Answers):
-    """How many clients have their own limits in each bin, where numbers of examples are unequal or nobody's business.
+    """How many clients have their own limits in each bin, where numbers of examples are unequal or private.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From the law of what clients measured to the law of their true risks (math §2.4).
+"""From the distribution of what clients measured to the distribution of their true risks (math §2.4).
 
 Each step takes levels for the sorted values of K independent clients and turns them into knots of a bound for the CDF
 of true risks. `marginal` rests on one inequality. Let U be a client's upper limit at error level eta. Whatever the
@@ -34,7 +34,7 @@ LevelsOf = Callable[[int, float, str], Levels]
 
 
 class ClientLaw(NamedTuple):
-    """A discrete law of risks with one atom for each client that answered, and one at the top for what is left.
+    """A discrete distribution of risks: one atom for each client that answered, and one at the top for the rest.
 
     The top is risk 1; where noisy answers stand for risks, it is the largest number that they can be. Missing clients
     that count as worst are part of that last atom. With contamination b, the b smallest answers weigh nothing: these
@@ -47,7 +47,7 @@ class ClientLaw(NamedTuple):
 
     @classmethod
     def from_levels(cls, values: FloatArray, levels: FloatArray, *, num_wrong: int = 0, top: float = 1.0) -> ClientLaw:
-        """Stochastically largest law with F >= levels at the sorted values; the first `num_wrong` levels are lost."""
+        """Stochastically largest one with F >= levels at the sorted values; the first `num_wrong` levels are lost."""
         order = np.argsort(values, kind="stable")
         kept = _shifted(levels, num_wrong)
         return cls(np.append(values[order], top), np.diff(kept, prepend=0.0, append=1.0), order)
@@ -148,7 +148,7 @@ def _union(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf,
 
 
 def _observed(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
-    """No step: the law is that of empirical risks."""
+    """No step: the distribution is that of empirical risks."""
     if eta is not None:
         raise ValueError("local='observed' has no eta: it takes no step from empirical to true risks")
     risks.require_no_noise("local='observed'", "local='marginal'")

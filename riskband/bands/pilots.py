@@ -1,7 +1,7 @@
 """Pilots: what a band may be tuned on, and how tuning on the certified answers is refused.
 
 Levels that were chosen by looking at the values they certify hold with an unknown probability. So a band is tuned on
-other clients (a split of them, or an earlier network), or on a law that was fixed before.
+other clients (a split of them, or an earlier network), or on a distribution that was fixed before.
 """
 
 from __future__ import annotations
@@ -108,11 +108,11 @@ def check_pilot_share(pilot_share: float) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Pilot:
-    """The distribution that a band is tuned to: measured values of a pilot network, or a law fixed before."""
+    """The distribution that a band is tuned to: measured values of a pilot network, or a distribution fixed before."""
 
-    risks: FloatArray  # in [0, 1], shape (num_atoms,); in the order of the clients, or nondecreasing for a law
+    risks: FloatArray  # in [0, 1], shape (num_atoms,); in the order of the clients, or nondecreasing for a distribution
     num_examples: IntArray | None = None  # behind each value of a pilot network, where known
-    levels: FloatArray | None = None  # for a law: the CDF at the risks
+    levels: FloatArray | None = None  # for a distribution: the CDF at the risks
     split_from: str | None = None  # fingerprint of the answers of which the pilot is a part by `split_clients`
     split_seed: int | None = None  # what it was drawn by
 
@@ -143,7 +143,7 @@ class Pilot:
 
     @classmethod
     def of_law(cls, risks: Any, levels: Any) -> Pilot:
-        """Pilot of a discrete law; raises ValueError unless it is one on [0, 1]."""
+        """Pilot of a discrete distribution; raises ValueError unless it is one on [0, 1]."""
         remedy = "make the law with RiskLaw"
         atoms, sums = (check_numbers("a prior law", numbers, remedy=remedy) for numbers in (risks, levels))
         is_law = (
@@ -175,7 +175,7 @@ class Pilot:
     def expected_values(self, num_values: int) -> FloatArray:
         """Values to expect from `num_values` clients in sorted order, as Harrell-Davis quantiles at i/(num_values + 1).
 
-        From a law, or from a pilot at least as large, they are the expected order statistics of as many independent
+        From a distribution, or a pilot at least as large, they are the expected order statistics of as many independent
         draws, so that what is tuned is the expected bound. A smaller pilot is smoothed as its own size demands.
         """
         order = np.argsort(self.risks, kind="stable")
@@ -188,7 +188,7 @@ class Pilot:
     def refuse_if_certified(self, risks: ClientRisks) -> None:
         """Raise ValueError if the pilot is visibly the answers to be certified, or a part of them.
 
-        Refused are the same array; the same values (for a law: the same CDF) in any order, unless all are equal; the
+        Refused are the same array; the same values (or the same CDF) in any order, unless all are equal; the
         answers that `split_clients` took the pilot from; and answers of one that are all among those of the other,
         unless chance alone would do that with probability 1e-3.
         """

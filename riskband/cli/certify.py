@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,40 +97,24 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
             problems.append(str(error))
         return None
 
-    attempt(lambda: check_delta(options.delta))
-    attempt(lambda: resolve_level_method(options.method))
-    for name in options.tune:
-        attempt(partial(tuned_weight, name))
-    if options.tune:
-        attempt(lambda: check_pilot_share(options.pilot_share))
-        if options.method != "berk_jones":
-            problems.append(f"--tune makes the band, so it cannot be {options.method!r} too; leave out one of the two")
-    attempt(lambda: check_budget(options.budget))
-    attempt(lambda: check_fraction("--quantile", options.quantile))
-    attempt(lambda: check_fraction("--survival", options.survival))
-    for name in options.measure:
-        attempt(partial(resolve, name, called="measure"))
-    for level in options.cvar:
-        attempt(partial(check_tail_level, level))
-    for name in ("target", "at"):
-        if getattr(options, name) is not None:
-            attempt(partial(check_fraction, f"--{name}", getattr(options, name)))
-    if options.at is not None and options.target is None:
-        problems.append("--at needs --target: it says which share of clients the target is for")
-    if options.budget != DEFAULT_BUDGETS and not options.divergence:
-        problems.append("--budget needs --divergence: it is the size of a ball in that divergence")
-    if options.pilot_share != DEFAULT_PILOT_SHARE and not options.tune:
-        problems.append("--pilot-share needs --tune: it is the share of the clients that tuning spends")
-    if options.target is not None and not options.divergence:
-        problems.append("--target needs --divergence: it asks how much shift the bound allows")
     num_missing = options.num_missing or 0
-    attempt(lambda: check_num_missing(num_missing))
-    attempt(lambda: check_contamination(options.contamination))
-    if options.missing == "worst" and options.num_missing is None:
-        problems.append("--missing worst needs --num-missing: how many clients were asked and did not answer")
-    problems += _wrong_outputs(options)
-    if options.plot_dispersion and not options.measure:
-        problems.append("--plot-dispersion needs --measure: it draws the measures, for example gini")
+    checks: list[Callable[[], object]] = [
+        partial(check_delta, options.delta),
+        partial(resolve_level_method, options.method),
+        *(partial(tuned_weight, name) for name in options.tune),
+        *([partial(check_pilot_share, options.pilot_share)] if options.tune else []),
+        partial(check_budget, options.budget),
+        partial(check_fraction, "--quantile", options.quantile),
+        partial(check_fraction, "--survival", options.survival),
+        *(partial(resolve, name, called="measure") for name in options.measure),
+        *(partial(check_tail_level, level) for level in options.cvar),
+        *(partial(check_fraction, name, value) for name, value in _given(options, "target", "at")),
+        partial(check_num_missing, num_missing),
+        partial(check_contamination, options.contamination),
+    ]
+    for check in checks:
+        attempt(check)
+    problems += _wrong_combinations(options) + _wrong_outputs(options)
     risks = attempt(
         lambda: read_risks(
             options.file,
@@ -151,27 +135,52 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
     return risks
 
 
+def _given(options: argparse.Namespace, *names: str) -> list[tuple[str, Any]]:
+    """Return the flags among these that were given, with their values."""
+    pairs = ((f"--{name.replace('_', '-')}", getattr(options, name)) for name in names)
+    return [(flag, value) for flag, value in pairs if value is not None]
+
+
+def _wrong_combinations(options: argparse.Namespace) -> list[str]:
+    tunes, has_ball, has_target = bool(options.tune), bool(options.divergence), options.target is not None
+    names_share, names_budget = options.pilot_share != DEFAULT_PILOT_SHARE, options.budget != DEFAULT_BUDGETS
+    method_too = f"--tune makes the band, so it cannot be {options.method!r} too; leave out one of the two"
+    is_blind = options.missing == "worst" and options.num_missing is None
+    rules = [
+        (tunes and options.method != "berk_jones", method_too),
+        (
+            options.at is not None and not has_target,
+            "--at needs --target: it says which share of clients the target is for",
+        ),
+        (names_budget and not has_ball, "--budget needs --divergence: it is the size of a ball in that divergence"),
+        (names_share and not tunes, "--pilot-share needs --tune: it is the share of the clients that tuning spends"),
+        (has_target and not has_ball, "--target needs --divergence: it asks how much shift the bound allows"),
+        (is_blind, "--missing worst needs --num-missing: how many clients were asked and did not answer"),
+        (
+            options.plot_dispersion and not options.measure,
+            "--plot-dispersion needs --measure: it draws the measures, for example gini",
+        ),
+    ]
+    return [text for is_wrong, text in rules if is_wrong]
+
+
 def _wrong_outputs(options: argparse.Namespace) -> list[str]:
     """What could not be written in the end, found before anything is computed."""
     problems = []
-    for flag, name in (("--out", "out"), ("--plot", "plot"), ("--plot-dispersion", "plot_dispersion")):
-        path = getattr(options, name)
-        if path is None:
-            continue
-        if name != "out" and Path(path).suffix.lower() not in FIGURE_ENDINGS:
+    outputs = _given(options, "out", "plot", "plot_dispersion")
+    for flag, path in outputs:
+        if flag != "--out" and Path(path).suffix.lower() not in FIGURE_ENDINGS:
             problems.append(f"{flag} must end in one of {', '.join(FIGURE_ENDINGS)}, got {path!r}")
         folder = Path(path).parent
         if not path or Path(path).is_dir():
             problems.append(f"{flag} must be a file, got {path!r}; add a name for it")
         elif not (folder.is_dir() and os.access(folder, os.W_OK)):
-            problems.append(
-                f"{flag} must be in a folder that exists and can be written, got {path!r}; make {folder} first"
-            )
-    named = [options.file, *(path for path in (options.out, options.plot, options.plot_dispersion) if path)]
+            rule = f"{flag} must be in a folder that exists and can be written"
+            problems.append(f"{rule}, got {path!r}; make {folder} first")
+    named = [options.file, *(path for _, path in outputs if path)]
     if len({Path(path).resolve() for path in named}) < len(named):
-        problems.append(
-            "the table, --out, --plot and --plot-dispersion must be different files; one would overwrite another"
-        )
+        files = "the table, --out, --plot and --plot-dispersion"
+        problems.append(f"{files} must be different files; one would overwrite another")
     if (options.plot or options.plot_dispersion) and importlib.util.find_spec("matplotlib") is None:
         problems.append('figures need matplotlib, which is not installed; run: pip install "riskband[plots]"')
     return problems
@@ -316,115 +325,54 @@ class _Collect(argparse.Action):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
-    add = parser.add_argument
-    add("file", metavar="FILE.csv", help="table with a header line and one row per client")
-    add("--column", default="loss", help="column with each client's mean loss, in [0, 1] (default: loss)")
-    add(
-        "--num-examples",
-        required=True,
-        metavar="N|COLUMN",
-        help="examples behind each mean: one number for all clients, or the name of a column",
-    )
-    add("--accuracy", action="store_true", help="the column holds accuracies in [0, 1]: loss = 1 - value")
-    add("--percent", action="store_true", help="the column holds accuracies in percent: loss = 1 - value / 100")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument(
-        "--binary",
-        action="store_const",
-        const=True,
-        help="every example's loss is 0 or 1 (default: if the means fit; with --noise it must be said)",
-    )
-    kind.add_argument(
-        "--not-binary", dest="binary", action="store_const", const=False, help="losses lie anywhere in [0, 1]"
-    )
-    add("--num-missing", type=int, metavar="N", help="clients that were asked and did not answer (default: 0)")
-    add(
-        "--missing",
-        choices=MISSING,
-        type=spelled,
-        default="ignore",
-        help="count them as missing at random (default), or as worst",
-    )
-    add("--contamination", type=int, default=0, metavar="N", help="answers that may be wrong in any way (default: 0)")
-    add(
-        "--answered-by",
-        choices=ANSWERED_BY,
-        type=spelled,
-        default="fresh",
-        help="fresh (default): the clients had no part in training, tuning or choosing the model; trainers: they had, "
-        "so nothing is certified and all bounds are estimates",
-    )
-    add(
-        "--noise",
-        metavar="NAME:BUDGET",
-        help="noise in the losses: laplace:EPSILON or gaussian:RHO of this column alone",
-    )
-    add("--delta", type=float, default=0.05, help="probability that a certificate fails (default: 0.05)")
-    add(
-        "--method",
-        type=spelled,
-        default="berk_jones",
-        help="band: berk_jones (default), dkw, truncated:LOW:HIGH or tail:LEVEL",
-    )
-    again: dict[str, Any] = {"action": _Collect, "default": []}  # these may be given several times
-    add(
-        "--tune",
-        nargs="+",
-        type=spelled,
-        metavar="OBJECTIVE",
-        help="tune the band on a pilot: cvar:0.9, mean, …",
-        **again,
-    )
-    add(
-        "--pilot-share",
-        type=float,
-        default=DEFAULT_PILOT_SHARE,
-        help="share of the clients that tuning spends (default: 0.2)",
-    )
-    add(
-        "--local",
-        choices=sorted(LOCAL_STEPS),
-        type=spelled,
-        default="marginal",
-        help="step to true risks (default: marginal)",
-    )
-    add(
-        "--sides",
-        type=spelled,
-        choices=[side for side in SIDES if side != "upper"],
-        default="lower",
-        help="sides of the band; lower is enough for every bound and sharper, two draws the whole band",
-    )
+
+    def add(flag: str, help: str, **settings: Any) -> None:
+        parser.add_argument(flag, help=help, **settings)
+
+    def one_of(choices: Iterable[str], default: str) -> dict[str, Any]:
+        return {"type": spelled, "choices": tuple(choices), "default": default}
+
+    again = {"action": _Collect, "default": []}  # these may be given several times
+    words = again | {"type": spelled, "nargs": "*"}
     levels = again | {"type": float, "nargs": "*", "metavar": "LEVEL", "default": [0.9]}
-    add("--quantile", help="default: 0.9", **levels)
-    add("--cvar", help="mean of the worst 1 - LEVEL (default: 0.9)", **levels)
-    add("--survival", type=float, nargs="*", metavar="RISK", help="share of clients with at least this risk", **again)
-    add(
-        "--measure",
-        nargs="*",
-        type=spelled,
-        metavar="NAME",
-        help="from both sides: gini, atkinson:0.5, hoover, cvar:0.9, share:0.3, …",
-        **again,
-    )
-    add(
-        "--divergence",
-        nargs="*",
-        type=spelled,
-        choices=sorted(rb.DIVERGENCES),
-        help="worst cases over this ball",
-        **again,
-    )
+    add("file", "table with a header line and one row per client", metavar="FILE.csv")
+    add("--column", "column with each client's mean loss, in [0, 1] (default: loss)", default="loss")
+    behind = "examples behind each mean: one number for all clients, or the name of a column"
+    add("--num-examples", behind, required=True, metavar="N|COLUMN")
+    add("--accuracy", "the column holds accuracies in [0, 1]: loss = 1 - value", action="store_true")
+    add("--percent", "the column holds accuracies in percent: loss = 1 - value / 100", action="store_true")
+    binary = "every example's loss is 0 or 1 (default: if the means fit; with --noise it must be said)"
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--binary", action="store_const", const=True, help=binary)
+    not_binary = "losses lie anywhere in [0, 1]"
+    kind.add_argument("--not-binary", dest="binary", action="store_const", const=False, help=not_binary)
+    add("--num-missing", "clients that were asked and did not answer (default: 0)", type=int, metavar="N")
+    add("--missing", "count them as missing at random (default), or as worst", **one_of(MISSING, "ignore"))
+    add("--contamination", "answers that may be wrong in any way (default: 0)", type=int, default=0, metavar="N")
+    fresh = "fresh (default): the clients had no part in training, tuning or choosing the model"
+    trainers = "trainers: they had, so nothing is certified and all bounds are estimates"
+    add("--answered-by", f"{fresh}; {trainers}", **one_of(ANSWERED_BY, "fresh"))
+    add("--noise", "noise in the losses: laplace:EPSILON or gaussian:RHO of this column alone", metavar="NAME:BUDGET")
+    add("--delta", "probability that a certificate fails (default: 0.05)", type=float, default=0.05)
+    methods = "band: berk_jones (default), dkw, truncated:LOW:HIGH or tail:LEVEL"
+    add("--method", methods, type=spelled, default="berk_jones")
+    add("--tune", "tune the band on a pilot: cvar:0.9, mean, …", metavar="OBJECTIVE", **words | {"nargs": "+"})
+    share = "share of the clients that tuning spends (default: 0.2)"
+    add("--pilot-share", share, type=float, default=DEFAULT_PILOT_SHARE)
+    add("--local", "step to true risks (default: marginal)", **one_of(sorted(LOCAL_STEPS), "marginal"))
+    sides = "sides of the band; lower is enough for every bound and sharper, two draws the whole band"
+    add("--sides", sides, **one_of((side for side in SIDES if side != "upper"), "lower"))
+    add("--quantile", "default: 0.9", **levels)
+    add("--cvar", "mean of the worst 1 - LEVEL (default: 0.9)", **levels)
+    add("--survival", "share of clients with at least this risk", type=float, nargs="*", metavar="RISK", **again)
+    add("--measure", "from both sides: gini, atkinson:0.5, hoover, cvar:0.9, share:0.3, …", metavar="NAME", **words)
+    add("--divergence", "worst cases over this ball", choices=sorted(rb.DIVERGENCES), **words)
     sizes = again | {"default": DEFAULT_BUDGETS}
-    add("--budget", type=float, nargs="+", metavar="SIZE", help="sizes of the ball", **sizes)
-    add("--target", type=float, metavar="BOUND", help="report the largest budget at which the bound still holds")
-    add("--at", type=float, metavar="RISK", help="the target is for the share of clients with at least this risk")
-    add(
-        "--seed",
-        type=int,
-        help="order of bets for the mean, if it was fixed before any answer was seen (default: averaged over orders); "
-        "draw of the pilot of --tune (default: 0)",
-    )
-    add("--out", metavar="FILE.json", help="write the certificates, with all that is needed to verify them")
-    add("--plot", metavar="FILE.png", help="draw the band and the worst cases (.png, .svg or .pdf)")
-    add("--plot-dispersion", metavar="FILE.png", help="draw quantiles, Lorenz curve and the measures of --measure")
+    add("--budget", "sizes of the ball", type=float, nargs="+", metavar="SIZE", **sizes)
+    add("--target", "report the largest budget at which the bound still holds", type=float, metavar="BOUND")
+    add("--at", "the target is for the share of clients with at least this risk", type=float, metavar="RISK")
+    orders = "order of bets for the mean, if it was fixed before any answer was seen (default: averaged over orders)"
+    add("--seed", f"{orders}; draw of the pilot of --tune (default: 0)", type=int)
+    add("--out", "write the certificates, with all that is needed to verify them", metavar="FILE.json")
+    add("--plot", "draw the band and the worst cases (.png, .svg or .pdf)", metavar="FILE.png")
+    add("--plot-dispersion", "draw quantiles, Lorenz curve and the measures of --measure", metavar="FILE.png")

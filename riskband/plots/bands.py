@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BAND = "#3b6ea5"
-_ANSWERS = "#444444"
-_UNSEEN = "#d1701f"
+BOUNDS, ANSWERS, UNSEEN = "#3b6ea5", "#444444", "#d1701f"
+MEASURED_POINT: Mapping[str, Any] = {"color": "black", "marker": "|", "ms": 13, "mew": 1.8, "ls": ""}
+UNSEEN_POINT: Mapping[str, Any] = {"color": UNSEEN, "marker": "o", "mec": "white", "ms": 8, "ls": ""}
 _WORST = ("#dd94a6", "#c05a76", "#96234a", "#5c0f2e")  # darker as the budget grows
 
 
@@ -53,28 +53,17 @@ def band_figure(
     """
     figure = blank_figure(8.0, 5.0)
     axes = figure.add_subplot()
-    right = _right_end(band, unseen_risks)
+    seen = [band.risks.shown_values, band.lower_points, *([] if unseen_risks is None else [np.asarray(unseen_risks)])]
+    right = end_of_axis(*(float(np.max(values, initial=0.0)) for values in seen))
     grid = np.unique(np.concatenate([[0.0, right], band.lower_points, band.upper_points]))
     grid = grid[grid <= right]
     _draw_band(axes, band, grid)
-    answers = np.sort(band.risks.shown_values)
-    share = np.arange(1, answers.size + 1) / answers.size
-    axes.step(
-        [0.0, *answers, 1.0],
-        [0.0, *share, 1.0],
-        where="post",
-        color=_ANSWERS,
-        lw=1.2,
-        ls=":",
-        label=measured_label(band),
-    )
+    _draw_cdf(axes, band.risks.shown_values, color=ANSWERS, lw=1.2, ls=":", label=measured_label(band))
     if worst_case is not None:
         _draw_worst_cases(axes, worst_case)
     if unseen_risks is not None:
-        unseen = np.sort(np.asarray(unseen_risks, dtype=np.float64))
-        share = np.arange(1, unseen.size + 1) / unseen.size
-        label = f"true risks of {unseen.size} unseen clients (simulated)"
-        axes.step([0.0, *unseen, 1.0], [0.0, *share, 1.0], where="post", color=_UNSEEN, lw=2.0, label=label)
+        unseen = np.asarray(unseen_risks, dtype=np.float64)
+        _draw_cdf(axes, unseen, color=UNSEEN, lw=2.0, label=unseen_label(unseen.size))
     axes.set(xlim=(0.0, right), ylim=(0.0, 1.005))
     axes.set_title(**titled("label", title, band.assumptions))
     axes.set_xlabel("risk of a client (mean loss, 0 to 1)")
@@ -168,7 +157,7 @@ def transport_figure(
     panels = figure.subplots(1, 1 if cdf is None else 2, squeeze=False)[0]
     _draw_transport_mean(panels[0], mean, networks, worst_mean)
     if reached_mean is not None:
-        _draw_reached(panels[0], mean, np.asarray(reached_mean)[:, np.newaxis], colors=(_BAND,))
+        _draw_reached(panels[0], mean, np.asarray(reached_mean)[:, np.newaxis], colors=(BOUNDS,))
     if attack_note:
         panels[0].plot([], [], " ", label=f"estimate: {attack_note}")  # an entry of the legend without a mark
     if cdf is not None:
@@ -178,8 +167,7 @@ def transport_figure(
     for axes in panels:
         axes.set_ylim(-0.02, 1.02)  # points on the axis stay visible
         axes.set_xlabel("cost budget: how far examples may move on average (transport cost)")
-        axes.grid(alpha=0.25, lw=0.6)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize="small", frameon=False)
+        legend_under(axes, 0.14)
         if unit is not None:
             functions = (lambda cost: np.divide(cost, unit), lambda ratio: np.multiply(ratio, unit))
             second = axes.secondary_xaxis("top", functions=functions)
@@ -234,12 +222,25 @@ def save_figure(figure: Figure, path: str | Path) -> None:
         figure.savefig(path, dpi=150, metadata=metadata)
 
 
-def _right_end(band: Band, unseen_risks: npt.ArrayLike | None) -> float:
-    """Show the whole of what happens, but not an empty half of the axis."""
-    seen = [band.risks.shown_values.max(), float(band.lower_points.max(initial=0.0))]
-    if unseen_risks is not None:
-        seen.append(float(np.max(unseen_risks)))
+def end_of_axis(*seen: float) -> float:
+    """Return where an axis of risks ends: it shows the whole of what is seen, and no empty half."""
     return float(min(1.0, np.ceil((max(seen) + 0.02) * 20) / 20))
+
+
+def unseen_label(num_unseen: int) -> str:
+    """Name the true risks of simulated clients in a legend."""
+    return f"true risks of {num_unseen} unseen clients (simulated)"
+
+
+def legend_under(axes: Axes, distance: float) -> None:
+    """Draw the legend of one of several panels below it, and its grid."""
+    axes.grid(alpha=0.25, lw=0.6)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -distance), fontsize="small", frameon=False)
+
+
+def _draw_cdf(axes: Axes, values: FloatArray, **style: Any) -> None:
+    share = np.arange(1, values.size + 1) / values.size
+    axes.step([0.0, *np.sort(values), 1.0], [0.0, *share, 1.0], where="post", **style)
 
 
 def measured_label(band: Band) -> str:
@@ -256,16 +257,13 @@ def _draw_band(axes: Axes, band: Band, grid: FloatArray) -> None:
         whose = "that would measure at most this risk" if band.local == "observed" else "with at most this risk"
         label = f"{validity}: the share of unseen clients {whose} lies in the band,\n{sure}"
         axes.fill_between(
-            grid, band.lower(grid), band.upper(grid), step="post", color=_BAND, alpha=0.25, lw=0, label=label
+            grid, band.lower(grid), band.upper(grid), step="post", color=BOUNDS, alpha=0.25, lw=0, label=label
         )
-    if band.sides != "upper":
-        label = f"{validity}: at least this share of unseen clients {verb} at most this risk,\n{sure}"
-        label = "" if band.sides == "two" else label
-        axes.step(grid, band.lower(grid), where="post", color=_BAND, lw=1.6, label=label)
-    if band.sides != "lower":
-        label = f"{validity}: at most this share of unseen clients {verb} at most this risk,\n{sure}"
-        label = "" if band.sides == "two" else label
-        axes.step(grid, band.upper(grid), where="post", color=_BAND, lw=1.0, label=label)
+    for side, bound, words, lw in (("lower", band.lower, "at least", 1.6), ("upper", band.upper, "at most", 1.0)):
+        if band.sides in (side, "two"):
+            label = f"{validity}: {words} this share of unseen clients {verb} at most this risk,\n{sure}"
+            label = "" if band.sides == "two" else label
+            axes.step(grid, bound(grid), where="post", color=BOUNDS, lw=lw, label=label)
 
 
 def _draw_transport_mean(
@@ -273,14 +271,14 @@ def _draw_transport_mean(
 ) -> None:
     budgets = mean.axes["cost_budget"]
     label = f"{mean.validity}: mean risk at most this, {how_sure(mean.validity, mean.delta)}"
-    axes.plot(budgets, mean.value, color=_BAND, lw=2.0, marker=".", label=label)
+    axes.plot(budgets, mean.value, color=BOUNDS, lw=2.0, marker=".", label=label)
     if worst is not None:
         label = "worst network that unseen clients can be made into (simulated)"
-        axes.plot(budgets, np.asarray(worst), color=_UNSEEN, lw=1.4, label=label)
+        axes.plot(budgets, np.asarray(worst), color=UNSEEN, lw=1.4, label=label)
     if networks:
         costs, risks = [network.cost for network in networks], [network.mean_risk for network in networks]
         label = "unseen clients that were moved at random, at their distance (simulated)"
-        axes.plot(costs, risks, "o", color=_UNSEEN, mec="white", ms=7, label=label)
+        axes.plot(costs, risks, "o", color=UNSEEN, mec="white", ms=7, label=label)
     axes.set_ylabel("mean risk of all clients (mean loss, 0 to 1)")
 
 

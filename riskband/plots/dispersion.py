@@ -17,20 +17,27 @@ from riskband.checks import FloatArray
 from riskband.functionals.dispersion import lorenz_of_law
 from riskband.functionals.functional import bound, functional
 from riskband.functionals.laws import QuantileLimits, RiskLaw
-from riskband.plots.bands import blank_figure, how_sure, measured_label, titled
+from riskband.plots.bands import (
+    ANSWERS,
+    BOUNDS,
+    MEASURED_POINT,
+    UNSEEN,
+    UNSEEN_POINT,
+    blank_figure,
+    end_of_axis,
+    how_sure,
+    legend_under,
+    measured_label,
+    titled,
+    unseen_label,
+)
 from riskband.wording import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BOUNDS = "#3b6ea5"
 _PUBLISHED = "#9db8d2"
-_MEASURED = "#444444"
-_UNSEEN = "#d1701f"
-
-_MEASURED_POINT: Mapping[str, Any] = {"color": "black", "marker": "|", "ms": 13, "mew": 1.8, "ls": ""}
-_UNSEEN_POINT: Mapping[str, Any] = {"color": _UNSEEN, "marker": "o", "mec": "white", "ms": 8, "ls": ""}
 _LARGEST_SHOWN = 2.0  # most measures lie in [0, 1]; one that does not must not squeeze the others
 
 
@@ -85,9 +92,8 @@ def dispersion_figure(
     if measures:
         _draw_measures(panels.pop(0), band, measures, unseen)
     for axes in figure.axes:
-        axes.grid(alpha=0.25, lw=0.6)
         axes.set_axisbelow(True)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize="small", frameon=False)
+        legend_under(axes, 0.13)
     figure.suptitle(**titled("t", title, band.assumptions))
     return figure
 
@@ -116,9 +122,9 @@ def _draw_region(
     axes: Axes, x: FloatArray, ends: tuple[npt.ArrayLike, npt.ArrayLike], validity: str, delta: float, step: Any = None
 ) -> None:
     label = f"{validity}: the curve of unseen clients lies in here,\n{how_sure(validity, delta)}"
-    axes.fill_between(x, ends[0], ends[1], step=step, color=_BOUNDS, alpha=0.25, lw=0, label=label)
+    axes.fill_between(x, ends[0], ends[1], step=step, color=BOUNDS, alpha=0.25, lw=0, label=label)
     for end in ends:
-        axes.plot(x, end, drawstyle="steps-post" if step else "default", color=_BOUNDS, lw=1.2)
+        axes.plot(x, end, drawstyle="steps-post" if step else "default", color=BOUNDS, lw=1.2)
 
 
 def _draw_lorenz(axes: Axes, band: Band, lorenz: Certificate, unseen: RiskLaw | None) -> None:
@@ -145,19 +151,19 @@ def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unse
         if not np.allclose(published, [lower, upper]):
             is_published_wider = True
             _draw_interval(axes, row + 0.15, published[0], published[1], right, color=_PUBLISHED, lw=3.0)
-        _draw_interval(axes, row, lower, upper, right, color=_BOUNDS, lw=7.0)
+        _draw_interval(axes, row, lower, upper, right, color=BOUNDS, lw=7.0)
         if unseen is not None:
-            _draw_point(axes, row, functional(name).value(unseen), right, _UNSEEN_POINT)
-        _draw_point(axes, row, float(certificate.details["measured"]), right, _MEASURED_POINT)
+            _draw_point(axes, row, functional(name).value(unseen), right, UNSEEN_POINT)
+        _draw_point(axes, row, float(certificate.details["measured"]), right, MEASURED_POINT)
         axes.annotate(_row_label(name, lower, upper), (0.0, row - 0.22), (3, 0), textcoords="offset points", fontsize=9)
     for validity, delta in kinds:
         label = f"{validity}: the value for unseen clients lies in here,\n{how_sure(validity, delta)}"
-        axes.plot([], [], color=_BOUNDS, lw=7.0, label=label)
+        axes.plot([], [], color=BOUNDS, lw=7.0, label=label)
     if is_published_wider:
         axes.plot([], [], color=_PUBLISHED, lw=3.0, label="the same by the published plug-in formula")
-    axes.plot([], [], label=measured_label(band), **_MEASURED_POINT)
+    axes.plot([], [], label=measured_label(band), **MEASURED_POINT)
     if unseen is not None:
-        axes.plot([], [], label=_unseen_label(unseen), **_UNSEEN_POINT)
+        axes.plot([], [], label=unseen_label(unseen.risks.size), **UNSEEN_POINT)
     axes.set(xlim=(0.0, right), ylim=(len(measures) - 0.4, -0.6), yticks=[], title="How unequal the risks are")
     axes.set_xlabel("value (no unit; ranges: in units of the loss)")
 
@@ -180,20 +186,14 @@ def _row_label(name: str, lower: float, upper: float) -> str:
 
 def _laws(band: Band, unseen: RiskLaw | None) -> list[tuple[RiskLaw, dict[str, Any]]]:
     """Known distributions of risks and how their curves are drawn."""
-    drawn = {"color": _MEASURED, "lw": 1.4, "ls": ":", "label": measured_label(band)}
+    drawn = {"color": ANSWERS, "lw": 1.4, "ls": ":", "label": measured_label(band)}
     laws = [(RiskLaw.of_values(band.risks.shown_values), drawn)]
     if unseen is not None:
-        laws.append((unseen, {"color": _UNSEEN, "lw": 2.0, "label": _unseen_label(unseen)}))
+        laws.append((unseen, {"color": UNSEEN, "lw": 2.0, "label": unseen_label(unseen.risks.size)}))
     return laws
-
-
-def _unseen_label(unseen: RiskLaw) -> str:
-    return f"true risks of {unseen.risks.size} unseen clients (simulated)"
 
 
 def _top(limits: QuantileLimits, band: Band, unseen: RiskLaw | None) -> float:
     """Show what happens, not an empty half of the axis: at the last level the upper bound is always 1."""
     seen = [float(band.risks.shown_values.max()), float(np.max(limits.upper[limits.upper < 1.0], initial=0.0))]
-    if unseen is not None:
-        seen.append(float(unseen.risks[-1]))
-    return float(min(1.0, np.ceil((max(seen) + 0.02) * 20) / 20))
+    return end_of_axis(*seen, 0.0 if unseen is None else float(unseen.risks[-1]))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.functionals.laws import RiskLaw
-from riskband.plots.bands import blank_figure, draw_legend_below, titled
+from riskband.plots.bands import BOUNDS, MEASURED_POINT, UNSEEN_POINT, blank_figure, draw_legend_below, titled
 from riskband.selection import CandidateBound, Selection
 from riskband.wording import confidence, rounded_up
 
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_CHOSEN, _OTHERS = "#3b6ea5", "#9db8d2"
+_OTHERS = "#9db8d2"
 _TARGET = "#96234a"
-_MEASURED: Mapping[str, Any] = {"color": "black", "marker": "|", "ms": 13, "mew": 1.8, "ls": ""}
-_UNSEEN: Mapping[str, Any] = {"color": "#d1701f", "marker": "o", "mec": "white", "ms": 8, "ls": ""}
 _TESTED: Mapping[str, Any] = {"color": "#444444", "marker": "D", "mfc": "white", "ms": 6, "ls": ""}
 _ROW, _FRAME = 0.42, 2.2  # inches
 _MOST_SHOWN = 60  # of more candidates, the figure shows those with the smallest bounds
@@ -62,14 +60,14 @@ def selection_figure(
     for row, candidate in enumerate(candidates):
         certified = _certified(selection, candidate)
         if certified is not None:
-            color = _CHOSEN if candidate.name == selection.best else _OTHERS
+            color = BOUNDS if candidate.name == selection.best else _OTHERS
             axes.plot([0.0, certified], [row, row], color=color, lw=9.0, solid_capstyle="butt")
             axes.annotate(rounded_up(certified, 3), (certified, row), (5, 0), textcoords="offset points", va="center")
         if is_sequence:
             axes.plot([candidate.bound], [row], **_TESTED)
         if unseen is not None:
-            axes.plot([unseen[candidate.name]], [row], **_UNSEEN)
-        axes.plot([candidate.measured], [row], **_MEASURED)
+            axes.plot([unseen[candidate.name]], [row], **UNSEEN_POINT)
+        axes.plot([candidate.measured], [row], **MEASURED_POINT)
     _draw_legend(axes, selection, num_unseen=_num_unseen(unseen_risks))
     names = [candidate.name for candidate in candidates]
     axes.set_yticks(range(len(names)), names)
@@ -127,7 +125,7 @@ def _draw_legend(axes: Axes, selection: Selection, *, num_unseen: int) -> None:
     is_sequence = selection.method == "fixed_sequence"
     what = "at most the target" if is_sequence else "at most this for unseen clients"
     if selection.best is not None:
-        axes.plot([], [], color=_CHOSEN, lw=9.0, label=f"chosen: {selection.best}")
+        axes.plot([], [], color=BOUNDS, lw=9.0, label=f"chosen: {selection.best}")
     if selection.certificate is not None:
         label = f"{selection.certificate.validity}: {what}, all bars at once with {sure}"
         axes.plot([], [], color=_OTHERS, lw=9.0, label=label)
@@ -135,6 +133,6 @@ def _draw_legend(axes: Axes, selection: Selection, *, num_unseen: int) -> None:
         axes.plot([], [], label="bound tested against the target: no certificate", **_TESTED)
     if selection.target is not None:
         axes.axvline(selection.target, color=_TARGET, lw=1.2, ls="--", label=f"target {selection.target:g}")
-    axes.plot([], [], label="measured by the clients that answered", **_MEASURED)
+    axes.plot([], [], label="measured by the clients that answered", **MEASURED_POINT)
     if num_unseen:
-        axes.plot([], [], label=f"true value for {num_unseen} unseen clients (simulated)", **_UNSEEN)
+        axes.plot([], [], label=f"true value for {num_unseen} unseen clients (simulated)", **UNSEEN_POINT)

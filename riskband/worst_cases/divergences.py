@@ -66,7 +66,7 @@ class FDivergence:
     binary_inverse : callable, optional
         (p, budget) -> worst case for an event of probability p, in closed form.
     robust_mean : callable, optional
-        (values, weights, budget) -> worst-case mean of a discrete law and its worst-case weights.
+        (values, weights, budget) -> worst-case mean of a discrete distribution and its worst-case weights.
     cvxpy_generator : callable, optional
         (cvxpy, expression) -> f(expression), for the reference solver. The module is an argument so that cvxpy is
         loaded only where it is used.

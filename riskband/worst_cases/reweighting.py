@@ -36,7 +36,7 @@ def worst_case_mean(
     budget : float or array_like, shape (num_budgets,)
         Size of the ball: D_f(target || source) <= budget; >= 0.
     method : {"sharp", "reference", "published"}
-        `sharp`: dual at the largest law of the band. `reference`: the same program by cvxpy. `published`: [RE]
+        `sharp`: dual at the largest distribution of the band. `reference`: the same program by cvxpy. `published`: [RE]
         Theorem 5.2, whose proof has a gap, so its validity is "as-published".
 
     Returns

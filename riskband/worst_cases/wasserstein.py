@@ -236,13 +236,13 @@ def wasserstein_cdf(
         For `limits`: error level of one client's limit, in (0, 0.5], fixed beforehand; by default from the number of
         clients.
     method : {"berk_jones", "dkw"}
-        Band for a law over clients: of the conjugates at each multiplier, or of the limits.
+        Band for a distribution over clients: of the conjugates at each multiplier, or of the limits.
 
     Returns
     -------
     Certificate
         A number, or a curve over `cost_budget` and/or `threshold`; an estimate if the answers come from an attack.
-        Source: docs/wasserstein.md; [RE] only plots it.
+        Source: math §4.4; [RE] only plots it.
 
     Raises
     ------
@@ -320,7 +320,7 @@ def _from_limits(
     """Bounds of shape (num_budgets, num_thresholds): a knapsack of limits for the cost of pushing each client.
 
     From its examples, the cost r(P, t) is at least R_k with probability 1 - eta, so that E(1 - m·r)_+ is at most
-    E(1 - m·R)_+ / (1 - eta) for every multiplier m; a band for the law of R makes the right side a knapsack.
+    E(1 - m·R)_+ / (1 - eta) for every multiplier m; a band for the distribution of R makes the right side a knapsack.
     """
     levels = levels_of_answers(answers.clean, delta=delta / points.size, sides="upper", levels_of=levels_of).upper
     assert levels is not None
@@ -329,7 +329,7 @@ def _from_limits(
     columns = []
     for point in points:
         limits = [curve.inverse(point - tau - _ROUNDING) for curve, tau in zip(answers.curves, margins, strict=True)]
-        # The law of R that helps the adversary most: the mass that the band leaves open costs nothing to push.
+        # The distribution of R that helps the adversary most: the mass that the band leaves open costs nothing to push.
         curve = knapsack_curve(np.concatenate([[0.0], np.sort(np.maximum(limits, 0.0))]), weights)
         columns.append(curve(budgets * (1.0 - eta)) / (1.0 - eta))
     return np.stack(columns, axis=1)

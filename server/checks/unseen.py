@@ -1,4 +1,4 @@
-"""The clients nobody asked: their exact risks, and whether the certificates hold on them.
+"""The clients that were not asked: their exact risks, and whether the certificates hold on them.
 
 Only a simulation can do this. It is a check and not a proof: the unseen network is itself a finite
 draw from the meta-distribution that the certificates are about.
@@ -50,7 +50,7 @@ class Unseen:
 
     @property
     def law(self) -> RiskLaw:
-        """Empirical law of the risks."""
+        """Empirical distribution of the risks."""
         return RiskLaw.of_values(self.risks)
 
     def group_risks(self, name: str) -> np.ndarray:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protocol.wire import Answer, Query
+from protocol.questions import Answer, Query
 from server.run.events import append_event, continue_events, failure_fields
 from server.run.ledger import Ledger
 from server.run.lock import LOCK_FILE, FolderError
 from strategies.asking.exchange import Progress
 from strategies.asking.failures import Failure, FailureReason
-from strategies.asking.quorum import QuorumError
+from strategies.asking.replies import QuorumError
 
 REPORT_FILE = "report.json"
 FAILURE_FILE = "failed.json"

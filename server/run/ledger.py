@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from protocol.wire import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, LossAnswer, Query
+from protocol.questions import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, LossAnswer, Query
 from strategies.asking.resume import EarlierAnswer
 
 Value = TypeVar("Value")

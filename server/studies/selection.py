@@ -15,8 +15,8 @@ from torch import nn
 
 import riskband as rb
 from protocol.models import build_model, load_arrays, model_arrays
+from protocol.questions import CandidatesQuery
 from protocol.weight_sets import packed, separated
-from protocol.wire import CandidatesQuery
 from riskband.adversaries.evaluation import logit_batches
 from riskband.adversaries.losses import get_loss
 from riskband.functionals.laws import RiskLaw

@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import nn
 
 from protocol.models import model_arrays
-from protocol.wire import Candidate, LossQuery
+from protocol.questions import Candidate, LossQuery
 from riskband.certificate import CERTIFICATE
 from riskband.search import Bracket
 from server.checks.unseen import Check, Unseen, unseen_clients

@@ -12,12 +12,11 @@ from flwr.app import Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 
-from protocol.wire import Answer, HelloAnswer
-from strategies.asking.eta import remaining_seconds
+from protocol.wire import message_type
 from strategies.asking.failures import Failure, FailureReason, Node
-from strategies.asking.replies import Check, read_reply
+from strategies.asking.replies import Check, Received, read_reply
 
-Replies = list[Answer | HelloAnswer | Failure]
+Replies = list[Received]
 """What came back for one message, repetitions apart."""
 
 # A message outlives the deadline a little, so that the deadline and not Flower's expiry ends a wait.
@@ -26,15 +25,21 @@ _TTL_MARGIN = 60.0
 _REPORT_INTERVAL = 2.0
 # How often one message is sent again: a client without a record of its answers pays for each.
 MAX_RESENDS = 2
+MIN_REPLIES = 5
+"""With fewer replies nothing is said about when the rest will be there."""
 
 
 class Parcel(NamedTuple):
-    """One message of an exchange: to which node, of which type, and what a valid answer to it must agree with."""
+    """One message of an exchange: to which node, its content, and what a valid answer to it must agree with."""
 
     node: Node
-    message_type: str
     content: RecordDict
     check: Check
+
+    @property
+    def message_type(self) -> str:
+        """Flower's type of the message."""
+        return message_type(self.check.query)
 
 
 @dataclass(frozen=True)
@@ -227,7 +232,7 @@ class _Round:
         """Return how long ago `report` was called."""
         return time.monotonic() - self._reported
 
-    def _is_lost(self, reply: Message, result: Answer | HelloAnswer | Failure, place: int) -> bool:
+    def _is_lost(self, reply: Message, result: Received, place: int) -> bool:
         """Whether the message may be sent again; only the SuperLink knows that a node is away."""
         return (
             isinstance(result, Failure)
@@ -253,6 +258,36 @@ class _Round:
         if not self.replies[place]:
             self._failures.append(signed)
         self.replies[place].append(signed)
+
+
+def remaining_seconds(arrivals: Sequence[float], *, num_open: int, now: float) -> float | None:
+    """Return the seconds until the open replies are there, if they come as the later half of the replies did.
+
+    What the first half waited for (clients that start, a model that travels) is over and does not count; a pause since
+    the last reply does.
+
+    Parameters
+    ----------
+    arrivals : sequence of float
+        When each reply came, in seconds of one clock, nondecreasing.
+    num_open : int
+        Number of replies that are missing.
+    now : float
+        The time on that clock, at or after the last arrival.
+
+    Returns
+    -------
+    float or None
+        Seconds >= 0; None with fewer than `MIN_REPLIES` replies, or where the later half came in no time.
+    """
+    if num_open == 0:
+        return 0.0
+    num_replies = len(arrivals)
+    if num_replies < MIN_REPLIES:
+        return None
+    num_early = num_replies // 2
+    elapsed = now - arrivals[num_early - 1]
+    return num_open * elapsed / (num_replies - num_early) if elapsed > 0 else None
 
 
 def pause_until(deadline: float, poll_interval: float) -> None:

@@ -9,29 +9,63 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result, Strategy
 
 from client.answer_record import asked_hash
 from client.budget import request_of
 from protocol import wire
-from protocol.wire import HelloAnswer, Query
+from protocol.codec import to_array_record, to_arrays
+from protocol.hashes import code_hash, model_hash
+from protocol.questions import HelloAnswer, HelloQuery, Query
 from strategies.asking.exchange import Exchange, Parcel, Progress, Replies, check_round_settings, pause_until
 from strategies.asking.failures import Failure, FailureReason, Node
-from strategies.asking.quorum import QuorumError, num_needed, require_quorum
-from strategies.asking.replies import AnswerCheck, HelloCheck, RoundOutcome, settle
+from strategies.asking.replies import (
+    Check,
+    QuorumError,
+    RoundOutcome,
+    answer_check,
+    num_needed,
+    require_quorum,
+    settle,
+)
 from strategies.asking.resume import EarlierAnswer, EarlierAnswers, join
-from strategies.asking.untrained import UntrainedStrategy
 
 __all__ = ["Failure", "FailureReason", "Progress", "QueryResult", "QueryStrategy", "QuorumError", "RoundOutcome"]
+
+
+class UntrainedStrategy(Strategy):
+    """A Flower strategy without training; a subclass sends its own messages and reads its own replies."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return no messages: nothing is trained."""
+        return []
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return nothing: nothing was trained."""
+        return None, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return no messages: the subclass sends its own."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return nothing: the subclass reads its own replies."""
+        return None
 
 
 @dataclass
@@ -126,31 +160,20 @@ class QueryStrategy(UntrainedStrategy):
         return num_needed(self.num_clients, self.quorum)
 
     def fit(self, budgets: Mapping[str, int | None]) -> int:
-        """Fit the question to what the clients have left, and return how many values an answer to it takes.
-
-        Parameters
-        ----------
-        budgets : mapping of str to int or None
-            Values left by client id; None: no limit.
-        """
+        """Fit the question to the values that clients have left, by id (None: no limit); return how many it takes."""
         return request_of(self.query()).size  # the question stays whole
 
     def meet(self, grid: Grid, question: str = "") -> RoundOutcome[HelloAnswer]:
         """Ask all nodes who they are and what is left of their query budgets, and remember which node is which client.
 
-        Nothing of a model travels, no client spends anything, and there is no quorum.
-
-        Parameters
-        ----------
-        grid : Grid
-            Flower's connection to the nodes.
-        question : str
-            See `protocol.wire.HelloQuery`.
+        Nothing of a model travels, no client spends anything, and there is no quorum. For the question see
+        `protocol.questions.HelloQuery`.
         """
         nodes, missing = self._wait_for_nodes(grid)
-        check = HelloCheck(wire.code_hash(), self.expected_client_ids)
-        content = wire.encode_hello(question)
-        parcels = [Parcel(node, wire.HELLO_MESSAGE_TYPE, content, check) for node in nodes]
+        hello = HelloQuery(question)
+        check = Check(hello, code_hash(), self.expected_client_ids)
+        content = wire.encode_query(hello)
+        parcels = [Parcel(node, content, check) for node in nodes]
         exchange = Exchange(self.reply_timeout, self.poll_interval, return_timeout=self.node_timeout)
         replies = exchange.run(grid, parcels, round=0)
         outcome = settle([*replies, *missing], len(parcels), nodes=nodes, owners=self.earlier.node_ids)
@@ -243,13 +266,7 @@ class QueryStrategy(UntrainedStrategy):
         *,
         round: int,
     ) -> RoundOutcome[Any]:
-        """Ask as `ask_each`, but only for what the interrupted run was not answered, and only clients that are there.
-
-        Parameters
-        ----------
-        grid, queries, arrays, round :
-            See `ask_each`.
-        """
+        """Ask as `ask_each`, but only for what the interrupted run was not answered, and clients that are there."""
         held = [answer for name in queries if (answer := self.earlier.find(name, queries[name])) is not None]
         names = queries.keys() & self._nodes.keys() - {answer.client_id for answer in held}
         outcome = self.ask_each(grid, {name: queries[name] for name in names}, arrays, round=round)
@@ -302,10 +319,10 @@ class QueryStrategy(UntrainedStrategy):
         )
 
     def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
-        hashes = wire.model_hash(wire.to_arrays(arrays)), wire.code_hash()
+        hashes = model_hash(to_arrays(arrays)), code_hash()
         first, known = self.query(), self.expected_client_ids
         self.earlier = self.earlier.only(
-            lambda entry: AnswerCheck(entry.question(first), *hashes, known).failure(entry.answer) is None
+            lambda entry: answer_check(entry.question(first), *hashes, known).failure(entry.answer) is None
         )
         if self.respect_budgets:
             self.fit({})  # a resumed run asks what it has asked
@@ -347,12 +364,11 @@ class QueryStrategy(UntrainedStrategy):
         round: int,
     ) -> list[Replies]:
         """Put questions to nodes: (node, query, clients that may answer) -> what came back for each."""
-        record = wire.to_array_record(arrays)
-        model_hash, code_hash = wire.model_hash(wire.to_arrays(record)), wire.code_hash()
+        record = to_array_record(arrays)
+        hashes = model_hash(to_arrays(record)), code_hash()
         contents = {query: wire.encode_query(query, record) for query in {query for _, query, _ in questions}}
         parcels = [
-            Parcel(node, wire.message_type(query), contents[query], AnswerCheck(query, model_hash, code_hash, expected))
-            for node, query, expected in questions
+            Parcel(node, contents[query], answer_check(query, *hashes, expected)) for node, query, expected in questions
         ]
         exchange = Exchange(
             self.reply_timeout,

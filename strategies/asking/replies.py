@@ -1,52 +1,32 @@
 """What one round's replies are worth: the checks behind `strategies.asking.query`, without any waiting.
 
-Three steps, all pure: a reply is read (`read_reply`), its claims are compared with what was asked
-(`AnswerCheck`), and after the round all replies are settled together (`settle`), because a changed answer, or a stolen
-name of which nothing is known yet, only shows when the whole round is on the table.
+Three steps, all pure: a reply is read (`read_reply`), its claims are compared with what was asked (`Check`), and after
+the round all replies are settled together (`settle`), because a changed answer, or a stolen name of which nothing is
+known yet, only shows when the whole round is on the table. Then `require_quorum` says whether they are enough.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from functools import partial
+from itertools import chain, zip_longest
 from types import MappingProxyType
 from typing import Any, Generic
 
-import numpy as np
 from flwr.app import Message, RecordDict
 from typing_extensions import TypeVar
 
-from protocol.records import num_bytes
-from protocol.wire import (
-    AdversarialAnswer,
-    AdversarialQuery,
-    Answer,
-    CandidatesAnswer,
-    CandidatesQuery,
-    HelloAnswer,
-    HelloQuery,
-    LossAnswer,
-    Query,
-    claimed_name,
-    decode_adversarial_answer,
-    decode_answer,
-    decode_candidates_answer,
-    decode_hello_answer,
-    decode_refusal,
-)
-from riskband.adversaries.losses import get_loss
-from riskband.answers.risks import is_count
-from riskband.checks import MAX_EXAMPLES, float_rounding
-from strategies.asking.curve_rules import broken_curve_rules, noise_slack
+from protocol.codec import num_bytes
+from protocol.questions import AdversarialQuery, Answer, CandidatesQuery, LossAnswer, Query, SignedAnswer
+from protocol.wire import answer_type, claimed_name, decode_answer, decode_refusal
 from strategies.asking.failures import Failure, FailureReason, Node, in_order
+from strategies.asking.rules import Rule, broken_rules
 
 # Ray puts a traceback, with process ids, before the words that matter: of a long text keep the end.
 _HEAD_LENGTH, _TAIL_LENGTH = 40, 240
-# risk·num_examples of an honest 0-1 risk misses a whole number only by rounding, which with noise may be a large one's.
-_WHOLE_NUMBER_TOLERANCE, _ROUNDING = 1e-6, 1e-15
-
 # Bytes of a reply for names, hashes, keys and what a later version may add; the numbers that were asked for are extra.
 _ROOM = 4096
 _BYTES_PER_NUMBER = 8
@@ -59,7 +39,10 @@ _REASON_OF_CODE = {
 }
 
 
-AnswerT = TypeVar("AnswerT", bound=Answer | HelloAnswer, default=LossAnswer)
+Received = Answer | SignedAnswer | Failure
+"""What may be read from a reply."""
+
+AnswerT = TypeVar("AnswerT", bound=Answer | SignedAnswer, default=LossAnswer)
 
 
 @dataclass(frozen=True)
@@ -68,7 +51,7 @@ class RoundOutcome(Generic[AnswerT]):
 
     Attributes
     ----------
-    answers : tuple of LossAnswer, or of AdversarialAnswer, CandidatesAnswer or HelloAnswer if that was asked
+    answers : tuple of LossAnswer, or of AdversarialAnswer, CandidatesAnswer or SignedAnswer if that was asked
         The valid answers, one per client, sorted by client id.
     failures : tuple of Failure
         One per client that was expected or asked and gave no valid answer, sorted.
@@ -85,92 +68,61 @@ class RoundOutcome(Generic[AnswerT]):
 
 
 @dataclass(frozen=True)
-class AnswerCheck:
+class Check:
     """What the server knows and a valid answer must agree with.
 
     Attributes
     ----------
-    query : LossQuery, AdversarialQuery or CandidatesQuery
-        What was asked.
-    model_hash, code_hash : str
-        Of the model that was sent and of the code that should have run.
+    query : dataclass
+        What was asked, of `protocol.wire.MESSAGES`.
+    code_hash : str
+        Of the code that should have run.
     expected_client_ids : frozenset of str or None
         The clients that may answer; None means any name is accepted.
+    broken_rules : callable
+        From an answer of the right type to the rules that it breaks beside these.
+    num_bytes : int
+        About how long the numbers of an answer are.
     """
 
-    query: Query
-    model_hash: str
+    query: Any
     code_hash: str
     expected_client_ids: frozenset[str] | None
+    broken_rules: Callable[[Any], Iterable[Rule]] = field(default=lambda answer: (), compare=False)
+    num_bytes: int = 0
 
     @property
     def max_bytes(self) -> int:
         """How large a reply may be, which follows from what was asked."""
-        num_values = 0
-        if isinstance(self.query, CandidatesQuery):
-            num_values = len(self.query.candidates)
-        elif isinstance(self.query, AdversarialQuery):
-            num_values = 2 * (len(self.query.radii) + len(self.query.multipliers))
-        return _ROOM + len(self.query.loss) + _BYTES_PER_NUMBER * num_values
+        return _ROOM + self.num_bytes
 
-    def decode(self, content: RecordDict) -> Answer:
+    def decode(self, content: RecordDict) -> Any:
         """Return the answer that a reply's content carries, or raise ValueError."""
-        if isinstance(self.query, CandidatesQuery):
-            return decode_candidates_answer(content)
-        is_adversarial = isinstance(self.query, AdversarialQuery)
-        return decode_adversarial_answer(content) if is_adversarial else decode_answer(content)
+        return decode_answer(content, answer_type(self.query))
 
-    def failure(self, answer: Answer) -> Failure | None:
-        """Return the first rule that `answer` breaks, or None when it breaks none.
-
-        Identity comes before the numbers: a number computed by other code is not worth judging.
-        """
-        for reason, detail in self._broken_rules(answer):
-            return Failure(answer.client_id, reason, detail)
-        return None
-
-    def _broken_rules(self, answer: Answer) -> Iterator[tuple[FailureReason, str]]:
-        yield from _broken_identity_rules(answer, self.code_hash, self.expected_client_ids)
-        if answer.model_hash != self.model_hash:
-            yield FailureReason.WRONG_MODEL, "the client evaluated another model than it was sent"
-        if answer.loss != self.query.loss:
-            yield FailureReason.WRONG_LOSS, one_line(f"asked for {self.query.loss!r}, got {answer.loss!r}")
-        if isinstance(answer, CandidatesAnswer):
-            assert isinstance(self.query, CandidatesQuery)
-            yield from _broken_candidate_rules(answer, self.query)
-        elif isinstance(answer, AdversarialAnswer):
-            assert isinstance(self.query, AdversarialQuery)
-            yield from _broken_risk_rules(answer.clean_risk, answer.num_examples, self.query.loss, self.query)
-            yield from broken_curve_rules(answer, self.query)
-        else:
-            yield from _broken_risk_rules(answer.risk, answer.num_examples, self.query.loss, self.query)
-
-
-@dataclass(frozen=True)
-class HelloCheck:
-    """What the server knows and the answer to a hello must agree with; see `AnswerCheck`."""
-
-    code_hash: str
-    expected_client_ids: frozenset[str] | None
-    query: HelloQuery = field(default_factory=HelloQuery)
-
-    @property
-    def max_bytes(self) -> int:
-        """How large a reply may be."""
-        return _ROOM
-
-    def decode(self, content: RecordDict) -> HelloAnswer:
-        """Return the answer that a reply's content carries, or raise ValueError."""
-        return decode_hello_answer(content)
-
-    def failure(self, answer: HelloAnswer) -> Failure | None:
+    def failure(self, answer: Answer | SignedAnswer) -> Failure | None:
         """Return the first rule that `answer` breaks, or None when it breaks none."""
-        for reason, detail in _broken_identity_rules(answer, self.code_hash, self.expected_client_ids):
-            return Failure(answer.client_id, reason, detail)
+        for reason, detail in chain(self._broken_identity_rules(answer), self.broken_rules(answer)):
+            return Failure(answer.client_id, reason, one_line(detail))
         return None
 
+    def _broken_identity_rules(self, answer: Answer | SignedAnswer) -> Iterator[Rule]:
+        if self.expected_client_ids is not None and answer.client_id not in self.expected_client_ids:
+            yield FailureReason.UNKNOWN_CLIENT, "this name is not among the expected clients"
+        if answer.code_hash != self.code_hash:
+            yield FailureReason.WRONG_CODE, "the client ran other code than the server's bundle"
 
-Check = AnswerCheck | HelloCheck
+
+def answer_check(query: Query, model_hash: str, code_hash: str, expected_client_ids: frozenset[str] | None) -> Check:
+    """Return the check of the answers to a question about the model with this hash; see `Check`."""
+    num_values = 0
+    if isinstance(query, CandidatesQuery):
+        num_values = len(query.candidates)
+    elif isinstance(query, AdversarialQuery):
+        num_values = 2 * (len(query.radii) + len(query.multipliers))
+    rules = partial(broken_rules, query=query, model_hash=model_hash)
+    num_bytes = len(query.loss) + _BYTES_PER_NUMBER * num_values
+    return Check(query, code_hash, expected_client_ids, rules, num_bytes)
 
 
 def read_reply(reply: Message, check: Check, node: Node) -> Any:
@@ -196,7 +148,7 @@ def _read(reply: Message, check: Check) -> Any:
 
 
 def settle(
-    replies_by_message: Iterable[Sequence[Answer | HelloAnswer | Failure]],
+    replies_by_message: Iterable[Sequence[Received]],
     num_asked: int,
     *,
     nodes: Sequence[Node] = (),
@@ -243,11 +195,11 @@ def settle(
 
 
 def _contested(
-    result: Answer | HelloAnswer | Failure,
+    result: Received,
     node: Node | None,
     claimants: Mapping[str, Sequence[Node | None]],
     owners: Mapping[str, int],
-) -> Answer | HelloAnswer | Failure:
+) -> Received:
     """What is left of a reply once it is known who else claims its name."""
     name = result.client_id
     if name is None or len(claimants[name]) == 1:
@@ -270,6 +222,53 @@ def _owner(name: str, claimants: Sequence[Node | None], owners: Mapping[str, int
     return next((ids[0] for ids in (registered, known) if len(ids) == 1), None)
 
 
+class QuorumError(RuntimeError):
+    """Too few valid answers to conclude anything; `outcome` holds all that came."""
+
+    def __init__(self, message: str, outcome: RoundOutcome[Any]) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+def num_needed(num_clients: int, quorum: float) -> int:
+    """Return how many valid answers meet the quorum, a fraction of `num_clients` in (0, 1]; at least 1."""
+    # 0.07 * 100 is 7.000000000000001 in floating point; that must not ask for an 8th client.
+    return max(1, math.ceil(quorum * num_clients - 1e-9))
+
+
+def require_quorum(outcome: RoundOutcome[Any], *, num_clients: int, quorum: float) -> None:
+    """Return if a round met the quorum.
+
+    Parameters
+    ----------
+    outcome : RoundOutcome
+        What the round brought.
+    num_clients : int
+        How many clients were expected.
+    quorum : float, in (0, 1]
+        Fraction of them that must have answered validly.
+
+    Raises
+    ------
+    QuorumError
+        If fewer have; it names counts and first failures.
+    """
+    needed = num_needed(num_clients, quorum)
+    if len(outcome.answers) >= needed:
+        return
+    counts = Counter(failure.reason for failure in outcome.failures)
+    reasons = ", ".join(f"{count} x {reason}" for reason, count in sorted(counts.items()))
+    first = "; ".join(f"{failure.who}: {failure.detail}" for failure in outcome.failures[:3])
+    is_unnamed = any(f.client_id is None and f.node_name is None and f.node_id is not None for f in outcome.failures)
+    raise QuorumError(
+        f"{needed} of {num_clients} clients must answer validly (quorum {quorum:g}), "
+        f"got {len(outcome.answers)} valid answers from {outcome.num_asked} asked: {reasons}. "
+        f"First failures: {first}. Repair these clients, wait longer (node-timeout, reply-timeout) "
+        f"or lower quorum{'; `flwr supernode list` lists nodes by id' if is_unnamed else ''}",
+        outcome,
+    )
+
+
 def one_line(text: str) -> str:
     """Return text from another machine made safe to print: one line, printable, not too long."""
     printable = "".join(character if character.isprintable() else " " for character in text)
@@ -279,45 +278,7 @@ def one_line(text: str) -> str:
     return f"{line[:_HEAD_LENGTH]} … {line[-_TAIL_LENGTH:]}"
 
 
-def _broken_identity_rules(
-    answer: Answer | HelloAnswer, code_hash: str, expected: frozenset[str] | None
-) -> Iterator[tuple[FailureReason, str]]:
-    if expected is not None and answer.client_id not in expected:
-        yield FailureReason.UNKNOWN_CLIENT, "this name is not among the expected clients"
-    if answer.code_hash != code_hash:
-        yield FailureReason.WRONG_CODE, "the client ran other code than the server's bundle"
-
-
-def _broken_candidate_rules(answer: CandidatesAnswer, query: CandidatesQuery) -> Iterator[tuple[FailureReason, str]]:
-    if len(answer.risks) != len(query.candidates):
-        detail = f"asked for {len(query.candidates)} risks, got {len(answer.risks)}"
-        yield FailureReason.WRONG_LENGTH, detail
-    if answer.budget_left is not None and answer.budget_left < 0:
-        yield FailureReason.MALFORMED, "budget-left must be at least 0"
-    for risk, candidate in zip(answer.risks, query.candidates, strict=False):
-        yield from _broken_risk_rules(risk, answer.num_examples, candidate.loss, query)
-
-
-def _broken_risk_rules(risk: float, num_examples: int, loss: str, query: Query) -> Iterator[tuple[FailureReason, str]]:
-    if not math.isfinite(risk):
-        yield FailureReason.NOT_FINITE, f"risk must be finite, got {risk}"
-    slack = noise_slack(query, num_examples)
-    if not -slack <= risk <= 1 + slack:
-        yield FailureReason.OUT_OF_RANGE, f"risk must be in [0, 1]{' up to noise' if slack else ''}, got {risk}"
-    if num_examples < 1:
-        yield FailureReason.NO_EXAMPLES, f"num_examples must be at least 1, got {num_examples}"
-    if num_examples > MAX_EXAMPLES:
-        yield FailureReason.OUT_OF_RANGE, f"num_examples must be at most {MAX_EXAMPLES:g}, got {num_examples}"
-    # With noise the numbers of an adversarial answer are in finer steps, for all losses the same.
-    counts_errors = get_loss(loss).binary and not (query.privacy and isinstance(query, AdversarialQuery))
-    if counts_errors and not _is_whole(risk, num_examples, is_noisy=bool(query.privacy)):
-        yield (
-            FailureReason.IMPOSSIBLE_COUNT,
-            f"a {loss} risk is a whole number out of num_examples, got {risk} of {num_examples}",
-        )
-
-
-def _settle_message(replies: set[Answer | HelloAnswer | Failure], node: Node | None) -> Answer | HelloAnswer | Failure:
+def _settle_message(replies: set[Received], node: Node | None) -> Received:
     if len(replies) == 1:
         return next(iter(replies))
     names = {reply.client_id for reply in replies}
@@ -333,11 +294,3 @@ def _failure_of_error(code: int, reason: str, code_hash: str) -> Failure:
         return Failure(None, kind, one_line(f"Flower's error {code}: {reason}"))
     other = "" if refusal.code_hash == code_hash else " (it runs other code than the server's bundle)"
     return Failure(refusal.client_id, kind, one_line(refusal.text + other))
-
-
-def _is_whole(risk: float, num_examples: int, *, is_noisy: bool) -> bool:
-    if is_noisy:
-        count = risk * num_examples
-        return abs(count - round(count)) <= _WHOLE_NUMBER_TOLERANCE + _ROUNDING * abs(count)
-    value = np.array([risk])  # a client may compute in float32
-    return bool(is_count(value, np.array([num_examples]), float_rounding(value))[0])

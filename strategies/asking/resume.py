@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from protocol.wire import AdversarialQuery, Answer, HelloAnswer, Query
+from protocol.questions import AdversarialQuery, Answer, HelloAnswer, Query
 from strategies.asking.failures import Failure, FailureReason, in_order
 from strategies.asking.replies import RoundOutcome
 

@@ -12,20 +12,25 @@ from flwr.serverapp import Grid
 
 import riskband as rb
 from protocol import wire
-from protocol.secure import wire as histogram_wire
-from protocol.secure.questions import HeldShares, HistogramQuery
-from protocol.wire import LossQuery, Query
+from protocol.codec import PROTOCOL_VERSION, to_array_record, to_arrays
+from protocol.hashes import code_hash, model_hash
+from protocol.questions import LossQuery, Query
+from protocol.secure.questions import HistogramQuery, KeysQuery, MaskedQuery
 from riskband.adversaries.losses import get_loss
 from riskband.answers.histogram import Histogram
 from riskband.answers.risks import default_eta
 from strategies.asking.exchange import Exchange, Parcel, Replies
 from strategies.asking.failures import Failure, in_order
-from strategies.asking.quorum import QuorumError
-from strategies.asking.replies import RoundOutcome, settle
+from strategies.asking.replies import Check, QuorumError, RoundOutcome, settle
 from strategies.f_divergence import FDivergence
-from strategies.secure.secure_keys import broken_key_rule, without_shared_keys
-from strategies.secure.secure_sum import Asked, MaskedQuestion, SecureCheck, SecureSum
-from strategies.secure.unmasking import UnmaskingError
+from strategies.secure.secure_sum import (
+    Asked,
+    MaskedQuestion,
+    SecureSum,
+    UnmaskingError,
+    broken_key_rules,
+    without_shared_keys,
+)
 
 SIZES = ("equal", "private")
 
@@ -121,12 +126,14 @@ class SecureHistogram(FDivergence):
         first = self._ask_for_keys(grid, round)
         self._require_quorum(first)
 
+        record = to_array_record(arrays)
+
         def ask_named(questions: Mapping[str, Asked], number: int) -> tuple[dict[str, Any], list[Failure]]:
-            return self._ask_named(grid, questions, round + number - 1)
+            return self._ask_named(grid, questions, record, round + number - 1)
 
         keys = {answer.client_id: answer for answer in first.answers}
         rounds = SecureSum(keys, ask_named, num_neighbours=self.num_neighbours, rng=np.random.default_rng(self.seed))
-        question = self._question(query, wire.to_array_record(arrays))
+        question = _masked_question(query, record)
         masked = rounds.collect(question)
         outcome = replace(
             first,
@@ -161,44 +168,25 @@ class SecureHistogram(FDivergence):
             return rb.HistogramLimits(query.edges, outcome.counts, eta=query.eta, **rest)
         return rb.HistogramRisks(query.edges, outcome.counts[0], query.num_examples, **rest)
 
-    def _question(self, query: HistogramQuery, record: ArrayRecord) -> MaskedQuestion:
-        def content(held: HeldShares) -> Any:
-            return histogram_wire.encode_histogram_query(query, held, record)
-
-        model_hash = wire.model_hash(wire.to_arrays(record))
-        digest = query.digest(version=wire.PROTOCOL_VERSION, model_hash=model_hash, code_hash=wire.code_hash())
-        return MaskedQuestion(query.num_values, query.loss, model_hash, digest, content)
-
     def _ask_for_keys(self, grid: Grid, round: int) -> RoundOutcome[Any]:
         nodes, missing = self._wait_for_nodes(grid)
-        check = SecureCheck(
-            wire.code_hash(),
-            self.expected_client_ids,
-            decoder=histogram_wire.decode_keys_answer,
-            rule=broken_key_rule,
-        )
-        kind, content = histogram_wire.message_type(histogram_wire.KEYS_ACTION), histogram_wire.encode_keys_query()
-        replies = self._send(grid, [Parcel(node, kind, content, check) for node in nodes], round)
+        query = KeysQuery()
+        check = Check(query, code_hash(), self.expected_client_ids, broken_key_rules)
+        content = wire.encode_query(query)
+        replies = self._send(grid, [Parcel(node, content, check) for node in nodes], round)
         outcome = without_shared_keys(settle([*replies, *missing], num_asked=len(nodes), nodes=nodes))
         self._remember(outcome)
         return outcome
 
     def _ask_named(
-        self, grid: Grid, questions: Mapping[str, Asked], round: int
+        self, grid: Grid, questions: Mapping[str, Asked], arrays: ArrayRecord, round: int
     ) -> tuple[dict[str, Any], list[Failure]]:
-        code_hash = wire.code_hash()
+        code = code_hash()
         parcels = [
             Parcel(
                 self._node(self._nodes[name]),
-                histogram_wire.message_type(asked.action),
-                asked.content,
-                SecureCheck(
-                    code_hash,
-                    frozenset({name}),
-                    decoder=asked.decoder,
-                    rule=asked.rule,
-                    num_bytes=asked.num_bytes,
-                ),
+                wire.encode_query(asked.query, arrays if isinstance(asked.query, MaskedQuery) else None),
+                Check(asked.query, code, frozenset({name}), asked.broken_rules, asked.num_bytes),
             )
             for name, asked in questions.items()
         ]
@@ -214,6 +202,12 @@ class SecureHistogram(FDivergence):
         # Nothing is sent again: what a client keeps between the rounds is lost with its node.
         exchange = Exchange(self.reply_timeout, self.poll_interval, on_progress=self.on_progress)
         return exchange.run(grid, parcels, round=round)
+
+
+def _masked_question(query: HistogramQuery, record: ArrayRecord) -> MaskedQuestion:
+    sent_hash = model_hash(to_arrays(record))
+    digest = query.digest(version=PROTOCOL_VERSION, model_hash=sent_hash, code_hash=code_hash())
+    return MaskedQuestion(query, sent_hash, digest)
 
 
 def checked_counts(total: np.ndarray, *, num_rows: int, num_clients: int) -> np.ndarray:

@@ -1,71 +1,65 @@
-"""The server's side of secure aggregation: shares, masked vectors, confirmations, unmasking; and who is in the sum."""
+"""The server's side of secure aggregation: who is in the sum, and the rounds from keys to unmasking.
+
+No client can end the run for the others: who sends a wrong key, or is in dispute about shares, goes alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from flwr.app import RecordDict
 
-from protocol.questions import HelloAnswer
-from protocol.secure import wire
-from protocol.secure.cryptography import KEY_BYTES, MAC_BYTES, SEALED_BYTES, SEED_BYTES, WORD, threshold_of
+from protocol.secure.cryptography import (
+    KEY_BYTES,
+    MAC_BYTES,
+    SEALED_BYTES,
+    SEED_BYTES,
+    WORD,
+    combined,
+    is_public_key,
+    own_mask,
+    pair_mask,
+    public_key,
+    threshold_of,
+)
 from protocol.secure.questions import (
     ConsistencyAnswer,
     ConsistencyQuery,
     HeldShares,
+    HistogramQuery,
     KeysAnswer,
     MaskedAnswer,
+    MaskedQuery,
     SharesAnswer,
     SharesQuery,
     UnmaskAnswer,
     UnmaskQuery,
 )
 from strategies.asking.failures import Failure, FailureReason
-from strategies.asking.replies import HelloCheck
-from strategies.secure.neighbourhoods import neighbourhoods
-from strategies.secure.unmasking import UnmaskingError, unmasked_sum
-from strategies.secure.unopened_shares import left_out
+from strategies.asking.replies import RoundOutcome
+from strategies.asking.rules import Rule
 
 _NUMBER_BYTES = 8  # of a client's number on the wire
 
-Rule = Callable[[Any], tuple[FailureReason, str] | None]
-"""From an answer to what is wrong with it, if anything."""
+Rules = Callable[[Any], Iterable[Rule]]
+"""From an answer to the rules that it breaks."""
+Shares = Mapping[int, Mapping[int, bytes]]
+"""Shares by the client whose secret they are of, and by the member who gave them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SecureCheck(HelloCheck):
-    """What an answer of a secure round must agree with; see `strategies.asking.replies.AnswerCheck`."""
-
-    decoder: Callable[[RecordDict], HelloAnswer]
-    rule: Rule = lambda answer: None
-    num_bytes: int = 0
-
-    @property
-    def max_bytes(self) -> int:
-        """How large a reply may be: what any may have, and the bytes that were asked for."""
-        return super().max_bytes + self.num_bytes
-
-    def decode(self, content: RecordDict) -> HelloAnswer:
-        """Return the answer that a reply's content carries, or raise ValueError."""
-        return self.decoder(content)
-
-    def failure(self, answer: HelloAnswer) -> Failure | None:
-        """Return the first rule that `answer` breaks, or None when it breaks none."""
-        broken = self.rule(answer)
-        return super().failure(answer) or (None if broken is None else Failure(answer.client_id, *broken))
+class UnmaskingError(RuntimeError):
+    """The sum cannot be found: too few shares came, or wrong ones."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What one client is asked in one round; `num_bytes` is about how long the answer is."""
+    """What one client is asked in one round, what its answer must obey, and about how long that is."""
 
-    action: str
-    content: RecordDict
-    decoder: Callable[[RecordDict], HelloAnswer]
-    rule: Rule
+    query: Any
+    broken_rules: Rules
     num_bytes: int
 
 
@@ -79,31 +73,27 @@ class MaskedQuestion:
 
     Attributes
     ----------
-    num_values : int
-        Length of the vector that answers.
-    loss, model_hash : str
-        What it is about.
+    query : HistogramQuery
+        What is asked.
+    model_hash : str
+        Of the model that it is about.
     digest : bytes
-        What masks depend on: `protocol.secure.questions.HistogramQuery.digest`.
-    content : callable
-        From the shares that a client is to hold to the content of its message.
+        What masks depend on: `HistogramQuery.digest`.
     """
 
-    num_values: int
-    loss: str
+    query: HistogramQuery
     model_hash: str
     digest: bytes
-    content: Callable[[HeldShares], RecordDict]
 
-    def rule(self, answer: MaskedAnswer) -> tuple[FailureReason, str] | None:
-        """Return what is wrong with a masked answer; of its numbers nothing can be seen."""
+    def broken_rules(self, answer: MaskedAnswer) -> Iterator[Rule]:
+        """Yield each rule that a masked answer breaks; of its numbers nothing can be seen."""
         if answer.model_hash != self.model_hash:
-            return FailureReason.WRONG_MODEL, "the client evaluated another model than it was sent"
-        if answer.loss != self.loss:
-            return FailureReason.WRONG_LOSS, "the client computed another loss than it was asked for"
-        if len(answer.vector) != self.num_values * WORD.itemsize:
-            return FailureReason.WRONG_LENGTH, f"asked for {self.num_values} counts, got {len(answer.vector)} bytes"
-        return None
+            yield FailureReason.WRONG_MODEL, "the client evaluated another model than it was sent"
+        if answer.loss != self.query.loss:
+            yield FailureReason.WRONG_LOSS, "the client computed another loss than it was asked for"
+        num_values = self.query.num_values
+        if len(answer.vector) != num_values * WORD.itemsize:
+            yield FailureReason.WRONG_LENGTH, f"asked for {num_values} counts, got {len(answer.vector)} bytes"
 
 
 class SecureSum:
@@ -116,7 +106,7 @@ class SecureSum:
     ask : callable
         Asks clients by name.
     num_neighbours : int
-        See `strategies.secure.neighbourhoods`.
+        See `neighbourhoods`.
     rng : Generator
         Of the neighbourhoods.
 
@@ -163,19 +153,9 @@ class SecureSum:
         return {self._names[number]: answer for number, answer in masked.items()}
 
     def total(self, question: MaskedQuestion, masked: Mapping[str, MaskedAnswer]) -> np.ndarray:
-        """Return the sum of the vectors, shape (num_values,), modulo 2**32.
+        """Return the sum of the vectors that `collect` returned, shape (num_values,), modulo 2**32.
 
-        Parameters
-        ----------
-        question : MaskedQuestion
-            What was asked.
-        masked : mapping of str to MaskedAnswer
-            What `collect` returned.
-
-        Raises
-        ------
-        UnmaskingError
-            If too few participants are left to unmask it.
+        Raises UnmaskingError if too few participants are left to unmask it.
         """
         vectors = {number: masked[name].vector for number, name in self._names.items() if name in masked}
         lists = ConsistencyQuery(tuple(sorted(vectors)), tuple(sorted(self._sent.keys() - vectors.keys())))
@@ -192,15 +172,29 @@ class SecureSum:
                 seeds[number][holder] = share
             for number, share in zip(self._of_held(holder, lists.dropped), answer.key_shares, strict=True):
                 keys.setdefault(number, {})[holder] = share
-        return unmasked_sum(
-            vectors,
-            question=question.digest,
-            neighbourhoods=self._members,
-            held=self._held,
-            public=self._public,
-            seed_shares=seeds,
-            key_shares=keys,
-        )
+        return self._unmasked(vectors, question.digest, seeds, keys)
+
+    def _unmasked(self, vectors: Mapping[int, bytes], question: bytes, seeds: Shares, keys: Shares) -> np.ndarray:
+        """Add up masked vectors and take the masks off the sum, by shares of seeds, and of keys of those without one.
+
+        Raises UnmaskingError if a secret has fewer shares than the threshold, or a key that came out is not the
+        client's.
+        """
+        total = np.sum([np.frombuffer(vector, dtype=WORD) for vector in vectors.values()], axis=0, dtype=WORD)
+        for number in vectors:
+            seed = _secret(self._members[number], seeds.get(number, {}))
+            total -= own_mask(seed, total.size, own=number, held=self._held[number], question=question)
+        for number in keys:
+            key = _secret(self._members[number], keys[number])
+            if public_key(key) != self._public[number].masking:
+                raise UnmaskingError(
+                    "shares of a client that dropped out must give its key, and they do not: a neighbour sent a wrong "
+                    "one"
+                )
+            for neighbour in (other for other in vectors if number in self._held[other]):
+                route, other_key = (neighbour, number), self._public[neighbour].masking
+                total -= pair_mask(key, other_key, total.size, route=route, question=question)
+        return np.asarray(total, dtype=np.int64)
 
     def _senders(self, number: int) -> tuple[int, ...]:
         """Those whose shares a participant is sent."""
@@ -231,55 +225,152 @@ class SecureSum:
         )
         others = tuple(member for member in members if member != number)
 
-        def rule(answer: SharesAnswer) -> tuple[FailureReason, str] | None:
-            if answer.sent.numbers == others and {*map(len, answer.sent.shares)} <= {SEALED_BYTES}:
-                return None
-            return (
-                FailureReason.WRONG_LENGTH,
-                f"asked for {len(others)} shares of {SEALED_BYTES} bytes for neighbours, got others",
-            )
+        def rules(answer: SharesAnswer) -> Iterator[Rule]:
+            if answer.sent.numbers != others or not {*map(len, answer.sent.shares)} <= {SEALED_BYTES}:
+                detail = f"asked for {len(others)} shares of {SEALED_BYTES} bytes for neighbours, got others"
+                yield FailureReason.WRONG_LENGTH, detail
 
-        num_bytes = len(others) * (_NUMBER_BYTES + SEALED_BYTES)
-        return Asked(wire.SHARES_ACTION, wire.encode_shares_query(query), wire.decode_shares_answer, rule, num_bytes)
+        return Asked(query, rules, num_bytes=len(others) * (_NUMBER_BYTES + SEALED_BYTES))
 
     def _masked_question(self, question: MaskedQuestion, number: int) -> Asked:
         senders = self._senders(number)
         held = HeldShares(senders, tuple(self._sent[sender][number] for sender in senders))
 
-        def rule(answer: MaskedAnswer) -> tuple[FailureReason, str] | None:
+        def rules(answer: MaskedAnswer) -> Iterator[Rule]:
             if not set(answer.unopened) <= set(senders):
-                return FailureReason.CONTRADICTION, "shares that did not open must be among those that were sent"
-            return question.rule(answer)
+                yield FailureReason.CONTRADICTION, "shares that did not open must be among those that were sent"
+            yield from question.broken_rules(answer)
 
-        num_bytes = question.num_values * WORD.itemsize + len(senders) * _NUMBER_BYTES
-        return Asked(wire.HISTOGRAM_ACTION, question.content(held), wire.decode_masked_answer, rule, num_bytes)
+        num_bytes = question.query.num_values * WORD.itemsize + len(senders) * _NUMBER_BYTES
+        return Asked(MaskedQuery(question.query, held), rules, num_bytes)
 
     def _consistency_question(self, lists: ConsistencyQuery, number: int) -> Asked:
         others = tuple(other for other in self._of_held(number, lists.survivors) if other != number)
 
-        def rule(answer: ConsistencyAnswer) -> tuple[FailureReason, str] | None:
-            if answer.numbers == others and {*map(len, answer.macs)} <= {MAC_BYTES}:
-                return None
-            return FailureReason.WRONG_LENGTH, f"asked for confirmations for {len(others)} neighbours, got others"
+        def rules(answer: ConsistencyAnswer) -> Iterator[Rule]:
+            if answer.numbers != others or not {*map(len, answer.macs)} <= {MAC_BYTES}:
+                yield FailureReason.WRONG_LENGTH, f"asked for confirmations for {len(others)} neighbours, got others"
 
-        content = wire.encode_consistency_query(lists)
-        num_bytes = len(others) * (_NUMBER_BYTES + MAC_BYTES)
-        return Asked(wire.CONSISTENCY_ACTION, content, wire.decode_consistency_answer, rule, num_bytes)
+        return Asked(lists, rules, num_bytes=len(others) * (_NUMBER_BYTES + MAC_BYTES))
 
     def _unmask_question(self, lists: ConsistencyQuery, macs: Mapping[int, Mapping[int, bytes]], number: int) -> Asked:
         query = UnmaskQuery({other: sent[number] for other, sent in macs.items() if number in sent})
         num_seeds, num_keys = (len(self._of_held(number, listed)) for listed in (lists.survivors, lists.dropped))
         wanted = ([SEED_BYTES] * num_seeds, [KEY_BYTES] * num_keys)
 
-        def rule(answer: UnmaskAnswer) -> tuple[FailureReason, str] | None:
-            if (list(map(len, answer.seed_shares)), list(map(len, answer.key_shares))) == wanted:
-                return None
-            return FailureReason.WRONG_LENGTH, f"asked for {num_seeds + num_keys} shares, got others"
+        def rules(answer: UnmaskAnswer) -> Iterator[Rule]:
+            if (list(map(len, answer.seed_shares)), list(map(len, answer.key_shares))) != wanted:
+                yield FailureReason.WRONG_LENGTH, f"asked for {num_seeds + num_keys} shares, got others"
 
-        num_bytes = sum(map(sum, wanted))
-        return Asked(wire.UNMASK_ACTION, wire.encode_unmask_query(query), wire.decode_unmask_answer, rule, num_bytes)
+        return Asked(query, rules, num_bytes=sum(map(sum, wanted)))
 
     def _ask_numbers(self, questions: Mapping[int, Asked], round: int, failures: list[Failure]) -> dict[int, Any]:
         answers, failed = self._ask({self._names[number]: asked for number, asked in questions.items()}, round)
         failures += failed
         return {number: answers[self._names[number]] for number in questions if self._names[number] in answers}
+
+
+def broken_key_rules(answer: KeysAnswer) -> Iterator[Rule]:
+    """Yield each rule that a client's keys break: a secret can be agreed on with both, and they differ."""
+    keys = answer.keys.encryption, answer.keys.masking
+    if not all(map(is_public_key, keys)):
+        yield FailureReason.MALFORMED, "a public key must be a point of X25519 that gives a secret, and one is not"
+    if keys[0] == keys[1]:
+        yield FailureReason.MALFORMED, "the two public keys must differ"
+
+
+def without_shared_keys(outcome: RoundOutcome[Any]) -> RoundOutcome[Any]:
+    """Return the outcome of the first round with clients that sent the same key among the failures.
+
+    Which of them made the key is unknown, so none is believed.
+    """
+    counts = Counter(key for answer in outcome.answers for key in (answer.keys.encryption, answer.keys.masking))
+    sharing = [
+        answer for answer in outcome.answers if max(counts[answer.keys.encryption], counts[answer.keys.masking]) > 1
+    ]
+    detail, node_ids = "two clients sent this public key", outcome.node_ids
+    failures = [
+        Failure(a.client_id, FailureReason.CLAIMED_TWICE, detail, node_id=node_ids.get(a.client_id)) for a in sharing
+    ]
+    return replace(
+        outcome,
+        answers=tuple(answer for answer in outcome.answers if answer not in sharing),
+        failures=(*outcome.failures, *failures),
+    )
+
+
+def neighbourhoods(num_clients: int, *, num_neighbours: int, rng: np.random.Generator) -> dict[int, tuple[int, ...]]:
+    """Return the members of each client's neighbourhood, itself among them.
+
+    Parameters
+    ----------
+    num_clients : int
+        They have the numbers 1 to num_clients.
+    num_neighbours : int
+        Even, 2 at least. With no more clients than that, or one more, all are neighbours.
+    rng : Generator
+        Arranges the clients in a ring, where the nearest on either side are neighbours. The arrangement is public.
+
+    Returns
+    -------
+    dict of int to tuple of int
+        Numbers in increasing order. Neighbours are so of each other, and unless num_neighbours / 2 clients in a row
+        drop out, the others stay connected. Source: Bell et al. 2020, SecAgg+ (Harary graphs).
+
+    Raises
+    ------
+    ValueError
+        If num_neighbours is odd or below 2, or there are fewer than 2 clients.
+    """
+    if num_neighbours < 2 or num_neighbours % 2 or num_clients < 2:
+        raise ValueError(
+            f"num_neighbours must be even and at least 2, of at least 2 clients, got {num_neighbours} of {num_clients}"
+        )
+    if num_clients <= num_neighbours + 1:
+        everybody = tuple(range(1, num_clients + 1))
+        return dict.fromkeys(everybody, everybody)
+    ring = rng.permutation(num_clients)
+    steps = np.arange(-(num_neighbours // 2), num_neighbours // 2 + 1)
+    return {
+        int(ring[place]) + 1: tuple(np.sort(ring[(place + steps) % num_clients] + 1).tolist())
+        for place in range(num_clients)
+    }
+
+
+def left_out(unopened: Mapping[int, Iterable[int]]) -> dict[int, int]:
+    """Return clients without whom no share is in dispute.
+
+    Two clients of which one has no mask with the other cannot both be in the sum. Who is in dispute with most others
+    goes first: a client that seals wrongly, or accuses falsely, more than once goes alone. Of two in dispute with each
+    other only, nobody can tell which is at fault, and both go: else a client could have any other one left out.
+
+    Parameters
+    ----------
+    unopened : mapping of int to iterable of int
+        For clients with a vector, the senders with a vector whose shares they could not open.
+
+    Returns
+    -------
+    dict of int to int
+        The clients to leave out, and with how many others each was in dispute then.
+    """
+    disputes = {frozenset((sender, recipient)) for recipient, senders in unopened.items() for sender in senders}
+    found: dict[int, int] = {}
+    while disputes:
+        counts = Counter(number for pair in disputes for number in pair)
+        worst = max(sorted(counts), key=lambda number: counts[number])
+        gone = {worst} if counts[worst] > 1 else set(counts)
+        found |= {number: counts[number] for number in gone}
+        disputes = {pair for pair in disputes if not pair & gone}
+    return found
+
+
+def _secret(members: Sequence[int], shares: Mapping[int, bytes]) -> bytes:
+    threshold = threshold_of(len(members))
+    if len(shares) < threshold:
+        raise UnmaskingError(
+            f"{threshold} of {len(members)} members must give their share of a client's secret, got {len(shares)}; too "
+            "many dropped out after the masked vectors had been sent: run again"
+        )
+    chosen = sorted(shares)[:threshold]
+    return combined({members.index(member) + 1: shares[member] for member in chosen})

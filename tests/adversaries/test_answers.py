@@ -16,6 +16,7 @@ from client.app import app
 from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
+from protocol.questions import AdversarialAnswer
 from riskband.adversaries import adversarial_answers
 from strategies.asking.replies import RoundOutcome
 from strategies.wasserstein import usable_answers
@@ -39,7 +40,9 @@ def answered_over_flower(folder: Any, clients: Any, asked: dict[str, Any]) -> rb
     grid = InProcessGrid(app, num_clients=len(clients), run_config={"dataset": "none"}, node_configs=configs)
     content = wire.encode_query(query, model_arrays(MODEL))
     messages = [Message(content, node, wire.message_type(query)) for node in grid.get_node_ids()]
-    replies = [wire.decode_adversarial_answer(reply.content) for reply in grid.send_and_receive(messages, timeout=60)]
+    replies = [
+        wire.decode_answer(reply.content, AdversarialAnswer) for reply in grid.send_and_receive(messages, timeout=60)
+    ]
     replies.sort(key=lambda reply: reply.client_id)
     return usable_answers(RoundOutcome(answers=tuple(replies), failures=(), num_asked=len(replies)), query)
 

@@ -18,10 +18,10 @@ from client.app import app
 from client.budget import QueryBudget, QueryBudgetError, Request
 from protocol import wire
 from protocol.engine import InProcessGrid
-from protocol.hashes import model_source_hash
+from protocol.hashes import code_hash, model_hash, model_source_hash
 from protocol.models import build_model, model_arrays
+from protocol.questions import Candidate, CandidatesQuery, HelloAnswer, HelloQuery, LossQuery
 from protocol.weight_sets import joined
-from protocol.wire import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
 from tests.client.record_worker import spend_and_keep
 from tests.transport import adversarial_query, changed
 
@@ -58,12 +58,7 @@ def ask(own, query=LOSS, model=MODEL):
     (reply,) = grid.send_and_receive([message], timeout=30)
     if reply.has_error():
         return reply.error.reason
-    decode = {
-        LossQuery: wire.decode_answer,
-        AdversarialQuery: wire.decode_adversarial_answer,
-        CandidatesQuery: wire.decode_candidates_answer,
-    }
-    return decode[type(query)](reply.content)
+    return wire.decode_answer(reply.content, wire.answer_type(query))
 
 
 def spent(own):
@@ -313,20 +308,20 @@ def test_the_place_is_the_owners_and_absolute():
 def greeted(own, asked):
     grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
     (node,) = grid.get_node_ids()
-    (reply,) = grid.send_and_receive([Message(wire.encode_hello(asked), node, wire.HELLO_MESSAGE_TYPE)])
-    return wire.decode_hello_answer(reply.content).on_record
+    (reply,) = grid.send_and_receive([Message(wire.encode_query(HelloQuery(asked)), node, "query.hello")])
+    return wire.decode_answer(reply.content, HelloAnswer).on_record
 
 
 @pytest.mark.parametrize("query", [LOSS, ADVERSARIAL])
 def test_a_hello_says_what_is_on_record(own, query, tmp_path):
-    asked = asked_hash(query, wire.model_hash(model_arrays(MODEL)), wire.code_hash())
+    asked = asked_hash(query, model_hash(model_arrays(MODEL)), code_hash())
     assert not greeted(own, asked)
     assert not (tmp_path / "client.sqlite").exists()  # asking leaves no trace
     ask(own, query)
     of_another_loss = (changed if query is ADVERSARIAL else dataclasses.replace)(query, loss="margin")
     for other in (of_another_loss, dataclasses.replace(query, num_classes=3)):
-        assert not greeted(own, asked_hash(other, wire.model_hash(model_arrays(MODEL)), wire.code_hash()))
-    assert not greeted(own, asked_hash(query, "0" * 64, wire.code_hash()))
+        assert not greeted(own, asked_hash(other, model_hash(model_arrays(MODEL)), code_hash()))
+    assert not greeted(own, asked_hash(query, "0" * 64, code_hash()))
     assert not greeted(own, "")
     assert not greeted(own | {"client-id": "b"}, asked)
     assert greeted(own, asked)
@@ -338,11 +333,11 @@ def test_a_hello_says_what_is_on_record(own, query, tmp_path):
 def test_without_a_record_nothing_is_on_record(own):
     del own["answer-record-file"]
     ask(own)
-    assert not greeted(own, asked_hash(LOSS, wire.model_hash(model_arrays(MODEL)), wire.code_hash()))
+    assert not greeted(own, asked_hash(LOSS, model_hash(model_arrays(MODEL)), code_hash()))
 
 
 def test_what_is_paid_for_is_on_record_though_the_answer_was_lost(own, tmp_path):
     np.savez(tmp_path / "data.npz", x=np.zeros((4, 3)), y=np.full(4, 7))  # no class of the model: its evaluation fails
     assert "evaluating the model failed" in ask(own)
     assert spent(own) == 1
-    assert greeted(own, asked_hash(LOSS, wire.model_hash(model_arrays(MODEL)), wire.code_hash()))
+    assert greeted(own, asked_hash(LOSS, model_hash(model_arrays(MODEL)), code_hash()))

@@ -11,9 +11,11 @@ from flwr.serverapp.strategy import FedAvg
 from client.app import app
 from client.identity import client_id, sign_refusals
 from protocol import wire
+from protocol.codec import to_array_record, to_arrays
 from protocol.engine import InProcessGrid
+from protocol.hashes import code_hash, model_hash
 from protocol.models import build_model, load_arrays, model_arrays
-from protocol.wire import LossQuery
+from protocol.questions import AdversarialAnswer, HelloAnswer, HelloQuery, LossAnswer, LossQuery
 from riskband.adversaries.evaluation import mean_loss
 from riskband.adversaries.registry import adversarial_curves
 from tests.transport import adversarial_query, changed
@@ -41,11 +43,11 @@ def network(num_clients=2, *, config=CONFIG, **settings):
     return InProcessGrid(app, num_clients=num_clients, run_config=config, **settings)
 
 
-def send(grid, content, action=wire.LOSS_MESSAGE_TYPE):
+def send(grid, content, action="query.loss"):
     return list(grid.send_and_receive([Message(content, node, action) for node in grid.get_node_ids()], timeout=30))
 
 
-def refusal(query=QUERY, arrays=None, *, config=CONFIG, action=wire.LOSS_MESSAGE_TYPE, edit=None, **settings):
+def refusal(query=QUERY, arrays=None, *, config=CONFIG, action="query.loss", edit=None, **settings):
     """Return the text of the error that comes back to the server."""
     content = wire.encode_query(query, model_arrays(MODEL) if arrays is None else arrays)
     if edit is not None:
@@ -59,18 +61,18 @@ def refusal(query=QUERY, arrays=None, *, config=CONFIG, action=wire.LOSS_MESSAGE
 def test_the_answer_is_the_plain_evaluation_of_the_clients_own_examples(loss):
     query = LossQuery(loss=loss, model="mlp", x_shape=(1, 8, 8), num_classes=10)
     replies = send(network(4), wire.encode_query(query, model_arrays(MODEL)))
-    answers = sorted((wire.decode_answer(reply.content) for reply in replies), key=lambda a: a.client_id)
+    answers = sorted((wire.decode_answer(reply.content, LossAnswer) for reply in replies), key=lambda a: a.client_id)
     population = Population(spec_from_config(CONFIG))
     for k, answer in enumerate(answers):
         examples = population.client(k)
         risk, num_examples = mean_loss(MODEL, examples.x, examples.y, loss=loss)
-        assert answer == wire.LossAnswer(
+        assert answer == LossAnswer(
             client_id=f"client-{k:05d}",
             risk=risk,
             num_examples=num_examples,
             loss=loss,
-            code_hash=wire.code_hash(),
-            model_hash=wire.model_hash(model_arrays(MODEL)),
+            code_hash=code_hash(),
+            model_hash=model_hash(model_arrays(MODEL)),
         )
     assert len({answer.risk for answer in answers}) > 1
 
@@ -78,18 +80,19 @@ def test_the_answer_is_the_plain_evaluation_of_the_clients_own_examples(loss):
 def test_a_client_id_of_the_node_config_comes_first():
     grid = network(1, node_configs={0: {"client-id": "hospital-a"}})
     (reply,) = send(grid, wire.encode_query(QUERY, model_arrays(MODEL)))
-    assert wire.decode_answer(reply.content).client_id == "hospital-a"
+    assert wire.decode_answer(reply.content, LossAnswer).client_id == "hospital-a"
 
 
 def answered_groups(*, config=CONFIG, node_configs=None, num_clients=1):
     """The groups in the answers to either question."""
     groups = []
-    for query, action, decode in (
-        (QUERY, wire.LOSS_MESSAGE_TYPE, wire.decode_answer),
-        (ADVERSARIAL_QUERY, wire.ADVERSARIAL_MESSAGE_TYPE, wire.decode_adversarial_answer),
+    for query, action, kind in (
+        (QUERY, "query.loss", LossAnswer),
+        (ADVERSARIAL_QUERY, "query.adversarial_loss", AdversarialAnswer),
     ):
         grid = network(num_clients, config=config, node_configs=node_configs)
-        answers = [decode(reply.content) for reply in send(grid, wire.encode_query(query, model_arrays(MODEL)), action)]
+        replies = send(grid, wire.encode_query(query, model_arrays(MODEL)), action)
+        answers = [wire.decode_answer(reply.content, kind) for reply in replies]
         groups.append([answer.group for answer in sorted(answers, key=lambda answer: answer.client_id)])
     assert groups[0] == groups[1]
     return groups[0]
@@ -116,8 +119,8 @@ def test_a_group_without_a_usable_name_is_refused_without_showing_it(name, tmp_p
     text = refusal(node_configs={0: own})
     assert f"'group' must be 1 to 100 printable characters, got {len(name)}" in text.replace("\\'", "'")
     assert not name or name not in text
-    (reply,) = send(network(1, node_configs={0: own}), wire.encode_hello(), wire.HELLO_MESSAGE_TYPE)
-    assert wire.decode_hello_answer(reply.content).budget_left == 1  # a refused question costs nothing
+    (reply,) = send(network(1, node_configs={0: own}), wire.encode_query(HelloQuery()), "query.hello")
+    assert wire.decode_answer(reply.content, HelloAnswer).budget_left == 1  # a refused question costs nothing
 
 
 def test_names_come_from_the_node_config():
@@ -136,7 +139,7 @@ def test_what_a_client_cannot_answer_it_refuses_by_rule():
     assert "loss must be one of brier, cross_entropy, margin, zero_one, got 'accuracy'" in refusal(other_loss)
     assert "No query function registered with name 'everything'" in refusal(action="query.everything")
     old = refusal(edit=lambda content: content["query"].update({"protocol-version": 0}))
-    assert "protocol-version must be 2, got 0" in old
+    assert "protocol-version must be 3, got 0" in old
     assert "model must be one of" in refusal(LossQuery("brier", "transformer", (1, 8, 8), 10))
 
 
@@ -180,8 +183,8 @@ ADVERSARIAL_QUERY = adversarial_query(
 )
 def test_the_adversarial_answer_is_the_plain_evaluation_of_the_clients_own_examples(change, guarantee):
     query = changed(ADVERSARIAL_QUERY, **change)
-    replies = send(network(2), wire.encode_query(query, model_arrays(MODEL)), wire.ADVERSARIAL_MESSAGE_TYPE)
-    answers = sorted((wire.decode_adversarial_answer(r.content) for r in replies), key=lambda a: a.client_id)
+    replies = send(network(2), wire.encode_query(query, model_arrays(MODEL)), "query.adversarial_loss")
+    answers = sorted((wire.decode_answer(r.content, AdversarialAnswer) for r in replies), key=lambda a: a.client_id)
     population = Population(spec_from_config(CONFIG))
     for k, answer in enumerate(answers):
         x, y = population.client(k).x, population.client(k).y
@@ -194,7 +197,7 @@ def test_the_adversarial_answer_is_the_plain_evaluation_of_the_clients_own_examp
         assert (answer.clean_risk, answer.num_examples) == mean_loss(MODEL, x, y, loss=query.loss)
         assert answer.adversarial_unit == curves.adversarial_unit > 0
         assert (answer.guarantee, answer.budget_left) == (guarantee, None)
-        assert answer.model_hash == wire.model_hash(model_arrays(MODEL))
+        assert answer.model_hash == model_hash(model_arrays(MODEL))
 
 
 def adversarial_question(model=None, **change):
@@ -206,7 +209,7 @@ def adversarial_question(model=None, **change):
 
 
 def adversarial_refusal(model=None, **change):
-    (reply,) = send(network(1), adversarial_question(model, **change), wire.ADVERSARIAL_MESSAGE_TYPE)
+    (reply,) = send(network(1), adversarial_question(model, **change), "query.adversarial_loss")
     return reply.error.reason
 
 
@@ -234,9 +237,9 @@ def test_the_query_budget_is_kept_across_messages_and_processes(tmp_path):
     left = []
     for _ in range(2):  # a new grid is a new process as far as the client can tell
         grid = network(1, node_configs={0: own})
-        (reply,) = send(grid, adversarial, wire.ADVERSARIAL_MESSAGE_TYPE)
+        (reply,) = send(grid, adversarial, "query.adversarial_loss")
         if not reply.has_error():
-            left.append(wire.decode_adversarial_answer(reply.content).budget_left)
+            left.append(wire.decode_answer(reply.content, AdversarialAnswer).budget_left)
     assert left == [12 - 1 - 4 - 2 - 1]  # the clean risk, 4 radii, 2 multipliers and the adversarial unit
     assert "query budget of 12 values, got 8 with 4 left" in reply.error.reason
     for _ in range(4):
@@ -258,18 +261,18 @@ def test_with_a_box_at_a_layer_no_example_is_made_up(tmp_path):
     own = {"query-budget": 10, "query-budget-file": str(tmp_path / "budget.sqlite")}
     query = changed(ADVERSARIAL_QUERY, space="layer:1", adversary="min-norm", box=box)
     content = wire.encode_query(query, model_arrays(MODEL))
-    (reply,) = send(network(1, node_configs={0: own}), content, wire.ADVERSARIAL_MESSAGE_TYPE)
-    assert wire.decode_adversarial_answer(reply.content).budget_left == 1
+    (reply,) = send(network(1, node_configs={0: own}), content, "query.adversarial_loss")
+    assert wire.decode_answer(reply.content, AdversarialAnswer).budget_left == 1
 
 
 def test_a_refused_question_costs_nothing(tmp_path):
     own = {"query-budget": 8, "query-budget-file": str(tmp_path / "budget.sqlite")}
     for content in (adversarial_question(order=7), adversarial_question(loss="hinge")):
-        (reply,) = send(network(1, node_configs={0: own}), content, wire.ADVERSARIAL_MESSAGE_TYPE)
+        (reply,) = send(network(1, node_configs={0: own}), content, "query.adversarial_loss")
         assert reply.has_error()
     content = wire.encode_query(ADVERSARIAL_QUERY, model_arrays(MODEL))
-    (reply,) = send(network(1, node_configs={0: own}), content, wire.ADVERSARIAL_MESSAGE_TYPE)
-    assert wire.decode_adversarial_answer(reply.content).budget_left == 0
+    (reply,) = send(network(1, node_configs={0: own}), content, "query.adversarial_loss")
+    assert wire.decode_answer(reply.content, AdversarialAnswer).budget_left == 0
 
 
 def test_asking_for_a_box_is_paid_for_even_if_the_examples_are_not_in_it(tmp_path):
@@ -278,7 +281,7 @@ def test_asking_for_a_box_is_paid_for_even_if_the_examples_are_not_in_it(tmp_pat
     query = changed(ADVERSARIAL_QUERY, space="input", adversary="pgd", box=(0.2, 0.4))
     for words in ("must lie in the box", "with 0 left"):
         content = wire.encode_query(query, model_arrays(MODEL))
-        (reply,) = send(network(1, node_configs={0: own}), content, wire.ADVERSARIAL_MESSAGE_TYPE)
+        (reply,) = send(network(1, node_configs={0: own}), content, "query.adversarial_loss")
         assert words in reply.error.reason
 
 
@@ -287,16 +290,18 @@ def test_a_hello_says_who_and_how_much_is_left_and_spends_nothing(tmp_path):
     # No data are touched: there is no such dataset.
     grid = network(2, config=CONFIG | {"dataset": "npz:/nowhere/at.all"}, node_configs={0: own})
     for _ in range(2):
-        replies = send(grid, wire.encode_hello(), wire.HELLO_MESSAGE_TYPE)
-        answers = sorted((wire.decode_hello_answer(reply.content) for reply in replies), key=lambda a: a.client_id)
+        replies = send(grid, wire.encode_query(HelloQuery()), "query.hello")
+        answers = sorted(
+            (wire.decode_answer(reply.content, HelloAnswer) for reply in replies), key=lambda a: a.client_id
+        )
         assert answers == [
-            wire.HelloAnswer("a", wire.code_hash(), 12),
-            wire.HelloAnswer("client-00001", wire.code_hash(), None),
+            HelloAnswer("a", code_hash(), 12),
+            HelloAnswer("client-00001", code_hash(), None),
         ]
     grid = network(1, node_configs={0: own})
     send(grid, wire.encode_query(QUERY, model_arrays(MODEL)))
-    (reply,) = send(grid, wire.encode_hello(), wire.HELLO_MESSAGE_TYPE)
-    assert wire.decode_hello_answer(reply.content).budget_left == 11
+    (reply,) = send(grid, wire.encode_query(HelloQuery()), "query.hello")
+    assert wire.decode_answer(reply.content, HelloAnswer).budget_left == 11
 
 
 @pytest.mark.parametrize("dataset", ["npz:/data/patients.npz", "hf:a/b", "own_task:load"])
@@ -313,17 +318,17 @@ def test_a_server_does_not_choose_what_a_client_with_a_name_reads(dataset):
 
 
 def test_a_hello_in_another_language_is_refused():
-    content = wire.encode_hello()
+    content = wire.encode_query(HelloQuery())
     content["query"]["protocol-version"] = 1
-    (reply,) = send(network(1), content, wire.HELLO_MESSAGE_TYPE)
-    assert "protocol-version must be 2, got 1" in reply.error.reason
+    (reply,) = send(network(1), content, "query.hello")
+    assert "protocol-version must be 3, got 1" in reply.error.reason
 
 
 def test_a_hello_does_not_pass_over_a_count_that_cannot_be_read(tmp_path):
     path = tmp_path / "budget.sqlite"
     path.write_text("this is not a database, and long enough to be sure of it" * 10)
     own = {"query-budget": 12, "query-budget-file": str(path)}
-    (reply,) = send(network(1, node_configs={0: own}), wire.encode_hello(), wire.HELLO_MESSAGE_TYPE)
+    (reply,) = send(network(1, node_configs={0: own}), wire.encode_query(HelloQuery()), "query.hello")
     assert "counting the query budget failed with DatabaseError" in reply.error.reason
 
 
@@ -336,13 +341,13 @@ def test_the_servers_config_does_not_set_the_clients_budget():
 def federated(num_clients, *, num_rounds, **config):
     fedavg = FedAvg(fraction_evaluate=0.0, min_train_nodes=2, min_evaluate_nodes=0, min_available_nodes=2)
     grid = network(num_clients, config=CONFIG | config)
-    return fedavg.start(grid, wire.to_array_record(model_arrays(MODEL)), num_rounds=num_rounds)
+    return fedavg.start(grid, to_array_record(model_arrays(MODEL)), num_rounds=num_rounds)
 
 
 def test_federated_training_improves_the_model():
     result = federated(4, num_rounds=3, **{"examples-per-client": 300})
     trained = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
-    load_arrays(trained, wire.to_arrays(result.arrays))
+    load_arrays(trained, to_arrays(result.arrays))
     data = load_dataset("digits", seed=CONFIG["seed"])
     before, _ = mean_loss(MODEL, data.x_pool, data.y_pool, loss="zero_one")
     after, _ = mean_loss(trained, data.x_pool, data.y_pool, loss="zero_one")
@@ -360,13 +365,13 @@ def test_federated_training_repeats_bit_for_bit():
 
 def test_a_node_on_which_no_client_trains_returns_the_model_with_weight_0():
     grid = network(3, config=CONFIG | {"num-training-clients": 1})
-    arrays, config = wire.to_array_record(model_arrays(MODEL)), ConfigRecord({"server-round": 1})
+    arrays, config = to_array_record(model_arrays(MODEL)), ConfigRecord({"server-round": 1})
     content = RecordDict({"arrays": arrays, "config": config})
     replies = send(grid, content, "train")
     returned = [reply.content["metrics"]["num-examples"] for reply in replies]
     assert sorted(returned) == [0, 0, 30]
     for reply, num_examples in zip(replies, returned, strict=True):
-        is_unchanged = wire.model_hash(wire.to_arrays(reply.content["arrays"])) == wire.model_hash(model_arrays(MODEL))
+        is_unchanged = model_hash(to_arrays(reply.content["arrays"])) == model_hash(model_arrays(MODEL))
         assert is_unchanged == (num_examples == 0)
 
 
@@ -381,7 +386,7 @@ def test_a_node_on_which_no_client_trains_returns_the_model_with_weight_0():
 )
 def test_a_refusal_says_who_refuses(own, name):
     refused = wire.decode_refusal(refusal(LossQuery("none", "mlp", (1, 8, 8), 10), node_configs={0: own}))
-    assert (refused.client_id, refused.code_hash) == (name, wire.code_hash())
+    assert (refused.client_id, refused.code_hash) == (name, code_hash())
     assert refused.text.startswith(("RefusedError: ", "ValueError: "))
 
 

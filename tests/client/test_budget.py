@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client.book import opened
 from client.budget import QueryBudget, QueryBudgetError, Request, budget_from_config
 
 
@@ -90,11 +91,10 @@ def test_processes_that_ask_at_once_share_one_budget(tmp_path):
 
 
 def spend_and_die(path):
-    connection = QueryBudget("a", 10, path)._connect()
     QueryBudget("a", 10, path).spend(Request(radii=4))
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute("UPDATE answered SET number = 0")
-    os.kill(os.getpid(), signal.SIGKILL)
+    with opened(path, in_one=True) as book:
+        book.execute("UPDATE answered SET number = 0")
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_process_that_is_killed_leaves_the_count_as_it_was(tmp_path):

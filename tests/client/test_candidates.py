@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from client.app import app
 from protocol import wire
 from protocol.engine import InProcessGrid
+from protocol.hashes import code_hash, model_hash
 from protocol.models import build_model, model_arrays
+from protocol.questions import Candidate, CandidatesAnswer, CandidatesQuery, HelloAnswer, HelloQuery
 from protocol.weight_sets import joined, packed, separated
-from protocol.wire import Candidate, CandidatesAnswer, CandidatesQuery
 from riskband.adversaries.evaluation import mean_loss, mean_losses
 from riskband.adversaries.losses import LOSSES
 from riskband.adversaries.problem import TransportProblem
@@ -52,7 +53,7 @@ def network(num_clients=1, **settings):
 
 
 def send(grid, content):
-    messages = [Message(content, node, wire.CANDIDATES_MESSAGE_TYPE) for node in grid.get_node_ids()]
+    messages = [Message(content, node, "query.candidates") for node in grid.get_node_ids()]
     return list(grid.send_and_receive(messages, timeout=30))
 
 
@@ -61,7 +62,7 @@ def test_equal_weights_travel_once():
     assert len(ARRAYS) == 2 * len(model_arrays(FIRST))
     first, second = separated(ARRAYS, num_sets=2)
     for found, model in ((first, FIRST), (second, SECOND)):
-        assert wire.model_hash(found) == wire.model_hash(model_arrays(model))
+        assert model_hash(found) == model_hash(model_arrays(model))
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.integers(0, 9).map(np.array), max_size=3), max_size=12))
@@ -79,13 +80,14 @@ def test_the_hash_covers_all_sets():
     changed = {name: (dict(arrays), loss) for name, (arrays, loss) in MODELS.items()}
     key = next(iter(changed["other"][0]))
     changed["other"][0][key] = changed["other"][0][key] + 1
-    assert wire.model_hash(packed(changed)[1]) != wire.model_hash(ARRAYS)
+    assert model_hash(packed(changed)[1]) != model_hash(ARRAYS)
 
 
 def test_a_query_arrives_as_it_was_sent():
-    query, arrays = wire.decode_candidates_query(sent(wire.encode_query(QUERY, ARRAYS)))
+    content = sent(wire.encode_query(QUERY, ARRAYS))
+    query, arrays = wire.decode_query(content, CandidatesQuery), wire.decode_weights(content)
     assert query == QUERY
-    assert wire.model_hash(arrays) == wire.model_hash(ARRAYS)
+    assert model_hash(arrays) == model_hash(ARRAYS)
     assert wire.message_type(QUERY) == "query.candidates"
 
 
@@ -97,7 +99,7 @@ def test_a_query_arrives_as_it_was_sent():
 )
 def test_an_answer_arrives_as_it_was_sent(risks, num_examples, left, group):
     answer = CandidatesAnswer("a", risks, num_examples, "brier,margin", "c", "m", left, group)
-    assert repr(wire.decode_candidates_answer(sent(wire.encode_answer(answer)))) == repr(answer)
+    assert repr(wire.decode_answer(sent(wire.encode_answer(answer)), CandidatesAnswer)) == repr(answer)
 
 
 @pytest.mark.parametrize(
@@ -119,19 +121,21 @@ def test_candidates_that_cannot_be_asked_are_refused(candidates, text):
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("candidate-names", ["a"], "a name, weights and a loss"),
-        ("candidate-names", "a", "must be a list of str"),
-        ("candidate-weights", [0.0, 0.0, 1.0, 0.0], "must be a list of int"),
-        ("candidate-weights", [0, 0, 2, 0], "numbered 0, 1"),
-        ("loss", "brier", "a name, weights and a loss"),
-        ("protocol-version", 1, "protocol-version must be 2"),
+        ("candidates-name", ["a"], "must have one entry each, got 1, 4, 4"),
+        ("candidates-name", "a", "must be a list of str"),
+        ("candidates-weights", [0.0, 0.0, 1.0, 0.0], "must be a list of int"),
+        ("candidates-weights", [0, 0, 2, 0], "numbered 0, 1"),
+        ("candidates-loss", ["brier"], "must have one entry each, got 4, 4, 1"),
+        ("candidates-loss", ["a,b"] * 4, "must not hold a comma"),
+        ("loss", "brier", "no other keys than a CandidatesQuery has, got 'loss'"),
+        ("protocol-version", 1, "protocol-version must be 3"),
     ],
 )
 def test_a_query_that_breaks_the_protocol_is_refused(key, value, text):
     content = wire.encode_query(QUERY, ARRAYS)
     content["query"][key] = value
     with pytest.raises(ValueError, match=text):
-        wire.decode_candidates_query(content)
+        wire.decode_query(content, CandidatesQuery)
 
 
 def test_losses_of_one_pass_are_those_of_one_pass_each():
@@ -144,7 +148,9 @@ def test_losses_of_one_pass_are_those_of_one_pass_each():
 
 def test_the_answer_is_the_plain_evaluation_of_every_candidate():
     replies = send(network(3), wire.encode_query(QUERY, ARRAYS))
-    answers = sorted((wire.decode_candidates_answer(reply.content) for reply in replies), key=lambda a: a.client_id)
+    answers = sorted(
+        (wire.decode_answer(reply.content, CandidatesAnswer) for reply in replies), key=lambda a: a.client_id
+    )
     for k, answer in enumerate(answers):
         examples = Population(spec_from_config(CONFIG)).client(k)
         pairs = [(FIRST, "zero_one"), (FIRST, "abstain:0.15"), (SECOND, "brier"), (FIRST, "brier")]
@@ -153,8 +159,8 @@ def test_the_answer_is_the_plain_evaluation_of_every_candidate():
             risks=tuple(mean_loss(model, examples.x, examples.y, loss=loss)[0] for model, loss in pairs),
             num_examples=30,
             loss="zero_one,abstain:0.15,brier,brier",
-            code_hash=wire.code_hash(),
-            model_hash=wire.model_hash(ARRAYS),
+            code_hash=code_hash(),
+            model_hash=model_hash(ARRAYS),
         )
 
 
@@ -163,7 +169,7 @@ def test_an_answer_spends_one_value_for_each_candidate(tmp_path):
     grid = network(node_configs={0: budget})
     content = wire.encode_query(QUERY, ARRAYS)
     for left in (5, 1):
-        answer = wire.decode_candidates_answer(send(grid, content)[0].content)
+        answer = wire.decode_answer(send(grid, content)[0].content, CandidatesAnswer)
         assert (answer.budget_left, answer.group) == (left, "north")
     assert "got 4 with 1 left" in send(grid, content)[0].error.reason
 
@@ -185,8 +191,10 @@ def test_a_client_refuses_what_it_cannot_judge(models, text, tmp_path):
     (reply,) = send(grid, wire.encode_query(query, arrays))
     assert reply.error.code == 2
     assert text in reply.error.reason
-    (hello,) = grid.send_and_receive([Message(wire.encode_hello(), next(iter(grid.get_node_ids())), "query.hello")])
-    assert wire.decode_hello_answer(hello.content).budget_left == 2  # a refusal costs nothing
+    (hello,) = grid.send_and_receive(
+        [Message(wire.encode_query(HelloQuery()), next(iter(grid.get_node_ids())), "query.hello")]
+    )
+    assert wire.decode_answer(hello.content, HelloAnswer).budget_left == 2  # a refusal costs nothing
 
 
 @pytest.mark.parametrize("adversary", ["auto", "ascent", "exact"])

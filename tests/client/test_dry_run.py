@@ -16,7 +16,7 @@ from client.app import app
 from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
-from protocol.wire import LossQuery
+from protocol.questions import LossAnswer, LossQuery
 from tests.transport import curves_of
 
 RNG = np.random.default_rng(0)
@@ -60,8 +60,8 @@ def test_it_shows_what_the_client_would_send(folder, capsys):
     arrays = model_arrays(build_model("cnn", x_shape=(3, 6, 6), num_classes=4, seed=3))
     (node,) = grid.get_node_ids()
     content = wire.encode_query(LossQuery("brier", "cnn", (3, 6, 6), 4), arrays)
-    (reply,) = grid.send_and_receive([Message(content, node, wire.LOSS_MESSAGE_TYPE)])
-    assert wire.LossAnswer(**shown(out)) == wire.decode_answer(reply.content)
+    (reply,) = grid.send_and_receive([Message(content, node, "query.loss")])
+    assert LossAnswer(**shown(out)) == wire.decode_answer(reply.content, LossAnswer)
     assert "there is no query budget" in out
     assert "no noise; there is no privacy budget" in out
 
@@ -92,7 +92,7 @@ def test_it_knows_what_is_already_answered(folder, capsys):
     grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
     (node,) = grid.get_node_ids()
     content = wire.encode_query(LossQuery("zero_one", "cnn", (3, 6, 6), 4), arrays)
-    grid.send_and_receive([Message(content, node, wire.LOSS_MESSAGE_TYPE)])
+    grid.send_and_receive([Message(content, node, "query.loss")])
     node_config = " ".join(f"{key}={json.dumps(value)}" for key, value in own.items())
     status, out, _ = dry_run(capsys, node_config, "--checkpoint", str(folder / "final_model.pt"))
     assert status == 0
@@ -253,9 +253,9 @@ def test_a_recorded_answer_is_shown_with_the_noise_that_it_had(folder, capsys):
     grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
     (node,) = grid.get_node_ids()
     content = wire.encode_query(LossQuery("brier", "cnn", (3, 6, 6), 4, "laplace:1"), arrays)
-    (reply,) = grid.send_and_receive([Message(content, node, wire.LOSS_MESSAGE_TYPE)])
+    (reply,) = grid.send_and_receive([Message(content, node, "query.loss")])
     checkpoint = ("--checkpoint", str(folder / "final_model.pt"), "--loss", "brier", "--privacy", "laplace:1")
     status, out, _ = dry_run(capsys, config(folder, **own), *checkpoint)
     assert status == 0
-    assert wire.LossAnswer(**shown(out)) == wire.decode_answer(reply.content)
+    assert LossAnswer(**shown(out)) == wire.decode_answer(reply.content, LossAnswer)
     assert "nor would it spend any of the privacy budget" in out

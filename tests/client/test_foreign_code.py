@@ -16,7 +16,7 @@ from client.app import app
 from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
-from protocol.wire import Candidate, CandidatesQuery, LossQuery
+from protocol.questions import Candidate, CandidatesQuery, LossQuery, Query
 from tests.transport import adversarial_query
 
 SECRET = "/home/alice/patients.csv"
@@ -81,7 +81,7 @@ def loader() -> Any:
     fail()
 
 
-def asked(query: wire.Query, own: dict[str, Any]) -> Message:
+def asked(query: Query, own: dict[str, Any]) -> Message:
     """The reply to a question; the same client must answer a plain one afterwards."""
     grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
     (node,) = grid.get_node_ids()
@@ -90,7 +90,7 @@ def asked(query: wire.Query, own: dict[str, Any]) -> Message:
     honest = build_model("mlp", x_shape=SHAPE, num_classes=NUM_CLASSES, seed=0)
     content = wire.encode_query(LossQuery("zero_one", "mlp", SHAPE, NUM_CLASSES), model_arrays(honest))
     if own["data"] == OWN["data"]:
-        (after,) = grid.send_and_receive([Message(content, node, wire.LOSS_MESSAGE_TYPE)])
+        (after,) = grid.send_and_receive([Message(content, node, "query.loss")])
         assert not after.has_error()
     return reply
 
@@ -113,7 +113,7 @@ def raised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
 
 @pytest.mark.parametrize("query", QUESTIONS, ids=lambda query: type(query).__name__)
 @pytest.mark.parametrize("model", ["Unbuilt", "Unread", "Unloaded", "Untried"])
-def test_a_models_words_stay_here(query: wire.Query, model: str, raised: type[BaseException]) -> None:
+def test_a_models_words_stay_here(query: Query, model: str, raised: type[BaseException]) -> None:
     reply = asked(dataclasses.replace(query, model=f"{__name__}:{model}"), OWN)
     assert reply.has_error()
     assert SECRET not in reply.error.reason

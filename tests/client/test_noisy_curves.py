@@ -8,8 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from client.noisy_curves import noisy_curves
-from client.noisy_risks import Noise
+from client.numbers import Noise, noisy_curves
 from protocol.models import build_model
 from protocol.noise import mechanism_of
 from riskband.adversaries.problem import TransportProblem

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from client.app import app
-from client.noisy_risks import summed_steps
+from client.numbers import summed_steps
 from client.privacy import PrivacyBudget, privacy_from_config
 from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
 from protocol.noise import LOSS_STEPS
-from protocol.questions import AdversarialQuery, Candidate, CandidatesQuery, LossQuery
+from protocol.questions import Candidate, CandidatesQuery, LossAnswer, LossQuery
 from protocol.weight_sets import joined
 from riskband.adversaries.evaluation import example_losses, mean_loss
 from tests.client.test_noise import laplace_masses, p_value
@@ -66,12 +66,7 @@ def ask(own, query, *, config=None, arrays=None):
     (reply,) = grid.send_and_receive([message], timeout=30)
     if reply.has_error():
         return reply.error.reason
-    decode = {
-        LossQuery: wire.decode_answer,
-        AdversarialQuery: wire.decode_adversarial_answer,
-        CandidatesQuery: wire.decode_candidates_answer,
-    }
-    return decode[type(query)](reply.content)
+    return wire.decode_answer(reply.content, wire.answer_type(query))
 
 
 def left(own):
@@ -107,7 +102,7 @@ def test_what_is_not_private_in_the_clients_way_is_refused_and_costs_nothing(own
     (node,) = grid.get_node_ids()
     content = wire.encode_query(question("laplace:1"), model_arrays(MODEL))
     content["query"]["privacy"] = privacy
-    (reply,) = grid.send_and_receive([Message(content, node, wire.LOSS_MESSAGE_TYPE)], timeout=30)
+    (reply,) = grid.send_and_receive([Message(content, node, "query.loss")], timeout=30)
     assert rule in reply.error.reason.replace("\\'", "'")
     assert left(own) == 2
     assert ask(own, CandidatesQuery("mlp", (3,), 2, (Candidate("b", 0, "brier"),), "laplace:0.5")).budget_left == 8
@@ -182,7 +177,7 @@ def test_a_recorded_answer_is_repeated_with_its_noise_and_costs_nothing(own, tmp
 def test_the_record_of_an_answer_without_noise_does_not_open_a_private_client(own, tmp_path):
     own["answer-record-file"] = str(tmp_path / "record.sqlite")
     before = {key: value for key, value in own.items() if not key.startswith("privacy")}
-    assert isinstance(ask(before, question("")), wire.LossAnswer)
+    assert isinstance(ask(before, question("")), LossAnswer)
     assert "answers with laplace noise only" in ask(own, question(""))
 
 
@@ -199,17 +194,17 @@ def test_an_answer_is_the_sum_with_whole_number_noise_of_the_laplace_law(tmp_pat
     np.savez(tmp_path / "data.npz", x=x, y=y)
     mistakes = int(example_losses(MODEL, x, y, loss="zero_one").sum())
     if num_values == 1:
-        query, arrays, decode = question("laplace:0.5"), model_arrays(MODEL), wire.decode_answer
+        query, arrays = question("laplace:0.5"), model_arrays(MODEL)
     else:
         candidates = tuple(Candidate(name, 0, "zero_one") for name in "ab")
         query, arrays = CandidatesQuery("mlp", (3,), 2, candidates, "laplace:0.5"), joined([model_arrays(MODEL)])
-        decode = wire.decode_candidates_answer
     own = {"client-id": "a", "data": str(tmp_path / "data.npz")}
     grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
     (node,) = grid.get_node_ids()
     content = wire.encode_query(query, arrays)
     messages = [Message(content, node, wire.message_type(query)) for _ in range(300)]
-    answers = [decode(reply.content) for reply in grid.send_and_receive(messages, timeout=100)]
+    kind = wire.answer_type(query)
+    answers = [wire.decode_answer(reply.content, kind) for reply in grid.send_and_receive(messages, timeout=100)]
     risks = np.array([[answer.risk] if num_values == 1 else answer.risks for answer in answers])
     np.testing.assert_allclose(risks * 10, np.rint(risks * 10), atol=1e-9)
     noise = np.rint(risks * 10).astype(int) - mistakes
@@ -284,10 +279,9 @@ def simulated_answers(*, num_clients=3, run_seed=4, privacy="laplace:1", node_co
     config = SIMULATED | {"seed": run_seed}
     grid = InProcessGrid(app, num_clients=num_clients, run_config=config, node_configs=node_configs)
     messages = [
-        Message(wire.encode_query(query, model_arrays(DIGITS)), node, wire.LOSS_MESSAGE_TYPE)
-        for node in grid.get_node_ids()
+        Message(wire.encode_query(query, model_arrays(DIGITS)), node, "query.loss") for node in grid.get_node_ids()
     ]
-    answers = [wire.decode_answer(reply.content) for reply in grid.send_and_receive(messages, timeout=60)]
+    answers = [wire.decode_answer(reply.content, LossAnswer) for reply in grid.send_and_receive(messages, timeout=60)]
     return {answer.client_id: answer.risk for answer in answers}
 
 

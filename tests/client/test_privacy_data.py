@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from client.noisy_risks import summed_steps
+from client.numbers import summed_steps
 from protocol.models import build_model, model_arrays
 from protocol.questions import LossQuery
 from riskband.adversaries.evaluation import mean_losses

@@ -18,10 +18,11 @@ from client.budget import QueryBudget, QueryBudgetError, Request, budget_from_co
 from client.privacy import privacy_from_config
 from protocol import wire
 from protocol.engine import InProcessGrid
+from protocol.hashes import code_hash, model_hash
 from protocol.models import model_arrays
 from protocol.noise import all_digits, mechanism_of
 from protocol.questions import LossQuery
-from protocol.secure import wire as histogram_wire
+from protocol.secure.questions import KeysQuery
 from tests.client.test_privacy import MODEL, ask, left, question
 
 
@@ -66,7 +67,7 @@ def reply_to(own, content, message_type):
 )
 def test_a_private_client_neither_trains_nor_sends_keys_for_a_secure_histogram(tmp_path, key, rule):
     own = {key: "laplace:2", "privacy-budget-file": str(tmp_path / "p.sqlite")}
-    keys = histogram_wire.encode_keys_query(), histogram_wire.message_type(histogram_wire.KEYS_ACTION)
+    keys = wire.encode_query(KeysQuery()), "query.secure_keys"
     weights = wire.encode_query(LossQuery("brier", "mlp", (1, 8, 8), 10), model_arrays(MODEL)), "train"
     for message in (keys, weights):
         assert rule in reply_to(own, *message).error.reason
@@ -98,7 +99,7 @@ def test_of_many_who_ask_at_once_for_the_last_of_the_privacy_budget_one_is_count
     assert sum(not isinstance(answer, str) for answer in answers) == 1
     assert left(own) == 0
     assert budget_from_config(own, client_id="a").left() == 98
-    hashes = {"model_hash": wire.model_hash(model_arrays(MODEL)), "code_hash": wire.code_hash()}
+    hashes = {"model_hash": model_hash(model_arrays(MODEL)), "code_hash": code_hash()}
     record = record_from_config(own, client_id="a")
     noted = [record.has_noted(asked_hash(query, **hashes)) for query in queries]
     assert noted == [not isinstance(answer, str) for answer in answers]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
@@ -11,24 +9,23 @@ from flwr.app import Context, Message, RecordDict
 from client.__main__ import main
 from client.answering import answered
 from client.budget import QueryBudgetError
-from client.secure.secure_only import is_secure_only, refuse_in_the_open
-from protocol import wire
+from client.secure.part import HistogramInCompany
+from client.secure.rounds import is_secure_only, refuse_in_the_open
 from protocol.engine import InProcessGrid
-from protocol.secure import wire as histogram_wire
+from protocol.examples import Examples
 from protocol.secure.questions import HistogramQuery
-from strategies.asking.quorum import QuorumError
+from strategies.asking.replies import QuorumError
 from tests.strategies import secure_network
-from worlds.population import Examples
 
 OTHERS = [
     "train",
     "evaluate",
     "query",
-    wire.LOSS_MESSAGE_TYPE,
-    wire.ADVERSARIAL_MESSAGE_TYPE,
-    wire.CANDIDATES_MESSAGE_TYPE,
+    "query.loss",
+    "query.adversarial_loss",
+    "query.candidates",
 ]
-SECURE = [wire.HELLO_MESSAGE_TYPE, *map(histogram_wire.message_type, histogram_wire.ACTIONS)]
+SECURE = [f"query.{each}" for each in ("hello", *secure_network.ACTIONS)]
 
 
 def passed_on(node_config, message_type):
@@ -86,7 +83,7 @@ def test_an_answer_record_repeats_no_histogram_in_another_company(tmp_path):
     examples = Examples(np.zeros((4, 2), dtype=np.float32), np.zeros(4, dtype=np.int64))
 
     def ask(company):
-        query = dataclasses.replace(QUERY, company=company)
+        query = HistogramInCompany(**vars(QUERY), company=company)
         return answered(query, {"w": np.zeros(2)}, examples, context, lambda *_: {"risk": 0.25, "num_examples": 4})[1]
 
     assert [ask("first"), ask("first"), ask("second")] == [1, 1, 0]

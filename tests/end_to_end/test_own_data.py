@@ -15,9 +15,8 @@ import torch
 from flwr.app import ArrayRecord
 
 from client.budget import QueryBudget
-from protocol.models import build_model
+from protocol.models import build_model, save_checkpoint
 from simulations.launcher import COMPLETED, private_superlink
-from worlds.training import save_checkpoint
 
 PROJECT = Path(__file__).resolve().parents[2]
 TASK = """

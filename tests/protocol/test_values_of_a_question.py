@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from client.budget import Request, request_of
-from protocol.wire import Candidate, CandidatesQuery, LossQuery
+from protocol.questions import Candidate, CandidatesQuery, LossQuery
 from riskband.adversaries.registry import adversarial_curves
 from tests.transport import adversarial_query, changed
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,32 @@ from hypothesis import strategies as st
 
 import client
 from protocol import wire
-from protocol.wire import AdversarialAnswer, LossAnswer, LossQuery
+from protocol.codec import decode, encode, to_array_record, to_arrays
+from protocol.hashes import code_hash, model_hash
+from protocol.questions import (
+    AdversarialAnswer,
+    AdversarialQuery,
+    Candidate,
+    HelloAnswer,
+    HelloQuery,
+    LossAnswer,
+    LossQuery,
+)
+from protocol.secure.cryptography import PublicKeys
+from protocol.secure.questions import (
+    ConsistencyAnswer,
+    ConsistencyQuery,
+    HeldShares,
+    HistogramQuery,
+    KeysAnswer,
+    KeysQuery,
+    MaskedAnswer,
+    MaskedQuery,
+    SharesAnswer,
+    SharesQuery,
+    UnmaskAnswer,
+    UnmaskQuery,
+)
 from tests.transport import adversarial_query
 
 QUERY = LossQuery(loss="brier", model="cnn", x_shape=(1, 8, 8), num_classes=10)
@@ -37,19 +63,20 @@ def sent(content):
 
 
 def test_a_query_arrives_as_it_was_sent():
-    query, arrays = wire.decode_query(sent(wire.encode_query(QUERY, ARRAYS)))
+    content = sent(wire.encode_query(QUERY, ARRAYS))
+    query, arrays = wire.decode_query(content, LossQuery), wire.decode_weights(content)
     assert query == QUERY
     assert list(arrays) == list(ARRAYS)
     for name, array in ARRAYS.items():
         assert arrays[name].dtype == array.dtype
         np.testing.assert_array_equal(arrays[name], array)
-    assert wire.model_hash(arrays) == wire.model_hash(ARRAYS)
+    assert model_hash(arrays) == model_hash(ARRAYS)
 
 
 @given(names, st.floats(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=20), st.none() | names)
 def test_an_answer_arrives_as_it_was_sent(client_id, risk, num_examples, loss, group):
     answer = LossAnswer(client_id, risk, num_examples, loss, code_hash="c", model_hash="m", group=group)
-    received = wire.decode_answer(sent(wire.encode_answer(answer)))
+    received = wire.decode_answer(sent(wire.encode_answer(answer)), LossAnswer)
     # Bitwise: repr shows the same for NaN and keeps every digit of a float.
     assert repr(received) == repr(answer)
 
@@ -70,9 +97,10 @@ ADVERSARIAL_QUERY = adversarial_query(
     ],
 )
 def test_an_adversarial_query_arrives_as_it_was_sent(query):
-    received, arrays = wire.decode_adversarial_query(sent(wire.encode_query(query, ARRAYS)))
+    content = sent(wire.encode_query(query, ARRAYS))
+    received, arrays = wire.decode_query(content, AdversarialQuery), wire.decode_weights(content)
     assert received == query
-    assert wire.model_hash(arrays) == wire.model_hash(ARRAYS)
+    assert model_hash(arrays) == model_hash(ARRAYS)
 
 
 numbers = st.lists(st.floats(), max_size=5).map(tuple)
@@ -97,16 +125,16 @@ def test_an_adversarial_answer_arrives_as_it_was_sent(client_id, lower, upper, u
         group=group,
         num_without_gradient=left,
     )
-    assert repr(wire.decode_adversarial_answer(sent(wire.encode_answer(answer)))) == repr(answer)
+    assert repr(wire.decode_answer(sent(wire.encode_answer(answer)), AdversarialAnswer)) == repr(answer)
 
 
 @pytest.mark.parametrize("group", ["", "x" * 101, "two\nlines", 7, True])
 def test_a_group_that_is_no_name_is_refused(group):
     content = wire.encode_answer(LossAnswer("a", 0.5, 4, "zero_one", "c", "m"))
-    assert "group" not in content["identity"]  # what older servers were told
-    content["identity"]["group"] = group
+    assert "group" not in content["answer"]  # None travels as no key
+    content["answer"]["group"] = group
     with pytest.raises(ValueError, match="group"):
-        wire.decode_answer(content)
+        wire.decode_answer(content, LossAnswer)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +155,7 @@ def test_a_grid_is_checked_on_both_ends(name, grid, rule):
     content = wire.encode_query(ADVERSARIAL_QUERY, ARRAYS)
     content["query"][name] = list(grid)
     with pytest.raises(ValueError, match=f"{name} {rule}"):
-        wire.decode_adversarial_query(content)
+        wire.decode_query(content, AdversarialQuery)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +178,14 @@ def test_a_grid_is_checked_on_both_ends(name, grid, rule):
         ("seed", 1.5, r"query\['seed'\] must be of type int"),
         ("space", "input", "head must be None in the space 'input'"),
         ("space", "layer:2", "head must be None in the space 'layer:2'"),
-        ("protocol-version", 1, "protocol-version must be 2"),
+        ("protocol-version", 1, "protocol-version must be 3"),
     ],
 )
 def test_an_adversarial_query_that_breaks_the_protocol_is_refused(key, value, text):
     content = wire.encode_query(ADVERSARIAL_QUERY, ARRAYS)
     content["query"][key] = value
     with pytest.raises(ValueError, match=text):
-        wire.decode_adversarial_query(content)
+        wire.decode_query(content, AdversarialQuery)
 
 
 @pytest.mark.parametrize("box", [(1, 0), (0, 0), (0, float("nan")), (float("-inf"), 0), 3, "ab", (0, 1, 2), ("a", 1)])
@@ -176,12 +204,12 @@ def test_each_question_has_its_own_message_type():
     assert wire.message_type(QUERY) == "query.loss"
     assert wire.message_type(ADVERSARIAL_QUERY) == "query.adversarial_loss"
     with pytest.raises(ValueError, match="order"):
-        wire.decode_adversarial_query(wire.encode_query(QUERY, ARRAYS))
+        wire.decode_query(wire.encode_query(QUERY, ARRAYS), AdversarialQuery)
 
 
 def test_numpy_numbers_are_encoded_as_numbers():
     answer = LossAnswer("a", np.float64(0.25), np.int64(4), "zero_one", "c", "m")  # type: ignore[arg-type]
-    assert wire.decode_answer(wire.encode_answer(answer)).num_examples == 4
+    assert wire.decode_answer(wire.encode_answer(answer), LossAnswer).num_examples == 4
 
 
 @pytest.mark.parametrize(
@@ -190,20 +218,21 @@ def test_numpy_numbers_are_encoded_as_numbers():
         (lambda c: c.pop("query"), "must hold the ConfigRecord 'query'"),
         (lambda c: c.pop("arrays"), "must hold the ArrayRecord 'arrays'"),
         (lambda c: c.update({"query": ArrayRecord()}), "must hold the ConfigRecord 'query', got ArrayRecord"),
-        (lambda c: c["query"].update({"protocol-version": 999}), "protocol-version must be 2, got 999"),
-        (lambda c: c["query"].pop("protocol-version"), "protocol-version must be 2, got None"),
+        (lambda c: c["query"].update({"protocol-version": 999}), "protocol-version must be 3, got 999"),
+        (lambda c: c["query"].pop("protocol-version"), "protocol-version must be 3, got None"),
         (lambda c: c["query"].pop("loss"), r"query\['loss'\] must be of type str, got NoneType"),
         (lambda c: c["query"].update({"model": 3}), r"query\['model'\] must be of type str, got int"),
         (lambda c: c["query"].update({"num-classes": True}), r"query\['num-classes'\] must be of type int"),
         (lambda c: c["query"].update({"x-shape": 8}), r"query\['x-shape'\] must be a list of int"),
         (lambda c: c["query"].update({"x-shape": [1.0]}), r"query\['x-shape'\] must be a list of int"),
+        (lambda c: c["query"].update({"more": 1}), "query must have no other keys than a LossQuery has, got 'more'"),
     ],
 )
 def test_a_query_that_breaks_the_protocol_is_refused(edit, text):
     content = wire.encode_query(QUERY, ARRAYS)
     edit(content)
     with pytest.raises(ValueError, match=text):
-        wire.decode_query(content)
+        wire.decode_query(content, LossQuery), wire.decode_weights(content)
 
 
 def test_the_training_messages_use_the_keys_of_flwrs_fedavg():
@@ -213,19 +242,19 @@ def test_the_training_messages_use_the_keys_of_flwrs_fedavg():
     assert server_round == 3
     reply = wire.encode_trained(arrays, num_examples=5, loss=0.5)
     assert dict(reply["metrics"]) == {"train-loss": 0.5, "num-examples": 5}
-    assert wire.model_hash(wire.to_arrays(reply["arrays"])) == wire.model_hash(ARRAYS)
+    assert model_hash(to_arrays(reply["arrays"])) == model_hash(ARRAYS)
 
 
 def test_an_array_record_is_passed_through():
     record = ArrayRecord({"w": Array(np.ones(2))})
-    assert wire.to_array_record(record) is record
+    assert to_array_record(record) is record
 
 
 def test_the_model_hash_is_the_sha256_of_a_stream_anyone_can_rebuild():
     arrays = {"w": np.array([[1.0, 2.0]], dtype="<f4"), "b": np.array(3, dtype="<i8")}
     stream = b'["b", "<i8", []]\n' + bytes([3, 0, 0, 0, 0, 0, 0, 0])
     stream += b'["w", "<f4", [1, 2]]\n' + bytes.fromhex("0000803f00000040")
-    assert wire.model_hash(arrays) == hashlib.sha256(stream).hexdigest()
+    assert model_hash(arrays) == hashlib.sha256(stream).hexdigest()
 
 
 BASE = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "v": np.zeros(3)}
@@ -245,12 +274,12 @@ BASE = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "v": np.zeros(3)}
     ],
 )
 def test_the_model_hash_sees_every_difference(other):
-    assert wire.model_hash(other) != wire.model_hash(BASE)
+    assert model_hash(other) != model_hash(BASE)
 
 
 def test_the_model_hash_ignores_order_and_memory_layout():
     other = {"v": BASE["v"], "w": np.asfortranarray(BASE["w"])}
-    assert wire.model_hash(other) == wire.model_hash(BASE)
+    assert model_hash(other) == model_hash(BASE)
 
 
 def test_the_code_hash_belongs_to_the_text_of_the_sources(tmp_path):
@@ -261,14 +290,14 @@ def test_the_code_hash_belongs_to_the_text_of_the_sources(tmp_path):
         shutil.copytree(project / package, tmp_path / package, ignore=ignored)
     script = """
 from pathlib import Path
-from protocol import wire
-print(wire.code_hash())
+from protocol.hashes import code_hash
+print(code_hash())
 for name in (
     "client/app.py", "protocol/models.py", "worlds/shifts.py", "riskband/adversaries/losses.py", "riskband/wording.py"
 ):
     Path(name).write_text(Path(name).read_text() + "#")
-    wire.code_hash.cache_clear()
-    print(wire.code_hash())
+    code_hash.cache_clear()
+    print(code_hash())
 """
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     run = subprocess.run(
@@ -280,19 +309,82 @@ for name in (
         check=True,
     )
     copied, *others, last = run.stdout.split()
-    assert copied == wire.code_hash()
+    assert copied == code_hash()
     assert len({copied, *others}) == 5
     assert last == others[-1]  # sentences decide no answer
 
 
 @given(names, st.one_of(st.none(), st.integers(0, 10**9)))
 def test_a_hello_and_its_answer_arrive_as_they_were_sent(name, left):
-    assert wire.decode_hello(sent(wire.encode_hello())) == wire.HelloQuery()
-    assert wire.decode_hello(sent(wire.encode_hello("q"))) == wire.HelloQuery("q")
-    answer = wire.HelloAnswer(name, "code", left, on_record=left == 0)
-    assert wire.decode_hello_answer(sent(wire.encode_hello_answer(answer))) == answer
+    assert wire.decode_query(sent(wire.encode_query(HelloQuery())), HelloQuery) == HelloQuery()
+    assert wire.decode_query(sent(wire.encode_query(HelloQuery("q"))), HelloQuery) == HelloQuery("q")
+    answer = HelloAnswer(name, "code", left, on_record=left == 0)
+    assert wire.decode_answer(sent(wire.encode_answer(answer)), HelloAnswer) == answer
 
 
 def test_less_than_nothing_cannot_be_left():
     with pytest.raises(ValueError, match="budget-left must be at least 0, got -1"):
-        wire.decode_hello_answer(wire.encode_hello_answer(wire.HelloAnswer("a", "code", -1)))
+        wire.decode_answer(wire.encode_answer(HelloAnswer("a", "code", -1)), HelloAnswer)
+
+
+KEYS = PublicKeys(b"e" * 32, b"m" * 32)
+HELD = HeldShares((3, 1), (b"x", b"y"))
+HISTOGRAM = HistogramQuery(**vars(QUERY), edges=(0.0, 0.5, 1.0), eta=0.1)
+SIGNED = {"client_id": "a", "code_hash": "c"}
+SECURE = {
+    "secure_keys": (KeysQuery(), KeysAnswer(**SIGNED, keys=KEYS)),
+    "secure_shares": (SharesQuery(1, 3, {1: KEYS, 4: KEYS}, is_complete=True), SharesAnswer(**SIGNED, sent=HELD)),
+    "secure_histogram": (
+        MaskedQuery(HISTOGRAM, HELD),
+        MaskedAnswer(**SIGNED, loss="brier", model_hash="m", vector=b"1234", unopened=(2,)),
+    ),
+    "secure_consistency": (
+        ConsistencyQuery((1, 2), ()),
+        ConsistencyAnswer(**SIGNED, numbers=(2,), macs=(b"z",)),
+    ),
+    "secure_unmask": (UnmaskQuery({2: b"z"}), UnmaskAnswer(**SIGNED, seed_shares=(b"s",), key_shares=())),
+}
+
+
+@pytest.mark.parametrize("action", SECURE)
+def test_the_messages_of_a_secure_histogram_arrive_as_they_were_sent(action):
+    query, answer = SECURE[action]
+    assert wire.message_type(query) == f"query.{action}"
+    assert wire.decode_query(sent(wire.encode_query(query)), type(query)) == query
+    assert wire.decode_answer(sent(wire.encode_answer(answer)), wire.answer_type(query)) == answer
+
+
+@pytest.mark.parametrize(
+    ("action", "key", "value", "text"),
+    [
+        ("secure_shares", "members-number", [1, 1], "must differ"),
+        ("secure_shares", "members-number", [1], "one entry each, got 1, 2"),
+        ("secure_shares", "members-masking", [b"m"], "one entry each, got 2, 1"),
+        ("secure_shares", "members-masking", ["m", "m"], r"query\['members-masking'\] must be a list of bytes"),
+        ("secure_shares", "is-complete", 1, r"query\['is-complete'\] must be of type bool, got int"),
+        ("secure_histogram", "numbers", [3, 3], "must differ"),
+        ("secure_histogram", "eta", None, "num_examples or eta"),
+        ("secure_histogram", "company", "b", "no other keys than a MaskedQuery has, got 'company'"),
+        ("secure_unmask", "macs", [], "one entry each, got 1, 0"),
+    ],
+)
+def test_a_secure_question_that_breaks_the_protocol_is_refused(action, key, value, text):
+    query = SECURE[action][0]
+    content = wire.encode_query(query)
+    content["query"].pop(key, None)
+    if value is not None:
+        content["query"][key] = value
+    with pytest.raises(ValueError, match=text):
+        wire.decode_query(content, type(query))
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Candidate
+    more: tuple[float, float] | None = None
+
+
+def test_a_dataclass_within_another_has_its_keys_beside_the_others():
+    record = encode(Outer(Candidate("a", 1, "brier"), (0.5, 1.0)))
+    assert dict(record) == {"protocol-version": 3, "name": "a", "weights": 1, "loss": "brier", "more": [0.5, 1.0]}
+    assert decode(record, Outer, name="outer") == Outer(Candidate("a", 1, "brier"), (0.5, 1.0))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from protocol.models import build_model
+from protocol.models import build_model, save_checkpoint
 from riskband.answers.responses import FRESH_CLIENTS
 from riskband.wording import TRAINERS_ANSWERED
 from server.config import ConfigError
@@ -21,7 +21,6 @@ from server.run.ledger import read_ledger
 from server.training import TrainingError
 from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
-from worlds.training import save_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from flwr.app import Message
 
 from protocol import wire
 from protocol.engine import Behaviour, Delivery
+from protocol.questions import AdversarialAnswer
 from riskband.cli import main as riskband_command
 from tests.server.running import raises
 from tests.server.test_wasserstein_app import printed, run
@@ -21,7 +22,7 @@ from tests.server.test_wasserstein_app import printed, run
 BISECTION: Mapping[str, Any] = {"protocol": "bisection", "num_unseen": 0, "bisection_tolerance": 0.002}
 
 
-def later(change: Callable[[wire.AdversarialAnswer], wire.AdversarialAnswer]) -> Behaviour:
+def later(change: Callable[[AdversarialAnswer], AdversarialAnswer]) -> Behaviour:
     """A node that answers the first question honestly and changes what it says to every other one."""
     num_asked = 0
 
@@ -31,7 +32,7 @@ def later(change: Callable[[wire.AdversarialAnswer], wire.AdversarialAnswer]) ->
         honest = answer(message)
         if num_asked == 1:
             return [Delivery(honest)]
-        changed = change(wire.decode_adversarial_answer(honest.content))
+        changed = change(wire.decode_answer(honest.content, AdversarialAnswer))
         return [Delivery(Message(wire.encode_answer(changed), reply_to=message))]
 
     return behave
@@ -48,11 +49,11 @@ def raises_after_the_first() -> Behaviour:
     return behave
 
 
-def with_values(*values: float) -> Callable[[wire.AdversarialAnswer], wire.AdversarialAnswer]:
+def with_values(*values: float) -> Callable[[AdversarialAnswer], AdversarialAnswer]:
     return lambda answer: dataclasses.replace(answer, values_lower=values, values_upper=values)
 
 
-def one_more_wrong(answer: wire.AdversarialAnswer) -> wire.AdversarialAnswer:
+def one_more_wrong(answer: AdversarialAnswer) -> AdversarialAnswer:
     value = answer.clean_risk + 1.0 / answer.num_examples
     return dataclasses.replace(with_values(1.0)(answer), clean_risk=value)
 

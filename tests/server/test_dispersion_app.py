@@ -15,6 +15,7 @@ from rich.console import Console
 
 from protocol import wire
 from protocol.engine import Delivery
+from protocol.questions import LossAnswer
 from riskband.cli import main as riskband_command
 from riskband.wording import rounded_down, rounded_up
 from server.checks.unseen import Unseen
@@ -207,7 +208,7 @@ def test_owners_name_groups_that_no_unseen_client_is_known_to_be_in(
 
 def test_a_group_that_is_no_name_is_malformed(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     def behave(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
-        honest = wire.decode_answer(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, LossAnswer)
         content = wire.encode_answer(dataclasses.replace(honest, group="x" * 101))
         return [Delivery(Message(content, reply_to=message))]
 

@@ -27,8 +27,7 @@ from server.run.lock import LOCK_FILE, TOKEN_VARIABLE, FolderError, lock_for_lau
 from simulations.__main__ import main
 from simulations.options import EXIT_USAGE
 from strategies.asking.failures import Failure, FailureReason
-from strategies.asking.quorum import QuorumError
-from strategies.asking.replies import RoundOutcome
+from strategies.asking.replies import QuorumError, RoundOutcome
 from tests.server.running import run_app
 
 FORK = multiprocessing.get_context("fork")

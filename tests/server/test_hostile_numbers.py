@@ -13,12 +13,13 @@ from flwr.app import Message
 
 from protocol import wire
 from protocol.engine import Behaviour, Delivery
+from protocol.questions import AdversarialAnswer, LossAnswer
 from tests.server.running import run_app
 
 
-def answering(decode: Callable[..., Any], **claims: Any) -> Behaviour:
+def answering(kind: type, **claims: Any) -> Behaviour:
     def behave(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
-        honest = decode(answer(message).content)
+        honest: Any = wire.decode_answer(answer(message).content, kind)
         return [Delivery(Message(wire.encode_answer(dataclasses.replace(honest, **claims)), reply_to=message))]
 
     return behave
@@ -27,10 +28,10 @@ def answering(decode: Callable[..., Any], **claims: Any) -> Behaviour:
 @pytest.mark.parametrize(
     ("settings", "behaviour"),
     [
-        ({}, answering(wire.decode_answer, num_examples=10**15)),
-        ({"strategy": "dispersion"}, answering(wire.decode_answer, num_examples=10**15)),
-        ({"strategy": "wasserstein"}, answering(wire.decode_adversarial_answer, num_examples=10**13)),
-        ({"strategy": "wasserstein"}, answering(wire.decode_adversarial_answer, adversarial_unit=1e308)),
+        ({}, answering(LossAnswer, num_examples=10**15)),
+        ({"strategy": "dispersion"}, answering(LossAnswer, num_examples=10**15)),
+        ({"strategy": "wasserstein"}, answering(AdversarialAnswer, num_examples=10**13)),
+        ({"strategy": "wasserstein"}, answering(AdversarialAnswer, adversarial_unit=1e308)),
     ],
 )
 def test_a_number_beyond_all_sense_is_refused_and_the_run_goes_on(

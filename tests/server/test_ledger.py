@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocol.wire import (
+from protocol.questions import (
     AdversarialAnswer,
     Answer,
     Candidate,

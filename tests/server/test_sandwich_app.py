@@ -18,6 +18,7 @@ from torch import nn
 import riskband as rb
 from protocol import wire
 from protocol.engine import Behaviour, Delivery
+from protocol.questions import AdversarialAnswer
 from server.config import ConfigError, load_config
 from server.report.table import report_table
 from server.run.ledger import read_ledger
@@ -233,7 +234,7 @@ def test_two_sides_of_ascent_are_a_sandwich_too(tmp_path: Path, defaults: Mappin
 
 def claiming(**claims: Any) -> Behaviour:
     def behave(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
-        honest = wire.decode_adversarial_answer(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, AdversarialAnswer)
         content = wire.encode_answer(dataclasses.replace(honest, **claims))
         return [Delivery(Message(content, reply_to=message))]
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from protocol.wire import CandidatesAnswer, model_hash
+from protocol.hashes import model_hash
+from protocol.models import save_checkpoint
+from protocol.questions import CandidatesAnswer
 from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.cli import main as riskband_command
 from riskband.wording import rounded_up
@@ -22,7 +24,7 @@ from tests.server.running import SMALL, raises, run_app
 from tests.server.test_resume import Counting, assert_same_results, cut_ledger
 from worlds.datasets import load_dataset
 from worlds.population import Population, spec_from_config
-from worlds.training import save_checkpoint, train_centrally
+from worlds.training import train_centrally
 
 SETTINGS: dict[str, Any] = {
     "strategy": "selection",

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from protocol import wire
 from protocol.engine import Behaviour, Delivery
+from protocol.questions import AdversarialAnswer
 from riskband.cli import main as riskband_command
 from server.report.table import report_table
 from server.run.ledger import read_ledger
@@ -33,7 +34,7 @@ def run(folder: Path, defaults: Mapping[str, Any], **changes: Any) -> dict[str, 
 
 def claiming(**claims: Any) -> Behaviour:
     def behave(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
-        honest = wire.decode_adversarial_answer(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, AdversarialAnswer)
         content = wire.encode_answer(dataclasses.replace(honest, **claims))
         return [Delivery(Message(content, reply_to=message))]
 

@@ -7,13 +7,12 @@ import json
 import pytest
 import torch
 
-from protocol.models import build_model
+from protocol.models import build_model, save_checkpoint
 from server.config import load_config
 from simulations import launcher
 from simulations.__main__ import main
 from simulations.options import EXIT_FAILED, EXIT_USAGE, chosen_run_config, scenario_parser
 from simulations.simulate import default_folder
-from worlds.training import save_checkpoint
 
 
 @pytest.fixture

@@ -33,12 +33,8 @@ def other_value(rng, value):
 
 def set_some_key(rng, content, name):
     record = content[pick(rng, content)]
-    keys = [key for key in record if isinstance(record, ConfigRecord) or not isinstance(record[key], str)]
-    key = pick(rng, keys)
-    value = other_value(rng, record[key])
-    if isinstance(record, MetricRecord) and isinstance(value, str | bytes | bool):
-        value = -1.0
-    record[key] = value
+    key = pick(rng, record)
+    record[key] = other_value(rng, record[key])
 
 
 def drop_a_key(rng, content, name):
@@ -61,10 +57,6 @@ def replace_a_record(rng, content, name):
     content[old] = pick(rng, [kind for kind in kinds if type(kind) is not type(content[old])])
 
 
-def swap_the_records(rng, content, name):
-    content["answer"], content["identity"] = content["identity"], content["answer"]
-
-
 def empty(rng, content, name):
     for key in list(content):
         del content[key]
@@ -72,25 +64,23 @@ def empty(rng, content, name):
 
 def another_hash(rng, content, name):
     digits = "".join(rng.choice(list("0123456789abcdef"), 64))
-    content["identity"][pick(rng, ["code-hash", "model-hash"])] = digits
+    content["answer"][pick(rng, ["code-hash", "model-hash"])] = digits
 
 
 def another_version(rng, content, name):
-    content["identity"]["protocol-version"] = pick(rng, [0, 1, -1, 2**60, "2", 2.5])
+    content["answer"]["protocol-version"] = pick(rng, [0, 1, 2, -1, 2**60, "3", 3.5])
 
 
 def another_loss(rng, content, name):
-    content["identity"]["loss"] = pick(rng, ["margin", "cross_entropy", "accuracy", "zero_one,zero_one", ""])
+    content["answer"]["loss"] = pick(rng, ["margin", "cross_entropy", "accuracy", "zero_one,zero_one", ""])
 
 
 def an_unknown_name(rng, content, name):
-    content["identity"]["client-id"] = pick(
-        rng, ["client-99999", "client-00000 ", "CLIENT-00001", "", "x" * 101, "a\tb"]
-    )
+    content["answer"]["client-id"] = pick(rng, ["client-99999", "client-00000 ", "CLIENT-00001", "", "x" * 101, "a\tb"])
 
 
 def an_unusable_group(rng, content, name):
-    content["identity"]["group"] = pick(rng, ["", "x" * 101, "a\nb", 3, 2.5, ["a"]])
+    content["answer"]["group"] = pick(rng, ["", "x" * 101, "a\nb", 3, 2.5, ["a"]])
 
 
 def an_impossible_budget(rng, content, name):
@@ -104,7 +94,8 @@ def no_examples(rng, content, name):
 def a_wrong_number(rng, content, name):
     """Put NaN, infinity or a number outside [0, 1] into one place."""
     answer = content["answer"]
-    key = pick(rng, [key for key in answer if key not in (*OPTIONAL, "num-examples", "adversarial-unit")])
+    others = (*OPTIONAL, "num-examples", "adversarial-unit", "protocol-version")
+    key = pick(rng, [key for key in answer if key not in others and not isinstance(answer[key], str | bool)])
     if isinstance(answer[key], list):
         values = list(answer[key])
         values[int(rng.integers(len(values)))] = pick(rng, [*BAD_NUMBERS, 1.001, 1e300])
@@ -154,17 +145,21 @@ def a_huge_extra_record(rng, content, name):
     content["extra"] = ArrayRecord({"w": Array(np.zeros(HUGE // 10))})
 
 
+def an_extra_key(rng, content, name):
+    content["answer"]["more"] = [0.5] * 100
+
+
 ANY = (
     set_some_key,
     drop_a_key,
     drop_a_record,
     rename_a_record,
     replace_a_record,
-    swap_the_records,
     empty,
     another_version,
     an_unknown_name,
     a_huge_extra_record,
+    an_extra_key,
 )
 OF_AN_ANSWER = (*ANY, another_hash, another_loss, an_unusable_group, no_examples, a_wrong_number)
 HARMFUL = {
@@ -186,8 +181,4 @@ def a_small_extra_record(rng, content, name):
     content["extra"] = ArrayRecord({"w": Array(np.zeros(HUGE // 2000))})
 
 
-def an_extra_key(rng, content, name):
-    content["answer"]["more"] = [0.5] * 100
-
-
-HARMLESS = (a_small_extra_record, an_extra_key)
+HARMLESS = (a_small_extra_record,)

@@ -10,7 +10,8 @@ from flwr.clientapp import ClientApp
 
 from protocol import wire
 from protocol.engine import Delivery, InProcessGrid
-from protocol.wire import LossAnswer, LossQuery
+from protocol.hashes import code_hash, model_hash
+from protocol.questions import LossAnswer, LossQuery
 from strategies.asking.query import QueryStrategy
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.zeros(2, dtype=np.float32)}
@@ -22,15 +23,15 @@ app = ClientApp()
 
 @app.query("loss")
 def honest_client(message, context):
-    query, arrays = wire.decode_query(message.content)
+    query, arrays = wire.decode_query(message.content, LossQuery), wire.decode_weights(message.content)
     partition = context.node_config["partition-id"]
     answer = LossAnswer(
         client_id=f"client-{partition:05d}",
         risk=(partition % 11) / 10,
         num_examples=10,
         loss=query.loss,
-        code_hash=wire.code_hash(),
-        model_hash=wire.model_hash(arrays),
+        code_hash=code_hash(),
+        model_hash=model_hash(arrays),
     )
     return Message(wire.encode_answer(answer), reply_to=message)
 
@@ -41,8 +42,8 @@ def expected_answer(partition):
         risk=(partition % 11) / 10,
         num_examples=10,
         loss="zero_one",
-        code_hash=wire.code_hash(),
-        model_hash=wire.model_hash(ARRAYS),
+        code_hash=code_hash(),
+        model_hash=model_hash(ARRAYS),
     )
 
 
@@ -91,7 +92,7 @@ def reasons(outcome):
 
 def claiming(**claims):
     def behave(message, answer):
-        honest = wire.decode_answer(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, LossAnswer)
         content = wire.encode_answer(dataclasses.replace(honest, **claims))
         return [Delivery(Message(content, reply_to=message))]
 

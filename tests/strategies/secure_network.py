@@ -9,28 +9,29 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from client.secure.rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
+from protocol.codec import to_array_record
 from protocol.engine import Delivery, InProcessGrid
-from protocol.secure import wire
-from protocol.wire import LossQuery, to_array_record
+from protocol.questions import LossQuery
 from strategies.secure.histogram import SecureHistogram
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
 NUM_EXAMPLES = 20
+ACTIONS = ("secure_keys", "secure_shares", "secure_histogram", "secure_consistency", "secure_unmask")
 
 app = ClientApp()
 
 
-@app.query(wire.KEYS_ACTION)
+@app.query("secure_keys")
 def keys(message, context):
     return Message(keys_reply(message, context), reply_to=message)
 
 
-@app.query(wire.SHARES_ACTION)
+@app.query("secure_shares")
 def shares(message, context):
     return Message(shares_reply(message, context), reply_to=message)
 
 
-@app.query(wire.HISTOGRAM_ACTION)
+@app.query("secure_histogram")
 def histogram(message, context):
     def numbers(query, arrays):
         return {"risk": risk_of(context.node_config["partition-id"]), "num_examples": NUM_EXAMPLES}
@@ -38,12 +39,12 @@ def histogram(message, context):
     return Message(histogram_reply(message, context, numbers), reply_to=message)
 
 
-@app.query(wire.CONSISTENCY_ACTION)
+@app.query("secure_consistency")
 def consistency(message, context):
     return Message(consistency_reply(message, context), reply_to=message)
 
 
-@app.query(wire.UNMASK_ACTION)
+@app.query("secure_unmask")
 def unmask(message, context):
     return Message(unmask_reply(message, context), reply_to=message)
 
@@ -113,14 +114,14 @@ def run(num_clients, behaviours=None, *, grid=None, **changes):
 
 def silent_in(action):
     def behave(message, answer):
-        return [] if message.metadata.message_type == wire.message_type(action) else [Delivery(answer(message))]
+        return [] if message.metadata.message_type == f"query.{action}" else [Delivery(answer(message))]
 
     return behave
 
 
 def raising_in(action):
     def behave(message, answer):
-        if message.metadata.message_type == wire.message_type(action):
+        if message.metadata.message_type == f"query.{action}":
             raise KeyError("gone")
         return [Delivery(answer(message))]
 
@@ -132,8 +133,8 @@ def changing(action, change):
 
     def behave(message, answer):
         reply = answer(message)
-        if message.metadata.message_type == wire.message_type(action):
-            change(reply.content[wire.SECURE_RECORD])
+        if message.metadata.message_type == f"query.{action}":
+            change(reply.content["answer"])
             return [Delivery(Message(reply.content, reply_to=message))]
         return [Delivery(reply)]
 
@@ -144,9 +145,9 @@ def adding(numbers: Mapping[int, int]):
     """Add to some counts of the masked vector."""
 
     def change(record):
-        vector = np.frombuffer(record[wire.VECTOR_KEY], dtype="<u4").astype(np.int64)
+        vector = np.frombuffer(record["vector"], dtype="<u4").astype(np.int64)
         for index, number in numbers.items():
             vector[index] += number
-        record[wire.VECTOR_KEY] = (vector % 2**32).astype("<u4").tobytes()
+        record["vector"] = (vector % 2**32).astype("<u4").tobytes()
 
-    return changing(wire.HISTOGRAM_ACTION, change)
+    return changing("secure_histogram", change)

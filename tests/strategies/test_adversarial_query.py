@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import wire
+from protocol.codec import to_array_record
 from protocol.engine import Delivery, InProcessGrid, node_unavailable
-from protocol.wire import AdversarialAnswer, LossAnswer, LossQuery
+from protocol.hashes import code_hash, model_hash
+from protocol.questions import AdversarialAnswer, AdversarialQuery, LossAnswer, LossQuery
 from riskband.answers.concave_curves import inner_curve, is_concave, knapsack_curve
 from strategies.asking.query import QueryStrategy, QuorumError
-from strategies.asking.replies import AnswerCheck
+from strategies.asking.replies import answer_check
 from tests.transport import adversarial_query
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -48,23 +50,23 @@ def honest_answer(partition, query, arrays=ARRAYS):
         conjugates_upper=conjugates,
         adversarial_unit=0.45 * (partition + 1),
         guarantee="exact",
-        code_hash=wire.code_hash(),
-        model_hash=wire.model_hash(arrays),
+        code_hash=code_hash(),
+        model_hash=model_hash(arrays),
     )
 
 
 @app.query("adversarial_loss")
 def adversarial(message, context):
-    query, arrays = wire.decode_adversarial_query(message.content)
+    query, arrays = wire.decode_query(message.content, AdversarialQuery), wire.decode_weights(message.content)
     answer = honest_answer(context.node_config["partition-id"], query, arrays)
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
 @app.query("loss")
 def plain(message, context):
-    query, arrays = wire.decode_query(message.content)
+    query, arrays = wire.decode_query(message.content, LossQuery), wire.decode_weights(message.content)
     client_id = f"client-{context.node_config['partition-id']:05d}"
-    answer = LossAnswer(client_id, 0.1, 10, query.loss, wire.code_hash(), wire.model_hash(arrays))
+    answer = LossAnswer(client_id, 0.1, 10, query.loss, code_hash(), model_hash(arrays))
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
@@ -87,7 +89,7 @@ def network(behaviours=None, **settings):
 
 def claiming(**claims):
     def behave(message, answer):
-        honest = wire.decode_adversarial_answer(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, AdversarialAnswer)
         content = wire.encode_answer(dataclasses.replace(honest, **claims))
         return [Delivery(Message(content, reply_to=message))]
 
@@ -113,7 +115,7 @@ def test_an_honest_network_is_heard_completely():
 
 
 def test_start_asks_the_question_of_the_subclass():
-    result = strategy().start(network(), wire.to_array_record(ARRAYS))
+    result = strategy().start(network(), to_array_record(ARRAYS))
     assert result.conclusion == everyone_but()
 
 
@@ -174,7 +176,7 @@ def test_a_claim_that_cannot_be_true_is_refused_and_named(claims, reason):
 
 def test_a_plain_answer_to_an_adversarial_question_is_malformed_and_the_other_way_round():
     def answering_plainly(message, answer):
-        content = LossAnswer("client-00003", 0.1, 10, "zero_one", wire.code_hash(), wire.model_hash(ARRAYS))
+        content = LossAnswer("client-00003", 0.1, 10, "zero_one", code_hash(), model_hash(ARRAYS))
         return [Delivery(Message(wire.encode_answer(content), reply_to=message))]
 
     def answering_too_much(message, answer):
@@ -210,7 +212,7 @@ def test_every_honest_curve_passes(costs, radii, multipliers, kind):
         conjugates_lower=sent(honest.conjugate(query.multipliers)),
         conjugates_upper=sent(honest.conjugate(query.multipliers)),
     )
-    check = AnswerCheck(query, answer.model_hash, answer.code_hash, None)
+    check = answer_check(query, answer.model_hash, answer.code_hash, None)
     assert check.failure(answer) is None
 
 
@@ -237,7 +239,7 @@ def test_each_client_gets_its_own_question_and_nobody_else_is_asked():
     asked = []
 
     def noting(message, answer):
-        asked.append(wire.decode_adversarial_query(message.content)[0].radii)
+        asked.append(wire.decode_query(message.content, AdversarialQuery).radii)
         return [Delivery(answer(message))]
 
     asking, grid = strategy(), network(dict.fromkeys(range(NUM_CLIENTS), noting))

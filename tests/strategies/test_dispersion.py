@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from protocol.wire import LossAnswer, LossQuery
+from protocol.questions import LossAnswer, LossQuery
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.replies import RoundOutcome
 from strategies.dispersion import Dispersion, DispersionConclusion

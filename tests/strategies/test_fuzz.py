@@ -11,8 +11,10 @@ from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 
 from protocol import wire
+from protocol.codec import to_array_record
 from protocol.engine import Delivery, InProcessGrid
-from protocol.wire import (
+from protocol.hashes import code_hash, model_hash
+from protocol.questions import (
     AdversarialAnswer,
     AdversarialQuery,
     Candidate,
@@ -54,12 +56,12 @@ def honest_answer(kind, partition):
     """What client k of a small network answers."""
     identity = {
         "client_id": name_of(partition),
-        "code_hash": wire.code_hash(),
-        "model_hash": wire.model_hash(ARRAYS),
+        "code_hash": code_hash(),
+        "model_hash": model_hash(ARRAYS),
         "num_examples": 10,
     }
     if kind == "hello":
-        return HelloAnswer(name_of(partition), wire.code_hash(), 7)
+        return HelloAnswer(name_of(partition), code_hash(), 7)
     if kind == "loss":
         return LossAnswer(risk=partition / 10, loss="zero_one", **identity)
     if kind == "candidates":
@@ -84,7 +86,7 @@ def honest_answer(kind, partition):
 def answering(kind):
     def answer(message, context):
         found = honest_answer(kind, context.node_config["partition-id"])
-        content = wire.encode_hello_answer(found) if kind == "hello" else wire.encode_answer(found)
+        content = wire.encode_answer(found)
         return Message(content, reply_to=message)
 
     return answer
@@ -114,7 +116,7 @@ def edited(mutation, rng, partition):
 def stealing(victim):
     def behave(message, answer):
         content = answer(message).content
-        content["identity"]["client-id"] = name_of(victim)
+        content["answer"]["client-id"] = name_of(victim)
         return [Delivery(Message(content, reply_to=message))]
 
     return behave
@@ -130,7 +132,7 @@ def answering_twice(rng, *, is_same):
     def behave(message, answer):
         first, second = answer(message), answer(message)
         if not is_same:
-            second.content["identity"]["code-hash"] = "0"
+            second.content["answer"]["code-hash"] = "0"
         # Nobody waits for a second reply: it can contradict the first only if it comes with it.
         return [Delivery(first), Delivery(second, int(rng.integers(3)) if is_same else 0)]
 
@@ -243,9 +245,9 @@ LOSS_STRATEGIES = {
 }
 
 
-def lying(decode, **claims):
+def lying(kind, **claims):
     def behave(message, answer):
-        honest = decode(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, kind)
         return [Delivery(Message(wire.encode_answer(dataclasses.replace(honest, **claims)), reply_to=message))]
 
     return behave
@@ -264,9 +266,9 @@ def lying(decode, **claims):
     ids=str,
 )
 def test_a_lie_that_could_be_true_does_not_stop_a_strategy(name, lie):
-    behaviours = {3: lying(wire.decode_answer, **lie)}
+    behaviours = {3: lying(LossAnswer, **lie)}
     grid = InProcessGrid(app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours)
-    result = LOSS_STRATEGIES[name]().start(grid, wire.to_array_record(ARRAYS))
+    result = LOSS_STRATEGIES[name]().start(grid, to_array_record(ARRAYS))
     assert len(result.outcome.answers) >= NUM_CLIENTS - 1
     assert all(np.all(np.isfinite(c.value)) for c in result.conclusion.certificates.values())
 
@@ -302,9 +304,8 @@ def test_a_lie_about_a_curve_does_not_stop_a_strategy(lie):
     conjugates = tuple(curve.conjugate(strategy.query().multipliers).tolist())
     true = dict.fromkeys(("values_lower", "values_upper"), values)
     true |= dict.fromkeys(("conjugates_lower", "conjugates_upper"), conjugates)
-    decode = wire.decode_adversarial_answer
-    behaviours = {k: lying(decode, **true, **(lie if k in (3, 4) else {})) for k in range(NUM_CLIENTS)}
+    behaviours = {k: lying(AdversarialAnswer, **true, **(lie if k in (3, 4) else {})) for k in range(NUM_CLIENTS)}
     grid = InProcessGrid(app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours)
-    result = strategy.start(grid, wire.to_array_record(ARRAYS))
+    result = strategy.start(grid, to_array_record(ARRAYS))
     assert len(result.outcome.answers) >= NUM_CLIENTS - 2
     assert all(np.all(np.isfinite(c.value)) for c in result.conclusion.certificates.values())

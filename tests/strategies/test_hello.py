@@ -10,8 +10,10 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from protocol import wire
+from protocol.codec import to_array_record
 from protocol.engine import Delivery, InProcessGrid
-from protocol.wire import HelloAnswer, LossAnswer, LossQuery
+from protocol.hashes import code_hash, model_hash
+from protocol.questions import HelloAnswer, HelloQuery, LossAnswer, LossQuery
 from strategies.asking.query import QueryStrategy, QuorumError
 from strategies.asking.resume import EarlierAnswer
 
@@ -27,7 +29,7 @@ def name(partition):
 
 
 def honest_answer(partition):
-    return LossAnswer(name(partition), partition / 10, 10, "zero_one", wire.code_hash(), wire.model_hash(ARRAYS))
+    return LossAnswer(name(partition), partition / 10, 10, "zero_one", code_hash(), model_hash(ARRAYS))
 
 
 @app.query("loss")
@@ -37,9 +39,9 @@ def plain(message, context):
 
 @app.query("hello")
 def hello(message, context):
-    wire.decode_hello(message.content)
-    answer = HelloAnswer(name(context.node_config["partition-id"]), wire.code_hash(), context.node_config.get("left"))
-    return Message(wire.encode_hello_answer(answer), reply_to=message)
+    wire.decode_query(message.content, HelloQuery)
+    answer = HelloAnswer(name(context.node_config["partition-id"]), code_hash(), context.node_config.get("left"))
+    return Message(wire.encode_answer(answer), reply_to=message)
 
 
 class Asking(QueryStrategy):
@@ -72,7 +74,7 @@ class Network:
 
 
 def run(network, **settings):
-    return strategy(**settings).start(network.grid, wire.to_array_record(ARRAYS)).conclusion
+    return strategy(**settings).start(network.grid, to_array_record(ARRAYS)).conclusion
 
 
 def earlier(*partitions):
@@ -87,8 +89,8 @@ def greeting(**claims):
     def behave(message, answer):
         reply = answer(message)
         if message.metadata.message_type == "query.hello":
-            greeted = dataclasses.replace(wire.decode_hello_answer(reply.content), **claims)
-            reply = Message(wire.encode_hello_answer(greeted), reply_to=message)
+            greeted = dataclasses.replace(wire.decode_answer(reply.content, HelloAnswer), **claims)
+            reply = Message(wire.encode_answer(greeted), reply_to=message)
         return [Delivery(reply)]
 
     return behave
@@ -111,7 +113,7 @@ def test_meeting_tells_who_is_where_and_what_is_left():
     network, asking = Network(node_configs={2: {"left": 7}}), strategy()
     outcome = asking.meet(network.grid)
     assert outcome.answers == tuple(
-        HelloAnswer(name(k), wire.code_hash(), 7 if k == 2 else None) for k in range(NUM_CLIENTS)
+        HelloAnswer(name(k), code_hash(), 7 if k == 2 else None) for k in range(NUM_CLIENTS)
     )
     assert asking.ask_each(network.grid, {name(4): QUERY}, ARRAYS, round=1).answers == (honest_answer(4),)
     assert network.asked["query.loss"] == [4]

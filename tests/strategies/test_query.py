@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import wire
+from protocol.codec import num_bytes
 from protocol.engine import node_unavailable
-from protocol.records import num_bytes
-from protocol.wire import AdversarialAnswer, Candidate, CandidatesAnswer, CandidatesQuery
+from protocol.questions import AdversarialAnswer, Candidate, CandidatesAnswer, CandidatesQuery
 from strategies.asking.failures import Node
 from strategies.asking.query import FailureReason
-from strategies.asking.replies import AnswerCheck, read_reply
+from strategies.asking.replies import Check, answer_check, read_reply
 from tests.strategies.network import (
     ARRAYS,
     NUM_CLIENTS,
@@ -84,27 +84,27 @@ def test_any_risk_in_range_is_possible_for_a_loss_that_is_not_binary():
 def test_every_honest_zero_one_risk_passes_the_count_check(num_examples, data):
     num_errors = data.draw(st.integers(0, num_examples))
     answer = dataclasses.replace(expected_answer(0), risk=num_errors / num_examples, num_examples=num_examples)
-    check = AnswerCheck(QUERY, answer.model_hash, answer.code_hash, expected_client_ids=None)
+    check = answer_check(QUERY, answer.model_hash, answer.code_hash, expected_client_ids=None)
     assert check.failure(answer) is None
 
 
 @pytest.mark.parametrize(
     ("edit", "name"),
     [
-        (lambda content: content.pop(wire.ANSWER_RECORD), "client-00003"),
-        (lambda content: content.pop(wire.IDENTITY_RECORD), None),
-        (lambda content: content[wire.ANSWER_RECORD].pop(wire.RISK_KEY), "client-00003"),
-        (lambda content: content[wire.ANSWER_RECORD].update({wire.RISK_KEY: 0}), "client-00003"),
-        (lambda content: content[wire.ANSWER_RECORD].update({wire.RISK_KEY: [0.3]}), "client-00003"),
-        (lambda content: content[wire.ANSWER_RECORD].update({wire.NUM_EXAMPLES_KEY: 10.0}), "client-00003"),
-        (lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: ""}), None),
-        (lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: 3}), None),
-        (lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: "evil\nname"}), None),
-        (lambda content: content[wire.IDENTITY_RECORD].update({wire.CLIENT_ID_KEY: "x" * 101}), None),
-        (lambda content: content[wire.IDENTITY_RECORD].update({wire.VERSION_KEY: 0}), "client-00003"),
+        (lambda content: content.pop("answer"), None),
+        (lambda content: content["answer"].update({"more": 1}), "client-00003"),
+        (lambda content: content["answer"].pop("risk"), "client-00003"),
+        (lambda content: content["answer"].update({"risk": 0}), "client-00003"),
+        (lambda content: content["answer"].update({"risk": [0.3]}), "client-00003"),
+        (lambda content: content["answer"].update({"num-examples": 10.0}), "client-00003"),
+        (lambda content: content["answer"].update({"client-id": ""}), None),
+        (lambda content: content["answer"].update({"client-id": 3}), None),
+        (lambda content: content["answer"].update({"client-id": "evil\nname"}), None),
+        (lambda content: content["answer"].update({"client-id": "x" * 101}), None),
+        (lambda content: content["answer"].update({"protocol-version": 0}), "client-00003"),
         (lambda content: content.clear(), None),
-        (lambda content: content.update({wire.ANSWER_RECORD: ConfigRecord({wire.RISK_KEY: 0.3})}), "client-00003"),
-        (lambda content: content.update({wire.IDENTITY_RECORD: MetricRecord({wire.VERSION_KEY: 1})}), None),
+        (lambda content: content.update({"answer": ConfigRecord({"risk": 0.3})}), None),
+        (lambda content: content.update({"answer": MetricRecord({"protocol-version": 1})}), None),
     ],
 )
 def test_a_reply_that_breaks_the_protocol_is_refused(edit, name):
@@ -122,8 +122,8 @@ def test_a_reply_that_breaks_the_protocol_is_refused(edit, name):
         lambda content: content.update({"more": ConfigRecord({"x" * 10_000: 1})}),
         lambda content: content.update({"more": MetricRecord({"x": [1] * 2000})}),
         lambda content: content.update({"more": ArrayRecord({"w": Array(np.zeros(1000))})}),
-        lambda content: content[wire.ANSWER_RECORD].update({wire.RISK_KEY: [0.3] * 100_000}),
-        lambda content: content[wire.IDENTITY_RECORD].update({wire.LOSS_KEY: "z" * 10_000}),
+        lambda content: content["answer"].update({"risk": [0.3] * 100_000}),
+        lambda content: content["answer"].update({"loss": "z" * 10_000}),
     ],
 )
 def test_a_reply_larger_than_its_question_allows_is_refused_alone(edit):
@@ -135,8 +135,8 @@ def test_a_reply_larger_than_its_question_allows_is_refused_alone(edit):
 
 def test_arrays_of_a_reply_that_is_too_large_are_not_read(monkeypatch):
     monkeypatch.setattr(Array, "numpy", lambda array: pytest.fail("an array was read"))
-    monkeypatch.setattr(AnswerCheck, "decode", lambda check, content: pytest.fail("the answer was read"))
-    check = AnswerCheck(QUERY, "", "", None)
+    monkeypatch.setattr(Check, "decode", lambda check, content: pytest.fail("the answer was read"))
+    check = answer_check(QUERY, "", "", None)
     content = RecordDict({"w": ArrayRecord({"w": Array(np.zeros(1000))})})
     message = Message(RecordDict(), 2, "query.loss")
     assert read_reply(Message(content, reply_to=message), check, Node(2)).reason == "too-large"
@@ -166,7 +166,7 @@ def test_the_limit_grows_with_the_question_and_every_honest_answer_is_below_it(n
         asked: CandidatesAnswer(risks=values, loss=asked.loss, budget_left=2**62, **rest),
     }
     for question, answer in answers.items():
-        size, limit = num_bytes(wire.encode_answer(answer)), AnswerCheck(question, "", "", None).max_bytes
+        size, limit = num_bytes(wire.encode_answer(answer)), answer_check(question, "", "", None).max_bytes
         assert size <= limit <= size + 5000
 
 

@@ -12,7 +12,7 @@ from client.app import app as client_app
 from client.budget import QueryBudget
 from protocol.engine import Delivery, InProcessGrid, node_unavailable
 from protocol.models import build_model, model_arrays
-from protocol.wire import LossQuery
+from protocol.questions import LossQuery
 from strategies.asking import exchange
 from tests.strategies.network import (
     ARRAYS,

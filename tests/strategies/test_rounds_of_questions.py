@@ -13,7 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol import wire
+from protocol.codec import to_array_record
 from protocol.engine import InProcessGrid, node_unavailable
+from protocol.questions import LossAnswer
 from strategies.asking.query import Failure, FailureReason, Progress, QuorumError
 from strategies.asking.replies import settle
 from tests.strategies.network import (
@@ -194,7 +196,7 @@ def test_nothing_random_enters_the_failures():
 
 
 def test_start_asks_once_and_returns_the_conclusion():
-    record = wire.to_array_record(ARRAYS)
+    record = to_array_record(ARRAYS)
     result = strategy().start(network(), record)
     assert result.conclusion == pytest.approx(0.45)
     assert names(result.outcome) == everyone_but()
@@ -204,11 +206,11 @@ def test_start_asks_once_and_returns_the_conclusion():
 @pytest.mark.parametrize("argument", [{"num_rounds": 2}, {"timeout": 5.0}, {"train_config": ConfigRecord()}])
 def test_start_refuses_what_a_single_question_cannot_honour(argument):
     with pytest.raises(ValueError, match="asks once"):
-        strategy().start(network(), wire.to_array_record(ARRAYS), **argument)
+        strategy().start(network(), to_array_record(ARRAYS), **argument)
 
 
 def test_the_training_hooks_do_nothing():
-    asking, grid, record = strategy(), network(), wire.to_array_record(ARRAYS)
+    asking, grid, record = strategy(), network(), to_array_record(ARRAYS)
     assert list(asking.configure_train(1, record, ConfigRecord(), grid)) == []
     assert asking.aggregate_train(1, []) == (None, None)
     assert list(asking.configure_evaluate(1, record, ConfigRecord(), grid)) == []
@@ -233,5 +235,5 @@ def test_settings_out_of_range_are_refused(setting, rule):
 
 
 def test_an_empty_record_dict_is_no_answer():
-    with pytest.raises(ValueError, match="identity"):
-        wire.decode_answer(RecordDict())
+    with pytest.raises(ValueError, match="answer"):
+        wire.decode_answer(RecordDict(), LossAnswer)

@@ -10,12 +10,14 @@ import pytest
 from flwr.app import Message
 
 import riskband as rb
+from protocol import wire
 from protocol.engine import Delivery
-from protocol.secure import wire
 from protocol.secure.cryptography import KEY_BYTES, SEED_BYTES, WORD
+from protocol.secure.questions import MaskedAnswer, SharesAnswer
 from strategies.asking.query import QuorumError
-from strategies.secure.neighbourhoods import neighbourhoods
+from strategies.secure.secure_sum import neighbourhoods
 from tests.strategies.secure_network import (
+    ACTIONS,
     NUM_EXAMPLES,
     Recording,
     adding,
@@ -30,7 +32,7 @@ from tests.strategies.secure_network import (
 
 NUM = 10
 TOLERATED = 3  # of 10 members, 7 must give their shares
-LATE = (wire.CONSISTENCY_ACTION, wire.UNMASK_ACTION)  # the vector has been sent
+LATE = ("secure_consistency", "secure_unmask")  # the vector has been sent
 
 
 def plain_counts(partitions, num_bins=NUM_EXAMPLES + 1):
@@ -53,13 +55,13 @@ def bytes_of(message):
 
 def masked_answers(grid):
     replies = [reply for reply in grid.replies if not reply.has_error()]
-    of_round = wire.message_type(wire.HISTOGRAM_ACTION)
-    found = [wire.decode_masked_answer(r.content) for r in replies if r.metadata.message_type == of_round]
+    of_round = "query.secure_histogram"
+    found = [wire.decode_answer(r.content, MaskedAnswer) for r in replies if r.metadata.message_type == of_round]
     return {answer.client_id: np.frombuffer(answer.vector, dtype=WORD) for answer in found}
 
 
 @pytest.mark.parametrize("num_gone", [0, 1, TOLERATED])
-@pytest.mark.parametrize("action", wire.ACTIONS)
+@pytest.mark.parametrize("action", ACTIONS)
 def test_the_sum_is_that_of_those_who_sent_a_vector(action, num_gone):
     gone = range(num_gone)
     found, grid = run(NUM, {k: raising_in(action) for k in gone})
@@ -77,7 +79,7 @@ def test_the_sum_is_that_of_those_who_sent_a_vector(action, num_gone):
 
 def gone_before(action):
     """For each round, whether those who drop out in that of `action` are no longer asked."""
-    return [wire.ACTIONS.index(action) < number for number in range(5)]
+    return [ACTIONS.index(action) < number for number in range(5)]
 
 
 def assert_nothing_but_the_sum_is_told(grid, counted):
@@ -91,19 +93,19 @@ def assert_nothing_but_the_sum_is_told(grid, counted):
     sum_of_masked = np.sum([masked[name_of(k)] for k in counted], axis=0, dtype=WORD)
     assert not np.any(sum_of_masked == plain_counts(counted))
     secrets = {
-        state["secure-aggregation"][key]
+        state["secure-part"][key]
         for state in grid.states
-        if "secure-aggregation" in state
+        if "secure-part" in state
         for key in ("encryption", "masking", "seed")
     } - {b""}
-    assert len(secrets) == 3 * sum("secure-aggregation" in state for state in grid.states[-NUM:])
+    assert len(secrets) == 3 * sum("secure-part" in state for state in grid.states[-NUM:])
     assert not any(secret in received for secret in secrets)
     assert_shares_of_one_kind(grid, received)
 
 
 def assert_shares_of_one_kind(grid, received):
-    held = [state["secure-aggregation-held"] for state in grid.states if "secure-aggregation-held" in state]
-    of_both_kinds = {(s[:SEED_BYTES], s[SEED_BYTES:]) for record in held for s in record["shares"]}
+    held = [state["secure-part"]["held"] for state in grid.states if "secure-part" in state]
+    of_both_kinds = {(s[:SEED_BYTES], s[SEED_BYTES:]) for shares in held for s in shares}
     assert {len(key) for _, key in of_both_kinds} == {KEY_BYTES}
     assert not any(seed in received and key in received for seed, key in of_both_kinds)
 
@@ -111,9 +113,9 @@ def assert_shares_of_one_kind(grid, received):
 def test_the_state_of_all_who_finished_holds_no_secret():
     _, grid = run(NUM)
     for state in grid.states[-NUM:]:
-        assert state["secure-aggregation"]["awaits"] == "over"
-        assert not any(state["secure-aggregation"][key] for key in ("encryption", "masking", "seed"))
-        assert state["secure-aggregation-held"]["shares"] == []
+        assert state["secure-part"]["awaits"] == "over"
+        assert not any(state["secure-part"][key] for key in ("encryption", "masking", "seed"))
+        assert state["secure-part"]["held"] == []
 
 
 def test_masked_vectors_look_random_and_are_new_in_every_run():
@@ -136,27 +138,27 @@ def test_masked_vectors_look_random_and_are_new_in_every_run():
     assert abs(np.mean(correlations)) < 5 / np.sqrt(30 * 1500)
 
 
-@pytest.mark.parametrize("action", wire.ACTIONS[1:])
+@pytest.mark.parametrize("action", ACTIONS[1:])
 def test_one_drop_out_too_many_and_nothing_is_concluded(action):
     with pytest.raises(QuorumError, match=r"valid answers|must give their share|must hold a share"):
         run(NUM, {k: raising_in(action) for k in range(TOLERATED + 1)})
 
 
 def test_silent_clients_are_waited_for_and_then_left_out():
-    found, _ = run(NUM, {0: silent_in(wire.HISTOGRAM_ACTION), 1: silent_in(wire.UNMASK_ACTION)}, reply_timeout=4.0)
+    found, _ = run(NUM, {0: silent_in("secure_histogram"), 1: silent_in("secure_unmask")}, reply_timeout=4.0)
     assert found.outcome.counts == (tuple(plain_counts(range(1, NUM)).tolist()),)
     assert [(f.client_id, f.reason.value) for f in found.outcome.failures] == [(name_of(0), "no-reply")]
     assert [(f.client_id, f.reason.value) for f in found.outcome.late_failures] == [(name_of(1), "no-reply")]
 
 
-@pytest.mark.parametrize("action", wire.ACTIONS[1:])
+@pytest.mark.parametrize("action", ACTIONS[1:])
 def test_neighbourhoods_give_the_same_sum_with_drop_outs(action):
     gone = (3, 11)
     found, grid = run(24, {k: raising_in(action) for k in gone}, num_neighbours=8, quorum=0.9)
     counted = [k for k in range(24) if k not in gone or action in LATE]
     assert found.outcome.counts == (tuple(plain_counts(counted).tolist()),)
-    sent = [r for r in grid.replies if r.metadata.message_type == wire.message_type(wire.SHARES_ACTION)]
-    assert {len(wire.decode_shares_answer(r.content).sent.shares) for r in sent if not r.has_error()} == {8}
+    sent = [r for r in grid.replies if r.metadata.message_type == "query.secure_shares"]
+    assert {len(wire.decode_answer(r.content, SharesAnswer).sent.shares) for r in sent if not r.has_error()} == {8}
 
 
 def test_private_numbers_of_examples_give_the_band_of_their_limits():
@@ -207,13 +209,13 @@ def test_counts_that_one_client_moves_go_unnoticed_and_contamination_covers_them
 
 def test_wrong_shares_end_the_run():
     def spoil(record):
-        record[wire.SEED_SHARES_KEY] = [bytes(SEED_BYTES)] * len(record[wire.SEED_SHARES_KEY])
-        record[wire.KEY_SHARES_KEY] = [bytes(KEY_BYTES)] * len(record[wire.KEY_SHARES_KEY])
+        record["seed-shares"] = [bytes(SEED_BYTES)] * len(record["seed-shares"])
+        record["key-shares"] = [bytes(KEY_BYTES)] * len(record["key-shares"])
 
     with pytest.raises(ValueError, match="do not add up"):
-        run(NUM, {0: changing(wire.UNMASK_ACTION, spoil)})
+        run(NUM, {0: changing("secure_unmask", spoil)})
     with pytest.raises(QuorumError, match="must give its key"):
-        run(NUM, {0: changing(wire.UNMASK_ACTION, spoil), 9: raising_in(wire.HISTOGRAM_ACTION)})
+        run(NUM, {0: changing("secure_unmask", spoil), 9: raising_in("secure_histogram")})
 
 
 def drop_last(key):
@@ -224,15 +226,15 @@ def drop_last(key):
 
 
 MALFORMED = {
-    "keys of nobody": (wire.KEYS_ACTION, lambda r: r.update({wire.NUMBERS_KEY: []}), "malformed"),
-    "a share too few": (wire.SHARES_ACTION, drop_last(wire.SHARES_KEY), "malformed"),
+    "keys of nobody": ("secure_keys", lambda r: r.pop("masking"), "malformed"),
+    "a share too few": ("secure_shares", drop_last("shares"), "malformed"),
     "shares for others": (
-        wire.SHARES_ACTION,
-        lambda r: r.update({wire.NUMBERS_KEY: [n + 100 for n in r[wire.NUMBERS_KEY]]}),
+        "secure_shares",
+        lambda r: r.update({"numbers": [n + 100 for n in r["numbers"]]}),
         "wrong-length",
     ),
-    "a short vector": (wire.HISTOGRAM_ACTION, drop_last(wire.VECTOR_KEY), "wrong-length"),
-    "text for a vector": (wire.HISTOGRAM_ACTION, lambda r: r.update({wire.VECTOR_KEY: "x"}), "malformed"),
+    "a short vector": ("secure_histogram", drop_last("vector"), "wrong-length"),
+    "text for a vector": ("secure_histogram", lambda r: r.update({"vector": "x"}), "malformed"),
 }
 
 
@@ -245,15 +247,15 @@ def test_malformed_answers_are_refused_and_the_others_counted(what):
 
 
 def test_short_shares_are_a_late_failure():
-    found, _ = run(NUM, {2: changing(wire.UNMASK_ACTION, drop_last(wire.SEED_SHARES_KEY))})
+    found, _ = run(NUM, {2: changing("secure_unmask", drop_last("seed-shares"))})
     assert [failure.reason.value for failure in found.outcome.late_failures] == ["wrong-length"]
 
 
 def about_another_model(message, answer):
     reply = answer(message)
-    if message.metadata.message_type == wire.message_type(wire.HISTOGRAM_ACTION):
-        found = wire.decode_masked_answer(reply.content)
-        reply = Message(wire.encode_masked_answer(replace(found, model_hash="x")), reply_to=message)
+    if message.metadata.message_type == "query.secure_histogram":
+        found = wire.decode_answer(reply.content, MaskedAnswer)
+        reply = Message(wire.encode_answer(replace(found, model_hash="x")), reply_to=message)
     return [Delivery(reply)]
 
 

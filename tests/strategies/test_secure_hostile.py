@@ -9,13 +9,13 @@ import pytest
 from flwr.app import Message
 
 from client.secure.part import begun, confirmed, hidden, holding, revealed, shared
+from protocol.codec import to_array_record
 from protocol.engine import Delivery
+from protocol.hashes import model_hash
 from protocol.secure import cryptography as secure
-from protocol.secure import wire
 from protocol.secure.questions import ConsistencyQuery, HeldShares, HistogramQuery, SharesQuery, UnmaskQuery
-from protocol.wire import IDENTITY_RECORD, MODEL_HASH_KEY, model_hash, to_array_record
 from strategies.asking.query import QuorumError
-from strategies.secure.unopened_shares import left_out
+from strategies.secure.secure_sum import left_out
 from tests.strategies.secure_network import ARRAYS, NUM_EXAMPLES, Recording, changing, name_of, risk_of, run
 
 NUM = 10
@@ -25,24 +25,24 @@ BLIND = (0.0, *np.linspace(0.999999, 1.0, NUM_EXAMPLES + 1).tolist())
 
 
 def is_about(message, action):
-    return message.metadata.message_type == wire.message_type(action)
+    return message.metadata.message_type == f"query.{action}"
 
 
 # Servers that do not ask all the same.
 
 
 def asked_with_other_edges(message, answer):
-    if is_about(message, wire.HISTOGRAM_ACTION):
-        message.content[wire.SECURE_RECORD][wire.EDGES_KEY] = list(BLIND)
+    if is_about(message, "secure_histogram"):
+        message.content["query"]["edges"] = list(BLIND)
     return [Delivery(answer(message))]
 
 
 def asked_about_another_model(message, answer):
-    if not is_about(message, wire.HISTOGRAM_ACTION):
+    if not is_about(message, "secure_histogram"):
         return [Delivery(answer(message))]
     message.content["arrays"] = to_array_record({name: array + 1 for name, array in ARRAYS.items()})
     reply = answer(message)
-    reply.content[IDENTITY_RECORD][MODEL_HASH_KEY] = model_hash(ARRAYS)  # a server that asks so does not mind
+    reply.content["answer"]["model-hash"] = model_hash(ARRAYS)  # a server that asks so does not mind
     return [Delivery(Message(reply.content, reply_to=message))]
 
 
@@ -161,7 +161,7 @@ def asked_twice_from_one_state(grid, action, second):
         before, again = copy.deepcopy(context.state), copy.deepcopy(message)
         first = answer(message)
         context.state, after = before, context.state
-        second(again.content[wire.SECURE_RECORD])
+        second(again.content["query"])
         try:
             grid.twice.append(answer(again))
         except ValueError as error:
@@ -173,10 +173,10 @@ def asked_twice_from_one_state(grid, action, second):
 
 
 TWICE = {
-    wire.SHARES_ACTION: lambda record: None,
-    wire.HISTOGRAM_ACTION: lambda record: record.update({wire.EDGES_KEY: list(BLIND)}),
-    wire.CONSISTENCY_ACTION: lambda record: record.update({wire.DROPPED_KEY: [99]}),
-    wire.UNMASK_ACTION: lambda record: None,
+    "secure_shares": lambda record: None,
+    "secure_histogram": lambda record: record.update({"edges": list(BLIND)}),
+    "secure_consistency": lambda record: record.update({"dropped": [99]}),
+    "secure_unmask": lambda record: None,
 }
 
 
@@ -196,15 +196,14 @@ def test_a_step_is_answered_once_from_one_state_if_there_is_a_file(tmp_path, act
         return
     # The negative control, and what remains without a file: of two vectors only noise can be seen.
     assert isinstance(second, Message)
-    if action == wire.HISTOGRAM_ACTION:
+    if action == "secure_histogram":
         (sent,) = [
-            reply.content[wire.SECURE_RECORD][wire.VECTOR_KEY]
+            reply.content["answer"]["vector"]
             for reply in grid.replies
-            if is_about(reply, action) and reply.content[IDENTITY_RECORD]["client-id"] == name_of(1)
+            if is_about(reply, action) and reply.content["answer"]["client-id"] == name_of(1)
         ]
         first, other = (
-            np.frombuffer(vector, dtype=secure.WORD)
-            for vector in (sent, second.content[wire.SECURE_RECORD][wire.VECTOR_KEY])
+            np.frombuffer(vector, dtype=secure.WORD) for vector in (sent, second.content["answer"]["vector"])
         )
         assert np.abs((first - other).astype(np.int32)).min() > 1  # fails by chance once in 6e7 runs
 
@@ -213,31 +212,29 @@ def test_a_step_is_answered_once_from_one_state_if_there_is_a_file(tmp_path, act
 
 
 def with_shares(change):
-    return changing(
-        wire.SHARES_ACTION, lambda record: record.update({wire.SHARES_KEY: change(record[wire.SHARES_KEY])})
-    )
+    return changing("secure_shares", lambda record: record.update({"shares": change(record["shares"])}))
 
 
 GARBAGE = bytes(secure.SEALED_BYTES)
 GO_ALONE = {
     "a key of zeros": (
-        changing(wire.KEYS_ACTION, lambda r: r.update({wire.MASKING_KEYS_KEY: [bytes(32)]})),
+        changing("secure_keys", lambda r: r.update({"masking": bytes(32)})),
         "malformed",
     ),
-    "a short key": (changing(wire.KEYS_ACTION, lambda r: r.update({wire.ENCRYPTION_KEYS_KEY: [b"x"]})), "malformed"),
+    "a short key": (changing("secure_keys", lambda r: r.update({"encryption": b"x"})), "malformed"),
     "a key for both": (
-        changing(wire.KEYS_ACTION, lambda r: r.update({wire.MASKING_KEYS_KEY: r[wire.ENCRYPTION_KEYS_KEY]})),
+        changing("secure_keys", lambda r: r.update({"masking": r["encryption"]})),
         "malformed",
     ),
     "garbage for all": (with_shares(lambda shares: [GARBAGE] * len(shares)), "contradiction"),
     "garbage for two": (with_shares(lambda shares: [GARBAGE] * 2 + shares[2:]), "contradiction"),
     "long shares": (with_shares(lambda shares: [bytes(10_000)] * len(shares)), "too-large"),
     "a false accusation of all": (
-        changing(wire.HISTOGRAM_ACTION, lambda r: r.update({wire.UNOPENED_KEY: [1, 2, 4, 5, 6, 7, 8, 9, 10]})),
+        changing("secure_histogram", lambda r: r.update({"unopened": [1, 2, 4, 5, 6, 7, 8, 9, 10]})),
         "contradiction",
     ),
     "an accusation of a stranger": (
-        changing(wire.HISTOGRAM_ACTION, lambda r: r.update({wire.UNOPENED_KEY: [99]})),
+        changing("secure_histogram", lambda r: r.update({"unopened": [99]})),
         "contradiction",
     ),
 }
@@ -260,7 +257,7 @@ def test_who_seals_wrongly_for_too_many_to_do_without_is_named():
 
 def test_two_clients_with_one_key_are_both_left_out():
     key = secure.Secrets.fresh().public.masking
-    behave = changing(wire.KEYS_ACTION, lambda record: record.update({wire.MASKING_KEYS_KEY: [key]}))
+    behave = changing("secure_keys", lambda record: record.update({"masking": key}))
     found, _ = run(NUM, {2: behave, 5: behave})
     assert [(f.client_id, f.reason.value) for f in found.outcome.failures] == [
         (name_of(2), "claimed-twice"),
@@ -271,9 +268,9 @@ def test_two_clients_with_one_key_are_both_left_out():
 @pytest.mark.parametrize("num", [1, 3])
 def test_false_confirmations_do_not_stop_the_others(num):
     def spoil(record):
-        record[wire.MACS_KEY] = [bytes(secure.MAC_BYTES)] * len(record[wire.MACS_KEY])
+        record["macs"] = [bytes(secure.MAC_BYTES)] * len(record["macs"])
 
-    found, _ = run(NUM, dict.fromkeys(range(num), changing(wire.CONSISTENCY_ACTION, spoil)))
+    found, _ = run(NUM, dict.fromkeys(range(num), changing("secure_consistency", spoil)))
     assert len(found.outcome.answers) == NUM
     assert not found.outcome.late_failures
 

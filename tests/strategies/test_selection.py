@@ -13,10 +13,12 @@ from flwr.clientapp import ClientApp
 import riskband as rb
 from client.app import app as real_app
 from protocol import wire
+from protocol.codec import to_array_record
 from protocol.engine import Delivery, InProcessGrid, node_unavailable
+from protocol.hashes import code_hash, model_hash
 from protocol.models import build_model, model_arrays
+from protocol.questions import Candidate, CandidatesAnswer, CandidatesQuery, LossAnswer
 from protocol.weight_sets import packed
-from protocol.wire import Candidate, CandidatesAnswer, CandidatesQuery
 from strategies.asking.query import QuorumError
 from strategies.asking.resume import EarlierAnswer
 from strategies.selection import SelectionStrategy
@@ -31,7 +33,7 @@ app = ClientApp()
 
 @app.query("candidates")
 def honest_client(message, context):
-    query, arrays = wire.decode_candidates_query(message.content)
+    query, arrays = wire.decode_query(message.content, CandidatesQuery), wire.decode_weights(message.content)
     partition = int(context.node_config["partition-id"])
     return Message(wire.encode_answer(answer_of(partition, query, arrays)), reply_to=message)
 
@@ -42,8 +44,8 @@ def answer_of(partition, query=None, arrays=ARRAYS):
         risks=tuple(RISKS[partition].tolist()),
         num_examples=10,
         loss="zero_one,brier,abstain:0.8" if query is None else query.loss,
-        code_hash=wire.code_hash(),
-        model_hash=wire.model_hash(arrays),
+        code_hash=code_hash(),
+        model_hash=model_hash(arrays),
     )
 
 
@@ -67,12 +69,12 @@ def network(behaviours=None, **settings):
 
 
 def ask(behaviours=None, **settings):
-    return strategy(**settings).start(network(behaviours), wire.to_array_record(ARRAYS)).conclusion
+    return strategy(**settings).start(network(behaviours), to_array_record(ARRAYS)).conclusion
 
 
 def claiming(**claims):
     def behave(message, answer):
-        honest = wire.decode_candidates_answer(answer(message).content)
+        honest = wire.decode_answer(answer(message).content, CandidatesAnswer)
         return [Delivery(Message(wire.encode_answer(dataclasses.replace(honest, **claims)), reply_to=message))]
 
     return behave
@@ -133,7 +135,7 @@ def plain_answer(message, answer):
     """An answer to another question."""
     honest = answer_of(3)
     fields = ("client_id", "num_examples", "loss", "code_hash", "model_hash")
-    other = wire.LossAnswer(risk=0.3, **{name: getattr(honest, name) for name in fields})
+    other = LossAnswer(risk=0.3, **{name: getattr(honest, name) for name in fields})
     return [Delivery(Message(wire.encode_answer(other), reply_to=message))]
 
 
@@ -200,7 +202,7 @@ def test_the_real_clients_spend_one_value_per_candidate_and_who_cannot_is_left_o
     asking = strategy(
         candidates=candidates, x_shape=(1, 8, 8), num_classes=10, num_clients=4, quorum=0.5, respect_budgets=True
     )
-    found = asking.start(grid, wire.to_array_record(arrays)).conclusion
+    found = asking.start(grid, to_array_record(arrays)).conclusion
     assert [(f.client_id, f.reason.value) for f in found.outcome.failures] == [("client-00000", "budget-spent")]
     assert [answer.budget_left for answer in found.outcome.answers] == [2, 5, 8]
     assert found.selection.best in {"seed-1", "seed-2", "sure"}
@@ -213,7 +215,7 @@ def test_a_resumed_run_asks_only_those_whose_answer_is_missing(tmp_path):
     def run(**settings):
         grid = InProcessGrid(real_app, num_clients=4, run_config=CONFIG, node_configs=budgets)
         asking = strategy(candidates=candidates, x_shape=(1, 8, 8), num_classes=10, num_clients=4, **settings)
-        return asking.start(grid, wire.to_array_record(arrays)).conclusion
+        return asking.start(grid, to_array_record(arrays)).conclusion
 
     first = run()
     again = run(earlier=[EarlierAnswer(answer) for answer in first.outcome.answers[:3]])

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from protocol.wire import AdversarialAnswer, AdversarialQuery
+from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.answers import without_gradient
 from riskband.adversaries.registry import adversarial_curves
 from riskband.answers.adversarial import GUARANTEES
-from strategies.asking.curve_rules import broken_curve_rules
 from strategies.asking.replies import RoundOutcome
+from strategies.asking.rules import broken_curve_rules
 from strategies.wasserstein import conjugates, reached_answers, usable_answers
 from tests.transport import adversarial_query, changed
 

@@ -11,12 +11,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
-from protocol.models import build_model, load_arrays, model_arrays
-from protocol.wire import to_array_record, to_arrays
+from protocol.codec import to_array_record, to_arrays
+from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays
 from tests.transport import curves_of
 from worlds.cifar10 import MODEL, accuracy, load_network, main, network, write_checkpoint
 from worlds.datasets import load_dataset
-from worlds.training import load_checkpoint
 
 FOLDER = Path.home() / ".cache" / "riskband-data"
 WEIGHTS, IMAGES = FOLDER / "cifar10_cnn.npz", FOLDER / "cifar10.npz"

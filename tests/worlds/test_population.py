@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from worlds.population import NETWORKS, ClientGroup, Examples, Population, PopulationSpec, spec_from_config
+from protocol.examples import Examples
+from worlds.population import NETWORKS, ClientGroup, Population, PopulationSpec, spec_from_config
 from worlds.shifts import AffineShift, DirichletLabelShift
 
 AFFINE, LABEL = AffineShift(0.3), DirichletLabelShift(0.5)

@@ -12,11 +12,11 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from protocol.models import build_model, load_arrays, model_arrays
+from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays, save_checkpoint
 from worlds.datasets import load_dataset
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import AffineShift
-from worlds.training import load_checkpoint, save_checkpoint, train_centrally, train_epochs
+from worlds.training import train_centrally, train_epochs
 
 QUICK = {"model": "mlp", "seed": 0, "num_epochs": 2, "learning_rate": 0.003}
 STEPS = {"seed": 0, "num_epochs": 1, "learning_rate": 0.01}

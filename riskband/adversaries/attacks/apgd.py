@@ -63,7 +63,7 @@ class Apgd(InputAdversary):
             self._search(witness, moves, radii)
 
     def refine(self, witness: Witness) -> None:
-        """Look for flips a little nearer than the nearest that the witness knows, twice."""
+        """Look for misclassified points a little nearer than the nearest that the witness knows, twice."""
         for share in _NEARER:
             radii = torch.where(torch.isfinite(witness.distances), share * witness.distances, 0.0)
             starts = share * (witness.closest - witness.x)

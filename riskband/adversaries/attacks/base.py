@@ -30,7 +30,7 @@ INSIDE = 1.0 - 1e-6
 
 
 class InputAdversary(Adversary):
-    """Whoever perturbs inputs. An author writes `perturb`.
+    """Base of attacks that perturb inputs; a subclass writes `perturb`.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ _TINY = 1e-12
 
 
 class Square(InputAdversary):
-    """Random search in balls around the examples; for the 0-1 loss then in smaller balls, from the flips it found.
+    """Random search in balls around the examples; for the 0-1 loss then in smaller balls, from what it found.
 
     The model need not be differentiable.
     """

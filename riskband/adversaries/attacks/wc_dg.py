@@ -39,7 +39,7 @@ class WcDg(InputAdversary):
     num_steps = 15  # at each multiplier
 
     def perturb(self, witness: Witness) -> None:
-        """Climb at every multiplier, or look for the nearest flips."""
+        """Climb at every multiplier, or look for the nearest misclassified points."""
         if not has_slopes(self.problem.loss):
             MinNorm(self.model, self.problem).perturb(witness)
             return

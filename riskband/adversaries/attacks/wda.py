@@ -65,7 +65,7 @@ class Wda(InputAdversary):
 
 
 class WdaKnapsack(InputAdversary):
-    """The closest flips, or worst points, that any attack here finds: min-norm, PGD, WDA, and WC-DG where it adds some.
+    """The closest misclassified, or worst, points of all attacks here: min-norm, PGD, WDA, WC-DG where it adds some.
 
     Mass is shared out optimally, as for every adversary. All points of every part are among the choices, and WDA's way
     of sharing is one way: so this is never weaker than any of them at the same budget, and than WDA for any kappa.

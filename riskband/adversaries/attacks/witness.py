@@ -213,7 +213,7 @@ class Witness:
 
     @property
     def level(self) -> float:
-        """The margin from which on the loss counts as 1, or nearly: 0 for a loss that is flipped."""
+        """The margin from which on the loss counts as 1, or nearly: 0 for the 0-1 loss."""
         return GROWTHS[self._loss.name].saturation if self._loss.name in GROWTHS else 0.0
 
     def linear_distances(self, level: float) -> Tensor:
@@ -303,7 +303,7 @@ class Witness:
             high, above = torch.where(is_wrong, middle, high), torch.where(is_wrong, margin, above)
 
     def points(self) -> Points:
-        """Return everything that was shown as points; of a loss that is flipped, the cheapest flip alone."""
+        """Return everything that was shown as points; of the 0-1 loss, the cheapest misclassified one alone."""
         if self._is_flipped:
             costs = self.distances.pow(self.order)[:, None]
             return Points(costs, torch.ones_like(costs))

@@ -87,7 +87,7 @@ class LinearHead:
         return inputs[self._found]
 
     def batches(self, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> Iterator[Batch]:
-        """Yield checked batches of examples, as what the head is given; see `evaluation.logit_batches` and `check`."""
+        """Yield checked batches of what the last linear layer is given; see `evaluation.logit_batches` and `check`."""
         per_example = get_loss(loss).per_example
         for _, labels, logits in logit_batches(self._model, x, y, batch_size):
             yield Batch(x=self.check(logits), labels=labels, logits=logits, losses=per_example(logits, labels))

@@ -12,7 +12,7 @@ import numpy as np
 from rich.table import Table
 
 import riskband as rb
-from protocol.wire import AdversarialAnswer, AdversarialQuery
+from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.answers import without_gradient
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import REPRESENTATION
@@ -206,7 +206,7 @@ def _target_entry(result: WassersteinConclusion, target: TargetNetwork) -> dict[
 
 
 def _unit_words(space: str) -> str:
-    """What the unit of costs is: known before the model's head, elsewhere only an upper bound of it."""
+    """What the unit of costs is: known before the model's last linear layer, elsewhere only an upper bound of it."""
     makes = "that makes an example" if space == REPRESENTATION else "at which attacks made an example"
     return f"the mean cost {makes} wrong"
 

@@ -131,7 +131,7 @@ def _points_and_losses(
 
 
 def exact_curves(config: RunConfig, model: nn.Module) -> Unseen:
-    """Return the unseen clients, each with its largest risk within a cost budget: for the 0-1 loss before the head."""
+    """Return the unseen clients with their largest risks within a cost budget: 0-1 loss, representation space."""
     population = Population(spec_from_config(config.to_run_config(), network="unseen"))
     num_clients = config.network.num_unseen
     curves = tuple(_exact_curve(config, model, population.distribution(k)) for k in range(num_clients))

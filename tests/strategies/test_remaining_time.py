@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.asking.eta import MIN_REPLIES, remaining_seconds
+from strategies.asking.exchange import MIN_REPLIES, remaining_seconds
 
 gaps = st.lists(st.floats(0.01, 100.0), min_size=MIN_REPLIES, max_size=30)
 

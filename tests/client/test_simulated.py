@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client.training import local_seed, training_examples
+from client.simulated import local_seed, training_examples
 from worlds.datasets import load_dataset
 from worlds.population import Population, spec_from_config
 

@@ -1,23 +1,63 @@
-"""What the numbers of a correct adversarial answer obey, whatever the data (math §4.2)."""
+"""What an honest answer obeys, whatever the data; of adversarial answers see math §4.2.
+
+The rules come in order of checking: the first one that is broken is the one to report, and those after it may rely on
+those before. Identity comes before the numbers: a number computed by other code is not worth judging.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from protocol.guarantees import possible_guarantees
-from protocol.wire import AdversarialAnswer, AdversarialQuery, Query
+from protocol.questions import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, CandidatesQuery, Query
+from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import REPRESENTATION
 from riskband.answers.adversarial import GUARANTEES
 from riskband.answers.concave_curves import rounding_of_curve
-from riskband.checks import LARGEST_COST, LARGEST_NOISY_RISK, SMALLEST_COST
+from riskband.answers.risks import is_count
+from riskband.checks import LARGEST_COST, LARGEST_NOISY_RISK, MAX_EXAMPLES, SMALLEST_COST, float_rounding
 from strategies.asking.failures import FailureReason
 
 # How far two numbers of one client may contradict each other by rounding; losses lie in [0, 1].
 _TOLERANCE = 1e-6
+# risk·num_examples of an honest 0-1 risk misses a whole number only by rounding, which with noise may be a large one's.
+_WHOLE_NUMBER_TOLERANCE, _ROUNDING = 1e-6, 1e-15
 
 Rule = tuple[FailureReason, str]
+"""A rule that is broken, in one word and in a line."""
+
+
+def broken_rules(answer: Answer, query: Query, *, model_hash: str) -> Iterator[Rule]:
+    """Yield each rule that an answer breaks.
+
+    Parameters
+    ----------
+    answer : LossAnswer, AdversarialAnswer or CandidatesAnswer
+        To `query`; its types have been checked.
+    query : LossQuery, AdversarialQuery or CandidatesQuery
+        What was asked.
+    model_hash : str
+        Of the model that was sent.
+    """
+    if answer.model_hash != model_hash:
+        yield FailureReason.WRONG_MODEL, "the client evaluated another model than it was sent"
+    if answer.loss != query.loss:
+        yield FailureReason.WRONG_LOSS, f"asked for {query.loss!r}, got {answer.loss!r}"
+    if isinstance(answer, CandidatesAnswer):
+        assert isinstance(query, CandidatesQuery)
+        if len(answer.risks) != len(query.candidates):
+            yield FailureReason.WRONG_LENGTH, f"asked for {len(query.candidates)} risks, got {len(answer.risks)}"
+        for risk, candidate in zip(answer.risks, query.candidates, strict=False):
+            yield from _broken_risk_rules(risk, answer.num_examples, candidate.loss, query)
+    elif isinstance(answer, AdversarialAnswer):
+        assert isinstance(query, AdversarialQuery)
+        yield from _broken_risk_rules(answer.clean_risk, answer.num_examples, query.loss, query)
+        yield from broken_curve_rules(answer, query)
+    else:
+        yield from _broken_risk_rules(answer.risk, answer.num_examples, query.loss, query)
 
 
 def noise_slack(query: Query, num_examples: int) -> float:
@@ -29,21 +69,11 @@ def noise_slack(query: Query, num_examples: int) -> float:
 
 
 def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> Iterator[Rule]:
-    """Yield each rule that the curves of an answer break, in order of checking; the first one is the one to report.
-
-    Parameters
-    ----------
-    answer : AdversarialAnswer
-        Its clean risk and identity have been checked.
-    query : AdversarialQuery
-        What was asked.
-    """
+    """Yield each rule that the curves of an answer break, whose clean risk and identity have been checked."""
     if answer.guarantee not in GUARANTEES:
         yield FailureReason.MALFORMED, f"guarantee must be one of {', '.join(GUARANTEES)}, got another word"
     else:
         yield from _broken_guarantee_rules(answer.guarantee, query)
-    if answer.budget_left is not None and answer.budget_left < 0:
-        yield FailureReason.MALFORMED, "budget-left must be at least 0"
     if answer.num_without_gradient is not None:
         yield from _broken_count_rules(answer.num_without_gradient, answer, query)
     if query.mechanism is not None:
@@ -137,3 +167,30 @@ def _contradictions(answer: AdversarialAnswer, query: AdversarialQuery) -> Itera
     is_equal = is_equal and np.allclose(conjugates[0], conjugates[1], rtol=0.0, atol=_TOLERANCE)
     if answer.guarantee == "exact" and not is_equal:
         yield FailureReason.CONTRADICTION, "lower and upper bounds of an exact answer must be equal"
+
+
+def _broken_risk_rules(risk: float, num_examples: int, loss: str, query: Query) -> Iterator[Rule]:
+    if not math.isfinite(risk):
+        yield FailureReason.NOT_FINITE, f"risk must be finite, got {risk}"
+    slack = noise_slack(query, num_examples)
+    if not -slack <= risk <= 1 + slack:
+        yield FailureReason.OUT_OF_RANGE, f"risk must be in [0, 1]{' up to noise' if slack else ''}, got {risk}"
+    if num_examples < 1:
+        yield FailureReason.NO_EXAMPLES, f"num_examples must be at least 1, got {num_examples}"
+    if num_examples > MAX_EXAMPLES:
+        yield FailureReason.OUT_OF_RANGE, f"num_examples must be at most {MAX_EXAMPLES:g}, got {num_examples}"
+    # With noise the numbers of an adversarial answer are in finer steps, for all losses the same.
+    counts_errors = get_loss(loss).binary and not (query.privacy and isinstance(query, AdversarialQuery))
+    if counts_errors and not _is_whole(risk, num_examples, is_noisy=bool(query.privacy)):
+        yield (
+            FailureReason.IMPOSSIBLE_COUNT,
+            f"a {loss} risk is a whole number out of num_examples, got {risk} of {num_examples}",
+        )
+
+
+def _is_whole(risk: float, num_examples: int, *, is_noisy: bool) -> bool:
+    if is_noisy:
+        count = risk * num_examples
+        return abs(count - round(count)) <= _WHOLE_NUMBER_TOLERANCE + _ROUNDING * abs(count)
+    value = np.array([risk])  # a client may compute in float32
+    return bool(is_count(value, np.array([num_examples]), float_rounding(value))[0])

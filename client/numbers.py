@@ -1,0 +1,225 @@
+"""What a question comes to on a client's examples, as it is or with noise: plain functions, no Flower."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from protocol.noise import LOSS_STEPS, Mechanism, steps_of
+from protocol.questions import AdversarialQuery, CandidatesQuery, Query
+from riskband.adversaries.evaluation import mean_losses
+from riskband.adversaries.losses import get_loss
+
+if TYPE_CHECKING:
+    from riskband.adversaries.curves import AdversarialCurves
+
+Judged = tuple[int, str]
+"""Which of the models, from 0, and by which loss."""
+
+NumbersOf = Callable[[nn.Module, np.ndarray, np.ndarray], Sequence[float]]
+"""From a model and the input and label of one example to its numbers, in [0, 1]."""
+
+CurvesOf = Callable[[nn.Module, np.ndarray, np.ndarray], "AdversarialCurves"]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What makes the numbers of one answer private: a mechanism, and where its randomness comes from."""
+
+    mechanism: Mechanism
+    source: Random
+
+    def added_to(self, total: int, *, num_examples: int, num_values: int, num_steps: int) -> float:
+        """Return a mean with noise, from the sum over examples in steps; `num_values` numbers share the budget."""
+        drawn = self.mechanism.noise(self.source, num_values=num_values, num_steps=num_steps)
+        return (total + drawn) / (num_examples * num_steps)
+
+
+def answer_numbers(
+    query: Query, models: Sequence[nn.Module], x: np.ndarray, y: np.ndarray, noise: Noise | None
+) -> dict[str, Any]:
+    """Return the fields of an answer that are about a client's examples.
+
+    Parameters
+    ----------
+    query : LossQuery, AdversarialQuery or CandidatesQuery
+        What is asked.
+    models : sequence of Module
+        One, or those of the sets of weights that candidates use.
+    x, y :
+        See `riskband.adversaries.evaluation.example_losses`.
+    noise : Noise or None
+        See `mean_risks` and `noisy_curves`.
+    """
+    if isinstance(query, AdversarialQuery):
+        return _adversarial_numbers(query, models[0], x, y, noise)
+    judged = [(0, query.loss)]
+    if isinstance(query, CandidatesQuery):
+        judged = [(candidate.weights, candidate.loss) for candidate in query.candidates]
+    risks = mean_risks(models, x, y, judged=judged, noise=noise)
+    found = {"risks": risks} if isinstance(query, CandidatesQuery) else {"risk": risks[0]}
+    return {**found, "num_examples": len(y)}
+
+
+def made_up_example(query: Query) -> tuple[np.ndarray, np.ndarray]:
+    """Return an input and a label that a model of the query can be tried on, the same for every client."""
+    low, high = (query.problem.box if isinstance(query, AdversarialQuery) else None) or (0.0, 1.0)
+    x = np.random.default_rng(0).random(size=(1, *query.x_shape), dtype=np.float32)
+    return np.clip(x, low, high, dtype=np.float32), np.zeros(1, dtype=np.int64)
+
+
+def _adversarial_numbers(
+    query: AdversarialQuery, model: nn.Module, x: np.ndarray, y: np.ndarray, noise: Noise | None
+) -> dict[str, Any]:
+    # Imported here: it loads riskband, seconds that a process for one plain loss should not pay.
+    from riskband.adversaries.registry import adversarial_curves
+
+    def curves_of(model: nn.Module, x: np.ndarray, y: np.ndarray) -> AdversarialCurves:
+        return adversarial_curves(model, x, y, query.problem, multipliers=query.multipliers)
+
+    if noise is None:
+        return curves_of(model, x, y).at(query.radii, query.multipliers)._asdict()
+    guarantee = curves_of(model, *made_up_example(query)).guarantee
+    return noisy_curves(model, curves_of, x, y, multipliers=query.multipliers, guarantee=guarantee, noise=noise)
+
+
+def mean_risks(
+    models: Sequence[nn.Module], x: np.ndarray, y: np.ndarray, *, judged: Sequence[Judged], noise: Noise | None
+) -> list[float]:
+    """Return the mean loss of each model and loss that is judged.
+
+    Parameters
+    ----------
+    models : sequence of Module
+        See `riskband.adversaries.evaluation.example_losses`, as for `x` and `y`.
+    judged : sequence of (int, str)
+        What to compute, in the order of the answer.
+    noise : Noise or None
+        None: the mean losses, in [0, 1], with the errors of `riskband.adversaries.evaluation.mean_losses`. Else the
+        answer spends the mechanism's budget: each number is (S + N) / (num_examples * steps), S the sum of the losses
+        rounded up to steps, N whole-number noise; it may lie outside of [0, 1]. `summed_steps` says what takes the
+        place of errors.
+    """
+    names = [{loss for number, loss in judged if number == index} for index in range(len(models))]
+    if noise is None:
+        plain = [mean_losses(model, x, y, losses=losses) for model, losses in zip(models, names, strict=True)]
+        return [plain[number][loss] for number, loss in judged]
+    sums = [summed_steps(model, x, y, losses=losses) for model, losses in zip(models, names, strict=True)]
+    numbers = []
+    for number, loss in judged:
+        size = {"num_values": len(judged), "num_steps": steps_of(is_binary=get_loss(loss).binary)}
+        numbers.append(noise.added_to(sums[number][loss], num_examples=len(y), **size))
+    return numbers
+
+
+def noisy_curves(
+    model: nn.Module,
+    curves_of: CurvesOf,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    multipliers: Sequence[float],
+    guarantee: str,
+    noise: Noise,
+) -> dict[str, Any]:
+    """Return the numbers that answer an `AdversarialQuery` at the radius 0, with noise.
+
+    A conjugate is a mean over examples of a supremum in [0, 1], and the risk without movement is a mean of losses:
+    replacing an example changes each by at most 1 / num_examples. As `sums_one_by_one` says, each
+    example is looked at by itself, on a fresh copy of the model, and one on which the adversary fails counts with 1
+    everywhere; one on which it proves less than the guarantee has conjugates of 1. Of a conjugate's bounds the one that
+    the guarantee is about is sent, as both; the mean cost of a mistake, whose sensitivity is not bounded, is not sent,
+    nor is the number of examples without a gradient, which no part of the budget pays for.
+
+    Parameters
+    ----------
+    model, x, y :
+        See `riskband.adversaries.evaluation.example_losses`.
+    curves_of : callable
+        From a model, inputs and labels to the curves of these examples.
+    multipliers : sequence of float
+        Prices of a unit of cost.
+    guarantee : str
+        Of the adversary, whatever the examples; see `riskband.adversaries.registry.GUARANTEES`.
+    noise : Noise
+        Its mechanism's budget is shared by 1 + num_multipliers numbers.
+
+    Returns
+    -------
+    dict
+        Fields of an `AdversarialAnswer`.
+    """
+    from riskband.answers.adversarial import GUARANTEES  # here: it takes seconds that no plain loss should pay
+
+    def numbers_of(model: nn.Module, x: np.ndarray, y: np.ndarray) -> list[float]:
+        curves = curves_of(model, x, y)
+        lower, upper = curves.conjugates(multipliers)
+        if GUARANTEES.index(curves.guarantee) > GUARANTEES.index(guarantee):
+            upper = np.ones(len(multipliers))
+        return [curves.clean_risk, *(lower if guarantee == "lower" else upper)]
+
+    size = {"num_values": 1 + len(multipliers), "num_steps": LOSS_STEPS}
+    sums = sums_one_by_one(model, x, y, numbers_of=numbers_of, steps=[LOSS_STEPS] * size["num_values"])
+    clean, *conjugates = [noise.added_to(total, num_examples=len(y), **size) for total in sums]
+    return {
+        "num_examples": len(y),
+        "clean_risk": clean,
+        "values_lower": [clean],
+        "values_upper": [clean],
+        "conjugates_lower": conjugates,
+        "conjugates_upper": conjugates,
+        "adversarial_unit": 0.0,
+        "guarantee": guarantee,
+        "num_without_gradient": None,
+    }
+
+
+def summed_steps(model: nn.Module, x: np.ndarray, y: np.ndarray, *, losses: set[str]) -> dict[str, int]:
+    """Return the sum over examples of each loss, in steps, by name; arguments as for `sums_one_by_one`."""
+    names = sorted(losses)
+
+    def numbers_of(model: nn.Module, x: np.ndarray, y: np.ndarray) -> list[float]:
+        found = mean_losses(model, x, y, losses=losses)
+        return [found[name] for name in names]
+
+    steps = [steps_of(is_binary=get_loss(name).binary) for name in names]
+    return dict(zip(names, sums_one_by_one(model, x, y, numbers_of=numbers_of, steps=steps), strict=True))
+
+
+def sums_one_by_one(
+    model: nn.Module, x: np.ndarray, y: np.ndarray, *, numbers_of: NumbersOf, steps: Sequence[int]
+) -> list[int]:
+    """Return the sums over examples of some numbers, each rounded up to steps.
+
+    Replacing one example changes a sum by at most the steps of a 1, whatever the model does: each example is
+    evaluated by itself on a fresh copy of the model, so none decides the numbers of another, not even by what the model
+    remembers in itself; and one on which the evaluation fails (a logit that is not finite, a label beyond the classes)
+    counts with 1 everywhere. An error would tell the server that such an example is there.
+
+    Parameters
+    ----------
+    model, x, y :
+        See `riskband.adversaries.evaluation.example_losses`.
+    numbers_of : callable
+        Gives the numbers of one example.
+    steps : sequence of int
+        For each number, how many steps make a 1.
+    """
+    sums = [0] * len(steps)
+    for index in range(len(y)):
+        try:
+            found = numbers_of(deepcopy(model), x[index : index + 1], y[index : index + 1])
+            rounded = [math.ceil(number * most) for number, most in zip(found, steps, strict=True)]
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # a model of somebody else's may raise anything, such as SystemExit
+            rounded = list(steps)
+        sums = [total + min(max(each, 0), most) for total, each, most in zip(sums, rounded, steps, strict=True)]
+    return sums

@@ -1,0 +1,112 @@
+"""The data source of a simulated client: its examples, its group, and its part in federated training.
+
+The only module of the client that knows `worlds`, and only a run with a simulated network loads it: a client with data
+of its own does without. Plain functions, no Flower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from client.refusals import details_withheld
+from protocol.examples import Examples
+from protocol.models import build_model, load_arrays, model_arrays
+from worlds.datasets import load_dataset
+from worlds.population import Population, spec_from_config
+from worlds.training import train_epochs
+
+# Apart from the streams of `worlds.population` and `worlds.targets`.
+_EXAMPLE_ORDER_STREAM = 3
+
+
+def examples(config: Mapping[str, Any], *, partition: int) -> Examples:
+    """Return what client number `partition` of the run's network holds; raises ValueError as `spec_from_config`."""
+    return Population(spec_from_config(config)).client(partition)
+
+
+def group_name(config: Mapping[str, Any], *, partition: int) -> str | None:
+    """Return the group of client number `partition` of the run's network, None if it has no groups."""
+    group = spec_from_config(config).group(partition)
+    return None if group is None else group.name
+
+
+def trained(
+    arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], *, partition: int, server_round: int
+) -> tuple[dict[str, np.ndarray], int, float]:
+    """Train a model on what the client that trains on a node holds.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+        The model's weights.
+    config : mapping
+        The run config.
+    partition, server_round : int
+        Number of the node, from 0, and of the round, from 1.
+
+    Returns
+    -------
+    arrays : dict of str to ndarray
+        As they came where no client trains.
+    num_examples : int
+        0 where none does.
+    loss : float
+        Of the last epoch, in nats.
+    """
+    with details_withheld("loading this client's training examples"):
+        data = load_dataset(str(config["dataset"]), seed=int(config["seed"]))
+        own = training_examples(config, partition=partition)
+    model = build_model(str(config["model"]), x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=0)
+    load_arrays(model, arrays)
+    if own is None:
+        return model_arrays(model), 0, 0.0
+    with details_withheld("training the model"):
+        loss = train_epochs(
+            model,
+            own.x,
+            own.y,
+            seed=local_seed(int(config["seed"]), round=server_round, partition=partition),
+            num_epochs=int(config["training-epochs"]),
+            learning_rate=float(config["learning-rate"]),
+        )
+    return model_arrays(model), len(own.y), loss
+
+
+def training_examples(config: Mapping[str, Any], *, partition: int) -> Examples | None:
+    """Return what the client that trains on a node holds.
+
+    A certificate needs clients that had no part in training, so those that train are others than those that answer:
+    the network "training" of the same meta-distribution, one client on each of the first nodes. With `answered-by`
+    "trainers" they are the clients of the source network, which also answer; then nothing is certified.
+
+    Parameters
+    ----------
+    config : mapping
+        The run config: the keys of `worlds.population.spec_from_config`, "num-clients", "num-training-clients"
+        (0: as many as clients) and "answered-by".
+    partition : int
+        Number of the node, from 0.
+
+    Returns
+    -------
+    Examples or None
+        Of images of the training split; None where no client trains.
+
+    Raises
+    ------
+    ValueError
+        If a key of the population breaks its rule, or the dataset cannot be loaded.
+    """
+    if partition >= (int(config["num-training-clients"]) or int(config["num-clients"])):
+        return None
+    network = "source" if config["answered-by"] == "trainers" else "training"
+    return Population(spec_from_config(config, network=network)).training_examples(partition)
+
+
+def local_seed(seed: int, *, round: int, partition: int) -> int:
+    """Return the seed of one client's training in one round, in 0..2**63 - 1."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(_EXAMPLE_ORDER_STREAM, round, partition))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
