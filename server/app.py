@@ -18,8 +18,7 @@ from server.checks.unseen import check_certificates
 from server.config import RunConfig, load_config
 from server.report.report import write_report
 from server.report.table import print_report
-from server.run.events import settled
-from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay
+from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay, settled
 from server.run.ledger import Ledger
 from server.run.lock import lock_for_run
 from server.run.traffic import MeteredGrid

@@ -337,10 +337,8 @@ def usable_answers(
 
     Parameters
     ----------
-    outcome : RoundOutcome
-        Of the round that asked `query`.
-    query : AdversarialQuery
-        The question.
+    outcome, query :
+        A round, and what it asked.
     **who_answered
         missing, contamination and answered_by of `riskband.AdversarialAnswers`.
 

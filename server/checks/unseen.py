@@ -117,17 +117,7 @@ def group_names(population: Population, *, num_clients: int) -> tuple[str | None
 def check_certificates(certificates: Mapping[str, rb.Certificate], unseen: Unseen) -> dict[str, Check]:
     """Compare every certificate with the same quantity of the unseen network.
 
-    Parameters
-    ----------
-    certificates : dict of str to Certificate
-        As the strategies name them.
-    unseen : Unseen
-        The unseen clients.
-
-    Returns
-    -------
-    dict of str to Check
-        Under the names of the certificates; without those about groups that no unseen client is known to be in.
+    Those about groups that no unseen client is known to be in are left out.
     """
     return {
         name: compare(certificate.value, _observed(certificate, unseen), lower=certificate.lower)

@@ -42,10 +42,8 @@ def write_report(
 
     Parameters
     ----------
-    folder : ResultFolder
-        Where to.
-    evaluation : Evaluation
-        What was found.
+    folder, evaluation :
+        Where to, and what was found.
     hashes : mapping of str to str
         What was evaluated by what: ``"model"`` and ``"code"``.
     metrics : mapping

@@ -9,16 +9,16 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from protocol.questions import Answer, Query
-from server.run.events import append_event, continue_events, failure_fields
-from server.run.ledger import Ledger
+from server.run.ledger import Ledger, cut_torn_line
 from server.run.lock import LOCK_FILE, FolderError
 from strategies.asking.exchange import Progress
 from strategies.asking.failures import Failure, FailureReason
-from strategies.asking.replies import QuorumError
+from strategies.asking.replies import QuorumError, RoundOutcome
 
 REPORT_FILE = "report.json"
 FAILURE_FILE = "failed.json"
@@ -95,8 +95,8 @@ class ResultFolder:
             )
         (self.path / CERTIFICATE_FOLDER).mkdir(parents=True, exist_ok=True)
         kept = {LEDGER_FILE, EVENTS_FILE} if resume else {LEDGER_FILE}
-        if resume:
-            continue_events(self.path / EVENTS_FILE)
+        if resume and (self.path / EVENTS_FILE).exists():
+            cut_torn_line(self.path / EVENTS_FILE)  # the next event begins a line
         for path in found:
             if path.name not in kept:
                 path.unlink()
@@ -135,8 +135,15 @@ class ResultFolder:
         return content if self.run_id in ("", run_id) else {}
 
     def log_event(self, event: str, **fields: Any) -> None:
-        """Add what happened to the log of events; see `server.run.events.append_event`."""
-        append_event(self.path / EVENTS_FILE, event, fields)
+        """Add what happened to the log of events, with the time and more about it as plain data for JSON.
+
+        The log is for programs: one JSON object a line, in the order in which things happened. What a client answered
+        is not in it, neither its risk nor a refusal's words, which may hold a number: answers are in the ledger, words
+        in the report.
+        """
+        line = json.dumps({"time": datetime.now(UTC).isoformat(), "event": event, **fields}, allow_nan=False)
+        with (self.path / EVENTS_FILE).open("a", encoding="utf-8", newline="\n") as file:
+            file.write(line + "\n")
 
     def show_stage(self, stage: str) -> None:
         """Write to the folder and the log what the run is doing from now on."""
@@ -178,15 +185,7 @@ class ResultFolder:
 
 
 class RunDisplay:
-    """What a strategy calls while it asks.
-
-    Parameters
-    ----------
-    folder : ResultFolder
-        Where progress and events are shown.
-    ledger : Ledger
-        Where every valid answer is written as it arrives.
-    """
+    """What a strategy calls while it asks: answers go to the ledger, progress and events to the folder."""
 
     def __init__(self, folder: ResultFolder, ledger: Ledger) -> None:
         self._folder = folder
@@ -273,15 +272,7 @@ def _possible_cause(failure: Failure) -> str | None:
 
 
 def progress_content(stage: str, *, detail: str = "", progress: Progress | None = None) -> dict[str, Any]:
-    """Return the content of a progress file.
-
-    Parameters
-    ----------
-    stage, detail : str
-        What the run is doing, in words.
-    progress : Progress, optional
-        How far the present round of questions is.
-    """
+    """Return the content of a progress file: what the run is doing, in words, and how far the present round is."""
     now = progress or Progress(asked=0, answered=0)
     return {
         "stage": stage,
@@ -291,4 +282,47 @@ def progress_content(stage: str, *, detail: str = "", progress: Progress | None 
         "answered": now.answered,
         "failed": now.failed,
         "eta_seconds": None if now.eta_seconds is None else math.ceil(now.eta_seconds),
+    }
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a log in their order.
+
+    A last line that is not complete, since a crash cut it off or it is being written, is left out.
+
+    Raises
+    ------
+    ValueError
+        If a complete line is not a JSON object with a "time" and an "event".
+    """
+    events = []
+    lines = path.read_bytes().split(b"\n")[:-1]  # after the last newline: nothing, or a torn line
+    for number, line in enumerate(lines, start=1):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            event = None
+        if not isinstance(event, dict) or not {"time", "event"} <= event.keys():
+            raise ValueError(f"line {number} of {path} is not an event; delete that line to read the others")
+        events.append(event)
+    return events
+
+
+def settled(outcome: RoundOutcome[Any]) -> dict[str, Any]:
+    """Return the fields that say who answered and who failed why, once all replies were compared."""
+    return {
+        "num_asked": outcome.num_asked,
+        "num_answered": len(outcome.answers),
+        "failures": [failure_fields(each) for each in outcome.failures],
+    }
+
+
+def failure_fields(failure: Failure) -> dict[str, str | None]:
+    """Return what the log says of a failure: which client and node, and why; the node's id as a text."""
+    return {
+        "client_id": failure.client_id,
+        "claimed_name": failure.claimed_name,
+        "node_name": failure.node_name,
+        "node_id": None if failure.node_id is None else str(failure.node_id),
+        "reason": str(failure.reason),
     }

@@ -23,7 +23,7 @@ import pytest
 import riskband as rb
 from client.budget import QueryBudget
 from deploy.make_keys import make_deployment
-from server.run.events import read_events
+from server.run.folder import read_events
 from server.run.ledger import read_ledger
 from tests.deployment import compose
 from tests.deployment.stage import Stage, can_make_namespaces, wait_until

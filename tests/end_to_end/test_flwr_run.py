@@ -24,7 +24,7 @@ import riskband as rb
 from client.app import app as client_app
 from protocol.engine import InProcessGrid
 from server.app import app as server_app
-from server.run.events import read_events
+from server.run.folder import read_events
 from server.run.ledger import read_ledger
 from server.run.lock import LOCK_FILE
 from simulations.launcher import COMPLETED, private_superlink

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.run.events import read_events
+from server.run.folder import read_events
 from server.run.ledger import read_ledger
 from simulations.launcher import COMPLETED, private_superlink
 from tests.end_to_end.test_flwr_run import (

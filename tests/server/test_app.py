@@ -16,7 +16,7 @@ from protocol.models import build_model, save_checkpoint
 from riskband.answers.responses import FRESH_CLIENTS
 from riskband.wording import TRAINERS_ANSWERED
 from server.config import ConfigError
-from server.run.events import read_events
+from server.run.folder import read_events
 from server.run.ledger import read_ledger
 from server.training import TrainingError
 from strategies.asking.query import QuorumError

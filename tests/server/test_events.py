@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from server.run.events import append_event, continue_events, read_events
+from server.run.folder import ResultFolder, read_events
 from server.run.ledger import read_ledger
 from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
@@ -179,13 +179,13 @@ def test_rounds_of_a_bisection_are_told_apart(tmp_path: Path, defaults: Mapping[
 
 @pytest.mark.parametrize("cut", [1, 5, 30])
 def test_a_torn_last_line_is_left_out_and_later_removed(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "events.jsonl"
+    path, folder = tmp_path / "events.jsonl", ResultFolder(tmp_path)
     for number in range(3):
-        append_event(path, "counted", {"number": number, "word": "größer\nals"})
+        folder.log_event("run_counted", number=number, word="größer\nals")
     path.write_bytes(path.read_bytes()[:-cut])
     assert [event["number"] for event in read_events(path)] == [0, 1]
-    continue_events(path)
-    append_event(path, "counted", {"number": 3})
+    folder.clear(resume=True)
+    folder.log_event("run_counted", number=3)
     events = read_events(path)
     assert [event["number"] for event in events] == [0, 1, 3]
     assert events[0]["word"] == "größer\nals"
@@ -194,14 +194,14 @@ def test_a_torn_last_line_is_left_out_and_later_removed(tmp_path: Path, cut: int
 
 
 def test_there_is_nothing_to_continue_before_the_first_event(tmp_path: Path) -> None:
-    continue_events(tmp_path / "events.jsonl")
-    assert list(tmp_path.iterdir()) == []
+    ResultFolder(tmp_path).clear(resume=True)
+    assert list(tmp_path.iterdir()) == [tmp_path / "certificates"]
 
 
 @pytest.mark.parametrize("line", [b"no json", b"[1]", b'{"event": "counted"}', b'{"time": "now"}', b"\xff\xfe", b""])
 def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "events.jsonl"
-    append_event(path, "counted", {"number": 0})
+    ResultFolder(tmp_path).log_event("counted", number=0)
     path.write_bytes(path.read_bytes() + line + b"\n")
     with pytest.raises(ValueError, match=r"line 2 of .*delete that line"):
         read_events(path)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from server.config import RunConfig
 
 _NUM_COSTS = 7  # of a long list of cost budgets, the table of the sandwich shows this many
+_ASKED = {"cost_budgets", "cost_thresholds", "num_radii", "num_multipliers", "protocol", "cost_bound"}
+_ASKED |= {"bisection_tolerance"}  # these keys are the strategy's own settings
 _SUBJECTS = {
     "clients": "The worst mean risk of the clients that answered",
     "upper-bounds": "The worst mean of the upper bounds that the clients answered (no more than a bound of their risk)",
@@ -58,20 +60,13 @@ class WassersteinStudy(Study):
         self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
     ) -> Wasserstein:
         """Return what asks for adversarial losses."""
-        chosen = config.of(Settings)
 
         def show_bracket(cost_budget: float, bracket: rb.Bracket) -> None:
             show(f"worst mean risk at cost {cost_budget:g}: {bracket.lower:.4f} to {bracket.upper:.4f}")
 
         return Wasserstein(
             AdversarialQuery(problem=transport_problem(config), radii=(0.0,), **architecture(config)),
-            cost_budgets=chosen.cost_budgets,
-            cost_thresholds=chosen.cost_thresholds,
-            num_radii=chosen.num_radii,
-            num_multipliers=chosen.num_multipliers,
-            protocol=chosen.protocol,
-            bisection_tolerance=chosen.bisection_tolerance,
-            cost_bound=chosen.cost_bound,
+            **config.of(Settings).model_dump(include=_ASKED),
             breakdown_target=config.question.breakdown_target,
             on_bracket=show_bracket,
             **asking,

@@ -60,15 +60,7 @@ class TargetNetwork:
 
 
 def target_networks(config: RunConfig, model: nn.Module) -> tuple[TargetNetwork, ...]:
-    """Return the network of each sigma in ``target-sigmas``.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Which clients and which ground cost.
-    model : Module
-        The model that the clients evaluated.
-    """
+    """Return the network of each sigma in ``target-sigmas``, judged by the model that the clients evaluated."""
     settings = config.of(Settings)
     if not settings.target_sigmas:
         return ()
@@ -90,13 +82,6 @@ def target_networks(config: RunConfig, model: nn.Module) -> tuple[TargetNetwork,
 
 def check_target(result: WassersteinConclusion, target: TargetNetwork) -> dict[str, tuple[np.ndarray, Check]]:
     """Compare a target network with what is certified at its distance.
-
-    Parameters
-    ----------
-    result : WassersteinConclusion
-        The certificates, and the answers they were made from.
-    target : TargetNetwork
-        The network.
 
     Returns
     -------
