@@ -113,7 +113,7 @@ def _noise(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -> 
 
 
 def _is_simulated(context: Context) -> bool:
-    """Whether the examples are those of a population simulated from bundled data, and so no secret of anybody.
+    """Whether the examples are those of a population simulated from bundled data, and so public.
 
     Only then may the noise be repeatable: who knows its seed, as the server does, can take it away.
     """

@@ -129,7 +129,7 @@ def consistency_reply(message: Message, context: Context) -> RecordDict:
 
 
 def unmask_reply(message: Message, context: Context) -> RecordDict:
-    """Return the client's shares of the seeds or keys of its neighbours, and forget every secret."""
+    """Return the client's shares of the seeds or keys of its neighbours, and delete every secret."""
     query = wire.decode_query(message.content, UnmaskQuery)
     part, seeds, keys = histogram.revealed(_part(message, context, histogram.UNMASK), query)
     keep(context, part)

@@ -68,7 +68,7 @@ class HistogramQuery(LossQuery):
         return self.num_rows * (len(self.edges) - 1)
 
     def digest(self, *, version: int, model_hash: str, code_hash: str) -> bytes:
-        """Return what tells this question from all others, whoever is asked; masks depend on it.
+        """Return what identifies this question, the same for every client; masks depend on it.
 
         Parameters
         ----------

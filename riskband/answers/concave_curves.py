@@ -107,23 +107,10 @@ def _format_rounding(values: FloatArray) -> float:
 def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> ConcaveCurve:
     """Adversarial 0-1 risk over all budgets: spend on the cheapest examples first, on the last one in part.
 
-    Parameters
-    ----------
-    costs : array_like, shape (num_examples,)
-        Cost >= 0 of the cheapest misclassified point for each example: 0 if it is wrong already, `inf` if no change
-        makes it wrong.
-    weights : array_like, shape (num_examples,), optional
-        Probability of each example; 1/num_examples by default.
-
-    Returns
-    -------
-    ConcaveCurve
-        Q(rho) for every rho. Exact if the costs are. Source: math §4.1 (fractional knapsack).
-
-    Raises
-    ------
-    ValueError
-        If a cost is negative or NaN, the shapes differ, there is no example, or the weights are no probabilities.
+    `costs`, shape (num_examples,), are those >= 0 of the cheapest misclassified point for each example: 0 if it is
+    wrong already, `inf` if no change makes it wrong. `weights` are the examples' probabilities, 1/num_examples by
+    default. The curve is Q(rho) for every rho, exact if the costs are; raises ValueError for costs or weights that are
+    none. Source: math §4.1 (fractional knapsack).
     """
     distance = np.asarray(costs, dtype=np.float64)
     if distance.ndim != 1 or distance.size == 0 or not np.all(distance >= 0.0):
@@ -150,7 +137,7 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
 def inner_curve(radii: FloatArray, values: FloatArray, *, rounding: float = 0.0) -> ConcaveCurve:
     """Largest curve known to lie below a concave function: its chords, constant after the last point.
 
-    Parameters, but for `largest`, and errors as for `outer_curve`. Equal to the function at the radii but for rounding.
+    Arguments and errors as for `outer_curve`. Equal to the function at the radii but for rounding.
     """
     x, y = np.asarray(radii, dtype=np.float64), np.asarray(values, dtype=np.float64)
     return ConcaveCurve(*_hull(x, np.maximum(y - rounding, 0.0))) if rounding else ConcaveCurve(x, y)
@@ -162,25 +149,10 @@ def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0, 
     Between two points a concave function lies below the chord before them, extended, and the chord after them, extended
     back. The curve is the concave hull of these bounds, since its conjugate is what a network's budget is spent by.
 
-    Parameters
-    ----------
-    radii, values : ndarray, shape (num_radii,)
-        Points of the function; radii increase strictly from 0, at least two.
-    largest : float
-        A value that the function never exceeds.
-    rounding : float
-        How far the values may be from those of the function; see `rounding_of_curve`. The points are then lifted by it,
-        and chords are as steep as it allows before them, and as flat after them.
-
-    Returns
-    -------
-    ConcaveCurve
-        An upper bound. Source: math §4.2.
-
-    Raises
-    ------
-    ValueError
-        If the points are not those of a nondecreasing concave function.
+    Radii and values have shape (num_radii,); radii increase strictly from 0, at least two; the function never exceeds
+    `largest`. `rounding` is how far the values may be from those of the function, see `rounding_of_curve`: the points
+    are then lifted by it, and chords are as steep as it allows before them, and as flat after them. Raises ValueError
+    if the points are not those of a nondecreasing concave function. Source: math §4.2.
     """
     x, y = np.asarray(radii, dtype=np.float64), np.minimum(values, largest)
     if not rounding:

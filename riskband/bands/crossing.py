@@ -95,20 +95,15 @@ def _corridor(lower: FloatArray, upper: FloatArray) -> tuple[FloatArray, IntArra
 
 
 class CrossingGradient(NamedTuple):
-    """A crossing probability and its derivatives, from `crossing_gradient`.
+    """A crossing probability and its derivatives, shape (n,) each, from `crossing_gradient`.
 
-    Attributes
-    ----------
-    probability : float
-        As from `crossing_probability`.
-    lower, upper : ndarray, shape (n,)
-        Derivatives by the lower boundaries, <= 0, and by the upper ones, >= 0. Where boundaries are tied, the point
-        that binds (the first of lower ones, the last of upper ones) carries the derivative and the others have 0.
+    Where boundaries are tied, the point that binds (the first of lower ones, the last of upper ones) carries the
+    derivative and the others have 0.
     """
 
     probability: float
-    lower: FloatArray
-    upper: FloatArray
+    lower: FloatArray  # derivatives by the lower boundaries, <= 0
+    upper: FloatArray  # and by the upper ones, >= 0
 
 
 def crossing_gradient(lower: FloatArray, upper: FloatArray | None = None) -> CrossingGradient:

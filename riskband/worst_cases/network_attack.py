@@ -125,10 +125,8 @@ def bisection(
         Number of clients.
     cost_budget : float
         Mean budget of the network, in units of the transport cost; > 0.
-    tolerance : float
-        Width of the bracket at which to stop, > 0.
-    max_rounds : int
-        Rounds after which to stop with the bracket as it is.
+    tolerance, max_rounds : float, int
+        Width of the bracket, > 0, or number of rounds at which to stop.
     known : list of KnownPoints, one per client, optional
         Points that were answered before; new ones are added, so that a search at another budget starts from them.
     on_round : callable, optional
@@ -141,11 +139,6 @@ def bisection(
         allows, becomes silent and is not asked again: the bracket stays valid, with what is known of that client, but
         may stay wider than the tolerance. Source: [RE] Algorithm 1. The paper argues by quasi-concavity of a sum of
         monotone functions, which is false; it is the concavity of each Q_k that makes the question convex.
-
-    Raises
-    ------
-    ValueError
-        If the budget or the tolerance is out of range, or an answer is not concave with the earlier ones.
     """
     budget = check_cost("cost_budget", cost_budget, remedy="without a budget the answer is the mean risk")
     check_cost("tolerance", tolerance, remedy="it is the width of the bracket at which to stop")

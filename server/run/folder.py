@@ -146,12 +146,12 @@ class ResultFolder:
             file.write(line + "\n")
 
     def show_stage(self, stage: str) -> None:
-        """Tell whoever watches the folder, and the log, what the run is doing from now on."""
+        """Write to the folder and the log what the run is doing from now on."""
         self.log_event("stage_started", stage=stage)
         self.show_progress(stage)
 
     def show_progress(self, stage: str, *, detail: str = "", progress: Progress | None = None) -> None:
-        """Tell whoever watches the folder where the run stands; see `progress_content`."""
+        """Write to the folder where the run stands; see `progress_content`."""
         content = progress_content(stage, detail=detail, progress=progress)
         self.write_json(PROGRESS_FILE, {"schema": PROGRESS_SCHEMA, "run_id": self.run_id, **content})
 
@@ -236,7 +236,7 @@ class RunDisplay:
 
 
 def _require_ours(path: Path, sign: bytes) -> None:
-    """Raise FolderError unless a run of ours wrote this file, as its content says; an empty file is nobody's."""
+    """Raise FolderError unless a run of ours wrote this file, as its content says; an empty file is not ours."""
     problem = "is no file"
     if path.is_file():
         with path.open("rb") as file:

@@ -205,14 +205,14 @@ class _Round:
         return bool(back or gone)
 
     def close(self) -> None:
-        """Note that whoever has not replied has failed."""
+        """Note that clients without a reply have failed."""
         silent = Failure(None, FailureReason.NO_REPLY, f"no reply within {self._settings.reply_timeout:g} s")
         for place, received in enumerate(self.replies):
             if not received:
                 self._fail(place, self._lost[place].failure if place in self._lost else silent)
 
     def report(self) -> None:
-        """Tell whoever watches how far the round is."""
+        """Report how far the round is."""
         self._reported = now = time.monotonic()
         if self._settings.on_progress is None:
             return

@@ -105,6 +105,7 @@ def test_two_classes_have_the_closed_form_of_a_linear_classifier(order, norm):
     assert curves.clean_risk == mean_loss(model, x, y, loss="zero_one")[0]
 
 
+@pytest.mark.slow
 def test_the_margin_loss_is_exact_for_order_1():
     model, weight, bias, z, y = problem(seed=4, num_features=2, num_classes=3)
     # Wasserstein-1: an example goes straight to loss 1 or stays; brute force over a fine ring of targets in 2-D.

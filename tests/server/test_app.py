@@ -145,7 +145,9 @@ def test_without_unseen_clients_there_is_no_check(tmp_path: Path, defaults: Mapp
     assert all(entry["check"] is None for entry in report["certificates"].values())
 
 
-@pytest.mark.parametrize("local", ["marginal", "counted", "union", "observed"])
+@pytest.mark.parametrize(
+    "local", ["marginal", "counted", *(pytest.param(name, marks=pytest.mark.slow) for name in ("union", "observed"))]
+)
 @pytest.mark.parametrize("loss", ["zero_one", pytest.param("brier", marks=pytest.mark.slow)])
 def test_certificates_hold_on_unseen_clients(
     tmp_path: Path, defaults: Mapping[str, Any], local: str, loss: str

@@ -180,7 +180,10 @@ def budgets(folder: Path, text: str) -> dict[int, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("budget", "rule"),
-    [("laplace:0.4", "got epsilon = 0.5 with 0.4 left"), ("gaussian:9", "answers with gaussian noise only")],
+    [
+        ("laplace:0.4", "got epsilon = 0.5 with 0.4 left"),
+        pytest.param("gaussian:9", "answers with gaussian noise only", marks=pytest.mark.slow),
+    ],
 )
 def test_a_client_whose_budget_is_too_small_refuses_and_the_others_are_certified(
     tmp_path: Path, defaults: Mapping[str, Any], budget: str, rule: str
