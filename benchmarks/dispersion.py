@@ -130,7 +130,7 @@ def compare_with_table_2(num_networks: int) -> None:
         f"{'objective':<22}{'Berk-Jones':>11}{'truncated':>16}{'law':>16}{'sample of 100':>16}{'split':>16}{'[DC]':>7}"
     )
     samples = [brier_like(np.random.default_rng([1, seed]), 100) for seed in range(num_networks)]
-    law = rb.RiskLaw.of_values(brier_like(np.random.default_rng(2), 20_000))
+    law = rb.RiskDistribution.of_values(brier_like(np.random.default_rng(2), 20_000))
     for objective, (truncated, published) in TABLE_2.items():
         weight = {
             "cvar:0.75": rb.tail_weight(0.75),

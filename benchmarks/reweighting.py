@@ -23,7 +23,7 @@ BUDGET = 0.1
 
 def by_cvxpy(band: rb.Band, divergence: rb.FDivergence, thresholds: np.ndarray) -> np.ndarray:
     """One program per threshold, compiled once: the thresholds only change the objective."""
-    law = band.law_for_means
+    law = band.distribution_for_means
     ratio = cp.Variable(law.weights.size, nonneg=True)
     in_event = cp.Parameter(law.weights.size, nonneg=True)
     generator = divergence.cvxpy_generator

@@ -56,7 +56,10 @@ def main() -> None:
     except ValueError as error:
         sys.exit(str(error))
     measured = {name: answers(values[: len(clients)]) for name, values in losses.items()}
-    truth = {name: objective.of_law(rb.RiskLaw.of_values(values[len(clients) :])) for name, values in losses.items()}
+    truth = {
+        name: objective.of_distribution(rb.RiskDistribution.of_values(values[len(clients) :]))
+        for name, values in losses.items()
+    }
     compare(rb.select(measured, objective=objective, delta=arguments.delta, **MEASURED), truth, objective)
 
 

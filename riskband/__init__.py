@@ -83,13 +83,13 @@ _NAMES = {
     "bands.pilots": "ClientSplit split_clients",
     "certificate": "Certificate",
     "functionals.dispersion": (
-        "atkinson coefficient_of_variation dispersion_certificate dispersion_interval extended_gini extremal_laws "
-        "generalised_entropy gini hoover lorenz lorenz_certificate mean_log_deviation mean_range "
-        "measured_dispersion quantile_range quantile_ratio theil top_share"
+        "atkinson coefficient_of_variation dispersion_certificate dispersion_interval extended_gini "
+        "extremal_distributions generalised_entropy gini hoover lorenz lorenz_certificate mean_log_deviation "
+        "mean_range measured_dispersion quantile_range quantile_ratio theil top_share"
     ),
-    "functionals.functional": "DispersionMeasure ExtremalLaws Functional Interval bound functional",
+    "functionals.functional": "ExtremalDistributions Functional Interval bound functional",
     "functionals.gini_correlation": "gini_correlation measured_gini_correlation",
-    "functionals.laws": "RiskLaw",
+    "functionals.distributions": "RiskDistribution",
     "functionals.quantiles": (
         "cvar cvar_interval mean mean_interval num_clients_needed quantile quantile_certificate quantile_interval "
         "survival transformed_quantile_interval weighted_quantile weighted_quantile_interval"
@@ -112,6 +112,13 @@ _NAMES = {
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
     "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_cdf wasserstein_mean wasserstein_published",
 }
+# Names of earlier releases, and what they are called now.
+_EARLIER = {
+    "DispersionMeasure": "Functional",
+    "ExtremalLaws": "ExtremalDistributions",
+    "RiskLaw": "RiskDistribution",
+    "extremal_laws": "extremal_distributions",
+}
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
@@ -132,7 +139,7 @@ if TYPE_CHECKING:
         dispersion_certificate,
         dispersion_interval as dispersion_interval,
         extended_gini as extended_gini,
-        extremal_laws as extremal_laws,
+        extremal_distributions as extremal_distributions,
         generalised_entropy as generalised_entropy,
         gini,
         hoover as hoover,
@@ -147,8 +154,7 @@ if TYPE_CHECKING:
         top_share as top_share,
     )
     from riskband.functionals.functional import (
-        DispersionMeasure as DispersionMeasure,
-        ExtremalLaws as ExtremalLaws,
+        ExtremalDistributions as ExtremalDistributions,
         Functional as Functional,
         Interval,
         bound,
@@ -158,7 +164,7 @@ if TYPE_CHECKING:
         gini_correlation,
         measured_gini_correlation as measured_gini_correlation,
     )
-    from riskband.functionals.laws import RiskLaw as RiskLaw
+    from riskband.functionals.distributions import RiskDistribution as RiskDistribution
     from riskband.functionals.quantiles import (
         cvar,
         cvar_interval as cvar_interval,
@@ -226,9 +232,11 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import what is asked for: a name of `_NAMES`, the version, or a module of the package."""
+        """Import what is asked for: a name of `_NAMES`, an earlier one, or the version."""
         if name == "__version__":
             value = _version()
+        elif name in _EARLIER:
+            value = __getattr__(_EARLIER[name])
         elif name in _MODULES:
             value = getattr(import_module(f"riskband.{_MODULES[name]}"), name)
         else:

@@ -22,8 +22,8 @@ from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import resolve_level_method
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_number, check_own_seed, check_single
+from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import BOUND_METHODS, Functional, bound, functional, method_that_applies, resolve
-from riskband.functionals.laws import RiskLaw
 from riskband.means import mean_bound
 from riskband.wording import CHOSEN_BEFORE, chosen_before, in_full, rounded_up
 
@@ -92,8 +92,8 @@ class Objective:
         """Sides that a band must have: "lower", which is tighter, if all terms grow with every risk, or "two"."""
         return "lower" if all(functional(name).grows_with_risk for name, _ in self.terms) else "two"
 
-    def of_law(self, law: RiskLaw) -> float:
-        """Value for an explicit distribution of risks, for example `RiskLaw.of_values` of measured ones."""
+    def of_distribution(self, law: RiskDistribution) -> float:
+        """Value for an explicit distribution of risks, for example `RiskDistribution.of_values` of measured ones."""
         return sum(weight * functional(name).value(law) for name, weight in self.terms)
 
     def upper_bounds(self, band: Band, *, dispersion: str = "sharp") -> dict[str, float]:
@@ -344,7 +344,9 @@ def select(
     if plan.method == "fixed_sequence":
         passes = np.logical_and.accumulate(passes).tolist()
     candidates = tuple(
-        CandidateBound(name, total, objective.of_law(RiskLaw.of_values(risks.shown_values)), terms, is_certified)
+        CandidateBound(
+            name, total, objective.of_distribution(RiskDistribution.of_values(risks.shown_values)), terms, is_certified
+        )
         for (name, risks), total, terms, is_certified in zip(answers.items(), totals, bounds, passes, strict=True)
     )
     eligible = [candidate for candidate in candidates if candidate.is_certified or plan.method == "bonferroni"]

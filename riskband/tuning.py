@@ -30,8 +30,8 @@ from riskband.bands.levels import Levels, berk_jones_constant, berk_jones_levels
 from riskband.bands.methods import level_key, tuned_name, tuned_recipe
 from riskband.bands.pilots import Pilot
 from riskband.checks import FloatArray, check_choice, check_delta, check_num_points, check_number, check_numbers
+from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import WEIGHTS, resolve
-from riskband.functionals.laws import RiskLaw
 from riskband.functionals.weights import MEAN, QuantileWeight
 
 Cumulative = Callable[[FloatArray], FloatArray]
@@ -64,7 +64,7 @@ class OptimisedLevels:
 
     Parameters
     ----------
-    pilot : ClientRisks, RiskLaw or array_like, shape (num_pilot_clients,)
+    pilot : ClientRisks, RiskDistribution or array_like, shape (num_pilot_clients,)
         Risks that other clients measured (see `split_clients`), or a distribution that was fixed before.
     objectives : str, QuantileWeight, or several
         What will be read off the band: "mean", "cvar:0.9", "interval:0.5:0.9", "linear", "smoothed_median:0.01",
@@ -91,7 +91,7 @@ class OptimisedLevels:
     pilot: Pilot
     weights: tuple[tuple[QuantileWeight, float], ...]
 
-    def __init__(self, pilot: ClientRisks | RiskLaw | npt.ArrayLike, objectives: Objectives) -> None:
+    def __init__(self, pilot: ClientRisks | RiskDistribution | npt.ArrayLike, objectives: Objectives) -> None:
         object.__setattr__(self, "pilot", _as_pilot(pilot))
         object.__setattr__(self, "weights", _as_weights(objectives))
 
@@ -177,14 +177,16 @@ class OptimisedLevels:
         return lambda p: np.asarray(sum(scale * weight.cumulative(p) for weight, scale in terms))
 
 
-def _as_pilot(pilot: ClientRisks | RiskLaw | npt.ArrayLike) -> Pilot:
+def _as_pilot(pilot: ClientRisks | RiskDistribution | npt.ArrayLike) -> Pilot:
     if isinstance(pilot, Pilot):
         return pilot
     if isinstance(pilot, ClientRisks):
         return Pilot.of_risks(pilot)
-    if isinstance(pilot, RiskLaw):
-        return Pilot.of_law(pilot.risks, pilot.levels)
-    return Pilot.of_values(check_numbers("a pilot", pilot, remedy="give ClientRisks, a RiskLaw or an array of risks"))
+    if isinstance(pilot, RiskDistribution):
+        return Pilot.of_distribution(pilot.risks, pilot.levels)
+    return Pilot.of_values(
+        check_numbers("a pilot", pilot, remedy="give ClientRisks, a RiskDistribution or an array of risks")
+    )
 
 
 def tuned_weight(objective: str | QuantileWeight) -> QuantileWeight:

@@ -27,7 +27,7 @@ _PERSPECTIVES: dict[str, Callable[[float, float], float]] = {
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)
 
 
-class RiskLaw(Protocol):
+class RiskDistribution(Protocol):
     """What must be known of a distribution of the risk R: see `worlds.ground_truth.MetaDistribution`."""
 
     @property
@@ -73,7 +73,7 @@ def worst_case_probability(probability: ArrayLike, divergence: str, budget: floa
     return np.asarray(np.vectorize(enlarged, otypes=[float])(probability), dtype=np.float64)
 
 
-def worst_case_mean(law: RiskLaw, divergence: str, budget: float) -> float:
+def worst_case_mean(law: RiskDistribution, divergence: str, budget: float) -> float:
     """Return the largest E_{μ'} R over the ball, to about 1e-8; the ball is that of `worst_case_probability`.
 
     Raises ValueError also for a budget so large that only the very top of the risks matters.
@@ -96,7 +96,7 @@ def quadrature(points: tuple[float, ...]) -> tuple[Array, Array]:
     return (starts[:, None] + widths[:, None] * nodes).ravel(), (widths[:, None] * weights).ravel()
 
 
-def _kl_mean(law: RiskLaw, budget: float) -> float:
+def _kl_mean(law: RiskDistribution, budget: float) -> float:
     """Return the mean of the tilted distribution e^{θR}μ/E e^{θR} whose divergence is the budget."""
     low, high = law.breaks[0], law.breaks[-1]
     x, weights = quadrature(law.breaks)
@@ -116,7 +116,7 @@ def _kl_mean(law: RiskLaw, budget: float) -> float:
     return tilted(optimize.bisect(lambda t: tilted(t)[1] - budget, 0, theta, xtol=1e-13))[0]
 
 
-def _chi2_mean(law: RiskLaw, budget: float) -> float:
+def _chi2_mean(law: RiskDistribution, budget: float) -> float:
     """Return the mean under the density ratio (R − κ)_+ / E(R − κ)_+, linear in R if κ ≤ the lowest risk."""
     low, high = law.breaks[0], law.breaks[-1]
 
@@ -144,7 +144,7 @@ def _chi2_mean(law: RiskLaw, budget: float) -> float:
     return float(kappa + second / first)
 
 
-def _tv_mean(law: RiskLaw, budget: float) -> float:
+def _tv_mean(law: RiskDistribution, budget: float) -> float:
     """Return the mean once the lowest share `budget` of the risks has moved to the highest."""
     high = law.breaks[-1]
     if budget >= 1:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from riskband.answers.histogram import Histogram, HistogramLimits, PlainAnswers
 from riskband.answers.risks import ClientRisks, check_risks, default_eta, shared_assumptions
 from riskband.bands.levels import Levels
-from riskband.bands.local_steps import LOCAL_STEPS, ClientLaw, LevelsOf, lower_envelope, upper_envelope
+from riskband.bands.local_steps import LOCAL_STEPS, ClientAtoms, LevelsOf, lower_envelope, upper_envelope
 from riskband.bands.methods import NAMED_LEVELS, LevelMethod, level_key, resolve_level_method
 from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind, same_fields
 from riskband.wording import chosen_before
@@ -45,7 +45,7 @@ class Band:
         F(x) >= lower_levels[i] for x >= lower_points[i]. Empty without a lower side.
     upper_points, upper_levels : ndarray, shape (num_points,)
         F(x) <= upper_levels[i] for x < upper_points[i]. Empty without an upper side.
-    mean_law : ClientLaw or None
+    mean_distribution : ClientAtoms or None
         Law whose mean and tail means are not below those of the true risks, even after reweighting clients; `None`
         without a lower side.
     assumptions : tuple of str
@@ -64,7 +64,7 @@ class Band:
     lower_levels: FloatArray
     upper_points: FloatArray
     upper_levels: FloatArray
-    mean_law: ClientLaw | None
+    mean_distribution: ClientAtoms | None
     assumptions: tuple[str, ...]
     method_recipe: str | Mapping[str, Any]
 
@@ -140,11 +140,11 @@ class Band:
         return np.where(p <= 0.0, 0.0, points[np.searchsorted(np.append(self.upper_levels, 1.0), p)])
 
     @property
-    def law_for_means(self) -> ClientLaw:
-        """`mean_law`; raises ValueError if the band has no lower side."""
+    def distribution_for_means(self) -> ClientAtoms:
+        """`mean_distribution`; raises ValueError if the band has no lower side."""
         self.require("lower")
-        assert self.mean_law is not None
-        return self.mean_law
+        assert self.mean_distribution is not None
+        return self.mean_distribution
 
     def require(self, side: str) -> None:
         """Raise ValueError unless the band has that side ("lower" or "upper")."""
@@ -252,7 +252,7 @@ def band(
         lower_levels=lower[1],
         upper_points=upper[0],
         upper_levels=upper[1],
-        mean_law=step.mean_law,
+        mean_distribution=step.mean_distribution,
         assumptions=(
             *shared_assumptions(risks, needs_binary=step.uses_limits),
             *answers.own_assumptions,

@@ -33,7 +33,7 @@ Knots = tuple[FloatArray, FloatArray]
 LevelsOf = Callable[[int, float, str], Levels]
 
 
-class ClientLaw(NamedTuple):
+class ClientAtoms(NamedTuple):
     """A discrete distribution of risks: one atom for each client that answered, and one at the top for the rest.
 
     The top is risk 1; where noisy answers stand for risks, it is the largest number that they can be. Missing clients
@@ -46,7 +46,9 @@ class ClientLaw(NamedTuple):
     clients: IntArray  # client of each atom but the last
 
     @classmethod
-    def from_levels(cls, values: FloatArray, levels: FloatArray, *, num_wrong: int = 0, top: float = 1.0) -> ClientLaw:
+    def from_levels(
+        cls, values: FloatArray, levels: FloatArray, *, num_wrong: int = 0, top: float = 1.0
+    ) -> ClientAtoms:
         """Stochastically largest one with F >= levels at the sorted values; the first `num_wrong` levels are lost."""
         order = np.argsort(values, kind="stable")
         kept = _shifted(levels, num_wrong)
@@ -84,7 +86,7 @@ class LocalStep:
 
     lower: tuple[Knots, ...]
     upper: tuple[Knots, ...]
-    mean_law: ClientLaw | None
+    mean_distribution: ClientAtoms | None
     eta: float | None = None
     uses_limits: bool = False  # exact binomial limits, if the loss is binary
     assumptions: tuple[str, ...] = ()
@@ -110,7 +112,7 @@ def _marginal(risks: ClientRisks, *, delta: float, sides: str, levels_of: Levels
     return LocalStep(
         lower=lower,
         upper=upper,
-        mean_law=_law_for_means(risks, observed.lower),
+        mean_distribution=_distribution_for_means(risks, observed.lower),
         eta=eta,
         uses_limits=True,
         assumptions=sizes,
@@ -163,14 +165,14 @@ def _step(upper_limits: FloatArray, lower_limits: FloatArray, levels: Levels, *,
     return LocalStep(
         lower=() if below is None else ((np.sort(upper_limits)[num_wrong:], below[:kept]),),
         upper=() if above is None else ((np.sort(lower_limits)[:kept], above[num_wrong:]),),
-        mean_law=None if below is None else ClientLaw.from_levels(upper_limits, below, num_wrong=num_wrong),
+        mean_distribution=None if below is None else ClientAtoms.from_levels(upper_limits, below, num_wrong=num_wrong),
     )
 
 
-def _law_for_means(risks: ClientRisks, levels: FloatArray | None) -> ClientLaw | None:
+def _distribution_for_means(risks: ClientRisks, levels: FloatArray | None) -> ClientAtoms | None:
     """Reweighting clients leaves the mean of what they measured, noise and all, equal to that of their true risks."""
     bounded = risks.bounded(risks.values)
-    return None if levels is None else ClientLaw.from_levels(bounded.values, levels, top=bounded.high)
+    return None if levels is None else ClientAtoms.from_levels(bounded.values, levels, top=bounded.high)
 
 
 def _separate_levels(risks: ClientRisks, delta: float, sides: str, levels_of: LevelsOf) -> tuple[Levels, Levels]:

@@ -123,7 +123,7 @@ class Pilot:
         if not isinstance(data, Mapping) or "risks" not in data or not data.keys() <= known:
             raise ValueError(f"a pilot must have risks, and at most {', '.join(sorted(known))}, got {data!r:.80}")
         if "levels" in data:
-            return cls.of_law(data["risks"], data["levels"])
+            return cls.of_distribution(data["risks"], data["levels"])
         return cls.of_values(data["risks"], **{name: data.get(name) for name in known - {"risks", "levels"}})
 
     @classmethod
@@ -142,9 +142,9 @@ class Pilot:
         return cls(risks, counts, split_from=split_from, split_seed=check_own_seed(split_seed))
 
     @classmethod
-    def of_law(cls, risks: Any, levels: Any) -> Pilot:
+    def of_distribution(cls, risks: Any, levels: Any) -> Pilot:
         """Pilot of a discrete distribution; raises ValueError unless it is one on [0, 1]."""
-        remedy = "make the law with RiskLaw"
+        remedy = "make the law with RiskDistribution"
         atoms, sums = (check_numbers("a prior law", numbers, remedy=remedy) for numbers in (risks, levels))
         is_law = (
             atoms.shape == sums.shape == (atoms.size,)
@@ -155,7 +155,7 @@ class Pilot:
         if not is_law:
             raise ValueError(
                 "a prior law must have nondecreasing risks in [0, 1] and nondecreasing levels up to 1, got "
-                f"{atoms.size} risks and {sums.size} levels; make it with RiskLaw"
+                f"{atoms.size} risks and {sums.size} levels; make it with RiskDistribution"
             )
         return cls(atoms, levels=sums)
 

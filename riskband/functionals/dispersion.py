@@ -14,10 +14,11 @@ from riskband.answers.risks import ClientRisks, check_risks
 from riskband.bands.band import Band
 from riskband.certificate import Certificate
 from riskband.checks import FloatArray, check_choice, check_shares
+from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import (
     BOUND_METHODS,
     MEASURES,
-    ExtremalLaws,
+    ExtremalDistributions,
     Functional,
     Given,
     Interval,
@@ -27,7 +28,6 @@ from riskband.functionals.functional import (
     resolve,
     top_share_functional,
 )
-from riskband.functionals.laws import QuantileLimits, RiskLaw
 
 
 def dispersion_interval(band: Band, measure: Given, *, method: str = "sharp") -> Interval:
@@ -35,7 +35,7 @@ def dispersion_interval(band: Band, measure: Given, *, method: str = "sharp") ->
     return bound(band, resolve(measure, called="measure"), method=method)
 
 
-def extremal_laws(band: Band, measure: str | Functional) -> ExtremalLaws:
+def extremal_distributions(band: Band, measure: str | Functional) -> ExtremalDistributions:
     """Explicit members of a band at which a measure is smallest and largest: the ends of the sharp interval.
 
     Parameters
@@ -45,8 +45,8 @@ def extremal_laws(band: Band, measure: str | Functional) -> ExtremalLaws:
 
     Returns
     -------
-    ExtremalLaws
-        The distributions; `of_law` of each is the end of the interval, up to rounding (those of mean and CVaR may be
+    ExtremalDistributions
+        The distributions; the value of each is the end of the interval, up to rounding (those of mean and CVaR may be
         sharper).
 
     Raises
@@ -60,7 +60,7 @@ def extremal_laws(band: Band, measure: str | Functional) -> ExtremalLaws:
 def measured_dispersion(risks: ClientRisks, measure: str | Functional) -> float:
     """Return the measure of the risks that the clients in `risks` measured: no bound, and noise in them adds to it."""
     check_risks(risks)
-    return resolve(measure, called="measure").value(RiskLaw.of_values(risks.shown_values))
+    return resolve(measure, called="measure").value(RiskDistribution.of_values(risks.shown_values))
 
 
 def dispersion_certificate(band: Band, measure: Given, *, method: str = "sharp") -> Certificate:
@@ -108,7 +108,7 @@ def _why_trivial(limits: QuantileLimits, measure: Functional) -> str:
         return ""
     if limits.allow_all_zero:
         return "the band allows all clients but an ever smaller share to have risk 0"
-    if limits.allow_zero and measure.value(limits.unequal_law(float(limits.levels[0]) / 2)) >= measure.range[1]:
+    if limits.allow_zero and measure.value(limits.most_unequal(float(limits.levels[0]) / 2)) >= measure.range[1]:
         return "the band allows clients of risk 0, which make this measure as large as it can be"
     return ""
 
@@ -233,11 +233,11 @@ def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str =
         lower=np.asarray(lower),
         axes={"share": points},
         method=f"{method} bound from the {band.method} band",
-        details={"measured": lorenz_of_law(RiskLaw.of_values(band.risks.shown_values), points)},
+        details={"measured": lorenz_of_distribution(RiskDistribution.of_values(band.risks.shown_values), points)},
     )
 
 
-def lorenz_of_law(law: RiskLaw, shares: npt.ArrayLike) -> FloatArray:
+def lorenz_of_distribution(law: RiskDistribution, shares: npt.ArrayLike) -> FloatArray:
     """Lorenz curve of a known distribution at shares of clients in [0, 1]: the share itself if all risks are 0."""
     points = np.asarray(shares, dtype=np.float64)
     if law.mean == 0.0:

@@ -1,9 +1,10 @@
 """What is read off a band, as one type with one grammar: "mean", "cvar:0.9", "gini", "atkinson:0.5" (math §5).
 
 A functional has a value for every distribution of client risks, and is smallest and largest in two families of members
-of the band that have one parameter each (`riskband.functionals.extremal_laws`). What grows with every risk, such as a
-mean or a quantile, is so at the two sides of the band; the measures of dispersion, but for those of two quantiles, grow
-in convex order at a given mean ("Lorenz-consistent", the mean range included). 0/0 is read as "no inequality".
+of the band that have one parameter each (`riskband.functionals.extremal_distributions`). What grows with every risk,
+such as a mean or a quantile, is so at the two sides of the band; the measures of dispersion, but for those of two
+quantiles, grow in convex order at a given mean ("Lorenz-consistent", the mean range included). 0/0 is read as "no
+inequality".
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import numpy as np
 from riskband.bands.band import Band, check_band
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_number, check_single
-from riskband.functionals import extremal_laws as extremal
+from riskband.functionals import extremal_distributions as extremal
 from riskband.functionals import weights
-from riskband.functionals.extremal_laws import Curve, MomentRule, PlugIn, linear_plug_in
-from riskband.functionals.laws import QuantileLimits, RiskLaw, has_measured_limits
+from riskband.functionals.distributions import QuantileLimits, RiskDistribution, has_measured_limits
+from riskband.functionals.extremal_distributions import Curve, MomentRule, PlugIn, linear_plug_in
 from riskband.functionals.weights import QuantileWeight
 from riskband.wording import exactly
 
@@ -40,19 +41,19 @@ class Interval(NamedTuple):
     upper: float | FloatArray
 
 
-class ExtremalLaws(NamedTuple):
+class ExtremalDistributions(NamedTuple):
     """Members of a band at which a functional is smallest and largest.
 
     Attributes
     ----------
-    most_equal : RiskLaw
+    most_equal : RiskDistribution
         Attains the lower end of the sharp interval.
-    most_unequal : RiskLaw or None
+    most_unequal : RiskDistribution or None
         Attains the upper end; `None` where it is only approached, by distributions whose mean goes to 0.
     """
 
-    most_equal: RiskLaw
-    most_unequal: RiskLaw | None
+    most_equal: RiskDistribution
+    most_unequal: RiskDistribution | None
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,15 @@ class Functional:
         the user.
     quantity : str
         What it is called in a sentence.
-    of_law : callable or None
-        Its value for a `RiskLaw`, if known.
+    of_distribution : callable or None
+        Its value for a `RiskDistribution`, if known.
     range : tuple of float
         Smallest and largest value of any distribution on [0, 1].
     plug_in : callable or None
         Published bounds from `QuantileLimits`, not clipped to the range; `None` if they are the sharp ones.
     cut, centre : callable
-        From `QuantileLimits`, the parameters of the most unequal distribution (`unequal_law`) and of the most equal one
-        (`equal_law`) of the band: there it is largest and smallest.
+        From `QuantileLimits`, the parameters of its members `most_unequal` and `most_equal`: there it is largest and
+        smallest.
     is_relative : bool
         Whether it stays the same when all risks are multiplied by one number. Then its supremum is the end of its
         range as soon as the band allows all clients but an ever smaller share to have risk 0.
@@ -90,7 +91,7 @@ class Functional:
 
     name: str
     quantity: str
-    of_law: Callable[[RiskLaw], float] | None
+    of_distribution: Callable[[RiskDistribution], float] | None
     range: tuple[float, float]
     plug_in: PlugIn | None
     cut: Callable[[QuantileLimits], float]
@@ -101,25 +102,25 @@ class Functional:
     weight: QuantileWeight | None = None
     bounds: Callable[[Band], Interval] | None = None
 
-    def value(self, law: RiskLaw) -> float:
+    def value(self, law: RiskDistribution) -> float:
         """Value for a distribution of risks; raises ValueError for a function of a band, which has none."""
-        if self.of_law is None:
+        if self.of_distribution is None:
             raise ValueError(
                 f"{self.quantity} is known for bands only; use the name of a functional, or a QuantileWeight"
             )
-        return self.of_law(law)
+        return self.of_distribution(law)
 
     def limits(self, band: Band) -> QuantileLimits:
         """Limits of a band with the sides that the functional needs; raises ValueError if it lacks one."""
         return QuantileLimits.of_band(band, one_side=self.grows_with_risk)
 
-    def extremes(self, limits: QuantileLimits) -> ExtremalLaws:
+    def extremes(self, limits: QuantileLimits) -> ExtremalDistributions:
         """Members of a band at which the functional is smallest and largest."""
-        most_equal = limits.equal_law(self.centre(limits))
-        most_unequal = limits.unequal_law(self.cut(limits))
+        most_equal = limits.most_equal(self.centre(limits))
+        most_unequal = limits.most_unequal(self.cut(limits))
         is_largest = self.value(most_unequal) >= self.range[1]
         is_approached = self.is_relative and limits.allow_all_zero and not limits.allow_only_zero and not is_largest
-        return ExtremalLaws(most_equal, None if is_approached else most_unequal)
+        return ExtremalDistributions(most_equal, None if is_approached else most_unequal)
 
     def interval(
         self, limits: QuantileLimits, *, is_plug_in: bool = False, measured: QuantileLimits | None = None
@@ -136,9 +137,6 @@ class Functional:
         lower, upper = (min(max(end, low), high) for end in ends)
         return Interval(lower, upper if measured is None else min(upper, self.interval(measured).upper))
 
-
-DispersionMeasure = Functional
-"""An earlier name."""
 
 Given = str | Functional | QuantileWeight | Callable[[Band], Interval]
 
@@ -231,12 +229,12 @@ def _digits(number: float) -> str:
     return repr(float(number)).removesuffix(".0")
 
 
-def _growing(name: str, quantity: str, of_law: Callable[[RiskLaw], float], **rest: Any) -> Functional:
+def _growing(name: str, quantity: str, of_distribution: Callable[[RiskDistribution], float], **rest: Any) -> Functional:
     """What grows with every risk, in [0, 1]: with cut and centre 0 the extreme members are the sides of the band."""
     return Functional(
         name,
         quantity,
-        of_law,
+        of_distribution,
         (0.0, 1.0),
         None,
         cut=lambda limits: 0.0,
@@ -248,7 +246,7 @@ def _growing(name: str, quantity: str, of_law: Callable[[RiskLaw], float], **res
     )
 
 
-def _integral(law: RiskLaw, cumulative: Curve) -> float:
+def _integral(law: RiskDistribution, cumulative: Curve) -> float:
     return float(np.sum(law.risks * np.diff(cumulative(np.concatenate([[0.0], law.levels])))))
 
 
@@ -315,7 +313,7 @@ def _linear_measure(
 ) -> Functional:
     """∫wq, over the mean if relative; `cumulative` integrates w from 0, `cut_at` says where w passes a value."""
 
-    def of_law(law: RiskLaw) -> float:
+    def of_distribution(law: RiskDistribution) -> float:
         total = _integral(law, cumulative)
         if not is_relative:
             return total
@@ -324,10 +322,10 @@ def _linear_measure(
     return Functional(
         name,
         quantity,
-        of_law,
+        of_distribution,
         range,
         plug_in,
-        cut=lambda limits: extremal.linear_cut(limits, of_law, cut_at),
+        cut=lambda limits: extremal.linear_cut(limits, of_distribution, cut_at),
         centre=lambda limits: extremal.linear_centre(limits, cumulative, is_relative=is_relative),
         is_relative=is_relative,
     )
@@ -339,7 +337,7 @@ def _moment_measure(
     return Functional(
         name,
         quantity,
-        rule.of_law,
+        rule.of_distribution,
         range,
         extremal.moment_plug_in(rule),
         cut=lambda limits: extremal.moment_cut(limits, rule),
@@ -457,7 +455,7 @@ def _generalised_entropy(order: float) -> Functional:
 
 
 def _coefficient_of_variation() -> Functional:
-    def of_law(law: RiskLaw) -> float:
+    def of_distribution(law: RiskDistribution) -> float:
         """Standard deviation over mean, centred first: E R² - m² would lose half of the digits near equality."""
         if law.mean == 0.0:
             return 0.0
@@ -465,19 +463,19 @@ def _coefficient_of_variation() -> Functional:
 
     rule = extremal.power_rule(2.0, lambda total, mean: np.sqrt(np.maximum(total / mean**2 - 1.0, 0.0)))
     name, quantity = "coefficient_of_variation", "the coefficient of variation"
-    return replace(_moment_measure(name, quantity, rule), of_law=of_law)
+    return replace(_moment_measure(name, quantity, rule), of_distribution=of_distribution)
 
 
 def _hoover() -> Functional:
     """E|R - m|/(2m): the part of all risk that would have to move to make the risks equal. [DC] definition 7."""
 
-    def of_law(law: RiskLaw) -> float:
+    def of_distribution(law: RiskDistribution) -> float:
         if law.mean == 0.0:
             return 0.0
         return float(np.sum(law.weights * np.maximum(law.mean - law.risks, 0.0))) / law.mean
 
     searches = extremal.hoover_plug_in, extremal.hoover_cut, extremal.hoover_centre
-    return Functional("hoover", "the Hoover index", of_law, (0.0, 1.0), *searches)
+    return Functional("hoover", "the Hoover index", of_distribution, (0.0, 1.0), *searches)
 
 
 def _of_two_quantiles(
@@ -610,4 +608,4 @@ def _own(function: Callable[[Band], Any]) -> Functional:
         return Interval(lower, upper)
 
     plain = _growing("", quantity, lambda law: np.nan)
-    return replace(plain, of_law=None, range=(-np.inf, np.inf), grows_with_risk=False, bounds=bounds)
+    return replace(plain, of_distribution=None, range=(-np.inf, np.inf), grows_with_risk=False, bounds=bounds)

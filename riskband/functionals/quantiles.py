@@ -17,8 +17,8 @@ from riskband.bands.band import band as band_of
 from riskband.bands.local_steps import EQUAL_SIZES, OBSERVED_SIZES, RANDOM_SIZES
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_points, check_single
+from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import FUNCTIONALS, Interval, bound, certificate_of_band
-from riskband.functionals.laws import QuantileLimits, RiskLaw
 from riskband.functionals.transforms import Transform
 from riskband.functionals.weights import (
     MEAN,
@@ -379,5 +379,5 @@ def quantile_certificate(band: Band, *, level: npt.ArrayLike) -> Certificate:
         value=np.asarray(upper),
         lower=np.asarray(lower),
         axes={"level": levels},
-        details={"measured": RiskLaw.of_values(band.risks.shown_values).quantile(levels)},
+        details={"measured": RiskDistribution.of_values(band.risks.shown_values).quantile(levels)},
     )

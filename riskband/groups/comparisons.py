@@ -15,8 +15,8 @@ import numpy as np
 
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_flag
+from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import Functional, Given, Interval, bound, resolve
-from riskband.functionals.laws import RiskLaw
 from riskband.functionals.transforms import Transform, resolve_transform
 from riskband.functionals.weights import check_tail_level
 from riskband.groups.group_bands import GroupBands, check_group_bands, check_per_group
@@ -245,7 +245,7 @@ def _words(bands: GroupBands, options: Mapping[str, Any]) -> dict[str, str]:
 
 def _details(bands: GroupBands, functional: Functional) -> dict[str, FloatArray]:
     lower, upper = _ends(bands, functional)
-    laws = [RiskLaw.of_values(source.risks.shown_values) for source in bands.bands.values()]
+    laws = [RiskDistribution.of_values(source.risks.shown_values) for source in bands.bands.values()]
     return {
         "group_lower": lower,
         "group_upper": upper,

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from riskband.bands.band import Band
 from riskband.certificate import Certificate, weakest_validity
 from riskband.checks import FloatArray
-from riskband.functionals.dispersion import lorenz_of_law
+from riskband.functionals.dispersion import lorenz_of_distribution
+from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import bound, functional
-from riskband.functionals.laws import QuantileLimits, RiskLaw
 from riskband.plots.bands import (
     ANSWERS,
     BOUNDS,
@@ -76,7 +76,7 @@ def dispersion_figure(
         If the band has only one side, or a certificate is of another kind, or of another band or other answers.
     """
     limits = QuantileLimits.of_band(band)
-    unseen = None if unseen_risks is None else RiskLaw.of_values(unseen_risks)
+    unseen = None if unseen_risks is None else RiskDistribution.of_values(unseen_risks)
     if isinstance(measures, Certificate) or not isinstance(measures, Sequence):
         raise ValueError(f"measures must be a list of certificates, got {type(measures).__name__}; write [certificate]")
     for certificate in measures:
@@ -108,7 +108,7 @@ def _check_source(name: str, certificate: object, band: Band, function: str) -> 
         raise ValueError(f"{name} must be of the band that is drawn, got another; make it with {function}(band, ...)")
 
 
-def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: RiskLaw | None) -> None:
+def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: RiskDistribution | None) -> None:
     ends = np.append(limits.lower, limits.lower[-1]), np.append(limits.upper, limits.upper[-1])
     _draw_region(axes, limits.edges, ends, weakest_validity(band.assumptions), band.delta, step="post")
     for law, style in _laws(band, unseen):
@@ -127,19 +127,19 @@ def _draw_region(
         axes.plot(x, end, drawstyle="steps-post" if step else "default", color=BOUNDS, lw=1.2)
 
 
-def _draw_lorenz(axes: Axes, band: Band, lorenz: Certificate, unseen: RiskLaw | None) -> None:
+def _draw_lorenz(axes: Axes, band: Band, lorenz: Certificate, unseen: RiskDistribution | None) -> None:
     shares = lorenz.axes["share"]
     assert lorenz.lower is not None
     _draw_region(axes, shares, (lorenz.lower, lorenz.value), lorenz.validity, lorenz.delta)
     for law, style in _laws(band, unseen):
-        axes.plot(shares, lorenz_of_law(law, shares), **style)
+        axes.plot(shares, lorenz_of_distribution(law, shares), **style)
     axes.plot([0.0, 1.0], [0.0, 1.0], color="#999999", lw=0.9, label="if all clients had the same risk")
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0), title="Lorenz curve of the risk")
     axes.set_xlabel("share of clients, best-off first (0 to 1)")
     axes.set_ylabel("their part of all risk (0 to 1)")
 
 
-def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unseen: RiskLaw | None) -> None:
+def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unseen: RiskDistribution | None) -> None:
     largest = max(float(certificate.value) for certificate in measures)
     right = 1.0 if largest <= 1.0 else min(float(np.ceil((largest + 0.02) * 10) / 10), _LARGEST_SHOWN)
     kinds = dict.fromkeys((certificate.validity, certificate.delta) for certificate in measures)
@@ -184,16 +184,16 @@ def _row_label(name: str, lower: float, upper: float) -> str:
     return f"{quantity[0].upper()}{quantity[1:]}: {rounded_down(lower, 3)} to {rounded_up(upper, 3)}"
 
 
-def _laws(band: Band, unseen: RiskLaw | None) -> list[tuple[RiskLaw, dict[str, Any]]]:
+def _laws(band: Band, unseen: RiskDistribution | None) -> list[tuple[RiskDistribution, dict[str, Any]]]:
     """Known distributions of risks and how their curves are drawn."""
     drawn = {"color": ANSWERS, "lw": 1.4, "ls": ":", "label": measured_label(band)}
-    laws = [(RiskLaw.of_values(band.risks.shown_values), drawn)]
+    laws = [(RiskDistribution.of_values(band.risks.shown_values), drawn)]
     if unseen is not None:
         laws.append((unseen, {"color": UNSEEN, "lw": 2.0, "label": unseen_label(unseen.risks.size)}))
     return laws
 
 
-def _top(limits: QuantileLimits, band: Band, unseen: RiskLaw | None) -> float:
+def _top(limits: QuantileLimits, band: Band, unseen: RiskDistribution | None) -> float:
     """Show what happens, not an empty half of the axis: at the last level the upper bound is always 1."""
     seen = [float(band.risks.shown_values.max()), float(np.max(limits.upper[limits.upper < 1.0], initial=0.0))]
     return end_of_axis(*seen, 0.0 if unseen is None else float(unseen.risks[-1]))

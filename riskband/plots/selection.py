@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from riskband.functionals.laws import RiskLaw
+from riskband.functionals.distributions import RiskDistribution
 from riskband.plots.bands import BOUNDS, MEASURED_POINT, UNSEEN_POINT, blank_figure, draw_legend_below, titled
 from riskband.selection import CandidateBound, Selection
 from riskband.wording import confidence, rounded_up
@@ -97,7 +97,7 @@ def _unseen_values(selection: Selection, unseen_risks: Mapping[str, npt.ArrayLik
         risks = np.asarray(unseen_risks[each.name], dtype=np.float64)
         if risks.ndim != 1 or not risks.size or not np.all((risks >= 0.0) & (risks <= 1.0)):
             raise ValueError(f"unseen_risks must be risks in [0, 1], got other values for {each.name!r}; check them")
-        values[each.name] = selection.objective.of_law(RiskLaw.of_values(risks))
+        values[each.name] = selection.objective.of_distribution(RiskDistribution.of_values(risks))
     return values
 
 

@@ -59,7 +59,7 @@ def worst_case_mean(
     if method == "published":
         values = published_worst_case_mean(band.risks, delta=band.delta, divergence=f.name, budget=budgets.ravel())
     else:
-        law = band.law_for_means
+        law = band.distribution_for_means
         solve = robust_mean if method == "sharp" else reference_robust_mean
         found = [solve(law.risks, law.weights, divergence=f, budget=float(size)) for size in budgets.ravel()]
         values = np.clip([value for value, _ in found], 0.0, 1.0)  # noisy answers may lie outside
@@ -166,7 +166,7 @@ def breakdown(
     goal = check_single("target", target)
     at = None if threshold is None else check_single("threshold", threshold)
     f = resolve_divergence(divergence)
-    law = band.law_for_means
+    law = band.distribution_for_means
     if check_budget(max_budget).ndim:
         raise ValueError(f"max_budget must be one number, got {max_budget!r:.80}; it is where the search stops")
 

@@ -19,7 +19,7 @@ from riskband.answers.adversarial import AdversarialAnswers, check_answers, chec
 from riskband.answers.concave_curves import knapsack_curve, network_curve
 from riskband.answers.risks import BINARY_LOSS, ClientRisks, default_eta, shared_assumptions
 from riskband.bands.band import METHODS
-from riskband.bands.local_steps import RANDOM_SIZES, ClientLaw, LevelsOf, levels_of_answers
+from riskband.bands.local_steps import RANDOM_SIZES, ClientAtoms, LevelsOf, levels_of_answers
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, Certificate, recipe
 from riskband.checks import (
     FloatArray,
@@ -348,7 +348,7 @@ def _from_averages(
     """Bounds of shape (num_budgets, num_thresholds): the least of a·m·budget + E(1 + a(phi_m - t))_+ over m and a."""
     levels = levels_of_answers(answers.clean, delta=delta / multipliers.size, sides="lower", levels_of=levels_of).lower
     assert levels is not None
-    laws = [ClientLaw.from_levels(column, levels) for column in phi.T]
+    laws = [ClientAtoms.from_levels(column, levels) for column in phi.T]
     columns = []
     for point in points - _ROUNDING:  # what holds at a smaller threshold holds at the larger one
         charged = zip(laws, multipliers, strict=True)
@@ -356,7 +356,7 @@ def _from_averages(
     return np.stack(columns, axis=1)
 
 
-def _least_share(law: ClientLaw, charges: FloatArray, threshold: float) -> FloatArray:
+def _least_share(law: ClientAtoms, charges: FloatArray, threshold: float) -> FloatArray:
     """Minimum over a >= 0 of a·charge + E(1 + a(X - threshold))_+, for each charge; shape (num_charges,).
 
     It is convex and piecewise linear in a, with a corner at 1/(threshold - x) for each atom x below the threshold:

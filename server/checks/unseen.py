@@ -16,9 +16,9 @@ from torch import nn
 import riskband as rb
 from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve, network_curve
-from riskband.functionals.dispersion import lorenz_of_law
+from riskband.functionals.dispersion import lorenz_of_distribution
+from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import functional
-from riskband.functionals.laws import RiskLaw
 from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
 from worlds.population import Population, spec_from_config
@@ -49,9 +49,9 @@ class Unseen:
     by_candidate: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
-    def law(self) -> RiskLaw:
+    def law(self) -> RiskDistribution:
         """Empirical distribution of the risks."""
-        return RiskLaw.of_values(self.risks)
+        return RiskDistribution.of_values(self.risks)
 
     def group_risks(self, name: str) -> np.ndarray:
         """Risks of the clients of a group, shape (num_clients of the group,)."""
@@ -166,9 +166,9 @@ def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
         case "dispersion_certificate":
             return np.asarray(functional(arguments["measure"]).value(unseen.law))
         case "select":
-            return np.asarray(Objective(arguments["objective"]).of_law(unseen.law))
+            return np.asarray(Objective(arguments["objective"]).of_distribution(unseen.law))
         case "lorenz_certificate":
-            return lorenz_of_law(unseen.law, axes["share"])
+            return lorenz_of_distribution(unseen.law, axes["share"])
         case "quantile_certificate":
             return unseen.law.quantile(axes["level"])
         case "group_certificate" if (arguments["comparison"], arguments["functional"]) == ("largest_gap", "mean"):

@@ -19,7 +19,7 @@ from protocol.questions import CandidatesQuery
 from protocol.weight_sets import packed, separated
 from riskband.adversaries.evaluation import logit_batches
 from riskband.adversaries.losses import get_loss
-from riskband.functionals.laws import RiskLaw
+from riskband.functionals.distributions import RiskDistribution
 from riskband.plots.selection import selection_figure
 from riskband.selection import SELECTION_METHODS, Objective
 from server.checks.unseen import Unseen, compare
@@ -244,7 +244,7 @@ def _candidate_entry(selection: rb.Selection, candidate: rb.CandidateBound, unse
         certified = selection.target if candidate.is_certified else None
     value = holds = None
     if unseen is not None:
-        value = selection.objective.of_law(RiskLaw.of_values(unseen.by_candidate[candidate.name]))
+        value = selection.objective.of_distribution(RiskDistribution.of_values(unseen.by_candidate[candidate.name]))
         holds = None if certified is None else compare(certified, np.asarray(value)).holds
     return {
         "candidate": candidate.name,

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband.functionals.laws import QuantileLimits, RiskLaw
+from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 
 DELTAS = st.sampled_from([0.001, 0.05, 0.2, 0.5])
 METHODS = st.sampled_from(["berk_jones", "dkw"])
@@ -40,4 +40,4 @@ def random_member(band, rng):
     step = np.searchsorted(limits.levels, levels)
     low, high = limits.lower[step], limits.upper[step]
     shape = rng.choice([0.2, 1.0, 5.0], size=2)
-    return RiskLaw(np.maximum.accumulate(low + (high - low) * rng.beta(*shape, size=levels.size)), levels)
+    return RiskDistribution(np.maximum.accumulate(low + (high - low) * rng.beta(*shape, size=levels.size)), levels)

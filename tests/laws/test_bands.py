@@ -131,7 +131,7 @@ def test_all_etas_together_are_at_least_as_tight_as_each(risks, method):
 @settings(deadline=None)
 @given(client_risks(), METHODS, LOCALS)
 def test_the_law_for_means_is_a_law(risks, method, local):
-    law = build(risks, delta=0.1, method=method, local=local).law_for_means
+    law = build(risks, delta=0.1, method=method, local=local).distribution_for_means
     assert np.all(np.diff(law.risks) >= 0.0)
     assert law.risks[-1] == 1.0
     assert np.all(law.weights >= 0.0)

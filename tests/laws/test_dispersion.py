@@ -11,8 +11,8 @@ from numpy.polynomial import Polynomial
 import riskband as rb
 from riskband.functionals import dispersion as rd
 from riskband.functionals import quantiles as rq
+from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import MEASURES, functional
-from riskband.functionals.laws import QuantileLimits, RiskLaw
 from riskband.functionals.transforms import absolute_transform, polynomial_transform, smooth_transform
 from tests.laws.draws import LOCALS, METHODS, client_risks, random_member
 
@@ -78,7 +78,7 @@ def test_no_member_of_the_band_leaves_the_sharp_interval(band, name, seed):
     rng = np.random.default_rng(seed)
     interval, measure = rd.dispersion_interval(band, name), functional(name)
     for _ in range(20):
-        value = measure.of_law(random_member(band, rng))
+        value = measure.of_distribution(random_member(band, rng))
         assert is_within((value, value), interval)
 
 
@@ -102,19 +102,23 @@ def is_member(law, band):
 @settings(deadline=None, max_examples=200)
 @given(bands(), MEASURE_NAMES)
 def test_both_ends_are_attained_by_laws_of_the_band(band, name):
-    interval, measure, laws = rd.dispersion_interval(band, name), functional(name), rd.extremal_laws(band, name)
-    assert measure.of_law(laws.most_equal) == pytest.approx(interval.lower, rel=0, abs=1e-14)
+    interval, measure, laws = (
+        rd.dispersion_interval(band, name),
+        functional(name),
+        rd.extremal_distributions(band, name),
+    )
+    assert measure.of_distribution(laws.most_equal) == pytest.approx(interval.lower, rel=0, abs=1e-14)
     assert is_member(laws.most_equal, band)
     if laws.most_unequal is None:  # then laws within the band come as near as one likes, or grow without limit
         assert interval.upper == measure.range[1]
         limits = QuantileLimits.of_band(band)
         cuts = [1.0 - 2.0**-k for k in (5, 15, 30, 45)]
-        values = [measure.of_law(limits.unequal_law(cut)) for cut in cuts]
-        assert all(is_member(limits.unequal_law(cut), band) for cut in cuts)
+        values = [measure.of_distribution(limits.most_unequal(cut)) for cut in cuts]
+        assert all(is_member(limits.most_unequal(cut), band) for cut in cuts)
         assert values == sorted(values)
         assert values[-1] > (0.9 * interval.upper if np.isfinite(interval.upper) else 3.0)
     else:
-        assert measure.of_law(laws.most_unequal) == pytest.approx(interval.upper, rel=0, abs=1e-14)
+        assert measure.of_distribution(laws.most_unequal) == pytest.approx(interval.upper, rel=0, abs=1e-14)
         assert is_member(laws.most_unequal, band)
 
 
@@ -141,7 +145,9 @@ RISKS = st.lists(st.floats(0.0, 1.0).map(lambda x: round(x, 6)), min_size=1, max
 @given(RISKS, st.floats(1e-3, 1.0), MEASURE_NAMES)
 def test_relative_measures_do_not_depend_on_the_scale(values, scale, name):
     measure = functional(name)
-    small, large = (measure.of_law(RiskLaw.of_values(np.array(values) * factor)) for factor in (scale, 1.0))
+    small, large = (
+        measure.of_distribution(RiskDistribution.of_values(np.array(values) * factor)) for factor in (scale, 1.0)
+    )
     if measure.is_relative:
         assert small == pytest.approx(large, rel=1e-7, abs=1e-7)
     else:
@@ -155,7 +161,7 @@ def test_replicas_and_the_order_of_clients_change_nothing(values, num_copies, ra
     copies = values * num_copies
     random.shuffle(copies)
     measure = functional(name)
-    once, often = (measure.of_law(RiskLaw.of_values(v)) for v in (values, copies))
+    once, often = (measure.of_distribution(RiskDistribution.of_values(v)) for v in (values, copies))
     assert often == pytest.approx(once, rel=1e-9, abs=1e-9)
 
 
@@ -163,16 +169,16 @@ def test_replicas_and_the_order_of_clients_change_nothing(values, num_copies, ra
 def test_moving_every_risk_towards_the_mean_makes_them_more_equal(values, share, name):
     risks, measure = np.array(values), functional(name)
     nearer = np.clip(risks + share * (risks.mean() - risks), 0.0, 1.0)
-    before, after = (measure.of_law(RiskLaw.of_values(v)) for v in (risks, nearer))
+    before, after = (measure.of_distribution(RiskDistribution.of_values(v)) for v in (risks, nearer))
     assert after <= before + max(1e-7, slack(before))
 
 
 @given(RISKS)
 def test_named_measures_agree_with_the_families_they_belong_to(values):
-    law = RiskLaw.of_values(values)
+    law = RiskDistribution.of_values(values)
 
     def value(name):
-        return functional(name).of_law(law)
+        return functional(name).of_distribution(law)
 
     assert value("gini") == pytest.approx(value("extended_gini:2"), abs=1e-9)
     assert value("theil") == pytest.approx(value("generalised_entropy:1"), abs=1e-12)

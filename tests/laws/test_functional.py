@@ -77,7 +77,7 @@ def test_bounds_hold_the_value_of_every_law_of_the_band(risks, name, method, loc
     assert functional.range[0] <= lower <= upper + 1e-9 * max(1.0, abs(lower))
     assert upper <= functional.range[1]
     for _ in range(10):
-        value = functional.of_law(random_member(band, rng))
+        value = functional.of_distribution(random_member(band, rng))
         assert value == inf or lower - 1e-9 <= value * (1 + 1e-9)
         assert value <= upper + 1e-9 * (1.0 + abs(upper))
 
@@ -106,8 +106,8 @@ def test_a_share_is_the_survival_function():
         band = rb.band(BAND.risks, delta=0.1, sides="lower")
         found = rb.bound(band, f"share:{threshold}").upper
         assert found == pytest.approx(rb.survival(band, thresholds=threshold).value, abs=1e-12)
-        law = rb.RiskLaw.of_values(VALUES)
-        assert rb.functional(f"share:{threshold}").of_law(law) == pytest.approx(np.mean(threshold <= VALUES))
+        law = rb.RiskDistribution.of_values(VALUES)
+        assert rb.functional(f"share:{threshold}").of_distribution(law) == pytest.approx(np.mean(threshold <= VALUES))
 
 
 def test_weights_and_functions_of_ones_own_are_functionals():
@@ -116,7 +116,7 @@ def test_weights_and_functions_of_ones_own_are_functionals():
     assert rb.bound(BAND, lambda band: rb.Interval(0.1, 0.2)) == (0.1, 0.2)
     certificate = rb.dispersion_certificate(BAND, rising)
     assert rb.verify(certificate, weights={"rising": rising}).ok
-    for use in (rb.dispersion_certificate, rb.extremal_laws):
+    for use in (rb.dispersion_certificate, rb.extremal_distributions):
         with pytest.raises(ValueError, match="known for bands only"):
             use(BAND, rb.mean_interval)
 

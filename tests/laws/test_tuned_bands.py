@@ -45,7 +45,7 @@ def test_a_tuned_band_is_tighter_where_it_was_tuned_and_says_what_it_rests_on():
     assert BAND.method == "optimised (cvar:0.75 + 2 mean)"
     assert "the band was tuned on a pilot of 18 clients that are not among those certified" in BAND.assumptions
     assert "chosen before any answer was seen: seed of the split 1" in BAND.assumptions
-    law = rb.band(REST, delta=0.1, method=rb.OptimisedLevels(rb.RiskLaw.of_values([0.1, 0.2]), "mean"))
+    law = rb.band(REST, delta=0.1, method=rb.OptimisedLevels(rb.RiskDistribution.of_values([0.1, 0.2]), "mean"))
     assert any("fixed before any of the answers" in line for line in law.assumptions)
 
 
@@ -110,7 +110,7 @@ def test_a_recipe_that_was_changed_is_refused(change, message):
         (LOSSES, RISKS),
         (LOSSES[::-1], RISKS),
         (rb.ClientRisks(LOSSES[::-1], 100), RISKS),
-        (rb.RiskLaw.of_values(LOSSES), RISKS),
+        (rb.RiskDistribution.of_values(LOSSES), RISKS),
         (PILOT, RISKS),
         (PILOT, PILOT),
         (RISKS, REST),

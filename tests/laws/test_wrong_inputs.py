@@ -143,8 +143,8 @@ GINI = rb.dispersion_certificate(BAND, "gini")
         (lambda: rb.survival(BAND, thresholds=np.ma.array([0.1], mask=[1])), "must be numbers", "masked", ""),
         (lambda: rb.band(RISKS, delta="0.05"), "delta must be in (0, 1)", "'0.05'", "confidence"),
         (lambda: rb.quantile(BAND, level="0.5"), "level must be numbers", "'0.5'", "a share"),
-        (lambda: rb.RiskLaw.of_values([5, -1]), "in [0, 1]", "5", ""),
-        (lambda: rb.RiskLaw.of_values([]), "flat list", "(0,)", "flatten"),
+        (lambda: rb.RiskDistribution.of_values([5, -1]), "in [0, 1]", "5", ""),
+        (lambda: rb.RiskDistribution.of_values([]), "flat list", "(0,)", "flatten"),
         (lambda: rb.lorenz(BAND, shares=1), "shares must be a whole number from 2", "got 1", "floats"),
         (
             lambda: rb.lorenz_certificate(BAND, shares=np.int64(0)),

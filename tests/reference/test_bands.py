@@ -76,7 +76,7 @@ def test_marginal_with_unequal_sizes_shares_delta_between_limits_and_means():
     levels = np.arange(1, 41) / 40 - np.sqrt(np.log(3 / 0.1) / 80)
     limits = np.sort(beta.ppf(0.97, wrong + 1, sizes - wrong))
     np.testing.assert_allclose(band.lower(AT), simple_lower(limits, (levels - 0.03) / 0.97, AT), atol=1e-9)
-    law = band.law_for_means
+    law = band.distribution_for_means
     np.testing.assert_allclose(law.risks[:-1], np.sort(wrong / sizes))
     np.testing.assert_allclose(law.weights, np.diff(np.maximum(levels, 0), prepend=0, append=1), atol=1e-12)
     assert RANDOM_SIZES in band.assumptions

@@ -13,8 +13,8 @@ from scipy.stats import beta
 
 import riskband as rb
 from riskband.functionals import dispersion as rd
+from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import MEASURES, functional
-from riskband.functionals.laws import QuantileLimits, RiskLaw
 from tests.reference.dispersion_definitions import (
     DEFINITIONS,
     band_with_limits,
@@ -72,7 +72,7 @@ def test_measures_of_a_law_follow_their_definitions(name):
     for atoms in ([0.3, 0.3], [0.0, 0.0, 1.0], rng.random(7), np.sort(rng.random(40)) ** 4, [0.0, 0.2, 0.4, 0.4]):
         x = np.sort(atoms)
         expected = DEFINITIONS[name](x, np.full(x.size, 1 / x.size))
-        found = functional(name).of_law(RiskLaw.of_values(atoms))
+        found = functional(name).of_distribution(RiskDistribution.of_values(atoms))
         assert found == pytest.approx(float(expected), rel=1e-9, abs=1e-12)
 
 
@@ -83,7 +83,7 @@ def test_every_kind_of_measure_is_defined_here():
 @pytest.mark.parametrize(("a", "b"), [(0.5, 2.0), (3.0, 21.0), (1.0, 1.0)])
 def test_fine_laws_have_the_textbook_values_of_the_beta_law(a, b):
     levels = (np.arange(40_000) + 0.5) / 40_000
-    law, m = RiskLaw.of_values(beta.ppf(levels, a, b)), a / (a + b)
+    law, m = RiskDistribution.of_values(beta.ppf(levels, a, b)), a / (a + b)
     expected = {
         "gini": 2 * beta_function(2 * a, 2 * b) / (a * beta_function(a, b) ** 2),
         "hoover": beta.cdf(m, a, b) - beta.cdf(m, a + 1, b),
@@ -94,7 +94,7 @@ def test_fine_laws_have_the_textbook_values_of_the_beta_law(a, b):
         "quantile_range:0.2:0.7": beta.ppf(0.7, a, b) - beta.ppf(0.2, a, b),
     }
     for name, value in expected.items():
-        assert functional(name).of_law(law) == pytest.approx(value, rel=2e-3), name
+        assert functional(name).of_distribution(law) == pytest.approx(value, rel=2e-3), name
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
@@ -105,7 +105,7 @@ def test_no_law_of_a_tiny_band_is_more_unequal(name, tiny):
     widths, low, high = refined(*tiny, [0.25, 0.75, cut, 0.15, 0.42, 0.9])
     values = DEFINITIONS[name](nondecreasing_selections(low, high), widths)
     interval = rd.dispersion_interval(band, name)
-    if rd.extremal_laws(band, name).most_unequal is None:
+    if rd.extremal_distributions(band, name).most_unequal is None:
         assert interval.upper == functional(name).range[1] > np.max(values)
     else:
         assert interval.upper == pytest.approx(np.max(values), rel=1e-9, abs=1e-12)
@@ -116,9 +116,9 @@ def test_no_law_of_a_tiny_band_is_more_unequal(name, tiny):
 def test_no_other_cut_is_better(name, tiny):
     band, limits = band_with_limits(*tiny), QuantileLimits.of_band(band_with_limits(*tiny))
     measure, upper = functional(name), rd.dispersion_interval(band, name).upper
-    values = [measure.of_law(limits.unequal_law(cut)) for cut in np.linspace(0, 1, 501)]
+    values = [measure.of_distribution(limits.most_unequal(cut)) for cut in np.linspace(0, 1, 501)]
     assert max(values) <= upper + 1e-12
-    if rd.extremal_laws(band, name).most_unequal is not None and np.isfinite(upper):
+    if rd.extremal_distributions(band, name).most_unequal is not None and np.isfinite(upper):
         assert max(values) >= upper - 0.01 * max(upper, 1.0)  # the grid comes near
 
 
@@ -231,7 +231,7 @@ def test_the_published_mean_range_is_not_the_mean_range():
     k, p = 2, (np.arange(1000) + 0.5) / 1000
     printed = k * np.mean(p * (p ** (k - 1) - p**k))
     assert printed == pytest.approx(1 / 6, abs=1e-4)
-    assert functional("mean_range:2").of_law(RiskLaw.of_values(p)) == pytest.approx(1 / 3, abs=1e-3)
+    assert functional("mean_range:2").of_distribution(RiskDistribution.of_values(p)) == pytest.approx(1 / 3, abs=1e-3)
 
 
 def test_measures_that_zero_risks_make_vacuous_say_so():

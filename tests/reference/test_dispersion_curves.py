@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 import riskband as rb
-from riskband.functionals.dispersion import lorenz_of_law
-from riskband.functionals.laws import RiskLaw
+from riskband.functionals.dispersion import lorenz_of_distribution
+from riskband.functionals.distributions import RiskDistribution
 from tests.reference.dispersion_definitions import band_with_limits
 
 SHARES = np.linspace(0.0, 1.0, 11)
@@ -27,8 +27,8 @@ def band():
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0, 1))
 def test_the_lorenz_curve_is_the_integral_of_the_quantile_function(values, share):
-    law = RiskLaw.of_values(values)
-    found = lorenz_of_law(law, share)
+    law = RiskDistribution.of_values(values)
+    found = lorenz_of_distribution(law, share)
     if law.mean == 0.0:
         assert found == share
         return
@@ -42,7 +42,7 @@ def test_a_lorenz_certificate_is_the_smallest_and_the_largest_curve_of_a_tiny_ba
     certificate = rb.lorenz_certificate(band_with_limits(LEVELS, LOWER, UPPER), shares=SHARES)
     grid = [np.linspace(low, high, 21) for low, high in zip(LOWER, UPPER, strict=True)]
     members = [np.array(q) for q in np.stack(np.meshgrid(*grid), axis=-1).reshape(-1, 3) if np.all(np.diff(q) >= 0)]
-    curves = np.array([lorenz_of_law(RiskLaw(member, LEVELS), SHARES) for member in members])
+    curves = np.array([lorenz_of_distribution(RiskDistribution(member, LEVELS), SHARES) for member in members])
     at_steps = [3]  # 0.3 is the end of a step: there no member inside a step does better
     assert np.all(curves >= certificate.lower - 1e-12)
     assert np.all(curves <= certificate.value + 1e-12)

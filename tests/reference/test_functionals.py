@@ -94,7 +94,7 @@ def test_cvar_is_rockafellars_minimum_and_a_linear_program(level, local):
     rng = np.random.default_rng(8)
     risks = rb.ClientRisks(rng.binomial(40, rng.beta(2, 8, 40)) / 40, 40)
     band = rb.band(risks, delta=0.1, local=local, sides="lower")
-    atoms, weights = band.law_for_means.risks, band.law_for_means.weights
+    atoms, weights = band.distribution_for_means.risks, band.distribution_for_means.weights
     minimum = min(t + weights @ np.maximum(atoms - t, 0.0) / (1 - level) for t in atoms)
     program = linprog(-atoms, bounds=[(0, w / (1 - level)) for w in weights], A_eq=[np.ones(atoms.size)], b_eq=[1.0])
     value = rb.cvar(band, level=level).value

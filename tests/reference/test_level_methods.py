@@ -14,7 +14,7 @@ import riskband as rb
 from riskband.bands.crossing import crossing_gradient
 from riskband.bands.levels import berk_jones_levels, truncated_levels
 from riskband.bands.pilots import Pilot, _chance_of_inclusion
-from riskband.functionals.laws import RiskLaw
+from riskband.functionals.distributions import RiskDistribution
 from riskband.tuning import LevelProblem
 
 
@@ -161,7 +161,7 @@ def test_for_one_quantile_it_binds_the_order_statistic_that_the_binomial_law_nam
     delta, level, width = 0.05, 0.5, 2e-3
     best = next(i for i in range(1, num_values + 1) if binom.cdf(i - 1, num_values, level) >= 1.0 - delta)
     weight = rb.smoothed_median_weight(width)
-    method = rb.OptimisedLevels(RiskLaw.of_values(np.linspace(0.0, 1.0, 20_001)), weight)
+    method = rb.OptimisedLevels(RiskDistribution.of_values(np.linspace(0.0, 1.0, 20_001)), weight)
     levels = method.levels(num_values, delta, "lower").lower
     assert np.searchsorted(levels, level) + 1 in (best, best + 1)  # the weight is not a point
 
@@ -206,11 +206,11 @@ def test_the_middle_of_two_valid_levels_is_valid():
 
 
 def test_expected_values_of_a_law_are_the_means_of_its_order_statistics():
-    law = RiskLaw(np.array([0.1, 0.3, 0.8]), np.array([0.5, 0.9, 1.0]))
+    law = RiskDistribution(np.array([0.1, 0.3, 0.8]), np.array([0.5, 0.9, 1.0]))
     drawn = np.sort(np.random.default_rng(5).choice(law.risks, size=(200_000, 7), p=law.weights), axis=1)
-    found = Pilot.of_law(law.risks, law.levels).expected_values(7)
+    found = Pilot.of_distribution(law.risks, law.levels).expected_values(7)
     np.testing.assert_allclose(found, drawn.mean(axis=0), atol=5 * 0.4 / np.sqrt(200_000))
-    uniform = Pilot.of_law(np.linspace(0.0, 1.0, 100_001), np.linspace(0.0, 1.0, 100_001))
+    uniform = Pilot.of_distribution(np.linspace(0.0, 1.0, 100_001), np.linspace(0.0, 1.0, 100_001))
     np.testing.assert_allclose(uniform.expected_values(9), np.arange(1, 10) / 10, atol=1e-5)
 
 

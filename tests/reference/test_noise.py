@@ -246,7 +246,7 @@ def test_worst_case_means_of_noisy_answers_solve_the_same_program():
     values = (rng.binomial(50, rng.beta(2, 10, 60)) + rng.geometric(stop, 60) - rng.geometric(stop, 60)) / 50
     noise = rb.AnswerNoise("laplace:0.25", num_steps=1)
     band = rb.band(rb.ClientRisks(values, 50, noise=noise), delta=0.1, sides="lower")
-    law = band.law_for_means
+    law = band.distribution_for_means
     assert law.risks[0] < 0.0
     assert law.risks[-1] > 1.0
     for name in ("kl", "chi2", "tv"):

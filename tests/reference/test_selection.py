@@ -47,10 +47,10 @@ def test_measured_values_are_their_definitions(name):
 
 
 def test_a_sum_of_terms_is_their_weighted_sum():
-    law = rb.RiskLaw.of_values(CANDIDATES["early"].values)
+    law = rb.RiskDistribution.of_values(CANDIDATES["early"].values)
     weights = dict(zip(DEFINITIONS, (1.0, 0.5, 2.0, 1e-3, 3.0, 0.1), strict=True))
     expected = sum(weight * DEFINITIONS[name](CANDIDATES["early"].values) for name, weight in weights.items())
-    assert rb.Objective(weights).of_law(law) == pytest.approx(expected, rel=1e-12)
+    assert rb.Objective(weights).of_distribution(law) == pytest.approx(expected, rel=1e-12)
 
 
 def test_bounds_share_delta_as_the_selection_says():

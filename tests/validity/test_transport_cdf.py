@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import riskband as rb
 from riskband.answers.concave_curves import knapsack_curve
 from riskband.bands.levels import berk_jones_levels
-from riskband.bands.local_steps import ClientLaw
+from riskband.bands.local_steps import ClientAtoms
 from riskband.worst_cases.wasserstein import _least_share
 from tests.validity.coverage import is_rejected
 from tests.validity.test_wasserstein import BUDGETS, RADII, THRESHOLDS, answers, failures, flip_costs, true_worst_share
@@ -70,7 +70,7 @@ def test_negative_control_a_share_may_not_be_capped_before_the_mean():
     def capped(network):
         bounds = []
         for price in MULTIPLIERS:
-            law = ClientLaw.from_levels(network.conjugates_at(np.array([price]))[:, 0], levels)
+            law = ClientAtoms.from_levels(network.conjugates_at(np.array([price]))[:, 0], levels)
             excess = np.clip(1.0 + steepness[:, None] * (law.risks - 0.2), 0.0, 1.0) @ law.weights
             bounds.append(np.min(np.outer(BUDGETS, steepness * price) + excess, axis=1))
         return np.min(bounds, axis=0), true_shares([0.2])[:, 0]
@@ -82,7 +82,7 @@ def test_negative_control_the_mean_over_the_sample_is_no_bound():
     def averaged(network):
         phi = network.conjugates_at(MULTIPLIERS)
         weights = np.append(np.full(len(phi), 1.0 / len(phi)), 0.0)
-        laws = [ClientLaw(np.append(np.sort(column), 1.0), weights, np.arange(len(phi))) for column in phi.T]
+        laws = [ClientAtoms(np.append(np.sort(column), 1.0), weights, np.arange(len(phi))) for column in phi.T]
         bounds = [
             [_least_share(law, BUDGETS * m, t) for law, m in zip(laws, MULTIPLIERS, strict=True)] for t in AT_CLIENTS
         ]
@@ -97,7 +97,7 @@ atoms = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12)
 @given(atoms, st.floats(0.05, 1.0), st.floats(0.0, 2.0), st.integers(0, 10**6))
 def test_the_least_over_the_steepness_is_that_of_a_fine_grid(risks, threshold, charge, seed):
     rng = np.random.default_rng(seed)
-    law = ClientLaw(np.append(np.sort(risks), 1.0), rng.dirichlet(np.ones(len(risks) + 1)), np.arange(len(risks)))
+    law = ClientAtoms(np.append(np.sort(risks), 1.0), rng.dirichlet(np.ones(len(risks) + 1)), np.arange(len(risks)))
     found = float(_least_share(law, np.array([charge]), threshold)[0])
     below = law.risks[law.risks < threshold]
     gaps = threshold - below

@@ -19,7 +19,7 @@ Otherwise the most unequal distribution could put a mass beyond the resolution o
 """
 
 
-class RiskLaw(NamedTuple):
+class RiskDistribution(NamedTuple):
     """A discrete distribution of risks, as the steps of its quantile function.
 
     Attributes
@@ -35,7 +35,7 @@ class RiskLaw(NamedTuple):
     levels: FloatArray
 
     @classmethod
-    def of_values(cls, values: npt.ArrayLike) -> RiskLaw:
+    def of_values(cls, values: npt.ArrayLike) -> RiskDistribution:
         """Empirical distribution of some risks in [0, 1], shape (num_values,); raises ValueError for anything else."""
         risks = np.sort(np.atleast_1d(check_points("risks", values)))
         return cls(risks, np.arange(1, risks.size + 1) / risks.size)
@@ -135,17 +135,17 @@ class QuantileLimits:
         """Whether a member has clients of risk 0."""
         return bool(self.lower[0] == 0.0)
 
-    def unequal_law(self, cut: float) -> RiskLaw:
+    def most_unequal(self, cut: float) -> RiskDistribution:
         """Member with the smallest quantiles up to the level `cut` and the largest above it; cut in [0, 1]."""
         step = int(np.searchsorted(self.levels, cut, side="left"))
         levels = np.concatenate([self.levels[:step], [cut], self.levels[step:]])
         risks = np.concatenate([self.lower[: step + 1], self.upper[step:]])
         is_step = np.diff(levels, prepend=0.0) > 0.0
-        return RiskLaw(risks[is_step], levels[is_step])
+        return RiskDistribution(risks[is_step], levels[is_step])
 
-    def equal_law(self, centre: float) -> RiskLaw:
+    def most_equal(self, centre: float) -> RiskDistribution:
         """Member whose quantiles are as near to the risk `centre` as the limits allow."""
-        return RiskLaw(np.clip(centre, self.lower, self.upper), self.levels)
+        return RiskDistribution(np.clip(centre, self.lower, self.upper), self.levels)
 
     def integral(self, values: FloatArray) -> float:
         """Integral of a function that is constant on each step; values of shape (num_steps,)."""

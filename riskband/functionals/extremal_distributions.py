@@ -22,13 +22,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from riskband.checks import FloatArray
-from riskband.functionals.laws import QuantileLimits, RiskLaw, sums_before, sums_from
+from riskband.functionals.distributions import QuantileLimits, RiskDistribution, sums_before, sums_from
 
 Curve = Callable[[FloatArray], FloatArray]
 PlugIn = Callable[[QuantileLimits], tuple[float, float]]
 
 
-def linear_cut(limits: QuantileLimits, of_law: Callable[[RiskLaw], float], cut_at: Callable[[float], float]) -> float:
+def linear_cut(
+    limits: QuantileLimits, of_distribution: Callable[[RiskDistribution], float], cut_at: Callable[[float], float]
+) -> float:
     """Cut of the most unequal member for ∫wq, over the mean m if relative, by Dinkelbach's iteration; a few steps.
 
     `cut_at` is the level at which the nondecreasing weight w passes a value. A value v can be exceeded exactly if some
@@ -38,10 +40,10 @@ def linear_cut(limits: QuantileLimits, of_law: Callable[[RiskLaw], float], cut_a
     cut = cut_at(0.0)
     if limits.allow_all_zero:  # the iteration would creep towards the cut 1, where the mean is 0
         return cut
-    value = of_law(limits.unequal_law(cut))
+    value = of_distribution(limits.most_unequal(cut))
     while True:
         next_cut = cut_at(value)
-        next_value = of_law(limits.unequal_law(next_cut))
+        next_value = of_distribution(limits.most_unequal(next_cut))
         if next_value <= value:
             return cut
         cut, value = next_cut, next_value
@@ -76,7 +78,7 @@ class MomentRule:
     stationary_step: Callable[[FloatArray, FloatArray, FloatArray, FloatArray], FloatArray]
     stationary_centre: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
 
-    def of_law(self, law: RiskLaw) -> float:
+    def of_distribution(self, law: RiskDistribution) -> float:
         """Measure of a distribution, scaled to mean 1, where no power overflows; 0 for the distribution of risk 0."""
         if law.mean == 0.0:
             return 0.0
