@@ -2,7 +2,7 @@
 
 `QueryStrategy` owns what every certificate needs and none should repeat: waiting for the nodes,
 sending, matching replies to messages, refusing bad answers, stopping when too few are left. A
-subclass says what to ask (`query`) and what to make of the answers (`conclude`).
+subclass says what to make of the answers (`conclude`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from logging import INFO
 from typing import Any
 
@@ -76,11 +76,14 @@ class QueryResult(Result):
     conclusion: Any = None
 
 
+@dataclass(eq=False, kw_only=True)
 class QueryStrategy(UntrainedStrategy):
     """Ask every client one question; hand the valid answers to a subclass.
 
     Parameters
     ----------
+    query : Query
+        The question to ask.
     num_clients : int
         Number of nodes to wait for.
     quorum : float, in (0, 1]
@@ -114,41 +117,25 @@ class QueryStrategy(UntrainedStrategy):
         If a parameter is out of its range.
     """
 
-    def __init__(
-        self,
-        *,
-        num_clients: int,
-        quorum: float = 0.9,
-        node_timeout: float = 120.0,
-        reply_timeout: float = 3600.0,
-        expected_client_ids: frozenset[str] | None = None,
-        on_answer: Callable[[Any, Any], None] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
-        on_node: Callable[[str, int], None] | None = None,
-        earlier: Sequence[EarlierAnswer] | None = None,
-        respect_budgets: bool = False,
-        poll_interval: float = 0.2,
-    ) -> None:
-        check_round_settings(num_clients, quorum, node_timeout, reply_timeout, poll_interval)
-        self.num_clients = num_clients
-        self.quorum = quorum
-        self.node_timeout = node_timeout
-        self.reply_timeout = reply_timeout
-        self.expected_client_ids = expected_client_ids
-        self.on_answer = on_answer
-        self.on_progress = on_progress
-        self.on_node = on_node
-        self.earlier = EarlierAnswers(earlier or ())
-        self.respect_budgets = respect_budgets
-        self.poll_interval = poll_interval
-        self._says_hello = respect_budgets or earlier is not None
+    query: Any = field(kw_only=False)
+    num_clients: int
+    quorum: float = 0.9
+    node_timeout: float = 120.0
+    reply_timeout: float = 3600.0
+    expected_client_ids: frozenset[str] | None = None
+    on_answer: Callable[[Any, Any], None] | None = None
+    on_progress: Callable[[Progress], None] | None = None
+    on_node: Callable[[str, int], None] | None = None
+    earlier: Sequence[EarlierAnswer] | None = None
+    respect_budgets: bool = False
+    poll_interval: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_round_settings(self.num_clients, self.quorum, self.node_timeout, self.reply_timeout, self.poll_interval)
+        self._earlier = EarlierAnswers(self.earlier or ())
         self._nodes: dict[str, int] = {}  # node ids of the clients that have answered
         self._clients: dict[int, str] = {}  # the same, by node id
         self._registered: dict[int, str | None] = {}  # by node id, the name of its registered key
-
-    @abstractmethod
-    def query(self) -> Query:
-        """Return the question to ask."""
 
     @abstractmethod
     def conclude(self, outcome: RoundOutcome[Any]) -> Any:
@@ -161,7 +148,7 @@ class QueryStrategy(UntrainedStrategy):
 
     def fit(self, budgets: Mapping[str, int | None]) -> int:
         """Fit the question to the values that clients have left, by id (None: no limit); return how many it takes."""
-        return request_of(self.query()).size  # the question stays whole
+        return request_of(self.query).size  # the question stays whole
 
     def meet(self, grid: Grid, question: str = "") -> RoundOutcome[HelloAnswer]:
         """Ask all nodes who they are and what is left of their query budgets, and remember which node is which client.
@@ -176,9 +163,9 @@ class QueryStrategy(UntrainedStrategy):
         parcels = [Parcel(node, content, check) for node in nodes]
         exchange = Exchange(self.reply_timeout, self.poll_interval, return_timeout=self.node_timeout)
         replies = exchange.run(grid, parcels, round=0)
-        outcome = settle([*replies, *missing], len(parcels), nodes=nodes, owners=self.earlier.node_ids)
+        outcome = settle([*replies, *missing], len(parcels), nodes=nodes, owners=self._earlier.node_ids)
         self._remember(outcome)
-        return self.earlier.with_names(outcome)
+        return self._earlier.with_names(outcome)
 
     def ask(
         self,
@@ -267,7 +254,7 @@ class QueryStrategy(UntrainedStrategy):
         round: int,
     ) -> RoundOutcome[Any]:
         """Ask as `ask_each`, but only for what the interrupted run was not answered, and clients that are there."""
-        held = [answer for name in queries if (answer := self.earlier.find(name, queries[name])) is not None]
+        held = [answer for name in queries if (answer := self._earlier.find(name, queries[name])) is not None]
         names = queries.keys() & self._nodes.keys() - {answer.client_id for answer in held}
         outcome = self.ask_each(grid, {name: queries[name] for name in names}, arrays, round=round)
         answers = sorted([*held, *outcome.answers], key=lambda answer: answer.client_id)
@@ -301,10 +288,10 @@ class QueryStrategy(UntrainedStrategy):
                 "set reply_timeout in the constructor instead of timeout"
             )
         self.summary()
-        if self._says_hello:
+        if self.respect_budgets or self.earlier is not None:
             outcome = self._ask_after_hello(grid, initial_arrays)
         else:
-            outcome = self.ask(grid, self.query(), initial_arrays)
+            outcome = self.ask(grid, self.query, initial_arrays)
         return QueryResult(arrays=initial_arrays, outcome=outcome, conclusion=self.conclude(outcome))
 
     def summary(self) -> None:
@@ -320,18 +307,18 @@ class QueryStrategy(UntrainedStrategy):
 
     def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
         hashes = model_hash(to_arrays(arrays)), code_hash()
-        first, known = self.query(), self.expected_client_ids
-        self.earlier = self.earlier.only(
+        first, known = self.query, self.expected_client_ids
+        self._earlier = self._earlier.only(
             lambda entry: answer_check(entry.question(first), *hashes, known).failure(entry.answer) is None
         )
         if self.respect_budgets:
             self.fit({})  # a resumed run asks what it has asked
-        hello = self.meet(grid, asked_hash(self.query(), *hashes))
+        hello = self.meet(grid, asked_hash(self.query, *hashes))
         num_values, budgets = self._fitted(hello)
-        query = self.query()
+        query = self.query
         # Under a name that two nodes claim now, nothing is believed, as in a run without an interruption.
         claimed_twice = {f.client_id for f in hello.failures if f.reason is FailureReason.CLAIMED_TWICE}
-        held = {name for name in self.earlier.names(query) if name not in claimed_twice}
+        held = {name for name in self._earlier.names(query) if name not in claimed_twice}
         spent = [
             Failure(name, FailureReason.BUDGET_SPENT, f"the question takes {num_values} values, {left} are left")
             for name, left in budgets.items()
@@ -347,13 +334,13 @@ class QueryStrategy(UntrainedStrategy):
 
     def _fitted(self, hello: RoundOutcome[HelloAnswer]) -> tuple[int, dict[str, int | None]]:
         """Fit the question; return how many values it takes, and what each client has left for it (None: enough)."""
-        said, budgets = self.query(), {answer.client_id: answer.budget_left for answer in hello.answers}
+        said, budgets = self.query, {answer.client_id: answer.budget_left for answer in hello.answers}
         if not self.respect_budgets:
             return 0, budgets
         with_record = budgets | {answer.client_id: None for answer in hello.answers if answer.on_record}
         num_values = self.fit(with_record)
         # What is on record is no answer to another question.
-        return (num_values, with_record) if self.query() == said else (self.fit(budgets), budgets)
+        return (num_values, with_record) if self.query == said else (self.fit(budgets), budgets)
 
     def _exchange(
         self,

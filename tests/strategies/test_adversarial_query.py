@@ -71,16 +71,13 @@ def plain(message, context):
 
 
 class Asking(QueryStrategy):
-    def query(self):
-        return QUERY
-
     def conclude(self, outcome):
         return [answer.client_id for answer in outcome.answers]
 
 
 def strategy(**settings):
     defaults = {"num_clients": NUM_CLIENTS, "quorum": 0.5, "node_timeout": 0.05, "reply_timeout": 5.0}
-    return Asking(**(defaults | {"poll_interval": 0.001} | settings))
+    return Asking(QUERY, **(defaults | {"poll_interval": 0.001} | settings))
 
 
 def network(behaviours=None, **settings):

@@ -45,16 +45,13 @@ def hello(message, context):
 
 
 class Asking(QueryStrategy):
-    def query(self):
-        return QUERY
-
     def conclude(self, outcome):
         return outcome
 
 
 def strategy(**settings):
     defaults = {"num_clients": NUM_CLIENTS, "quorum": 1.0, "node_timeout": 0.02, "reply_timeout": 0.5}
-    return Asking(**(defaults | {"poll_interval": 0.001} | settings))
+    return Asking(QUERY, **(defaults | {"poll_interval": 0.001} | settings))
 
 
 class Network:
