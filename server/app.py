@@ -96,7 +96,6 @@ def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[st
         "reply_timeout": asking.reply_timeout,
         "expected_client_ids": config.known_clients,
         "on_answer": display.accept,
-        "on_node": display.note_node,
         "on_progress": display.show_progress,
         "earlier": ledger.earlier,
         "respect_budgets": asking.respect_query_budgets,

@@ -238,15 +238,7 @@ class Wasserstein(CertifyingStrategy):
         return EmpiricalWorstCase(about=about, lower=lower(self.cost_budgets), upper=ends, **size)
 
     def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> WassersteinConclusion:
-        rounds = BisectionRounds(
-            self,
-            grid,
-            arrays,
-            first,
-            query=self.query,
-            tolerance=self.bisection_tolerance,
-            on_bracket=self.on_bracket,
-        )
+        rounds = BisectionRounds(self, grid, arrays, first)
         answers = usable_answers(first, self.query, **self.who_answered)
         certificates = self._certificates(answers)
         lower, upper = rounds.worst_means(self.cost_budgets)

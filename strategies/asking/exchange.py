@@ -80,9 +80,8 @@ class Exchange:
 
     reply_timeout: float
     poll_interval: float
-    on_answer: Callable[[Any, Any], None] | None = None
+    on_answer: Callable[[Any, Any, int], None] | None = None
     on_progress: Callable[[Progress], None] | None = None
-    on_node: Callable[[str, int], None] | None = None
     return_timeout: float = 0.0
 
     def run(self, grid: Grid, parcels: Sequence[Parcel], *, round: int) -> list[Replies]:
@@ -248,10 +247,8 @@ class _Round:
         if not self.replies[place]:  # what comes later for the same message changes no count
             self._num_answered += 1
         self.replies[place].append(answer)
-        if self._settings.on_node is not None:
-            self._settings.on_node(answer.client_id, parcel.node.id)
         if self._settings.on_answer is not None:
-            self._settings.on_answer(parcel.check.query, answer)
+            self._settings.on_answer(parcel.check.query, answer, parcel.node.id)
 
     def _fail(self, place: int, failure: Failure) -> None:
         signed = self._parcels[place].node.signed(failure)

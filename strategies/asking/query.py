@@ -42,32 +42,6 @@ from strategies.asking.resume import EarlierAnswer, EarlierAnswers, join
 __all__ = ["Failure", "FailureReason", "Progress", "QueryResult", "QueryStrategy", "QuorumError", "RoundOutcome"]
 
 
-class UntrainedStrategy(Strategy):
-    """A Flower strategy without training; a subclass sends its own messages and reads its own replies."""
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return no messages: nothing is trained."""
-        return []
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return nothing: nothing was trained."""
-        return None, None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return no messages: the subclass sends its own."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return nothing: the subclass reads its own replies."""
-        return None
-
-
 @dataclass
 class QueryResult(Result):
     """Flower's result, with what the round brought and what the strategy concluded from it."""
@@ -77,7 +51,7 @@ class QueryResult(Result):
 
 
 @dataclass(eq=False, kw_only=True)
-class QueryStrategy(UntrainedStrategy):
+class QueryStrategy(Strategy):
     """Ask every client one question; hand the valid answers to a subclass.
 
     Parameters
@@ -97,13 +71,11 @@ class QueryStrategy(UntrainedStrategy):
     expected_client_ids : frozenset of str, optional
         The clients that may answer. None accepts any name, each at most once.
     on_answer : callable, optional
-        Called with (query, answer) for each valid answer the moment it arrives, before anything can go wrong later.
-        A contested client id is known only at the end of the round, so a ledger may hold answers
-        that the outcome refuses: there, a name under different answers must not be believed.
+        Called with (query, answer, node id) for each valid answer the moment it arrives, before anything can go wrong
+        later. A contested client id is known only at the end of the round, so a ledger may hold answers that the
+        outcome refuses: there, a name under different answers must not be believed.
     on_progress : callable, optional
         Called with a `Progress` after the push and whenever replies came in.
-    on_node : callable, optional
-        Called with (client id, node id) for each valid answer, before `on_answer`.
     earlier : sequence of EarlierAnswer, optional
         What an interrupted run was answered. `start` says hello first and asks only for what is missing.
     respect_budgets : bool
@@ -123,9 +95,8 @@ class QueryStrategy(UntrainedStrategy):
     node_timeout: float = 120.0
     reply_timeout: float = 3600.0
     expected_client_ids: frozenset[str] | None = None
-    on_answer: Callable[[Any, Any], None] | None = None
+    on_answer: Callable[[Any, Any, int], None] | None = None
     on_progress: Callable[[Progress], None] | None = None
-    on_node: Callable[[str, int], None] | None = None
     earlier: Sequence[EarlierAnswer] | None = None
     respect_budgets: bool = False
     poll_interval: float = 0.2
@@ -362,7 +333,6 @@ class QueryStrategy(UntrainedStrategy):
             self.poll_interval,
             on_answer=self.on_answer,
             on_progress=self.on_progress,
-            on_node=self.on_node,
             return_timeout=self.node_timeout,
         )
         return exchange.run(grid, parcels, round=round)
@@ -392,3 +362,20 @@ class QueryStrategy(UntrainedStrategy):
 
     def _require_quorum(self, outcome: RoundOutcome[Any]) -> None:
         require_quorum(outcome, num_clients=self.num_clients, quorum=self.quorum)
+
+    # Nothing is trained, and `start` sends its own messages: what Flower's strategies do for theirs.
+
+    def configure_train(self, *args: Any, **kwargs: Any) -> Iterable[Message]:
+        """Return no messages."""
+        return []
+
+    def aggregate_train(self, *args: Any, **kwargs: Any) -> tuple[None, None]:
+        """Return nothing."""
+        return None, None
+
+    def configure_evaluate(self, *args: Any, **kwargs: Any) -> Iterable[Message]:
+        """Return no messages."""
+        return []
+
+    def aggregate_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Return nothing."""

@@ -189,7 +189,7 @@ def test_hostile_replies_are_refused_and_honest_ones_believed(number, kind, num_
             reply_timeout=20.0,
             poll_interval=0.001,
             expected_client_ids=names,
-            on_answer=lambda query, answer, recorded=recorded: recorded.append(answer),
+            on_answer=lambda query, answer, node_id, recorded=recorded: recorded.append(answer),
         )
         grid = InProcessGrid(
             app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours, seed=int(rng.integers(99))

@@ -150,7 +150,7 @@ def test_who_has_answered_may_go_away(network):
 
 def test_new_answers_only_are_handed_over():
     received = []
-    run(Network(), earlier=earlier(0, 2, 5), on_answer=lambda query, answer: received.append((query, answer)))
+    run(Network(), earlier=earlier(0, 2, 5), on_answer=lambda query, answer, node_id: received.append((query, answer)))
     assert sorted(received, key=lambda pair: pair[1].client_id) == [(QUERY, honest_answer(k)) for k in (1, 3, 4)]
 
 
