@@ -218,10 +218,7 @@ class Wasserstein(CertifyingStrategy):
             return None
         answers = usable_answers(outcome, self.query, **self.who_answered)
         empirical = self._worst_case(outcome, is_attack=answers.guarantee == "lower")
-        certificates = self._certificates(answers)
-        if self.cost_bound > 0.0:
-            certificates["wasserstein_published"] = self._published_certificate(answers)
-        return self._concluded(outcome, answers, certificates, empirical, smallest_budgets(outcome.answers))
+        return self._concluded(outcome, answers, empirical, smallest_budgets(outcome.answers))
 
     def _worst_case(self, outcome: RoundOutcome[AdversarialAnswer], *, is_attack: bool) -> EmpiricalWorstCase:
         mean_gains = np.mean([conjugates(answer) for answer in outcome.answers], axis=0)
@@ -240,14 +237,13 @@ class Wasserstein(CertifyingStrategy):
     def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> WassersteinConclusion:
         rounds = BisectionRounds(self, grid, arrays, first)
         answers = usable_answers(first, self.query, **self.who_answered)
-        certificates = self._certificates(answers)
         lower, upper = rounds.worst_means(self.cost_budgets)
+        worst_means = None
         if self.cost_bound > 0.0:
             widened = published_budgets(
                 self.cost_budgets, num_clients=answers.num_clients, delta=self.delta, cost_bound=self.cost_bound
             )
             worst_means = rounds.worst_means(widened)[1]
-            certificates["wasserstein_published"] = self._published_certificate(answers, worst_means=worst_means)
         empirical = EmpiricalWorstCase(
             about={"exact": "clients", "upper": "upper-bounds", "lower": "attacks"}[answers.guarantee],
             cost_budgets=self.cost_budgets,
@@ -257,7 +253,7 @@ class Wasserstein(CertifyingStrategy):
             num_messages=rounds.num_messages,
             later_failures=tuple(rounds.failures),
         )
-        return self._concluded(first, answers, certificates, empirical, rounds.budgets_left)
+        return self._concluded(first, answers, empirical, rounds.budgets_left, worst_means)
 
     def _certificates(self, answers: rb.AdversarialAnswers) -> dict[str, rb.Certificate]:
         """What the multipliers of the first message certify, whatever the protocol."""
@@ -269,25 +265,23 @@ class Wasserstein(CertifyingStrategy):
             certificates["wasserstein_cdf"] = shares
         return certificates
 
-    def _published_certificate(
-        self, answers: rb.AdversarialAnswers, *, worst_means: np.ndarray | None = None
-    ) -> rb.Certificate:
-        return rb.wasserstein_published(
-            answers,
-            delta=self.delta,
-            cost_budget=self.cost_budgets,
-            cost_bound=self.cost_bound,
-            worst_means=worst_means,
-        )
-
     def _concluded(
         self,
         outcome: RoundOutcome[AdversarialAnswer],
         answers: rb.AdversarialAnswers,
-        certificates: dict[str, rb.Certificate],
         empirical: EmpiricalWorstCase,
         budgets_left: Mapping[str, int],
+        worst_means: np.ndarray | None = None,
     ) -> WassersteinConclusion:
+        certificates = self._certificates(answers)
+        if self.cost_bound > 0.0:
+            certificates["wasserstein_published"] = rb.wasserstein_published(
+                answers,
+                delta=self.delta,
+                cost_budget=self.cost_budgets,
+                cost_bound=self.cost_bound,
+                worst_means=worst_means,
+            )
         reached = reached_answers(outcome, self.query, **self.who_answered)
         spent = [failure for failure in outcome.failures if failure.reason is FailureReason.BUDGET_SPENT]
         return WassersteinConclusion(

@@ -7,8 +7,10 @@ subclass says what to make of the answers (`conclude`).
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import INFO
@@ -26,7 +28,7 @@ from protocol import wire
 from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import HelloAnswer, HelloQuery, Query
-from strategies.asking.exchange import Exchange, Parcel, Progress, Replies, check_round_settings, pause_until
+from strategies.asking.exchange import Exchange, Parcel, Progress, Replies, pause_until
 from strategies.asking.failures import Failure, FailureReason, Node
 from strategies.asking.replies import (
     Check,
@@ -34,7 +36,6 @@ from strategies.asking.replies import (
     RoundOutcome,
     answer_check,
     num_needed,
-    require_quorum,
     settle,
 )
 from strategies.asking.resume import EarlierAnswer, EarlierAnswers, join
@@ -102,7 +103,7 @@ class QueryStrategy(Strategy):
     poll_interval: float = 0.2
 
     def __post_init__(self) -> None:
-        check_round_settings(self.num_clients, self.quorum, self.node_timeout, self.reply_timeout, self.poll_interval)
+        self._check()
         self._earlier = EarlierAnswers(self.earlier or ())
         self._nodes: dict[str, int] = {}  # node ids of the clients that have answered
         self._clients: dict[int, str] = {}  # the same, by node id
@@ -132,8 +133,8 @@ class QueryStrategy(Strategy):
         check = Check(hello, code_hash(), self.expected_client_ids)
         content = wire.encode_query(hello)
         parcels = [Parcel(node, content, check) for node in nodes]
-        exchange = Exchange(self.reply_timeout, self.poll_interval, return_timeout=self.node_timeout)
-        replies = exchange.run(grid, parcels, round=0)
+        timeouts = self.reply_timeout, self.poll_interval
+        replies = Exchange(grid, parcels, "0", *timeouts, return_timeout=self.node_timeout).run()
         outcome = settle([*replies, *missing], len(parcels), nodes=nodes, owners=self._earlier.node_ids)
         self._remember(outcome)
         return self._earlier.with_names(outcome)
@@ -329,13 +330,16 @@ class QueryStrategy(Strategy):
             Parcel(node, contents[query], answer_check(query, *hashes, expected)) for node, query, expected in questions
         ]
         exchange = Exchange(
+            grid,
+            parcels,
+            str(round),
             self.reply_timeout,
             self.poll_interval,
             on_answer=self.on_answer,
             on_progress=self.on_progress,
             return_timeout=self.node_timeout,
         )
-        return exchange.run(grid, parcels, round=round)
+        return exchange.run()
 
     def _remember(self, outcome: RoundOutcome[Any]) -> None:
         """Keep in mind which node is which client: for the rest of the run, neither may be another."""
@@ -361,7 +365,35 @@ class QueryStrategy(Strategy):
             pause_until(deadline, self.poll_interval)
 
     def _require_quorum(self, outcome: RoundOutcome[Any]) -> None:
-        require_quorum(outcome, num_clients=self.num_clients, quorum=self.quorum)
+        """Raise QuorumError, with counts and first failures, if too few have answered validly."""
+        if len(outcome.answers) >= self.num_needed:
+            return
+        counts = Counter(failure.reason for failure in outcome.failures)
+        reasons = ", ".join(f"{count} x {reason}" for reason, count in sorted(counts.items()))
+        first = "; ".join(f"{failure.who}: {failure.detail}" for failure in outcome.failures[:3])
+        is_unnamed = any(
+            f.client_id is None and f.node_name is None and f.node_id is not None for f in outcome.failures
+        )
+        raise QuorumError(
+            f"{self.num_needed} of {self.num_clients} clients must answer validly (quorum {self.quorum:g}), "
+            f"got {len(outcome.answers)} valid answers from {outcome.num_asked} asked: {reasons}. "
+            f"First failures: {first}. Repair these clients, wait longer (node-timeout, reply-timeout) "
+            f"or lower quorum{'; `flwr supernode list` lists nodes by id' if is_unnamed else ''}",
+            outcome,
+        )
+
+    def _check(self) -> None:
+        if self.num_clients < 1:
+            raise ValueError(f"num_clients must be at least 1, got {self.num_clients}")
+        if not 0 < self.quorum <= 1:
+            problem = f"quorum must be in (0, 1], got {self.quorum}; it is a fraction of num_clients, not a count"
+            raise ValueError(problem)
+        for name in ("node_timeout", "reply_timeout"):
+            seconds = getattr(self, name)
+            if not (math.isfinite(seconds) and seconds >= 0):
+                raise ValueError(f"{name} must be a finite number of seconds >= 0, got {seconds}")
+        if not self.poll_interval > 0:
+            raise ValueError(f"poll_interval must be > 0 seconds, got {self.poll_interval}")
 
     # Nothing is trained, and `start` sends its own messages: what Flower's strategies do for theirs.
 

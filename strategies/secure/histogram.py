@@ -195,8 +195,8 @@ class SecureHistogram(FDivergence):
 
     def _send(self, grid: Grid, parcels: Sequence[Parcel], round: int) -> list[Replies]:
         # Nothing is sent again: what a client keeps between the rounds is lost with its node.
-        exchange = Exchange(self.reply_timeout, self.poll_interval, on_progress=self.on_progress)
-        return exchange.run(grid, parcels, round=round)
+        timeouts = self.reply_timeout, self.poll_interval
+        return Exchange(grid, parcels, str(round), *timeouts, on_progress=self.on_progress).run()
 
 
 def _masked_question(query: HistogramQuery, record: ArrayRecord) -> MaskedQuestion:
