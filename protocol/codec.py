@@ -148,6 +148,10 @@ def _kind(hint: Any) -> tuple[Any, Any, bool, tuple[Any, ...]]:
     return container or plain, of, is_optional, checks
 
 
+def _is_nested(kind: Any) -> bool:
+    return is_dataclass(kind)
+
+
 def _tuple_of(kind: Any) -> Any:
     return tuple.__class_getitem__((kind, ...))
 
@@ -159,12 +163,12 @@ def _entries(key: str, hint: Any, value: Any) -> dict[str, Any]:
         return {}
     if kind is dict:
         return _entries(f"{key}-number", tuple[int, ...], value) | _entries(key, _tuple_of(of), value.values())
-    if is_dataclass(of):
+    if _is_nested(of):
         columns = {name: tuple(getattr(row, name) for row in value) for name in field_types(of)}
         return _merged(
             _entries(f"{key}-{_dashed(name)}", _tuple_of(each), columns[name]) for name, each in field_types(of).items()
         )
-    if is_dataclass(kind):
+    if _is_nested(kind):
         return _merged(_entries(_dashed(name), each, getattr(value, name)) for name, each in field_types(kind).items())
     return {key: [_native(of, each) for each in value] if kind is tuple else _native(kind, value)}
 
@@ -179,11 +183,11 @@ def _taken(left: dict[str, Any], name: str, key: str, hint: Any) -> Any:
         values = _taken(left, name, key, _tuple_of(of))
         check_columns(f"{name}[{key!r}]", numbers, values, numbers=numbers)
         return dict(zip(numbers, values, strict=True))
-    if is_dataclass(of):
+    if _is_nested(of):
         columns = [_taken(left, name, f"{key}-{_dashed(each)}", _tuple_of(it)) for each, it in field_types(of).items()]
         check_columns(f"{name}[{key!r}]", *columns)
         return tuple(of(*row) for row in zip(*columns, strict=True))
-    if is_dataclass(kind):
+    if _is_nested(kind):
         return kind(**{each: _taken(left, name, _dashed(each), it) for each, it in field_types(kind).items()})
     if kind is tuple:
         values = left.pop(key, None)

@@ -123,9 +123,9 @@ class Wasserstein(CertifyingStrategy):
     query : AdversarialQuery
         The question; its radii and multipliers are chosen here. With `privacy` the clients are asked for multipliers
         only, in one round, and the mean is certified, no shares of clients. The seed of its problem is the strategy's.
-    cost_budgets : sequence of float
+    cost_budgets : array_like, shape (num_budgets,)
         In units of the transport cost, >= 0, at least one > 0.
-    cost_thresholds : sequence of float
+    cost_thresholds : array_like, shape (num_thresholds,)
         Risks in (0, 1] at which the share of clients is certified.
     num_radii, num_multipliers : int
         Sizes of the grids, chosen from the budgets before anything is asked.
@@ -148,8 +148,8 @@ class Wasserstein(CertifyingStrategy):
         If an argument is unknown or out of its range.
     """
 
-    cost_budgets: Sequence[float] | np.ndarray
-    cost_thresholds: Sequence[float] | np.ndarray
+    cost_budgets: np.ndarray
+    cost_thresholds: np.ndarray
     num_radii: int
     num_multipliers: int
     protocol: str
