@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,8 @@ from riskband.worst_cases.wasserstein import (
 )
 
 Recipe = Mapping[str, Any]
+
+_SHOWN = 80  # characters of a stored and of a recomputed field, from shortly before they differ
 
 FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
     **{
@@ -166,7 +169,10 @@ def _difference(name: str, stored: Any, again: Any) -> str:
         lacks = [f"lacks {line!r}" for line in again if line not in stored]
         adds = [f"has {line!r}, which it does not need" for line in stored if line not in again]
         return f"{name}: the certificate {'; '.join([*lacks, *adds]) or 'has them in another order or twice'}"
-    return f"{name}: stored {_short(stored)}, recomputed {_short(again)}"
+    shown = (repr(stored), repr(again))
+    num_alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*shown, strict=False)))
+    start = max(num_alike - 20, 0) if max(map(len, shown)) > _SHOWN else 0
+    return "{}: stored {}, recomputed {}".format(name, *(_short(text, start=start) for text in shown))
 
 
 def why_it_says_nothing(certificate: Certificate) -> str | None:
@@ -275,6 +281,5 @@ def _agree(stored: Any, again: Any, *, absolute: float) -> bool:
     return first.shape == second.shape and bool(np.allclose(first, second, rtol=relative, atol=absolute))
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _short(text: str, *, start: int) -> str:
+    return f"{'...' * (start > 0)}{text[start : start + _SHOWN]}{'...' * (len(text) > start + _SHOWN)}"

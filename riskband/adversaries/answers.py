@@ -14,6 +14,7 @@ from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import adversarial_curves
 from riskband.answers.adversarial import GUARANTEES, AdversarialAnswers, default_multipliers
+from riskband.checks import check_costs, check_kind
 
 
 def adversarial_answers(
@@ -59,17 +60,27 @@ def adversarial_answers(
         If a setting, a radius or a client's arrays break their rules; or as `adversarial_curves` does.
     """
     asked = TransportProblem(loss, order, norm, space, adversary, **problem)
-    budgets = np.atleast_1d(np.asarray(radii, dtype=np.float64))
+    check_kind("model", model, nn.Module, remedy="it returns the logits of a batch of examples")
+    budgets = np.atleast_1d(check_costs("radii", radii, remedy="they are costs, in units of the transport cost"))
     prices = np.atleast_1d(default_multipliers(budgets) if multipliers is None else multipliers)
     numbers = [
         adversarial_curves(
             model, np.asarray(x), np.asarray(y), asked, multipliers=prices.tolist(), batch_size=batch_size
         ).at(budgets, prices)
-        for x, y in clients
+        for x, y in map(_examples, clients)
     ]
     if not numbers:
         raise ValueError("there must be at least one client, got none; give the examples of each as a pair (x, y)")
     return joined_answers(numbers, asked, radii=budgets, multipliers=prices)
+
+
+def _examples(client: object) -> Sequence[npt.ArrayLike]:
+    if not isinstance(client, tuple | list) or len(client) != 2:
+        kind = type(client).__name__
+        raise ValueError(
+            f"a client must be a pair (x, y) of inputs and labels, got {kind}; write one alone as [(x, y)]"
+        )
+    return client
 
 
 def joined_answers(

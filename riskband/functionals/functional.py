@@ -9,6 +9,7 @@ inequality".
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -586,7 +587,8 @@ def resolve(given: object, *, called: str = "functional", among: Table = FUNCTIO
     try:
         return among[found](*numbers)
     except TypeError as error:
-        problem = "it has too few or too many parameters; write for example 'cvar:0.9'"
+        known = ":".join([found, *inspect.signature(among[found]).parameters])
+        problem = f"it has too few or too many parameters; write {known!r}"
         raise ValueError(f"{called} {given!r} cannot be read: {problem}") from error
     except ValueError as error:
         raise ValueError(f"{called} {given!r} cannot be read: {error}") from error

@@ -85,7 +85,9 @@ def test_tensors_are_welcome_and_the_multipliers_are_those_of_the_radii() -> Non
         ({"loss": "hinge"}, "loss must be one of"),
         ({"box": (0, 1)}, "box and distances must not be given in representation space"),
         ({"radii": (0.1, 0.2)}, "radii must increase strictly from 0"),
+        ({"radii": (0, -1)}, "radii must be finite and >= 0, got -1"),
         ({"clients": ()}, "there must be at least one client"),
+        ({"clients": network()[0]}, r"a client must be a pair \(x, y\) of inputs and labels, got ndarray"),
     ],
     ids=str,
 )

@@ -91,6 +91,16 @@ def test_a_name_says_all_that_there_is(name):
     assert rb.functional(functional) is functional
 
 
+@pytest.mark.parametrize(
+    ("name", "form"), [("cvar", "cvar:level"), ("gini:0.5", "gini"), ("interval:0.1", "interval:low:high")]
+)
+def test_a_name_with_too_few_or_too_many_parameters_is_told_its_form(name, form):
+    with pytest.raises(
+        ValueError, match=f"{name!r} cannot be read: it has too few or too many parameters; write {form!r}"
+    ):
+        rb.functional(name)
+
+
 @pytest.mark.parametrize("name", GROWING)
 def test_one_side_of_a_band_gives_one_end(name):
     low, high = (rb.band(BAND.risks, delta=0.1, sides=sides) for sides in ("lower", "upper"))
