@@ -65,11 +65,6 @@ def trainers_experiment(num_networks: int, *, seed: int = 0) -> TrainersExperime
     return TrainersExperiment(*np.array(rows).T)
 
 
-def trainers_failure_rates(num_networks: int, seed: int = 0) -> tuple[float, float]:
-    """Return `failure_rates` of `trainers_experiment`."""
-    return trainers_experiment(num_networks, seed=seed).failure_rates
-
-
 def _trainers_network(seed: int) -> tuple[float, float, float]:
     model = _trained_model(_population("training", NUM_TRAINING_EXAMPLES, seed), seed=seed)
     bounds = [_mean_bound(model, _population(name, NUM_EXAMPLES, seed)) for name in ("training", "source")]

@@ -91,6 +91,7 @@ def _make_private(path: Path) -> None:
     # is there is not opened here, and under the lock no other thread uses a new one before it is closed.
     with _lock:
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            # O_EXCL follows no link: one whose file is not made yet would be left to SQLite, and to everybody.
+            os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         except OSError:
             return

@@ -14,7 +14,7 @@ from typing import Any
 
 from client.book import book_path, check_path, is_noted, is_unopened, opened
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
-from riskband.adversaries.problem import REPRESENTATION
+from riskband.adversaries.problem import REPRESENTATION, RefusedError
 
 LIMIT_KEY = "query-budget"
 FILE_KEY = "query-budget-file"
@@ -117,6 +117,8 @@ class QueryBudget:
         ------
         QueryBudgetError
             If less is left. Nothing is counted then.
+        ValueError
+            If the file holds another thing than counts.
         """
         if self.limit is None or self.path is None:
             return None
@@ -154,7 +156,10 @@ class QueryBudget:
 
     def _total(self, book: sqlite3.Connection) -> int:
         rows = book.execute("SELECT number FROM answered WHERE client = ?", (self.client_id,))
-        return sum(number for (number,) in rows)
+        counts = [number for (number,) in rows]
+        if any(type(number) is not int or number < 0 for number in counts):
+            raise RefusedError(f"the file of {FILE_KEY} must hold counts, got another thing; restore it")
+        return sum(counts)
 
     def _require(self, request: Request, left: int) -> None:
         if request.size > left:

@@ -147,7 +147,7 @@ def noisy_curves(
     multipliers : sequence of float
         Prices of a unit of cost.
     guarantee : str
-        Of the adversary, whatever the examples; see `riskband.adversaries.registry.GUARANTEES`.
+        Of the adversary, whatever the examples; see `riskband.answers.adversarial.GUARANTEES`.
     noise : Noise
         Its mechanism's budget is shared by 1 + num_multipliers numbers.
 

@@ -88,22 +88,16 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
 
 def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[str, Any]:
     """Those of every strategy: how it asks, and what is assumed of who answers."""
-    asking = config.asking
+    as_they_are = {"quorum", "node_timeout", "reply_timeout", "missing", "contamination", "answered_by"}
     return {
+        **config.asking.model_dump(include=as_they_are),
         "num_clients": config.network.num_clients,
-        "quorum": asking.quorum,
-        "node_timeout": asking.node_timeout,
-        "reply_timeout": asking.reply_timeout,
         "expected_client_ids": config.known_clients,
         "on_answer": display.accept,
-        "on_node": display.note_node,
         "on_progress": display.show_progress,
         "earlier": ledger.earlier,
-        "respect_budgets": asking.respect_query_budgets,
+        "respect_budgets": config.asking.respect_query_budgets,
         "delta": config.question.delta,
-        "missing": asking.missing,
-        "contamination": asking.contamination,
-        "answered_by": asking.answered_by,
         "seed": config.run.seed,
     }
 

@@ -118,7 +118,9 @@ class Model(Section):
     training: Literal["central", "fedavg", "checkpoint"] = Field(
         description='use "central", "fedavg" or "checkpoint"; where the server has no dataset, "checkpoint"'
     )
-    checkpoint: str = Field(description="give the absolute path of an existing file that worlds.training saved")
+    checkpoint: str = Field(
+        description="give the absolute path of an existing file that torch.save(model.state_dict(), path) wrote"
+    )
     training_rounds: Count = Field(description='rounds of FedAvg; only used when training is "fedavg"')
     num_training_clients: int = Field(
         ge=0,

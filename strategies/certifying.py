@@ -8,7 +8,6 @@ from typing import Any
 
 import riskband as rb
 from protocol.noise import steps_of
-from protocol.questions import LossQuery, Query
 from riskband.adversaries.losses import get_loss
 from strategies.asking.query import QueryStrategy, RoundOutcome
 
@@ -33,13 +32,12 @@ class Conclusion:
     certificates: dict[str, rb.Certificate]
 
 
+@dataclass(eq=False, kw_only=True)
 class CertifyingStrategy(QueryStrategy):
     """Ask every client one question and certify from the answers; `start(grid, arrays).conclusion` is a `Conclusion`.
 
     Parameters
     ----------
-    query : Query
-        The question.
     delta : float
         Probability that what is certified fails, in (0, 1): for each certificate that is made on its own, and for all
         that are read off one band.
@@ -57,31 +55,16 @@ class CertifyingStrategy(QueryStrategy):
         If a setting of `QueryStrategy` is out of its range.
     """
 
-    def __init__(
-        self,
-        query: Query,
-        *,
-        delta: float,
-        missing: str = "ignore",
-        contamination: int = 0,
-        answered_by: str = "fresh",
-        seed: int | None = None,
-        **settings: Any,
-    ) -> None:
-        super().__init__(**settings)
-        self._query: Any = query
-        self.delta = delta
-        self.seed = seed
-        self.contamination = contamination
-        self.who_answered: dict[str, Any] = {
-            "missing": missing,
-            "contamination": contamination,
-            "answered_by": answered_by,
-        }
+    delta: float
+    missing: str = "ignore"
+    contamination: int = 0
+    answered_by: str = "fresh"
+    seed: int | None = None
 
-    def query(self) -> Any:
-        """Return the question."""
-        return self._query
+    @property
+    def who_answered(self) -> dict[str, Any]:
+        """What is assumed of who answered, as keyword arguments of `riskband.ClientRisks`."""
+        return {"missing": self.missing, "contamination": self.contamination, "answered_by": self.answered_by}
 
     def client_risks(self, outcome: RoundOutcome[Any], values: Sequence[float], *, loss: str) -> rb.ClientRisks:
         """Return the clients' risks; those that failed count as missing.
@@ -101,9 +84,9 @@ class CertifyingStrategy(QueryStrategy):
             If there are fewer than two answers, or no more than `contamination`.
         """
         is_binary, noise = get_loss(loss).binary, None
-        if self._query.privacy:
+        if self.query.privacy:
             num_steps = steps_of(is_binary=is_binary)
-            noise = rb.AnswerNoise(self._query.privacy, num_values=self._query.num_values, num_steps=num_steps)
+            noise = rb.AnswerNoise(self.query.privacy, num_values=self.query.num_values, num_steps=num_steps)
         return rb.ClientRisks(
             values,
             [answer.num_examples for answer in outcome.answers],
@@ -114,6 +97,7 @@ class CertifyingStrategy(QueryStrategy):
         )
 
 
+@dataclass(eq=False, kw_only=True)
 class BandStrategy(CertifyingStrategy):
     """Ask every client for its plain loss, and read certificates off one two-sided band of the answers.
 
@@ -132,10 +116,18 @@ class BandStrategy(CertifyingStrategy):
         If the loss is unknown, or a setting of `QueryStrategy` is out of its range.
     """
 
-    def __init__(self, query: LossQuery, *, band: str, local: str, **settings: Any) -> None:
-        super().__init__(replace(query, loss=get_loss(query.loss).name), **settings)
-        self.band_settings: dict[str, Any] = {"delta": self.delta, "method": band, "local": local}
+    band: str
+    local: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.query = replace(self.query, loss=get_loss(self.query.loss).name)
+
+    @property
+    def band_settings(self) -> dict[str, Any]:
+        """Keyword arguments of `riskband.band`."""
+        return {"delta": self.delta, "method": self.band, "local": self.local}
 
     def plain_risks(self, outcome: RoundOutcome[Any]) -> rb.ClientRisks:
         """Return the risks that the clients answered; see `client_risks`."""
-        return self.client_risks(outcome, [answer.risk for answer in outcome.answers], loss=self._query.loss)
+        return self.client_risks(outcome, [answer.risk for answer in outcome.answers], loss=self.query.loss)

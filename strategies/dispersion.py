@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 import riskband as rb
-from protocol.questions import LossAnswer, LossQuery
+from protocol.questions import LossAnswer
 from riskband.functionals.functional import method_that_applies, resolve
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion
@@ -72,6 +71,7 @@ class DispersionConclusion(Conclusion):
     small_groups: Mapping[str, int]
 
 
+@dataclass(eq=False, kw_only=True)
 class Dispersion(BandStrategy):
     """Ask every client for its plain loss once; certify how the risks of unseen clients are spread.
 
@@ -93,10 +93,12 @@ class Dispersion(BandStrategy):
         If a measure is unknown; else see `strategies.certifying.BandStrategy`.
     """
 
-    def __init__(self, query: LossQuery, *, measures: Sequence[str], method: str = "sharp", **settings: Any) -> None:
-        super().__init__(query, **settings)
-        self.measures = tuple(resolve(name, called="measure") for name in measures)
-        self.method = method
+    measures: Sequence[str]
+    method: str = "sharp"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._measures = tuple(resolve(name, called="measure") for name in self.measures)
 
     def conclude(self, outcome: RoundOutcome[LossAnswer]) -> DispersionConclusion:
         """Return the certificates that the valid answers give.
@@ -108,7 +110,7 @@ class Dispersion(BandStrategy):
         """
         risks = self.plain_risks(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)
-        bounds = tuple(_bounds(band, each, method_that_applies(self.method, band, each)) for each in self.measures)
+        bounds = tuple(_bounds(band, each, method_that_applies(self.method, band, each)) for each in self._measures)
         certificates = {"mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed)}
         for each in bounds:
             if each.certificate is not None:

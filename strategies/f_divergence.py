@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
-from protocol.questions import LossQuery
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion
 
@@ -31,6 +30,7 @@ class FDivergenceConclusion(Conclusion):
     breakdowns: dict[str, rb.Bracket]
 
 
+@dataclass(eq=False, kw_only=True)
 class FDivergence(BandStrategy):
     """Ask every client for its plain loss once; certify unseen clients and reweighted networks.
 
@@ -50,22 +50,11 @@ class FDivergence(BandStrategy):
         Of `strategies.certifying.BandStrategy`, which also says what is raised.
     """
 
-    def __init__(
-        self,
-        query: LossQuery,
-        *,
-        divergences: Sequence[str],
-        budgets: Sequence[float],
-        thresholds: Sequence[float] | np.ndarray,
-        breakdown_threshold: float,
-        breakdown_target: float,
-        **settings: Any,
-    ) -> None:
-        super().__init__(query, **settings)
-        self.divergences = tuple(divergences)
-        self.budgets = np.asarray(budgets, dtype=np.float64)
-        self.thresholds = np.asarray(thresholds, dtype=np.float64)
-        self.breakdown = {"threshold": breakdown_threshold, "target": breakdown_target}
+    divergences: Sequence[str]
+    budgets: Sequence[float]
+    thresholds: Sequence[float] | np.ndarray
+    breakdown_threshold: float
+    breakdown_target: float
 
     def answered(self, outcome: RoundOutcome[Any]) -> rb.ClientRisks | rb.HistogramRisks | rb.HistogramLimits:
         """Return what the answers say of the clients' risks."""
@@ -81,12 +70,13 @@ class FDivergence(BandStrategy):
         """
         risks = self.answered(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)
+        breakdown = {"threshold": self.breakdown_threshold, "target": self.breakdown_target}
         certificates = {
             "mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed),
             "survival": rb.survival(band, thresholds=self.thresholds),
         }
         for name in self.divergences:
-            ball: dict[str, Any] = {"divergence": name, "budget": self.budgets}
+            ball: dict[str, Any] = {"divergence": name, "budget": np.asarray(self.budgets, dtype=np.float64)}
             certificates[f"worst_case_mean_{name}"] = rb.worst_case_mean(band, **ball)
             certificates[f"worst_case_cdf_{name}"] = rb.worst_case_cdf(band, **ball, thresholds=self.thresholds)
         return FDivergenceConclusion(
@@ -94,5 +84,5 @@ class FDivergence(BandStrategy):
             risks=band.risks,
             certificates=certificates,
             band=band,
-            breakdowns={name: rb.breakdown(band, divergence=name, **self.breakdown) for name in self.divergences},
+            breakdowns={name: rb.breakdown(band, divergence=name, **breakdown) for name in self.divergences},
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -15,7 +16,10 @@ from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.search import Bracket
 from riskband.worst_cases.network_attack import KnownPoints, bisection
 from strategies.asking.failures import Failure, FailureReason
-from strategies.asking.query import QueryStrategy, RoundOutcome
+from strategies.asking.replies import RoundOutcome
+
+if TYPE_CHECKING:
+    from strategies.wasserstein import Wasserstein
 
 _ROUNDING = 1e-9
 
@@ -25,18 +29,12 @@ class BisectionRounds:
 
     Parameters
     ----------
-    strategy : QueryStrategy
-        Asks.
+    strategy : Wasserstein
+        Asks, to its `bisection_tolerance`, and is told of brackets by its `on_bracket`; its query was the first.
     grid, arrays :
         Flower's connection to the nodes, and the model.
     first : RoundOutcome
-        Of the round that asked `query` of every client. What it says of a client holds for the whole run.
-    query : AdversarialQuery
-        The first question.
-    tolerance : float
-        Width of the bracket at which a search stops, > 0.
-    on_bracket : callable, optional
-        Called with (cost budget, bracket) after every round.
+        Of the round that asked the query of every client. What it says of a client holds for the whole run.
 
     Attributes
     ----------
@@ -51,19 +49,14 @@ class BisectionRounds:
 
     def __init__(
         self,
-        strategy: QueryStrategy,
+        strategy: Wasserstein,
         grid: Grid,
         arrays: ArrayRecord,
         first: RoundOutcome[AdversarialAnswer],
-        *,
-        query: AdversarialQuery,
-        tolerance: float,
-        on_bracket: Callable[[float, Bracket], None] | None = None,
     ) -> None:
         self._strategy, self._grid, self._arrays = strategy, grid, arrays
-        self._query, self._tolerance, self._on_bracket = query, tolerance, on_bracket
         self._first = first.answers
-        self._known = [_known_points(query, answer) for answer in first.answers]
+        self._known = [_known_points(strategy.query, answer) for answer in first.answers]
         self.num_rounds, self.num_messages = 1, first.num_asked
         self.failures: list[Failure] = []
         self.budgets_left = smallest_budgets(first.answers)
@@ -80,13 +73,14 @@ class BisectionRounds:
         if cost_budget == 0.0:  # nothing to spend: the clean risks are known
             clean = float(np.mean([points.values[0] for points in self._known]))
             return Bracket(clean, clean)
+        on_bracket = self._strategy.on_bracket
         found = bisection(
             self._ask,
             num_clients=len(self._known),
             cost_budget=cost_budget,
-            tolerance=self._tolerance,
+            tolerance=self._strategy.bisection_tolerance,
             known=self._known,
-            on_round=None if self._on_bracket is None else partial(self._on_bracket, cost_budget),
+            on_round=None if on_bracket is None else partial(on_bracket, cost_budget),
         )
         return found.bracket
 
@@ -95,10 +89,10 @@ class BisectionRounds:
         self.num_rounds += 1
         radius_of = dict(zip(clients.tolist(), radii.tolist(), strict=True))
         queries = {
-            self._first[client].client_id: replace(self._query, radii=(radius,), multipliers=())
+            self._first[client].client_id: replace(self._strategy.query, radii=(radius,), multipliers=())
             for client, radius in radius_of.items()
         }
-        cost = adversarial_request(self._query, num_radii=1, num_multipliers=0).size
+        cost = adversarial_request(self._strategy.query, num_radii=1, num_multipliers=0).size
         affordable = {name: query for name, query in queries.items() if self.budgets_left.get(name, cost) >= cost}
         outcome = self._strategy.ask_unanswered(self._grid, affordable, self._arrays, round=self.num_rounds)
         self.num_messages += len(affordable)

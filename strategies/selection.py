@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import riskband as rb
-from protocol.questions import CandidatesAnswer, CandidatesQuery
+from protocol.questions import CandidatesAnswer
 from riskband.adversaries.losses import get_loss
 from riskband.selection import check_selection
 from strategies.asking.query import RoundOutcome
@@ -34,6 +34,7 @@ class SelectionConclusion(Conclusion):
     by_candidate: dict[str, rb.ClientRisks]
 
 
+@dataclass(eq=False, kw_only=True)
 class SelectionStrategy(CertifyingStrategy):
     """Ask every client once for its mean loss under each of several candidate models; certify the best of them.
 
@@ -45,8 +46,6 @@ class SelectionStrategy(CertifyingStrategy):
         `protocol.weight_sets.packed` returns them.
     objective : str, mapping or riskband.Objective
         For example "mean+0.5*gini".
-    delta : float
-        Probability that anything certified fails, in (0, 1).
     selection_settings : mapping, optional
         Further keyword arguments of `riskband.select`: method, target, order, band, local, dispersion, mean_share and
         seed.
@@ -60,19 +59,15 @@ class SelectionStrategy(CertifyingStrategy):
         `QueryStrategy` is out of its range: all before anybody is asked.
     """
 
-    def __init__(
-        self,
-        query: CandidatesQuery,
-        *,
-        objective: str | Mapping[str, float] | rb.Objective,
-        delta: float,
-        selection_settings: Mapping[str, Any] | None = None,
-        **settings: Any,
-    ) -> None:
-        named = tuple(replace(candidate, loss=get_loss(candidate.loss).name) for candidate in query.candidates)
-        super().__init__(replace(query, candidates=named), delta=delta, **settings)
-        self._arguments = {"objective": rb.Objective(objective), "delta": delta, **(selection_settings or {})}
-        check_selection([candidate.name for candidate in named], **self._arguments)
+    objective: str | Mapping[str, float] | rb.Objective
+    selection_settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        candidates = tuple(replace(each, loss=get_loss(each.loss).name) for each in self.query.candidates)
+        self.query = replace(self.query, candidates=candidates)
+        self._arguments = {"objective": rb.Objective(self.objective), "delta": self.delta, **self.selection_settings}
+        check_selection([candidate.name for candidate in candidates], **self._arguments)
 
     def conclude(self, outcome: RoundOutcome[CandidatesAnswer]) -> SelectionConclusion:
         """Return the candidate that the valid answers certify.
@@ -86,7 +81,7 @@ class SelectionStrategy(CertifyingStrategy):
             candidate.name: self.client_risks(
                 outcome, [answer.risks[index] for answer in outcome.answers], loss=candidate.loss
             )
-            for index, candidate in enumerate(self._query.candidates)
+            for index, candidate in enumerate(self.query.candidates)
         }
         selection = rb.select(risks, **self._arguments)
         shown = selection.best or next(iter(risks))

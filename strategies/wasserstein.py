@@ -111,6 +111,7 @@ class WassersteinConclusion(Conclusion):
     reached: dict[str, rb.Certificate] = field(default_factory=dict)
 
 
+@dataclass(eq=False, kw_only=True)
 class Wasserstein(CertifyingStrategy):
     """Ask every client for its adversarial loss; certify networks that transport can reach.
 
@@ -122,9 +123,9 @@ class Wasserstein(CertifyingStrategy):
     query : AdversarialQuery
         The question; its radii and multipliers are chosen here. With `privacy` the clients are asked for multipliers
         only, in one round, and the mean is certified, no shares of clients. The seed of its problem is the strategy's.
-    cost_budgets : sequence of float
+    cost_budgets : array_like, shape (num_budgets,)
         In units of the transport cost, >= 0, at least one > 0.
-    cost_thresholds : sequence of float
+    cost_thresholds : array_like, shape (num_thresholds,)
         Risks in (0, 1] at which the share of clients is certified.
     num_radii, num_multipliers : int
         Sizes of the grids, chosen from the budgets before anything is asked.
@@ -147,34 +148,26 @@ class Wasserstein(CertifyingStrategy):
         If an argument is unknown or out of its range.
     """
 
-    def __init__(
-        self,
-        query: AdversarialQuery,
-        *,
-        cost_budgets: Sequence[float],
-        cost_thresholds: Sequence[float],
-        num_radii: int,
-        num_multipliers: int,
-        protocol: str,
-        bisection_tolerance: float,
-        cost_bound: float,
-        breakdown_target: float,
-        on_bracket: Callable[[float, rb.Bracket], None] | None = None,
-        **settings: Any,
-    ) -> None:
-        if protocol not in PROTOCOLS:
-            raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
-        if query.privacy and (protocol == BISECTION or cost_bound > 0.0):
+    cost_budgets: np.ndarray
+    cost_thresholds: np.ndarray
+    num_radii: int
+    num_multipliers: int
+    protocol: str
+    bisection_tolerance: float
+    cost_bound: float
+    breakdown_target: float
+    on_bracket: Callable[[float, rb.Bracket], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {self.protocol!r}")
+        if self.query.privacy and (self.protocol == BISECTION or self.cost_bound > 0.0):
             raise ValueError("with privacy the protocol must be 'one-round' and cost_bound 0: values are not asked for")
-        self.cost_budgets = np.asarray(cost_budgets, dtype=np.float64)
-        self.cost_thresholds = np.asarray(cost_thresholds, dtype=np.float64)
-        self.protocol = protocol
-        self.bisection_tolerance = bisection_tolerance
-        self.cost_bound = cost_bound
-        self.breakdown_target = breakdown_target
-        self.on_bracket = on_bracket
-        self._wanted = num_radii, num_multipliers
-        super().__init__(self._sized(query, num_radii, num_multipliers), **{**settings, "seed": query.problem.seed})
+        self.cost_budgets = np.asarray(self.cost_budgets, dtype=np.float64)
+        self.cost_thresholds = np.asarray(self.cost_thresholds, dtype=np.float64)
+        self.seed = self.query.problem.seed
+        self.query = self._sized(self.query, self.num_radii, self.num_multipliers)
+        super().__post_init__()
 
     def _sized(self, query: AdversarialQuery, num_radii: int, num_multipliers: int) -> AdversarialQuery:
         """The question with grids of these sizes; a bisection asks for the ends of the first one only."""
@@ -185,8 +178,8 @@ class Wasserstein(CertifyingStrategy):
 
     def fit(self, budgets: Mapping[str, int | None]) -> int:
         """Ask for fewer radii and multipliers where a query budget demands it; see `QueryStrategy.fit`."""
-        num_radii, num_multipliers = self._wanted
-        earlier, left = self.earlier.first_question(), budgets.values()
+        num_radii, num_multipliers = self.num_radii, self.num_multipliers
+        earlier, left = self._earlier.first_question(), budgets.values()
         if earlier is not None:  # all answers of a run must be to one question
             num_radii, num_multipliers = max(3, len(earlier[0])), len(earlier[1])  # a bisection asks for two
         elif self.protocol == BISECTION:
@@ -195,16 +188,16 @@ class Wasserstein(CertifyingStrategy):
         else:
             sizes = fitted_sizes(num_radii, num_multipliers, budgets=left, num_values=self._num_values)
             num_radii, num_multipliers = sizes
-        self._query = self._sized(self._query, num_radii, num_multipliers)
-        return request_of(self._query).size
+        self.query = self._sized(self.query, num_radii, num_multipliers)
+        return request_of(self.query).size
 
     def _num_values(self, num_radii: int, num_multipliers: int) -> int:
         """What a question with so many radii and multipliers takes of a query budget."""
-        return adversarial_request(self._query, num_radii=num_radii, num_multipliers=num_multipliers).size
+        return adversarial_request(self.query, num_radii=num_radii, num_multipliers=num_multipliers).size
 
     def _with_later(self, num_later: int, num_multipliers: int) -> int:
         """What the first question of a bisection takes, with values for later ones."""
-        return self._num_values(len(self._query.radii), num_multipliers) + num_later
+        return self._num_values(len(self.query.radii), num_multipliers) + num_later
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> QueryResult:
         """Ask, in one round or several, and conclude; see `QueryStrategy.start`."""
@@ -223,46 +216,34 @@ class Wasserstein(CertifyingStrategy):
         """
         if self.protocol == BISECTION:
             return None
-        answers = usable_answers(outcome, self._query, **self.who_answered)
+        answers = usable_answers(outcome, self.query, **self.who_answered)
         empirical = self._worst_case(outcome, is_attack=answers.guarantee == "lower")
-        certificates = self._certificates(answers)
-        if self.cost_bound > 0.0:
-            certificates["wasserstein_published"] = self._published_certificate(answers)
-        return self._concluded(outcome, answers, certificates, empirical, smallest_budgets(outcome.answers))
+        return self._concluded(outcome, answers, empirical, smallest_budgets(outcome.answers))
 
     def _worst_case(self, outcome: RoundOutcome[AdversarialAnswer], *, is_attack: bool) -> EmpiricalWorstCase:
         mean_gains = np.mean([conjugates(answer) for answer in outcome.answers], axis=0)
-        dual = np.min(np.multiply.outer(self.cost_budgets, self._query.multipliers) + mean_gains, axis=1)
+        dual = np.min(np.multiply.outer(self.cost_budgets, self.query.multipliers) + mean_gains, axis=1)
         size: dict[str, Any] = {"cost_budgets": self.cost_budgets, "num_rounds": 1, "num_messages": outcome.num_asked}
-        if self._query.privacy:
+        if self.query.privacy:
             estimate = np.clip(dual, 0.0, 1.0)
             return EmpiricalWorstCase(about="noise", lower=estimate, upper=estimate, **size)
-        lower, _ = one_round(self._query.radii, [answer.values_lower for answer in outcome.answers])
-        _, upper = one_round(self._query.radii, [curve_values(answer) for answer in outcome.answers])
+        lower, _ = one_round(self.query.radii, [answer.values_lower for answer in outcome.answers])
+        _, upper = one_round(self.query.radii, [curve_values(answer) for answer in outcome.answers])
         # Without a budget nothing moves: the clean risks are known, whatever a chord says.
         ends = np.where(self.cost_budgets == 0.0, lower(0.0), np.minimum(upper(self.cost_budgets), dual))
         about = "attacks" if is_attack else "clients"
         return EmpiricalWorstCase(about=about, lower=lower(self.cost_budgets), upper=ends, **size)
 
     def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> WassersteinConclusion:
-        rounds = BisectionRounds(
-            self,
-            grid,
-            arrays,
-            first,
-            query=self._query,
-            tolerance=self.bisection_tolerance,
-            on_bracket=self.on_bracket,
-        )
-        answers = usable_answers(first, self._query, **self.who_answered)
-        certificates = self._certificates(answers)
+        rounds = BisectionRounds(self, grid, arrays, first)
+        answers = usable_answers(first, self.query, **self.who_answered)
         lower, upper = rounds.worst_means(self.cost_budgets)
+        worst_means = None
         if self.cost_bound > 0.0:
             widened = published_budgets(
                 self.cost_budgets, num_clients=answers.num_clients, delta=self.delta, cost_bound=self.cost_bound
             )
             worst_means = rounds.worst_means(widened)[1]
-            certificates["wasserstein_published"] = self._published_certificate(answers, worst_means=worst_means)
         empirical = EmpiricalWorstCase(
             about={"exact": "clients", "upper": "upper-bounds", "lower": "attacks"}[answers.guarantee],
             cost_budgets=self.cost_budgets,
@@ -272,7 +253,7 @@ class Wasserstein(CertifyingStrategy):
             num_messages=rounds.num_messages,
             later_failures=tuple(rounds.failures),
         )
-        return self._concluded(first, answers, certificates, empirical, rounds.budgets_left)
+        return self._concluded(first, answers, empirical, rounds.budgets_left, worst_means)
 
     def _certificates(self, answers: rb.AdversarialAnswers) -> dict[str, rb.Certificate]:
         """What the multipliers of the first message certify, whatever the protocol."""
@@ -284,26 +265,24 @@ class Wasserstein(CertifyingStrategy):
             certificates["wasserstein_cdf"] = shares
         return certificates
 
-    def _published_certificate(
-        self, answers: rb.AdversarialAnswers, *, worst_means: np.ndarray | None = None
-    ) -> rb.Certificate:
-        return rb.wasserstein_published(
-            answers,
-            delta=self.delta,
-            cost_budget=self.cost_budgets,
-            cost_bound=self.cost_bound,
-            worst_means=worst_means,
-        )
-
     def _concluded(
         self,
         outcome: RoundOutcome[AdversarialAnswer],
         answers: rb.AdversarialAnswers,
-        certificates: dict[str, rb.Certificate],
         empirical: EmpiricalWorstCase,
         budgets_left: Mapping[str, int],
+        worst_means: np.ndarray | None = None,
     ) -> WassersteinConclusion:
-        reached = reached_answers(outcome, self._query, **self.who_answered)
+        certificates = self._certificates(answers)
+        if self.cost_bound > 0.0:
+            certificates["wasserstein_published"] = rb.wasserstein_published(
+                answers,
+                delta=self.delta,
+                cost_budget=self.cost_budgets,
+                cost_bound=self.cost_bound,
+                worst_means=worst_means,
+            )
+        reached = reached_answers(outcome, self.query, **self.who_answered)
         spent = [failure for failure in outcome.failures if failure.reason is FailureReason.BUDGET_SPENT]
         return WassersteinConclusion(
             outcome=outcome,
@@ -321,8 +300,8 @@ class Wasserstein(CertifyingStrategy):
             },
             empirical=empirical,
             query_budget=QueryBudgetUse(
-                num_radii=len(self._query.radii),
-                num_multipliers=len(self._query.multipliers),
+                num_radii=len(self.query.radii),
+                num_multipliers=len(self.query.multipliers),
                 clients_left_out=tuple(failure.client_id for failure in spent if failure.client_id is not None),
                 smallest_left=min(budgets_left.values(), default=None),
             ),

@@ -104,7 +104,8 @@ def input_adversary(name: object) -> Kind | None:
     if name.startswith(FOOLBOX_PREFIX):
         return Kind(partial(FoolboxAttack, name=name.removeprefix(FOOLBOX_PREFIX)))
     if name.startswith(SANDWICH_PREFIX):
-        attack = input_adversary(name.removeprefix(SANDWICH_PREFIX))
+        below = name.removeprefix(SANDWICH_PREFIX)
+        attack = None if below.startswith(SANDWICH_PREFIX) else input_adversary(below)  # once
         if attack is None or attack.proves:
             return None
         return Kind(partial(_above, attack.build), proves=True, needs_gradients=attack.needs_gradients)

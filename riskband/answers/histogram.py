@@ -103,7 +103,10 @@ class HistogramRisks(Answers):
         # A client in a bin without any possible risk is one of the wrong ones, and may be anywhere.
         is_impossible = tops < bottoms
         above, below = (
-            ClientRisks(np.sort(np.repeat(np.where(is_impossible, end, ends), number)), size, is_binary, **who)
+            # Counts have no noise: `noise` among `who` is a TypeError, as any other unknown name is.
+            ClientRisks(
+                np.sort(np.repeat(np.where(is_impossible, end, ends), number)), size, is_binary, noise=None, **who
+            )
             for end, ends in ((1.0, tops), (0.0, bottoms))
         )
         num_impossible = int(number[is_impossible].sum())
@@ -184,7 +187,7 @@ class HistogramLimits(Answers):
         totals = number.sum(axis=1).tolist()
         if len(set(totals)) > 1:
             raise ValueError(f"counts must add up to one number of clients, got {totals}; a client sent a wrong vector")
-        above = _LimitAnswers(np.repeat(tops, measured), 1, False, **who)
+        above = _LimitAnswers(np.repeat(tops, measured), 1, False, noise=None, **who)
         up_to = np.cumsum(number, axis=1)
         excess = int(max(np.max(up_to[0] - up_to[2]), np.max(up_to[2] - up_to[1])))
         if excess > above.contamination:

@@ -16,7 +16,7 @@ from client.privacy import epsilon_at
 from protocol.noise import GAUSSIAN, mechanism_of
 from riskband.plots.bands import save_figure
 from riskband.verification import why_it_says_nothing
-from server.run.folder import CERTIFICATE_FOLDER, ResultFolder
+from server.run.folder import CERTIFICATE_FOLDER, ResultFolder, failure_fields
 from server.run.ledger import part_of_a_run
 from strategies.asking.failures import Failure
 
@@ -88,7 +88,7 @@ def write_report(
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "run_id": folder.run_id,
             "seconds": dict(seconds),
-            "node_ids_of_failures": _node_ids(result.outcome.failures),
+            "node_ids_of_failures": [failure_fields(each)["node_id"] for each in result.outcome.failures],
         },
     }
     folder.finish(report)
@@ -129,21 +129,8 @@ def _privacy(noise: rb.AnswerNoise | None) -> dict[str, Any] | None:
 
 def failure_entries(failures: Iterable[Failure]) -> list[dict[str, str | None]]:
     """Return what a report says of failures, as plain data."""
-    return [
-        {
-            "client_id": each.client_id,
-            "claimed_name": each.claimed_name,
-            "node_name": each.node_name,
-            "reason": str(each.reason),
-            "detail": each.detail,
-        }
-        for each in failures
-    ]
-
-
-def _node_ids(failures: Iterable[Failure]) -> list[str | None]:
-    """Flower's ids: random, so they stand apart from the failures."""
-    return [None if each.node_id is None else str(each.node_id) for each in failures]
+    entries = [failure_fields(each) | {"detail": each.detail} for each in failures]
+    return [{key: value for key, value in entry.items() if key != "node_id"} for entry in entries]  # that is random
 
 
 def _event(recipe: Mapping[str, Any]) -> str:

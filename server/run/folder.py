@@ -192,22 +192,12 @@ class RunDisplay:
         self._ledger = ledger
         self._detail = ""
         self._progress = Progress(asked=0, answered=0)
-        self._node_of: dict[str, int] = {}
 
-    def note_node(self, client_id: str, node_id: int) -> None:
-        """Keep in mind which node the next answer of a client is from."""
-        self._node_of[client_id] = node_id
-
-    def accept(self, query: Query, answer: Answer) -> None:
+    def accept(self, query: Query, answer: Answer, node_id: int) -> None:
         """Keep a valid answer; it is on the disk when this returns."""
-        node_id = self._node_of.get(answer.client_id)
         self._ledger.append(query, answer, node_id=node_id)
-        self._folder.log_event(
-            "answer_accepted",
-            round=self._progress.round,
-            client_id=answer.client_id,
-            node_id=None if node_id is None else str(node_id),
-        )
+        round = self._progress.round
+        self._folder.log_event("answer_accepted", round=round, client_id=answer.client_id, node_id=str(node_id))
 
     def show_progress(self, progress: Progress) -> None:
         """Show how far the round is, and log the failures that are new.

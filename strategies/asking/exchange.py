@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -70,54 +69,6 @@ class Progress:
         return len(self.failures)
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """How to exchange messages; the settings of `strategies.asking.query.QueryStrategy`.
-
-    A message that was lost with its node is sent again when the node is back within `return_timeout` seconds, before
-    the deadline, and no more than `MAX_RESENDS` times. A `return_timeout` of 0 means never.
-    """
-
-    reply_timeout: float
-    poll_interval: float
-    on_answer: Callable[[Any, Any], None] | None = None
-    on_progress: Callable[[Progress], None] | None = None
-    on_node: Callable[[str, int], None] | None = None
-    return_timeout: float = 0.0
-
-    def run(self, grid: Grid, parcels: Sequence[Parcel], *, round: int) -> list[Replies]:
-        """Push the messages and return what came back for each, in their order: at least one entry per message.
-
-        Parameters
-        ----------
-        grid : Grid
-            Flower's connection to the nodes.
-        parcels : sequence of Parcel
-            The messages.
-        round : int
-            Sent as their group id.
-        """
-        current = _Round(self, grid, parcels, str(round))
-        current.send(range(len(parcels)))
-        current.report()
-        while current.has_open():
-            # Only open messages are pulled: the SuperLink forgets a reply once it is delivered.
-            arrived = list(grid.pull_messages(pending)) if (pending := current.open_messages()) else []
-            for reply in arrived:
-                current.receive(reply)
-            has_news = current.send_again() or bool(arrived)
-            if has_news or current.seconds_since_report() >= _REPORT_INTERVAL:
-                current.report()
-            if time.monotonic() >= current.deadline:
-                break
-            if not has_news:
-                pause_until(current.deadline, self.poll_interval)
-        if current.has_open():
-            current.close()
-            current.report()
-        return current.replies
-
-
 class _Lost(NamedTuple):
     """A message that was lost with its node: until when that may return, and the failure if it does not."""
 
@@ -125,61 +76,96 @@ class _Lost(NamedTuple):
     failure: Failure
 
 
-class _Round:
-    """What has come back so far of the messages of one exchange, by their places in its list of parcels."""
+@dataclass(eq=False)
+class Exchange:
+    """One exchange of messages, by their places in the list of parcels.
 
-    def __init__(self, settings: Exchange, grid: Grid, parcels: Sequence[Parcel], group_id: str) -> None:
-        self.replies: list[Replies] = [[] for _ in parcels]
-        self.deadline = time.monotonic() + settings.reply_timeout
-        self._settings = settings
-        self._grid = grid
-        self._parcels = parcels
-        self._group_id = group_id
+    A message that was lost with its node is sent again when the node is back within `return_timeout` seconds, before
+    the deadline, and no more than `MAX_RESENDS` times. A `return_timeout` of 0 means never.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's connection to the nodes.
+    parcels : sequence of Parcel
+        The messages.
+    group_id : str
+        Of the messages.
+    reply_timeout, poll_interval, on_answer, on_progress :
+        See `strategies.asking.query.QueryStrategy`.
+    """
+
+    grid: Grid
+    parcels: Sequence[Parcel]
+    group_id: str
+    reply_timeout: float
+    poll_interval: float
+    on_answer: Callable[[Any, Any, int], None] | None = None
+    on_progress: Callable[[Progress], None] | None = None
+    return_timeout: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._replies: list[Replies] = [[] for _ in self.parcels]
+        self._deadline = time.monotonic() + self.reply_timeout
         self._place_of: dict[str, int] = {}  # by message id, of a message sent again only the last
         self._lost: dict[int, _Lost] = {}
-        self._num_resends = [0] * len(parcels)
+        self._num_resends = [0] * len(self.parcels)
         self._failures: list[Failure] = []
         self._num_answered = 0
         self._arrivals: list[float] = []
         self._reported = time.monotonic()
 
-    def send(self, places: Sequence[int]) -> None:
+    def run(self) -> list[Replies]:
+        """Push the messages and return what came back for each, in their order: at least one entry per message."""
+        self._send(range(len(self.parcels)))
+        self._report()
+        while not all(self._replies):
+            # Only open messages are pulled: the SuperLink forgets a reply once it is delivered.
+            pending = [key for key, place in self._place_of.items() if not self._replies[place]]
+            arrived = list(self.grid.pull_messages(pending)) if pending else []
+            for reply in arrived:
+                self._receive(reply)
+            has_news = self._send_again() or bool(arrived)
+            if has_news or time.monotonic() - self._reported >= _REPORT_INTERVAL:
+                self._report()
+            if time.monotonic() >= self._deadline:
+                break
+            if not has_news:
+                pause_until(self._deadline, self.poll_interval)
+        if not all(self._replies):
+            self._close()
+            self._report()
+        return self._replies
+
+    def _send(self, places: Sequence[int]) -> None:
         """Push the messages at these places; those that the SuperLink does not take have failed."""
-        ttl = max(0.0, self.deadline - time.monotonic()) + _TTL_MARGIN
+        ttl = max(0.0, self._deadline - time.monotonic()) + _TTL_MARGIN
         messages = [
-            Message(parcel.content, parcel.node.id, parcel.message_type, ttl=ttl, group_id=self._group_id)
-            for parcel in (self._parcels[place] for place in places)
+            Message(parcel.content, parcel.node.id, parcel.message_type, ttl=ttl, group_id=self.group_id)
+            for parcel in (self.parcels[place] for place in places)
         ]
         # A list: HttpGrid pushes nothing when given a generator. A message the SuperLink did not take has no id; a
         # refused push returns no ids at all.
-        message_ids = list(self._grid.push_messages(messages)) or [""] * len(messages)
+        message_ids = list(self.grid.push_messages(messages)) or [""] * len(messages)
         for place, message_id in zip(places, message_ids, strict=True):
             if message_id:
                 self._place_of[message_id] = place
             else:
                 self._fail(place, Failure(None, FailureReason.NOT_SENT, "the SuperLink did not accept the message"))
 
-    def has_open(self) -> bool:
-        """Return whether a message has no reply yet."""
-        return not all(self.replies)
-
-    def open_messages(self) -> list[str]:
-        """Return the ids of the messages that a reply may still come to."""
-        return [key for key, place in self._place_of.items() if not self.replies[place]]
-
-    def receive(self, reply: Message) -> None:
+    def _receive(self, reply: Message) -> None:
         """Read a reply; one to nothing that was asked in this round is dropped, and so is a repetition."""
         message_id = reply.metadata.reply_to_message_id
         place = self._place_of.get(message_id)
         if place is None:
             return
-        parcel, received = self._parcels[place], self.replies[place]
+        parcel, received = self.parcels[place], self._replies[place]
         result = read_reply(reply, parcel.check, parcel.node)
         if result in received:
             return
         if self._is_lost(reply, result, place):
             del self._place_of[message_id]  # an answer that comes to it after all counts no more
-            self._lost[place] = _Lost(time.monotonic() + self._settings.return_timeout, result)
+            self._lost[place] = _Lost(time.monotonic() + self.return_timeout, result)
             return
         if not received:
             self._arrivals.append(time.monotonic())
@@ -188,12 +174,12 @@ class _Round:
         else:
             self._accept(place, result)
 
-    def send_again(self) -> bool:
+    def _send_again(self) -> bool:
         """Send what was lost with nodes that are back, give up those that stay away, and return whether any was."""
         if not self._lost:
             return False
-        now, here = time.monotonic(), set(self._grid.get_node_ids())
-        back = [place for place in self._lost if self._parcels[place].node.id in here]
+        now, here = time.monotonic(), set(self.grid.get_node_ids())
+        back = [place for place in self._lost if self.parcels[place].node.id in here]
         gone = [place for place, lost in self._lost.items() if place not in back and now >= lost.until]
         for place in gone:
             self._fail(place, self._lost.pop(place).failure)
@@ -201,36 +187,32 @@ class _Round:
             del self._lost[place]
             self._num_resends[place] += 1
         if back:
-            self.send(back)
+            self._send(back)
         return bool(back or gone)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Note that clients without a reply have failed."""
-        silent = Failure(None, FailureReason.NO_REPLY, f"no reply within {self._settings.reply_timeout:g} s")
-        for place, received in enumerate(self.replies):
+        silent = Failure(None, FailureReason.NO_REPLY, f"no reply within {self.reply_timeout:g} s")
+        for place, received in enumerate(self._replies):
             if not received:
                 self._fail(place, self._lost[place].failure if place in self._lost else silent)
 
-    def report(self) -> None:
+    def _report(self) -> None:
         """Report how far the round is."""
         self._reported = now = time.monotonic()
-        if self._settings.on_progress is None:
+        if self.on_progress is None:
             return
-        num_open = len(self._parcels) - self._num_answered - len(self._failures)
+        num_open = len(self.parcels) - self._num_answered - len(self._failures)
         seconds = remaining_seconds(self._arrivals, num_open=num_open, now=now)
-        self._settings.on_progress(
+        self.on_progress(
             Progress(
-                asked=len(self._parcels),
+                asked=len(self.parcels),
                 answered=self._num_answered,
                 failures=tuple(self._failures),
-                round=self._group_id,
-                eta_seconds=None if seconds is None else min(seconds, max(0.0, self.deadline - now)),
+                round=self.group_id,
+                eta_seconds=None if seconds is None else min(seconds, max(0.0, self._deadline - now)),
             )
         )
-
-    def seconds_since_report(self) -> float:
-        """Return how long ago `report` was called."""
-        return time.monotonic() - self._reported
 
     def _is_lost(self, reply: Message, result: Received, place: int) -> bool:
         """Whether the message may be sent again; only the SuperLink knows that a node is away."""
@@ -238,26 +220,24 @@ class _Round:
             isinstance(result, Failure)
             and result.reason is FailureReason.NODE_UNAVAILABLE
             and reply.metadata.src_node_id == SUPERLINK_NODE_ID
-            and not self.replies[place]
-            and self._settings.return_timeout > 0.0
+            and not self._replies[place]
+            and self.return_timeout > 0.0
             and self._num_resends[place] < MAX_RESENDS
         )
 
     def _accept(self, place: int, answer: Any) -> None:
-        parcel = self._parcels[place]
-        if not self.replies[place]:  # what comes later for the same message changes no count
+        parcel = self.parcels[place]
+        if not self._replies[place]:  # what comes later for the same message changes no count
             self._num_answered += 1
-        self.replies[place].append(answer)
-        if self._settings.on_node is not None:
-            self._settings.on_node(answer.client_id, parcel.node.id)
-        if self._settings.on_answer is not None:
-            self._settings.on_answer(parcel.check.query, answer)
+        self._replies[place].append(answer)
+        if self.on_answer is not None:
+            self.on_answer(parcel.check.query, answer, parcel.node.id)
 
     def _fail(self, place: int, failure: Failure) -> None:
-        signed = self._parcels[place].node.signed(failure)
-        if not self.replies[place]:
+        signed = self.parcels[place].node.signed(failure)
+        if not self._replies[place]:
             self._failures.append(signed)
-        self.replies[place].append(signed)
+        self._replies[place].append(signed)
 
 
 def remaining_seconds(arrivals: Sequence[float], *, num_open: int, now: float) -> float | None:
@@ -293,18 +273,3 @@ def remaining_seconds(arrivals: Sequence[float], *, num_open: int, now: float) -
 def pause_until(deadline: float, poll_interval: float) -> None:
     """Sleep for a poll interval, but not past the deadline (seconds of `time.monotonic`)."""
     time.sleep(max(0.0, min(poll_interval, deadline - time.monotonic())))
-
-
-def check_round_settings(
-    num_clients: int, quorum: float, node_timeout: float, reply_timeout: float, poll_interval: float
-) -> None:
-    """Check the settings of a `strategies.asking.query.QueryStrategy`; raises ValueError if one is out of its range."""
-    if num_clients < 1:
-        raise ValueError(f"num_clients must be at least 1, got {num_clients}")
-    if not 0 < quorum <= 1:
-        raise ValueError(f"quorum must be in (0, 1], got {quorum}; it is a fraction of num_clients, not a count")
-    for name, seconds in (("node_timeout", node_timeout), ("reply_timeout", reply_timeout)):
-        if not (math.isfinite(seconds) and seconds >= 0):
-            raise ValueError(f"{name} must be a finite number of seconds >= 0, got {seconds}")
-    if not poll_interval > 0:
-        raise ValueError(f"poll_interval must be > 0 seconds, got {poll_interval}")

@@ -2,15 +2,17 @@
 
 `QueryStrategy` owns what every certificate needs and none should repeat: waiting for the nodes,
 sending, matching replies to messages, refusing bad answers, stopping when too few are left. A
-subclass says what to ask (`query`) and what to make of the answers (`conclude`).
+subclass says what to make of the answers (`conclude`).
 """
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from logging import INFO
 from typing import Any
 
@@ -26,7 +28,7 @@ from protocol import wire
 from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import HelloAnswer, HelloQuery, Query
-from strategies.asking.exchange import Exchange, Parcel, Progress, Replies, check_round_settings, pause_until
+from strategies.asking.exchange import Exchange, Parcel, Progress, Replies, pause_until
 from strategies.asking.failures import Failure, FailureReason, Node
 from strategies.asking.replies import (
     Check,
@@ -34,38 +36,11 @@ from strategies.asking.replies import (
     RoundOutcome,
     answer_check,
     num_needed,
-    require_quorum,
     settle,
 )
 from strategies.asking.resume import EarlierAnswer, EarlierAnswers, join
 
 __all__ = ["Failure", "FailureReason", "Progress", "QueryResult", "QueryStrategy", "QuorumError", "RoundOutcome"]
-
-
-class UntrainedStrategy(Strategy):
-    """A Flower strategy without training; a subclass sends its own messages and reads its own replies."""
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return no messages: nothing is trained."""
-        return []
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return nothing: nothing was trained."""
-        return None, None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return no messages: the subclass sends its own."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return nothing: the subclass reads its own replies."""
-        return None
 
 
 @dataclass
@@ -76,11 +51,14 @@ class QueryResult(Result):
     conclusion: Any = None
 
 
-class QueryStrategy(UntrainedStrategy):
+@dataclass(eq=False, kw_only=True)
+class QueryStrategy(Strategy):
     """Ask every client one question; hand the valid answers to a subclass.
 
     Parameters
     ----------
+    query : Query
+        The question to ask.
     num_clients : int
         Number of nodes to wait for.
     quorum : float, in (0, 1]
@@ -94,13 +72,11 @@ class QueryStrategy(UntrainedStrategy):
     expected_client_ids : frozenset of str, optional
         The clients that may answer. None accepts any name, each at most once.
     on_answer : callable, optional
-        Called with (query, answer) for each valid answer the moment it arrives, before anything can go wrong later.
-        A contested client id is known only at the end of the round, so a ledger may hold answers
-        that the outcome refuses: there, a name under different answers must not be believed.
+        Called with (query, answer, node id) for each valid answer the moment it arrives, before anything can go wrong
+        later. A contested client id is known only at the end of the round, so a ledger may hold answers that the
+        outcome refuses: there, a name under different answers must not be believed.
     on_progress : callable, optional
         Called with a `Progress` after the push and whenever replies came in.
-    on_node : callable, optional
-        Called with (client id, node id) for each valid answer, before `on_answer`.
     earlier : sequence of EarlierAnswer, optional
         What an interrupted run was answered. `start` says hello first and asks only for what is missing.
     respect_budgets : bool
@@ -114,41 +90,24 @@ class QueryStrategy(UntrainedStrategy):
         If a parameter is out of its range.
     """
 
-    def __init__(
-        self,
-        *,
-        num_clients: int,
-        quorum: float = 0.9,
-        node_timeout: float = 120.0,
-        reply_timeout: float = 3600.0,
-        expected_client_ids: frozenset[str] | None = None,
-        on_answer: Callable[[Any, Any], None] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
-        on_node: Callable[[str, int], None] | None = None,
-        earlier: Sequence[EarlierAnswer] | None = None,
-        respect_budgets: bool = False,
-        poll_interval: float = 0.2,
-    ) -> None:
-        check_round_settings(num_clients, quorum, node_timeout, reply_timeout, poll_interval)
-        self.num_clients = num_clients
-        self.quorum = quorum
-        self.node_timeout = node_timeout
-        self.reply_timeout = reply_timeout
-        self.expected_client_ids = expected_client_ids
-        self.on_answer = on_answer
-        self.on_progress = on_progress
-        self.on_node = on_node
-        self.earlier = EarlierAnswers(earlier or ())
-        self.respect_budgets = respect_budgets
-        self.poll_interval = poll_interval
-        self._says_hello = respect_budgets or earlier is not None
+    query: Any = field(kw_only=False)
+    num_clients: int
+    quorum: float = 0.9
+    node_timeout: float = 120.0
+    reply_timeout: float = 3600.0
+    expected_client_ids: frozenset[str] | None = None
+    on_answer: Callable[[Any, Any, int], None] | None = None
+    on_progress: Callable[[Progress], None] | None = None
+    earlier: Sequence[EarlierAnswer] | None = None
+    respect_budgets: bool = False
+    poll_interval: float = 0.2
+
+    def __post_init__(self) -> None:
+        self._check()
+        self._earlier = EarlierAnswers(self.earlier or ())
         self._nodes: dict[str, int] = {}  # node ids of the clients that have answered
         self._clients: dict[int, str] = {}  # the same, by node id
         self._registered: dict[int, str | None] = {}  # by node id, the name of its registered key
-
-    @abstractmethod
-    def query(self) -> Query:
-        """Return the question to ask."""
 
     @abstractmethod
     def conclude(self, outcome: RoundOutcome[Any]) -> Any:
@@ -161,7 +120,7 @@ class QueryStrategy(UntrainedStrategy):
 
     def fit(self, budgets: Mapping[str, int | None]) -> int:
         """Fit the question to the values that clients have left, by id (None: no limit); return how many it takes."""
-        return request_of(self.query()).size  # the question stays whole
+        return request_of(self.query).size  # the question stays whole
 
     def meet(self, grid: Grid, question: str = "") -> RoundOutcome[HelloAnswer]:
         """Ask all nodes who they are and what is left of their query budgets, and remember which node is which client.
@@ -174,11 +133,11 @@ class QueryStrategy(UntrainedStrategy):
         check = Check(hello, code_hash(), self.expected_client_ids)
         content = wire.encode_query(hello)
         parcels = [Parcel(node, content, check) for node in nodes]
-        exchange = Exchange(self.reply_timeout, self.poll_interval, return_timeout=self.node_timeout)
-        replies = exchange.run(grid, parcels, round=0)
-        outcome = settle([*replies, *missing], len(parcels), nodes=nodes, owners=self.earlier.node_ids)
+        timeouts = self.reply_timeout, self.poll_interval
+        replies = Exchange(grid, parcels, "0", *timeouts, return_timeout=self.node_timeout).run()
+        outcome = settle([*replies, *missing], len(parcels), nodes=nodes, owners=self._earlier.node_ids)
         self._remember(outcome)
-        return self.earlier.with_names(outcome)
+        return self._earlier.with_names(outcome)
 
     def ask(
         self,
@@ -267,7 +226,7 @@ class QueryStrategy(UntrainedStrategy):
         round: int,
     ) -> RoundOutcome[Any]:
         """Ask as `ask_each`, but only for what the interrupted run was not answered, and clients that are there."""
-        held = [answer for name in queries if (answer := self.earlier.find(name, queries[name])) is not None]
+        held = [answer for name in queries if (answer := self._earlier.find(name, queries[name])) is not None]
         names = queries.keys() & self._nodes.keys() - {answer.client_id for answer in held}
         outcome = self.ask_each(grid, {name: queries[name] for name in names}, arrays, round=round)
         answers = sorted([*held, *outcome.answers], key=lambda answer: answer.client_id)
@@ -301,10 +260,10 @@ class QueryStrategy(UntrainedStrategy):
                 "set reply_timeout in the constructor instead of timeout"
             )
         self.summary()
-        if self._says_hello:
+        if self.respect_budgets or self.earlier is not None:
             outcome = self._ask_after_hello(grid, initial_arrays)
         else:
-            outcome = self.ask(grid, self.query(), initial_arrays)
+            outcome = self.ask(grid, self.query, initial_arrays)
         return QueryResult(arrays=initial_arrays, outcome=outcome, conclusion=self.conclude(outcome))
 
     def summary(self) -> None:
@@ -320,18 +279,18 @@ class QueryStrategy(UntrainedStrategy):
 
     def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
         hashes = model_hash(to_arrays(arrays)), code_hash()
-        first, known = self.query(), self.expected_client_ids
-        self.earlier = self.earlier.only(
+        first, known = self.query, self.expected_client_ids
+        self._earlier = self._earlier.only(
             lambda entry: answer_check(entry.question(first), *hashes, known).failure(entry.answer) is None
         )
         if self.respect_budgets:
             self.fit({})  # a resumed run asks what it has asked
-        hello = self.meet(grid, asked_hash(self.query(), *hashes))
+        hello = self.meet(grid, asked_hash(self.query, *hashes))
         num_values, budgets = self._fitted(hello)
-        query = self.query()
+        query = self.query
         # Under a name that two nodes claim now, nothing is believed, as in a run without an interruption.
         claimed_twice = {f.client_id for f in hello.failures if f.reason is FailureReason.CLAIMED_TWICE}
-        held = {name for name in self.earlier.names(query) if name not in claimed_twice}
+        held = {name for name in self._earlier.names(query) if name not in claimed_twice}
         spent = [
             Failure(name, FailureReason.BUDGET_SPENT, f"the question takes {num_values} values, {left} are left")
             for name, left in budgets.items()
@@ -347,13 +306,13 @@ class QueryStrategy(UntrainedStrategy):
 
     def _fitted(self, hello: RoundOutcome[HelloAnswer]) -> tuple[int, dict[str, int | None]]:
         """Fit the question; return how many values it takes, and what each client has left for it (None: enough)."""
-        said, budgets = self.query(), {answer.client_id: answer.budget_left for answer in hello.answers}
+        said, budgets = self.query, {answer.client_id: answer.budget_left for answer in hello.answers}
         if not self.respect_budgets:
             return 0, budgets
         with_record = budgets | {answer.client_id: None for answer in hello.answers if answer.on_record}
         num_values = self.fit(with_record)
         # What is on record is no answer to another question.
-        return (num_values, with_record) if self.query() == said else (self.fit(budgets), budgets)
+        return (num_values, with_record) if self.query == said else (self.fit(budgets), budgets)
 
     def _exchange(
         self,
@@ -371,14 +330,16 @@ class QueryStrategy(UntrainedStrategy):
             Parcel(node, contents[query], answer_check(query, *hashes, expected)) for node, query, expected in questions
         ]
         exchange = Exchange(
+            grid,
+            parcels,
+            str(round),
             self.reply_timeout,
             self.poll_interval,
             on_answer=self.on_answer,
             on_progress=self.on_progress,
-            on_node=self.on_node,
             return_timeout=self.node_timeout,
         )
-        return exchange.run(grid, parcels, round=round)
+        return exchange.run()
 
     def _remember(self, outcome: RoundOutcome[Any]) -> None:
         """Keep in mind which node is which client: for the rest of the run, neither may be another."""
@@ -404,4 +365,49 @@ class QueryStrategy(UntrainedStrategy):
             pause_until(deadline, self.poll_interval)
 
     def _require_quorum(self, outcome: RoundOutcome[Any]) -> None:
-        require_quorum(outcome, num_clients=self.num_clients, quorum=self.quorum)
+        """Raise QuorumError, with counts and first failures, if too few have answered validly."""
+        if len(outcome.answers) >= self.num_needed:
+            return
+        counts = Counter(failure.reason for failure in outcome.failures)
+        reasons = ", ".join(f"{count} x {reason}" for reason, count in sorted(counts.items()))
+        first = "; ".join(f"{failure.who}: {failure.detail}" for failure in outcome.failures[:3])
+        is_unnamed = any(
+            f.client_id is None and f.node_name is None and f.node_id is not None for f in outcome.failures
+        )
+        raise QuorumError(
+            f"{self.num_needed} of {self.num_clients} clients must answer validly (quorum {self.quorum:g}), "
+            f"got {len(outcome.answers)} valid answers from {outcome.num_asked} asked: {reasons}. "
+            f"First failures: {first}. Repair these clients, wait longer (node-timeout, reply-timeout) "
+            f"or lower quorum{'; `flwr supernode list` lists nodes by id' if is_unnamed else ''}",
+            outcome,
+        )
+
+    def _check(self) -> None:
+        if self.num_clients < 1:
+            raise ValueError(f"num_clients must be at least 1, got {self.num_clients}")
+        if not 0 < self.quorum <= 1:
+            problem = f"quorum must be in (0, 1], got {self.quorum}; it is a fraction of num_clients, not a count"
+            raise ValueError(problem)
+        for name in ("node_timeout", "reply_timeout"):
+            seconds = getattr(self, name)
+            if not (math.isfinite(seconds) and seconds >= 0):
+                raise ValueError(f"{name} must be a finite number of seconds >= 0, got {seconds}")
+        if not self.poll_interval > 0:
+            raise ValueError(f"poll_interval must be > 0 seconds, got {self.poll_interval}")
+
+    # Nothing is trained, and `start` sends its own messages: what Flower's strategies do for theirs.
+
+    def configure_train(self, *args: Any, **kwargs: Any) -> Iterable[Message]:
+        """Return no messages."""
+        return []
+
+    def aggregate_train(self, *args: Any, **kwargs: Any) -> tuple[None, None]:
+        """Return nothing."""
+        return None, None
+
+    def configure_evaluate(self, *args: Any, **kwargs: Any) -> Iterable[Message]:
+        """Return no messages."""
+        return []
+
+    def aggregate_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Return nothing."""

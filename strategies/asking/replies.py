@@ -2,13 +2,12 @@
 
 Three steps, all pure: a reply is read (`read_reply`), its claims are compared with what was asked (`Check`), and after
 the round all replies are settled together (`settle`), because a changed answer, or a stolen name of which nothing is
-known yet, only shows when the whole round is on the table. Then `require_quorum` says whether they are enough.
+known yet, only shows when the whole round is on the table. Then the strategy says whether they are enough.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -234,39 +233,6 @@ def num_needed(num_clients: int, quorum: float) -> int:
     """Return how many valid answers meet the quorum, a fraction of `num_clients` in (0, 1]; at least 1."""
     # 0.07 * 100 is 7.000000000000001 in floating point; that must not ask for an 8th client.
     return max(1, math.ceil(quorum * num_clients - 1e-9))
-
-
-def require_quorum(outcome: RoundOutcome[Any], *, num_clients: int, quorum: float) -> None:
-    """Return if a round met the quorum.
-
-    Parameters
-    ----------
-    outcome : RoundOutcome
-        What the round brought.
-    num_clients : int
-        How many clients were expected.
-    quorum : float, in (0, 1]
-        Fraction of them that must have answered validly.
-
-    Raises
-    ------
-    QuorumError
-        If fewer have; it names counts and first failures.
-    """
-    needed = num_needed(num_clients, quorum)
-    if len(outcome.answers) >= needed:
-        return
-    counts = Counter(failure.reason for failure in outcome.failures)
-    reasons = ", ".join(f"{count} x {reason}" for reason, count in sorted(counts.items()))
-    first = "; ".join(f"{failure.who}: {failure.detail}" for failure in outcome.failures[:3])
-    is_unnamed = any(f.client_id is None and f.node_name is None and f.node_id is not None for f in outcome.failures)
-    raise QuorumError(
-        f"{needed} of {num_clients} clients must answer validly (quorum {quorum:g}), "
-        f"got {len(outcome.answers)} valid answers from {outcome.num_asked} asked: {reasons}. "
-        f"First failures: {first}. Repair these clients, wait longer (node-timeout, reply-timeout) "
-        f"or lower quorum{'; `flwr supernode list` lists nodes by id' if is_unnamed else ''}",
-        outcome,
-    )
 
 
 def one_line(text: str) -> str:

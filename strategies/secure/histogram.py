@@ -14,7 +14,7 @@ import riskband as rb
 from protocol import wire
 from protocol.codec import PROTOCOL_VERSION, to_array_record, to_arrays
 from protocol.hashes import code_hash, model_hash
-from protocol.questions import LossQuery, Query
+from protocol.questions import Query
 from protocol.secure.questions import HistogramQuery, KeysQuery, MaskedQuery
 from riskband.adversaries.losses import get_loss
 from riskband.answers.histogram import Histogram
@@ -51,6 +51,7 @@ class SecureOutcome(RoundOutcome[Any]):
     late_failures: tuple[Failure, ...] = ()
 
 
+@dataclass(eq=False, kw_only=True)
 class SecureHistogram(FDivergence):
     """Learn how many clients have their loss in each bin, and no client's; certify as `FDivergence` from the counts.
 
@@ -76,25 +77,19 @@ class SecureHistogram(FDivergence):
         If a setting is out of its range or needs single answers.
     """
 
-    def __init__(
-        self,
-        query: LossQuery,
-        *,
-        num_bins: int,
-        num_examples: int | None,
-        num_neighbours: int,
-        seed: int,
-        **settings: Any,
-    ) -> None:
-        unfit = [name for name in ("earlier", "respect_budgets", "on_answer") if settings.get(name)]
-        if query.privacy or unfit:
-            name = "privacy" if query.privacy else unfit[0]
+    num_bins: int
+    num_examples: int | None
+    num_neighbours: int
+
+    def __post_init__(self) -> None:
+        unfit = [name for name in ("earlier", "respect_budgets", "on_answer") if getattr(self, name)]
+        if self.query.privacy or unfit:
+            name = "privacy" if self.query.privacy else unfit[0]
             raise ValueError(f"{name} must not be given for a secure histogram: no single answer is ever seen")
-        super().__init__(query, seed=seed, **settings)
-        edges = tuple(np.linspace(0.0, 1.0, num_bins + 1).tolist())
-        eta = default_eta(self.num_clients) if num_examples is None else None
-        self._query = HistogramQuery(**vars(self._query), edges=edges, num_examples=num_examples, eta=eta)
-        self.num_neighbours = num_neighbours
+        super().__post_init__()
+        edges = tuple(np.linspace(0.0, 1.0, self.num_bins + 1).tolist())
+        eta = default_eta(self.num_clients) if self.num_examples is None else None
+        self.query = HistogramQuery(**vars(self.query), edges=edges, num_examples=self.num_examples, eta=eta)
 
     def ask(
         self,
@@ -158,7 +153,7 @@ class SecureHistogram(FDivergence):
     def answered(self, outcome: RoundOutcome[Any]) -> Histogram:
         """Return the counts as what the library certifies from; raises ValueError if they contradict each other."""
         assert isinstance(outcome, SecureOutcome)
-        query = self._query
+        query = self.query
         rest = {
             "binary": get_loss(query.loss).binary,
             "num_missing": len(outcome.failures),
@@ -200,8 +195,8 @@ class SecureHistogram(FDivergence):
 
     def _send(self, grid: Grid, parcels: Sequence[Parcel], round: int) -> list[Replies]:
         # Nothing is sent again: what a client keeps between the rounds is lost with its node.
-        exchange = Exchange(self.reply_timeout, self.poll_interval, on_progress=self.on_progress)
-        return exchange.run(grid, parcels, round=round)
+        timeouts = self.reply_timeout, self.poll_interval
+        return Exchange(grid, parcels, str(round), *timeouts, on_progress=self.on_progress).run()
 
 
 def _masked_question(query: HistogramQuery, record: ArrayRecord) -> MaskedQuestion:

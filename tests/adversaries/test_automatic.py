@@ -90,6 +90,7 @@ def test_without_a_name_below_it_is_the_strongest():
         ("sandwich:ATTACK", "input", "got 'sandwich:ATTACK'"),
         ("sandwich:lipschitz", "input", "got 'sandwich:lipschitz'"),
         ("sandwich:sandwich:pgd", "layer:1", "got 'sandwich:sandwich:pgd'"),
+        pytest.param("sandwich:" * 2000, "input", "got 'sandwich:sandwich:", id="thousands"),
         ("sandwich:auto", "layer:1", "got 'sandwich:auto'"),
         ("sandwich:pgd", "representation", "adversary must be one of auto, exact, ascent, got"),
     ],

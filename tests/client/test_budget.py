@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import stat
 
 import pytest
 from hypothesis import given
@@ -111,6 +112,25 @@ def test_a_file_that_is_no_database_is_an_error_and_not_a_free_pass(tmp_path):
     path.write_text("this is not a database, and long enough to be sure of it" * 10)
     with pytest.raises(sqlite3.DatabaseError):
         QueryBudget("a", 10, path).spend(Request(losses=1))
+
+
+@pytest.mark.parametrize("number", ["'many'", "NULL", "-5", "2.5", "x'00'"])
+def test_a_damaged_count_is_an_error_and_not_a_free_pass(tmp_path, number):
+    budget = QueryBudget("a", 10, tmp_path / "budget.sqlite")
+    budget.spend(Request(losses=3))
+    with opened(tmp_path / "budget.sqlite") as book:
+        book.execute(f"UPDATE answered SET number = {number}")
+    for refused in (budget.left, lambda: budget.require_left(Request(losses=1)), lambda: budget.spend(Request())):
+        with pytest.raises(ValueError, match="query-budget-file must hold counts, got another thing"):
+            refused()
+
+
+def test_a_book_that_is_made_through_a_link_is_for_its_owner_alone(tmp_path):
+    link, file = tmp_path / "link.sqlite", tmp_path / "budget.sqlite"
+    link.symlink_to(file)
+    QueryBudget("a", 10, link).spend(Request(losses=3))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert QueryBudget("a", 10, file).left() == 7
 
 
 def test_the_budget_is_read_from_the_node_config(tmp_path):

@@ -226,3 +226,20 @@ def test_splits_groups_dispersion_and_selection_take_noisy_answers():
     for found in (gini, gap, chosen, rb.lorenz_certificate(band)):
         assert rb.verify(rb.Certificate.from_json(found.to_json())).ok
     assert gap.lower == 0.0
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        lambda **who: rb.HistogramRisks([0.0, 0.25, 1.0], [3, 6], 10, binary=False, **who),
+        lambda **who: rb.HistogramLimits([0.0, 0.5, 1.0], [[3, 6], [6, 3], [4, 5]], eta=0.05, binary=False, **who),
+    ],
+)
+def test_counts_have_no_noise(counted):
+    certificate = rb.mean_bound(counted(), delta=0.1).to_dict()
+    assert rb.verify(certificate).ok
+    with pytest.raises(TypeError, match="noise"):
+        counted(noise="laplace:8")
+    certificate["recipe"]["answers"]["noise"] = rb.AnswerNoise("laplace:8").to_dict()
+    with pytest.raises(ValueError, match="cannot be followed"):
+        rb.verify(certificate)

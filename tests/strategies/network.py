@@ -48,9 +48,6 @@ def expected_answer(partition):
 
 
 class Averaging(QueryStrategy):
-    def query(self):
-        return QUERY
-
     def conclude(self, outcome):
         return sum(answer.risk for answer in outcome.answers) / len(outcome.answers)
 
@@ -63,7 +60,7 @@ def strategy(**settings):
         "reply_timeout": 5.0,
         "poll_interval": 0.001,
     }
-    return Averaging(**(defaults | settings))
+    return Averaging(QUERY, **(defaults | settings))
 
 
 def network(behaviours=None, **settings):

@@ -71,16 +71,13 @@ def plain(message, context):
 
 
 class Asking(QueryStrategy):
-    def query(self):
-        return QUERY
-
     def conclude(self, outcome):
         return [answer.client_id for answer in outcome.answers]
 
 
 def strategy(**settings):
     defaults = {"num_clients": NUM_CLIENTS, "quorum": 0.5, "node_timeout": 0.05, "reply_timeout": 5.0}
-    return Asking(**(defaults | {"poll_interval": 0.001} | settings))
+    return Asking(QUERY, **(defaults | {"poll_interval": 0.001} | settings))
 
 
 def network(behaviours=None, **settings):
@@ -311,7 +308,7 @@ def test_a_name_that_two_nodes_claimed_can_not_be_asked():
 
 def test_answers_are_handed_over_in_later_rounds_too():
     received = []
-    asking, grid = strategy(on_answer=lambda query, answer: received.append(answer)), network()
+    asking, grid = strategy(on_answer=lambda query, answer, node_id: received.append(answer)), network()
     asking.ask(grid, PLAIN, ARRAYS)
     asking.ask_each(grid, own_questions(1), ARRAYS, round=2)
     assert [type(answer) for answer in received] == [LossAnswer] * NUM_CLIENTS + [AdversarialAnswer]

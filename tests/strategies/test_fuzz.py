@@ -97,9 +97,6 @@ for each in HARMFUL:
 
 
 class Asking(QueryStrategy):
-    def query(self):
-        return QUERIES["loss"]
-
     def conclude(self, outcome):
         return outcome
 
@@ -185,13 +182,14 @@ def test_hostile_replies_are_refused_and_honest_ones_believed(number, kind, num_
         behaviours, believed, done = hostile_network(kind, rng)
         recorded = []
         strategy = Asking(
+            QUERIES["loss"],
             num_clients=NUM_CLIENTS,
             quorum=0.001,
             node_timeout=0.05,
             reply_timeout=20.0,
             poll_interval=0.001,
             expected_client_ids=names,
-            on_answer=lambda query, answer, recorded=recorded: recorded.append(answer),
+            on_answer=lambda query, answer, node_id, recorded=recorded: recorded.append(answer),
         )
         grid = InProcessGrid(
             app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours, seed=int(rng.integers(99))
@@ -300,8 +298,8 @@ def test_a_lie_about_a_curve_does_not_stop_a_strategy(lie):
         **SETTINGS,
     )
     curve = knapsack_curve(0.1 * np.arange(10))
-    values = tuple(curve(strategy.query().radii).tolist())
-    conjugates = tuple(curve.conjugate(strategy.query().multipliers).tolist())
+    values = tuple(curve(strategy.query.radii).tolist())
+    conjugates = tuple(curve.conjugate(strategy.query.multipliers).tolist())
     true = dict.fromkeys(("values_lower", "values_upper"), values)
     true |= dict.fromkeys(("conjugates_lower", "conjugates_upper"), conjugates)
     behaviours = {k: lying(AdversarialAnswer, **true, **(lie if k in (3, 4) else {})) for k in range(NUM_CLIENTS)}

@@ -45,16 +45,13 @@ def hello(message, context):
 
 
 class Asking(QueryStrategy):
-    def query(self):
-        return QUERY
-
     def conclude(self, outcome):
         return outcome
 
 
 def strategy(**settings):
     defaults = {"num_clients": NUM_CLIENTS, "quorum": 1.0, "node_timeout": 0.02, "reply_timeout": 0.5}
-    return Asking(**(defaults | {"poll_interval": 0.001} | settings))
+    return Asking(QUERY, **(defaults | {"poll_interval": 0.001} | settings))
 
 
 class Network:
@@ -153,7 +150,7 @@ def test_who_has_answered_may_go_away(network):
 
 def test_new_answers_only_are_handed_over():
     received = []
-    run(Network(), earlier=earlier(0, 2, 5), on_answer=lambda query, answer: received.append((query, answer)))
+    run(Network(), earlier=earlier(0, 2, 5), on_answer=lambda query, answer, node_id: received.append((query, answer)))
     assert sorted(received, key=lambda pair: pair[1].client_id) == [(QUERY, honest_answer(k)) for k in (1, 3, 4)]
 
 

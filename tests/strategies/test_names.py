@@ -102,7 +102,7 @@ def test_of_two_unknown_nodes_with_one_name_both_are_refused_and_both_nodes_name
 @pytest.mark.parametrize("lie", [{}, {"risk": 0.9}, {"risk": np.nan}], ids=str)
 def test_a_name_that_was_heard_before_stays_with_its_node_and_the_thiefs_reply_reaches_nobody(lie):
     received = []
-    asking, grid = strategy(on_answer=lambda query, answer: received.append(answer)), network()
+    asking, grid = strategy(on_answer=lambda query, answer, node_id: received.append(answer)), network()
     asking.ask(grid, QUERY, ARRAYS)
     grid._behaviours = {3: claiming(client_id="client-00005", **lie)}
     received.clear()

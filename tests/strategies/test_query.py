@@ -223,7 +223,7 @@ def test_an_answer_after_the_deadline_does_not_leak_into_the_next_round():
 
 def test_repeating_the_same_answer_changes_nothing():
     received = []
-    outcome = ask({3: twice(claiming(), claiming())}, on_answer=lambda query, answer: received.append(answer))
+    outcome = ask({3: twice(claiming(), claiming())}, on_answer=lambda query, answer, node_id: received.append(answer))
     assert names(outcome) == everyone_but()
     assert sorted(answer.client_id for answer in received) == everyone_but()
 

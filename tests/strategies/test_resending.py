@@ -66,7 +66,7 @@ def patient(**settings):
 @pytest.mark.parametrize("num_lost", [1, exchange.MAX_RESENDS])
 def test_a_node_that_comes_back_is_asked_again_and_counted_once(num_lost):
     nodes, received, steps = Failing(num_lost), [], []
-    asking = patient(on_answer=lambda query, answer: received.append(answer), on_progress=steps.append)
+    asking = patient(on_answer=lambda query, answer, node_id: received.append(answer), on_progress=steps.append)
     outcome = asking.ask(nodes.grid, QUERY, ARRAYS)
     assert outcome.answers == tuple(expected_answer(k) for k in range(NUM_CLIENTS))
     assert (outcome.failures, outcome.num_asked) == ((), NUM_CLIENTS)
@@ -104,7 +104,7 @@ def test_an_answer_to_the_message_that_was_given_up_does_not_count():
         return [*node_unavailable(message, answer), Delivery(late.reply, 3)]
 
     nodes, received = Failing(1, num_away=20, lose=lost_and_late), []
-    asking = patient(on_answer=lambda query, answer: received.append(answer))
+    asking = patient(on_answer=lambda query, answer, node_id: received.append(answer))
     outcome = asking.ask(nodes.grid, QUERY, ARRAYS)
     assert outcome.answers == tuple(expected_answer(k) for k in range(NUM_CLIENTS))
     assert {answer.risk for answer in received if answer.client_id == "client-00003"} == {0.3}

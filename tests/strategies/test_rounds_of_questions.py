@@ -118,7 +118,11 @@ def test_at_least_one_answer_is_needed_however_small_the_quorum():
 def test_below_the_quorum_every_valid_answer_was_handed_over():
     received = []
     with pytest.raises(QuorumError):
-        ask(dict.fromkeys(range(5), raising), quorum=1.0, on_answer=lambda query, answer: received.append(answer))
+        ask(
+            dict.fromkeys(range(5), raising),
+            quorum=1.0,
+            on_answer=lambda query, answer, node_id: received.append(answer),
+        )
     assert sorted(received, key=lambda a: a.client_id) == [expected_answer(k) for k in range(5, 10)]
 
 
@@ -135,7 +139,7 @@ def test_answers_are_handed_over_before_the_network_breaks():
     received = []
     grid = Breaking(app, num_clients=NUM_CLIENTS, run_config={}, clients_per_pull=3)
     with pytest.raises(ConnectionError):
-        strategy(on_answer=lambda query, answer: received.append(answer)).ask(grid, QUERY, ARRAYS)
+        strategy(on_answer=lambda query, answer, node_id: received.append(answer)).ask(grid, QUERY, ARRAYS)
     # Two pulls of three clients each came through.
     assert len({answer.client_id for answer in received}) == len(received) == 6
 

@@ -163,7 +163,7 @@ def test_a_target_that_no_candidate_meets_gives_no_certificate():
 
 
 def test_losses_travel_under_their_own_names():
-    asked = strategy(candidates=[Candidate("a", 0, "abstain:.80")]).query()
+    asked = strategy(candidates=[Candidate("a", 0, "abstain:.80")]).query
     assert asked.loss == "abstain:0.8"
 
 
