@@ -23,7 +23,7 @@ from protocol.codec import field_types
 from protocol.hashes import model_source_hash
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossAnswer, LossQuery, Query
 from protocol.wire import answer_type
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 FILE_KEY = "answer-record-file"
 

@@ -23,7 +23,7 @@ from client.refusals import details_withheld, files_at_hand
 from protocol.examples import Examples
 from protocol.hashes import code_hash, examples_hash, model_hash
 from protocol.questions import AdversarialQuery, Query
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 Numbers = Callable[[np.ndarray, np.ndarray, Noise | None], dict[str, Any]]
 """From inputs, labels and the noise to add (None: none) to the fields of an answer."""

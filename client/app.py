@@ -43,7 +43,7 @@ from protocol.questions import CandidatesQuery, HelloAnswer, HelloQuery, LossQue
 from protocol.secure.questions import ConsistencyQuery, KeysQuery, MaskedQuery, SharesQuery, UnmaskQuery
 from protocol.weight_sets import separated
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 app = ClientApp(mods=[sign_refusals, refuse_in_the_open])
 

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 _TABLES = {
     "answered": "client TEXT, kind TEXT, number INTEGER, PRIMARY KEY (client, kind)",

@@ -14,7 +14,8 @@ from typing import Any
 
 from client.book import book_path, check_path, is_noted, is_unopened, opened
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
-from riskband.adversaries.problem import REPRESENTATION, RefusedError
+from riskband.adversaries.problem import REPRESENTATION
+from riskband.checks import RefusedError
 
 LIMIT_KEY = "query-budget"
 FILE_KEY = "query-budget-file"

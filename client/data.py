@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private
 from protocol.examples import Examples
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 DATA_KEY = "data"
 NO_DATASET = "none"

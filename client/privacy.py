@@ -19,7 +19,7 @@ from typing import Any
 
 from client.book import book_path, check_path, is_unopened, opened
 from protocol.noise import GAUSSIAN, Mechanism, all_digits, mechanism_of
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 LIMIT_KEY = "privacy-budget"
 FILE_KEY = "privacy-budget-file"

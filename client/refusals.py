@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 
 class WithheldError(RuntimeError):

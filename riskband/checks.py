@@ -18,6 +18,10 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 
+class RefusedError(ValueError):
+    """A refusal whose text names rules and settings only: a client may send it to the server as it is."""
+
+
 SMALLEST_COST, LARGEST_COST = 1e-150, 1e150
 """Between them a cost, and a slope over so short or long a way, is a number that floats can multiply."""
 

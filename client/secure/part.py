@@ -30,7 +30,7 @@ from protocol.secure.cryptography import (
     threshold_of,
 )
 from protocol.secure.questions import ConsistencyQuery, HeldShares, HistogramQuery, SharesQuery, UnmaskQuery
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 MIN_CLIENTS_KEY = "secure-min-clients"
 DEFAULT_MIN_CLIENTS = 10

@@ -35,7 +35,7 @@ from protocol.secure.questions import (
     UnmaskQuery,
 )
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 Numbers = Callable[[HistogramQuery, Mapping[str, np.ndarray]], Mapping[str, Any]]
 """From a question and the model's weights to the fields of the answer to a plain loss question."""

@@ -23,7 +23,7 @@ from client.identity import client_id
 from client.refusals import files_at_hand
 from client.secure.part import Part
 from protocol.codec import decode, encode
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 STATE_RECORD = "secure-part"
 

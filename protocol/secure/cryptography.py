@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 KEY_BYTES = 32
 """Of a private or public key."""

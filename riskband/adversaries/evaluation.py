@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 PRECISIONS = (torch.float32, torch.float64)
 """Of the weights of a model that is evaluated; examples are shown to it in the same."""

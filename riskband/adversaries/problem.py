@@ -9,14 +9,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from riskband.checks import LARGEST_COST, SMALLEST_COST
+
 REPRESENTATION = "representation"
 """The space before the model's last linear layer."""
 LAYER_PREFIX = "layer:"
 """What the name of the space at a layer's output begins with: "layer:2"."""
-
-
-class RefusedError(ValueError):
-    """A refusal whose text names rules and settings only: it may travel to the server as it is."""
 
 
 def layer_name(space: str) -> str | None:
@@ -35,10 +33,6 @@ def checked_box(box: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-# Those of `riskband.checks`, which a process for one plain loss does not load.
-_SMALLEST_COST, _LARGEST_COST = 1e-150, 1e150
-
-
 def checked_grid(name: str, values: Iterable[float]) -> tuple[float, ...]:
     """Return costs, prices or distances as floats, each 0 or from 1e-150 to 1e150, increasing strictly.
 
@@ -48,9 +42,9 @@ def checked_grid(name: str, values: Iterable[float]) -> tuple[float, ...]:
         grid = tuple(float(value) for value in values)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be a list of numbers, got {values!r}") from None
-    if not all(entry == 0.0 or _SMALLEST_COST <= entry <= _LARGEST_COST for entry in grid):
+    if not all(entry == 0.0 or SMALLEST_COST <= entry <= LARGEST_COST for entry in grid):
         raise ValueError(
-            f"{name} must be 0 or from {_SMALLEST_COST:g} to {_LARGEST_COST:g}; they are in units of the transport "
+            f"{name} must be 0 or from {SMALLEST_COST:g} to {LARGEST_COST:g}; they are in units of the transport "
             "cost, prices of one, or distances"
         )
     if any(after <= before for before, after in pairwise(grid)):

@@ -16,7 +16,7 @@ from riskband.adversaries.base import Batch
 from riskband.adversaries.bounds.layer_norms import has_hooks
 from riskband.adversaries.evaluation import logit_batches
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 
 def split_at(model: nn.Module, name: str | None) -> tuple[nn.Module, nn.Module]:

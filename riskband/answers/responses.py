@@ -81,6 +81,14 @@ class Responses:
             answered_by=check_choice("answered_by", self.answered_by, ANSWERED_BY),
         )
 
+    @classmethod
+    def of(cls, num_clients: int, who: WhoAnswered) -> Responses:
+        """Those of so many clients; raises TypeError for a keyword that answers do not have."""
+        if unknown := who.keys() - WhoAnswered.__annotations__.keys():
+            known = ", ".join(WhoAnswered.__annotations__)
+            raise TypeError(f"answers have no keyword {min(unknown)!r}; who answered is said by {known}")
+        return cls(num_clients, **who)
+
     @property
     def num_missing_worst(self) -> int:
         """Number of missing clients that count with the worst answer."""
@@ -161,7 +169,7 @@ class _OfResponses(Generic[T]):
         self.name = name
 
     def __get__(self, answers: Any, owner: type) -> T:
-        return cast(T, getattr(answers.responses, self.name))
+        return cast(T, self if answers is None else getattr(answers.responses, self.name))
 
 
 class Answers:

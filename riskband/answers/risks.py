@@ -107,7 +107,7 @@ class ClientRisks(Answers):
     ) -> None:
         checked = check_losses(values, is_noisy=noise is not None)
         counts = check_num_examples(num_examples, num_clients=checked.size)
-        responses = Responses(checked.size, **who)
+        responses = Responses.of(checked.size, who)
         is_whole = is_count(checked, counts)
         if noise is None and binary is not False:
             checked, is_whole = _rounded_counts(checked, counts, is_whole, is_sure=binary is not None)

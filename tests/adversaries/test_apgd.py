@@ -16,7 +16,7 @@ from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import Pgd
 from riskband.adversaries.attacks.witness import OBJECTIVES, TARGETED_OBJECTIVES, Witness, logits_ratio, logits_ratio_of
 from riskband.adversaries.norms import lengths, project, steepest
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 from tests.adversaries.nets import mlp
 from tests.adversaries.test_attacks import flip_distances
 from tests.adversaries.test_exact import DoubleLinear, problem

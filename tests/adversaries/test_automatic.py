@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from riskband.adversaries.problem import RefusedError, TransportProblem
+from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import INPUT_ADVERSARIES, best_guarantee
+from riskband.checks import RefusedError
 from tests.adversaries.nets import mlp
 from tests.adversaries.test_spaces import Squared, examples
 from tests.transport import curves_of, input_problem

@@ -17,7 +17,7 @@ from riskband.adversaries.bounds.crown import AUTO_WORK, is_cheap, local_distanc
 from riskband.adversaries.bounds.lipschitz import SequentialLayers
 from riskband.adversaries.bounds.relu_cells import relu_cells
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 from tests.adversaries.nets import EXPONENTS, logits_of, mlp, padded_cnn, seeded
 from tests.transport import input_problem
 

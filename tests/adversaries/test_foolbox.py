@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 from tests.adversaries.nets import mlp, seeded
 from tests.adversaries.test_attacks import flip_distances
 from tests.adversaries.test_exact import problem

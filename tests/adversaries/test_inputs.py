@@ -17,7 +17,7 @@ from riskband.adversaries.attacks.wda import Wda
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.evaluation import mean_loss
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 from tests.adversaries.nets import seeded
 from tests.adversaries.test_exact import COSTS
 from tests.adversaries.transports import EXPONENTS, losses_at

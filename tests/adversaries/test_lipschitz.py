@@ -20,7 +20,7 @@ from riskband.adversaries.bounds.lipschitz import (
     lipschitz_constants,
     margin_constants,
 )
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 from tests.adversaries.nets import EXPONENTS, cnn, logits_of, mlp, quotients, random_pairs, seeded
 from tests.transport import curves_of
 

@@ -14,7 +14,7 @@ from torch import nn
 from riskband.adversaries.bounds.lipschitz import SequentialLayers, margin_constants
 from riskband.adversaries.bounds.relu_cells import relu_cells
 from riskband.adversaries.bounds.relu_slopes import growth_slopes, steepest_recession
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 from tests.adversaries.nets import EXPONENTS, logits_of, mlp
 
 NORMS = ["l1", "l2", "linf"]

@@ -21,7 +21,7 @@ from riskband.adversaries import (
 from riskband.adversaries.attacks.base import client_curves
 from riskband.adversaries.bounds.sandwich import class_distances
 from riskband.adversaries.evaluation import mean_loss
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 from tests.adversaries.nets import EXPONENTS, logits_of, mlp, seeded
 from tests.adversaries.transports import best_transports, cost_matrix, losses_at
 from tests.transport import curves_of as all_curves_of

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from riskband.adversaries.problem import RefusedError
 from riskband.adversaries.spaces import points_at, split_at
+from riskband.checks import RefusedError
 from tests.adversaries.nets import cnn, mlp, seeded
 from tests.adversaries.test_exact import COSTS
 from tests.adversaries.transports import EXPONENTS

@@ -15,7 +15,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from client.data import data_place, fitted, is_function_name, load_data
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 RNG = np.random.default_rng(5)
 IMAGES = RNG.integers(0, 256, size=(7, 6, 5, 3), dtype=np.uint8)  # (N, H, W, C)

@@ -139,3 +139,8 @@ def test_a_name_in_another_case_means_the_same():
     risks = rb.ClientRisks(VALUES, 10, answered_by="Trainers")
     assert risks.answered_by == "trainers"
     assert rb.mean_bound(risks, delta=0.1).validity == ESTIMATE
+
+
+def test_a_keyword_that_answers_do_not_have_is_named():
+    with pytest.raises(TypeError, match="no keyword 'contaminated'; who answered is said by num_missing, missing"):
+        rb.ClientRisks([0.1, 0.2], 10, contaminated=1)

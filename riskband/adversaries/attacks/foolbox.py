@@ -13,7 +13,8 @@ from torch import nn
 
 from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.witness import Witness
-from riskband.adversaries.problem import RefusedError, TransportProblem
+from riskband.adversaries.problem import TransportProblem
+from riskband.checks import RefusedError
 
 FOOLBOX_PREFIX = "foolbox:"
 """What the name of an attack of Foolbox begins with."""

@@ -14,8 +14,9 @@ from riskband.adversaries.base import Batch
 from riskband.adversaries.curves import Points
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import DUALS, lengths
-from riskband.adversaries.problem import RefusedError, TransportProblem
+from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS
+from riskband.checks import RefusedError
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 """(logits (num_rows, num_classes), labels (num_rows,)) -> what to raise, (num_rows,)."""

@@ -22,7 +22,7 @@ from riskband.adversaries.bounds.layer_norms import RULES, Body, cut_at_bends, l
 from riskband.adversaries.bounds.lipschitz import SequentialLayers, check_norm
 from riskband.adversaries.bounds.relu_cells import composed
 from riskband.adversaries.norms import DUAL_EXPONENTS
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 MAX_ENTRIES = 2**22
 """Of the matrix of affine layers in a row."""

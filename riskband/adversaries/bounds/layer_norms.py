@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.nn.modules import module as hooks_of_all
 
 from riskband.adversaries.evaluation import PRECISIONS
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 # Up to here a matrix has its singular values computed (about a second); larger ones get a bound from Gram iteration.
 _LARGEST_SVD_SIDE = 1024

@@ -34,7 +34,7 @@ from riskband.adversaries.bounds.layer_norms import (
 )
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
 from riskband.adversaries.norms import DUAL_EXPONENTS
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 METHODS = ("auto", "product", "exact")
 """How constants are found."""

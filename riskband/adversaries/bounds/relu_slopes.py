@@ -30,7 +30,7 @@ from riskband.adversaries.bounds.lipschitz import (
 )
 from riskband.adversaries.bounds.relu_cells import Cell, relu_cells
 from riskband.adversaries.norms import DUAL_EXPONENTS
-from riskband.adversaries.problem import RefusedError
+from riskband.checks import RefusedError
 
 FloatArray = NDArray[np.floating]
 

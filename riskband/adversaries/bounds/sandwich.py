@@ -27,8 +27,9 @@ from riskband.adversaries.bounds.lipschitz import (
 )
 from riskband.adversaries.curves import AdversarialCurves, Points
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import RefusedError, TransportProblem
+from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS, bounding_points
+from riskband.checks import RefusedError
 
 # The bound is about the model as it is written, and computed in float64. A model that is evaluated in float32 may err
 # at each logit by this share of the largest one, and by a few times what it errs at the example itself; if that is more

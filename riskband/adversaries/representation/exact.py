@@ -19,8 +19,9 @@ from riskband.adversaries.curves import Points
 from riskband.adversaries.evaluation import logit_batches
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import DUAL_EXPONENTS
-from riskband.adversaries.problem import RefusedError, TransportProblem
+from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS, reach
+from riskband.checks import RefusedError
 
 # The model may compute in float32, the check is in float64: shares of what the logits say (their differences), and of
 # the terms that are summed, which may cancel.
