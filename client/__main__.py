@@ -33,8 +33,8 @@ from client.privacy import PrivacyBudget, PrivacyBudgetError, epsilon_at, privac
 from protocol import wire
 from protocol.engine import InProcessGrid
 from protocol.hashes import code_hash, examples_hash, model_hash
+from protocol.mechanisms import Mechanism, all_digits
 from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays
-from protocol.noise import Mechanism, all_digits
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossQuery, Query
 from protocol.weight_sets import packed
 from riskband.adversaries.problem import TransportProblem, checked_box

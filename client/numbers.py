@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from protocol.noise import LOSS_STEPS, Mechanism, steps_of
+from protocol.mechanisms import LOSS_STEPS, Mechanism, steps_of
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
 from riskband.adversaries.evaluation import mean_losses
 from riskband.adversaries.losses import get_loss

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from client.book import book_path, check_path, is_unopened, opened
-from protocol.noise import GAUSSIAN, Mechanism, all_digits, mechanism_of
+from protocol.mechanisms import GAUSSIAN, Mechanism, all_digits, mechanism_of
 from riskband.checks import RefusedError
 
 LIMIT_KEY = "privacy-budget"

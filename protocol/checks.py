@@ -1,4 +1,4 @@
-"""The input checks shared by this package: each says the rule, the value and the remedy."""
+"""Checks of arguments outside of the library: each error says the rule, the value and the remedy."""
 
 from __future__ import annotations
 

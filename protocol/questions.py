@@ -11,7 +11,7 @@ from collections.abc import Collection, Sized
 from dataclasses import dataclass
 from typing import Annotated
 
-from protocol.noise import MayBePrivate
+from protocol.mechanisms import MayBePrivate
 from riskband.adversaries.problem import TransportProblem, checked_grid
 
 MAX_NAME_LENGTH = 100

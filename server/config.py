@@ -17,8 +17,8 @@ from pydantic import Field, ValidationError, ValidationInfo, create_model, field
 
 from client.data import NO_DATASET, is_function_name
 from client.identity import client_id
+from protocol.mechanisms import mechanism_of
 from protocol.models import MAX_NUM_CLASSES
-from protocol.noise import mechanism_of
 from riskband.adversaries.losses import LOSSES
 from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import riskband as rb
-from protocol.noise import steps_of
+from protocol.mechanisms import steps_of
 from riskband.adversaries.losses import get_loss
 from strategies.asking.query import QueryStrategy, RoundOutcome
 

@@ -20,8 +20,8 @@ from riskband.worst_cases.network_attack import one_round
 from riskband.worst_cases.wasserstein import published_budgets
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.query import QueryResult, RoundOutcome
+from strategies.bisection import BisectionRounds, curve_values, smallest_budgets
 from strategies.certifying import CertifyingStrategy, Conclusion
-from strategies.rounds import BisectionRounds, curve_values, smallest_budgets
 
 ONE_ROUND, BISECTION = "one-round", "bisection"
 PROTOCOLS = (ONE_ROUND, BISECTION)

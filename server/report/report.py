@@ -13,7 +13,7 @@ import numpy as np
 
 import riskband as rb
 from client.privacy import epsilon_at
-from protocol.noise import GAUSSIAN, mechanism_of
+from protocol.mechanisms import GAUSSIAN, mechanism_of
 from riskband.plots.bands import save_figure
 from riskband.verification import why_it_says_nothing
 from server.run.folder import CERTIFICATE_FOLDER, ResultFolder, failure_fields

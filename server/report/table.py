@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.filesize import decimal
 from rich.text import Text
 
-from protocol.noise import mechanism_of
+from protocol.mechanisms import mechanism_of
 from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_up
 from server.report.cells import are_estimates, num_rounds
 from server.studies import STUDIES

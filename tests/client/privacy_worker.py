@@ -6,7 +6,7 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 
 from client.privacy import PrivacyBudget, PrivacyBudgetError
-from protocol.noise import mechanism_of
+from protocol.mechanisms import mechanism_of
 
 
 def spend_many(path: Path, queue: Queue[int]) -> None:

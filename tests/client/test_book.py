@@ -12,7 +12,7 @@ from client.budget import QueryBudget, QueryBudgetError, Request
 from client.privacy import PrivacyBudget, PrivacyBudgetError
 from client.secure.part import begun
 from client.secure.state import claim
-from protocol.noise import mechanism_of
+from protocol.mechanisms import mechanism_of
 
 # As `sqlite3 FILE .dump` printed a file of November 2026, when each rule had tables and code of its own.
 WRITTEN_BEFORE = """

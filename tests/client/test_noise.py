@@ -16,7 +16,7 @@ from scipy.stats import chisquare, norm
 
 import riskband.answers.noise
 from client.privacy import epsilon_at
-from protocol.noise import LOSS_STEPS, Mechanism, discrete_gaussian, discrete_laplace, mechanism_of, steps_of
+from protocol.mechanisms import LOSS_STEPS, Mechanism, discrete_gaussian, discrete_laplace, mechanism_of, steps_of
 
 NUM_DRAWS = 20_000
 LAPLACE_SCALES = (Fraction(1, 3), Fraction(2), Fraction(7, 2), Fraction(40))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from client.numbers import Noise, noisy_curves
+from protocol.mechanisms import mechanism_of
 from protocol.models import build_model
-from protocol.noise import mechanism_of
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import adversarial_curves
 

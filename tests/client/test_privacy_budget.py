@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.privacy import PrivacyBudget, PrivacyBudgetError, privacy_from_config
-from protocol.noise import mechanism_of
+from protocol.mechanisms import mechanism_of
 from tests.client.privacy_worker import spend_many
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
-from protocol.noise import mechanism_of
+from protocol.mechanisms import mechanism_of
 from riskband.answers.noise import noisy_upper_limits
 from riskband.answers.risks import EQUAL_BY_DESIGN
 
