@@ -28,6 +28,7 @@ def adversarial_answers(
     norm: str = "l2",
     space: str = "representation",
     adversary: str = "auto",
+    answered_by: str = "fresh",
     batch_size: int = 512,
     **problem: Any,
 ) -> AdversarialAnswers:
@@ -45,6 +46,8 @@ def adversarial_answers(
         Prices of a unit of cost, increasing; by default `riskband.default_multipliers` of the radii.
     loss, order, norm, space, adversary, **problem
         See `TransportProblem`, which also knows head, box, distances and seed.
+    answered_by : {"fresh", "trainers"}
+        Whether these clients had no part in making the model; see `riskband.ClientRisks`.
     batch_size : int
         Examples per forward pass.
 
@@ -71,7 +74,7 @@ def adversarial_answers(
     ]
     if not numbers:
         raise ValueError("there must be at least one client, got none; give the examples of each as a pair (x, y)")
-    return joined_answers(numbers, asked, radii=budgets, multipliers=prices)
+    return joined_answers(numbers, asked, radii=budgets, multipliers=prices, answered_by=answered_by)
 
 
 def _examples(client: object) -> Sequence[npt.ArrayLike]:

@@ -97,6 +97,13 @@ def test_what_breaks_a_rule_is_refused(change: dict[str, Any], rule: str) -> Non
         adversarial_answers(MODEL, asked.pop("clients"), **asked)
 
 
+def test_clients_that_helped_to_make_the_model_give_estimates_only() -> None:
+    asked = {"radii": RADII, "multipliers": MULTIPLIERS, "order": 1}
+    fresh, trainers = (adversarial_answers(MODEL, network(), answered_by=who, **asked) for who in ("fresh", "trainers"))
+    validity = [rb.wasserstein_mean(each, delta=0.1, cost_budget=0.01).validity for each in (fresh, trainers)]
+    assert validity == ["certificate", "estimate"]
+
+
 def test_without_torch_it_says_what_to_install() -> None:
     script = """
 import importlib.util
