@@ -252,7 +252,7 @@ def test_a_curve_that_cannot_be_is_refused_and_named(tmp_path: Path, defaults: M
     [
         ("zero_one", 1, "linf", "exact"),
         pytest.param("margin", 1, "l1", "exact", marks=pytest.mark.slow),
-        ("brier", 2, "l2", "upper"),
+        pytest.param("brier", 2, "l2", "upper", marks=pytest.mark.slow),
     ],
 )
 def test_other_losses_and_costs(
