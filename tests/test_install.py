@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.house import CODE, ROOT, python_files, tree_of
+from tests.house import PRODUCT, ROOT, python_files, tree_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 APP = ("protocol", "worlds", "client", "strategies", "server", "simulations", "deploy")
@@ -60,7 +60,7 @@ def third_party(path: Path, *, nested: bool) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
         tops = {name.partition(".")[0] for name in names}
-        yield from tops - {*CODE, *sys.stdlib_module_names}
+        yield from tops - {*PRODUCT, *sys.stdlib_module_names}
 
 
 def test_what_flower_installs_for_a_run_is_what_the_app_imports():

@@ -111,7 +111,7 @@ def test_the_margin_losss_conjugates_are_their_closed_form(space):
         for price in PRICES
     ]
     assert np.all(lower <= np.array(truth) + 1e-6)
-    np.testing.assert_allclose(lower, truth, atol=0.03)  # ascent stays with the rival that leads where it comes by
+    np.testing.assert_allclose(lower, truth, atol=0.05)  # ascent stays with the rival that leads where it comes by
 
 
 @pytest.mark.parametrize("space", SPACES)
