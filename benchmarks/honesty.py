@@ -23,7 +23,7 @@ from torch import nn
 import riskband as rb
 from protocol.models import build_model
 from riskband.adversaries.evaluation import example_losses, mean_loss
-from riskband.means import largest_log_capital
+from riskband.betting import largest_log_capital
 from riskband.wording import CHOSEN_BEFORE
 from worlds.ground_truth import BetaRisks
 from worlds.population import Population, PopulationSpec

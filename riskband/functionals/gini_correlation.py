@@ -9,9 +9,9 @@ from riskband.answers.joint import JointRisks
 from riskband.answers.risks import shared_assumptions
 from riskband.bands.joint import JOINT_LOCAL_STEPS
 from riskband.bands.local_steps import OBSERVED_SIZES
+from riskband.betting import fixed_orders
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_number, check_own_seed
-from riskband.means import fixed_orders
 from riskband.search import bisect
 from riskband.wording import chosen_before
 

@@ -20,6 +20,7 @@ from riskband.answers.concave_curves import knapsack_curve, network_curve
 from riskband.answers.risks import BINARY_LOSS, ClientRisks, default_eta, shared_assumptions
 from riskband.bands.band import METHODS
 from riskband.bands.local_steps import RANDOM_SIZES, ClientAtoms, LevelsOf, levels_of_answers
+from riskband.betting import betting_assumptions, betting_upper_means
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, Certificate, recipe
 from riskband.checks import (
     FloatArray,
@@ -33,7 +34,6 @@ from riskband.checks import (
     check_points,
     check_single,
 )
-from riskband.means import betting_assumptions, betting_upper_means
 from riskband.search import Bracket, bisect
 from riskband.wording import chosen_before, exactly, in_short
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import riskband as rb
 from riskband.bands.levels import dkw_levels
 from riskband.bands.local_steps import LOCAL_STEPS
-from riskband.means import betting_upper_mean, fixed_bets_upper_mean
+from riskband.betting import betting_upper_mean, fixed_bets_upper_mean
 from tests.laws.draws import DELTAS, LOCALS, METHODS, POINTS, client_risks
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import brentq
 
 import riskband as rb
-from riskband.means import fixed_bets_upper_mean
+from riskband.betting import fixed_bets_upper_mean
 
 SEEN = np.array([0.1, 0.4, 0.4, 0.7])
 NUM_EXAMPLES = 10

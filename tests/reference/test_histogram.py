@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband.means import fixed_bets_upper_mean
+from riskband.betting import fixed_bets_upper_mean
 from tests.laws.draws import DELTAS, LOCALS, METHODS, POINTS
 
 LIMIT_LOCALS = st.sampled_from(["marginal", "counted"])

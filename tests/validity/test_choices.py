@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 
 import riskband as rb
 from benchmarks.honesty import seeds_experiment, windows_experiment
-from riskband.means import AVERAGED_BETS, fixed_bets_upper_mean, fixed_orders
+from riskband.betting import AVERAGED_BETS, fixed_bets_upper_mean, fixed_orders
 from tests.validity.coverage import BETA, TWO_POINTS, draw_networks, is_rejected
 
 DELTA = 0.05

@@ -13,7 +13,7 @@ import pytest
 
 import riskband as rb
 from riskband.bands.levels import berk_jones_levels
-from riskband.means import fixed_bets_upper_mean
+from riskband.betting import fixed_bets_upper_mean
 from tests.validity.coverage import (
     BETA,
     CONTINUOUS,

@@ -12,7 +12,7 @@ import pytest
 
 import riskband as rb
 from riskband.answers.histogram import bin_ends
-from riskband.means import betting_upper_mean
+from riskband.betting import betting_upper_mean
 from tests.validity.coverage import (
     BETA,
     CONTINUOUS,

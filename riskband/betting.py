@@ -1,0 +1,251 @@
+"""Confidence limits by betting: for one mean, and for a number that is a minimum over a dual variable (math §2.9).
+
+A gambler doubts that a number is at least `v`: each client's outcome is bet against before it is seen, with what the
+clients before it showed. If the number is at least `v`, the capital is a nonnegative supermartingale of mean at most 1,
+so it ends at 1/delta or above with probability at most delta; the `v` that are not rejected end at one point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from riskband.checks import FloatArray, IntArray
+from riskband.search import bisect
+from riskband.wording import chosen_before
+
+ORDER_IS_UNINFORMATIVE = (
+    "the order of the clients in the input, after a permutation by the seed, says nothing about their risks"
+)
+
+FIXED_BETS = "betting with fixed bets"
+AVERAGED_BETS = "betting averaged over fixed orders"
+# As many orders as cost little time; beyond some twenty of them the limit hardly changes.
+_NUM_ORDERS, _NUM_PLAYED, _ORDERS_KEY = (20, 200), 20_000, 20_240
+_LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
+
+
+@dataclass(frozen=True, eq=False)
+class Dual:
+    """One point of a dual: a number is at most `bound` of the mean outcome of an unseen client.
+
+    Attributes
+    ----------
+    outcomes : ndarray, shape (num_clients,)
+        One number in [0, 1] from every client, whose expectation is the mean outcome, or is not below it.
+    bound : callable
+        From mean outcomes in [0, 1] to upper bounds on the number; nondecreasing. Any shape.
+    least_mean : callable
+        Its inverse: from a lower bound on the number to the least mean outcome that allows it; nondecreasing. What
+        lies outside [0, 1] is cut to it.
+    """
+
+    outcomes: FloatArray
+    bound: Callable[[FloatArray], FloatArray]
+    least_mean: Callable[[float], float]
+
+    @classmethod
+    def of_range(
+        cls,
+        outcomes: FloatArray,
+        *,
+        low: float,
+        high: float,
+        bound: Callable[[FloatArray], FloatArray],
+        least_mean: Callable[[float], float],
+    ) -> Dual:
+        """From outcomes in [low, high], low < high, known before any answer; the functions are of their mean."""
+        width = high - low
+        return cls(
+            np.clip((outcomes - low) / width, 0.0, 1.0),
+            lambda mean: bound(low + width * mean),
+            lambda value: (least_mean(value) - low) / width,
+        )
+
+
+class _Played(NamedTuple):
+    """What a gambler did in some orders, shape (num_orders, num_clients) each."""
+
+    chosen: IntArray  # the dual against whose outcome it bet
+    outcomes: FloatArray
+    bets: FloatArray
+
+
+def betting_upper_bound(
+    duals: Sequence[Dual], answers: Sequence[FloatArray], *, delta: float, seed: int | None, high: float = 1.0
+) -> tuple[float, str]:
+    """Upper confidence limit for a number that each dual bounds, and the name of the method.
+
+    If the number is `v`, the mean outcome of *every* dual is at least what `v` needs of it. So the gambler may bet
+    against another dual at every client, if the clients before it alone say which: the one that bounds the number best
+    by their mean. Nothing is paid for the number of duals. The choice does not depend on `v`: every factor of the
+    capital grows with `v`, and what is rejected is an interval. Source: math §2.9.
+
+    Parameters
+    ----------
+    duals : sequence of Dual
+        Fixed before any answer was seen.
+    answers : sequence of ndarray, shape (num_clients,) each
+        What the outcomes are functions of: sorted by them, the clients have an order that no input can choose.
+    delta : float
+        Probability that the limit fails, in (0, 1).
+    seed : int or None
+        Of the one order in which clients are seen; None: the final capitals in many fixed orders are averaged.
+    high : float
+        Largest value that the number can have; the smallest is 0.
+    """
+    if seed is None:
+        by_answers = np.lexsort(tuple(answers)[::-1])
+        size = by_answers.size
+        orders = by_answers[fixed_orders(size, num_orders=_num_orders(size))]
+    else:
+        orders = np.random.default_rng(seed).permutation(answers[0].size)[None]
+    played = _play(duals, orders, delta)
+
+    def survives(value: FloatArray) -> np.ndarray:
+        needed = np.clip([dual.least_mean(float(value)) for dual in duals], 0.0, 1.0)
+        growth = log_growth(needed[played.chosen], played.outcomes, played.bets)
+        if seed is not None:
+            return np.asarray(np.cumsum(growth[0]).max() < np.log(1.0 / delta))
+        return np.asarray(np.logaddexp.reduce(growth.sum(axis=1)) < np.log(len(orders) / delta))
+
+    value = float(bisect(survives, low=0.0, high=high, num_steps=36)[1])
+    return value, AVERAGED_BETS if seed is None else "betting"
+
+
+def _play(duals: Sequence[Dual], orders: IntArray, delta: float) -> _Played:
+    best = np.full(orders.shape, np.inf)
+    played = _Played(np.zeros(orders.shape, dtype=np.intp), np.zeros(orders.shape), np.zeros(orders.shape))
+    num_before = np.arange(1, orders.shape[1])
+    for index, dual in enumerate(duals):
+        outcomes = dual.outcomes[orders]
+        mean_before = np.full(orders.shape, 0.5)
+        mean_before[:, 1:] = (0.5 + np.cumsum(outcomes, axis=1)[:, :-1]) / (num_before + 1)
+        bound = np.asarray(dual.bound(mean_before))
+        is_better = bound < best
+        best[is_better] = bound[is_better]
+        played.chosen[is_better] = index
+        played.outcomes[is_better] = outcomes[is_better]
+        played.bets[is_better] = adaptive_bets(outcomes, delta)[is_better]
+    return played
+
+
+def betting_upper_means(
+    columns: Sequence[FloatArray], *, delta: float, seed: int | None, is_fixed: bool
+) -> tuple[list[float], str]:
+    """Upper confidence limits for several means over the same clients, each by betting with this delta, and a name.
+
+    For each mean there is a column of one number in [0, 1] from every client. `seed` is that of the order in which one
+    gambler sees the clients; None: the average over fixed orders. With `is_fixed`, the limits fall with no value: see
+    `fixed_bets_upper_mean`.
+    """
+    if is_fixed:
+        return [fixed_bets_upper_mean(values, delta=delta) for values in columns], FIXED_BETS
+    if seed is None:
+        return [averaged_betting_upper_mean(values, delta=delta) for values in columns], AVERAGED_BETS
+    order = np.random.default_rng(seed).permutation(columns[0].size)
+    return [betting_upper_mean(values[order], delta=delta) for values in columns], "betting"
+
+
+def betting_assumptions(name: str, seed: int | None) -> tuple[str, ...]:
+    """Return what a limit of `betting_upper_means` assumes beyond the independence of the clients."""
+    return (ORDER_IS_UNINFORMATIVE, *chosen_before(seed=(seed, None))) if name == "betting" else ()
+
+
+def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
+    """Upper confidence limit for the mean of independent values in [0, 1]: the same for every order of the values.
+
+    The gambler of `betting_upper_mean` plays the sorted values through in many fixed orders. In each, the final capital
+    has mean at most 1 if the candidate is the mean, so the average of them has; it is tested once, by Markov's
+    inequality. (The largest capital on the way has no such mean: averages of it are not valid.) Source: [WSR];
+    math §2.6.
+    """
+    orders = fixed_orders(values.size, num_orders=_num_orders(values.size))
+    played = np.sort(values)[orders]
+    bets = adaptive_bets(played, delta)
+
+    def survives(candidate: FloatArray) -> np.ndarray:
+        capitals = np.sum(log_growth(candidate, played, bets), axis=1)
+        return np.asarray(np.logaddexp.reduce(capitals) < np.log(len(orders) / delta))
+
+    return float(bisect(survives, low=0.0, high=1.0, num_steps=36)[1])
+
+
+def _num_orders(num_values: int) -> int:
+    return int(np.clip(_NUM_PLAYED // num_values, *_NUM_ORDERS))
+
+
+@lru_cache(maxsize=8)
+def fixed_orders(num_values: int, *, num_orders: int) -> IntArray:
+    """Orders in which sorted values are played through, shape (num_orders, num_values).
+
+    Drawn once, for everybody, from a stream of bits that is the same on every machine and in every version of numpy:
+    independent of all answers, and nothing that a user could choose. Sorted answers in a random order are what
+    independent clients give, so each order on its own keeps the gambler's capital fair.
+    """
+    bits = np.random.Philox(key=_ORDERS_KEY)
+    orders = np.stack([np.argsort(bits.random_raw(num_values), kind="stable") for _ in range(num_orders)])
+    orders.flags.writeable = False
+    return orders
+
+
+def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
+    """Upper confidence limit for the mean of independent values in [0, 1], by betting.
+
+    A gambler who doubts the mean `m` bets on `values < m`; if `m` is the mean, the capital is a nonnegative
+    martingale and reaches 1/delta with probability at most delta. Every factor grows with `m`, so the means that are
+    not rejected end at one point, found by bisection; the rejected end of the bracket is returned. The order of the
+    values must not depend on them. Source: [WSR] §4, predictable plug-in bets for a fixed sample size.
+    """
+    bets = adaptive_bets(values, delta)
+
+    def survives(candidate: FloatArray) -> np.ndarray:
+        return np.asarray(np.cumsum(log_growth(candidate, values, bets)).max() < np.log(1.0 / delta))
+
+    return float(bisect(survives, low=0.0, high=1.0)[1])
+
+
+def largest_log_capital(values: FloatArray, candidate: float, *, delta: float) -> float:
+    """Logarithm of the largest capital on the way of the gambler of `betting_upper_mean` against one candidate."""
+    return float(np.cumsum(log_growth(np.asarray(candidate), values, adaptive_bets(values, delta))).max())
+
+
+def adaptive_bets(values: FloatArray, delta: float) -> FloatArray:
+    """Bet on each value, by the variance of those before it in its row, shape (..., num_clients)."""
+    count = np.arange(1, values.shape[-1] + 1)
+    mean = (0.5 + np.cumsum(values, axis=-1)) / (count + 1)
+    variance = (0.25 + np.cumsum((values - mean) ** 2, axis=-1)) / (count + 1)
+    variance_before = np.full(values.shape, 0.25)
+    variance_before[..., 1:] = variance[..., :-1]  # a bet may only look at the past
+    return np.asarray(np.sqrt(2.0 * np.log(1.0 / delta) / (values.shape[-1] * variance_before)))
+
+
+def log_growth(candidate: FloatArray, values: FloatArray, bets: FloatArray) -> FloatArray:
+    """Logarithms of the factors of the capital: bets on values below the candidate mean, cut to what may be lost."""
+    largest_bet = _LARGEST_SHARE / np.maximum(1.0 - candidate, 1e-300)
+    return np.asarray(np.log1p(np.minimum(bets, largest_bet) * (candidate - values)))
+
+
+def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
+    """Upper confidence limit for the mean of independent values in [0, 1] that falls with no value.
+
+    As `betting_upper_mean`, but every gambler bets one share of the capital on all values, so their order is of no
+    consequence and the limit grows with every value: it stays valid if any value is replaced by a larger one. Several
+    gamblers start with equal parts of the capital; their sum is tested once, by Markov's inequality. Source:
+    math §7.4.
+    """
+    # From the best share for the largest variance of a mean of 1/2, doubled up to the largest.
+    smallest = min(float(np.sqrt(2.0 * np.log(1.0 / delta) / values.size)), _LARGEST_SHARE)
+    num_bets = 1 + int(np.ceil(np.log2(_LARGEST_SHARE / smallest)))
+    shares = np.geomspace(smallest, _LARGEST_SHARE, num_bets)[:, None]
+
+    def survives(candidate: FloatArray) -> np.ndarray:
+        odds = (1.0 - values) / np.maximum(1.0 - candidate, 1e-300)  # of mean 1 if the candidate is the mean
+        capitals = np.sum(np.log1p(shares * (odds - 1.0)), axis=1)
+        return np.asarray(np.logaddexp.reduce(capitals) < np.log(num_bets / delta))
+
+    return float(bisect(survives, low=0.0, high=1.0)[1])
