@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -306,3 +306,22 @@ def subject_of(local: str) -> str:
 def check_band(source: object) -> None:
     """Raise ValueError unless `source` is a `Band`."""
     check_kind("band", source, Band, remedy="make it with band(risks, delta=0.05)")
+
+
+def own_delta(delta: float | None) -> float:
+    """Return the delta that a bound of answers has for itself; raises ValueError if there is none."""
+    if delta is None:
+        raise ValueError("delta must be given with answers, got none; only a band has a delta of its own")
+    return check_delta(delta)
+
+
+def band_without_delta(band: object, delta: float | None, seed: int | None = None) -> Band:
+    """Return a band, with which neither a delta nor a seed may be given; raises ValueError otherwise."""
+    check_band(band)
+    for name, value in (("delta", delta), ("seed", seed)):
+        if value is not None:
+            of_band = "has its own" if name == "delta" else "needs none"
+            raise ValueError(
+                f"{name} must be left out with a band, which {of_band}; give the answers for a bound of its own"
+            )
+    return cast(Band, band)
