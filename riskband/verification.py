@@ -70,6 +70,13 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 SINCE_SCHEMA_2 = (CHOSEN_BEFORE, WORST_MEANS_FOUND, FRESH_CLIENTS, FRESH_FOR_CANDIDATES)
 """How the assumptions begin that certificates of the first schema did not list."""
 
+EARLIER: Mapping[str, Mapping[str, Any]] = {
+    "wasserstein_mean": {"every_budget": True},
+    "wasserstein_cdf": {"every_budget": True, "seed": None},
+}
+"""Arguments that earlier recipes lack, by function or "band", and what was done before there were such arguments."""
+
+
 _BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")
 _LARGEST_TRIED = 4_096  # clients
 
@@ -147,6 +154,7 @@ def verify(
     stored = certificate.to_dict() if isinstance(certificate, Certificate) else certificate
     found = Certificate.from_dict(stored)
     again = _follow(found.recipe, divergences or {}, weights or {}).to_dict()
+    stored = {**stored, "recipe": _completed(found.recipe)}
     # The sentence must say what the other fields do, which are compared on their own.
     again["statement"] = found.statement
     unstated: tuple[str, ...] = ()
@@ -241,6 +249,7 @@ def _follow(
     recipe: Recipe, divergences: Mapping[str, FDivergence], weights: Mapping[str, QuantileWeight]
 ) -> Certificate:
     try:
+        recipe = _completed(recipe)
         name, arguments = recipe["function"], dict(recipe["arguments"])
         if name not in FUNCTIONS:
             raise ValueError(f"function of a recipe must be one of {', '.join(sorted(FUNCTIONS))}, got {name!r}")
@@ -258,6 +267,11 @@ def _follow(
             f"the recipe of the certificate cannot be followed ({error!r}); a certificate with your own divergence or "
             "weight needs it as an argument of verify"
         ) from error
+
+
+def _completed(recipe: Recipe) -> Recipe:
+    """A recipe with the arguments that it lacks since it was made before there were such; see `EARLIER`."""
+    return {**recipe, "arguments": {**EARLIER.get(str(recipe.get("function")), {}), **recipe["arguments"]}}
 
 
 def _agree(stored: Any, again: Any, *, absolute: float) -> bool:
