@@ -69,19 +69,14 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 
 EARLIER: Mapping[str, Mapping[str, Any]] = {
     "band": {"means": "limits"},
+    "wasserstein_mean": {"every_budget": True},
+    "wasserstein_cdf": {"every_budget": True, "seed": None},
 }
 """Arguments that earlier recipes lack, by function or "band", and what was done before there were such arguments."""
 
 
 SINCE_SCHEMA_2 = (CHOSEN_BEFORE, WORST_MEANS_FOUND, FRESH_CLIENTS, FRESH_FOR_CANDIDATES)
 """How the assumptions begin that certificates of the first schema did not list."""
-
-EARLIER: Mapping[str, Mapping[str, Any]] = {
-    "wasserstein_mean": {"every_budget": True},
-    "wasserstein_cdf": {"every_budget": True, "seed": None},
-}
-"""Arguments that earlier recipes lack, by function or "band", and what was done before there were such arguments."""
-
 
 _BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")
 _LARGEST_TRIED = 4_096  # clients

@@ -28,7 +28,7 @@ from riskband.bands.local_steps import (
     upper_envelope,
     with_measured_means,
 )
-from riskband.bands.methods import NAMED_LEVELS, LevelMethod, level_key, resolve_level_method
+from riskband.bands.methods import NAMED_LEVELS, LevelMethod, default_method, level_key, resolve_level_method
 from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind, same_fields
 from riskband.wording import chosen_before
 
@@ -178,7 +178,7 @@ def band(
     risks: PlainAnswers,
     *,
     delta: float,
-    method: str | LevelMethod | Mapping[str, Any] = "berk_jones",
+    method: str | LevelMethod | Mapping[str, Any] | None = None,
     local: str = "marginal",
     sides: str = "two",
     eta: float | str | None = None,
@@ -193,8 +193,9 @@ def band(
     delta : float
         Probability that the band fails, in (0, 1).
     method : str or OptimisedLevels
-        Vertical step. "berk_jones": exactly calibrated, sharp in the tails (default). "dkw":
-        Dvoretzky-Kiefer-Wolfowitz. "truncated:LOW:HIGH": Berk-Jones where the empirical CDF is in [LOW, HIGH], and
+        Vertical step. "berk_jones": exactly calibrated, sharp in the tails (default). "sparse:berk_jones": the same for
+        a few of the order statistics, in seconds for a million clients and at most 5 % wider (default beyond 20,000
+        clients; "sparse:" may also stand before the names with numbers below). "dkw": Dvoretzky-Kiefer-Wolfowitz. "truncated:LOW:HIGH": Berk-Jones where the empirical CDF is in [LOW, HIGH], and
         constant outside. "tail:LEVEL": truncated to what the clients beyond a level need, by their number alone.
         `OptimisedLevels`: tuned on other clients for what will be read off; refused if its pilot is visibly among these
         clients. What `Band.recipe` holds of a method is accepted too.
@@ -239,7 +240,8 @@ def band(
         check_risks(answers)
     risks = answers.above
     delta = check_delta(delta)
-    level_method = resolve_level_method(method)
+    usual_method = default_method(risks.num_counted)
+    level_method = resolve_level_method(usual_method if method is None else method)
     local = check_choice("local", local, LOCAL_STEPS)
     sides = check_choice("sides", sides, SIDES)
     eta = check_etas(eta)
@@ -282,7 +284,7 @@ def band(
             *step.assumptions,
             *level_method.assumptions,
             *chosen_before(
-                method=(level_method.name, "berk_jones"),
+                method=(None if level_method.name in (usual_method, "berk_jones") else level_method.name, None),
                 local=(local, "marginal"),
                 eta=(None if eta in usual_etas else eta, None),
             ),
