@@ -33,6 +33,9 @@ _LATER_ROUNDS = 30
 # Below this, certificates are hardly worth a client's values.
 MIN_RADII, MIN_MULTIPLIERS = 10, 6
 
+# For so many budgets a bound of the mean that is made for them alone is sharper than one for every budget.
+_FEW_BUDGETS = 4
+
 # Rounding apart, an attack that raised no value by more than this has reached nothing.
 _NEGLIGIBLE = 1e-9
 
@@ -88,6 +91,9 @@ class QueryBudgetUse:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WassersteinConclusion(Conclusion):
     """Certificates "wasserstein_mean", "wasserstein_cdf", and with a bound on the cost "wasserstein_published".
+
+    Each holds by itself, for all budgets and thresholds that were asked at once; "wasserstein_mean" for every budget
+    there is where more than a few were asked, since that is no wider then.
 
     Attributes
     ----------
@@ -258,8 +264,9 @@ class Wasserstein(CertifyingStrategy):
     def _certificates(self, answers: rb.AdversarialAnswers) -> dict[str, rb.Certificate]:
         """What the multipliers of the first message certify, whatever the protocol."""
         local = "best" if self.protocol == ONE_ROUND else "average"  # two radii say little of the cost of a push
-        settings: dict[str, Any] = {"delta": self.delta, "cost_budget": self.cost_budgets}
-        certificates = {"wasserstein_mean": rb.wasserstein_mean(answers, **settings, seed=self.seed)}
+        settings: dict[str, Any] = {"delta": self.delta, "cost_budget": self.cost_budgets, "seed": self.seed}
+        is_curve = self.cost_budgets.size > _FEW_BUDGETS
+        certificates = {"wasserstein_mean": rb.wasserstein_mean(answers, **settings, every_budget=is_curve)}
         if answers.noise is None:  # shares of clients need their curves
             shares = rb.wasserstein_cdf(answers, **settings, thresholds=self.cost_thresholds, local=local)
             certificates["wasserstein_cdf"] = shares
