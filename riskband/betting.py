@@ -27,6 +27,9 @@ AVERAGED_BETS = "betting averaged over fixed orders"
 # As many orders as cost little time; beyond some twenty of them the limit hardly changes.
 _NUM_ORDERS, _NUM_PLAYED, _ORDERS_KEY = (20, 200), 20_000, 20_240
 _LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
+_LARGEST_SHARE_OF_DUALS = 0.97  # the same where the outcomes are mostly small, as those of tails are
+_ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
+_WEIGHT_OF_START = 0.3  # in clients
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +45,14 @@ class Dual:
     least_mean : callable
         Its inverse: from a lower bound on the number to the least mean outcome that allows it; nondecreasing. What
         lies outside [0, 1] is cut to it.
+    start : float
+        What the mean outcome is taken for before the first client, in [0, 1]: of no consequence for validity.
     """
 
     outcomes: FloatArray
     bound: Callable[[FloatArray], FloatArray]
     least_mean: Callable[[float], float]
+    start: float = 0.5
 
     @classmethod
     def of_range(
@@ -57,13 +63,15 @@ class Dual:
         high: float,
         bound: Callable[[FloatArray], FloatArray],
         least_mean: Callable[[float], float],
+        start: float | None = None,
     ) -> Dual:
-        """From outcomes in [low, high], low < high, known before any answer; the functions are of their mean."""
+        """From outcomes in [low, high], low < high, known before any answer; all else is of their mean."""
         width = high - low
         return cls(
             np.clip((outcomes - low) / width, 0.0, 1.0),
             lambda mean: bound(low + width * mean),
             lambda value: (least_mean(value) - low) / width,
+            0.5 if start is None else float(np.clip((start - low) / width, 0.0, 1.0)),
         )
 
 
@@ -76,7 +84,12 @@ class _Played(NamedTuple):
 
 
 def betting_upper_bound(
-    duals: Sequence[Dual], answers: Sequence[FloatArray], *, delta: float, seed: int | None, high: float = 1.0
+    duals: Sequence[Dual],
+    answers: Sequence[FloatArray | IntArray],
+    *,
+    delta: float,
+    seed: int | None,
+    high: float = 1.0,
 ) -> tuple[float, str]:
     """Upper confidence limit for a number that each dual bounds, and the name of the method.
 
@@ -108,7 +121,7 @@ def betting_upper_bound(
 
     def survives(value: FloatArray) -> np.ndarray:
         needed = np.clip([dual.least_mean(float(value)) for dual in duals], 0.0, 1.0)
-        growth = log_growth(needed[played.chosen], played.outcomes, played.bets)
+        growth = log_growth(needed[played.chosen], played.outcomes, played.bets, _LARGEST_SHARE_OF_DUALS)
         if seed is not None:
             return np.asarray(np.cumsum(growth[0]).max() < np.log(1.0 / delta))
         return np.asarray(np.logaddexp.reduce(growth.sum(axis=1)) < np.log(len(orders) / delta))
@@ -118,20 +131,49 @@ def betting_upper_bound(
 
 
 def _play(duals: Sequence[Dual], orders: IntArray, delta: float) -> _Played:
-    best = np.full(orders.shape, np.inf)
-    played = _Played(np.zeros(orders.shape, dtype=np.intp), np.zeros(orders.shape), np.zeros(orders.shape))
-    num_before = np.arange(1, orders.shape[1])
-    for index, dual in enumerate(duals):
-        outcomes = dual.outcomes[orders]
-        mean_before = np.full(orders.shape, 0.5)
-        mean_before[:, 1:] = (0.5 + np.cumsum(outcomes, axis=1)[:, :-1]) / (num_before + 1)
-        bound = np.asarray(dual.bound(mean_before))
-        is_better = bound < best
-        best[is_better] = bound[is_better]
-        played.chosen[is_better] = index
-        played.outcomes[is_better] = outcomes[is_better]
-        played.bets[is_better] = adaptive_bets(outcomes, delta)[is_better]
+    chosen = _best_by_the_past(duals, orders, delta)
+    played = _Played(chosen, np.zeros(orders.shape), np.zeros(orders.shape))
+    for index in np.unique(chosen).tolist():
+        outcomes, is_chosen = duals[index].outcomes[orders], chosen == index
+        played.outcomes[is_chosen] = outcomes[is_chosen]
+        played.bets[is_chosen] = adaptive_bets(outcomes, delta)[is_chosen]
     return played
+
+
+def _best_by_the_past(duals: Sequence[Dual], orders: IntArray, delta: float) -> IntArray:
+    """For each client the dual that promises most by the clients before it, or by a few clients less.
+
+    What it promises is its bound at their mean outcome and the slack that bets will leave above that. Without the slack
+    it would often be a dual whose outcomes are mostly next to 0, sharp at their mean and far from it.
+    """
+    chosen = np.zeros(orders.shape, dtype=np.intp)
+    if len(duals) == 1:
+        return chosen
+    num_before, rate = _times_of_choice(orders.shape[1]), np.log(1.0 / delta) / orders.shape[1]
+    best, at_times = np.full((len(orders), num_before.size), np.inf), chosen[:, : num_before.size].copy()
+    for index, dual in enumerate(duals):
+        mean = _means_before(dual.outcomes[orders], num_before, dual.start)
+        variance = _means_before(np.square(dual.outcomes)[orders], num_before, dual.start**2) - mean**2
+        slack = np.maximum(np.sqrt(2.0 * rate * np.maximum(variance, 0.0)), rate)
+        promise = np.asarray(dual.bound(np.minimum(mean + slack, 1.0)))
+        is_better = promise < best
+        best[is_better], at_times[is_better] = promise[is_better], index
+    return np.repeat(at_times, np.diff(num_before, append=orders.shape[1]), axis=1)
+
+
+def _times_of_choice(num_clients: int) -> IntArray:
+    """Numbers of clients seen at which a dual is chosen: all up to 200, then one in a hundred."""
+    num_late = 1 + int(np.log(max(num_clients / _ALWAYS_CHOSEN, 1.0)) / np.log(_CHOSEN_AGAIN))
+    late = np.geomspace(_ALWAYS_CHOSEN, max(num_clients, _ALWAYS_CHOSEN), num_late)
+    times = np.unique(np.concatenate([np.arange(_ALWAYS_CHOSEN), late.astype(np.int64)]))
+    return times[times < num_clients]
+
+
+def _means_before(numbers: FloatArray, num_before: IntArray, start: float) -> FloatArray:
+    """Means of so many first numbers of each row, with a guess that counts as a part of a number."""
+    sums = np.zeros((len(numbers), num_before.size))
+    sums[:, 1:] = np.cumsum(np.add.reduceat(numbers, num_before, axis=1), axis=1)[:, :-1]
+    return np.asarray((_WEIGHT_OF_START * start + sums) / (_WEIGHT_OF_START + num_before))
 
 
 def betting_upper_means(
@@ -224,9 +266,11 @@ def adaptive_bets(values: FloatArray, delta: float) -> FloatArray:
     return np.asarray(np.sqrt(2.0 * np.log(1.0 / delta) / (values.shape[-1] * variance_before)))
 
 
-def log_growth(candidate: FloatArray, values: FloatArray, bets: FloatArray) -> FloatArray:
+def log_growth(
+    candidate: FloatArray, values: FloatArray, bets: FloatArray, largest_share: float = _LARGEST_SHARE
+) -> FloatArray:
     """Logarithms of the factors of the capital: bets on values below the candidate mean, cut to what may be lost."""
-    largest_bet = _LARGEST_SHARE / np.maximum(1.0 - candidate, 1e-300)
+    largest_bet = largest_share / np.maximum(1.0 - candidate, 1e-300)
     return np.asarray(np.log1p(np.minimum(bets, largest_bet) * (candidate - values)))
 
 

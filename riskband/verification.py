@@ -16,6 +16,7 @@ from riskband.answers.responses import FRESH_CLIENTS
 from riskband.answers.risks import ClientRisks
 from riskband.bands.band import band
 from riskband.bands.joint import joint_band, joint_cdf
+from riskband.bands.local_steps import GRID_OF_ETAS
 from riskband.certificate import SCHEMA_1, Certificate
 from riskband.functionals.dispersion import dispersion_certificate, lorenz_certificate
 from riskband.functionals.gini_correlation import gini_correlation
@@ -65,6 +66,11 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
     "select": selection_certificate,
 }
 """The functions that make certificates, by the name in the recipe."""
+
+EARLIER: Mapping[str, Mapping[str, Any]] = {
+    "band": {"means": "limits"},
+}
+"""Arguments that earlier recipes lack, by function or "band", and what was done before there were such arguments."""
 
 
 SINCE_SCHEMA_2 = (CHOSEN_BEFORE, WORST_MEANS_FOUND, FRESH_CLIENTS, FRESH_FOR_CANDIDATES)
@@ -147,6 +153,7 @@ def verify(
     stored = certificate.to_dict() if isinstance(certificate, Certificate) else certificate
     found = Certificate.from_dict(stored)
     again = _follow(found.recipe, divergences or {}, weights or {}).to_dict()
+    stored = {**stored, "recipe": _completed(found.recipe)}
     # The sentence must say what the other fields do, which are compared on their own.
     again["statement"] = found.statement
     unstated: tuple[str, ...] = ()
@@ -241,6 +248,7 @@ def _follow(
     recipe: Recipe, divergences: Mapping[str, FDivergence], weights: Mapping[str, QuantileWeight]
 ) -> Certificate:
     try:
+        recipe = _completed(recipe)
         name, arguments = recipe["function"], dict(recipe["arguments"])
         if name not in FUNCTIONS:
             raise ValueError(f"function of a recipe must be one of {', '.join(sorted(FUNCTIONS))}, got {name!r}")
@@ -258,6 +266,22 @@ def _follow(
             f"the recipe of the certificate cannot be followed ({error!r}); a certificate with your own divergence or "
             "weight needs it as an argument of verify"
         ) from error
+
+
+def _completed(recipe: Recipe) -> Recipe:
+    """A recipe with the arguments that it lacks since it was made before there were such; see `EARLIER`."""
+    completed = {**recipe, "arguments": {**EARLIER.get(str(recipe.get("function")), {}), **recipe["arguments"]}}
+    if isinstance(recipe.get("band"), Mapping):
+        completed["band"] = _completed_band(recipe["band"])
+    if isinstance(recipe.get("bands"), Mapping):
+        completed["bands"] = {name: _completed_band(settings) for name, settings in recipe["bands"].items()}
+    return completed
+
+
+def _completed_band(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    is_grid = settings.get("local") == "marginal" and settings.get("eta") is None  # which is what no eta once meant
+    is_joint = "marginal_share" in settings
+    return {**({} if is_joint else EARLIER["band"]), **settings, **({"eta": GRID_OF_ETAS} if is_grid else {})}
 
 
 def _agree(stored: Any, again: Any, *, absolute: float) -> bool:

@@ -81,7 +81,7 @@ def rounding_of_curve(radii: FloatArray, values: FloatArray) -> float | None:
         return 0.0
     rounding = _format_rounding(values)
     # A curve within the rounding has values at or above the hull of the values, less the rounding; and that is one.
-    gaps = np.interp(radii, *_hull(radii, values)) - values
+    gaps = np.interp(radii, *upper_hull(radii, values)) - values
     return rounding if np.all(gaps <= 2.0 * rounding + TOLERANCE) else None
 
 
@@ -140,7 +140,7 @@ def inner_curve(radii: FloatArray, values: FloatArray, *, rounding: float = 0.0)
     Arguments and errors as for `outer_curve`. Equal to the function at the radii but for rounding.
     """
     x, y = np.asarray(radii, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    return ConcaveCurve(*_hull(x, np.maximum(y - rounding, 0.0))) if rounding else ConcaveCurve(x, y)
+    return ConcaveCurve(*upper_hull(x, np.maximum(y - rounding, 0.0))) if rounding else ConcaveCurve(x, y)
 
 
 def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0, rounding: float = 0.0) -> ConcaveCurve:
@@ -171,7 +171,7 @@ def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0, 
     corners = x[:-1] + shift, y[1:] - after * (width - shift)
     may_rise = rise[-1] > 0.0 or rounding > 0.0
     tail = ([x[-1] + (largest - y[-1]) / steepest[-1]], [largest]) if may_rise and steepest[-1] > 0.0 else ([], [])
-    return ConcaveCurve(*_hull(*(np.concatenate(parts) for parts in zip((x, y), corners, tail, strict=True))))
+    return ConcaveCurve(*upper_hull(*(np.concatenate(parts) for parts in zip((x, y), corners, tail, strict=True))))
 
 
 def outer_curves(radii: FloatArray, rows: FloatArray, roundings: FloatArray) -> tuple[ConcaveCurve, ...]:
@@ -198,7 +198,7 @@ def network_curve(curves: Sequence[ConcaveCurve]) -> ConcaveCurve:
     return ConcaveCurve(budgets[last], np.maximum.accumulate(values)[last])
 
 
-def _hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+def upper_hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Corners of the upper hull of points, nondecreasing in x (Andrew's monotone chain)."""
     order = np.lexsort((-y, x))
     hull: list[tuple[float, float]] = []

@@ -205,12 +205,12 @@ class HistogramLimits(Answers):
         """What certificates from the counts assume beyond what all do."""
         return (COUNTED_ONCE, LIMITS_OF_BINARY_LOSS if self.binary else LIMITS_BY_CLIENTS, EDGES_CHOSEN)
 
-    def check_local(self, local: str, eta: float | None) -> None:
+    def check_local(self, local: str, eta: float | str | None) -> None:
         """Raise ValueError if a local step needs the numbers of examples, or another `eta` is asked for."""
         if local not in ("marginal", "counted"):
             raise ValueError(f"local must be 'marginal' or 'counted' for counts of limits, got {local!r}; use marginal")
         if eta not in (None, self.eta):
-            raise ValueError(f"eta must be {self.eta:g}, at which the clients computed their limits, got {eta:g}")
+            raise ValueError(f"eta must be {self.eta:g}, at which the clients computed their limits, got {eta}")
 
 
 Histogram = HistogramRisks | HistogramLimits

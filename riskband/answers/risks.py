@@ -218,19 +218,19 @@ def default_eta(num_clients: int) -> float:
     return float(grid[np.argmin(np.abs(np.log(grid * 4.0 * np.sqrt(num_clients))))])
 
 
-def upper_limit(risk: FloatArray, num_examples: IntArray, *, eta: float, binary: bool) -> FloatArray:
+def upper_limit(risk: FloatArray, num_examples: IntArray, *, eta: float | FloatArray, binary: bool) -> FloatArray:
     """Upper confidence limits of true risks; see `ClientRisks.upper_limits`. Any shape, and checked arguments."""
     limit = _clopper_pearson_limit if binary else _chernoff_limit
     return limit(risk, num_examples, eta=eta)
 
 
-def _clopper_pearson_limit(risk: FloatArray, num_examples: IntArray, *, eta: float) -> FloatArray:
+def _clopper_pearson_limit(risk: FloatArray, num_examples: IntArray, *, eta: float | FloatArray) -> FloatArray:
     num_wrong = np.rint(risk * num_examples)
     num_right = num_examples - num_wrong
     return np.where(num_right > 0, betaincinv(num_wrong + 1.0, np.maximum(num_right, 1.0), 1.0 - eta), 1.0)
 
 
-def _chernoff_limit(risk: FloatArray, num_examples: IntArray, *, eta: float) -> FloatArray:
+def _chernoff_limit(risk: FloatArray, num_examples: IntArray, *, eta: float | FloatArray) -> FloatArray:
     """Largest u with n·kl(risk, u) <= log(1/eta), rounded up."""
     allowed = np.log(1.0 / eta) / num_examples
     return bisect(lambda u: binary_kl(risk, u) <= allowed, low=risk, high=np.ones_like(risk))[1]

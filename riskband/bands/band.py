@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,23 @@ import numpy.typing as npt
 from riskband.answers.histogram import Histogram, HistogramLimits, PlainAnswers
 from riskband.answers.risks import ClientRisks, check_risks, default_eta, shared_assumptions
 from riskband.bands.levels import Levels
-from riskband.bands.local_steps import LOCAL_STEPS, ClientAtoms, LevelsOf, lower_envelope, upper_envelope
+from riskband.bands.local_steps import (
+    EVERY_ETA,
+    GRID_OF_ETAS,
+    LOCAL_STEPS,
+    ClientAtoms,
+    LevelsOf,
+    lower_envelope,
+    upper_envelope,
+    with_measured_means,
+)
 from riskband.bands.methods import NAMED_LEVELS, LevelMethod, level_key, resolve_level_method
 from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind, same_fields
 from riskband.wording import chosen_before
 
 METHODS: Mapping[str, LevelsOf] = NAMED_LEVELS
 SIDES = ("lower", "upper", "two")
+MEANS = ("measured", "limits")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +49,10 @@ class Band:
         Probability that the band fails, in (0, 1).
     method, local, sides : str
         How it was built; see `band`.
-    eta : float or None
-        Error level of the local limits, where one was used; `None` where all were, or none.
+    eta : float, str or None
+        Error level of the local limits, where one was used; "every" or "grid" where many were; `None` without limits.
+    means : str
+        What `mean_distribution` rests on; see `band`.
     lower_points, lower_levels : ndarray, shape (num_points,)
         F(x) >= lower_levels[i] for x >= lower_points[i]. Empty without a lower side.
     upper_points, upper_levels : ndarray, shape (num_points,)
@@ -59,7 +71,8 @@ class Band:
     method: str
     local: str
     sides: str
-    eta: float | None
+    eta: float | str | None
+    means: str
     lower_points: FloatArray
     lower_levels: FloatArray
     upper_points: FloatArray
@@ -153,8 +166,8 @@ class Band:
 
     def recipe(self) -> dict[str, Any]:
         """Return the arguments of `band` that rebuild this band from its risks, as plain data."""
-        names = {"delta": "delta", "method": "method_recipe", "local": "local", "sides": "sides", "eta": "eta"}
-        return {argument: getattr(self, name) for argument, name in names.items()}
+        names = {name: name for name in ("delta", "method", "local", "sides", "eta", "means")}
+        return {argument: getattr(self, name) for argument, name in (names | {"method": "method_recipe"}).items()}
 
     def provenance(self) -> dict[str, Any]:
         """Return what a certificate stores of the band that it was read off; see `riskband.certificate.Source`."""
@@ -168,7 +181,8 @@ def band(
     method: str | LevelMethod | Mapping[str, Any] = "berk_jones",
     local: str = "marginal",
     sides: str = "two",
-    eta: float | None = None,
+    eta: float | str | None = None,
+    means: str = "measured",
 ) -> Band:
     """Confidence band for the CDF of the risk of a client that nobody has measured.
 
@@ -187,15 +201,20 @@ def band(
     local : {"marginal", "counted", "union", "observed"}
         Horizontal step, from empirical to true risks. `marginal` (default): a client's limit at error level eta is
         right with probability 1 - eta, so the limits' survival function is at least 1 - eta times that of the true
-        risks; with equal numbers of examples this is used for every eta in `ETA_GRID` at once. `counted`: the number
+        risks; with equal numbers of examples this is used for every eta at once, in closed form. `counted`: the number
         of limits that fail is bounded, so that numbers of examples may differ in any way. `union`: all limits hold
         at once, as published in [RE] Theorem 4.1. `observed`: no step; the certificate is then about the risk that a
         new client would measure, not about its true risk.
     sides : {"two", "lower", "upper"}
         Sides of the CDF that hold, jointly. `lower` alone is tighter and enough for every upper bound on risk.
-    eta : float, optional
-        Error level of the local limits, in (0, 0.5], fixed before any risk was seen. Default: all of `ETA_GRID` where
-        they share one event, otherwise `default_eta`.
+    eta : float or {"every", "grid"}, optional
+        Error level of the local limits, in (0, 0.5], fixed before any risk was seen. Default: where all share one
+        event (`marginal`, equal numbers of examples), "every", or with noise "grid", those of `ETA_GRID`; otherwise
+        `default_eta`.
+    means : {"measured", "limits"}
+        What bounds means, tail means and worst-case means under `counted` and `union`: the clients' limits alone
+        ("limits"), or, with equal numbers of examples and nothing missing or wrong, the measured risks too, at the
+        probability that is left over (default). The other steps take the measured risks in any case.
 
     Returns
     -------
@@ -223,10 +242,11 @@ def band(
     level_method = resolve_level_method(method)
     local = check_choice("local", local, LOCAL_STEPS)
     sides = check_choice("sides", sides, SIDES)
-    eta = None if eta is None else check_eta(eta)
+    eta = check_etas(eta)
+    means = check_choice("means", means, MEANS)
     level_method.check_risks(risks)
     # A default that a recipe stores is no choice, nor is the level at which clients were asked for limits.
-    usual_etas = (default_eta(risks.num_counted), None)
+    usual_etas: tuple[float | str | None, ...] = (default_eta(risks.num_counted), EVERY_ETA, GRID_OF_ETAS, None)
     if isinstance(answers, HistogramLimits):
         answers.check_local(local, eta)
         eta, usual_etas = answers.eta, (answers.eta, None)
@@ -240,6 +260,8 @@ def band(
     step = step_from(risks)
     if answers.below is not risks:
         step = replace(step, upper=step_from(answers.below).upper)
+    if means == "measured":
+        step = with_measured_means(step, risks, levels_of)
     lower, upper = lower_envelope(step.lower), upper_envelope(step.upper)
     return Band(
         answers=answers,
@@ -248,6 +270,7 @@ def band(
         local=local,
         sides=sides,
         eta=step.eta,
+        means=means,
         lower_points=lower[0],
         lower_levels=lower[1],
         upper_points=upper[0],
@@ -268,6 +291,11 @@ def band(
     )
 
 
+def check_etas(eta: object) -> float | str | None:
+    """Return an error level, a word for many of them or None for the default; ValueError for anything else."""
+    return eta if eta is None or eta in (EVERY_ETA, GRID_OF_ETAS) else check_eta(eta)
+
+
 def subject_of(local: str) -> str:
     """Return what a CDF after this local step is the CDF of."""
     if local == "observed":
@@ -278,3 +306,22 @@ def subject_of(local: str) -> str:
 def check_band(source: object) -> None:
     """Raise ValueError unless `source` is a `Band`."""
     check_kind("band", source, Band, remedy="make it with band(risks, delta=0.05)")
+
+
+def own_delta(delta: float | None) -> float:
+    """Return the delta that a bound of answers has for itself; raises ValueError if there is none."""
+    if delta is None:
+        raise ValueError("delta must be given with answers, got none; only a band has a delta of its own")
+    return check_delta(delta)
+
+
+def band_without_delta(band: object, delta: float | None, seed: int | None = None) -> Band:
+    """Return a band, with which neither a delta nor a seed may be given; raises ValueError otherwise."""
+    check_band(band)
+    for name, value in (("delta", delta), ("seed", seed)):
+        if value is not None:
+            of_band = "has its own" if name == "delta" else "needs none"
+            raise ValueError(
+                f"{name} must be left out with a band, which {of_band}; give the answers for a bound of its own"
+            )
+    return cast(Band, band)

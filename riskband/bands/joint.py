@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.answers.joint import JointRisks, check_joint_risks
-from riskband.answers.risks import ETA_GRID, default_eta
-from riskband.bands.band import METHODS, Band, band
+from riskband.bands.band import METHODS, Band, band, check_etas
+from riskband.bands.local_steps import etas_of, marginal_eta
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta, check_fraction, check_kind, check_number
 from riskband.wording import chosen_before, exactly
@@ -58,8 +58,8 @@ class JointBand:
         Probability that it fails, in (0, 1): that of the joint part plus those of the bands of the single losses.
     method, local : str
         How it was built; see `joint_band`.
-    eta : float or None
-        Error level of the local limits; `None` where all were used, or none.
+    eta : float, str or None
+        Error level of the local limits; "every" or "grid" as for `band` where many were used, `None` where none was.
     marginal_share : float
         Part of delta that the bands of the single losses share equally.
     levels : JointLevels
@@ -72,7 +72,7 @@ class JointBand:
     delta: float
     method: str
     local: str
-    eta: float | None
+    eta: float | str | None
     marginal_share: float
     levels: JointLevels
     marginals: tuple[Band, ...]
@@ -82,7 +82,8 @@ class JointBand:
         """Error levels of the local limits that are in use; 0 stands for the measured risks themselves."""
         if self.local == "observed":
             return (0.0,)
-        return ETA_GRID if self.eta is None else (self.eta,)
+        assert self.eta is not None
+        return etas_of(self.eta)
 
     @property
     def subject(self) -> str:
@@ -161,7 +162,7 @@ def joint_band(
     delta: float,
     method: str = "berk_jones",
     local: str = "marginal",
-    eta: float | None = None,
+    eta: float | str | None = None,
     marginal_share: float = DEFAULT_MARGINAL_SHARE,
 ) -> JointBand:
     """Bounds on the joint CDF of several risks of a client that nobody has measured.
@@ -176,8 +177,8 @@ def joint_band(
         As for `band`, for the joint part and for the single losses.
     local : {"marginal", "observed"}
         As for `band`.
-    eta : float, optional
-        As for `band`.
+    eta : float or {"every", "grid"}, optional
+        As for `band`; for the joint part both words mean those of `ETA_GRID`.
     marginal_share : float
         Part of delta, in (0, 1), that the bands of the single losses share equally; the rest is for the joint part.
 
@@ -201,8 +202,8 @@ def joint_band(
         raise ValueError(f"marginal_share must be in (0, 1), got {marginal_share}; it is a part of delta")
     part = delta * marginal_share / risks.num_losses
     marginals = tuple(band(loss, delta=part, method=method, local=local, eta=eta) for loss in risks.losses)
-    if local == "marginal" and eta is None and not risks.losses[0].has_equal_sizes:
-        eta = default_eta(risks.num_clients)
+    if local == "marginal":
+        eta = marginal_eta(risks.losses[0], check_etas(eta))
     levels = JointLevels.of_settings(
         num_clients=risks.num_clients,
         num_losses=risks.num_losses,

@@ -17,9 +17,11 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaincc
+from scipy.special import betainc, betaincc
 
+from riskband.answers.concave_curves import upper_hull
 from riskband.answers.risks import ETA_GRID, ClientRisks, default_eta
+from riskband.bands.closed_form import Knots, MeasuredBand
 from riskband.bands.levels import Levels
 from riskband.checks import FloatArray, IntArray
 
@@ -27,10 +29,12 @@ RANDOM_SIZES = "a client's number of examples is drawn together with the client"
 EQUAL_SIZES = "the numbers of examples are equal by design, not by the choice of the answers that are missing or wrong"
 OBSERVED_SIZES = "the new client measures on as many examples as the clients here (or draws their number as they did)"
 
-Knots = tuple[FloatArray, FloatArray]
-"""Points and levels, shape (num_knots,) each: F >= level from the point on, or F <= level before it."""
-
 LevelsOf = Callable[[int, float, str], Levels]
+
+_LEAST_DELTA = 1e-9  # of levels that are calibrated exactly
+
+EVERY_ETA, GRID_OF_ETAS = "every", "grid"
+"""Error levels of the local limits in words: all of (0, 1), and `ETA_GRID` alone."""
 
 
 class ClientAtoms(NamedTuple):
@@ -41,9 +45,9 @@ class ClientAtoms(NamedTuple):
     are the ones whose being wrong would hide most.
     """
 
-    risks: FloatArray  # nondecreasing, the last being the top; shape (num_clients + 1,)
+    risks: FloatArray  # nondecreasing, the last being the top; shape (num_clients + 1,), or more per client
     weights: FloatArray  # their probabilities
-    clients: IntArray  # client of each atom but the last
+    clients: IntArray  # client of each atom but the last; every client is among them
 
     @classmethod
     def from_levels(
@@ -55,10 +59,35 @@ class ClientAtoms(NamedTuple):
         return cls(np.append(values[order], top), np.diff(kept, prepend=0.0, append=1.0), order)
 
     def per_client(self, weights: FloatArray) -> FloatArray:
-        """Weights of the atoms, shape (num_clients + 1,), as weights of the clients in their own order."""
-        spread = np.empty(self.clients.size)
-        spread[self.clients] = weights[:-1]
-        return spread
+        """Weights of the atoms, of the shape of `risks`, as weights of the clients in their own order."""
+        return np.asarray(np.bincount(self.clients, weights[:-1]), dtype=np.float64)
+
+    def excess(self, risk: FloatArray) -> FloatArray:
+        """Mean of what exceeds a risk, E(x - risk)_+, at risks of any shape."""
+        later = np.searchsorted(self.risks, risk, side="right")
+        return np.asarray(sums_from(self.weights * self.risks)[later] - risk * sums_from(self.weights)[later])
+
+    def smaller(self, other: ClientAtoms) -> ClientAtoms:
+        """Largest law that is below both in increasing convex order, on [0, 1]: what is below both is below it.
+
+        Its mean excess is the largest convex function that exceeds that of neither. Each client has two atoms, and
+        those that are no corner of this function weigh nothing. Source: math §2.5.
+        """
+        risks = np.concatenate([self.risks[:-1], other.risks[:-1]])
+        order = np.argsort(risks, kind="stable")
+        risks, clients = risks[order], np.concatenate([self.clients, other.clients])[order]
+        points = np.unique(np.concatenate([[0.0], risks, [1.0]]))
+        corners, excess = upper_hull(points, -np.minimum(self.excess(points), other.excess(points)))
+        cdf = np.maximum.accumulate(np.clip(1.0 - np.diff(excess) / np.diff(corners), 0.0, 1.0))
+        atoms = np.maximum(np.searchsorted(risks, corners, side="right") - 1, 0)
+        atoms[-1] = risks.size
+        weights = np.bincount(atoms, np.diff(cdf, prepend=0.0, append=1.0), risks.size + 1)
+        return ClientAtoms(np.append(risks, 1.0), np.asarray(weights, dtype=np.float64), clients)
+
+
+def sums_from(values: FloatArray) -> FloatArray:
+    """Sums of all values from each on, shape (num_values + 1,)."""
+    return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
 
 
 def levels_of_answers(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf) -> Levels:
@@ -87,28 +116,41 @@ class LocalStep:
     lower: tuple[Knots, ...]
     upper: tuple[Knots, ...]
     mean_distribution: ClientAtoms | None
-    eta: float | None = None
+    eta: float | str | None = None
     uses_limits: bool = False  # exact binomial limits, if the loss is binary
     assumptions: tuple[str, ...] = ()
+    spare_delta: float = 0.0  # probability that the step leaves over, for levels of the measured risks
 
 
-def _marginal(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
+def with_measured_means(step: LocalStep, risks: ClientRisks, levels_of: LevelsOf) -> LocalStep:
+    """A law for means by the measured risks too, where these are alike and the step leaves probability over for them.
+
+    With equal numbers of examples, measured risks are independent draws from one law, whose mean and tail means under
+    any weights of clients are not below those of the true risks: no limit is needed. Both laws hold at once, so what
+    is below both in increasing convex order does. Source: math §2.5.
+    """
+    are_alike = risks.has_equal_sizes and risks.noise is None and risks.are_answers_certain
+    if step.mean_distribution is None or step.spare_delta < _LEAST_DELTA or not are_alike:
+        return step
+    levels = levels_of(risks.num_clients, step.spare_delta, "lower").lower
+    assert levels is not None
+    measured = ClientAtoms.from_levels(risks.values, levels)
+    return replace(step, mean_distribution=step.mean_distribution.smaller(measured))
+
+
+def _marginal(
+    risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | str | None
+) -> LocalStep:
     """P(limit > x) >= (1 - eta) P(R > x), since a limit fails with probability eta whatever the client's risk is."""
+    eta = marginal_eta(risks, eta)
     if risks.has_equal_sizes:
         # The limits of every eta are functions of the empirical risk: one band for the latter serves them all.
         levels = observed = levels_of_answers(risks, delta=delta, sides=sides, levels_of=levels_of)
-        etas = ETA_GRID if eta is None else (eta,)
         sizes: tuple[str, ...] = () if risks.are_answers_certain else (EQUAL_SIZES,)
     else:
         levels, observed = _separate_levels(risks, delta, sides, levels_of)
-        eta = default_eta(risks.num_counted) if eta is None else eta
-        etas, sizes = (eta,), (RANDOM_SIZES,)
-    lower: tuple[Knots, ...] = ()
-    upper: tuple[Knots, ...] = ()
-    if levels.lower is not None:  # 1 - F <= (1 - level) / (1 - eta)
-        lower = tuple((risks.upper_limits(e), np.maximum((levels.lower - e) / (1.0 - e), 0.0)) for e in etas)
-    if levels.upper is not None:  # F <= level / (1 - eta)
-        upper = tuple((risks.lower_limits(e), np.minimum(levels.upper / (1.0 - e), 1.0)) for e in etas)
+        sizes = (RANDOM_SIZES,)
+    lower, upper = _closed_form(risks, levels) if eta == EVERY_ETA else _at_etas(risks, levels, etas_of(eta))
     return LocalStep(
         lower=lower,
         upper=upper,
@@ -119,16 +161,72 @@ def _marginal(risks: ClientRisks, *, delta: float, sides: str, levels_of: Levels
     )
 
 
-def _counted(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
+def marginal_eta(risks: ClientRisks, eta: float | str | None) -> float | str:
+    """Return the error level, or levels, that the step "marginal" uses where `eta` was asked for.
+
+    Every one where numbers of examples are equal and nothing is added to the answers; with noise those of a grid; one
+    where numbers differ. Raises ValueError for more than there can be.
+    """
+    if not risks.has_equal_sizes:
+        return default_eta(risks.num_counted) if eta is None else require_one_eta(eta, "unequal numbers of examples")
+    if eta == EVERY_ETA and risks.noise is not None:
+        raise ValueError(f"eta={EVERY_ETA!r} is for answers without noise; leave eta out, or say eta={GRID_OF_ETAS!r}")
+    if eta is None:
+        return EVERY_ETA if risks.noise is None else GRID_OF_ETAS
+    return eta
+
+
+def require_one_eta(eta: float | str, what: str) -> float:
+    """Return `eta` if it is a number; raises ValueError for the words that mean several."""
+    if isinstance(eta, str):
+        raise ValueError(f"{what} allow for one error level, got eta={eta!r}; leave eta out, or give a number")
+    return eta
+
+
+def etas_of(eta: float | str) -> tuple[float, ...]:
+    """Error levels at which limits are computed."""
+    return ETA_GRID if isinstance(eta, str) else (eta,)
+
+
+def _at_etas(
+    risks: ClientRisks, levels: Levels, etas: tuple[float, ...]
+) -> tuple[tuple[Knots, ...], tuple[Knots, ...]]:
+    lower: tuple[Knots, ...] = ()
+    upper: tuple[Knots, ...] = ()
+    if levels.lower is not None:  # 1 - F <= (1 - level) / (1 - eta)
+        lower = tuple((risks.upper_limits(e), np.maximum((levels.lower - e) / (1.0 - e), 0.0)) for e in etas)
+    if levels.upper is not None:  # F <= level / (1 - eta)
+        upper = tuple((risks.lower_limits(e), np.minimum(levels.upper / (1.0 - e), 1.0)) for e in etas)
+    return lower, upper
+
+
+def _closed_form(risks: ClientRisks, levels: Levels) -> tuple[tuple[Knots, ...], tuple[Knots, ...]]:
+    lower: tuple[Knots, ...] = ()
+    upper: tuple[Knots, ...] = ()
+    measured = partial(MeasuredBand.of_answers, num_examples=int(risks.num_examples[0]), is_binary=risks.binary)
+    if levels.lower is not None:
+        lower = measured(risks.values, levels.lower).lower_knots()
+    if levels.upper is not None:  # of one minus the loss
+        reflected = measured(1.0 - risks.values, 1.0 - levels.upper[::-1]).lower_knots()
+        upper = tuple((1.0 - points[::-1], 1.0 - found[::-1]) for points, found in reflected)
+    return lower, upper
+
+
+def _counted(
+    risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | str | None
+) -> LocalStep:
     """At most `num_wrong` limits fail, so the i-th true risk lies below the (i + num_wrong)-th upper limit."""
-    eta = default_eta(risks.num_counted) if eta is None else eta
+    eta = default_eta(risks.num_counted) if eta is None else require_one_eta(eta, "counted limits")
     count_delta = delta / 10
     per_side = count_delta / (2 if sides == "two" else 1)
     # Of all clients that count: who chose the missing ones may have left us with every limit that fails.
     num_wrong = min(_binomial_quantile(1.0 - per_side, risks.num_counted, eta), risks.num_clients)
     levels = levels_of_answers(risks, delta=delta - count_delta, sides=sides, levels_of=levels_of)
     step = _step(risks.upper_limits(eta), risks.lower_limits(eta), levels, num_wrong=num_wrong)
-    return replace(step, eta=eta, uses_limits=True)
+    # Given the clients, their limits fail independently, whatever the levels do: the probabilities multiply.
+    too_many = betainc(num_wrong + 1.0, risks.num_counted - num_wrong, eta) if num_wrong < risks.num_counted else 0.0
+    hold = (1.0 - delta + count_delta) * (1.0 - too_many * (2 if sides == "two" else 1))
+    return replace(step, eta=eta, uses_limits=True, spare_delta=float(hold - (1.0 - delta)))
 
 
 def _binomial_quantile(level: float, size: int, share: float) -> int:
@@ -136,7 +234,7 @@ def _binomial_quantile(level: float, size: int, share: float) -> int:
     return bisect_left(range(size), level, key=lambda k: float(betaincc(k + 1.0, size - k, share)))
 
 
-def _union(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
+def _union(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | str | None) -> LocalStep:
     """All limits hold at once: delta is shared by the clients and twice by the band, as in [RE] Theorem 4.1."""
     if eta is not None:
         raise ValueError("local='union' has no eta: its error level per client is delta / (num_clients + 2)")
@@ -146,10 +244,14 @@ def _union(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf,
     half_width = np.sqrt(np.log(1.0 / per_side) / (2.0 * risks.num_examples))
     upper_limits = np.minimum(risks.values + half_width, 1.0)
     levels = levels_of_answers(risks, delta=2.0 * share, sides=sides, levels_of=levels_of)
-    return _step(upper_limits, np.maximum(risks.values - half_width, 0.0), levels)
+    step = _step(upper_limits, np.maximum(risks.values - half_width, 0.0), levels)
+    hold = (1.0 - 2.0 * share) * (1.0 - share) ** risks.num_counted  # independent given the clients, as above
+    return replace(step, spare_delta=hold - (1.0 - delta))
 
 
-def _observed(risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | None) -> LocalStep:
+def _observed(
+    risks: ClientRisks, *, delta: float, sides: str, levels_of: LevelsOf, eta: float | str | None
+) -> LocalStep:
     """No step: the distribution is that of empirical risks."""
     if eta is not None:
         raise ValueError("local='observed' has no eta: it takes no step from empirical to true risks")

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.bands.band import Band, band, check_band
+from riskband.bands.local_steps import sums_from
 from riskband.checks import FloatArray, IntArray, check_fraction, check_points
 
 SMALLEST_MEAN = 1e-9
@@ -181,8 +182,3 @@ class CentreIntervals:
 def sums_before(values: FloatArray) -> FloatArray:
     """Sums of all values before each end of a step, shape (num_steps + 1,)."""
     return np.concatenate([[0.0], np.cumsum(values)])
-
-
-def sums_from(values: FloatArray) -> FloatArray:
-    """Sums of all values after each end of a step, shape (num_steps + 1,)."""
-    return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])

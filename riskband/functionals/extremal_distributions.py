@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from riskband.bands.local_steps import sums_from
 from riskband.checks import FloatArray
-from riskband.functionals.distributions import QuantileLimits, RiskDistribution, sums_before, sums_from
+from riskband.functionals.distributions import QuantileLimits, RiskDistribution, sums_before
 
 Curve = Callable[[FloatArray], FloatArray]
 PlugIn = Callable[[QuantileLimits], tuple[float, float]]

@@ -169,8 +169,13 @@ def check_nested(risks: ClientRisks, method: object) -> None:
 
 
 def _eta_of_asked(
-    risks: ClientRisks, group: ClientRisks, num_groups: int, local: str = "marginal", eta: float | None = None, **_: Any
-) -> float | None:
+    risks: ClientRisks,
+    group: ClientRisks,
+    num_groups: int,
+    local: str = "marginal",
+    eta: float | str | None = None,
+    **_: Any,
+) -> float | str | None:
     """Eta, from the number of clients that were asked where a group's number of answers may depend on its risks."""
     if eta is not None or risks.num_missing_worst == 0:
         return eta

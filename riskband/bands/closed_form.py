@@ -1,0 +1,116 @@
+"""The sharpest bound for the CDF of true risks that a band for measured risks implies (math §2.4).
+
+Let x be what a client measures on n examples. It is stochastically larger the larger the client's risk R is, so
+P(x > v) >= P(R > t) P(x > v | R = t). A lower band P(x <= v) >= level for the measured risks therefore bounds the share
+of clients above *every* risk t, by every v at once: 1 - F(t) <= (1 - level) / P(x > v | R = t), at no cost in delta. No
+other bound that follows from the band is smaller. It is `marginal` with every error level eta = P(x <= v | R = t).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from riskband.answers.risks import ETA_GRID, upper_limit
+from riskband.checks import FloatArray, IntArray
+
+Knots = tuple[FloatArray, FloatArray]
+"""Points and levels, shape (num_knots,) each: F >= level from the point on, or F <= level before it."""
+
+# Every multiple of 1/200, so that quantiles of such levels lose nothing, and steps of 2 % of the share above a risk.
+_TAIL = np.geomspace(0.25, 1e-7, 730)
+_LEVELS = np.unique(np.concatenate([np.arange(1, 200) / 200, np.geomspace(1e-7, 5e-3, 40), 1.0 - _TAIL]))
+# Not every order statistic is needed: with so many, the next one is as good.
+_MOST_VALUES, _MOST_COMPARED = 4_096, 512
+_STRIDES = (64, 16, 4, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredBand:
+    """One side of a band for the risks that clients measure: P(measured <= values[i]) >= levels[i].
+
+    Attributes
+    ----------
+    values, levels : ndarray, shape (num_values,)
+        Both increasing, in [0, 1].
+    num_examples : int
+        On how many examples every client measures.
+    is_binary : bool
+        Whether every example's loss is 0 or 1; otherwise it lies in [0, 1].
+    """
+
+    values: FloatArray
+    levels: FloatArray
+    num_examples: int
+    is_binary: bool
+
+    @classmethod
+    def of_answers(cls, values: FloatArray, levels: FloatArray, *, num_examples: int, is_binary: bool) -> Self:
+        """From levels at the sorted values, shape (num_clients,): of each tie the largest; what adds nothing goes."""
+        ordered, best = np.sort(values), np.maximum.accumulate(levels)
+        is_last = np.append(ordered[1:] > ordered[:-1], True)
+        ordered, best = ordered[is_last], best[is_last]
+        is_step = np.diff(best, prepend=0.0) > 0.0
+        return cls(ordered[is_step], best[is_step], num_examples, is_binary)
+
+    def thinned(self, num_values: int) -> Self:
+        """Only so many of the values at most: a quarter at either end, the others evenly between."""
+        size, quarter = self.values.size, num_values // 4
+        if size <= num_values:
+            return self
+        inner = np.linspace(quarter, size - quarter - 1, num_values - 2 * quarter).astype(np.intp)
+        kept = np.unique(np.concatenate([np.arange(quarter), inner, np.arange(size - quarter, size)]))
+        return replace(self, values=self.values[kept], levels=self.levels[kept])
+
+    def lower_knots(self) -> tuple[Knots, ...]:
+        """Knots of lower bounds for the CDF of true risks: the values at each eta of the grid, and the best of all."""
+        if self.levels.size == 0:
+            return ()
+        used = self.thinned(_MOST_VALUES)
+        of_grid = tuple(
+            (used._limits(used.values, np.asarray(eta)), np.maximum((used.levels - eta) / (1.0 - eta), 0.0))
+            for eta in ETA_GRID
+        )
+        return (*of_grid, self.thinned(_MOST_COMPARED)._best_knots())
+
+    def _best_knots(self) -> Knots:
+        """For each level of a fixed grid, the smallest risk from which on any value gives it.
+
+        No value gives it before its own measured risk. So clients that measure their risk exactly cannot break the
+        bound either, and the sides of a band cannot cross: it contains the band for measured risks.
+
+        The larger the risk, the larger the value that bounds best there: P(x > v' | R = t) / P(x > v | R = t) grows in
+        t for v' > v. So the best value of a level lies between those of the levels around it.
+        """
+        levels = _LEVELS[: np.searchsorted(_LEVELS, self.levels[-1])]
+        least = np.searchsorted(self.levels, levels, side="right")  # the first value whose own level is above
+        best, risks = np.full(levels.size + 1, self.levels.size - 1), np.ones(levels.size)
+        for stride in _STRIDES:
+            outer = _STRIDES[0] if stride == _STRIDES[0] else 4 * stride
+            new = np.arange(0, levels.size, stride)
+            new = new if stride == outer else new[new % outer > 0]
+            before, after = new - new % outer, np.minimum(new - new % outer + outer, levels.size)
+            low = least[new] if stride == outer else np.maximum(least[new], best[before])
+            high = np.full(new.size, best[-1]) if stride == outer else np.maximum(best[after], low)
+            best[new], risks[new] = self._best_of(low, high, levels[new])
+        return risks, levels
+
+    def _best_of(self, low: IntArray, high: IntArray, levels: FloatArray) -> tuple[IntArray, FloatArray]:
+        """For each level the best value among those from `low` to `high`, and the risk from which on it gives it."""
+        num = high - low + 1
+        start = np.cumsum(num) - num
+        index = np.arange(num.sum()) - np.repeat(start - low, num)
+        found = self._risks_at(index, np.repeat(levels, num))
+        risks = np.minimum.reduceat(found, start)
+        is_best = np.flatnonzero(found == np.repeat(risks, num))
+        return index[is_best[np.searchsorted(is_best, start)]], risks
+
+    def _risks_at(self, index: IntArray, levels: FloatArray) -> FloatArray:
+        """Risks from which on these values give these levels, below their own, shape (num_levels,)."""
+        eta = (self.levels[index] - levels) / (1.0 - levels)
+        return np.maximum(self._limits(self.values[index], eta), self.values[index])
+
+    def _limits(self, values: FloatArray, eta: FloatArray) -> FloatArray:
+        return upper_limit(values, np.asarray(self.num_examples), eta=eta, binary=self.is_binary)
