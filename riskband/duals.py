@@ -13,16 +13,21 @@ Which form is used, and the grids, depend on the question and on the kind of los
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import bdtr, gammaln
 
-from riskband.answers.risks import ClientRisks
+from riskband.answers.risks import BoolArray, ClientRisks
 from riskband.betting import Dual
 from riskband.checks import FloatArray
+from riskband.search import bisect
 
 # Where tails of networks with mean risks between .001 and .9 begin.
 CUTS = np.concatenate([[0.0], np.geomspace(1e-3, 0.1, 12), np.linspace(0.12, 0.98, 26)])
+_BEYOND = (0.7, 1.1, 1.5)  # standard deviations of a client of that risk
+_ENOUGH_CLIENTS = 100  # so many that a bias weighs more than the spread that taking it away adds
+_LEAST_GAP = 1e-10  # far above what rounding makes of such sums
 _LARGEST_SHIFT = 1e4  # what a larger one would gain could not be seen
 _MOST_POWERS = 500  # of a series; what is beyond counts with the last of them
 _UNIFORM = (np.arange(200) + 0.5) / 200  # risks that nobody has seen, to begin with
@@ -61,19 +66,79 @@ def _convex(
 
 
 def excess_duals(risks: ClientRisks, *, offset: Callable[[float], float], slope: float) -> list[Dual]:
-    """For the minimum over cuts c of offset(c) + slope·E (R - c)_+, by Jensen's inequality."""
+    """For the minimum over cuts c of offset(c) + slope·E (R - c)_+ .
 
-    def at(cut: float) -> Dual:
+    By Jensen's inequality, and for 0-1 losses and equal numbers of examples also by `late_excesses`.
+    """
+
+    def at(cut: float, outcomes: FloatArray) -> Dual:
         start, width = offset(cut), 1.0 - cut
-        return _convex(
-            risks,
-            lambda risk: np.maximum(risk - cut, 0.0) / width,
-            None,
-            bound=lambda mean: start + slope * width * mean,
-            least_mean=lambda value: (value - start) / (slope * width),
+        return Dual(
+            outcomes / width,
+            lambda mean: start + slope * width * mean,
+            lambda value: (value - start) / (slope * width),
+            0.5 * width,
         )
 
-    return [at(cut) for cut in CUTS.tolist()]
+    duals = [at(cut, np.maximum(risks.values - cut, 0.0)) for cut in CUTS.tolist()]
+    if risks.binary and risks.has_equal_sizes and risks.num_clients >= _ENOUGH_CLIENTS:
+        num_wrong = np.rint(risks.values * risks.num_examples)
+        for cut, first, least in late_excesses(int(risks.num_examples[0])):
+            excess = np.where(num_wrong < first, 0.0, np.maximum(risks.values - cut, least))
+            duals.append(at(cut, excess))
+    return duals
+
+
+@lru_cache(maxsize=32)
+def late_excesses(size: int) -> list[tuple[float, float, float]]:
+    """Numbers (cut, first, least) such that a function h of the count X of wrong examples has E h(X) >= (R - cut)_+ .
+
+    h is 0 below the count `first`, which is beyond the cut, and max(X/n - cut, least) from there on. By noise alone
+    clients hardly reach the first count, so the mean of h is nearer to that of (R - cut)_+ than Jensen's (X/n - cut)_+
+    is. The least step for which it holds is found exactly: see math §2.9.
+    """
+    cut, far = (grid.ravel() for grid in np.meshgrid(CUTS[1:], _BEYOND))
+    first = np.ceil(size * cut + far * np.sqrt(size * cut * (1.0 - cut)))
+    cut, first = np.unique(np.stack([cut, first])[:, first <= size], axis=1)
+
+    def is_too_small(least: FloatArray) -> BoolArray:
+        return _worst_gap(size, cut, first, least) < _LEAST_GAP
+
+    found = bisect(is_too_small, low=0.0 * cut, high=1.0 - cut, num_steps=16)[1]
+    is_enough = ~is_too_small(found)
+    return list(zip(*(numbers[is_enough].tolist() for numbers in (cut, first, found)), strict=True))
+
+
+def _worst_gap(size: int, cut: FloatArray, first: FloatArray, least: FloatArray) -> FloatArray:
+    """Smallest value of E h(X) - (R - cut) over the risks from the cut to 1."""
+
+    def sums(risk: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The gap, and the mean of X times what is in it."""
+        until = np.ceil(size * (cut + least))
+        before, within = _moments_below(size, risk, first), _moments_below(size, risk, until)
+        gap, times = (
+            (cut + least) * within[power] - within[power + 1] / size - least * before[power] for power in (0, 1)
+        )
+        return gap, times
+
+    def is_falling(risk: FloatArray) -> BoolArray:
+        gap, times = sums(risk)
+        return np.asarray(times - (np.floor(size * cut) + 1.0) * gap < -_LEAST_GAP)
+
+    low, high = bisect(is_falling, low=cut, high=np.ones_like(cut), num_steps=26)
+    return np.minimum(sums(low)[0], sums(high)[0])
+
+
+def _moments_below(size: int, risk: FloatArray, end: FloatArray) -> list[FloatArray]:
+    """E 1{X < end}, E X 1{X < end} and E X² 1{X < end} of a binomial X."""
+    whole = []
+    falling = np.ones_like(risk)
+    for power in range(3):
+        left, trials = end - 1.0 - power, max(size - power, 0)
+        inside = np.where(left < 0.0, 0.0, bdtr(np.clip(left, 0.0, trials), trials, risk))
+        whole.append(falling * inside)
+        falling = falling * (size - power) * risk
+    return [whole[0], whole[1], whole[2] + whole[1]]
 
 
 def square_duals(risks: ClientRisks, budget: float) -> list[Dual]:
