@@ -39,14 +39,13 @@ def unbiased_series(risks: ClientRisks, coefficients: FloatArray) -> FloatArray:
     `coefficients` are a_1, a_2, …, all >= 0. X(X-1)…(X-j+1) / (n(n-1)…(n-j+1)) has mean R^j if the loss is 0-1, and
     powers beyond n are at most R^n. The numbers lie in [0, Σ a_j] and grow with the count. Source: math §2.9.
     """
-    pairs, which = np.unique(np.column_stack([risks.values, risks.num_examples]), axis=0, return_inverse=True)
-    size = pairs[:, 1]
-    num_wrong = np.rint(pairs[:, 0] * size)
-    power, total = np.ones(len(pairs)), np.zeros(len(pairs))
+    values, size, which = risks.distinct
+    num_wrong = np.rint(values * size)
+    power, total = np.ones(size.size), np.zeros(size.size)
     for used, coefficient in enumerate(coefficients.tolist()):
         power = np.where(used < size, power * (num_wrong - used) / np.maximum(size - used, 1.0), power)
         total += coefficient * power
-    return np.asarray(total[which.ravel()])
+    return np.asarray(total[which])
 
 
 def _convex(
