@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from riskband.functionals.functional import method_that_applies, resolve
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion
 
+BETTING = "betting"
 LORENZ_SHARES = np.arange(101) / 100.0
 QUANTILE_LEVELS = np.arange(1, 100) / 100.0
 """Without 0 and 1: there a band says no more than that risks lie in [0, 1]."""
@@ -34,7 +36,7 @@ class MeasureBounds:
     measured : float
         Its value for the measured risks.
     method : str
-        How: that of the strategy, but "sharp" where "convex_order" does not apply.
+        How, after what `Dispersion.method` says.
     certificate : str or None
         Key in the certificates of the result; None where nothing bounds the measure, so that there is none.
     """
@@ -56,7 +58,8 @@ class DispersionConclusion(Conclusion):
     Attributes
     ----------
     band : riskband.Band
-        Two-sided; all but "mean" and the groups is read off it, so it holds together.
+        Two-sided; "lorenz" and "quantiles" are read off it, and so are measures that are not bounded by "betting": all
+        of that holds together. Every other certificate holds by itself.
     measures : tuple of MeasureBounds
         As they were asked for.
     group_bands : riskband.GroupBands or None
@@ -81,9 +84,11 @@ class Dispersion(BandStrategy):
         The question.
     measures : sequence of str
         Measures of dispersion such as "gini" or "atkinson:0.5"; see `riskband.bound`.
-    method : {"sharp", "plugin", "convex_order"}
-        See `riskband.bound`. Where `convex_order` does not apply, since the clients have different
-        numbers of examples or the measure does not grow in convex order, `sharp` takes its place.
+    method : {"betting", "sharp", "plugin", "convex_order"}
+        See `riskband.bound`. `betting` (default) gives each measure a delta of its own, where `local` is "marginal" and
+        every answer is as the client measured it. For the curves, and else for the measures, `convex_order` takes its
+        place; and where that does not apply, since the clients have different numbers of examples or the measure does
+        not grow in convex order, `sharp`.
     **settings
         Of `strategies.certifying.BandStrategy`.
 
@@ -94,7 +99,7 @@ class Dispersion(BandStrategy):
     """
 
     measures: Sequence[str]
-    method: str = "sharp"
+    method: str = BETTING
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,12 +115,18 @@ class Dispersion(BandStrategy):
         """
         risks = self.plain_risks(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)
-        bounds = tuple(_bounds(band, each, method_that_applies(self.method, band, each)) for each in self._measures)
+        own = self.own_settings(risks) if self.method == BETTING and self.local == "marginal" else None
+        bounds = tuple(self._bounds(band, each, own) for each in self._measures)
         certificates = {"mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed)}
         for each in bounds:
             if each.certificate is not None:
-                certificates[each.certificate] = rb.dispersion_certificate(band, each.measure, method=each.method)
-        lorenz_method = method_that_applies(self.method, band, rb.functional("gini"))  # both grow in convex order
+                source, settings = (band, {}) if own is None else (risks, own)
+                certificates[each.certificate] = rb.dispersion_certificate(
+                    source, each.measure, method=each.method, **settings
+                )
+        lorenz_method = method_that_applies(
+            band_method(self.method), band, rb.functional("gini")
+        )  # both grow in convex order
         certificates["lorenz"] = rb.lorenz_certificate(band, shares=LORENZ_SHARES, method=lorenz_method)
         certificates["quantiles"] = rb.quantile_certificate(band, level=QUANTILE_LEVELS)
         groups, small = self._group_bands(outcome, risks)
@@ -132,6 +143,18 @@ class Dispersion(BandStrategy):
             small_groups=small,
         )
 
+    def _bounds(self, band: rb.Band, measure: rb.Functional, own: dict[str, Any] | None) -> MeasureBounds:
+        method = BETTING if own is not None else method_that_applies(band_method(self.method), band, measure)
+        interval = rb.bound(band if own is None else band.risks, measure, method=method, **(own or {}))
+        return MeasureBounds(
+            measure=measure,
+            interval=interval,
+            published=rb.bound(band, measure, method="plugin"),
+            measured=rb.measured_dispersion(band.risks, measure),
+            method=method,
+            certificate=f"dispersion_{measure.name.replace(':', '_')}" if np.isfinite(interval.upper) else None,
+        )
+
     def _group_bands(
         self, outcome: RoundOutcome[LossAnswer], risks: rb.ClientRisks
     ) -> tuple[rb.GroupBands | None, dict[str, int]]:
@@ -145,13 +168,6 @@ class Dispersion(BandStrategy):
         return rb.group_bands(risks, labels, **self.band_settings), small
 
 
-def _bounds(band: rb.Band, measure: rb.Functional, method: str) -> MeasureBounds:
-    interval = rb.bound(band, measure, method=method)
-    return MeasureBounds(
-        measure=measure,
-        interval=interval,
-        published=rb.bound(band, measure, method="plugin"),
-        measured=rb.measured_dispersion(band.risks, measure),
-        method=method,
-        certificate=f"dispersion_{measure.name.replace(':', '_')}" if np.isfinite(interval.upper) else None,
-    )
+def band_method(method: str) -> str:
+    """Return how bounds are read off a band where this method of `Dispersion` was asked for."""
+    return "convex_order" if method == BETTING else method

@@ -17,15 +17,16 @@ from strategies.certifying import BandStrategy, Conclusion
 class FDivergenceConclusion(Conclusion):
     """Certificates "mean", "survival", and for each divergence "worst_case_mean_<name>" and "worst_case_cdf_<name>".
 
-    With "share", the part of "survival" that is asked for: the share of clients at or above the breakdown threshold.
+    Where every answer is as the client measured it, "share" is the number of "survival" that is asked for: the share of
+    clients at or above the breakdown threshold.
 
     Attributes
     ----------
     band : riskband.Band
         Two-sided; "survival" and every "worst_case_cdf_<name>" are read off it, so they hold together, for every
-        threshold and budget. The others hold by themselves and are sharper; those for several budgets share one delta,
-        and hold for all of these. Where that needs answers that are not there (noise, clients that are missing or may be wrong, counts), only
-        "mean" holds by itself, there is no "share", and the rest is of the band.
+        threshold and budget. The others hold by themselves: the mean, the share, and for each divergence the worst
+        means at all budgets asked. For other answers (noise, counts, clients that are missing and count as the worst,
+        or may be wrong) only "mean" does, and the worst means are read off the band.
     breakdowns : dict of str to riskband.Bracket
         For each divergence, the largest budget at which the share of clients at or above the breakdown threshold is
         certified to be at most the breakdown target.

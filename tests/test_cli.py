@@ -48,14 +48,38 @@ def test_certificates_are_those_of_the_library(tmp_path, table, losses, capsys):
     status = run(table, "--num-examples", 100, "--delta", 0.1, "--divergence", "chi2", "--budget", 0.2, "--out", out)
     assert status == 0
     risks = rb.ClientRisks(losses, NUM_EXAMPLES)
-    band = rb.band(risks, delta=0.1, sides="lower")
     found = certificates(out)
     assert found["mean"].value == rb.mean_bound(risks, delta=0.1).value
     assert found["quantile:0.9"].value == rb.quantile(risks, 0.9, delta=0.1).value
     assert found["cvar:0.9"].value == rb.cvar(risks, 0.9, delta=0.1).value
-    worst = rb.worst_case_mean(band, divergence="chi2", budget=[0.2])
+    worst = rb.worst_case_mean(risks, divergence="chi2", budget=[0.2], delta=0.1)
     np.testing.assert_array_equal(found["worst_case_mean_chi2"].value, worst.value)
     assert f"budget 0.2: <= {rounded_up(worst.value[0])}" in capsys.readouterr().out
+
+
+def test_numbers_stand_alone_unless_all_are_wanted_at_once(tmp_path, table, losses, capsys):
+    out, found, printed = tmp_path / "certificate.json", {}, {}
+    asked = ("--divergence", "chi2", "--measure", "gini", "--survival", 0.3, "--target", 0.3, "--out", out)
+    for flags in ((), ("--at-once",)):
+        assert run(table, "--num-examples", 100, *asked, *flags) == 0
+        printed[flags] = capsys.readouterr().out.splitlines()
+        found[flags] = certificates(out)
+        assert main(["verify", str(out)]) == 0
+        capsys.readouterr()
+    alone, together = found.values()
+    assert {name for name, each in alone.items() if each.recipe["band"]} == {"worst_case_cdf_chi2"}
+    assert {name for name, each in together.items() if not each.recipe["band"]} == {"mean"}
+    for name in ("quantile:0.9", "cvar:0.9", "survival:0.3", "worst_case_mean_chi2"):
+        assert np.all(alone[name].value < together[name].value), name
+    assert together["gini"].lower < alone["gini"].lower <= alone["gini"].value < together["gini"].value
+    titles = "each of these by itself:", "all of these together, by one band:"
+    where = {flags: [lines.index(title) for title in titles] for flags, lines in printed.items()}
+    assert where[()][1] - where[()][0] == 10  # seven numbers, one of them at three budgets
+    assert where["--at-once",][1] - where["--at-once",][0] == 2
+    (stays,) = (index for index, line in enumerate(printed[()]) if "the mean risk stays at most 0.3 up to" in line)
+    assert stays > where[()][1]
+    another = "all of these together, by another band, which has both sides:"
+    assert (another in printed[()], another in printed["--at-once",]) == (False, True)
 
 
 def test_number_of_examples_may_be_a_column(tmp_path, table, capsys):
@@ -268,13 +292,10 @@ def test_command_is_installed(tmp_path):
 def test_dispersion_is_certified_on_both_sides(tmp_path, table, losses, capsys):
     out = tmp_path / "certificate.json"
     assert run(table, "--num-examples", 100, "--measure", "gini", "atkinson:0.5", "--out", out) == 0
-    band = rb.band(rb.ClientRisks(losses, NUM_EXAMPLES), delta=0.05, sides="two")
-    interval = rb.gini(band)
-    found = certificates(out)
-    assert (found["gini"].lower, found["gini"].value) == pytest.approx(interval)
-    printed = capsys.readouterr().out
-    assert f"{rounded_down(interval.lower)} <= " in printed
-    assert "which has both sides" in printed
+    found = certificates(out)["gini"]
+    again = rb.dispersion_certificate(rb.ClientRisks(losses, NUM_EXAMPLES), "gini", delta=0.05)
+    assert (found.lower, found.value) == (again.lower, again.value)
+    assert f"{rounded_down(found.lower)} <= the Gini coefficient" in capsys.readouterr().out
     assert main(["verify", str(out)]) == 0
 
 
@@ -291,11 +312,18 @@ def test_a_flag_may_be_given_again(tmp_path, table):
 def test_the_figure_of_dispersion_shows_the_measures_and_is_the_same_every_time(tmp_path, table, losses, capsys):
     first, second = tmp_path / "a.svg", tmp_path / "b.svg"
     for path in (first, second):
-        assert run(table, "--num-examples", 100, "--measure", "gini", "hoover", "--plot-dispersion", path) == 0
+        measures = ("--measure", "gini", "hoover", "--at-once")
+        assert run(table, "--num-examples", 100, *measures, "--plot-dispersion", path) == 0
     assert f"figure: {second}" in capsys.readouterr().out
     assert first.read_bytes() == second.read_bytes()
-    lower, upper = rb.hoover(rb.band(rb.ClientRisks(losses, NUM_EXAMPLES), delta=0.05))
+    risks = rb.ClientRisks(losses, NUM_EXAMPLES)
+    lower, upper = rb.hoover(rb.band(risks, delta=0.05))
     assert f"<!-- Hoover index: {rounded_down(lower, 3)} to {rounded_up(upper, 3)} -->".encode() in first.read_bytes()
+    assert run(table, "--num-examples", 100, "--measure", "gini", "hoover", "--plot-dispersion", first) == 0
+    lower, upper = rb.gini(risks, delta=0.05)  # beside the band, a number that stands alone
+    drawn = first.read_bytes()
+    assert f"<!-- Gini coefficient: {rounded_down(lower, 3)} to {rounded_up(upper, 3)} -->".encode() in drawn
+    assert b"each by itself" in drawn
 
 
 def test_the_figure_of_dispersion_needs_measures_and_a_known_ending(table, capsys):
@@ -518,5 +546,5 @@ def test_verify_says_what_it_verified_and_whether_it_is_a_certificate(tmp_path, 
 def test_choices_are_listed_in_one_line_and_the_weaker_of_two_assumptions_is_left_out(table, capsys):
     assert run(table, "--num-examples", 100, "--quantile", 0.5, 0.9, "--method", "Berk-Jones") == 0
     printed = capsys.readouterr().out
-    assert "chosen before any answer was seen: level 0.5, level 0.9, method tail:0.9\n" in printed + "\n"
+    assert "chosen before any answer was seen: level 0.5, level 0.9\n" in printed + "\n"
     assert "every example's loss lies in [0, 1]" not in printed

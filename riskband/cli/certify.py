@@ -103,7 +103,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
     num_missing = options.num_missing or 0
     checks: list[Callable[[], object]] = [
         partial(check_delta, options.delta),
-        partial(resolve_level_method, options.method),
+        *([] if options.method is None else [partial(resolve_level_method, options.method)]),
         *(partial(tuned_weight, name) for name in options.tune),
         *([partial(check_pilot_share, options.pilot_share)] if options.tune else []),
         partial(check_budget, options.budget),
@@ -150,7 +150,7 @@ def _wrong_combinations(options: argparse.Namespace) -> list[str]:
     method_too = f"--tune makes the band, so it cannot be {options.method!r} too; leave out one of the two"
     is_blind = options.missing == "worst" and options.num_missing is None
     rules = [
-        (tunes and options.method != "berk_jones", method_too),
+        (tunes and options.method is not None, method_too),
         (
             options.at is not None and not has_target,
             "--at needs --target: it says which share of clients the target is for",
@@ -201,17 +201,14 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     certificates |= {f"cvar:{exactly(level)}": rb.cvar(source, level, **its) for level in options.cvar}
     for point in options.survival:
         certificates[f"survival:{exactly(point)}"] = rb.survival(answers, thresholds=point, **their)
-    both, unbounded = None, []
-    if options.measure:  # dispersion needs both sides; each kind of band spends its own delta
-        both = (
-            band
-            if options.sides == "two"
-            else rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides="two")
-        )
-        unbounded = [name for name in options.measure if np.isinf(rb.bound(both, name).upper)]
-        bounded = [name for name in options.measure if name not in unbounded]
-        names = {name: f"two-sided {name}" if name in certificates else name for name in bounded}
-        certificates |= {names[name]: rb.dispersion_certificate(both, name) for name in bounded}
+    both, unbounded = _two_sided(risks, band, options, is_direct=is_direct), []
+    for name in options.measure:
+        measured, its = (risks, own) if is_direct or both is None else (both, {})
+        if np.isinf(rb.bound(measured, name, **its).upper):
+            unbounded.append(name)
+            continue
+        found = rb.dispersion_certificate(measured, name, **its)
+        certificates[f"two-sided {name}" if name in certificates else name] = found
     breakdowns = {}
     budgets = np.array(options.budget)
     for divergence in options.divergence:
@@ -225,9 +222,19 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     return Report(certificates, breakdowns, band, both, tuple(unbounded))
 
 
+def _two_sided(risks: rb.ClientRisks, band: rb.Band, options: argparse.Namespace, *, is_direct: bool) -> rb.Band | None:
+    """A band with both sides where one is needed: for measures that do not stand alone, and for their figure."""
+    if not options.measure or (is_direct and not options.plot_dispersion):
+        return None
+    if options.sides == "two":
+        return band
+    # It spends a delta of its own.
+    return rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides="two")
+
+
 def _stand_alone(options: argparse.Namespace) -> bool:
     """Whether each number gets the sharper bound of its own: unless a band for all, or a way to make one, is wanted."""
-    is_usual = options.method == "berk_jones" and options.local == "marginal" and options.sides == "lower"
+    is_usual = options.method in (None, "berk_jones") and options.local == "marginal" and options.sides == "lower"
     return bool(is_usual and not options.at_once)
 
 
@@ -376,7 +383,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--noise", "noise in the losses: laplace:EPSILON or gaussian:RHO of this column alone", metavar="NAME:BUDGET")
     add("--delta", "probability that a certificate fails (default: 0.05)", type=float, default=0.05)
     methods = "band: berk_jones (default), dkw, truncated:LOW:HIGH or tail:LEVEL"
-    add("--method", methods, type=spelled, default="berk_jones")
+    add("--method", methods, type=spelled)
     add("--tune", "tune the band on a pilot: cvar:0.9, mean, …", metavar="OBJECTIVE", **words | {"nargs": "+"})
     share = "share of the clients that tuning spends (default: 0.2)"
     add("--pilot-share", share, type=float, default=DEFAULT_PILOT_SHARE)

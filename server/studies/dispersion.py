@@ -28,7 +28,7 @@ from server.studies.study import (
     finite_ends,
     loss_query,
 )
-from strategies.dispersion import Dispersion, DispersionConclusion, MeasureBounds
+from strategies.dispersion import BETTING, Dispersion, DispersionConclusion, MeasureBounds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,8 +45,8 @@ class Settings(Section):
     measures: Annotated[Names, rule(lambda names: is_distinct([functional(name).name for name in names]))] = Field(
         description=f'give different ones such as "gini,atkinson:0.5"; the names are {", ".join(sorted(FUNCTIONALS))}'
     )
-    dispersion_method: Annotated[str, one_of(BOUND_METHODS)] = Field(
-        description=f"use one of {', '.join(BOUND_METHODS)}"
+    dispersion_method: Annotated[str, one_of((BETTING, *BOUND_METHODS))] = Field(
+        description=f"use {BETTING} for the measures one by one, or for all of them at once {', '.join(BOUND_METHODS)}"
     )
 
 

@@ -28,6 +28,7 @@ from server.sections import AnyCounts, AnyNumbers, Rule, Section, is_distinct, o
 from server.studies import dispersion
 from server.studies.study import Evaluation, Study, UnderTest, architecture
 from server.training import prepare_model
+from strategies.dispersion import band_method
 from strategies.selection import SelectionConclusion, SelectionStrategy
 from worlds.candidates import Candidates, abstaining, candidate_models, checkpoints
 from worlds.datasets import load_dataset
@@ -108,7 +109,7 @@ class SelectionStudy(Study):
                 "target": chosen.selection_target or None,
                 "band": question.band,
                 "local": question.local,
-                "dispersion": config.of(dispersion.Settings).dispersion_method,
+                "dispersion": band_method(config.of(dispersion.Settings).dispersion_method),
             },
             **asking,
         )
