@@ -68,7 +68,8 @@ def test_every_certificate_is_the_librarys_and_verifies(concluded: DispersionCon
         "quantiles",
     ]
     for each, name in zip(concluded.measures, MEASURES, strict=True):
-        assert each.interval == rb.dispersion_interval(band, name)
+        assert each.interval == rb.bound(risks, name, delta=0.05)
+        assert each.method == "betting"
         assert each.published == rb.dispersion_interval(band, name, method="plugin")
         certificate = concluded.certificates[each.certificate or ""]
         assert (certificate.lower, certificate.value) == each.interval
@@ -77,7 +78,9 @@ def test_every_certificate_is_the_librarys_and_verifies(concluded: DispersionCon
         assert rb.verify(certificate).ok
         assert certificate.delta == 0.05
     lorenz = concluded.certificates["lorenz"]
-    np.testing.assert_allclose(lorenz.value, rb.lorenz(band, shares=101).upper, atol=1e-12)
+    np.testing.assert_allclose(lorenz.value, rb.lorenz(band, shares=101, method="convex_order").upper, atol=1e-12)
+    is_own = {name for name, each in concluded.certificates.items() if each.recipe["band"] is None}
+    assert is_own == set(concluded.certificates) - {"lorenz", "quantiles"}
     assert concluded.group_bands is None
 
 
@@ -90,10 +93,18 @@ def test_a_measure_that_nothing_bounds_is_reported_without_a_certificate() -> No
     assert set(result.certificates) == {"mean", "lorenz", "quantiles", bounded.certificate}
 
 
+def test_measures_are_read_off_the_band_where_bets_would_be_wrong_or_all_shall_hold_at_once() -> None:
+    outcome = outcome_of(drawn())
+    for settings in ({"method": "sharp"}, {"local": "observed"}, {"contamination": 1}):
+        result = strategy(**settings).conclude(outcome)
+        assert all(each.method != "betting" for each in result.measures), settings
+        assert {name for name, each in result.certificates.items() if each.recipe["band"] is None} == {"mean"}
+
+
 def test_convex_order_is_used_where_it_applies_and_sharp_elsewhere() -> None:
     equal = strategy(method="convex_order").conclude(outcome_of(drawn()))
     assert [each.method for each in equal.measures] == ["convex_order"] * 3 + ["sharp"]
-    sharp = strategy().conclude(outcome_of(drawn()))
+    sharp = strategy(method="sharp").conclude(outcome_of(drawn()))
     for one, other in zip(equal.measures[:3], sharp.measures[:3], strict=True):
         assert one.interval.upper < other.interval.upper
     assert "convex_order" in equal.certificates["lorenz"].method
