@@ -19,14 +19,6 @@ SPACES = ["input", "layer:1"]
 PRICES = np.array([0.05, 0.2, 0.6, 2.0])
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def linear_where_it_moves(space, num_examples=12):
     """A model whose logits are linear in what moves, its examples, these points, and the linear layer."""
     model = nn.Linear(4, 3) if space == "input" else mlp(5, 4, 3, seed=1)
@@ -111,7 +103,7 @@ def test_the_margin_losss_conjugates_are_their_closed_form(space):
         for price in PRICES
     ]
     assert np.all(lower <= np.array(truth) + 1e-6)
-    np.testing.assert_allclose(lower, truth, atol=0.05)  # ascent stays with the rival that leads where it comes by
+    np.testing.assert_allclose(lower, truth, atol=0.03)  # ascent stays with the rival that leads where it comes by
 
 
 @pytest.mark.parametrize("space", SPACES)
