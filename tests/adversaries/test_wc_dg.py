@@ -60,10 +60,11 @@ def test_examples_far_from_any_loss_are_reached_through_the_leak(space):
     assert curves.values([1e3])[0][0] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("num_examples", [3, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("space", SPACES)
-def test_the_cross_entropys_conjugates_are_those_of_a_general_optimiser(space):
+def test_the_cross_entropys_conjugates_are_those_of_a_general_optimiser(space, num_examples):
     """sup over z of loss - multiplier ||z - z_0||^2 of each example, by scipy from several starts."""
-    model, x, y, points, (weight, bias) = linear_where_it_moves(space, num_examples=3)
+    model, x, y, points, (weight, bias) = linear_where_it_moves(space, num_examples=num_examples)
     curves = curves_of(model, x, y, loss="cross_entropy", order=2, space=space, adversary="wc-dg")
     lower, _ = curves.conjugates(PRICES)
     rng = np.random.default_rng(3)

@@ -59,7 +59,7 @@ def outcome_of(*answers: AdversarialAnswer) -> RoundOutcome[AdversarialAnswer]:
     return RoundOutcome(answers=answers, failures=(), num_asked=len(answers))
 
 
-@settings(max_examples=settings().max_examples // 8)
+@settings(max_examples=settings().max_examples * 3 // 20)
 @given(
     st.integers(0, 10_000),
     st.sampled_from([(1, "l1"), (1, "l2"), (1, "linf"), (2, "l2")]),
