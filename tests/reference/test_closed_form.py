@@ -40,7 +40,7 @@ def test_no_law_that_agrees_with_the_counts_has_more_clients_above_a_risk_and_on
         assert share >= most - 1e-6
         bounds = (1.0 - levels) / binom.sf(np.arange(n), n, at)
         if np.argmin(bounds) <= n * at:  # otherwise the bound is kept valid for clients that measure their risk exactly
-            assert share - most <= min(0.005, 0.021 * share) + 1e-6  # the step of the grid of levels
+            assert share - most <= min(0.0025, 0.011 * share) + 1e-6  # the step of the grid of levels
             num_sharp += 1
     assert num_sharp >= 10
 
@@ -73,7 +73,7 @@ def test_every_step_is_on_the_curve_of_the_formula(is_binary, sides):
     best = np.array([formula(at) for at in points])
     found = band.lower(points) if sides == "lower" else 1.0 - band.upper(np.nextafter(1.0 - points, 0.0))
     assert np.all(found <= best + 1e-9)
-    assert np.all(best - found <= np.minimum(0.005, 0.021 * (1.0 - best)) + 1e-9)  # the step of the grid of levels
+    assert np.all(best - found <= np.minimum(0.0025, 0.011 * (1.0 - best)) + 1e-9)  # the step of the grid of levels
 
 
 @pytest.mark.parametrize(
