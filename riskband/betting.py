@@ -7,7 +7,7 @@ so it ends at 1/delta or above with probability at most delta; the `v` that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from riskband.checks import FloatArray, IntArray
-from riskband.search import bisect
+from riskband.search import bisect, root_from_above
 from riskband.wording import chosen_before
 
 ORDER_IS_UNINFORMATIVE = (
@@ -27,6 +27,11 @@ AVERAGED_BETS = "betting averaged over fixed orders"
 # As many orders as cost little time; beyond some twenty of them the limit hardly changes.
 _NUM_ORDERS, _NUM_PLAYED, _ORDERS_KEY = (20, 200), 20_000, 20_240
 _LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
+_LARGEST_SHARE_OF_DUALS = 0.97  # the same where the outcomes are mostly small, as those of tails are
+_ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
+_WEIGHT_OF_START = 0.3  # in clients
+_MANY, _NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
+_MOST_AT_ONCE = 1_000_000  # numbers of one kind in the memory beyond what is kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +47,14 @@ class Dual:
     least_mean : callable
         Its inverse: from a lower bound on the number to the least mean outcome that allows it; nondecreasing. What
         lies outside [0, 1] is cut to it.
+    start : float
+        What the mean outcome is taken for before the first client, in [0, 1]: of no consequence for validity.
     """
 
     outcomes: FloatArray
     bound: Callable[[FloatArray], FloatArray]
     least_mean: Callable[[float], float]
+    start: float = 0.5
 
     @classmethod
     def of_range(
@@ -57,13 +65,15 @@ class Dual:
         high: float,
         bound: Callable[[FloatArray], FloatArray],
         least_mean: Callable[[float], float],
+        start: float | None = None,
     ) -> Dual:
-        """From outcomes in [low, high], low < high, known before any answer; the functions are of their mean."""
+        """From outcomes in [low, high], low < high, known before any answer; all else is of their mean."""
         width = high - low
         return cls(
             np.clip((outcomes - low) / width, 0.0, 1.0),
             lambda mean: bound(low + width * mean),
             lambda value: (least_mean(value) - low) / width,
+            0.5 if start is None else float(np.clip((start - low) / width, 0.0, 1.0)),
         )
 
 
@@ -76,7 +86,12 @@ class _Played(NamedTuple):
 
 
 def betting_upper_bound(
-    duals: Sequence[Dual], answers: Sequence[FloatArray], *, delta: float, seed: int | None, high: float = 1.0
+    duals: Sequence[Dual],
+    answers: Sequence[FloatArray | IntArray],
+    *,
+    delta: float,
+    seed: int | None,
+    high: float = 1.0,
 ) -> tuple[float, str]:
     """Upper confidence limit for a number that each dual bounds, and the name of the method.
 
@@ -104,34 +119,64 @@ def betting_upper_bound(
         orders = by_answers[fixed_orders(size, num_orders=_num_orders(size))]
     else:
         orders = np.random.default_rng(seed).permutation(answers[0].size)[None]
-    played = _play(duals, orders, delta)
+    played = [_play(duals, some, delta) for some in _in_blocks(orders)]
 
-    def survives(value: FloatArray) -> np.ndarray:
-        needed = np.clip([dual.least_mean(float(value)) for dual in duals], 0.0, 1.0)
-        growth = log_growth(needed[played.chosen], played.outcomes, played.bets)
+    def log_excess(value: float) -> float:
+        needed = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0)
+        growths = (log_growth(needed[p.chosen], p.outcomes, p.bets, _LARGEST_SHARE_OF_DUALS) for p in played)
         if seed is not None:
-            return np.asarray(np.cumsum(growth[0]).max() < np.log(1.0 / delta))
-        return np.asarray(np.logaddexp.reduce(growth.sum(axis=1)) < np.log(len(orders) / delta))
+            return float(np.cumsum(next(growths)[0]).max() - np.log(1.0 / delta))
+        return _log_average([growth.sum(axis=1) for growth in growths]) - np.log(1.0 / delta)
 
-    value = float(bisect(survives, low=0.0, high=high, num_steps=36)[1])
+    guess = min(float(dual.bound(np.mean(dual.outcomes))) for dual in duals)
+    value = _first_rejected(log_excess, orders.shape[1], guess=guess, high=high)
     return value, AVERAGED_BETS if seed is None else "betting"
 
 
 def _play(duals: Sequence[Dual], orders: IntArray, delta: float) -> _Played:
-    best = np.full(orders.shape, np.inf)
-    played = _Played(np.zeros(orders.shape, dtype=np.intp), np.zeros(orders.shape), np.zeros(orders.shape))
-    num_before = np.arange(1, orders.shape[1])
-    for index, dual in enumerate(duals):
-        outcomes = dual.outcomes[orders]
-        mean_before = np.full(orders.shape, 0.5)
-        mean_before[:, 1:] = (0.5 + np.cumsum(outcomes, axis=1)[:, :-1]) / (num_before + 1)
-        bound = np.asarray(dual.bound(mean_before))
-        is_better = bound < best
-        best[is_better] = bound[is_better]
-        played.chosen[is_better] = index
-        played.outcomes[is_better] = outcomes[is_better]
-        played.bets[is_better] = adaptive_bets(outcomes, delta)[is_better]
+    chosen = _best_by_the_past(duals, orders, delta)
+    played = _Played(chosen, np.zeros(orders.shape), np.zeros(orders.shape))
+    for index in np.unique(chosen).tolist():
+        outcomes, is_chosen = duals[index].outcomes[orders], chosen == index
+        played.outcomes[is_chosen] = outcomes[is_chosen]
+        played.bets[is_chosen] = adaptive_bets(outcomes, delta)[is_chosen]
     return played
+
+
+def _best_by_the_past(duals: Sequence[Dual], orders: IntArray, delta: float) -> IntArray:
+    """For each client the dual that promises most by the clients before it, or by a few clients less.
+
+    What it promises is its bound at their mean outcome and the slack that bets will leave above that. Without the slack
+    it would often be a dual whose outcomes are mostly next to 0, sharp at their mean and far from it.
+    """
+    chosen = np.zeros(orders.shape, dtype=np.intp)
+    if len(duals) == 1:
+        return chosen
+    num_before, rate = _times_of_choice(orders.shape[1]), np.log(1.0 / delta) / orders.shape[1]
+    best, at_times = np.full((len(orders), num_before.size), np.inf), chosen[:, : num_before.size].copy()
+    for index, dual in enumerate(duals):
+        mean = _means_before(dual.outcomes[orders], num_before, dual.start)
+        variance = _means_before(np.square(dual.outcomes)[orders], num_before, dual.start**2) - mean**2
+        slack = np.maximum(np.sqrt(2.0 * rate * np.maximum(variance, 0.0)), rate)
+        promise = np.asarray(dual.bound(np.minimum(mean + slack, 1.0)))
+        is_better = promise < best
+        best[is_better], at_times[is_better] = promise[is_better], index
+    return np.repeat(at_times, np.diff(num_before, append=orders.shape[1]), axis=1)
+
+
+def _times_of_choice(num_clients: int) -> IntArray:
+    """Numbers of clients seen at which a dual is chosen: all up to 200, then one in a hundred."""
+    num_late = 1 + int(np.log(max(num_clients / _ALWAYS_CHOSEN, 1.0)) / np.log(_CHOSEN_AGAIN))
+    late = np.geomspace(_ALWAYS_CHOSEN, max(num_clients, _ALWAYS_CHOSEN), num_late)
+    times = np.unique(np.concatenate([np.arange(_ALWAYS_CHOSEN), late.astype(np.int64)]))
+    return times[times < num_clients]
+
+
+def _means_before(numbers: FloatArray, num_before: IntArray, start: float) -> FloatArray:
+    """Means of so many first numbers of each row, with a guess that counts as a part of a number."""
+    sums = np.zeros((len(numbers), num_before.size))
+    sums[:, 1:] = np.cumsum(np.add.reduceat(numbers, num_before, axis=1), axis=1)[:, :-1]
+    return np.asarray((_WEIGHT_OF_START * start + sums) / (_WEIGHT_OF_START + num_before))
 
 
 def betting_upper_means(
@@ -165,14 +210,34 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     math §2.6.
     """
     orders = fixed_orders(values.size, num_orders=_num_orders(values.size))
-    played = np.sort(values)[orders]
-    bets = adaptive_bets(played, delta)
+    ordered, blocks = np.sort(values), list(_in_blocks(orders))
+    bets = [adaptive_bets(ordered[some], delta) for some in blocks]
 
-    def survives(candidate: FloatArray) -> np.ndarray:
-        capitals = np.sum(log_growth(candidate, played, bets), axis=1)
-        return np.asarray(np.logaddexp.reduce(capitals) < np.log(len(orders) / delta))
+    def log_excess(candidate: float) -> float:
+        growths = (log_growth(np.asarray(candidate), ordered[some], bet) for some, bet in zip(blocks, bets, strict=True))
+        return _log_average([growth.sum(axis=1) for growth in growths]) - np.log(1.0 / delta)
 
-    return float(bisect(survives, low=0.0, high=1.0, num_steps=36)[1])
+    return _first_rejected(log_excess, values.size, guess=float(np.mean(values)), high=1.0)
+
+
+def _in_blocks(orders: IntArray) -> Iterator[IntArray]:
+    """As many orders at a time as are worth it: of a million clients, one."""
+    num_rows = max(1, _MOST_AT_ONCE // orders.shape[1])
+    return (orders[first : first + num_rows] for first in range(0, len(orders), num_rows))
+
+
+def _log_average(log_capitals: Sequence[FloatArray]) -> float:
+    capitals = np.concatenate(log_capitals)
+    return float(np.logaddexp.reduce(capitals) - np.log(capitals.size))
+
+
+def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, guess: float, high: float) -> float:
+    """Smallest number found at which a nondecreasing function is not negative: the rejected end of a search."""
+    if num_clients > _MANY:
+        tolerance = high * 2.0**-_NUM_STEPS
+        return root_from_above(log_excess, low=0.0, high=high, guess=min(guess, high), tolerance=tolerance)
+    survives = bisect(lambda value: np.asarray(log_excess(float(value)) < 0.0), low=0.0, high=high, num_steps=_NUM_STEPS)
+    return float(survives[1])
 
 
 def _num_orders(num_values: int) -> int:
@@ -224,9 +289,11 @@ def adaptive_bets(values: FloatArray, delta: float) -> FloatArray:
     return np.asarray(np.sqrt(2.0 * np.log(1.0 / delta) / (values.shape[-1] * variance_before)))
 
 
-def log_growth(candidate: FloatArray, values: FloatArray, bets: FloatArray) -> FloatArray:
+def log_growth(
+    candidate: FloatArray, values: FloatArray, bets: FloatArray, largest_share: float = _LARGEST_SHARE
+) -> FloatArray:
     """Logarithms of the factors of the capital: bets on values below the candidate mean, cut to what may be lost."""
-    largest_bet = _LARGEST_SHARE / np.maximum(1.0 - candidate, 1e-300)
+    largest_bet = largest_share / np.maximum(1.0 - candidate, 1e-300)
     return np.asarray(np.log1p(np.minimum(bets, largest_bet) * (candidate - values)))
 
 

@@ -341,8 +341,9 @@ def digit_rounding(values: FloatArray) -> FloatArray:
         Half a unit of the last place, and not less than the rounding of float32; both for so many places after the
         point, and for so many significant digits, as any of the values has. 0 if one has more than nine digits.
     """
+    distinct, which = np.unique(values, return_inverse=True)
     decimals = []
-    for value in values.ravel().tolist():
+    for value in distinct.tolist():
         decimals.append(Decimal(repr(value)).normalize())
         if len(decimals[-1].as_tuple().digits) > _SINGLE_DIGITS:
             return np.zeros(values.shape)
@@ -350,7 +351,7 @@ def digit_rounding(values: FloatArray) -> FloatArray:
     num_digits = max((len(each.as_tuple().digits) for each in decimals), default=1)
     least = max(0.5 * 10.0**-num_places, float(np.finfo(np.float32).eps))
     halves = [0.5 * 10.0 ** (each.adjusted() + 1 - num_digits) if each else 0.0 for each in decimals]
-    return np.asarray(np.maximum(np.array(halves), least).reshape(values.shape))
+    return np.asarray(np.maximum(np.array(halves), least)[which.reshape(values.shape)])
 
 
 def check_losses(values: npt.ArrayLike, *, is_noisy: bool = False) -> FloatArray:

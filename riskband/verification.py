@@ -69,6 +69,8 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 
 EARLIER: Mapping[str, Mapping[str, Any]] = {
     "band": {"means": "limits"},
+    "wasserstein_mean": {"every_budget": True},
+    "wasserstein_cdf": {"every_budget": True, "seed": None},
 }
 """Arguments that earlier recipes lack, by function or "band", and what was done before there were such arguments."""
 

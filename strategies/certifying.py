@@ -128,6 +128,15 @@ class BandStrategy(CertifyingStrategy):
         """Keyword arguments of `riskband.band`."""
         return {"delta": self.delta, "method": self.band, "local": self.local}
 
+    def own_settings(self, source: object) -> dict[str, Any] | None:
+        """Return keyword arguments for a bound of its own from these answers; None where it must be read off a band.
+
+        Such a bound is sharper, and needs every answer as the client measured it.
+        """
+        if not isinstance(source, rb.ClientRisks) or source.noise is not None or not source.are_answers_certain:
+            return None
+        return {"delta": self.delta}
+
     def plain_risks(self, outcome: RoundOutcome[Any]) -> rb.ClientRisks:
         """Return the risks that the clients answered; see `client_risks`."""
         return self.client_risks(outcome, [answer.risk for answer in outcome.answers], loss=self.query.loss)

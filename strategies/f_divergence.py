@@ -17,10 +17,15 @@ from strategies.certifying import BandStrategy, Conclusion
 class FDivergenceConclusion(Conclusion):
     """Certificates "mean", "survival", and for each divergence "worst_case_mean_<name>" and "worst_case_cdf_<name>".
 
+    With "share", the part of "survival" that is asked for: the share of clients at or above the breakdown threshold.
+
     Attributes
     ----------
     band : riskband.Band
-        Two-sided; every certificate but "mean" is read off it, so they hold together.
+        Two-sided; "survival" and every "worst_case_cdf_<name>" are read off it, so they hold together, for every
+        threshold and budget. The others hold by themselves and are sharper; those for several budgets share one delta,
+        and hold for all of these. Where that needs answers that are not there (noise, clients that are missing or may be wrong, counts), only
+        "mean" holds by itself, there is no "share", and the rest is of the band.
     breakdowns : dict of str to riskband.Bracket
         For each divergence, the largest budget at which the share of clients at or above the breakdown threshold is
         certified to be at most the breakdown target.
@@ -70,14 +75,18 @@ class FDivergence(BandStrategy):
         """
         risks = self.answered(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)
+        own, seed = self.own_settings(risks), {"seed": self.seed}
         breakdown = {"threshold": self.breakdown_threshold, "target": self.breakdown_target}
         certificates = {
             "mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed),
             "survival": rb.survival(band, thresholds=self.thresholds),
         }
+        if own is not None:
+            certificates["share"] = rb.survival(risks, thresholds=[self.breakdown_threshold], **own)
         for name in self.divergences:
             ball: dict[str, Any] = {"divergence": name, "budget": np.asarray(self.budgets, dtype=np.float64)}
-            certificates[f"worst_case_mean_{name}"] = rb.worst_case_mean(band, **ball)
+            mean = rb.worst_case_mean(band, **ball) if own is None else rb.worst_case_mean(risks, **ball, **own, **seed)
+            certificates[f"worst_case_mean_{name}"] = mean
             certificates[f"worst_case_cdf_{name}"] = rb.worst_case_cdf(band, **ball, thresholds=self.thresholds)
         return FDivergenceConclusion(
             outcome=outcome,

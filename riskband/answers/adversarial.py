@@ -180,6 +180,28 @@ class AdversarialAnswers(Answers):
         self.require_no_noise("conjugates from values", "conjugates that the clients answered")
         return np.clip([curve.conjugate(multipliers) for curve in self.curves], 0.0, 1.0)
 
+    def answered_conjugates(self) -> FloatArray:
+        """Conjugates as answered, up to rounding: no less than what the values at the radii imply, in [0, 1]."""
+        assert self.multipliers is not None
+        assert self.conjugates is not None
+        implied = [np.max(self.values - price * self.radii, axis=1) for price in self.multipliers]
+        phi = np.maximum(self.conjugates, np.stack(implied, axis=1)) + self.rounding[:, np.newaxis]
+        return np.minimum(phi, 1.0)
+
+    def least_conjugates(self, multipliers: FloatArray) -> FloatArray:
+        """The smaller of `conjugates_at` and what the answered conjugates say: phi_k is convex, so chords lie above.
+
+        Shape (num_clients, num_multipliers). Errors as for `conjugates_at`. Source: math §4.3.
+        """
+        found = self.conjugates_at(multipliers)
+        if self.multipliers is None:
+            return found
+        order = np.argsort(self.multipliers, kind="stable")
+        knots = np.append(0.0, self.multipliers[order])
+        at_zero = np.minimum([curve.values[-1] for curve in self.curves], 1.0)[:, np.newaxis]
+        phi = np.concatenate([at_zero, self.answered_conjugates()[:, order]], axis=1)
+        return np.minimum(found, [np.interp(multipliers, knots, row) for row in phi])
+
 
 def check_answers(answers: object) -> None:
     """Raise ValueError unless `answers` are `AdversarialAnswers`."""

@@ -42,6 +42,8 @@ _COINCIDENCE = 1e-4  # what is less likely is taken to be no coincidence
 _IMPROBABLE = 1e-6  # the same where a wrong guess would make limits too low
 _DOUBLE = float(np.finfo(np.float64).eps)
 _EXACT, _LARGEST_DOUBT = 1e-6, 0.25  # in counts: how far exact ones may be off, and how far rounding may take others
+_MANY = 20_000  # clients; for more, limits are found by ways that save time and differ by rounding
+_NEWTON_STEPS, _ABOVE = 8, 1e-12
 _MOST = 0.9  # share of clients whose means are counts that makes the others look like slips
 
 BOUNDED_LOSS = "every example's loss lies in [0, 1]"
@@ -172,6 +174,12 @@ class ClientRisks(Answers):
         return self.values if self.noise is None else np.clip(self.values, 0.0, 1.0)
 
     @cached_property
+    def distinct(self) -> tuple[FloatArray, IntArray, IntArray]:
+        """Answers that differ: their values and numbers of examples, and for every client which one it gave."""
+        pairs, which = np.unique(self.values + 1j * self.num_examples, return_inverse=True)  # ordered by both parts
+        return pairs.real, pairs.imag.astype(np.int64), which.ravel()
+
+    @cached_property
     def has_equal_sizes(self) -> bool:
         """Whether every client has the same number of examples."""
         return bool(np.all(self.num_examples == self.num_examples[0]))
@@ -226,6 +234,15 @@ def upper_limit(risk: FloatArray, num_examples: IntArray, *, eta: float | FloatA
 
 def _clopper_pearson_limit(risk: FloatArray, num_examples: IntArray, *, eta: float | FloatArray) -> FloatArray:
     num_wrong = np.rint(risk * num_examples)
+    if np.ndim(eta) == 0 and num_wrong.size > _MANY:  # few counts differ
+        size = np.broadcast_to(num_examples, num_wrong.shape).astype(np.int64)
+        pairs, which = np.unique(num_wrong.astype(np.int64) * (size.max() + 1) + size, return_inverse=True)
+        wrong, size = np.divmod(pairs, size.max() + 1)
+        return _clopper_pearson(wrong.astype(np.float64), size, eta)[which.reshape(num_wrong.shape)]
+    return _clopper_pearson(num_wrong, num_examples, eta)
+
+
+def _clopper_pearson(num_wrong: FloatArray, num_examples: IntArray, eta: float | FloatArray) -> FloatArray:
     num_right = num_examples - num_wrong
     return np.where(num_right > 0, betaincinv(num_wrong + 1.0, np.maximum(num_right, 1.0), 1.0 - eta), 1.0)
 
@@ -233,7 +250,33 @@ def _clopper_pearson_limit(risk: FloatArray, num_examples: IntArray, *, eta: flo
 def _chernoff_limit(risk: FloatArray, num_examples: IntArray, *, eta: float | FloatArray) -> FloatArray:
     """Largest u with n·kl(risk, u) <= log(1/eta), rounded up."""
     allowed = np.log(1.0 / eta) / num_examples
-    return bisect(lambda u: binary_kl(risk, u) <= allowed, low=risk, high=np.ones_like(risk))[1]
+    if risk.size <= _MANY:
+        return bisect(lambda u: binary_kl(risk, u) <= allowed, low=risk, high=np.ones_like(risk))[1]
+    return _chernoff_by_newton(risk, np.broadcast_to(allowed, risk.shape))
+
+
+def _chernoff_by_newton(risk: FloatArray, allowed: FloatArray) -> FloatArray:
+    """The same in few steps: Newton's from above never leave a convex function's upper side.
+
+    What rounding takes to the other side, or has not come near it, is found by bisection. The start is the lesser of
+    Pinsker's bound and of u with risk·log(risk) + (1 - risk)·log((1 - risk) / (1 - u)) = allowed.
+    """
+    rest = 1.0 - risk
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        steep = 1.0 - rest * np.exp(-(allowed - xlogy(risk, risk)) / rest)
+        limit = np.minimum(risk + np.sqrt(allowed / 2.0), np.where(rest > 0.0, steep, 1.0))
+        for _ in range(_NEWTON_STEPS):
+            excess = binary_kl(risk, limit) - allowed
+            step = excess * limit * (1.0 - limit) / (limit - risk)
+            limit = np.where((limit < 1.0) & (step > 0.0), limit - step, limit)
+    limit = np.minimum(limit + _ABOVE, 1.0)
+    below = np.maximum(limit - 4.0 * _ABOVE, risk)
+    is_found = (binary_kl(risk, limit) > allowed) & (binary_kl(risk, below) <= allowed)
+    left = ~is_found
+    if np.any(left):
+        some, most = risk[left], allowed[left]
+        limit[left] = bisect(lambda u: binary_kl(some, u) <= most, low=some, high=np.ones_like(some))[1]
+    return limit
 
 
 def binary_kl(first: FloatArray, second: FloatArray) -> FloatArray:
@@ -329,6 +372,6 @@ def _distance_to_counts(values: FloatArray, num_examples: IntArray) -> FloatArra
 def _chance(values: FloatArray, num_examples: IntArray, rounding: FloatArray) -> float:
     """Probability that means of other losses, anywhere between two counts, are all so near to counts."""
     is_telling = (values > 0.0) & (values < 1.0)  # any loss may be 0 everywhere
-    pairs, place = np.unique(np.column_stack([values, num_examples])[is_telling], axis=0, return_index=True)
-    shares = 2.0 * pairs[:, 1] * rounding[is_telling][place]  # equal means may have one cause: they count once
+    pairs, place = np.unique(values[is_telling] + 1j * num_examples[is_telling], return_index=True)  # by both parts
+    shares = 2.0 * pairs.imag * rounding[is_telling][place]  # equal means may have one cause: they count once
     return float(np.prod(np.clip(shares, 2.0 * _EXACT, 1.0)))

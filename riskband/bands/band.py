@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from riskband.bands.local_steps import (
     upper_envelope,
     with_measured_means,
 )
-from riskband.bands.methods import NAMED_LEVELS, LevelMethod, level_key, resolve_level_method
+from riskband.bands.methods import NAMED_LEVELS, LevelMethod, default_method, level_key, resolve_level_method
 from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind, same_fields
 from riskband.wording import chosen_before
 
@@ -178,7 +178,7 @@ def band(
     risks: PlainAnswers,
     *,
     delta: float,
-    method: str | LevelMethod | Mapping[str, Any] = "berk_jones",
+    method: str | LevelMethod | Mapping[str, Any] | None = None,
     local: str = "marginal",
     sides: str = "two",
     eta: float | str | None = None,
@@ -193,8 +193,9 @@ def band(
     delta : float
         Probability that the band fails, in (0, 1).
     method : str or OptimisedLevels
-        Vertical step. "berk_jones": exactly calibrated, sharp in the tails (default). "dkw":
-        Dvoretzky-Kiefer-Wolfowitz. "truncated:LOW:HIGH": Berk-Jones where the empirical CDF is in [LOW, HIGH], and
+        Vertical step. "berk_jones": exactly calibrated, sharp in the tails (default). "sparse:berk_jones": the same for
+        a few of the order statistics, in seconds for a million clients and at most 5 % wider (default beyond 20,000
+        clients; "sparse:" may also stand before the names with numbers below). "dkw": Dvoretzky-Kiefer-Wolfowitz. "truncated:LOW:HIGH": Berk-Jones where the empirical CDF is in [LOW, HIGH], and
         constant outside. "tail:LEVEL": truncated to what the clients beyond a level need, by their number alone.
         `OptimisedLevels`: tuned on other clients for what will be read off; refused if its pilot is visibly among these
         clients. What `Band.recipe` holds of a method is accepted too.
@@ -239,7 +240,8 @@ def band(
         check_risks(answers)
     risks = answers.above
     delta = check_delta(delta)
-    level_method = resolve_level_method(method)
+    usual_method = default_method(risks.num_counted)
+    level_method = resolve_level_method(usual_method if method is None else method)
     local = check_choice("local", local, LOCAL_STEPS)
     sides = check_choice("sides", sides, SIDES)
     eta = check_etas(eta)
@@ -282,7 +284,7 @@ def band(
             *step.assumptions,
             *level_method.assumptions,
             *chosen_before(
-                method=(level_method.name, "berk_jones"),
+                method=(None if level_method.name in (usual_method, "berk_jones") else level_method.name, None),
                 local=(local, "marginal"),
                 eta=(None if eta in usual_etas else eta, None),
             ),
@@ -306,3 +308,22 @@ def subject_of(local: str) -> str:
 def check_band(source: object) -> None:
     """Raise ValueError unless `source` is a `Band`."""
     check_kind("band", source, Band, remedy="make it with band(risks, delta=0.05)")
+
+
+def own_delta(delta: float | None) -> float:
+    """Return the delta that a bound of answers has for itself; raises ValueError if there is none."""
+    if delta is None:
+        raise ValueError("delta must be given with answers, got none; only a band has a delta of its own")
+    return check_delta(delta)
+
+
+def band_without_delta(band: object, delta: float | None, seed: int | None = None) -> Band:
+    """Return a band, with which neither a delta nor a seed may be given; raises ValueError otherwise."""
+    check_band(band)
+    for name, value in (("delta", delta), ("seed", seed)):
+        if value is not None:
+            of_band = "has its own" if name == "delta" else "needs none"
+            raise ValueError(
+                f"{name} must be left out with a band, which {of_band}; give the answers for a bound of its own"
+            )
+    return cast(Band, band)

@@ -16,6 +16,7 @@ derivative is a product of two crossing probabilities ([DC] A.2.2). A forward an
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ import numpy.typing as npt
 from scipy.special import gammaln
 
 from riskband.checks import FloatArray, IntArray, check_numbers
+
+_UNIT = 8.0 * 2.0**-53  # of a term of a sum: its weight, its products and its additions
 
 
 def crossing_probability(lower: npt.ArrayLike, upper: npt.ArrayLike | None = None) -> float:
@@ -65,8 +68,47 @@ def crossing_probability(lower: npt.ArrayLike, upper: npt.ArrayLike | None = Non
     from riskband.bands.crossing_loops import corridor_probability  # loads numba
 
     points, most, least = _corridor(lower_boundary, upper_boundary)
-    probability = corridor_probability(points, most, least, n, gammaln(np.arange(n + 2.0)))
+    probability, _ = corridor_probability(points, most, least, n, gammaln(np.arange(n + 2.0)))
     return float(min(max(probability, 0.0), 1.0))
+
+
+class RankLevels(NamedTuple):
+    """Boundaries for some order statistics only: increasing ranks from 1, and nondecreasing levels in [0, 1]."""
+
+    ranks: IntArray
+    levels: FloatArray
+
+
+def crossing_probability_at(num_values: int, lower: RankLevels, upper: RankLevels | None = None) -> float:
+    """Probability that some of `num_values` uniform order statistics keep to their boundaries, rounded down.
+
+    As `crossing_probability`, but the time depends on the number of boundaries, and what is returned is not above the
+    exact number: a bound for all rounding errors is subtracted (math §2.2). Arguments are not checked.
+    """
+    from riskband.bands.crossing_loops import corridor_probability  # loads numba
+
+    n = num_values
+    upper = RankLevels(np.empty(0, dtype=np.int64), np.empty(0)) if upper is None else upper
+    points = np.concatenate([lower.levels, upper.levels])
+    most = np.concatenate([lower.ranks - 1, np.full(upper.ranks.size, n)])
+    least = np.concatenate([np.zeros(lower.ranks.size, dtype=np.int64), upper.ranks])
+    order = np.argsort(points, kind="stable")
+    # N never falls, so each bound holds at the points on one side of it too.
+    most, least = np.minimum.accumulate(most[order][::-1])[::-1], np.maximum.accumulate(least[order])
+    points, inside = points[order], (points[order] > 0.0) & (points[order] < 1.0)
+    if np.any(most < least) or np.any(most[points >= 1.0] < n) or np.any(least[points <= 0.0] > 0):
+        return 0.0
+    if not np.any(inside):
+        return 1.0
+    points = points[inside]
+    found, num_terms = corridor_probability(points, most[inside], least[inside], n, _log_factorials(n))
+    num_rounded = num_terms + (n * (1.0 - points[-1]) + 1.0) * np.log(n + 1.0)
+    return float(np.clip(found * (1.0 - _UNIT * num_rounded), 0.0, 1.0))
+
+
+@lru_cache(maxsize=2)
+def _log_factorials(n: int) -> FloatArray:
+    return np.asarray(gammaln(np.arange(n + 2.0)))
 
 
 def _checked_boundary(name: str, values: npt.ArrayLike) -> FloatArray:

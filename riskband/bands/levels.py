@@ -55,11 +55,11 @@ def berk_jones_constant(num_values: int, delta: float, *, is_two_sided: bool) ->
     1 - delta. Kept for the life of the process. Raises ValueError for a `delta` below 1e-9: rounding would decide.
     """
     check_calibrated_delta(delta)
-    start = _log_hazard(1.0 - delta) - 2.0 * np.log(np.log(num_values + 2.0)) - (np.log(2.0) if is_two_sided else 0.0)
+    start = log_hazard(1.0 - delta) - 2.0 * np.log(np.log(num_values + 2.0)) - (np.log(2.0) if is_two_sided else 0.0)
     point = largest_valid(
-        lambda point: _berk_jones_coverage(num_values, _constant_at(point), is_two_sided=is_two_sided), delta, start
+        lambda point: _berk_jones_coverage(num_values, constant_at(point), is_two_sided=is_two_sided), delta, start
     )
-    return _constant_at(point)
+    return constant_at(point)
 
 
 def truncated_levels(num_values: int, delta: float, sides: str, *, low: float, high: float) -> Levels:
@@ -70,13 +70,7 @@ def truncated_levels(num_values: int, delta: float, sides: str, *, low: float, h
     they are `berk_jones_levels`. Source: math §2.1. Raises ValueError if no order statistic of a wanted side lies in
     the range, or delta is below 1e-9.
     """
-    lower_kept = _ranks_within(num_values, low, high)
-    upper_kept = _ranks_within(num_values, 1.0 - high, 1.0 - low)  # of the reflected values
-    wanted = {"lower": (lower_kept,), "upper": (upper_kept,), "two": (lower_kept, upper_kept)}[sides]
-    if any(kept.start >= kept.stop for kept in wanted):
-        raise ValueError(
-            f"truncated:{low:g}:{high:g} must hold an order statistic, got none of {num_values} values; widen the range"
-        )
+    wanted = kept_ranks(num_values, sides, low, high)
     if all(kept == slice(0, num_values) for kept in wanted):
         return berk_jones_levels(num_values, delta, sides)
     constant = _truncated_constant(num_values, delta, tuple((kept.start, kept.stop) for kept in wanted))
@@ -89,10 +83,25 @@ def _truncated_constant(num_values: int, delta: float, wanted: tuple[tuple[int, 
     check_calibrated_delta(delta)
 
     def coverage(point: float) -> float:
-        one_sides = [_kept_levels(num_values, _constant_at(point), slice(*kept)) for kept in wanted]
+        one_sides = [_kept_levels(num_values, constant_at(point), slice(*kept)) for kept in wanted]
         return crossing_probability(one_sides[0], 1.0 - one_sides[1][::-1] if len(one_sides) == 2 else None)
 
-    return _constant_at(largest_valid(coverage, delta, _log_hazard(1.0 - delta) - 1.0))
+    return constant_at(largest_valid(coverage, delta, log_hazard(1.0 - delta) - 1.0))
+
+
+def kept_ranks(num_values: int, sides: str, low: float, high: float) -> tuple[slice, ...]:
+    """Order statistics whose levels a truncated band keeps, of the lower side and of the reflected upper one.
+
+    They are slices from 0, for the wanted sides alone; raises ValueError if one of them is empty.
+    """
+    lower_kept = _ranks_within(num_values, low, high)
+    upper_kept = _ranks_within(num_values, 1.0 - high, 1.0 - low)  # of the reflected values
+    wanted = {"lower": (lower_kept,), "upper": (upper_kept,), "two": (lower_kept, upper_kept)}[sides]
+    if any(kept.start >= kept.stop for kept in wanted):
+        raise ValueError(
+            f"truncated:{low:g}:{high:g} must hold an order statistic, got none of {num_values} values; widen the range"
+        )
+    return wanted
 
 
 def _ranks_within(num_values: int, low: float, high: float) -> slice:
@@ -103,7 +112,8 @@ def _ranks_within(num_values: int, low: float, high: float) -> slice:
 
 def _kept_levels(num_values: int, constant: float, kept: slice) -> FloatArray:
     levels = np.zeros(num_values)
-    levels[kept] = _berk_jones_lower(num_values, constant)[kept]
+    rank = np.arange(kept.start + 1.0, kept.stop + 1.0)
+    levels[kept] = betaincinv(rank, num_values - rank + 1.0, constant)
     return np.asarray(np.maximum.accumulate(levels))
 
 
@@ -115,24 +125,33 @@ def check_calibrated_delta(delta: float) -> None:
         )
 
 
-def largest_valid(coverage: Callable[[float], float], delta: float, start: float = 0.0) -> float:
+def largest_valid(
+    coverage: Callable[[float], float],
+    delta: float,
+    start: float = 0.0,
+    *,
+    slope: float = 1.0,
+    allowance: float | None = None,
+) -> float:
     """Largest point, up to rounding and from the safe side, at which a coverage is at least 1 - delta.
 
     The coverage is nonincreasing and continuous, from above 1 - delta to below; delta is in [1e-9, 1). At the point it
-    is verified to be in [1 - delta, 1 - delta + 1e-9 delta + 1e-12]. Raises RuntimeError if the search does not
-    converge, which no valid input is known to cause.
+    is verified to be in [1 - delta, 1 - delta + allowance], by default 1e-9 delta + 1e-12. The search begins at
+    `start`, where the `slope` of its logarithmic hazard is a guess. Raises RuntimeError if it does not converge, which
+    no valid input is known to cause.
     """
-    allowance = 1e-9 * delta + 1e-12  # far above rounding, far below anything visible in the band
-    target = _log_hazard(1.0 - delta + allowance / 2)
+    if allowance is None:
+        allowance = 1e-9 * delta + 1e-12  # far above rounding, far below anything visible in the band
+    target = log_hazard(1.0 - delta + allowance / 2)
     low, high = -np.inf, np.inf  # where the boundary is crossed too rarely, and too often
-    point, slope, previous, reach = start, 1.0, None, 1.0
+    point, previous, reach = start, None, 1.0
     for _ in range(100):
         found = coverage(point)
         if 0.0 <= found - (1.0 - delta) <= allowance:
             return point
-        error = _log_hazard(found) - target
+        error = log_hazard(found) - target
         low, high = (point, high) if error < 0.0 else (low, point)
-        if previous is not None:  # secant on axes where the curve is nearly straight
+        if previous is not None and point != previous[0]:  # secant on axes where the curve is nearly straight
             slope = (error - previous[1]) / (point - previous[0])
         previous = (point, error)
         step = point - error / slope if slope > 0.0 else np.nan
@@ -144,11 +163,13 @@ def largest_valid(coverage: Callable[[float], float], delta: float, start: float
     raise RuntimeError(f"calibration at delta={delta} did not converge")
 
 
-def _constant_at(point: float) -> float:
+def constant_at(point: float) -> float:
+    """Error level of one constraint at a point of the search: the logarithm of its hazard."""
     return float(-np.expm1(-np.exp(point)))
 
 
-def _log_hazard(coverage: float) -> float:
+def log_hazard(coverage: float) -> float:
+    """Logarithm of the hazard -log(coverage), in which coverages of many constraints are nearly straight."""
     return float(np.log(-np.log(min(max(coverage, 1e-300), 1.0 - 1e-16))))
 
 

@@ -5,7 +5,7 @@ A local step may ask for levels of different numbers of values, deltas and sides
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -17,17 +17,27 @@ from riskband.bands.crossing import crossing_probability
 from riskband.bands.levels import Levels, berk_jones_levels, dkw_levels, truncated_levels
 from riskband.bands.local_steps import LevelsOf
 from riskband.bands.pilots import Pilot
+from riskband.bands.sparse import sparse_levels
 from riskband.checks import FloatArray, as_spelled, check_numbers, spelled
 from riskband.wording import confidence
 
 # With so few clients beyond a level, levels on this part bound the mean of that tail best (three distributions tried).
 _TAIL_PARTS = ((15.0, 0.25), (40.0, 0.5))
+_SPARSE = "sparse:"
 _ROUNDING = 1e-13  # of a crossing probability, which may differ by so much on another machine
 
 NAMED_LEVELS: Mapping[str, LevelsOf] = {
     "berk_jones": berk_jones_levels,
     "dkw": dkw_levels,
 }
+
+MOST_FOR_ALL_RANKS = 20_000
+"""Values up to which the default method has a level of its own for each."""
+
+
+def default_method(num_values: int, method: str = "berk_jones") -> str:
+    """Name of what calibrates this method by default: of very many values, few order statistics are constrained."""
+    return method if num_values <= MOST_FOR_ALL_RANKS else f"sparse:{method}"
 
 
 class LevelMethod(Protocol):
@@ -143,14 +153,14 @@ def resolve_level_method(method: object) -> LevelMethod:
         name = as_spelled(method, NAMED_LEVELS)
         if name is not None:
             return NamedLevels(name, NAMED_LEVELS[name])
-        kind = spelled(method.split(":")[0])
-        if kind in _WITH_PARAMETERS:
-            return NamedLevels(spelled(method), _WITH_PARAMETERS[kind](method))
+        levels_of = _with_parameters(spelled(method))
+        if levels_of is not None:
+            return NamedLevels(spelled(method), levels_of)
     elif all(hasattr(method, name) for name in ("name", "assumptions", "levels", "check_risks", "recipe")):
         return method  # type: ignore[return-value]
     raise ValueError(
-        f"method must be one of {', '.join(sorted(NAMED_LEVELS))}, truncated:LOW:HIGH, tail:LEVEL, or an "
-        f"OptimisedLevels, got {method!r:.80}"
+        f"method must be one of {', '.join(sorted(NAMED_LEVELS))}, truncated:LOW:HIGH, tail:LEVEL, one of these "
+        f"but dkw after sparse:, or an OptimisedLevels, got {method!r:.80}"
     )
 
 
@@ -173,25 +183,33 @@ def tuned_recipe(objectives: Mapping[str, float], pilot: Pilot, used: Mapping[st
     return {"name": "optimised", "objectives": dict(objectives), "pilot": pilot.to_dict(), "levels": levels}
 
 
-def _truncated(method: str) -> LevelsOf:
+def _with_parameters(method: str) -> LevelsOf | None:
+    """Levels of a name with parameters, if it is one: for every order statistic, or after "sparse:" for few."""
+    levels_of, name = truncated_levels, method
+    if method.startswith(_SPARSE):
+        levels_of, name = sparse_levels, method.removeprefix(_SPARSE)
+        if name == "berk_jones":
+            return sparse_levels
+    made = {"truncated": _truncated, "tail": _tail}.get(name.split(":")[0])
+    return None if made is None else made(name, levels_of)
+
+
+def _truncated(method: str, levels_of: Callable[..., Levels]) -> LevelsOf:
     low, high = _parameters(method, 2)
     if not 0.0 <= low < high <= 1.0:
         raise ValueError(
             f"a truncated band needs a range 0 <= LOW < HIGH <= 1 of the CDF, got {method!r}; write truncated:0.5:0.95"
         )
-    return partial(truncated_levels, low=low, high=high)
+    return partial(levels_of, low=low, high=high)
 
 
-def _tail(method: str) -> LevelsOf:
+def _tail(method: str, levels_of: Callable[..., Levels]) -> LevelsOf:
     (level,) = _parameters(method, 1)
     if not 0.0 <= level < 1.0:
         raise ValueError(
             f"a band for a tail needs the level in [0, 1) at which it begins, got {method!r}; write tail:0.9"
         )
-    return partial(_tail_levels, level=level)
-
-
-_WITH_PARAMETERS = {"truncated": _truncated, "tail": _tail}
+    return partial(_tail_levels, level=level, levels_of=levels_of)
 
 
 def _parameters(method: str, number: int) -> list[float]:
@@ -203,11 +221,13 @@ def _parameters(method: str, number: int) -> list[float]:
     return found if len(found) == number else [np.nan] * number
 
 
-def _tail_levels(num_values: int, delta: float, sides: str, *, level: float) -> Levels:
+def _tail_levels(
+    num_values: int, delta: float, sides: str, *, level: float, levels_of: Callable[..., Levels]
+) -> Levels:
     """Truncated levels: the fewer clients are beyond the level, the higher they begin (math §2.1)."""
     num_beyond = num_values * (1.0 - level)
     part = next((share for few, share in _TAIL_PARTS if num_beyond <= few), 1.0)
-    return truncated_levels(num_values, delta, sides, low=1.0 - part * (1.0 - level), high=1.0)
+    return levels_of(num_values, delta, sides, low=1.0 - part * (1.0 - level), high=1.0)
 
 
 def _checked_levels(key: str, sides: Mapping[str, Any]) -> Levels:

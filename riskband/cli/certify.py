@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +31,9 @@ from riskband.wording import CHOSEN_BEFORE, TRAINERS_ANSWERED, confidence, exact
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_BUDGETS, DEFAULT_PILOT_SHARE = [0.05, 0.1, 0.2], 0.2
+_BY_ITSELF = "each of these by itself:"
+_BY_ONE_BAND = "all of these together, by one band:"
+_BY_ANOTHER_BAND = "all of these together, by another band, which has both sides:"
 
 
 class Report(NamedTuple):
@@ -188,11 +191,16 @@ def _wrong_outputs(options: argparse.Namespace) -> list[str]:
 
 def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     band = rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides=options.sides)
+    own: dict[str, Any] = {"delta": options.delta}
+    source, its = (risks, own) if _stand_alone(options) else (band, {})
+    # The other formulas need every answer as it was given.
+    is_direct = source is risks and risks.are_answers_certain and risks.noise is None
+    answers, their = (risks, own) if is_direct else (band, {})
     certificates = {"mean": rb.mean_bound(risks, delta=options.delta, seed=options.seed)}
-    own = {"source": risks, "delta": options.delta} if _stand_alone(options) else {"source": band}
-    certificates |= {f"quantile:{exactly(level)}": rb.quantile(level=level, **own) for level in options.quantile}
-    certificates |= {f"cvar:{exactly(level)}": rb.cvar(level=level, **own) for level in options.cvar}
-    certificates |= {f"survival:{exactly(point)}": rb.survival(band, thresholds=point) for point in options.survival}
+    certificates |= {f"quantile:{exactly(level)}": rb.quantile(source, level, **its) for level in options.quantile}
+    certificates |= {f"cvar:{exactly(level)}": rb.cvar(source, level, **its) for level in options.cvar}
+    for point in options.survival:
+        certificates[f"survival:{exactly(point)}"] = rb.survival(answers, thresholds=point, **their)
     both, unbounded = None, []
     if options.measure:  # dispersion needs both sides; each kind of band spends its own delta
         both = (
@@ -207,7 +215,7 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     breakdowns = {}
     budgets = np.array(options.budget)
     for divergence in options.divergence:
-        mean = rb.worst_case_mean(band, divergence=divergence, budget=budgets)
+        mean = rb.worst_case_mean(answers, divergence=divergence, budget=budgets, **their)
         certificates[f"worst_case_mean_{divergence}"] = mean
         certificates[f"worst_case_cdf_{divergence}"] = rb.worst_case_cdf(band, divergence=divergence, budget=budgets)
         if options.target is not None:
@@ -218,8 +226,9 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
 
 
 def _stand_alone(options: argparse.Namespace) -> bool:
-    """Whether each quantile and tail gets the sharper bound of its own: unless a way to make the band was asked for."""
-    return bool(options.method == "berk_jones" and options.local == "marginal" and options.sides == "lower")
+    """Whether each number gets the sharper bound of its own: unless a band for all, or a way to make one, is wanted."""
+    is_usual = options.method == "berk_jones" and options.local == "marginal" and options.sides == "lower"
+    return bool(is_usual and not options.at_once)
 
 
 def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace) -> str:
@@ -235,39 +244,12 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
         *_who_answered(risks),
         *_heading(risks, options),
     ]
-    for certificate in report.certificates.values():
-        why = why_it_says_nothing(certificate)
-        if why is not None and not certificate.axes:
-            lines.append(f"  {certificate.quantity}: no bound below 1; {why}")
-        elif certificate.lower is not None:
-            lines.append(
-                f"  {rounded_down(certificate.lower)} <= {certificate.quantity} <= {rounded_up(certificate.value)}   "
-                f"[{certificate.validity}]"
-            )
-        elif not certificate.axes:
-            lines.append(f"  {certificate.quantity} <= {rounded_up(certificate.value)}   [{certificate.validity}]")
-        elif set(certificate.axes) == {"budget"}:
-            lines.append(f"  {certificate.quantity}   [{certificate.validity}]")
-            pairs = zip(certificate.axes["budget"], np.asarray(certificate.value), strict=True)
-            lines += [f"    budget {exactly(budget)}: <= {rounded_up(value)}" for budget, value in pairs]
-            lines += [] if why is None else [f"    where the bound is 1 it says nothing: {why}"]
-    goal = "the mean risk" if options.at is None else f"the share of clients with a risk of at least {options.at:g}"
-    for divergence, bracket in report.breakdowns.items():
-        if np.isneginf(bracket.lower):
-            lines.append(f"  no {divergence} budget keeps {goal} at most {options.target:g}, not even 0")
-        else:
-            lines.append(f"  {goal} stays at most {options.target:g} up to {divergence} budget {bracket.lower:.4g}")
+    for title, certificates in _together(report).items():
+        is_own = title == _BY_ITSELF
+        lines += [title, *(line for each in certificates for line in _lines_of(each, shows_method=is_own))]
+        lines += _breakdown_lines(report, options) if title == _BY_ONE_BAND else ()
     for name in report.unbounded:
         lines.append(f"  {name} is not bounded from above by these answers, so it has no certificate")
-    two_bands = options.measure and options.sides != "two"
-    alone = [f"the mean ({report.certificates['mean'].method})"]
-    if _stand_alone(options):
-        alone += ["each quantile (order statistic)"] * bool(options.quantile)
-        alone += ["each mean of the worst clients (a band for that tail)"] * bool(options.cvar)
-    lines.append(f"each of these bounds holds with that probability by itself: {', '.join(alone)}")
-    if len(report.certificates) > (1 + len(options.quantile) + len(options.cvar) if _stand_alone(options) else 1):
-        another = " (the measures of dispersion by another, which has both sides)" if two_bands else ""
-        lines.append(f"all other lines hold together, by one band{another}")
     lines.append("if all of this is true:")
     assumed = dict.fromkeys(text for c in report.certificates.values() for text in c.assumptions)
     chosen = [text.removeprefix(CHOSEN_BEFORE) for text in assumed if text.startswith(CHOSEN_BEFORE)]
@@ -277,6 +259,45 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
     if BINARY_LOSS in kept and BOUNDED_LOSS in kept:
         kept.remove(BOUNDED_LOSS)
     return "\n".join([*lines, *(f"  - {text}" for text in kept)])
+
+
+def _together(report: Report) -> dict[str, list[rb.Certificate]]:
+    """What holds by itself and what together, after the line that says so; the mean, always by itself, is first."""
+    bands = {_BY_ONE_BAND: report.band, _BY_ANOTHER_BAND: report.two_sided}
+    stored = {title: band.provenance()["band"] for title, band in bands.items() if band is not None}
+    found: dict[str, list[rb.Certificate]] = {}
+    for each in report.certificates.values():
+        title = next((title for title, band in stored.items() if each.recipe["band"] == band), _BY_ITSELF)
+        found.setdefault(title, []).append(each)
+    return found
+
+
+def _lines_of(certificate: rb.Certificate, *, shows_method: bool) -> Iterator[str]:
+    quantity, why = certificate.quantity, why_it_says_nothing(certificate)
+    kind = f"   [{certificate.validity}{f', {certificate.method}' if shows_method else ''}]"
+    if not certificate.axes:
+        if why is not None:
+            yield f"  {quantity}: no bound below 1; {why}"
+            return
+        lower = "" if certificate.lower is None else f"{rounded_down(certificate.lower)} <= "
+        yield f"  {lower}{quantity} <= {rounded_up(certificate.value)}{kind}"
+    elif set(certificate.axes) == {"budget"}:
+        yield f"  {quantity}{kind}"
+        for budget, value in zip(certificate.axes["budget"], np.asarray(certificate.value), strict=True):
+            yield f"    budget {exactly(budget)}: <= {rounded_up(value)}"
+        if why is not None:
+            yield f"    where the bound is 1 it says nothing: {why}"
+    else:
+        yield f"  {quantity}: a curve, in --plot and --out{kind}"
+
+
+def _breakdown_lines(report: Report, options: argparse.Namespace) -> Iterator[str]:
+    goal = "the mean risk" if options.at is None else f"the share of clients with a risk of at least {options.at:g}"
+    for divergence, bracket in report.breakdowns.items():
+        if np.isneginf(bracket.lower):
+            yield f"  no {divergence} budget keeps {goal} at most {options.target:g}, not even 0"
+        else:
+            yield f"  {goal} stays at most {options.target:g} up to {divergence} budget {bracket.lower:.4g}"
 
 
 def _how_read(options: argparse.Namespace) -> str:
@@ -361,6 +382,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pilot-share", share, type=float, default=DEFAULT_PILOT_SHARE)
     add("--local", "step to true risks (default: marginal)", **one_of(sorted(LOCAL_STEPS), "marginal"))
     sides = "sides of the band; lower is enough for every bound and sharper, two draws the whole band"
+    at_once = "read all but the mean off one band: wider, but then all of it holds together, for every budget and level"
+    add("--at-once", at_once, action="store_true")
     add("--sides", sides, **one_of((side for side in SIDES if side != "upper"), "lower"))
     add("--quantile", "default: 0.9", **levels)
     add("--cvar", "mean of the worst 1 - LEVEL (default: 0.9)", **levels)

@@ -1,8 +1,9 @@
 """How unequal are the risks of clients that nobody has measured: two-sided bounds on every common measure (math §5).
 
-All are functionals of one two-sided band, so they hold on the same event of probability 1 - delta: with each other, and
-with every other certificate of that band. The functions named after a measure are `bound` with that measure, whose
-formula is at its name in `riskband.functionals.functional`; they raise the same errors.
+Read off one two-sided band they hold on the same event of probability 1 - delta: with each other, and with every other
+certificate of that band. From answers and a delta, one of them has that delta for itself, and is sharper. The functions
+named after a measure are `bound` with that measure, whose formula is at its name in `riskband.functionals.functional`;
+they raise the same errors.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.risks import ClientRisks, check_risks
-from riskband.bands.band import Band
-from riskband.certificate import Certificate
+from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
+from riskband.bands.band import Band, subject_of
+from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_shares
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import (
@@ -23,16 +24,23 @@ from riskband.functionals.functional import (
     Given,
     Interval,
     bound,
+    bound_of_answers,
     certificate_of_band,
+    check_band_method,
     measured_limits,
     resolve,
     top_share_functional,
 )
+from riskband.wording import CHOSEN_BEFORE, chosen_before
+
+Source = Band | ClientRisks
 
 
-def dispersion_interval(band: Band, measure: Given, *, method: str = "sharp") -> Interval:
-    """`bound` by its earlier name: for a `band`, of a `measure`, by a `method`; it raises the same errors."""
-    return bound(band, resolve(measure, called="measure"), method=method)
+def dispersion_interval(
+    source: Source, measure: Given, *, method: str | None = None, delta: float | None = None
+) -> Interval:
+    """`bound` by its earlier name: for a `source`, of a `measure`, by a `method`, at `delta`; the same errors."""
+    return bound(source, resolve(measure, called="measure"), method=method, delta=delta)
 
 
 def extremal_distributions(band: Band, measure: str | Functional) -> ExtremalDistributions:
@@ -63,34 +71,36 @@ def measured_dispersion(risks: ClientRisks, measure: str | Functional) -> float:
     return resolve(measure, called="measure").value(RiskDistribution.of_values(risks.shown_values))
 
 
-def dispersion_certificate(band: Band, measure: Given, *, method: str = "sharp") -> Certificate:
+def dispersion_certificate(
+    source: Source, measure: Given, *, method: str | None = None, delta: float | None = None
+) -> Certificate:
     """Certificate from both sides for a measure of dispersion, or another functional, of the risk of unseen clients.
 
     Parameters
     ----------
-    band, measure, method :
+    source, measure, method, delta :
         As for `bound`, but no function of your own as measure: `verify` could not find it.
 
     Returns
     -------
     Certificate
-        Both ends; `details["measured"]` is the value for the measured risks.
-        Where the band allows so many risks of 0 that nothing better holds, `method` says so.
+        Both ends; `details["measured"]` is the value for the measured risks. `method` says how each end was found, and
+        where a band allows so many risks of 0 that nothing better holds.
 
     Raises
     ------
     ValueError
-        As for `bound`; also if the band leaves the measure unbounded, since a certificate is finite.
+        As for `bound`; also if the measure stays unbounded, since a certificate is finite.
     """
-    chosen, method = resolve(measure, called="measure"), check_choice("method", method, BOUND_METHODS)
-    measured = measured_dispersion(band.risks, chosen) if isinstance(band, Band) else np.nan
+    chosen = resolve(measure, called="measure")
+    if isinstance(source, ClientRisks):
+        return _certificate_of_answers(source, chosen, method, delta)
+    band, method = source, check_band_method(source, method, delta)
+    measured = measured_dispersion(band.risks, chosen)
     lower, upper = bound(band, chosen, method=method)
     reason = _why_trivial(chosen.limits(band), chosen)
     if not np.isfinite(upper):
-        raise ValueError(
-            f"{chosen.quantity} cannot be bounded: {reason or 'the plug-in formula gives infinity'}; take a measure "
-            "that is bounded, such as gini or atkinson with an aversion below 1"
-        )
+        raise _unbounded(chosen, reason or "the plug-in formula gives infinity")
     return certificate_of_band(
         band,
         "dispersion_certificate",
@@ -100,6 +110,37 @@ def dispersion_certificate(band: Band, measure: Given, *, method: str = "sharp")
         lower=float(lower),
         method=f"{method} bound from the {band.method} band" + (f"; {reason}" if reason else ""),
         details={"measured": np.array(measured)},
+    )
+
+
+def _certificate_of_answers(
+    risks: ClientRisks, chosen: Functional, method: str | None, delta: float | None
+) -> Certificate:
+    measured = measured_dispersion(risks, chosen)
+    found = bound_of_answers(risks, chosen, method=method, delta=delta)
+    if not np.isfinite(found.interval.upper):
+        raise _unbounded(chosen, "clients of risk 0 make it as large as can be")
+    of_band = () if found.band is None else found.band.assumptions
+    own = (*shared_assumptions(risks, needs_binary=True), *of_band, *chosen_before(measure=(chosen.name, None)))
+    return Certificate(
+        quantity=f"{chosen.quantity} of {subject_of('marginal')}",
+        value=float(found.interval.upper),
+        lower=float(found.interval.lower),
+        delta=found.delta,
+        method=found.method,
+        # delta is said by the certificate, and not that of the band, which is a part of it
+        assumptions=tuple(dict.fromkeys(line for line in own if not line.startswith(f"{CHOSEN_BEFORE}delta"))),
+        details={"measured": np.array(measured)},
+        recipe=recipe(
+            "dispersion_certificate", {"measure": chosen.name, "method": "betting", "delta": found.delta}, risks
+        ),
+    )
+
+
+def _unbounded(chosen: Functional, reason: str) -> ValueError:
+    return ValueError(
+        f"{chosen.quantity} cannot be bounded: {reason}; take a measure that is bounded, such as gini or atkinson with "
+        "an aversion below 1"
     )
 
 
@@ -113,64 +154,74 @@ def _why_trivial(limits: QuantileLimits, measure: Functional) -> str:
     return ""
 
 
-def gini(band: Band, *, method: str = "sharp") -> Interval:
-    """Gini coefficient from a two-sided `band` by a `method` of `bound`: in [0, 1]."""
-    return bound(band, "gini", method=method)
+def gini(source: Source, *, method: str | None = None, delta: float | None = None) -> Interval:
+    """Gini coefficient: in [0, 1]; `source`, `method`, `delta`: see `bound`."""
+    return bound(source, "gini", method=method, delta=delta)
 
 
-def extended_gini(band: Band, *, aversion: float = 3.0, method: str = "sharp") -> Interval:
-    """Extended Gini coefficient (`aversion` > 1) from a two-sided `band` by a `method` of `bound`: in [0, 1]."""
-    return bound(band, MEASURES["extended_gini"](aversion), method=method)
+def extended_gini(
+    source: Source, *, aversion: float = 3.0, method: str | None = None, delta: float | None = None
+) -> Interval:
+    """Extended Gini coefficient (`aversion` > 1): in [0, 1]; `source`, `method`, `delta`: see `bound`."""
+    return bound(source, MEASURES["extended_gini"](aversion), method=method, delta=delta)
 
 
-def atkinson(band: Band, *, aversion: float = 0.5, method: str = "sharp") -> Interval:
-    """Atkinson index (`aversion` >= 0) from a two-sided `band` by a `method` of `bound`: in [0, 1]."""
-    return bound(band, MEASURES["atkinson"](aversion), method=method)
+def atkinson(
+    source: Source, *, aversion: float = 0.5, method: str | None = None, delta: float | None = None
+) -> Interval:
+    """Atkinson index (`aversion` >= 0): in [0, 1]; `source`, `method`, `delta`: see `bound`."""
+    return bound(source, MEASURES["atkinson"](aversion), method=method, delta=delta)
 
 
-def generalised_entropy(band: Band, *, order: float = 2.0, method: str = "sharp") -> Interval:
-    """Generalised entropy of an `order` from a two-sided `band` by a `method` of `bound`: >= 0, or `inf`."""
-    return bound(band, MEASURES["generalised_entropy"](order), method=method)
+def generalised_entropy(
+    source: Source, *, order: float = 2.0, method: str | None = None, delta: float | None = None
+) -> Interval:
+    """Generalised entropy of an `order`: >= 0, or `inf`; `source`, `method`, `delta`: see `bound`."""
+    return bound(source, MEASURES["generalised_entropy"](order), method=method, delta=delta)
 
 
-def theil(band: Band, *, method: str = "sharp") -> Interval:
-    """Theil index, E (R/m) log(R/m), from a two-sided `band` by a `method` of `bound`: >= 0, or `inf`."""
-    return bound(band, "theil", method=method)
+def theil(source: Source, *, method: str | None = None, delta: float | None = None) -> Interval:
+    """Theil index, E (R/m) log(R/m): >= 0, or `inf`; `source`, `method`, `delta`: see `bound`."""
+    return bound(source, "theil", method=method, delta=delta)
 
 
-def mean_log_deviation(band: Band, *, method: str = "sharp") -> Interval:
-    """Mean log deviation, E log(m/R), from a two-sided `band` by a `method` of `bound`: >= 0, or `inf`."""
-    return bound(band, "mean_log_deviation", method=method)
+def mean_log_deviation(source: Source, *, method: str | None = None, delta: float | None = None) -> Interval:
+    """Mean log deviation, E log(m/R): >= 0, or `inf`; `source`, `method`, `delta`: see `bound`."""
+    return bound(source, "mean_log_deviation", method=method, delta=delta)
 
 
-def hoover(band: Band, *, method: str = "sharp") -> Interval:
-    """Hoover index from a two-sided `band` by a `method` of `bound`: in [0, 1]."""
-    return bound(band, "hoover", method=method)
+def hoover(source: Source, *, method: str | None = None, delta: float | None = None) -> Interval:
+    """Hoover index: in [0, 1]; `source`, `method`, `delta`: see `bound`."""
+    return bound(source, "hoover", method=method, delta=delta)
 
 
-def coefficient_of_variation(band: Band, *, method: str = "sharp") -> Interval:
-    """Standard deviation over mean from a two-sided `band` by a `method` of `bound`: >= 0, or `inf`."""
-    return bound(band, "coefficient_of_variation", method=method)
+def coefficient_of_variation(source: Source, *, method: str | None = None, delta: float | None = None) -> Interval:
+    """Standard deviation over mean: >= 0, or `inf`; `source`, `method`, `delta`: see `bound`."""
+    return bound(source, "coefficient_of_variation", method=method, delta=delta)
 
 
-def top_share(band: Band, *, share: float = 0.1, method: str = "sharp") -> Interval:
-    """Part of all risk on the worst-off `share` of clients, from a two-sided `band` by a `method`: in [share, 1]."""
-    return bound(band, top_share_functional(share), method=method)
+def top_share(source: Source, *, share: float = 0.1, method: str | None = None, delta: float | None = None) -> Interval:
+    """Part of all risk on the worst-off `share` of clients: in [share, 1]; `source`, `method`, `delta`: see `bound`."""
+    return bound(source, top_share_functional(share), method=method, delta=delta)
 
 
-def quantile_ratio(band: Band, *, low: float = 0.1, high: float = 0.9, method: str = "sharp") -> Interval:
-    """Quantile at `high` over that at `low`, from a two-sided `band` by a `method`: >= 1, or `inf`; 1 if both are 0."""
-    return bound(band, MEASURES["quantile_ratio"](low, high), method=method)
+def quantile_ratio(
+    source: Source, *, low: float = 0.1, high: float = 0.9, method: str | None = None, delta: float | None = None
+) -> Interval:
+    """Quantile at `high` over that at `low`: >= 1, or `inf`, and 1 for 0/0; `source`, `method`, `delta`: see `bound`."""
+    return bound(source, MEASURES["quantile_ratio"](low, high), method=method, delta=delta)
 
 
-def quantile_range(band: Band, *, low: float = 0.25, high: float = 0.75, method: str = "sharp") -> Interval:
-    """Quantile at `high` minus that at `low`, from a two-sided `band` by a `method` of `bound`: in [0, 1]."""
-    return bound(band, MEASURES["quantile_range"](low, high), method=method)
+def quantile_range(
+    source: Source, *, low: float = 0.25, high: float = 0.75, method: str | None = None, delta: float | None = None
+) -> Interval:
+    """Quantile at `high` minus that at `low`: in [0, 1]; `source`, `method`, `delta`: see `bound`."""
+    return bound(source, MEASURES["quantile_range"](low, high), method=method, delta=delta)
 
 
-def mean_range(band: Band, *, num_clients: int, method: str = "sharp") -> Interval:
-    """Mean of largest minus smallest risk of `num_clients` >= 2 new clients, from a `band` by a `method`: in [0, 1]."""
-    return bound(band, MEASURES["mean_range"](num_clients), method=method)
+def mean_range(source: Source, *, num_clients: int, method: str | None = None, delta: float | None = None) -> Interval:
+    """Mean range of `num_clients` >= 2 new risks: in [0, 1]; `source`, `method`, `delta`: see `bound`."""
+    return bound(source, MEASURES["mean_range"](num_clients), method=method, delta=delta)
 
 
 def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") -> Interval:

@@ -16,17 +16,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from riskband.answers.risks import ClientRisks
 from riskband.bands.band import Band, check_band
+from riskband.bands.band import band as band_of
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_number, check_single
+from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_delta, check_number, check_single
 from riskband.functionals import extremal_distributions as extremal
 from riskband.functionals import weights
+from riskband.functionals.direct import direct_bounds
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution, has_measured_limits
 from riskband.functionals.extremal_distributions import Curve, MomentRule, PlugIn, linear_plug_in
 from riskband.functionals.weights import QuantileWeight
 from riskband.wording import exactly
 
 BOUND_METHODS = ("sharp", "plugin", "convex_order")
+"""How a functional is read off a band; from answers it is bounded by "betting"."""
 
 
 class Interval(NamedTuple):
@@ -142,22 +146,28 @@ class Functional:
 Given = str | Functional | QuantileWeight | Callable[[Band], Interval]
 
 
-def bound(band: Band, functional: Given, *, method: str = "sharp") -> Interval:
+def bound(
+    source: Band | ClientRisks, functional: Given, *, method: str | None = None, delta: float | None = None
+) -> Interval:
     """Bounds on a functional of the distribution of the risk of unseen clients.
 
     Parameters
     ----------
-    band : Band
-        With both sides. For what grows with every risk (means, quantiles, shares) one side is enough: it gives its end,
-        and the other end is that of the range. All bounds from one band hold together.
+    source : Band or ClientRisks
+        A band with both sides: all bounds from it hold together. For what grows with every risk (means, quantiles,
+        shares) one side is enough: it gives its end, and the other end is that of the range. Or answers: this one
+        number then has the given delta for itself, which is sharper.
     functional : str, Functional, QuantileWeight or callable
         A name with its parameters, such as "mean", "share:0.3", "cvar:0.9", "gini" or "atkinson:0.5"; a weight on
-        quantiles; or your own function from a `Band` to an `Interval`.
-    method : {"sharp", "plugin", "convex_order"}
-        `sharp`: smallest and largest value among all members of the band; mean and CVaR also use the one for means of
-        the band. `plugin`: every integral at its own worst side, as published in [DC], with errata corrected, clipped
-        to the range. `convex_order`: as `sharp`, but the upper end may also come from the band of measured risks; see
-        Notes.
+        quantiles; or your own function from a `Band` to an `Interval`. With answers, fixed before any was seen.
+    method : {"sharp", "plugin", "convex_order", "betting"}
+        With a band: `sharp` (default): smallest and largest value among all its members; mean and CVaR also use the
+        one for means of the band. `plugin`: every integral at its own worst side, as published in [DC], with errata
+        corrected, clipped to the range. `convex_order`: as `sharp`, but the upper end may also come from the band of
+        measured risks; see Notes. With answers: `betting`, delta/2 for each end. What no bets are known for is
+        read off a band of these answers with the same delta; `dispersion_certificate` says so in its method.
+    delta : float, optional
+        With answers: probability that the bounds fail, in (0, 1).
 
     Returns
     -------
@@ -167,7 +177,8 @@ def bound(band: Band, functional: Given, *, method: str = "sharp") -> Interval:
     Raises
     ------
     ValueError
-        If an argument is unknown or out of range, the band lacks a side, or `convex_order` does not apply.
+        If an argument is unknown or out of range, the band lacks a side, or `convex_order` does not apply; if delta is
+        given with a band or not with answers; for answers with noise, contamination or missing="worst".
 
     Notes
     -----
@@ -184,12 +195,66 @@ def bound(band: Band, functional: Given, *, method: str = "sharp") -> Interval:
     >>> 0.0 <= lower <= upper <= 1.0
     True
     """
+    chosen = resolve(functional)
+    if isinstance(source, ClientRisks):
+        return bound_of_answers(source, chosen, method=method, delta=delta).interval
+    return _bound_of_band(source, chosen, check_band_method(source, method, delta))
+
+
+def check_band_method(band: object, method: str | None, delta: float | None) -> str:
+    """Return the method by which a band is read, "sharp" by default; raises ValueError for a delta or no band."""
     check_band(band)
-    chosen, method = resolve(functional), check_choice("method", method, BOUND_METHODS)
+    if delta is not None:
+        raise ValueError("delta must be left out with a band, which has its own; give the answers for one of its own")
+    return check_choice("method", "sharp" if method is None else method, BOUND_METHODS)
+
+
+def _bound_of_band(band: Band, chosen: Functional, method: str) -> Interval:
     measured = measured_limits(band, chosen, method)
     if chosen.bounds is not None:
         return chosen.bounds(band)
     return chosen.interval(chosen.limits(band), is_plug_in=method == "plugin", measured=measured)
+
+
+class BoundOfAnswers(NamedTuple):
+    """An interval from answers alone, how it was made, and the band that it was in part read off."""
+
+    interval: Interval
+    method: str
+    delta: float
+    band: Band | None = None
+
+
+def bound_of_answers(
+    risks: ClientRisks, chosen: Functional, *, method: str | None, delta: float | None
+) -> BoundOfAnswers:
+    """`bound` from answers; raises its errors. Each end fails with probability at most delta/2."""
+    if delta is None:
+        raise ValueError("delta must be given with answers, got none; only a band has a delta of its own")
+    delta = check_delta(delta)
+    if method not in (None, "betting"):
+        raise ValueError(f"method must be 'betting' with answers, got {method!r}; make a band of them to have others")
+    risks.require_certain_answers("a bound from answers", "a band: rb.band(answers, delta=...)")
+    found = direct_bounds(risks, chosen.name, delta=delta / 2)
+    if found is None or None in found:
+        band = band_of(risks, delta=delta if found is None else delta / 2)
+        reading = method_that_applies("convex_order", band, chosen)
+        read, words = _bound_of_band(band, chosen, reading), f"{reading} bound from the {band.method} band"
+        if found is None:
+            return BoundOfAnswers(read, words, delta, band)
+    lower = read.lower if found.lower is None else found.lower
+    upper = read.upper if found.upper is None else found.upper
+    if None not in found:
+        return BoundOfAnswers(_within(chosen, lower, upper), "betting", delta)
+    words = f"betting below, {words} above" if found.upper is None else f"betting above, {words} below"
+    return BoundOfAnswers(_within(chosen, lower, upper), words, delta, band)
+
+
+def _within(chosen: Functional, lower: float | FloatArray, upper: float | FloatArray) -> Interval:
+    """Both ends, in the range; limits that cross, of which one has failed, are put in the order of an interval."""
+    low, high = chosen.range
+    ends = max(float(lower), low), min(float(upper), high)
+    return Interval(min(ends), max(ends))
 
 
 def certificate_of_band(

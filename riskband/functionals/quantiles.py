@@ -14,9 +14,21 @@ from scipy.special import betaincinv
 from riskband.answers.risks import EQUAL_BY_DESIGN, ClientRisks, shared_assumptions
 from riskband.bands.band import Band, check_band, subject_of
 from riskband.bands.band import band as band_of
+from riskband.bands.band import band_without_delta as _without_delta
+from riskband.bands.band import own_delta as _own_delta
 from riskband.bands.local_steps import EQUAL_SIZES, OBSERVED_SIZES, RANDOM_SIZES
+from riskband.betting import betting_assumptions, betting_upper_bound
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_points, check_single
+from riskband.checks import (
+    FloatArray,
+    check_choice,
+    check_delta,
+    check_kind,
+    check_own_seed,
+    check_points,
+    check_single,
+)
+from riskband.duals import excess_duals
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import FUNCTIONALS, Interval, bound, certificate_of_band
 from riskband.functionals.transforms import Transform
@@ -44,37 +56,74 @@ def mean(band: Band) -> Certificate:
     return certificate_of_band(band, "mean", {}, quantity=quantity, value=tail_mean(band, MEAN))
 
 
-def cvar(source: Band | ClientRisks, level: float, *, delta: float | None = None) -> Certificate:
+def cvar(
+    source: Band | ClientRisks,
+    level: float,
+    *,
+    delta: float | None = None,
+    method: str | None = None,
+    seed: int | None = None,
+) -> Certificate:
     """Upper bound on the conditional value at risk: the mean risk of the worst `1 - level` of the unseen clients.
 
     Parameters
     ----------
     source : Band or ClientRisks
         A band with a lower side; the bound then holds together with all else that is read off it. Or answers: the bound
-        stands alone, and is read off a band for this tail (method "tail:LEVEL").
+        stands alone, and is sharper.
     level : float
         In [0, 1), fixed before any answer was seen if the bound stands alone.
     delta : float, optional
         With answers: probability that the bound fails, in (0, 1).
+    method : {"betting", "band"}, optional
+        With answers: `betting`, see math §2.9 (default), or a `band` for this tail, "tail:LEVEL", which is the default
+        for answers with noise, and for those that may be wrong or count as the worst.
+    seed : int, optional
+        With answers and bets: of the one order in which they see the clients, as for `mean_bound`.
 
     Returns
     -------
     Certificate
-        A number. Source: math §2.8.
+        A number. Source: math §2.9, and math §2.8 for a band.
 
     Raises
     ------
     ValueError
-        If an argument is out of range, the band has no lower side, or delta is given with a band or not with answers.
+        If an argument is out of range, the band has no lower side, delta is given with a band or not with answers, or
+        the answers are not what the method can use.
     """
     level = check_tail_level(level)
-    if isinstance(source, ClientRisks):
-        band = band_of(source, delta=_own_delta(delta), method=f"tail:{exactly(level)}", sides="lower")
-    else:
-        band = _without_delta(source, delta)
     quantity = f"the mean risk of the worst {exactly(1.0 - level)} of unseen clients"
+    if isinstance(source, ClientRisks):
+        delta, is_sure = _own_delta(delta), source.are_answers_certain and source.noise is None
+        method = check_choice("method", method or ("betting" if is_sure else "band"), ("betting", "band"))
+        if method == "betting":
+            return _direct_cvar(source, level, quantity, delta=delta, seed=check_own_seed(seed))
+        band = band_of(source, delta=delta, method=f"tail:{exactly(level)}", sides="lower")
+    else:
+        band = _without_delta(source, delta, seed)
+        if method is not None:
+            raise ValueError(f"method must be left out with a band, got {method!r:.80}; it is for answers")
     value = tail_mean(band, tail_weight(level))
     return certificate_of_band(band, "cvar", {"level": level}, quantity=quantity, value=value)
+
+
+def _direct_cvar(risks: ClientRisks, level: float, quantity: str, *, delta: float, seed: int | None) -> Certificate:
+    risks.require_certain_answers("method='betting'", "method='band'")
+    duals = excess_duals(risks, offset=lambda cut: cut, slope=1.0 / (1.0 - level))
+    value, name = betting_upper_bound(duals, (risks.values, risks.num_examples), delta=delta, seed=seed)
+    return Certificate(
+        quantity=quantity,
+        value=value,
+        delta=delta,
+        method=name,
+        assumptions=(
+            *shared_assumptions(risks, needs_binary=True),
+            *betting_assumptions(name, seed),
+            *chosen_before(level=(level, None)),
+        ),
+        recipe=recipe("cvar", {"level": level, "delta": delta, "method": "betting", "seed": seed}, risks),
+    )
 
 
 def quantile(
@@ -188,20 +237,6 @@ def num_clients_needed(level: float, *, delta: float) -> int:
     """
     level, delta = check_tail_level(level), check_delta(delta)
     return 2 if level == 0.0 else max(2, int(np.ceil(np.log(delta) / np.log(level) + 1e-9)))
-
-
-def _own_delta(delta: float | None) -> float:
-    if delta is None:
-        raise ValueError("delta must be given with answers, got none; only a band has a delta of its own")
-    return check_delta(delta)
-
-
-def _without_delta(band: Band, delta: float | None) -> Band:
-    check_band(band)
-    if delta is not None:
-        remedy = "give the answers for a bound of its own"
-        raise ValueError(f"delta must be left out with a band, which has its own; {remedy}")
-    return band
 
 
 def survival(band: Band, *, thresholds: npt.ArrayLike) -> Certificate:

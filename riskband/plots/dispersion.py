@@ -56,8 +56,8 @@ def dispersion_figure(
     band : Band
         With both sides; its bounds on the quantile function are drawn.
     measures : sequence of Certificate
-        From `dispersion_certificate`; one row each, and beside it the plug-in interval of the band where that is
-        another one.
+        From `dispersion_certificate`, of this band or of its answers; one row each, and beside it the plug-in interval
+        of the band where that is another one.
     lorenz : Certificate, optional
         From `lorenz_certificate`.
     unseen_risks : array_like, shape (num_unseen,), optional
@@ -104,6 +104,8 @@ def _check_source(name: str, certificate: object, band: Band, function: str) -> 
     if found.get("function") != function:
         got = found.get("function", type(certificate).__name__)
         raise ValueError(f"{name} must come from {function}, got {got!r:.80}; make it with {function}(band, ...)")
+    if found.get("band") is None:  # a bound of its own, from the answers alone
+        expected = {"answers": expected["answers"]}
     if any(found.get(part) != stored for part, stored in expected.items()):
         raise ValueError(f"{name} must be of the band that is drawn, got another; make it with {function}(band, ...)")
 
@@ -142,7 +144,7 @@ def _draw_lorenz(axes: Axes, band: Band, lorenz: Certificate, unseen: RiskDistri
 def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unseen: RiskDistribution | None) -> None:
     largest = max(float(certificate.value) for certificate in measures)
     right = 1.0 if largest <= 1.0 else min(float(np.ceil((largest + 0.02) * 10) / 10), _LARGEST_SHOWN)
-    kinds = dict.fromkeys((certificate.validity, certificate.delta) for certificate in measures)
+    kinds = dict.fromkeys((each.validity, each.delta, each.recipe["band"] is None) for each in measures)
     is_published_wider = False
     for row, certificate in enumerate(measures):
         name = certificate.recipe["arguments"]["measure"]
@@ -156,8 +158,9 @@ def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unse
             _draw_point(axes, row, functional(name).value(unseen), right, UNSEEN_POINT)
         _draw_point(axes, row, float(certificate.details["measured"]), right, MEASURED_POINT)
         axes.annotate(_row_label(name, lower, upper), (0.0, row - 0.22), (3, 0), textcoords="offset points", fontsize=9)
-    for validity, delta in kinds:
-        label = f"{validity}: the value for unseen clients lies in here,\n{how_sure(validity, delta)}"
+    for validity, delta, is_own in kinds:
+        by_itself = ", each by itself" if is_own and len(measures) > 1 else ""
+        label = f"{validity}: the value for unseen clients lies in here,\n{how_sure(validity, delta)}{by_itself}"
         axes.plot([], [], color=BOUNDS, lw=7.0, label=label)
     if is_published_wider:
         axes.plot([], [], color=_PUBLISHED, lw=3.0, label="the same by the published plug-in formula")

@@ -1,7 +1,7 @@
 """Worst cases over target networks within an f-divergence ball of the source network (math §3).
 
 Both are functionals of one band, so they hold for every budget and every divergence at once, and the clients are asked
-only once, for their plain loss.
+only once, for their plain loss. One mean, at budgets fixed beforehand, is bounded more sharply straight from answers.
 """
 
 from __future__ import annotations
@@ -11,11 +11,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from riskband.bands.band import Band, check_band
+from riskband.answers.risks import ClientRisks, shared_assumptions
+from riskband.bands.band import Band, band_without_delta, check_band, own_delta
+from riskband.betting import betting_assumptions
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, Certificate, recipe
-from riskband.checks import FloatArray, check_budget, check_choice, check_installed, check_points, check_single
+from riskband.checks import (
+    FloatArray,
+    check_budget,
+    check_choice,
+    check_installed,
+    check_own_seed,
+    check_points,
+    check_single,
+)
 from riskband.search import Bracket, bisect
-from riskband.wording import exactly
+from riskband.wording import chosen_before, exactly, in_short
+from riskband.worst_cases.direct import direct_worst_case_means
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
 from riskband.worst_cases.published import published_worst_case_cdf, published_worst_case_mean
 
@@ -23,38 +34,56 @@ WORST_CASE_METHODS = ("sharp", "published", "reference")
 
 
 def worst_case_mean(
-    band: Band, *, divergence: str | FDivergence, budget: npt.ArrayLike, method: str = "sharp"
+    source: Band | ClientRisks,
+    *,
+    divergence: str | FDivergence,
+    budget: npt.ArrayLike,
+    method: str | None = None,
+    delta: float | None = None,
+    seed: int | None = None,
 ) -> Certificate:
     """Upper bound on the mean risk over the clients of any target network within the divergence ball.
 
     Parameters
     ----------
-    band : Band
-        With a lower side.
+    source : Band or ClientRisks
+        A band with a lower side; the bound then holds for every budget and divergence at once, and together with all
+        else that is read off it. Or answers: the bound stands alone, and is sharper.
     divergence : str or FDivergence
         A name in `DIVERGENCES`, or your own.
     budget : float or array_like, shape (num_budgets,)
-        Size of the ball: D_f(target || source) <= budget; >= 0.
-    method : {"sharp", "reference", "published"}
-        `sharp`: dual at the largest distribution of the band. `reference`: the same program by cvxpy. `published`: [RE]
-        Theorem 5.2, whose proof has a gap, so its validity is "as-published".
+        Size of the ball: D_f(target || source) <= budget; >= 0. With answers fixed before any of them was seen; several
+        share `delta` equally, and hold at once.
+    method : {"sharp", "reference", "published", "betting"}, optional
+        Of a band: `sharp` (default): dual at the largest distribution of the band. `reference`: the same program by
+        cvxpy. `published`: [RE] Theorem 5.2, whose proof has a gap, so its validity is "as-published". Of answers:
+        `betting`, see math §2.9; the loss may be any and numbers of examples may differ, and 0-1 losses are bounded
+        more sharply.
+    delta : float, optional
+        With answers: probability that the bound fails, in (0, 1).
+    seed : int, optional
+        With answers: of the one order in which bets see the clients, as for `mean_bound`.
 
     Returns
     -------
     Certificate
-        A number, or a curve over `budget`. `details["client_weights"]`, shape (num_clients,) or (num_budgets,
-        num_clients), says how the worst case weighs the clients (which ones carry the risk), and
+        A number, or a curve over `budget`. Of a band, `details["client_weights"]`, shape (num_clients,) or
+        (num_budgets, num_clients), says how the worst case weighs the clients (which ones carry the risk), and
         `details["unseen_weight"]` what it puts on clients of risk 1 that nobody has seen, also those missing="worst".
-        With contamination b, the b smallest answers weigh 0: most could be hidden behind them. Source: math §7.3.
+        With contamination b, the b smallest answers weigh 0: most could be hidden behind them. Source: math §3.2 and
+        math §7.3.
 
     Raises
     ------
     ValueError
-        If an argument is out of range or unknown, or the band has no lower side.
+        If an argument is out of range or unknown, the band has no lower side, delta or a seed is given with a band or
+        no delta with answers, or the answers have noise, or some may be wrong or count as the worst: make a band then.
     """
-    check_band(band)
-    method = check_choice("method", method, WORST_CASE_METHODS)
     f, budgets = resolve_divergence(divergence), check_budget(budget)
+    if isinstance(source, ClientRisks):
+        return _direct_mean(source, f, budgets, method=method, delta=delta, seed=seed)
+    band = band_without_delta(source, delta, seed)
+    method = check_choice("method", "sharp" if method is None else method, WORST_CASE_METHODS)
     details: dict[str, FloatArray] = {}
     if method == "published":
         values = published_worst_case_mean(band.risks, delta=band.delta, divergence=f.name, budget=budgets.ravel())
@@ -66,12 +95,49 @@ def worst_case_mean(
         details["client_weights"] = np.array([law.per_client(worst) for _, worst in found])
         details["unseen_weight"] = np.array([worst[-1] for _, worst in found])
     return Certificate(
-        quantity=f"the mean risk over the clients of {_ball(f, budgets)}",
+        quantity=_worst_mean(f, budgets),
         value=values if budgets.ndim else values[0],
         details=details if budgets.ndim else {name: rows[0] for name, rows in details.items()},
         axes={"budget": budgets},
         recipe=recipe("worst_case_mean", {"divergence": f.name, "budget": budgets, "method": method}, band),
         **_terms(band, f, method),
+    )
+
+
+def _direct_mean(
+    risks: ClientRisks,
+    f: FDivergence,
+    budgets: FloatArray,
+    *,
+    method: str | None,
+    delta: float | None,
+    seed: int | None,
+) -> Certificate:
+    """Bounds that stand alone, one for each budget, at equal parts of delta."""
+    if method not in (None, "betting"):
+        raise ValueError(f"method must be 'betting' with answers, got {method!r:.80}; make a band for the others")
+    delta, seed = own_delta(delta), check_own_seed(seed)
+    risks.require_certain_answers("method='betting'", "a band, rb.band(answers, delta=...)")
+    values, name = direct_worst_case_means(
+        risks, divergence=f, budgets=budgets.ravel(), delta=delta / budgets.size, seed=seed
+    )
+    return Certificate(
+        quantity=_worst_mean(f, budgets),
+        value=values if budgets.ndim else values[0],
+        delta=delta,
+        method=name,
+        axes={"budget": budgets},
+        assumptions=(
+            *shared_assumptions(risks, needs_binary=True),
+            *betting_assumptions(name, seed),
+            *chosen_before(divergence=(f.name, None), budget=(in_short(budgets), None)),
+            _within(f),
+        ),
+        recipe=recipe(
+            "worst_case_mean",
+            {"divergence": f.name, "budget": budgets, "method": "betting", "delta": delta, "seed": seed},
+            risks,
+        ),
     )
 
 
@@ -228,12 +294,19 @@ def _ball(divergence: FDivergence, budgets: FloatArray) -> str:
     return f"any network within {size} of the source network in {divergence.title}"
 
 
+def _worst_mean(divergence: FDivergence, budgets: FloatArray) -> str:
+    return f"the mean risk over the clients of {_ball(divergence, budgets)}"
+
+
+def _within(divergence: FDivergence) -> str:
+    return f"the target network is within the stated budget of the source network in {divergence.title}"
+
+
 def _terms(band: Band, divergence: FDivergence, method: str) -> dict[str, Any]:
     published = method == "published"
-    shift = f"the target network is within the stated budget of the source network in {divergence.title}"
     return {
         "delta": band.delta,
         "validity": AS_PUBLISHED if published else CERTIFICATE,
         "method": "[RE] Theorem 5.2/5.3" if published else f"{method}, {band.method} band",
-        "assumptions": (*band.assumptions, shift),
+        "assumptions": (*band.assumptions, _within(divergence)),
     }

@@ -12,6 +12,8 @@ have few examples.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,6 +31,7 @@ from riskband.checks import (
     check_costs,
     check_delta,
     check_eta,
+    check_flag,
     check_fraction,
     check_own_seed,
     check_points,
@@ -36,9 +39,21 @@ from riskband.checks import (
 )
 from riskband.search import Bracket, bisect
 from riskband.wording import chosen_before, exactly, in_short
+from riskband.worst_cases.transport_bets import TransportBets, TransportDuals
+from riskband.worst_cases.transport_duals import (
+    LIMIT_ETAS,
+    ROUNDING,
+    conjugates_with_ends,
+    hinge_duals,
+    limit_duals,
+    mean_duals,
+    multiplier_grid,
+)
 
 CDF_LOCAL_STEPS = ("best", "average", "limits")
-_ROUNDING = 1e-6  # a client may sit exactly at a threshold, and its answer be rounded
+_CDF_METHODS = ("betting", *METHODS)
+_MEAN_RATIO, _SHARE_RATIO = 1.1, 1.25  # between multipliers that a gambler may choose from: they cost nothing
+_FROM_THE_PAST = "dual variable from the clients before"
 
 WORST_MEANS_FOUND = "the worst means are the upper ends of a bisection over these clients"
 
@@ -51,12 +66,15 @@ def wasserstein_mean(
     multipliers: npt.ArrayLike | None = None,
     method: str = "betting",
     seed: int | None = None,
+    every_budget: bool = False,
 ) -> Certificate:
     """Upper bound on the mean risk over the clients of any network within the transport budget.
 
     For a fixed multiplier the K numbers phi_k are independent with mean exactly E phi(P), so no within-client term and
-    no constant is needed: E R <= multiplier·budget + (upper confidence bound of E phi). The grid of multipliers shares
-    delta, and the bound holds for every budget at once.
+    no constant is needed: E R <= multiplier·budget + (upper confidence bound of E phi). By default a bet on each client
+    takes the multiplier that was best for the clients before, which costs nothing: sharp for the budgets asked, which
+    share delta and hold at once. With `every_budget` a grid of multipliers shares delta, and every budget there is
+    holds at once, also in other calls with these multipliers.
 
     Parameters
     ----------
@@ -67,12 +85,15 @@ def wasserstein_mean(
     cost_budget : float or array_like, shape (num_budgets,)
         Mean transport cost between the networks' clients; >= 0.
     multipliers : array_like, shape (num_multipliers,), optional
-        Grid fixed before any answer was seen; by default the one that the clients answered, or else
-        `default_multipliers` of the budgets.
+        Grid fixed before any answer was seen; by default a fine one chosen from the budgets. With `every_budget` the
+        one that the clients answered, or else `default_multipliers` of the budgets.
     method : {"betting", "hoeffding"}
-        Confidence bound for each mean. With missing="worst" or contamination, betting takes fixed bets.
+        Confidence bound for each mean. `hoeffding` is as with `every_budget`. With missing="worst", contamination or
+        noise so is betting, and for the first two it takes fixed bets.
     seed : int, optional
         Order in which bets look at the clients, fixed before any answer was seen; as for `mean_bound`.
+    every_budget : bool
+        Whether all budgets there are shall hold at once, not only those that are asked: wider.
 
     Returns
     -------
@@ -87,21 +108,36 @@ def wasserstein_mean(
     check_answers(answers)
     delta, seed = check_delta(delta), check_own_seed(seed)
     method = check_choice("method", method, ("betting", "hoeffding"))
-    budgets = _check_budgets(cost_budget)
-    grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
-    limits, name = _conjugate_limits(answers.clean, phi, delta=delta, method=method, seed=seed)
-    values = _least(budgets, grid, limits)
-    given = None if multipliers is None else grid
-    arguments = {"delta": delta, "cost_budget": budgets, "multipliers": given, "method": method, "seed": seed}
+    every_budget = check_flag("every_budget", every_budget)
+    budgets, given = _check_budgets(cost_budget), None if multipliers is None else checked_multipliers(multipliers)
+    if _is_for_budgets_asked(answers, method, every_budget):
+        prices = _prices(budgets, given, ratio=_MEAN_RATIO)
+        bets, duals = TransportBets(_sorting_keys(answers), seed=seed), mean_duals(answers, prices)
+        values = _monotone(budgets, bets.upper_bounds(duals, np.atleast_1d(budgets), delta=delta))
+        name, chosen = bets.name, _budgets_chosen(budgets, given)
+        how = f"{name}, {_FROM_THE_PAST}"
+    else:
+        grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
+        limits, name = _conjugate_limits(answers.clean, phi, delta=delta, method=method, seed=seed)
+        values, how = _least(budgets, grid, limits), name
+        chosen = _multipliers_chosen(answers, budgets, multipliers)
+    arguments = {
+        "delta": delta,
+        "cost_budget": budgets,
+        "multipliers": given,
+        "method": method,
+        "seed": seed,
+        "every_budget": every_budget,
+    }
     return Certificate(
         quantity=f"the mean risk over the clients of {_ball(answers, budgets)}",
         value=values,
         delta=delta,
-        method=name,
+        method=how,
         assumptions=(
             *_ball_assumptions(answers),
             *betting_assumptions(name, seed),
-            *chosen_before(method=(method, "betting"), **_multipliers_chosen(answers, budgets, multipliers)),
+            *chosen_before(method=(method, "betting"), **chosen),
         ),
         validity=ESTIMATE if answers.guarantee == "lower" else CERTIFICATE,
         axes={"cost_budget": budgets},
@@ -214,29 +250,41 @@ def wasserstein_cdf(
     local: str = "best",
     multipliers: npt.ArrayLike | None = None,
     eta: float | None = None,
-    method: str = "berk_jones",
+    method: str = "betting",
+    seed: int | None = None,
+    every_budget: bool = False,
 ) -> Certificate:
     """Upper bound on the share of clients with a risk of at least a threshold, on any network within the budget.
+
+    By default a bet on each client takes the dual variables that were best for the clients before, which costs nothing:
+    sharp for the budgets and thresholds asked, which share delta and hold at once. With `every_budget` bands for the
+    distribution over clients are taken, and every budget there is holds at once.
 
     Parameters
     ----------
     answers, delta, cost_budget :
-        As for `wasserstein_mean`. All budgets hold at once.
+        As for `wasserstein_mean`.
     thresholds : float or array_like, shape (num_thresholds,)
         Risks in (0, 1], increasing, fixed before any answer was seen. All hold at once; between two of them the bound
         at the smaller one holds.
     local : {"best", "average", "limits"}
-        From a client's examples to its distribution. `average`: Jensen's inequality, for every loss; the multipliers
-        share delta, the thresholds do not. `limits`: a limit for the cost of pushing each client, for the 0-1 loss
-        only; the thresholds share delta. `best` (default): both, with half of delta each, and the smaller bound; for
-        other losses than the 0-1 loss the same as `average`.
+        From a client's examples to its distribution. `average`: a mean over the examples stands in for it, for every
+        loss. `limits`: a limit for the cost of pushing each client, for the 0-1 loss only. `best` (default): whichever
+        of the two was better for the clients before; for other losses than the 0-1 loss the same as `average`. With
+        bands the multipliers share delta in `average`, the thresholds do in `limits`, and `best` is the smaller of the
+        two with half of delta each.
     multipliers : array_like, shape (num_multipliers,), optional
-        For `average`; as for `wasserstein_mean`.
+        As for `wasserstein_mean`; with bands, for `average` only.
     eta : float, optional
-        For `limits`: error level of one client's limit, in (0, 0.5], fixed beforehand; by default from the number of
-        clients.
-    method : {"berk_jones", "dkw"}
-        Band for a distribution over clients: of the conjugates at each multiplier, or of the limits.
+        For `limits`: error level of one client's limit, in (0, 0.5], fixed beforehand; by default one of several, by
+        the clients before, and with bands from the number of clients.
+    method : {"betting", "berk_jones", "dkw"}
+        The last two are bands for a distribution over clients: of the conjugates at each multiplier, or of the limits.
+        With `every_budget`, missing="worst" or contamination betting is replaced by `berk_jones`.
+    seed : int, optional
+        Of the order in which bets look at the clients; as for `mean_bound`.
+    every_budget : bool
+        As for `wasserstein_mean`.
 
     Returns
     -------
@@ -253,59 +301,108 @@ def wasserstein_cdf(
     check_answers(answers)
     answers.require_no_noise("wasserstein_cdf", "wasserstein_mean, or a band of the plain risks")
     delta = check_delta(delta)
-    if multipliers is not None:
-        checked_multipliers(multipliers)  # also where they are not used: they are stored
+    given = None if multipliers is None else checked_multipliers(multipliers)  # stored also where they are not used
     budgets, points = _check_budgets(cost_budget), check_points("thresholds", thresholds)
     if np.any(points <= 0.0) or np.any(np.diff(np.atleast_1d(points)) <= 0.0):
         raise ValueError("thresholds must be > 0 and increase: every client has a risk of at least 0")
-    local, method = check_choice("local", local, CDF_LOCAL_STEPS), check_choice("method", method, METHODS)
+    local, method = check_choice("local", local, CDF_LOCAL_STEPS), check_choice("method", method, _CDF_METHODS)
     if local == "limits" and not answers.binary:
         raise ValueError("local='limits' needs answers of a 0-1 loss: it rests on the law of flip costs; use 'average'")
-    levels_of = METHODS[method]
-    level = default_eta(answers.num_counted) if eta is None else check_eta(eta)
-    uses_limits = answers.binary and local != "average"
-    part = delta / 2 if uses_limits and local == "best" else delta
-    bounds, flat = [], (np.atleast_1d(budgets), np.atleast_1d(points))
-    if uses_limits:
-        bounds.append(_from_limits(answers, *flat, delta=part, eta=level, levels_of=levels_of))
-    if local != "limits":
-        grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
-        bounds.append(_from_averages(answers, *flat, multipliers=grid, phi=phi, delta=part, levels_of=levels_of))
-    values = np.minimum.accumulate(np.minimum(np.min(bounds, axis=0), 1.0), axis=1)
-    values = values.reshape(budgets.shape + points.shape)
-    threshold = "the threshold" if points.ndim else exactly(float(points))
+    seed, every_budget = check_own_seed(seed), check_flag("every_budget", every_budget)
+    eta = None if eta is None else check_eta(eta)
+    flat = (np.atleast_1d(budgets), np.atleast_1d(points))
+    uses_limits, is_asked = answers.binary and local != "average", _is_for_budgets_asked(answers, method, every_budget)
+    chosen: dict[str, tuple[object, object]] = {"thresholds": (in_short(points), None), "local": (local, "best")}
+    if is_asked:
+        bets = TransportBets(_sorting_keys(answers), seed=seed)
+        prices = _prices(budgets, given, ratio=_SHARE_RATIO)
+        families = _share_families(answers, prices, local=local, etas=LIMIT_ETAS if eta is None else (eta,))
+        share = delta / flat[1].size
+        columns = [bets.upper_bounds(families(point), flat[0], delta=share) for point in (flat[1] - ROUNDING).tolist()]
+        bounds, name = np.stack(columns, axis=1), bets.name
+        chosen |= {"eta": (eta, None), **_budgets_chosen(budgets, given)}
+        how = f"{name}, {_FROM_THE_PAST}"
+    else:
+        band = "berk_jones" if method == "betting" else method
+        eta = default_eta(answers.num_counted) if eta is None else eta
+        bounds = _from_bands(answers, *flat, delta=delta, local=local, multipliers=given, eta=eta, method=band)
+        usual = band if method == "betting" else "berk_jones" if every_budget else "betting"
+        name, how = band, f"{band} band"
+        chosen |= {"eta": (eta, default_eta(answers.num_counted)), "method": (band, usual)}
+        chosen |= {} if local == "limits" else _multipliers_chosen(answers, budgets, given)
     arguments = {
         "delta": delta,
         "cost_budget": budgets,
         "thresholds": points,
         "local": local,
-        "multipliers": None if multipliers is None else np.asarray(multipliers, dtype=np.float64),
-        "eta": level,
+        "multipliers": given,
+        "eta": eta,
         "method": method,
+        "seed": seed,
+        "every_budget": every_budget,
     }
+    threshold = "the threshold" if points.ndim else exactly(float(points))
     return Certificate(
         quantity=(
             f"the probability, on {_ball(answers, budgets)}, that the risk of an unseen client is at least {threshold}"
         ),
-        value=values,
+        value=_monotone(budgets, np.minimum.accumulate(np.minimum(bounds, 1.0), axis=1)).reshape(
+            budgets.shape + points.shape
+        ),
         delta=delta,
-        method=f"{method} band, {local if answers.binary else 'average'} local step",
+        method=f"{how}, {local if answers.binary else 'average'} local step",
         assumptions=(
             *_ball_assumptions(answers),
             *((BINARY_LOSS,) if uses_limits else ()),
             *(() if answers.clean.has_equal_sizes else (RANDOM_SIZES,)),
-            *chosen_before(
-                thresholds=(in_short(points), None),
-                local=(local, "best"),
-                eta=(level, default_eta(answers.num_counted)),
-                method=(method, "berk_jones"),
-                **({} if local == "limits" else _multipliers_chosen(answers, budgets, multipliers)),
-            ),
+            *betting_assumptions(name, seed),
+            *chosen_before(**chosen),
         ),
         validity=ESTIMATE if answers.guarantee == "lower" else CERTIFICATE,
         axes={"cost_budget": budgets, "threshold": points},
         recipe=recipe("wasserstein_cdf", arguments, answers),
     )
+
+
+def _share_families(
+    answers: AdversarialAnswers, prices: FloatArray, *, local: str, etas: Sequence[float]
+) -> Callable[[float], TransportDuals]:
+    """What may be bet on for the share of clients at a threshold, as a function of it."""
+    phi, sizes = conjugates_with_ends(answers, prices), answers.num_examples
+    uses_limits = answers.binary and local != "average"
+
+    def families(threshold: float) -> TransportDuals:
+        found = [hinge_duals(phi, prices, sizes, threshold=threshold)] if local != "limits" else []
+        if uses_limits:
+            found.append(limit_duals(answers.curves, prices, sizes, threshold=threshold, etas=etas))
+        return TransportDuals.joined(found)
+
+    return families
+
+
+def _from_bands(
+    answers: AdversarialAnswers,
+    budgets: FloatArray,
+    points: FloatArray,
+    *,
+    delta: float,
+    local: str,
+    multipliers: FloatArray | None,
+    eta: float,
+    method: str,
+) -> FloatArray:
+    """Bounds of shape (num_budgets, num_thresholds) for every budget at once."""
+    levels_of, bounds = METHODS[method], []
+    uses_limits = answers.binary and local != "average"
+    part = delta / 2 if uses_limits and local == "best" else delta
+    if uses_limits:
+        bounds.append(_from_limits(answers, budgets, points, delta=part, eta=eta, levels_of=levels_of))
+    if local != "limits":
+        grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
+        bounds.append(
+            _from_averages(answers, budgets, points, multipliers=grid, phi=phi, delta=part, levels_of=levels_of)
+        )
+    return np.asarray(np.min(bounds, axis=0))
 
 
 def _from_limits(
@@ -328,7 +425,7 @@ def _from_limits(
     weights = np.diff(levels, prepend=0.0, append=1.0)
     columns = []
     for point in points:
-        limits = [curve.inverse(point - tau - _ROUNDING) for curve, tau in zip(answers.curves, margins, strict=True)]
+        limits = [curve.inverse(point - tau - ROUNDING) for curve, tau in zip(answers.curves, margins, strict=True)]
         # The distribution of R that helps the adversary most: the mass that the band leaves open costs nothing to push.
         curve = knapsack_curve(np.concatenate([[0.0], np.sort(np.maximum(limits, 0.0))]), weights)
         columns.append(curve(budgets * (1.0 - eta)) / (1.0 - eta))
@@ -350,7 +447,7 @@ def _from_averages(
     assert levels is not None
     laws = [ClientAtoms.from_levels(column, levels) for column in phi.T]
     columns = []
-    for point in points - _ROUNDING:  # what holds at a smaller threshold holds at the larger one
+    for point in points - ROUNDING:  # what holds at a smaller threshold holds at the larger one
         charged = zip(laws, multipliers, strict=True)
         columns.append(np.min([_least_share(law, budgets * price, point) for law, price in charged], axis=0))
     return np.stack(columns, axis=1)
@@ -461,12 +558,39 @@ def _conjugates_on_grid(
             )
         return grid, phi
     if multipliers is None and answers.multipliers is not None and answers.conjugates is not None:
-        # As answered, up to rounding: no less than what the values at the radii imply.
-        implied = [np.max(answers.values - price * answers.radii, axis=1) for price in answers.multipliers]
-        phi = np.maximum(answers.conjugates, np.stack(implied, axis=1)) + answers.rounding[:, np.newaxis]
-        return answers.multipliers, np.minimum(phi, 1.0)
+        return answers.multipliers, answers.answered_conjugates()
     grid = default_multipliers(budgets) if multipliers is None else checked_multipliers(multipliers)
     return grid, answers.conjugates_at(grid)
+
+
+def _is_for_budgets_asked(answers: AdversarialAnswers, method: str, every_budget: bool) -> bool:
+    """Whether bets choose the dual variable from the clients before; they need every answer as it was given."""
+    return method == "betting" and not every_budget and answers.are_answers_certain and answers.noise is None
+
+
+def _prices(budgets: FloatArray, given: FloatArray | None, *, ratio: float) -> FloatArray:
+    """Multipliers that a gambler may choose from; without a budget none is needed."""
+    return multiplier_grid(np.atleast_1d(budgets), ratio=ratio) if given is None else np.append(given, np.inf)
+
+
+def _sorting_keys(answers: AdversarialAnswers) -> list[FloatArray]:
+    """Columns by which the clients are sorted: two with the same numbers in all of them answered the same."""
+    conjugates = [] if answers.conjugates is None else list(answers.conjugates.T)
+    return [*answers.values.T, *conjugates, answers.num_examples.astype(np.float64)]
+
+
+def _monotone(budgets: FloatArray, values: FloatArray) -> FloatArray:
+    """Bounds that hold at once, in the shape of the budgets: what holds for a larger one holds for a smaller one."""
+    order = np.argsort(budgets, axis=None)[::-1]
+    found = values.copy()
+    found[order] = np.minimum.accumulate(values[order], axis=0)
+    return found if values.ndim > 1 else found.reshape(budgets.shape)
+
+
+def _budgets_chosen(budgets: FloatArray, given: FloatArray | None) -> dict[str, tuple[object, object]]:
+    """Return the budgets, and the multipliers if they were given, as choices of `chosen_before`."""
+    chosen: dict[str, tuple[object, object]] = {"cost budget": (in_short(budgets), None)}
+    return chosen if given is None else chosen | {"multipliers": (in_short(given), None)}
 
 
 def _ball(answers: AdversarialAnswers, budgets: FloatArray) -> str:

@@ -20,6 +20,7 @@ _QUANTITIES = {
     **dict.fromkeys(("mean_bound", "worst_case_mean", "wasserstein_mean", "wasserstein_published"), _MEAN),
     **dict.fromkeys(("survival", "worst_case_cdf", "wasserstein_cdf"), _SHARE),
 }
+_DELTAS = {"own": "its own", "band": "the band's", "groups": "the groups'"}
 _NUM_COSTS = 5  # of a long list of cost budgets, the table shows this many
 
 
@@ -76,17 +77,20 @@ def certificate_table(
     table.add_column("of the clients")
     table.add_column("on any network")
     table.add_column("is at most", justify="right")
+    table.add_column("delta")
     if num_unseen:
         table.add_column(f"on {num_unseen} unseen", justify="right")
         table.add_column("holds")
+    alone = {(entry["function"], entry["divergence"]) for entry in certificates.values() if entry["event"] == "own"}
     for entry in certificates.values():
-        if "lower" in entry:  # bounds from both sides have tables of their own
+        has_sharper = entry["event"] == "band" and (entry["function"], entry["divergence"]) in alone
+        if "lower" in entry or has_sharper:  # bounds from both sides have tables of their own
             continue
         for point, bound, observed in _points(entry, threshold=report["config"]["breakdown-threshold"]):
             label = "" if entry["validity"] == "certificate" else f" ({entry['validity']})"
             quantity = _QUANTITIES[entry["function"]].format(**point) + label
             checked = [f"{observed:.3f}", VERDICTS[bool(observed <= bound + 1e-12)]] if num_unseen else []
-            table.add_row(quantity, within(entry, point), rounded_up(bound, 3), *checked)
+            table.add_row(quantity, within(entry, point), rounded_up(bound, 3), _DELTAS[entry["event"]], *checked)
     return table
 
 

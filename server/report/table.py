@@ -11,17 +11,14 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from protocol.mechanisms import mechanism_of
+from riskband.certificate import CERTIFICATE
 from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_up
 from server.report.cells import are_estimates, num_rounds
 from server.studies import STUDIES
 
 _NUM_FAILURES = 10  # the table shows so many
 _LAWS = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
-_SCOPES = {
-    "own": "on its own",
-    "band": "all at once, from one band",
-    "groups": "all at once, from the bands of all groups",
-}
+_TOGETHER = {"band": "from one band", "groups": "from the bands of all groups"}
 
 
 def report_table(report: Mapping[str, Any]) -> RenderableType:
@@ -106,7 +103,23 @@ def _guarantees(certificates: Mapping[str, Any]) -> Iterator[str]:
         groups.setdefault((entry["validity"], entry["delta"], entry["event"]), []).append(name)
     for (validity, delta, event), names in groups.items():
         sure = f"{validity}, confidence {confidence(delta)} (delta = {delta:g})"
-        yield f"Validity: {sure}, {_SCOPES[event]}: {', '.join(names)}."
+        yield f"Validity: {sure}, {_scope(event, len(names))}: {', '.join(names)}."
+    events = [
+        (delta, len(names) if event == "own" else 1)
+        for (kind, delta, event), names in groups.items()
+        if kind == CERTIFICATE
+    ]
+    spent, num_events = sum(delta * count for delta, count in events), sum(count for _, count in events)
+    if num_events > 1 and spent < 1.0:
+        yield f"All certificates hold at once with confidence {confidence(spent)}: their deltas add up to {spent:g}."
+
+
+def _scope(event: str, num_certificates: int) -> str:
+    """What holds together with what."""
+    if event == "own":
+        return "on its own" if num_certificates == 1 else f"each of {num_certificates} on its own"
+    together = "on its own" if num_certificates == 1 else f"all {num_certificates} at once"
+    return f"{together}, {_TOGETHER[event]}"
 
 
 def _privacy(section: Mapping[str, Any] | None) -> Iterator[str]:

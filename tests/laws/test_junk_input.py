@@ -48,7 +48,8 @@ GROUP_MEAN = {"bands": GROUPS, "functional": "mean"}
 SHIFT = {"divergence": "chi2", "budget": 0.1}
 MOVE = {"answers": ANSWERS, "delta": 0.1, "cost_budget": 0.1}
 COUNTS = {"edges": [0.0, 0.3, 0.6, 1.0], "binary": True, "num_missing": 1, "missing": "worst", "contamination": 1}
-DISPERSION = {"band": BAND, "method": "sharp"}
+DISPERSION = {"source": RISKS, "method": "betting", "delta": 0.1}
+LORENZ = {"band": BAND, "method": "sharp", "shares": 3}
 
 CALLS = {
     "AdversarialAnswers": CURVES | KIND | PRICES | {
@@ -83,6 +84,7 @@ CALLS = {
     },
     "binary_worst_case": SHIFT | {"p": 0.1},
     "bound": DISPERSION | {"functional": "gini"},
+    "bound, band": {"source": BAND, "method": "sharp", "functional": "gini"},
     "breakdown": {"band": BAND, "divergence": "kl", "target": 0.9, "threshold": 0.5, "max_budget": 1.0},
     "coefficient_of_variation": DISPERSION,
     "crossing_probability": {"lower": [0.1, 0.2], "upper": [0.8, 0.9]},
@@ -117,8 +119,8 @@ CALLS = {
     },
     "joint_cdf": {"band": JOINT_BAND, "thresholds": [0.5, 0.5]},
     "largest_gap": GROUP_MEAN,
-    "lorenz": DISPERSION | {"shares": 3},
-    "lorenz_certificate": DISPERSION | {"shares": 3},
+    "lorenz": LORENZ,
+    "lorenz_certificate": LORENZ,
     "maximum_weight": {"num_clients": 10},
     "mean": {"band": BAND},
     "mean_bound": {"risks": RISKS, "delta": 0.1, "method": "betting", "seed": 0},
@@ -176,6 +178,7 @@ CALLS = {
 OTHER_WAYS = {
     "AdversarialAnswers, noise": rb.AdversarialAnswers,
     "ClientRisks, noise": rb.ClientRisks,
+    "bound, band": rb.bound,
     "cvar, band": rb.cvar,
     "quantile, band": rb.quantile,
     "Objective": lambda terms: rb.Objective(terms),
@@ -241,6 +244,8 @@ def legal(row, argument):
         found.add("huge")
     if argument in BY_DEFAULT and (row, argument) not in NO_DEFAULT:
         found.add("None")
+    if argument == "method" and CALLS[row].get("source") is not None and "local" not in CALLS[row]:
+        found.add("None")  # the sharpest that there is
     return found
 
 

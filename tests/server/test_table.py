@@ -73,7 +73,8 @@ def rendered(report: dict[str, Any]) -> str:
         "10 expected, 9 asked, 8 answered validly; failures: 2 × node-missing",
         "2 rounds, 19 messages (41.0 MB), 17 replies (11.9 kB); the answers took 3.1 s.",
         "confidence 0.95 (delta = 0.05), on its own: mean.",
-        "all at once, from one band: survival, worst_case_mean_kl.",
+        "all 2 at once, from one band: survival, worst_case_mean_kl.",
+        "All certificates hold at once with confidence 0.9: their deltas add up to 0.1.",
         "Breakdown, kl: up to budget 0.5",
         "all 3 certificates hold on the unseen clients",
         "clients are drawn independently",
@@ -81,6 +82,19 @@ def rendered(report: dict[str, Any]) -> str:
 )
 def test_it_says_in_words(text: str) -> None:
     assert text in rendered(REPORT)
+
+
+def test_a_number_with_a_delta_of_its_own_takes_the_row_of_the_curve_that_holds_it() -> None:
+    report = copy.deepcopy(REPORT)
+    share = entry("survival", [0.3456], [0.2], axes={"threshold": [0.3]}, event="own")
+    report["certificates"]["share"] = share
+    text = rendered(report)
+    (row,) = (line for line in text.splitlines() if "P(risk ≥" in line)
+    assert ("0.3)" in row, "0.346" in row, "its own" in row) == (True, True, True)
+    assert "each of 2 on its own: mean, share." in text
+    assert "their deltas add up to 0.15." in text
+    share["validity"] = "as-published"  # that adds nothing that could hold
+    assert "their deltas add up to 0.1." in rendered(report)
 
 
 def test_a_failed_certificate_is_not_hidden() -> None:

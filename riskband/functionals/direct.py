@@ -1,0 +1,144 @@
+"""Measures of dispersion straight from the clients' answers, by betting: no band in between (math §5.6).
+
+A gambler doubts that a measure is above a value, or below it. Clients, or pairs of clients, are bet against before they
+are seen, with what those before them showed; the final capitals in many fixed orders of the sorted answers are averaged
+and tested once. Values that are rejected are an interval, since every factor of the capital is monotone in the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from riskband.answers.risks import ClientRisks
+from riskband.betting import fixed_orders
+from riskband.checks import FloatArray, IntArray
+from riskband.search import bisect
+
+_NUM_ORDERS, _NUM_PLAYED = (4, 200), 1_000_000
+_LARGEST_SHARE = 0.9  # of the capital that one client or pair may cost
+_NUM_CELLS = 64  # of values, in each of which a bet has one largest size
+
+
+class DirectBounds(NamedTuple):
+    """Confidence limits for a measure, each at its own error level; None where betting gives none."""
+
+    lower: float | None
+    upper: float | None
+
+
+def direct_bounds(risks: ClientRisks, name: str, *, delta: float) -> DirectBounds | None:
+    """Lower and upper limits for the measure `name`, each wrong with probability at most `delta`; None if unknown.
+
+    The answers must be certain and without noise. Source: math §5.6.
+    """
+    kind, *parameters = name.split(":")
+    return MEASURED_DIRECTLY[kind](risks, delta, *map(float, parameters)) if kind in MEASURED_DIRECTLY else None
+
+
+def sorted_orders(risks: ClientRisks) -> IntArray:
+    """Fixed orders of the sorted answers, shape (num_orders, num_clients): the same for every order of the input."""
+    by_answers = np.lexsort((risks.num_examples, risks.values))
+    num_orders = int(np.clip(_NUM_PLAYED // risks.num_clients, *_NUM_ORDERS))
+    return np.asarray(by_answers[fixed_orders(risks.num_clients, num_orders=num_orders)])
+
+
+def _gini(risks: ClientRisks, delta: float) -> DirectBounds:
+    """E|R - R'| against G·E(R + R'), by pairs of clients."""
+    orders = sorted_orders(risks)
+    half = risks.num_clients // 2
+    first, second = orders[:, :half], orders[:, half : 2 * half]
+    sums = risks.values[first] + risks.values[second]
+    upper = _upper_ratio(np.abs(risks.values[first] - risks.values[second]), sums, delta)
+    if not risks.binary:
+        return DirectBounds(None, upper)
+    return DirectBounds(_lower_ratio(_surely_apart(risks, first, second), sums, _apart_limit(risks), delta), upper)
+
+
+def _surely_apart(risks: ClientRisks, first: IntArray, second: IntArray) -> FloatArray:
+    """Numbers of pairs whose expectation is at most |R - R'|, from counts.
+
+    One example of each client is set aside. The others say which client has the larger risk, and the two that were set
+    aside are compared in that sense: (R - R') times a sign that does not depend on them. It is averaged over all
+    choices of the two.
+    """
+    p, q = risks.values[first], risks.values[second]
+    wrong_out, right_out = _without_one(risks)
+    if_first = np.sign(wrong_out[first] - right_out[second])  # the example of the first is wrong, the other's is right
+    if_second = np.sign(right_out[first] - wrong_out[second])
+    return np.asarray(p * (1.0 - q) * if_first - (1.0 - p) * q * if_second)
+
+
+def _without_one(risks: ClientRisks) -> tuple[FloatArray, FloatArray]:
+    """Risks on all examples but one, if that one is wrong and if it is right; 1/2 where no other is left."""
+    rest = risks.num_examples - 1.0
+    wrong = np.rint(risks.values * risks.num_examples)
+    has_rest = rest > 0.0
+    safe = np.where(has_rest, rest, 1.0)
+    return np.where(has_rest, (wrong - 1.0) / safe, 0.5), np.where(has_rest, wrong / safe, 0.5)
+
+
+def _apart_limit(risks: ClientRisks) -> Callable[[float], float]:
+    """Of a value, the largest that value·(r̂ + r̂') minus the number of `_surely_apart` can be."""
+    if not risks.has_equal_sizes:
+        return lambda value: 1.0 + value  # the number is at least 2pq - p - q
+    p = np.arange(risks.num_examples[0] + 1) / risks.num_examples[0]
+    losses = 2.0 * p * (1.0 - p), np.append((1.0 - p[1:]) * p[:-1], 0.0)  # for equal counts, and for neighbours
+    sums = 2.0 * p, np.append(p[1:] + p[:-1], 0.0)
+    return lambda value: float(max(np.max(value * s + loss) for s, loss in zip(sums, losses, strict=True)))
+
+
+def _upper_ratio(parts: FloatArray, sums: FloatArray, delta: float) -> float:
+    """Upper limit for E part / E sum, both in [0, 1] up to a common factor, part <= sum, part - value·sum <= 1 - value.
+
+    In units of the most that a bet may lose, every gain grows with the value.
+    """
+    stakes = _stakes(parts, sums, delta)
+
+    def survives(value: FloatArray) -> np.ndarray:
+        largest = _LARGEST_SHARE / np.maximum(1.0 - value, 1e-12)
+        return _survives(np.minimum(stakes, largest) * (value * sums - parts), delta)
+
+    return float(bisect(survives, low=0.0, high=1.0, num_steps=36)[1])
+
+
+def _lower_ratio(parts: FloatArray, sums: FloatArray, limit: Callable[[float], float], delta: float) -> float:
+    """Lower limit for E part / E sum; `limit` says how large value·sum - part can be, and grows with the value.
+
+    Within each cell of values the bets are the same, and the gains fall with the value.
+    """
+    stakes = _stakes(parts, sums, delta)
+    cells = np.linspace(0.0, 1.0, _NUM_CELLS + 1)
+    for low, high in pairwise(cells.tolist()):
+        bets = np.minimum(stakes, _LARGEST_SHARE / limit(high))
+        if _survives(bets * (parts - high * sums), delta):
+            is_rejected = lambda value, bets=bets: ~_survives(bets * (parts - value * sums), delta)  # noqa: E731
+            return float(bisect(is_rejected, low=low, high=high, num_steps=30)[0])
+    return 1.0
+
+
+def _stakes(parts: FloatArray, sums: FloatArray, delta: float) -> FloatArray:
+    """Sizes of the bets by what the pairs before showed of the variance of part - ratio·sum.
+
+    The average over many pairings has about half the variance that a single pairing has (math §5.6).
+    """
+    num_units = parts.shape[1]
+    count = np.arange(1, num_units + 1)
+    ratio = (0.05 + np.cumsum(parts, axis=1)) / (0.1 + np.cumsum(sums, axis=1))
+    variance = (0.05 + np.cumsum((parts - ratio * sums) ** 2, axis=1)) / (count + 1)
+    before = np.full(parts.shape, 0.05)
+    before[:, 1:] = variance[:, :-1]  # a bet may only look at the past
+    return np.asarray(np.sqrt(4.0 * np.log(1.0 / delta) / (num_units * before)))
+
+
+def _survives(gains: FloatArray, delta: float) -> np.ndarray:
+    """Whether the average of the final capitals stays below 1/delta; gains of shape (num_orders, num_units)."""
+    capitals = np.sum(np.log1p(gains), axis=1)
+    return np.asarray(np.logaddexp.reduce(capitals) < np.log(len(gains) / delta))
+
+
+MEASURED_DIRECTLY: Mapping[str, Callable[..., DirectBounds]] = {"gini": _gini}
+"""By name, limits from certain answers, the error level of each, and parameters."""

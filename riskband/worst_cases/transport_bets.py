@@ -1,0 +1,216 @@
+"""Bets on numbers that a cost budget and the mean outcome of an unseen client bound together (math §4.3, §4.4).
+
+If a number V(c), such as the worst mean risk within a cost budget c, is at most `price * c + scale * E outcome` for
+every one of many duals, a gambler who doubts that V(c) is at least v may bet against the outcome of another dual at
+every client, as long as the clients before it alone say which. Nothing is paid for the number of duals.
+
+What the gambler stakes does not depend on c: one gambler tests every budget on one event, best the one it plays for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from riskband.betting import AVERAGED_BETS, fixed_orders, log_growth
+from riskband.checks import FloatArray, IntArray
+from riskband.search import bisect
+
+# As many orders as cost little time. Past clients are looked at again when a fifth more of them are known.
+_NUM_ORDERS, _NUM_PLAYED, _RATIO = (20, 40), 20_000, 1.2
+# Gamblers play for budgets about so far apart, and each budget is tested by the nearest of them.
+_BUDGET_RATIO, _NUM_NEAREST = 3.5, 3
+
+
+@dataclass(frozen=True, eq=False)
+class TransportDuals:
+    """Duals fixed before any answer: V(c) <= prices * c + scales * (mean outcome of an unseen client), for each.
+
+    Attributes
+    ----------
+    outcomes : ndarray, shape (num_clients, num_duals)
+        In [0, 1]; the expectation of each is the mean outcome, or is not below it.
+    prices : ndarray, shape (num_duals,)
+        Of a unit of cost, >= 0; `inf` for a dual that says something without a budget only.
+    scales : ndarray, shape (num_duals,)
+        Above 0.
+    """
+
+    outcomes: FloatArray
+    prices: FloatArray
+    scales: FloatArray
+
+    def charges(self, budget: float) -> FloatArray:
+        """What each dual adds for the budget."""
+        return np.zeros_like(self.prices) if budget == 0.0 else self.prices * budget
+
+    @classmethod
+    def joined(cls, families: Sequence[TransportDuals]) -> TransportDuals:
+        """All duals of several families."""
+        return cls(
+            np.concatenate([each.outcomes for each in families], axis=1),
+            np.concatenate([each.prices for each in families]),
+            np.concatenate([each.scales for each in families]),
+        )
+
+
+class _Played(NamedTuple):
+    """What a gambler did in some orders, shape (num_orders, num_clients) each."""
+
+    chosen: IntArray  # the dual against whose outcome it bet
+    outcomes: FloatArray
+    bets: FloatArray
+
+
+class _Past(NamedTuple):
+    """What the clients before show of every outcome when it is looked at, shape (num_orders, num_looks, num_duals)."""
+
+    mean: FloatArray
+    variance: FloatArray
+
+
+class TransportBets:
+    """Gamblers that see the clients of one network in the same orders.
+
+    Parameters
+    ----------
+    answers : sequence of ndarray, shape (num_clients,) each
+        What the outcomes are functions of: sorted by them, the clients have an order that no input can choose.
+    seed : int or None
+        Of one order, in which the largest capital on the way counts. None: the average of the final capitals in fixed
+        orders counts.
+
+    Attributes
+    ----------
+    name : str
+        Of the method.
+    """
+
+    def __init__(self, answers: Sequence[FloatArray], *, seed: int | None) -> None:
+        size = answers[0].size
+        if seed is None:
+            num_orders = int(np.clip(_NUM_PLAYED // size, *_NUM_ORDERS))
+            self._orders = np.lexsort(tuple(answers)[::-1])[fixed_orders(size, num_orders=num_orders)]
+        else:
+            self._orders = np.random.default_rng(seed).permutation(size)[None]
+        self._is_average, self.name = seed is None, AVERAGED_BETS if seed is None else "betting"
+        self._looks = _looks(size)
+        self._times = np.searchsorted(self._looks, np.arange(size), side="right") - 1
+
+    def upper_bounds(self, duals: TransportDuals, budgets: FloatArray, *, delta: float) -> FloatArray:
+        """Upper confidence limits in [0, 1] for V at every budget, which hold at once with probability 1 - delta.
+
+        Gamblers that play for a few budgets share the starting capital, and their sum is tested. Which budgets these
+        are is decided by `budgets` alone.
+        """
+        designs = design_budgets(budgets)
+        past, share = self._past(duals), delta / designs.size
+        played = [self._play(duals, past, self._promises(duals, past, float(each), share), share) for each in designs]
+        values = np.zeros(budgets.size)
+        for index in np.argsort(budgets, kind="stable"):
+            budget, least = float(budgets[index]), float(values.max())
+            near = np.argsort(np.abs(np.log(np.maximum(designs, 1e-300) / max(budget, 1e-300))), kind="stable")
+            tests = [played[each] for each in near[:_NUM_NEAREST]]
+            values[index] = self._limit(duals, tests, budget, delta=share, least=least)
+        return values
+
+    def largest_budget(
+        self, duals: TransportDuals, *, target: float, largest: float, delta: float
+    ) -> tuple[float, float]:
+        """Return budgets between which lies the largest one where V is found to be at most the target.
+
+        One gambler plays for that budget, and tests every budget up to `largest` on one event.
+        """
+        past = self._past(duals)
+        rate = np.log(1.0 / delta) / self._orders.shape[1]
+        room = target - duals.scales * _promised(past, rate)
+        finite = np.isfinite(duals.prices)
+        reach = np.where(finite, room / np.where(finite, np.maximum(duals.prices, 1e-300), 1.0), -np.inf)
+        played = self._play(duals, past, -reach, delta)
+
+        def meets(budget: FloatArray) -> np.ndarray:
+            return np.asarray(not self._survives(duals, [played], float(budget), target, delta))
+
+        if not meets(np.asarray(0.0)):
+            return -np.inf, 0.0
+        if meets(np.asarray(largest)):
+            return largest, np.inf
+        lower, upper = bisect(meets, low=0.0, high=largest, num_steps=40)
+        return float(lower), float(upper)
+
+    def _past(self, duals: TransportDuals) -> _Past:
+        """Means and variances of the outcomes before every look, with one more outcome: 1/2, and of variance 1/4."""
+        count = self._looks[:, None]
+        positions = np.argsort(self._orders, axis=1)
+        squares = duals.outcomes**2
+        means, variances = [], []
+        for position in positions:
+            is_before = (position < count).astype(np.float64)
+            sums = is_before @ duals.outcomes
+            spread = is_before @ squares - sums**2 / np.maximum(count, 1)
+            means.append((0.5 + sums) / (count + 1))
+            variances.append((0.25 + np.maximum(spread, 0.0)) / (count + 1))
+        return _Past(np.stack(means), np.stack(variances))
+
+    def _promises(self, duals: TransportDuals, past: _Past, budget: float, delta: float) -> FloatArray:
+        """What each dual promises at a look: its bound at the mean so far, and the slack that bets will leave above."""
+        rate = np.log(1.0 / delta) / self._orders.shape[1]
+        return np.asarray(duals.charges(budget) + duals.scales * _promised(past, rate))
+
+    def _play(self, duals: TransportDuals, past: _Past, promises: FloatArray, delta: float) -> _Played:
+        """Bet against the dual of the smallest promise, by the variance of its outcomes before."""
+        best = np.argmin(promises, axis=2)
+        variance = np.take_along_axis(past.variance, best[:, :, None], axis=2)[:, :, 0]
+        chosen = best[:, self._times]
+        bets = np.sqrt(2.0 * np.log(1.0 / delta) / (self._orders.shape[1] * variance))[:, self._times]
+        return _Played(chosen, duals.outcomes[self._orders, chosen], bets)
+
+    def _limit(
+        self, duals: TransportDuals, tests: Sequence[_Played], budget: float, *, delta: float, least: float
+    ) -> float:
+        """The rejected end of the bracket of V at the budget; `least` is where the search starts."""
+
+        def survives(value: FloatArray) -> np.ndarray:
+            return np.asarray(self._survives(duals, tests, budget, float(value), delta))
+
+        return float(bisect(survives, low=least, high=1.0, num_steps=22)[1])
+
+    def _survives(
+        self, duals: TransportDuals, tests: Sequence[_Played], budget: float, value: float, delta: float
+    ) -> bool:
+        """Whether the gamblers together do not earn 1/delta times what each began with."""
+        needed = np.clip((value - duals.charges(budget)) / duals.scales, 0.0, 1.0)
+        capitals = [log_growth(needed[each.chosen], each.outcomes, each.bets) for each in tests]
+        if self._is_average:
+            earned = np.logaddexp.reduce([np.logaddexp.reduce(each.sum(axis=1)) for each in capitals])
+            return bool(earned < np.log(len(self._orders) / delta))
+        on_the_way = np.logaddexp.reduce([np.cumsum(each[0]) for each in capitals], axis=0)
+        return bool(on_the_way.max() < np.log(1.0 / delta))
+
+
+def design_budgets(budgets: FloatArray) -> FloatArray:
+    """Budgets that gamblers play for: from the smallest to the largest positive one, a ratio apart, and 0 if asked."""
+    positive = budgets[budgets > 0.0]
+    zero = np.zeros(int(positive.size < budgets.size))
+    if positive.size == 0:
+        return zero[:1]
+    num_designs = 1 + round(float(np.log(positive.max() / positive.min()) / np.log(_BUDGET_RATIO)))
+    if num_designs == 1:
+        return np.append(zero, np.sqrt(positive.max() * positive.min()))
+    return np.append(zero, np.geomspace(positive.min(), positive.max(), num_designs))
+
+
+def _promised(past: _Past, rate: float) -> FloatArray:
+    """Mean outcomes that bets will just not reject, about, by Bernstein's inequality."""
+    return np.minimum(past.mean + np.sqrt(2.0 * rate * past.variance) + rate / 3.0, 1.0)
+
+
+def _looks(size: int) -> IntArray:
+    """Numbers of clients seen at which the past is looked at: every one at first, then a ratio apart."""
+    looks = [0]
+    while looks[-1] + 1 < size:
+        looks.append(max(looks[-1] + 1, int(_RATIO * looks[-1])))
+    return np.array([look for look in looks if look < size])
