@@ -7,7 +7,7 @@ so it ends at 1/delta or above with probability at most delta; the `v` that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from riskband.checks import FloatArray, IntArray
-from riskband.search import bisect
+from riskband.search import bisect, root_from_above
 from riskband.wording import chosen_before
 
 ORDER_IS_UNINFORMATIVE = (
@@ -30,6 +30,8 @@ _LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper
 _LARGEST_SHARE_OF_DUALS = 0.97  # the same where the outcomes are mostly small, as those of tails are
 _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
 _WEIGHT_OF_START = 0.3  # in clients
+_MANY, _NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
+_MOST_AT_ONCE = 1_000_000  # numbers of one kind in the memory beyond what is kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,16 +119,17 @@ def betting_upper_bound(
         orders = by_answers[fixed_orders(size, num_orders=_num_orders(size))]
     else:
         orders = np.random.default_rng(seed).permutation(answers[0].size)[None]
-    played = _play(duals, orders, delta)
+    played = [_play(duals, some, delta) for some in _in_blocks(orders)]
 
-    def survives(value: FloatArray) -> np.ndarray:
-        needed = np.clip([dual.least_mean(float(value)) for dual in duals], 0.0, 1.0)
-        growth = log_growth(needed[played.chosen], played.outcomes, played.bets, _LARGEST_SHARE_OF_DUALS)
+    def log_excess(value: float) -> float:
+        needed = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0)
+        growths = (log_growth(needed[p.chosen], p.outcomes, p.bets, _LARGEST_SHARE_OF_DUALS) for p in played)
         if seed is not None:
-            return np.asarray(np.cumsum(growth[0]).max() < np.log(1.0 / delta))
-        return np.asarray(np.logaddexp.reduce(growth.sum(axis=1)) < np.log(len(orders) / delta))
+            return float(np.cumsum(next(growths)[0]).max() - np.log(1.0 / delta))
+        return _log_average([growth.sum(axis=1) for growth in growths]) - np.log(1.0 / delta)
 
-    value = float(bisect(survives, low=0.0, high=high, num_steps=36)[1])
+    guess = min(float(dual.bound(np.mean(dual.outcomes))) for dual in duals)
+    value = _first_rejected(log_excess, orders.shape[1], guess=guess, high=high)
     return value, AVERAGED_BETS if seed is None else "betting"
 
 
@@ -207,14 +210,34 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     math §2.6.
     """
     orders = fixed_orders(values.size, num_orders=_num_orders(values.size))
-    played = np.sort(values)[orders]
-    bets = adaptive_bets(played, delta)
+    ordered, blocks = np.sort(values), list(_in_blocks(orders))
+    bets = [adaptive_bets(ordered[some], delta) for some in blocks]
 
-    def survives(candidate: FloatArray) -> np.ndarray:
-        capitals = np.sum(log_growth(candidate, played, bets), axis=1)
-        return np.asarray(np.logaddexp.reduce(capitals) < np.log(len(orders) / delta))
+    def log_excess(candidate: float) -> float:
+        growths = (log_growth(np.asarray(candidate), ordered[some], bet) for some, bet in zip(blocks, bets, strict=True))
+        return _log_average([growth.sum(axis=1) for growth in growths]) - np.log(1.0 / delta)
 
-    return float(bisect(survives, low=0.0, high=1.0, num_steps=36)[1])
+    return _first_rejected(log_excess, values.size, guess=float(np.mean(values)), high=1.0)
+
+
+def _in_blocks(orders: IntArray) -> Iterator[IntArray]:
+    """As many orders at a time as are worth it: of a million clients, one."""
+    num_rows = max(1, _MOST_AT_ONCE // orders.shape[1])
+    return (orders[first : first + num_rows] for first in range(0, len(orders), num_rows))
+
+
+def _log_average(log_capitals: Sequence[FloatArray]) -> float:
+    capitals = np.concatenate(log_capitals)
+    return float(np.logaddexp.reduce(capitals) - np.log(capitals.size))
+
+
+def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, guess: float, high: float) -> float:
+    """Smallest number found at which a nondecreasing function is not negative: the rejected end of a search."""
+    if num_clients > _MANY:
+        tolerance = high * 2.0**-_NUM_STEPS
+        return root_from_above(log_excess, low=0.0, high=high, guess=min(guess, high), tolerance=tolerance)
+    survives = bisect(lambda value: np.asarray(log_excess(float(value)) < 0.0), low=0.0, high=high, num_steps=_NUM_STEPS)
+    return float(survives[1])
 
 
 def _num_orders(num_values: int) -> int:

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from riskband.checks import FloatArray
 
+_MOST_FALSE_POSITIONS = 60
+
 
 class Bracket(NamedTuple):
     """Two ends that enclose the answer of a search.
@@ -62,3 +64,35 @@ def bisect(
         low = np.where(is_below, middle, low)
         high = np.where(is_below, high, middle)
     return low, high
+
+
+def root_from_above(
+    excess: Callable[[float], float], *, low: float, high: float, guess: float, tolerance: float
+) -> float:
+    """Smallest point found at which an increasing function is at least 0, within `tolerance` of one where it is not.
+
+    For a function that is costly and smooth: false position (Illinois) from a bracket around the guess, in a quarter of
+    the steps of `bisect`. `low` is taken to be below the root, and `high`, which is returned if nothing better is
+    found, above it.
+    """
+    ends, reach = [(low, np.nan), (high, np.nan)], (high - low) / 256.0
+    point, last = guess, -1
+    for _ in range(_MOST_FALSE_POSITIONS):
+        value = excess(point)
+        side = int(value >= 0.0)
+        ends[side] = (point, value)
+        (low, below), (high, above) = ends
+        if high - low <= tolerance:
+            break
+        if np.isnan(below) or np.isnan(above) or not np.isfinite(above - below):  # one end is not yet known
+            point = float(np.clip(point + (reach if side == 0 else -reach), 0.5 * (low + point), 0.5 * (high + point)))
+            reach *= 4.0
+        else:
+            if side == last:  # the other end has stayed: count half of it
+                other = 1 - side
+                ends[other] = (ends[other][0], 0.5 * ends[other][1])
+                (low, below), (high, above) = ends
+            inner = min(0.5 * tolerance, 0.25 * (high - low))
+            point = float(np.clip(low - below * (high - low) / (above - below), low + inner, high - inner))
+        last = side
+    return high

@@ -19,9 +19,9 @@ from riskband.checks import FloatArray, IntArray
 Knots = tuple[FloatArray, FloatArray]
 """Points and levels, shape (num_knots,) each: F >= level from the point on, or F <= level before it."""
 
-# Every multiple of 1/200, so that quantiles of such levels lose nothing, and steps of 2 % of the share above a risk.
-_TAIL = np.geomspace(0.25, 1e-7, 730)
-_LEVELS = np.unique(np.concatenate([np.arange(1, 200) / 200, np.geomspace(1e-7, 5e-3, 40), 1.0 - _TAIL]))
+# Every multiple of 1/400, so that quantiles of such levels lose nothing, and steps of 1 % of the share above a risk.
+_TAIL = np.geomspace(0.25, 1e-7, 1_460)
+_LEVELS = np.unique(np.concatenate([np.geomspace(1e-7, 2.5e-3, 40), np.arange(1, 400) / 400, 1.0 - _TAIL]))
 # Not every order statistic is needed: with so many, the next one is as good.
 _MOST_VALUES, _MOST_COMPARED = 4_096, 512
 _STRIDES = (64, 16, 4, 1)

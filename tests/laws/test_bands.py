@@ -136,4 +136,32 @@ def test_the_law_for_means_is_a_law(risks, method, local):
     assert law.risks[-1] == 1.0
     assert np.all(law.weights >= 0.0)
     assert abs(law.weights.sum() - 1.0) < 1e-12
-    assert sorted(law.clients) == list(range(risks.num_clients))
+    assert set(law.clients.tolist()) == set(range(risks.num_clients))
+
+
+@settings(deadline=None)
+@given(client_risks(kinds=("binary", "bounded")), DELTAS, METHODS, st.sampled_from(["two", "lower", "upper"]))
+def test_the_closed_form_is_nowhere_wider_than_the_grid_of_etas(risks, delta, method, sides):
+    """And it holds the band for what was measured, so that clients that measure their risk exactly cannot break it."""
+    every, grid = (build(risks, delta=delta, method=method, sides=sides, eta=eta) for eta in (None, "grid"))
+    observed = build(risks, delta=delta, method=method, sides=sides, local="observed")
+    knots = [band_knots for b in (every, grid, observed) for band_knots in (b.lower_points, b.upper_points)]
+    at = np.unique(np.concatenate([*knots, POINTS]))
+    at = at[~np.isin(np.nextafter(at, 0.0), at)]  # not two knots one rounding apart
+    if sides != "upper":
+        assert np.all(every.lower(at) >= grid.lower(at) - ROUNDING)
+        assert np.all(every.lower(at) <= observed.lower(at) + ROUNDING)
+    if sides != "lower":
+        assert np.all(every.upper(at) <= grid.upper(at) + ROUNDING)
+        assert np.all(every.upper(at) >= observed.upper(np.minimum(at + 1e-12, 1.0)) - ROUNDING)
+
+
+@settings(deadline=None)
+@given(client_risks(), DELTAS, METHODS, st.sampled_from(["counted", "union"]))
+def test_measured_risks_make_no_mean_larger(risks, delta, method, local):
+    measured, limits = (build(risks, delta=delta, method=method, local=local, means=m) for m in ("measured", "limits"))
+    for level in (0.0, 0.3, 0.9, 0.99):
+        assert rb.cvar(measured, level=level).value <= rb.cvar(limits, level=level).value + ROUNDING
+    for divergence in ("kl", "chi2", "tv"):
+        pair = [rb.worst_case_mean(b, divergence=divergence, budget=0.3).value for b in (measured, limits)]
+        assert pair[0] <= pair[1] + 1e-9

@@ -99,7 +99,7 @@ def place(data, path):
         (("details", "unseen_weight", 0), lambda v: 0.0),
         (("recipe", "band", "delta"), lambda v: 0.1),
         (("recipe", "band", "method"), lambda v: "dkw"),
-        (("recipe", "band", "local"), lambda v: "union"),
+        (("recipe", "band", "eta"), lambda v: "grid"),
         (("recipe", "arguments", "divergence"), lambda v: "kl"),
         (("recipe", "arguments", "budget", 0), lambda v: 0.051),
         (("recipe", "answers", "values", 7), lambda v: v + 0.02),

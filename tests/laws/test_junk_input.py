@@ -80,6 +80,7 @@ CALLS = {
     "atkinson": DISPERSION | {"aversion": 0.5},
     "band": {
         "risks": RISKS, "delta": 0.1, "method": "dkw", "local": "marginal", "sides": "two", "eta": 0.1,
+        "means": "measured",
     },
     "binary_worst_case": SHIFT | {"p": 0.1},
     "bound": DISPERSION | {"functional": "gini"},

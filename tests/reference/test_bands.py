@@ -49,12 +49,12 @@ AT = np.linspace(0.0, 0.999, 333)
 
 
 @pytest.mark.parametrize("method", ["dkw", "berk_jones"])
-def test_marginal_is_the_best_of_all_etas_of_the_grid(method):
+def test_marginal_at_the_etas_of_the_grid_is_the_best_of_them(method):
     from riskband.answers.risks import ETA_GRID
 
     rng = np.random.default_rng(3)
     wrong = np.sort(rng.binomial(30, rng.beta(3, 9, 60)))
-    band = rb.band(rb.ClientRisks(rng.permutation(wrong) / 30, 30), delta=0.1, method=method)
+    band = rb.band(rb.ClientRisks(rng.permutation(wrong) / 30, 30), delta=0.1, method=method, eta="grid")
     levels = {"dkw": dkw_levels, "berk_jones": berk_jones_levels}[method](60, 0.1, "two")
     lower, upper = np.zeros(AT.size), np.ones(AT.size)
     for eta in ETA_GRID:
@@ -64,7 +64,7 @@ def test_marginal_is_the_best_of_all_etas_of_the_grid(method):
         upper = np.minimum(upper, simple_upper(limits, levels.upper / (1 - eta), AT))
     np.testing.assert_allclose(band.lower(AT), lower, atol=1e-9)
     np.testing.assert_allclose(band.upper(AT), upper, atol=1e-9)
-    assert band.eta is None
+    assert band.eta == "grid"
     assert RANDOM_SIZES not in band.assumptions
 
 

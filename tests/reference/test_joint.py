@@ -107,7 +107,7 @@ def test_one_error_level_serves_unequal_sizes():
     band = rb.joint_band(risks, delta=0.1)
     assert band.eta == 0.02
     assert np.all(band.lower(POINTS) <= band.upper(POINTS))
-    assert BAND.eta is None
+    assert BAND.eta == "every"
 
 
 def pairwise(values, weights):
