@@ -8,12 +8,13 @@ by the answers, and nothing is paid for that.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import bdtr, betaincc, betaincinv, expit
+from scipy.special import bdtr, betaincc, betaincinv, expit, ndtri
 
 from riskband.answers.risks import ClientRisks
 from riskband.checks import FloatArray, IntArray
@@ -21,13 +22,15 @@ from riskband.checks import FloatArray, IntArray
 USUAL_NUM_EXAMPLES = 100
 MIN_ETA, MAX_ETA = 1e-9, 0.5
 
-# Usual laws of risks: Beta distributions of all means, and of these concentrations, with the part of delta that the
-# limits have that are best for them. They choose limits, and prove nothing.
-_USUAL = ((12.0, 0.9), (3.0, 0.05), (48.0, 0.05))
+# Usual laws of risks: Beta distributions of all means, and of these concentrations. They choose limits, and prove
+# nothing. With the part of delta that the limits have that are best for them, and whether there may be an upper cut.
+_USUAL = ((12.0, 0.85, True), (3.0, 0.05, True), (48.0, 0.05, True), (1.0, 0.05, False))
 _FEW = 300  # clients, for which only the first of these is used: the rest of delta is worth more
 _MEANS = expit(np.linspace(-12.0, 5.0, 160))
 _LARGEST_PLANNED = 0.95  # beyond it, limits are worth nothing for usual laws: the first one below does
-_CUTS = np.linspace(0.0, 5.0, 41)  # in standard deviations of what a client at the threshold measures
+_CUTS = np.linspace(0.0, 5.0, 31)  # below the threshold, in standard deviations of what a client of that risk measures
+_UPPER_CUTS = (0.0, 0.4, 0.8, 1.2, 1.6, 2.0, 2.5, 3.0)  # above it
+_DOUBT = 0.25  # that the count of the clients above the upper cut, each counted in part, is larger than it is taken for
 _MOST_RANKS = 200
 
 
@@ -36,7 +39,8 @@ class Limit(NamedTuple):
 
     delta: float
     eta: float  # error level of the limits of single clients
-    rank: int  # of the order statistic; 0 for a share
+    rank: int = 0  # of the order statistic, for a quantile
+    level: float = 1.0  # for a share: of what a client at the threshold measures, that beyond which it counts in part
 
 
 class Range(NamedTuple):
@@ -66,7 +70,7 @@ def binomial_limit(num_successes: int, num_trials: int, *, delta: float) -> floa
     return float(_binomial_limit(np.asarray(num_successes), num_trials, delta))
 
 
-def _binomial_limit(num_successes: FloatArray, num_trials: int, delta: float) -> FloatArray:
+def _binomial_limit(num_successes: FloatArray, num_trials: int, delta: FloatArray | float) -> FloatArray:
     rest = np.maximum(num_trials - num_successes, 1e-9)
     return np.where(num_successes < num_trials, betaincinv(num_successes + 1.0, rest, 1.0 - delta), 1.0)
 
@@ -76,20 +80,35 @@ def observed_share(risks: ClientRisks, threshold: float, *, delta: float) -> flo
     return binomial_limit(_counted(risks, risks.values >= threshold), risks.num_counted, delta=delta)
 
 
-def true_share(risks: ClientRisks, threshold: float, *, delta: float, num_examples: int) -> float:
+def true_share(risks: ClientRisks, threshold: float, *, delta: float, num_examples: int, is_exact: bool) -> float:
     """Upper bound on the share of clients whose true risk is at least a threshold.
 
-    If a client's limit at error level eta reaches the threshold with probability 1 - eta or more for every client of
-    such a risk, then P(limit >= threshold) >= (1 - eta) S. `num_examples` is what the choice of eta is made for.
+    `num_examples` is what the limits are chosen for; `is_exact` says that every client has so many, and 0-1 losses.
     """
-
-    def value_of(limit: Limit) -> float:
-        num_above = _counted(risks, _may_reach(risks, threshold, limit.eta))
-        return binomial_limit(num_above, risks.num_counted, delta=limit.delta) / (1.0 - limit.eta)
-
     if threshold == 0.0:
         return 1.0
-    return stepwise(share_ranges(risks.num_counted, threshold, delta, num_examples), value_of)
+    ranges = share_ranges(risks.num_counted, threshold, delta, num_examples, is_exact)
+    return stepwise(ranges, lambda limit: _share_limit(risks, threshold, limit))
+
+
+def _share_limit(risks: ClientRisks, threshold: float, limit: Limit) -> float:
+    """Limit for S(threshold) <= E h: h is `height` above the lower cut, and 1 above the upper one, if there is one.
+
+    A client that counts with 1 instead of the height counts as a whole one with probability 1 / height: of these there
+    are so many as with probability 1 - _DOUBT at most, for a part of delta.
+    """
+    height, delta = limit.level / (limit.level - limit.eta), limit.delta
+    num_above, num_in_part = _counted(risks, _may_reach(risks, threshold, limit.eta)), 0
+    if limit.level < 1.0:
+        num_in_part = int(np.sum(_probability_of_no_more(risks, threshold) > limit.level))
+        num_whole = bisect_left(range(num_in_part), 1.0 - _DOUBT, key=lambda k: bdtr(k, num_in_part, 1.0 / height))
+        num_above, delta = num_above - num_in_part + num_whole, delta * (1.0 - _DOUBT)
+    return height * binomial_limit(num_above, risks.num_counted, delta=delta)
+
+
+def _probability_of_no_more(risks: ClientRisks, threshold: float) -> FloatArray:
+    """Of what each client measured, by a client of this risk."""
+    return np.asarray(bdtr(np.rint(risks.values * risks.num_examples), risks.num_examples, threshold))
 
 
 def _counted(risks: ClientRisks, is_above: np.ndarray) -> int:
@@ -106,8 +125,7 @@ def _may_reach(risks: ClientRisks, threshold: float, eta: float) -> np.ndarray:
     if risks.noise is not None:
         return np.asarray(risks.upper_limits(eta) >= threshold)
     if risks.binary:
-        num_wrong = np.rint(risks.values * risks.num_examples)
-        is_possible = bdtr(num_wrong, risks.num_examples, threshold) > eta
+        is_possible = _probability_of_no_more(risks, threshold) > eta
     else:
         is_possible = risks.upper_limits(eta) >= threshold
     return np.asarray(is_possible | (risks.values >= threshold))
@@ -117,40 +135,59 @@ def true_quantile(risks: ClientRisks, level: float, *, delta: float, num_example
     """Upper bound on the quantile of the true risks at a level in [0, 1]: an order statistic of limits, or 1."""
 
     def value_of(limit: Limit) -> float:
-        position = limit.rank - 1 + risks.contamination
-        return float(np.sort(_own_limits(risks, limit.eta))[position]) if position < risks.num_clients else 1.0
+        position = limit.rank - 1 + risks.contamination  # so many answers below it may be wrong
+        return float(np.sort(risks.upper_limits(limit.eta))[position]) if position < risks.num_clients else 1.0
 
     ranges = quantile_ranges(risks.num_counted, level, delta, num_examples)
     return stepwise(ranges, value_of) if ranges else 1.0
 
 
-def _own_limits(risks: ClientRisks, eta: float) -> FloatArray:
-    limits = risks.upper_limits(eta)
-    return limits if risks.noise is not None else np.maximum(limits, risks.values)
-
-
 @lru_cache(maxsize=64)
-def share_ranges(num_clients: int, threshold: float, delta: float, num_examples: int) -> tuple[Range, ...]:
-    """Error levels for the share at a threshold in (0, 1], by the bound that they give for usual laws of risks."""
-    spread = np.sqrt(threshold * (1.0 - threshold) / num_examples)
-    cuts = np.unique(np.ceil(num_examples * (threshold - _CUTS * spread)) - 1.0)
-    cuts = cuts[cuts >= 0.0]
-    etas = bdtr(cuts, num_examples, threshold)
+def share_ranges(
+    num_clients: int, threshold: float, delta: float, num_examples: int, is_exact: bool
+) -> tuple[Range, ...]:
+    """Limits for the share at a threshold in (0, 1], by the bound that they give for usual laws of risks."""
+    low, high = _pairs_of_cuts(threshold, num_examples, is_exact)
+    etas = bdtr(low, num_examples, threshold)
+    levels = np.where(high < num_examples, bdtr(high, num_examples, threshold), 1.0)
+    heights, is_whole = levels / (levels - etas), levels == 1.0
 
-    def plan(concentration: float, part: float) -> _Plan:
-        first, second = _usual_shapes(concentration, num_examples)
-        measured = betaincc(first, second, np.minimum((cuts + 0.5) / num_examples, 1.0))
-        expected = _binomial_limit(num_clients * measured, num_clients, part * delta) / (1.0 - etas)
-        return _planned(expected, [Limit(part * delta, eta, 0) for eta in etas.tolist()])
+    def plan(concentration: float, part: float, may_be_cut: bool) -> _Plan:
+        shapes = _usual_shapes(concentration, num_examples)
+        above, in_part = (num_clients * _above(cut, num_examples, shapes) for cut in (low, high))
+        spread = np.sqrt(in_part * (1.0 - 1.0 / heights) / heights)
+        num_whole = np.where(is_whole, 0.0, in_part / heights + ndtri(1.0 - _DOUBT) * spread + 0.5)
+        deltas = np.where(is_whole, part * delta, part * delta * (1.0 - _DOUBT))
+        expected = heights * _binomial_limit(above - in_part + num_whole, num_clients, deltas)
+        if not may_be_cut:
+            expected = np.where(is_whole, expected, np.inf)
+        pairs = zip(etas.tolist(), levels.tolist(), strict=True)
+        return _planned(expected, [Limit(part * delta, eta, level=level) for eta, level in pairs])
 
     return _merged([plan(*usual) for usual in _usual(num_clients)])
+
+
+def _pairs_of_cuts(threshold: float, num_examples: int, is_exact: bool) -> tuple[FloatArray, FloatArray]:
+    """Counts: each below the threshold with each above it, and with that of all examples."""
+    spread = np.sqrt(threshold * (1.0 - threshold) * num_examples)
+    low = np.unique(np.ceil(num_examples * threshold - _CUTS * spread) - 1.0)
+    high = np.ceil(num_examples * threshold + np.array(_UPPER_CUTS if is_exact else ()) * spread)
+    high = np.unique(np.append(np.minimum(high, num_examples), num_examples))
+    pairs = np.meshgrid(low[low >= 0.0], high, indexing="ij")
+    return pairs[0].ravel(), pairs[1].ravel()
+
+
+def _above(counts: FloatArray, num_examples: int, shapes: tuple[FloatArray, FloatArray]) -> FloatArray:
+    """Probability that a usual client measures more, shape (num_laws, num_counts)."""
+    shares = np.where(counts < num_examples, (counts + 0.5) / num_examples, 1.0)
+    return np.asarray(betaincc(*shapes, np.minimum(shares, 1.0)))
 
 
 @lru_cache(maxsize=64)
 def quantile_ranges(num_clients: int, level: float, delta: float, num_examples: int) -> tuple[Range, ...]:
     """Ranks of sorted limits, and their error levels, for a quantile; empty if there are too few clients."""
 
-    def plan(concentration: float, part: float) -> _Plan | None:
+    def plan(concentration: float, part: float, _: bool) -> _Plan | None:
         ranks, etas = ranks_and_etas(num_clients, level=level, delta=part * delta)
         if ranks.size == 0:
             return None
@@ -180,8 +217,8 @@ def ranks_and_etas(num_clients: int, *, level: float, delta: float) -> tuple[Int
     return ranks[etas >= MIN_ETA], etas[etas >= MIN_ETA]
 
 
-def _usual(num_clients: int) -> tuple[tuple[float, float], ...]:
-    return _USUAL if num_clients >= _FEW else ((_USUAL[0][0], 1.0),)
+def _usual(num_clients: int) -> tuple[tuple[float, float, bool], ...]:
+    return _USUAL if num_clients >= _FEW else ((_USUAL[0][0], 1.0, True),)
 
 
 def _usual_shapes(concentration: float, num_examples: int) -> tuple[FloatArray, FloatArray]:
