@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
+from riskband.functionals.quantiles import SINGLE_LOCAL
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion
 
@@ -17,16 +18,16 @@ from strategies.certifying import BandStrategy, Conclusion
 class FDivergenceConclusion(Conclusion):
     """Certificates "mean", "survival", and for each divergence "worst_case_mean_<name>" and "worst_case_cdf_<name>".
 
-    Where every answer is as the client measured it, "share" is the number of "survival" that is asked for: the share of
-    clients at or above the breakdown threshold.
+    For `local` "marginal" and "observed", unless the answers are counts, "share" is the number of "survival" that is
+    asked for: the share of clients at or above the breakdown threshold.
 
     Attributes
     ----------
     band : riskband.Band
         Two-sided; "survival" and every "worst_case_cdf_<name>" are read off it, so they hold together, for every
         threshold and budget. The others hold by themselves: the mean, the share, and for each divergence the worst
-        means at all budgets asked. For other answers (noise, counts, clients that are missing and count as the worst,
-        or may be wrong) only "mean" does, and the worst means are read off the band.
+        means at all budgets asked. Where answers are not what the clients measured (noise, counts, clients that are
+        missing and count as the worst, or may be wrong) the worst means are read off the band too.
     breakdowns : dict of str to riskband.Bracket
         For each divergence, the largest budget at which the share of clients at or above the breakdown threshold is
         certified to be at most the breakdown target.
@@ -82,8 +83,9 @@ class FDivergence(BandStrategy):
             "mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed),
             "survival": rb.survival(band, thresholds=self.thresholds),
         }
-        if own is not None:
-            certificates["share"] = rb.survival(risks, thresholds=[self.breakdown_threshold], **own)
+        if isinstance(risks, rb.ClientRisks) and self.local in SINGLE_LOCAL:
+            alone = {"delta": self.delta, "local": self.local}
+            certificates["share"] = rb.survival(risks, thresholds=[self.breakdown_threshold], **alone)
         for name in self.divergences:
             ball: dict[str, Any] = {"divergence": name, "budget": np.asarray(self.budgets, dtype=np.float64)}
             mean = rb.worst_case_mean(band, **ball) if own is None else rb.worst_case_mean(risks, **ball, **own, **seed)

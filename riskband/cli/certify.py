@@ -193,17 +193,17 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     band = rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides=options.sides)
     own: dict[str, Any] = {"delta": options.delta}
     source, its = (risks, own) if _stand_alone(options) else (band, {})
-    # The other formulas need every answer as it was given.
-    is_direct = source is risks and risks.are_answers_certain and risks.noise is None
-    answers, their = (risks, own) if is_direct else (band, {})
+    # Bets need every answer as it was given.
+    is_bet_on = source is risks and risks.are_answers_certain and risks.noise is None
+    answers, their = (risks, own | {"seed": options.seed}) if is_bet_on else (band, {})
     certificates = {"mean": rb.mean_bound(risks, delta=options.delta, seed=options.seed)}
     certificates |= {f"quantile:{exactly(level)}": rb.quantile(source, level, **its) for level in options.quantile}
-    certificates |= {f"cvar:{exactly(level)}": rb.cvar(source, level, **its) for level in options.cvar}
+    certificates |= {f"cvar:{exactly(level)}": rb.cvar(source, level, **(their or its)) for level in options.cvar}
     for point in options.survival:
-        certificates[f"survival:{exactly(point)}"] = rb.survival(answers, thresholds=point, **their)
-    both, unbounded = _two_sided(risks, band, options, is_direct=is_direct), []
+        certificates[f"survival:{exactly(point)}"] = rb.survival(source, thresholds=point, **its)
+    both, unbounded = _two_sided(risks, band, options, is_bet_on=is_bet_on), []
     for name in options.measure:
-        measured, its = (risks, own) if is_direct or both is None else (both, {})
+        measured, its = (risks, own) if is_bet_on or both is None else (both, {})
         if np.isinf(rb.bound(measured, name, **its).upper):
             unbounded.append(name)
             continue
@@ -222,9 +222,9 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     return Report(certificates, breakdowns, band, both, tuple(unbounded))
 
 
-def _two_sided(risks: rb.ClientRisks, band: rb.Band, options: argparse.Namespace, *, is_direct: bool) -> rb.Band | None:
+def _two_sided(risks: rb.ClientRisks, band: rb.Band, options: argparse.Namespace, *, is_bet_on: bool) -> rb.Band | None:
     """A band with both sides where one is needed: for measures that do not stand alone, and for their figure."""
-    if not options.measure or (is_direct and not options.plot_dispersion):
+    if not options.measure or (is_bet_on and not options.plot_dispersion):
         return None
     if options.sides == "two":
         return band
@@ -401,7 +401,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--budget", "sizes of the ball", type=float, nargs="+", metavar="SIZE", **sizes)
     add("--target", "report the largest budget at which the bound still holds", type=float, metavar="BOUND")
     add("--at", "the target is for the share of clients with at least this risk", type=float, metavar="RISK")
-    orders = "order of bets for the mean, if it was fixed before any answer was seen (default: averaged over orders)"
+    orders = "order in which bets see the clients, if fixed before any answer was seen (default: averaged over orders)"
     add("--seed", f"{orders}; draw of the pilot of --tune (default: 0)", type=int)
     add("--out", "write the certificates, with all that is needed to verify them", metavar="FILE.json")
     add("--plot", "draw the band and the worst cases (.png, .svg or .pdf)", metavar="FILE.png")

@@ -133,6 +133,20 @@ def test_a_target_is_compared_at_its_own_distance() -> None:
     np.testing.assert_array_equal(checks["wasserstein_cdf"][1].observed, [0.0, 0.0])
 
 
+def test_a_bound_for_the_budgets_asked_is_read_at_the_next_of_them() -> None:
+    whole = result(answers(clean_risk=0.1))
+    shares = whole.certificates["wasserstein_cdf"]
+    assert not shares.recipe["arguments"]["every_budget"]
+    for cost, index in ((0.0, 0), (BUDGETS[1] - 1e-9, 1), (BUDGETS[1], 1), (BUDGETS[1] + 1e-9, 2)):
+        target = TargetNetwork(0.1, costs=np.full(50, cost), risks=np.full(50, 0.15))
+        bound, _ = check_target(whole, target)["wasserstein_cdf"]
+        np.testing.assert_array_equal(bound, shares.value[index])
+    far = TargetNetwork(0.1, costs=np.full(50, 2.0 * BUDGETS[-1]), risks=np.full(50, 1.0))
+    bound, check = check_target(whole, far)["wasserstein_cdf"]
+    np.testing.assert_array_equal(bound, np.ones(shares.value.shape[1]))
+    assert check.holds
+
+
 def test_a_target_beyond_its_bound_is_noticed() -> None:
     # These costs cannot be true: nothing that close can be that bad.
     checks = check_target(result(answers(clean_risk=0.02)), TargetNetwork(0.1, np.full(50, 0.5), np.full(50, 0.9)))
