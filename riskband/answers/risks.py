@@ -250,7 +250,7 @@ def _clopper_pearson(num_wrong: FloatArray, num_examples: IntArray, eta: float |
 def _chernoff_limit(risk: FloatArray, num_examples: IntArray, *, eta: float | FloatArray) -> FloatArray:
     """Largest u with n·kl(risk, u) <= log(1/eta), rounded up."""
     allowed = np.log(1.0 / eta) / num_examples
-    if risk.size <= _MANY:
+    if risk.size <= _MANY and np.ndim(eta) == 0:
         return bisect(lambda u: binary_kl(risk, u) <= allowed, low=risk, high=np.ones_like(risk))[1]
     return _chernoff_by_newton(risk, np.broadcast_to(allowed, risk.shape))
 

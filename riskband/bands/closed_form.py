@@ -68,11 +68,10 @@ class MeasuredBand:
         """Knots of lower bounds for the CDF of true risks: the values at each eta of the grid, and the best of all."""
         if self.levels.size == 0:
             return ()
-        used = self.thinned(_MOST_VALUES)
-        of_grid = tuple(
-            (used._limits(used.values, np.asarray(eta)), np.maximum((used.levels - eta) / (1.0 - eta), 0.0))
-            for eta in ETA_GRID
-        )
+        used, etas = self.thinned(_MOST_VALUES), np.array(ETA_GRID)[:, None]
+        points = used._limits(*np.broadcast_arrays(used.values, etas))
+        levels = np.maximum((used.levels - etas) / (1.0 - etas), 0.0)
+        of_grid = tuple(zip(points, levels, strict=True))
         return (*of_grid, self.thinned(_MOST_COMPARED)._best_knots())
 
     def _best_knots(self) -> Knots:
