@@ -27,9 +27,11 @@ AVERAGED_BETS = "betting averaged over fixed orders"
 # As many orders as cost little time; beyond some twenty of them the limit hardly changes.
 _NUM_ORDERS, _NUM_PLAYED, _ORDERS_KEY = (20, 200), 20_000, 20_240
 _LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
-_LARGEST_SHARE_OF_DUALS = 0.97  # the same where the outcomes are mostly small, as those of tails are
+_LARGEST_SHARE_OF_DUALS = 0.99  # the same where the outcomes are mostly small, as those of tails are
 _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
 _WEIGHT_OF_START = 0.3  # in clients
+_TIE = 1e-12  # what promises no more than so much more than another dual, by rounding perhaps, is not chosen for it
+_MOST_COUNTED = 2e7  # numbers of equal answers in memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +119,7 @@ def betting_upper_bound(
         orders = by_answers[fixed_orders(size, num_orders=_num_orders(size))]
     else:
         orders = np.random.default_rng(seed).permutation(answers[0].size)[None]
-    played = _play(duals, orders, delta)
+    played = _play(duals, answers, orders, delta)
 
     def survives(value: FloatArray) -> np.ndarray:
         needed = np.clip([dual.least_mean(float(value)) for dual in duals], 0.0, 1.0)
@@ -130,35 +132,64 @@ def betting_upper_bound(
     return value, AVERAGED_BETS if seed is None else "betting"
 
 
-def _play(duals: Sequence[Dual], orders: IntArray, delta: float) -> _Played:
-    chosen = _best_by_the_past(duals, orders, delta)
-    played = _Played(chosen, np.zeros(orders.shape), np.zeros(orders.shape))
+def _play(duals: Sequence[Dual], answers: Sequence[FloatArray | IntArray], orders: IntArray, delta: float) -> _Played:
+    if len(duals) == 1:
+        outcomes = duals[0].outcomes[orders]
+        return _Played(np.zeros(orders.shape, dtype=np.intp), outcomes, adaptive_bets(outcomes, delta))
+    chosen, bets = _best_by_the_past(duals, answers, orders, delta)
+    outcomes = np.zeros(orders.shape)
     for index in np.unique(chosen).tolist():
-        outcomes, is_chosen = duals[index].outcomes[orders], chosen == index
-        played.outcomes[is_chosen] = outcomes[is_chosen]
-        played.bets[is_chosen] = adaptive_bets(outcomes, delta)[is_chosen]
-    return played
+        is_chosen = chosen == index
+        outcomes[is_chosen] = duals[index].outcomes[orders[is_chosen]]
+    return _Played(chosen, outcomes, bets)
 
 
-def _best_by_the_past(duals: Sequence[Dual], orders: IntArray, delta: float) -> IntArray:
-    """For each client the dual that promises most by the clients before it, or by a few clients less.
+def _best_by_the_past(
+    duals: Sequence[Dual], answers: Sequence[FloatArray | IntArray], orders: IntArray, delta: float
+) -> tuple[IntArray, FloatArray]:
+    """For each client the dual that promises most by the clients before it, or by a few clients less, and the bet.
 
     What it promises is its bound at their mean outcome and the slack that bets will leave above that. Without the slack
     it would often be a dual whose outcomes are mostly next to 0, sharp at their mean and far from it.
     """
-    chosen = np.zeros(orders.shape, dtype=np.intp)
-    if len(duals) == 1:
-        return chosen
-    num_before, rate = _times_of_choice(orders.shape[1]), np.log(1.0 / delta) / orders.shape[1]
-    best, at_times = np.full((len(orders), num_before.size), np.inf), chosen[:, : num_before.size].copy()
+    times, rate = _times_of_choice(orders.shape[1]), np.log(1.0 / delta) / orders.shape[1]
+    summed = _summing(answers, orders, times)
+    best, bets = np.full((len(orders), times.size), np.inf), np.zeros((len(orders), times.size))
+    chosen = np.zeros(best.shape, dtype=np.intp)
     for index, dual in enumerate(duals):
-        mean = _means_before(dual.outcomes[orders], num_before, dual.start)
-        variance = _means_before(np.square(dual.outcomes)[orders], num_before, dual.start**2) - mean**2
-        slack = np.maximum(np.sqrt(2.0 * rate * np.maximum(variance, 0.0)), rate)
+        mean, square = (
+            (_WEIGHT_OF_START * start + summed(numbers)) / (_WEIGHT_OF_START + times)
+            for numbers, start in ((dual.outcomes, dual.start), (np.square(dual.outcomes), dual.start**2))
+        )
+        variance = np.maximum(square - mean**2, 0.0)
+        slack = np.maximum(np.sqrt(2.0 * rate * variance), rate)
         promise = np.asarray(dual.bound(np.minimum(mean + slack, 1.0)))
-        is_better = promise < best
-        best[is_better], at_times[is_better] = promise[is_better], index
-    return np.repeat(at_times, np.diff(num_before, append=orders.shape[1]), axis=1)
+        is_better = promise < best - _TIE
+        best[is_better], chosen[is_better] = promise[is_better], index
+        bets[is_better] = np.sqrt(2.0 * rate * (times + 1) / (0.25 + times * variance))[is_better]
+    lengths = np.diff(times, append=orders.shape[1])
+    return np.repeat(chosen, lengths, axis=1), np.repeat(bets, lengths, axis=1)
+
+
+def _summing(
+    answers: Sequence[FloatArray | IntArray], orders: IntArray, times: IntArray
+) -> Callable[[FloatArray], FloatArray]:
+    """From one number of each client, a function of its answers, to sums over so many first clients of each order."""
+    _, first, kind = np.unique(np.column_stack(answers), axis=0, return_index=True, return_inverse=True)
+    before = np.zeros((len(orders), times.size, first.size))
+    if before.size > _MOST_COUNTED:
+
+        def summed(numbers: FloatArray) -> FloatArray:
+            sums = np.zeros((len(orders), times.size))
+            sums[:, 1:] = np.cumsum(np.add.reduceat(numbers[orders], times, axis=1), axis=1)[:, :-1]
+            return sums
+
+        return summed
+    segment = np.repeat(np.arange(times.size) * first.size, np.diff(times, append=orders.shape[1]))
+    for row, order in zip(before, orders, strict=True):
+        counts = np.bincount(segment + kind.ravel()[order], minlength=row.size).reshape(row.shape)
+        row[1:] = np.cumsum(counts, axis=0)[:-1]
+    return lambda numbers: np.asarray(before @ numbers[first])
 
 
 def _times_of_choice(num_clients: int) -> IntArray:
@@ -167,13 +198,6 @@ def _times_of_choice(num_clients: int) -> IntArray:
     late = np.geomspace(_ALWAYS_CHOSEN, max(num_clients, _ALWAYS_CHOSEN), num_late)
     times = np.unique(np.concatenate([np.arange(_ALWAYS_CHOSEN), late.astype(np.int64)]))
     return times[times < num_clients]
-
-
-def _means_before(numbers: FloatArray, num_before: IntArray, start: float) -> FloatArray:
-    """Means of so many first numbers of each row, with a guess that counts as a part of a number."""
-    sums = np.zeros((len(numbers), num_before.size))
-    sums[:, 1:] = np.cumsum(np.add.reduceat(numbers, num_before, axis=1), axis=1)[:, :-1]
-    return np.asarray((_WEIGHT_OF_START * start + sums) / (_WEIGHT_OF_START + num_before))
 
 
 def betting_upper_means(

@@ -13,68 +13,131 @@ Which form is used, and the grids, depend on the question and on the kind of los
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import bdtr, gammaln
 
-from riskband.answers.risks import ClientRisks
+from riskband.answers.risks import BoolArray, ClientRisks
 from riskband.betting import Dual
 from riskband.checks import FloatArray
+from riskband.search import bisect
 
 # Where tails of networks with mean risks between .001 and .9 begin.
 CUTS = np.concatenate([[0.0], np.geomspace(1e-3, 0.1, 12), np.linspace(0.12, 0.98, 26)])
+_BEYOND = (0.7, 1.1, 1.5)  # standard deviations of a client of that risk
+_ENOUGH_CLIENTS = 100  # so many that a bias weighs more than the spread that taking it away adds
+_LEAST_GAP = 1e-10  # far above what rounding makes of such sums
 _LARGEST_SHIFT = 1e4  # what a larger one would gain could not be seen
 _MOST_POWERS = 500  # of a series; what is beyond counts with the last of them
+_MOST_AT_ONCE = 10**7  # numbers in memory
 _UNIFORM = (np.arange(200) + 0.5) / 200  # risks that nobody has seen, to begin with
 
 
 def unbiased_series(risks: ClientRisks, coefficients: FloatArray) -> FloatArray:
-    """From counts of wrong examples, numbers whose mean given the risk R is at least Σ a_j R^j, shape (num_clients,).
+    """From counts of wrong examples, numbers whose mean given the risk R is at least Σ a_j R^j.
 
-    `coefficients` are a_1, a_2, …, all >= 0. X(X-1)…(X-j+1) / (n(n-1)…(n-j+1)) has mean R^j if the loss is 0-1, and
-    powers beyond n are at most R^n. The numbers lie in [0, Σ a_j] and grow with the count. Source: math §2.9.
+    `coefficients`, shape (num_series, num_powers), are a_1, a_2, …, all >= 0. X(X-1)…(X-j+1) / (n(n-1)…(n-j+1)) has
+    mean R^j if the loss is 0-1, and powers beyond n are at most R^n. The numbers, shape (num_series, num_clients), lie
+    in [0, Σ a_j] and grow with the count. Source: math §2.9.
     """
     pairs, which = np.unique(np.column_stack([risks.values, risks.num_examples]), axis=0, return_inverse=True)
-    size = pairs[:, 1]
-    num_wrong = np.rint(pairs[:, 0] * size)
-    power, total = np.ones(len(pairs)), np.zeros(len(pairs))
-    for used, coefficient in enumerate(coefficients.tolist()):
-        power = np.where(used < size, power * (num_wrong - used) / np.maximum(size - used, 1.0), power)
-        total += coefficient * power
-    return np.asarray(total[which.ravel()])
+    used = np.arange(coefficients.shape[1])
+    found = []
+    for some in np.array_split(pairs, 1 + pairs.shape[0] * used.size // _MOST_AT_ONCE):
+        size = some[:, 1:]
+        num_wrong = np.rint(some[:, :1] * size)
+        factors = np.where(used < size, (num_wrong - used) / np.maximum(size - used, 1.0), 1.0)
+        found.append(np.cumprod(factors, axis=1) @ coefficients.T)
+    return np.asarray(np.concatenate(found)[which.ravel()].T)
 
 
-def _convex(
-    risks: ClientRisks,
-    function: Callable[[FloatArray], FloatArray],
-    coefficients: FloatArray | None,
-    *,
-    bound: Callable[[FloatArray], FloatArray],
-    least_mean: Callable[[float], float],
-) -> Dual:
-    """A dual of a convex function from [0, 1] onto [0, 1], and of its power series if there is one."""
-    is_series = risks.binary and coefficients is not None
-    outcomes = (
-        unbiased_series(risks, coefficients) if is_series and coefficients is not None else function(risks.values)
-    )
-    start = float(np.mean(function(_UNIFORM)))
-    return Dual(np.clip(outcomes, 0.0, 1.0), bound, least_mean, start)
+def _outcomes(
+    risks: ClientRisks, function: Callable[[FloatArray], FloatArray], coefficients: FloatArray
+) -> tuple[FloatArray, list[float]]:
+    """Outcomes of convex functions from [0, 1] onto [0, 1] with these power series, and where their means begin.
+
+    The function is from (num_risks,) to (num_series, num_risks); with what the series lack of a sum of 1 they end.
+    """
+    coefficients[:, -1] += np.maximum(1.0 - coefficients.sum(axis=1), 0.0)
+    found = unbiased_series(risks, coefficients) if risks.binary else function(risks.values)
+    return np.clip(found, 0.0, 1.0), function(_UNIFORM).mean(axis=1).tolist()
 
 
 def excess_duals(risks: ClientRisks, *, offset: Callable[[float], float], slope: float) -> list[Dual]:
-    """For the minimum over cuts c of offset(c) + slope·E (R - c)_+, by Jensen's inequality."""
+    """For the minimum over cuts c of offset(c) + slope·E (R - c)_+ .
 
-    def at(cut: float) -> Dual:
+    By Jensen's inequality, and for 0-1 losses and equal numbers of examples also by `late_excesses`.
+    """
+
+    def at(cut: float, outcomes: FloatArray) -> Dual:
         start, width = offset(cut), 1.0 - cut
-        return _convex(
-            risks,
-            lambda risk: np.maximum(risk - cut, 0.0) / width,
-            None,
-            bound=lambda mean: start + slope * width * mean,
-            least_mean=lambda value: (value - start) / (slope * width),
+        return Dual(
+            outcomes / width,
+            lambda mean: start + slope * width * mean,
+            lambda value: (value - start) / (slope * width),
+            0.5 * width,
         )
 
-    return [at(cut) for cut in CUTS.tolist()]
+    duals = [at(cut, np.maximum(risks.values - cut, 0.0)) for cut in CUTS.tolist()]
+    if risks.binary and risks.has_equal_sizes and risks.num_clients >= _ENOUGH_CLIENTS:
+        num_wrong = np.rint(risks.values * risks.num_examples)
+        for cut, first, least in late_excesses(int(risks.num_examples[0])):
+            excess = np.where(num_wrong < first, 0.0, np.maximum(risks.values - cut, least))
+            duals.append(at(cut, excess))
+    return duals
+
+
+@lru_cache(maxsize=32)
+def late_excesses(size: int) -> list[tuple[float, float, float]]:
+    """Numbers (cut, first, least) such that a function h of the count X of wrong examples has E h(X) >= (R - cut)_+ .
+
+    h is 0 below the count `first`, which is beyond the cut, and max(X/n - cut, least) from there on. By noise alone
+    clients hardly reach the first count, so the mean of h is nearer to that of (R - cut)_+ than Jensen's (X/n - cut)_+
+    is. The least step for which it holds is found exactly: see math §2.9.
+    """
+    cut, far = (grid.ravel() for grid in np.meshgrid(CUTS[1:], _BEYOND))
+    first = np.ceil(size * cut + far * np.sqrt(size * cut * (1.0 - cut)))
+    cut, first = np.unique(np.stack([cut, first])[:, first <= size], axis=1)
+
+    def is_too_small(least: FloatArray) -> BoolArray:
+        return _worst_gap(size, cut, first, least) < _LEAST_GAP
+
+    found = bisect(is_too_small, low=0.0 * cut, high=1.0 - cut, num_steps=16)[1]
+    is_enough = ~is_too_small(found)
+    return list(zip(*(numbers[is_enough].tolist() for numbers in (cut, first, found)), strict=True))
+
+
+def _worst_gap(size: int, cut: FloatArray, first: FloatArray, least: FloatArray) -> FloatArray:
+    """Smallest value of E h(X) - (R - cut) over the risks from the cut to 1."""
+
+    def sums(risk: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The gap, and the mean of X times what is in it."""
+        until = np.ceil(size * (cut + least))
+        before, within = _moments_below(size, risk, first), _moments_below(size, risk, until)
+        gap, times = (
+            (cut + least) * within[power] - within[power + 1] / size - least * before[power] for power in (0, 1)
+        )
+        return gap, times
+
+    def is_falling(risk: FloatArray) -> BoolArray:
+        gap, times = sums(risk)
+        return np.asarray(times - (np.floor(size * cut) + 1.0) * gap < -_LEAST_GAP)
+
+    low, high = bisect(is_falling, low=cut, high=np.ones_like(cut), num_steps=26)
+    return np.minimum(sums(low)[0], sums(high)[0])
+
+
+def _moments_below(size: int, risk: FloatArray, end: FloatArray) -> list[FloatArray]:
+    """E 1{X < end}, E X 1{X < end} and E X² 1{X < end} of a binomial X."""
+    whole = []
+    falling = np.ones_like(risk)
+    for power in range(3):
+        left, trials = end - 1.0 - power, max(size - power, 0)
+        inside = np.where(left < 0.0, 0.0, bdtr(np.clip(left, 0.0, trials), trials, risk))
+        whole.append(falling * inside)
+        falling = falling * (size - power) * risk
+    return [whole[0], whole[1], whole[2] + whole[1]]
 
 
 def square_duals(risks: ClientRisks, budget: float) -> list[Dual]:
@@ -84,85 +147,93 @@ def square_duals(risks: ClientRisks, budget: float) -> list[Dual]:
     estimate of (R - s)², which is larger. The best shift is about the mean less the deviation divided by sqrt(budget).
     """
     largest = float(np.clip(0.6 / np.sqrt(budget), 0.1, _LARGEST_SHIFT))
-    below = [_square_below(risks, budget, shift) for shift in np.geomspace(0.003, largest, 32).tolist()]
-    above = [_square_above(risks, budget, shift) for shift in CUTS.tolist()]
-    if not risks.binary:
-        return below + above
-    return below + above + [_unbiased_square(risks, budget, shift) for shift in CUTS.tolist()]
-
-
-def _square_below(risks: ClientRisks, budget: float, below: float) -> Dual:
-    """At the shift -below < 0: R² + 2·below·R, between 0 and 1 + 2·below."""
-    width = 1.0 + 2.0 * below
-    return _convex(
+    below = np.geomspace(0.003, largest, 32)[:, None]
+    widths = 1.0 + 2.0 * below
+    outcomes, starts = _outcomes(
         risks,
-        lambda risk: risk * (risk + 2.0 * below) / width,
-        np.array([2.0 * below, 1.0]) / width,
-        bound=lambda mean: np.sqrt((1.0 + budget) * (below**2 + width * mean)) - below,
-        least_mean=lambda value: ((value + below) ** 2 / (1.0 + budget) - below**2) / width,
+        lambda risk: risk * (risk + 2.0 * below) / widths,
+        np.hstack([2.0 * below, np.ones_like(below)]) / widths,
     )
 
+    def at(low: float, row: FloatArray, start: float) -> Dual:
+        width = 1.0 + 2.0 * low
+        return Dual(
+            row,
+            lambda mean: np.sqrt((1.0 + budget) * (low**2 + width * mean)) - low,
+            lambda value: ((value + low) ** 2 / (1.0 + budget) - low**2) / width,
+            start,
+        )
 
-def _square_above(risks: ClientRisks, budget: float, shift: float) -> Dual:
-    width = (1.0 - shift) ** 2
-    return _convex(
-        risks,
-        lambda risk: np.maximum(risk - shift, 0.0) ** 2 / width,
-        None,
-        bound=lambda mean: shift + np.sqrt((1.0 + budget) * width * mean),
-        least_mean=lambda value: max(value - shift, 0.0) ** 2 / ((1.0 + budget) * width),
-    )
+    duals = list(map(at, below.ravel().tolist(), outcomes, starts))
+    for shift in CUTS.tolist():
+        duals.append(_square_dual(budget, shift, np.maximum(risks.values - shift, 0.0) ** 2, low=0.0))
+        if risks.binary:
+            duals.append(_square_dual(budget, shift, _unbiased_squares(risks, shift), low=-0.25))
+    return duals
 
 
-def _unbiased_square(risks: ClientRisks, budget: float, shift: float) -> Dual:
-    """X(X-1)/(n(n-1)) - 2·shift·X/n + shift², or (X - shift)² of a client with one example: never below -1/4."""
-    size, means = risks.num_examples, risks.values
-    square = np.where(size > 1, means - (1.0 - means) * means * size / np.maximum(size - 1, 1), means)
+def _square_dual(budget: float, shift: float, squares: FloatArray, *, low: float) -> Dual:
     return Dual.of_range(
-        square - 2.0 * shift * means + shift**2,
-        low=-0.25,
-        high=max(shift, 1.0 - shift) ** 2,
+        squares,
+        low=low,
+        high=(1.0 - shift) ** 2 if low == 0.0 else max(shift, 1.0 - shift) ** 2,
         bound=lambda mean: shift + np.sqrt((1.0 + budget) * np.maximum(mean, 0.0)),
         least_mean=lambda value: max(value - shift, 0.0) ** 2 / (1.0 + budget),
-        start=float(np.mean((_UNIFORM - shift) ** 2)),
+        start=float(np.mean(np.maximum(_UNIFORM - shift, 0.0 if low == 0.0 else -1.0) ** 2)),
     )
+
+
+def _unbiased_squares(risks: ClientRisks, shift: float) -> FloatArray:
+    """X(X-1)/(n(n-1)) - 2·shift·X/n + shift², or (X - shift)² of a client with one example: never below -1/4."""
+    size, means = risks.num_examples, risks.values
+    squares = np.where(size > 1, means - (1.0 - means) * means * size / np.maximum(size - 1, 1), means)
+    return np.asarray(squares - 2.0 * shift * means + shift**2)
 
 
 def exponential_duals(risks: ClientRisks, budget: float) -> list[Dual]:
     """For the minimum over multipliers λ > 0 of λ·budget + λ·log E exp(R/λ): best near deviation / sqrt(2·budget)."""
-
-    def at(multiplier: float) -> Dual:
-        largest, powers = np.expm1(1.0 / multiplier), np.arange(1, _MOST_POWERS + 1)
-        series = np.exp(-powers * np.log(multiplier) - gammaln(powers + 1.0)) / largest
-        series[-1] += max(1.0 - series.sum(), 0.0)  # the powers beyond
-        return _convex(
-            risks,
-            lambda risk: np.expm1(risk / multiplier) / largest,
-            series,
-            bound=lambda mean: multiplier * (budget + np.log1p(largest * mean)),
-            least_mean=lambda value: float(np.expm1(min(value / multiplier - budget, 1.0 / multiplier)) / largest),
-        )
-
     usual = 1.0 / np.sqrt(2.0 * budget)
     least, most = np.clip(0.003 * usual, 0.01, 0.1), np.clip(usual, 0.3, _LARGEST_SHIFT)
-    return [at(multiplier) for multiplier in np.geomspace(least, most, 40).tolist()]
+    multipliers = np.geomspace(least, most, 40)[:, None]
+    tops, powers = np.expm1(1.0 / multipliers), _powers(risks)
+    outcomes, starts = _outcomes(
+        risks,
+        lambda risk: np.expm1(risk / multipliers) / tops,
+        np.exp(-powers * np.log(multipliers) - gammaln(powers + 1.0)) / tops,
+    )
+
+    def at(scale: float, row: FloatArray, start: float) -> Dual:
+        top = float(np.expm1(1.0 / scale))
+        return Dual(
+            row,
+            lambda mean: scale * (budget + np.log1p(top * mean)),
+            lambda value: float(np.expm1(min(value / scale - budget, 1.0 / scale)) / top),
+            start,
+        )
+
+    return list(map(at, multipliers.ravel().tolist(), outcomes, starts))
 
 
 def pole_duals(risks: ClientRisks, budget: float) -> list[Dual]:
     """For the minimum over poles c > 1 of c - (1 - budget/2)_+² / E 1/(c - R): squared Hellinger distance."""
     rest = max(1.0 - budget / 2.0, 0.0) ** 2
+    beyond = np.geomspace(1e-3, float(np.clip(1.0 / np.sqrt(budget), 1.0, _LARGEST_SHIFT)), 40)[:, None]
+    outcomes, starts = _outcomes(
+        risks, lambda risk: beyond * risk / (1.0 + beyond - risk), beyond * (1.0 + beyond) ** -_powers(risks)
+    )
 
-    def at(beyond: float) -> Dual:
-        pole = 1.0 + beyond
-        series = beyond * pole ** -np.arange(1.0, _MOST_POWERS + 1.0)
-        series[-1] += max(1.0 - series.sum(), 0.0)
-        return _convex(
-            risks,
-            lambda risk: beyond * risk / (pole - risk),
-            series,
-            bound=lambda mean: pole - rest * pole * beyond / (beyond + mean),
-            least_mean=lambda value: beyond * (rest * pole / (pole - min(value, 1.0)) - 1.0),
+    def at(gap: float, row: FloatArray, start: float) -> Dual:
+        pole = 1.0 + gap
+        return Dual(
+            row,
+            lambda mean: pole - rest * pole * gap / (gap + mean),
+            lambda value: gap * (rest * pole / (pole - min(value, 1.0)) - 1.0),
+            start,
         )
 
-    largest = float(np.clip(1.0 / np.sqrt(budget), 1.0, _LARGEST_SHIFT))
-    return [at(beyond) for beyond in np.geomspace(1e-3, largest, 40).tolist()]
+    return list(map(at, beyond.ravel().tolist(), outcomes, starts))
+
+
+def _powers(risks: ClientRisks) -> FloatArray:
+    """1, 2, … up to the powers that counts tell of, or to so many that the rest is of no weight."""
+    return np.arange(1.0, min(int(risks.num_examples.max()), _MOST_POWERS) + 1.0)

@@ -16,9 +16,19 @@ import numpy as np
 from riskband.answers.risks import ClientRisks
 from riskband.betting import fixed_orders
 from riskband.checks import FloatArray, IntArray
+from riskband.functionals.ratios import (
+    Ratio,
+    log_ratio,
+    power_ratio,
+    ratio_lower_limit,
+    ratio_upper_limit,
+    root_ratio,
+    tail_ratio,
+    theil_ratio,
+)
 from riskband.search import bisect
 
-_NUM_ORDERS, _NUM_PLAYED = (4, 200), 1_000_000
+_NUM_ORDERS = 4, 200
 _LARGEST_SHARE = 0.9  # of the capital that one client or pair may cost
 _NUM_CELLS = 64  # of values, in each of which a bet has one largest size
 
@@ -39,16 +49,16 @@ def direct_bounds(risks: ClientRisks, name: str, *, delta: float) -> DirectBound
     return MEASURED_DIRECTLY[kind](risks, delta, *map(float, parameters)) if kind in MEASURED_DIRECTLY else None
 
 
-def sorted_orders(risks: ClientRisks) -> IntArray:
+def sorted_orders(risks: ClientRisks, *, num_played: int) -> IntArray:
     """Fixed orders of the sorted answers, shape (num_orders, num_clients): the same for every order of the input."""
     by_answers = np.lexsort((risks.num_examples, risks.values))
-    num_orders = int(np.clip(_NUM_PLAYED // risks.num_clients, *_NUM_ORDERS))
+    num_orders = int(np.clip(num_played // risks.num_clients, *_NUM_ORDERS))
     return np.asarray(by_answers[fixed_orders(risks.num_clients, num_orders=num_orders)])
 
 
 def _gini(risks: ClientRisks, delta: float) -> DirectBounds:
     """E|R - R'| against G·E(R + R'), by pairs of clients."""
-    orders = sorted_orders(risks)
+    orders = sorted_orders(risks, num_played=1_000_000)
     half = risks.num_clients // 2
     first, second = orders[:, :half], orders[:, half : 2 * half]
     sums = risks.values[first] + risks.values[second]
@@ -123,7 +133,7 @@ def _lower_ratio(parts: FloatArray, sums: FloatArray, limit: Callable[[float], f
 def _stakes(parts: FloatArray, sums: FloatArray, delta: float) -> FloatArray:
     """Sizes of the bets by what the pairs before showed of the variance of part - ratio·sum.
 
-    The average over many pairings has about half the variance that a single pairing has (math §5.6).
+    The log of the average over many pairings varies about half as much as that of one (math §5.6).
     """
     num_units = parts.shape[1]
     count = np.arange(1, num_units + 1)
@@ -140,5 +150,45 @@ def _survives(gains: FloatArray, delta: float) -> np.ndarray:
     return np.asarray(np.logaddexp.reduce(capitals) < np.log(len(gains) / delta))
 
 
-MEASURED_DIRECTLY: Mapping[str, Callable[..., DirectBounds]] = {"gini": _gini}
+def _ratio_bounds(
+    risks: ClientRisks, delta: float, ratio: Ratio, measure: Callable[[float], float] = float, *, has_upper: bool = True
+) -> DirectBounds:
+    """Limits for a measure that grows with a ratio."""
+    orders = sorted_orders(risks, num_played=20_000)
+    upper = measure(ratio_upper_limit(ratio, risks, orders, delta=delta)) if has_upper else None
+    if not (risks.binary or ratio.is_quadratic):
+        return DirectBounds(None, upper)
+    return DirectBounds(measure(ratio_lower_limit(ratio, risks, orders, delta=delta)), upper)
+
+
+def _atkinson(risks: ClientRisks, delta: float, aversion: float) -> DirectBounds | None:
+    if aversion == 1.0:
+        return _ratio_bounds(risks, delta, log_ratio(), lambda ratio: 1.0 - float(np.exp(-ratio)), has_upper=False)
+    return _ratio_bounds(risks, delta, root_ratio(1.0 - aversion)) if 0.0 < aversion < 1.0 else None
+
+
+def _entropy(risks: ClientRisks, delta: float, order: float) -> DirectBounds | None:
+    if order == 0.0:
+        return _ratio_bounds(risks, delta, log_ratio(), has_upper=False)
+    if order == 1.0:
+        return _ratio_bounds(risks, delta, theil_ratio())
+    factor = order * (order - 1.0)
+    if order > 1.0:
+        return _ratio_bounds(risks, delta, power_ratio(order), lambda ratio: (ratio**order - 1.0) / factor)
+    if order > 0.0:
+        return _ratio_bounds(risks, delta, root_ratio(order), lambda ratio: ((1.0 - ratio) ** order - 1.0) / factor)
+    return None
+
+
+def _variation(risks: ClientRisks, delta: float) -> DirectBounds:
+    return _ratio_bounds(risks, delta, power_ratio(2.0), lambda ratio: float(np.sqrt(max(ratio**2 - 1.0, 0.0))))
+
+
+MEASURED_DIRECTLY: Mapping[str, Callable[..., DirectBounds | None]] = {
+    "gini": _gini,
+    "atkinson": _atkinson,
+    "generalised_entropy": _entropy,
+    "coefficient_of_variation": _variation,
+    "top_share": lambda risks, delta, share: _ratio_bounds(risks, delta, tail_ratio(share)),
+}
 """By name, limits from certain answers, the error level of each, and parameters."""

@@ -208,7 +208,7 @@ def top_share(source: Source, *, share: float = 0.1, method: str | None = None, 
 def quantile_ratio(
     source: Source, *, low: float = 0.1, high: float = 0.9, method: str | None = None, delta: float | None = None
 ) -> Interval:
-    """Quantile at `high` over that at `low`: >= 1, or `inf`, and 1 for 0/0; `source`, `method`, `delta`: see `bound`."""
+    """Quantile at `high` over that at `low`: >= 1, or `inf`; 1 for 0/0; `source`, `method`, `delta`: see `bound`."""
     return bound(source, MEASURES["quantile_ratio"](low, high), method=method, delta=delta)
 
 
