@@ -71,6 +71,7 @@ EARLIER: Mapping[str, Mapping[str, Any]] = {
     "band": {"means": "limits"},
     "wasserstein_mean": {"every_budget": True},
     "wasserstein_cdf": {"every_budget": True, "seed": None},
+    "quantile": {"method": "order statistic"},
 }
 """Arguments that earlier recipes lack, by function or "band", and what was done before there were such arguments."""
 
@@ -272,7 +273,9 @@ def _follow(
 
 def _completed(recipe: Recipe) -> Recipe:
     """A recipe with the arguments that it lacks since it was made before there were such; see `EARLIER`."""
-    completed = {**recipe, "arguments": {**EARLIER.get(str(recipe.get("function")), {}), **recipe["arguments"]}}
+    # Of what was read off a band, no argument says how.
+    earlier = EARLIER.get(str(recipe.get("function")), {}) if recipe.get("band") is None else {}
+    completed = {**recipe, "arguments": {**earlier, **recipe["arguments"]}}
     if isinstance(recipe.get("band"), Mapping):
         completed["band"] = _completed_band(recipe["band"])
     if isinstance(recipe.get("bands"), Mapping):

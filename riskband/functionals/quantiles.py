@@ -6,6 +6,9 @@ the lower side only. All bounds from one band hold together, and together with e
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from numpy.polynomial import Polynomial
@@ -31,6 +34,7 @@ from riskband.checks import (
 from riskband.duals import excess_duals
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import FUNCTIONALS, Interval, bound, certificate_of_band
+from riskband.functionals.stepwise import MAX_ETA, MIN_ETA, observed_share, true_quantile, true_share
 from riskband.functionals.transforms import Transform
 from riskband.functionals.weights import (
     MEAN,
@@ -41,12 +45,12 @@ from riskband.functionals.weights import (
     tail_mean,
     tail_weight,
 )
-from riskband.wording import chosen_before, exactly
+from riskband.wording import chosen_before, exactly, in_short
 
 TRANSFORM_METHODS = ("pointwise", "jordan", "monomials")
+ORDER_STATISTIC, SINGLE_LOCAL = "order statistic", ("marginal", "observed")
 USUAL_NUM_EXAMPLES = 100
 _USUAL_LAW = (3.0, 21.0)  # of a Beta distribution
-MIN_ETA, MAX_ETA = 1e-9, 0.5
 
 
 def mean(band: Band) -> Certificate:
@@ -127,7 +131,12 @@ def _direct_cvar(risks: ClientRisks, level: float, quantity: str, *, delta: floa
 
 
 def quantile(
-    source: Band | ClientRisks, level: npt.ArrayLike, *, delta: float | None = None, local: str = "marginal"
+    source: Band | ClientRisks,
+    level: npt.ArrayLike,
+    *,
+    delta: float | None = None,
+    local: str = "marginal",
+    method: str | None = None,
 ) -> Certificate:
     """Upper bound on quantiles (value at risk) of the risk of unseen clients.
 
@@ -143,12 +152,16 @@ def quantile(
     local : {"marginal", "observed"}
         With answers: whether it is about the true risk of an unseen client, or about the one that it would measure; as
         for `riskband.band`.
+    method : {"stepwise", "order statistic"}, optional
+        With answers, for true risks: which order statistic of limits is used depends on the range that the quantile
+        turns out to lie in (`stepwise`, the default), or on the numbers of clients and examples alone. For measured
+        risks there is one exact order statistic.
 
     Returns
     -------
     Certificate
         A number, or a curve over `level`. 1 where no number of the answers bounds the quantile; `num_clients_needed`
-        says how many clients would. Source: math §2.8, for one quantile math §2.7.
+        says how many clients would. Source: math §2.8, for one quantile math §2.7 and math §2.10.
 
     Raises
     ------
@@ -156,8 +169,11 @@ def quantile(
         As for `cvar`.
     """
     if isinstance(source, ClientRisks):
-        return _single_quantile(source, check_single("level", level), delta=_own_delta(delta), local=local)
+        single = check_single("level", level)
+        return _single_quantile(source, single, delta=_own_delta(delta), local=local, method=method)
     band = _without_delta(source, delta)
+    if method is not None:
+        raise ValueError(f"method must be left out with a band, got {method!r:.80}; it is for answers")
     levels = check_points("level", level)
     name = "" if levels.ndim else f" at level {exactly(float(levels))}"
     quantity = f"the quantile{name} of {band.subject}"
@@ -165,32 +181,58 @@ def quantile(
     return certificate_of_band(band, "quantile", {"level": levels}, quantity=quantity, value=value, axes=axes)
 
 
-def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: str) -> Certificate:
-    """One order statistic: of measured risks, or of their upper limits."""
-    local = check_choice("local", local, ("marginal", "observed"))
+def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: str, method: str | None) -> Certificate:
+    local = check_choice("local", local, SINGLE_LOCAL)
+    methods = ("stepwise", ORDER_STATISTIC) if local == "marginal" else (ORDER_STATISTIC,)
+    method = check_choice("method", methods[0] if method is None else method, methods)
+    if method == "stepwise":
+        value = true_quantile(risks, level, delta=delta, num_examples=_planned_size(risks)[0])
+    else:
+        value = _order_statistic(risks, level, delta=delta, local=local)
+    return _standing_alone(
+        risks,
+        "quantile",
+        {"level": level, "delta": delta, "local": local, "method": method},
+        quantity=f"the quantile at level {exactly(level)} of {subject_of(local)}",
+        value=value,
+        chosen=chosen_before(level=(level, None), local=(local, "marginal")),
+    )
+
+
+def _order_statistic(risks: ClientRisks, level: float, *, delta: float, local: str) -> float:
+    """One order statistic of measured risks or of their limits, fixed by the numbers of clients and examples."""
     is_observed = local == "observed"
-    # Of sizes that answers may choose, nothing may depend.
-    is_sure = risks.has_equal_sizes and risks.contamination == 0
-    size = int(risks.num_examples[0]) if is_sure else USUAL_NUM_EXAMPLES
-    rank, eta = quantile_rank(risks.num_counted, level=level, delta=delta, num_examples=None if is_observed else size)
+    size = None if is_observed else _planned_size(risks)[0]
+    rank, eta = quantile_rank(risks.num_counted, level=level, delta=delta, num_examples=size)
     if is_observed:
         risks.require_no_noise("local='observed'", "local='marginal'")
     limits = risks.values if is_observed else risks.upper_limits(max(eta, MIN_ETA))
     position = rank - 1 + risks.contamination  # so many answers below it may be wrong
-    # The rank is that for equal sizes: whether they are equal must be no chance.
-    equal = EQUAL_BY_DESIGN if risks.are_answers_certain else EQUAL_SIZES
-    sizes = (equal,) if risks.has_equal_sizes else (RANDOM_SIZES,)
+    return float(np.sort(limits)[position]) if position < risks.num_clients else 1.0
+
+
+def _planned_size(risks: ClientRisks) -> tuple[int, bool]:
+    """Number of examples that limits are chosen for, and whether all clients have it."""
+    # Of sizes that answers may choose, nothing may depend.
+    is_sure = risks.has_equal_sizes and risks.contamination == 0
+    return (int(risks.num_examples[0]) if is_sure else USUAL_NUM_EXAMPLES), is_sure
+
+
+def _standing_alone(
+    risks: ClientRisks, function: str, arguments: dict[str, Any], *, chosen: tuple[str, ...], **rest: Any
+) -> Certificate:
+    """Certificate from answers by an exact binomial bound, of `arguments` with delta, local and method."""
+    if arguments["local"] == "observed":
+        sizes = OBSERVED_SIZES
+    elif not risks.has_equal_sizes:
+        sizes = RANDOM_SIZES
+    else:  # what is chosen is chosen for equal sizes: whether they are equal must be no chance
+        sizes = EQUAL_BY_DESIGN if risks.are_answers_certain else EQUAL_SIZES
     return Certificate(
-        quantity=f"the quantile at level {exactly(level)} of {subject_of(local)}",
-        value=float(np.sort(limits)[position]) if position < risks.num_clients else 1.0,
-        delta=delta,
-        method="order statistic",
-        assumptions=(
-            *shared_assumptions(risks, needs_binary=not is_observed),
-            *((OBSERVED_SIZES,) if is_observed else sizes),
-            *chosen_before(level=(level, None), local=(local, "marginal")),
-        ),
-        recipe=recipe("quantile", {"level": level, "delta": delta, "local": local}, risks),
+        delta=arguments["delta"],
+        assumptions=(*shared_assumptions(risks, needs_binary=arguments["local"] == "marginal"), sizes, *chosen),
+        recipe=recipe(function, arguments, risks),
+        **{"method": arguments.get("method"), **rest},
     )
 
 
@@ -239,32 +281,74 @@ def num_clients_needed(level: float, *, delta: float) -> int:
     return 2 if level == 0.0 else max(2, int(np.ceil(np.log(delta) / np.log(level) + 1e-9)))
 
 
-def survival(band: Band, *, thresholds: npt.ArrayLike) -> Certificate:
+def survival(
+    source: Band | ClientRisks, *, thresholds: npt.ArrayLike, delta: float | None = None, local: str = "marginal"
+) -> Certificate:
     """Upper bound on the share of unseen clients whose risk is at least a threshold.
 
     Parameters
     ----------
-    band : Band
-        With a lower side.
+    source : Band or ClientRisks
+        A band with a lower side; the bounds then hold for all thresholds at once, with all else that is read off it. Or
+        answers: the bound stands alone, and is sharper.
     thresholds : float or array_like, shape (num_thresholds,)
-        Risks in [0, 1].
+        Risks in [0, 1]; with answers fixed before any answer was seen. Several share delta equally and hold at once, so
+        a band is better for many.
+    delta : float, optional
+        With answers: probability that the bound fails, in (0, 1).
+    local : {"marginal", "observed"}
+        With answers: whether it is about the true risk of an unseen client, or about the one that it would measure; as
+        for `riskband.band`.
 
     Returns
     -------
     Certificate
-        A number, or a curve over `threshold`. Source: math §2.8.
+        A number, or a curve over `threshold`. From answers, for measured risks, the exact binomial limit; for true
+        risks the same for counts of clients above cuts, which are chosen by the range that the share turns out to lie
+        in. Numbers of examples that differ, losses other than 0-1, noise, and answers that are missing or wrong are
+        allowed for, at the price of a larger bound. Source: math §2.8, from answers math §2.10.
 
     Raises
     ------
     ValueError
-        If a threshold is out of range or the band has no lower side.
+        If a threshold is out of range, the band has no lower side, delta is given with a band or not with answers, or
+        answers with noise are to be read as measured risks.
     """
-    check_band(band)
     points = check_points("thresholds", thresholds)
     name = "the threshold" if points.ndim else exactly(float(points))
+    axes = {"threshold": points} if points.ndim else {}
+    if isinstance(source, ClientRisks):
+        local, delta = check_choice("local", local, SINGLE_LOCAL), _own_delta(delta)
+        return _standing_alone(
+            source,
+            "survival",
+            {"thresholds": points, "delta": delta, "local": local},
+            quantity=f"the probability that {subject_of(local)} is at least {name}",
+            value=_shares(source, points, delta=delta, local=local),
+            axes=axes,
+            method="stepwise" if local == "marginal" else "exact binomial",
+            chosen=chosen_before(thresholds=(in_short(points), None), local=(local, "marginal")),
+        )
+    band = _without_delta(source, delta)
     quantity = f"the probability that {band.subject} is at least {name}"
-    axes, value = {"threshold": points} if points.ndim else {}, 1.0 - band.lower_left_limit(points)
+    value = 1.0 - band.lower_left_limit(points)
     return certificate_of_band(band, "survival", {"thresholds": points}, quantity=quantity, value=value, axes=axes)
+
+
+def _shares(risks: ClientRisks, thresholds: FloatArray, *, delta: float, local: str) -> FloatArray:
+    """Bounds on the shares above the thresholds, each with its part of delta; a share is none above a smaller one's."""
+    part = delta / max(thresholds.size, 1)
+    if local == "observed":
+        risks.require_no_noise("local='observed'", "local='marginal'")
+        bound_at = partial(observed_share, risks, delta=part)
+    else:
+        size, is_sure = _planned_size(risks)
+        is_exact = is_sure and risks.binary and risks.noise is None
+        bound_at = partial(true_share, risks, delta=part, num_examples=size, is_exact=is_exact)
+    order = np.argsort(thresholds.ravel(), kind="stable")
+    found = np.empty(order.size)
+    found[order] = np.minimum.accumulate([bound_at(at) for at in thresholds.ravel()[order].tolist()])
+    return found.reshape(thresholds.shape)
 
 
 def weighted_quantile(band: Band, weight: QuantileWeight) -> Certificate:

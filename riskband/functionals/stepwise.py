@@ -19,19 +19,20 @@ from scipy.special import bdtr, betaincc, betaincinv, expit, ndtri
 from riskband.answers.risks import ClientRisks
 from riskband.checks import FloatArray, IntArray
 
-USUAL_NUM_EXAMPLES = 100
 MIN_ETA, MAX_ETA = 1e-9, 0.5
 
 # Usual laws of risks: Beta distributions of all means, and of these concentrations. They choose limits, and prove
 # nothing. With the part of delta that the limits have that are best for them, and whether there may be an upper cut.
 _USUAL = ((12.0, 0.85, True), (3.0, 0.05, True), (48.0, 0.05, True), (1.0, 0.05, False))
-_FEW = 300  # clients, for which only the first of these is used: the rest of delta is worth more
+# Where few clients count, only the first of these is used: the rest of delta is worth more.
+_FEW, _FEW_BEYOND = 300, 30
 _MEANS = expit(np.linspace(-12.0, 5.0, 160))
 _LARGEST_PLANNED = 0.95  # beyond it, limits are worth nothing for usual laws: the first one below does
 _CUTS = np.linspace(0.0, 5.0, 31)  # below the threshold, in standard deviations of what a client of that risk measures
 _UPPER_CUTS = (0.0, 0.4, 0.8, 1.2, 1.6, 2.0, 2.5, 3.0)  # above it
 _DOUBT = 0.25  # that the count of the clients above the upper cut, each counted in part, is larger than it is taken for
 _MOST_RANKS = 200
+_ROUNDING = 1e-12  # of a binomial probability
 
 
 class Limit(NamedTuple):
@@ -100,7 +101,8 @@ def _share_limit(risks: ClientRisks, threshold: float, limit: Limit) -> float:
     height, delta = limit.level / (limit.level - limit.eta), limit.delta
     num_above, num_in_part = _counted(risks, _may_reach(risks, threshold, limit.eta)), 0
     if limit.level < 1.0:
-        num_in_part = int(np.sum(_probability_of_no_more(risks, threshold) > limit.level))
+        is_in_part = _probability_of_no_more(risks, threshold) > limit.level + _ROUNDING
+        num_in_part = int(np.sum(is_in_part))
         num_whole = bisect_left(range(num_in_part), 1.0 - _DOUBT, key=lambda k: bdtr(k, num_in_part, 1.0 / height))
         num_above, delta = num_above - num_in_part + num_whole, delta * (1.0 - _DOUBT)
     return height * binomial_limit(num_above, risks.num_counted, delta=delta)
@@ -164,7 +166,7 @@ def share_ranges(
         pairs = zip(etas.tolist(), levels.tolist(), strict=True)
         return _planned(expected, [Limit(part * delta, eta, level=level) for eta, level in pairs])
 
-    return _merged([plan(*usual) for usual in _usual(num_clients)])
+    return _merged([plan(*usual) for usual in _usual(num_clients < _FEW)])
 
 
 def _pairs_of_cuts(threshold: float, num_examples: int, is_exact: bool) -> tuple[FloatArray, FloatArray]:
@@ -199,7 +201,8 @@ def quantile_ranges(num_clients: int, level: float, delta: float, num_examples: 
 
     if level == 1.0:
         return ()
-    return _merged([found for usual in _usual(num_clients) if (found := plan(*usual)) is not None])
+    is_few = num_clients * (1.0 - level) < _FEW_BEYOND
+    return _merged([found for usual in _usual(is_few) if (found := plan(*usual)) is not None])
 
 
 def ranks_and_etas(num_clients: int, *, level: float, delta: float) -> tuple[IntArray, FloatArray]:
@@ -217,8 +220,8 @@ def ranks_and_etas(num_clients: int, *, level: float, delta: float) -> tuple[Int
     return ranks[etas >= MIN_ETA], etas[etas >= MIN_ETA]
 
 
-def _usual(num_clients: int) -> tuple[tuple[float, float, bool], ...]:
-    return _USUAL if num_clients >= _FEW else ((_USUAL[0][0], 1.0, True),)
+def _usual(is_few: bool) -> tuple[tuple[float, float, bool], ...]:
+    return ((_USUAL[0][0], 1.0, True),) if is_few else _USUAL
 
 
 def _usual_shapes(concentration: float, num_examples: int) -> tuple[FloatArray, FloatArray]:

@@ -133,7 +133,7 @@ CALLS = {
     "polynomial_transform": {"polynomial": Polynomial([0.0, 1.0])},
     "quadratic_gaps": GROUP_MEAN,
     "num_clients_needed": {"level": 0.5, "delta": 0.1},
-    "quantile": {"source": RISKS, "level": 0.5, "delta": 0.1, "local": "observed"},
+    "quantile": {"source": RISKS, "level": 0.5, "delta": 0.1, "local": "marginal", "method": "stepwise"},
     "quantile, band": {"source": BAND, "level": 0.5},
     "quantile_certificate": {"band": BAND, "level": 0.5},
     "quantile_interval": {"band": BAND, "level": 0.5},
@@ -150,7 +150,8 @@ CALLS = {
     "smooth_transform": {"function": np.sin, "derivative": np.cos, "name": "sine", "num_points": 64},
     "smoothed_median_weight": {"width": 0.1},
     "split_clients": {"risks": RISKS, "pilot_share": 0.5, "seed": 0},
-    "survival": {"band": BAND, "thresholds": 0.5},
+    "survival": {"source": RISKS, "thresholds": 0.5, "delta": 0.1, "local": "observed"},
+    "survival, band": {"source": BAND, "thresholds": 0.5},
     "tail_weight": {"level": 0.5},
     "theil": DISPERSION,
     "top_share": DISPERSION | {"share": 0.1},
@@ -181,6 +182,7 @@ OTHER_WAYS = {
     "bound, band": rb.bound,
     "cvar, band": rb.cvar,
     "quantile, band": rb.quantile,
+    "survival, band": rb.survival,
     "Objective": lambda terms: rb.Objective(terms),
     "Objective, weight": rb.Objective,
     "OptimisedLevels, factor": lambda factor: rb.OptimisedLevels([0.1, 0.2], {"mean": factor}),
@@ -218,6 +220,7 @@ LEGAL = {
     ("AdversarialAnswers", "cost"): {"text", "quoted"},
     ("RiskDistribution.quantile", "level"): {"empty"},  # arrays of any shape give arrays of that shape
     ("binary_worst_case", "p"): {"empty"},
+    ("quantile", "method"): {"None"},
     ("quantile_interval", "level"): {"empty"},
     ("custom_divergence", "slope_at_infinity"): {"inf"},
     ("generalised_entropy", "order"): {"negative"},
@@ -232,7 +235,7 @@ NO_DEFAULT = {
     ("AdversarialAnswers, noise", "binary"), ("AdversarialAnswers, noise", "multipliers"), ("gini_correlation", "eta"),
     ("ClientRisks, noise", "binary"),
     ("generalised_entropy", "order"), ("joint_cdf", "thresholds"), ("lorenz", "shares"),
-    ("lorenz_certificate", "shares"), ("split_clients", "seed"), ("survival", "thresholds"), ("breakdown", "target"),
+    ("lorenz_certificate", "shares"), ("split_clients", "seed"), ("survival", "thresholds"), ("survival, band", "thresholds"), ("breakdown", "target"),
     ("wasserstein_breakdown", "target"), ("wasserstein_cdf", "thresholds"),
 }  # fmt: skip
 
