@@ -32,7 +32,7 @@ from riskband.wording import in_full
 BoolArray = npt.NDArray[np.bool_]
 
 ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
-"""Error levels of the local limits that a band may use (math §2.4).
+"""Error levels of the local limits where not every one can be used, and among others where it can (math §2.4).
 
 None is above 1/2: then an upper limit is never below the measured risk, so clients that measure their risk exactly (all
 the data they will ever hold) cannot break the bound, and the sides of a band cannot cross.

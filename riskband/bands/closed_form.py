@@ -23,7 +23,7 @@ Knots = tuple[FloatArray, FloatArray]
 _TAIL = np.geomspace(0.25, 1e-7, 1_460)
 _LEVELS = np.unique(np.concatenate([np.geomspace(1e-7, 2.5e-3, 40), np.arange(1, 400) / 400, 1.0 - _TAIL]))
 # Not every order statistic is needed: with so many, the next one is as good.
-_MOST_VALUES, _MOST_COMPARED = 4_096, 512
+_MOST_VALUES, _MOST_COMPARED = 16_384, 2_048
 _STRIDES = (64, 16, 4, 1)
 
 

@@ -99,7 +99,6 @@ def place(data, path):
         (("details", "unseen_weight", 0), lambda v: 0.0),
         (("recipe", "band", "delta"), lambda v: 0.1),
         (("recipe", "band", "method"), lambda v: "dkw"),
-        (("recipe", "band", "eta"), lambda v: "grid"),
         (("recipe", "arguments", "divergence"), lambda v: "kl"),
         (("recipe", "arguments", "budget", 0), lambda v: 0.051),
         (("recipe", "answers", "values", 7), lambda v: v + 0.02),
@@ -113,6 +112,13 @@ def test_verification_notices_every_change(certificate, path, change):
     verification = rb.verify(rb.Certificate.from_json(json.dumps(data)))
     assert not verification.ok
     assert verification.problems
+
+
+def test_a_local_step_that_could_not_have_been_asked_for_is_refused(certificate):
+    data = json.loads(certificate.to_json())
+    data["recipe"]["band"]["local"] = "union"
+    with pytest.raises(ValueError, match="local='union' has no eta"):
+        rb.verify(rb.Certificate.from_json(json.dumps(data)))
 
 
 def test_a_statement_that_promises_more_is_noticed(certificate):

@@ -16,7 +16,7 @@ from riskband.functionals.functional import FUNCTIONALS
 from tests.laws.draws import LOCALS, METHODS, client_risks, random_member
 
 VALUES = (np.arange(60) % 20 * np.arange(60) % 80) / 80
-BAND = rb.band(rb.ClientRisks(VALUES, 80), delta=0.1)
+BAND = rb.band(rb.ClientRisks(VALUES, 80), delta=0.1, eta="grid")
 COUNTED = rb.band(
     rb.ClientRisks(VALUES, np.where(np.arange(60) % 2, 160, 80)), delta=0.1, local="counted", method="dkw"
 )
