@@ -12,7 +12,8 @@ from riskband.checks import FloatArray
 from riskband.duals import CUTS, excess_duals, exponential_duals, pole_duals, square_duals
 from riskband.worst_cases.divergences import FDivergence, Polygon, outer_polygon
 
-_NUM_MULTIPLIERS = 18
+_NUM_MULTIPLIERS = 16
+_SHIFTS = CUTS[::2]  # near the best one the dual is flat
 _LEAST_MULTIPLIER, _LARGEST_MULTIPLIER = 1e-3, 1e4
 
 
@@ -58,7 +59,7 @@ def custom_duals(divergence: FDivergence) -> Callable[[ClientRisks, float], list
         usual = 1.0 / np.sqrt(budget)
         least, most = np.clip([1e-3 * usual, 2.0 * usual], [_LEAST_MULTIPLIER, 0.3], [0.03, _LARGEST_MULTIPLIER])
         multipliers = np.geomspace(least, most, _NUM_MULTIPLIERS)
-        pairs = [(multiplier, shift) for multiplier in multipliers.tolist() for shift in CUTS.tolist()]
+        pairs = [(multiplier, shift) for multiplier in multipliers.tolist() for shift in _SHIFTS.tolist()]
         # The conjugate must be finite at every risk that clients may have, seen or not.
         pairs = [(multiplier, shift) for multiplier, shift in pairs if 1.0 - shift <= multiplier * steepest]
         if np.isfinite(divergence.slope_at_infinity):  # and new clients make the least such shift the best one
