@@ -23,8 +23,8 @@ from riskband.search import bisect
 _NUM_ORDERS, _NUM_PLAYED, _RATIO = (20, 40), 20_000, 1.2
 _NUM_DIGITS = 7  # of what duals promise: sums differ in the last digits from one machine to the next, choices must not
 _REACH = (-10.0, 2.0)  # between these, how far beyond the end of a search a dual reaches is told apart
-# Gamblers play for budgets about so far apart, and each budget is tested by the nearest of them.
-_BUDGET_RATIO, _NUM_NEAREST = 3.5, 3
+# Of few clients, gamblers play for budgets that are so far apart, in logarithms; the nearest of them test a budget.
+_LARGEST_STEP, _NUM_FEW, _NUM_NEAREST = 0.8, 200, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ class TransportBets:
         Gamblers that play for a few budgets share the starting capital, and their sum is tested. Which budgets these
         are is decided by `budgets` alone.
         """
-        designs = design_budgets(budgets)
+        designs = design_budgets(budgets, self._clients.size)
         past, share = self._past(duals), delta / designs.size
         promised = self._promised(duals, past, share)
         played = [self._play(duals, past, promised + duals.charges(float(each)), share) for each in designs]
@@ -199,16 +199,21 @@ class TransportBets:
         return bool(on_the_way.max() < np.log(1.0 / delta))
 
 
-def design_budgets(budgets: FloatArray) -> FloatArray:
-    """Budgets that gamblers play for: from the smallest to the largest positive one, a ratio apart, and 0 if asked."""
-    positive = budgets[budgets > 0.0]
-    zero = np.zeros(int(positive.size < budgets.size))
-    if positive.size == 0:
-        return zero[:1]
-    num_designs = 1 + round(float(np.log(positive.max() / positive.min()) / np.log(_BUDGET_RATIO)))
-    if num_designs == 1:
-        return np.append(zero, np.sqrt(positive.max() * positive.min()))
-    return np.append(zero, np.geomspace(positive.min(), positive.max(), num_designs))
+def design_budgets(budgets: FloatArray, num_clients: int) -> FloatArray:
+    """Budgets that gamblers play for: one for each group of near ones, nearer the more clients there are; and 0.
+
+    What a gambler for a budget next to the one that is asked loses does not fall with the number of clients, as all
+    else does; but every gambler more takes its share of delta.
+    """
+    ratio = np.exp(_LARGEST_STEP * min(1.0, (_NUM_FEW / num_clients) ** 0.25))
+    designs, first = [], np.inf
+    for budget in np.unique(budgets).tolist():
+        if first > 0.0 and designs and budget <= ratio * first:
+            designs[-1] = float(np.sqrt(first * budget))
+        else:
+            first = budget
+            designs.append(budget)
+    return np.array(designs)
 
 
 def _looks(size: int) -> IntArray:
