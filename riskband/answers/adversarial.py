@@ -186,7 +186,7 @@ class AdversarialAnswers(Answers):
         assert self.conjugates is not None
         implied = [np.max(self.values - price * self.radii, axis=1) for price in self.multipliers]
         phi = np.maximum(self.conjugates, np.stack(implied, axis=1)) + self.rounding[:, np.newaxis]
-        return np.minimum(phi, 1.0)
+        return np.asarray(np.minimum(phi, 1.0))
 
     def least_conjugates(self, multipliers: FloatArray) -> FloatArray:
         """The smaller of `conjugates_at` and what the answered conjugates say: phi_k is convex, so chords lie above.

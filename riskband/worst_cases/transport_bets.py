@@ -21,8 +21,10 @@ from riskband.search import bisect
 
 # As many orders as cost little time. Past clients are looked at again when a fifth more of them are known.
 _NUM_ORDERS, _NUM_PLAYED, _RATIO = (20, 40), 20_000, 1.2
-# Gamblers play for budgets about so far apart, and each budget is tested by the nearest of them.
-_BUDGET_RATIO, _NUM_NEAREST = 3.5, 3
+_NUM_DIGITS = 7  # of what duals promise: sums differ in the last digits from one machine to the next, choices must not
+_REACH = (-10.0, 2.0)  # between these, how far beyond the end of a search a dual reaches is told apart
+# Of few clients, gamblers play for budgets that are so far apart, in logarithms; the nearest of them test a budget.
+_LARGEST_STEP, _NUM_FEW, _NUM_NEAREST = 0.8, 200, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +95,9 @@ class TransportBets:
         size = answers[0].size
         if seed is None:
             num_orders = int(np.clip(_NUM_PLAYED // size, *_NUM_ORDERS))
-            self._orders = np.lexsort(tuple(answers)[::-1])[fixed_orders(size, num_orders=num_orders)]
+            self._clients, self._orders = np.lexsort(tuple(answers)[::-1]), fixed_orders(size, num_orders=num_orders)
         else:
-            self._orders = np.random.default_rng(seed).permutation(size)[None]
+            self._clients, self._orders = np.arange(size), np.random.default_rng(seed).permutation(size)[None]
         self._is_average, self.name = seed is None, AVERAGED_BETS if seed is None else "betting"
         self._looks = _looks(size)
         self._times = np.searchsorted(self._looks, np.arange(size), side="right") - 1
@@ -106,9 +108,10 @@ class TransportBets:
         Gamblers that play for a few budgets share the starting capital, and their sum is tested. Which budgets these
         are is decided by `budgets` alone.
         """
-        designs = design_budgets(budgets)
+        designs = design_budgets(budgets, self._clients.size)
         past, share = self._past(duals), delta / designs.size
-        played = [self._play(duals, past, self._promises(duals, past, float(each), share), share) for each in designs]
+        promised = self._promised(duals, past, share)
+        played = [self._play(duals, past, promised + duals.charges(float(each)), share) for each in designs]
         values = np.zeros(budgets.size)
         for index in np.argsort(budgets, kind="stable"):
             budget, least = float(budgets[index]), float(values.max())
@@ -125,10 +128,11 @@ class TransportBets:
         One gambler plays for that budget, and tests every budget up to `largest` on one event.
         """
         past = self._past(duals)
-        rate = np.log(1.0 / delta) / self._orders.shape[1]
-        room = target - duals.scales * _promised(past, rate)
-        finite = np.isfinite(duals.prices)
-        reach = np.where(finite, room / np.where(finite, np.maximum(duals.prices, 1e-300), 1.0), -np.inf)
+        room = target - self._promised(duals, past, delta)
+        # In units of the largest one; a dual without a budget reaches none, one without a price all.
+        prices = np.maximum(duals.prices * largest, np.finfo(float).tiny)
+        with np.errstate(over="ignore"):
+            reach = np.where(np.isfinite(prices), np.clip(room / prices, *_REACH), _REACH[0])
         played = self._play(duals, past, -reach, delta)
 
         def meets(budget: FloatArray) -> np.ndarray:
@@ -145,28 +149,32 @@ class TransportBets:
         """Means and variances of the outcomes before every look, with one more outcome: 1/2, and of variance 1/4."""
         count = self._looks[:, None]
         positions = np.argsort(self._orders, axis=1)
-        squares = duals.outcomes**2
+        outcomes = duals.outcomes[self._clients]
+        squares = outcomes**2
         means, variances = [], []
         for position in positions:
             is_before = (position < count).astype(np.float64)
-            sums = is_before @ duals.outcomes
+            sums = is_before @ outcomes
             spread = is_before @ squares - sums**2 / np.maximum(count, 1)
             means.append((0.5 + sums) / (count + 1))
             variances.append((0.25 + np.maximum(spread, 0.0)) / (count + 1))
         return _Past(np.stack(means), np.stack(variances))
 
-    def _promises(self, duals: TransportDuals, past: _Past, budget: float, delta: float) -> FloatArray:
-        """What each dual promises at a look: its bound at the mean so far, and the slack that bets will leave above."""
+    def _promised(self, duals: TransportDuals, past: _Past, delta: float) -> FloatArray:
+        """What each dual promises without a budget: the mean so far and the slack that bets will leave, in its scale.
+
+        It is the mean that bets will just not reject, about, by Bernstein's inequality.
+        """
         rate = np.log(1.0 / delta) / self._orders.shape[1]
-        return np.asarray(duals.charges(budget) + duals.scales * _promised(past, rate))
+        return np.asarray(duals.scales * np.minimum(past.mean + np.sqrt(2.0 * rate * past.variance) + rate / 3.0, 1.0))
 
     def _play(self, duals: TransportDuals, past: _Past, promises: FloatArray, delta: float) -> _Played:
         """Bet against the dual of the smallest promise, by the variance of its outcomes before."""
-        best = np.argmin(promises, axis=2)
+        best = np.argmin(np.round(promises, _NUM_DIGITS), axis=2)
         variance = np.take_along_axis(past.variance, best[:, :, None], axis=2)[:, :, 0]
         chosen = best[:, self._times]
         bets = np.sqrt(2.0 * np.log(1.0 / delta) / (self._orders.shape[1] * variance))[:, self._times]
-        return _Played(chosen, duals.outcomes[self._orders, chosen], bets)
+        return _Played(chosen, duals.outcomes[self._clients[self._orders], chosen], bets)
 
     def _limit(
         self, duals: TransportDuals, tests: Sequence[_Played], budget: float, *, delta: float, least: float
@@ -191,21 +199,21 @@ class TransportBets:
         return bool(on_the_way.max() < np.log(1.0 / delta))
 
 
-def design_budgets(budgets: FloatArray) -> FloatArray:
-    """Budgets that gamblers play for: from the smallest to the largest positive one, a ratio apart, and 0 if asked."""
-    positive = budgets[budgets > 0.0]
-    zero = np.zeros(int(positive.size < budgets.size))
-    if positive.size == 0:
-        return zero[:1]
-    num_designs = 1 + round(float(np.log(positive.max() / positive.min()) / np.log(_BUDGET_RATIO)))
-    if num_designs == 1:
-        return np.append(zero, np.sqrt(positive.max() * positive.min()))
-    return np.append(zero, np.geomspace(positive.min(), positive.max(), num_designs))
+def design_budgets(budgets: FloatArray, num_clients: int) -> FloatArray:
+    """Budgets that gamblers play for: one for each group of near ones, nearer the more clients there are; and 0.
 
-
-def _promised(past: _Past, rate: float) -> FloatArray:
-    """Mean outcomes that bets will just not reject, about, by Bernstein's inequality."""
-    return np.minimum(past.mean + np.sqrt(2.0 * rate * past.variance) + rate / 3.0, 1.0)
+    What a gambler for a budget next to the one that is asked loses does not fall with the number of clients, as all
+    else does; but every gambler more takes its share of delta.
+    """
+    ratio = np.exp(_LARGEST_STEP * min(1.0, (_NUM_FEW / num_clients) ** 0.25))
+    designs, first = [], np.inf
+    for budget in np.unique(budgets).tolist():
+        if first > 0.0 and designs and budget <= ratio * first:
+            designs[-1] = float(np.sqrt(first * budget))
+        else:
+            first = budget
+            designs.append(budget)
+    return np.array(designs)
 
 
 def _looks(size: int) -> IntArray:

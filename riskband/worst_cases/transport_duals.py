@@ -79,12 +79,12 @@ def binomial_excess(num_examples: IntArray, mean: float, point: FloatArray) -> F
     """E(X/n - point)_+ for binomial X: the largest for any mean of n independent numbers in [0, 1] of this mean."""
     count = num_examples * point
     first = np.floor(count) + 1.0
-    whole = _binomial_survival(num_examples - 1.0, mean, first - 1.0)
+    whole = _binomial_survival(num_examples - 1, mean, first - 1.0)
     excess = mean * whole - point * _binomial_survival(num_examples, mean, first)
     return np.maximum(excess, 0.0)
 
 
-def _binomial_survival(num_trials: FloatArray | IntArray, chance: float, least: FloatArray) -> FloatArray:
+def _binomial_survival(num_trials: IntArray, chance: float, least: FloatArray) -> FloatArray:
     """P(Binomial >= least), elementwise."""
     inside = (least > 0.0) & (least <= num_trials)
     found = betainc(np.where(inside, least, 1.0), np.where(inside, num_trials - least + 1.0, 1.0), chance)

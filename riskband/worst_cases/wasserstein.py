@@ -52,7 +52,7 @@ from riskband.worst_cases.transport_duals import (
 
 CDF_LOCAL_STEPS = ("best", "average", "limits")
 _CDF_METHODS = ("betting", *METHODS)
-_MEAN_RATIO, _SHARE_RATIO = 1.1, 1.25  # between multipliers that a gambler may choose from: they cost nothing
+_MEAN_RATIO, _SHARE_RATIO = 1.1, 1.3  # between multipliers that a gambler may choose from: they cost nothing
 _FROM_THE_PAST = "dual variable from the clients before"
 
 WORST_MEANS_FOUND = "the worst means are the upper ends of a bisection over these clients"
@@ -478,8 +478,12 @@ def wasserstein_breakdown(
     threshold: float | None = None,
     multipliers: npt.ArrayLike | None = None,
     seed: int | None = None,
+    every_budget: bool = False,
 ) -> Bracket:
     """Largest cost budget at which a certified number still meets a target.
+
+    By default the budget has delta for itself: one gambler plays for it, and whatever it finds of any budget holds at
+    once. With `every_budget` it is read off the certificates that hold for every budget.
 
     Parameters
     ----------
@@ -492,15 +496,18 @@ def wasserstein_breakdown(
     threshold : float, optional
         With it, the target is for the share of clients with a risk of at least the threshold; without, for the mean.
     multipliers : array_like, optional
-        Of `wasserstein_mean` and `wasserstein_cdf`; by default the clients' own, or else for budgets from 1/1000 of
-        `max_cost_budget` on.
+        Fixed before any answer was seen; by default a fine grid for budgets from 1/1000 of `max_cost_budget` on, and
+        with `every_budget` the clients' own, or else `default_multipliers` of the ends of that range.
     seed : int, optional
         Of `wasserstein_mean`.
+    every_budget : bool
+        As for `wasserstein_mean`; also taken with missing="worst", contamination or noise.
 
     Returns
     -------
     Bracket
         As `riskband.breakdown`: certified at `lower`, not at `upper`; `-inf` or `inf` where there is no such budget.
+        Source: math §4.3.
 
     Raises
     ------
@@ -511,10 +518,23 @@ def wasserstein_breakdown(
     goal = check_single("target", target)
     threshold = None if threshold is None else check_single("threshold", threshold)
     largest = check_cost("max_cost_budget", max_cost_budget, remedy="it is where the search for a budget ends")
+    delta, seed, every_budget = check_delta(delta), check_own_seed(seed), check_flag("every_budget", every_budget)
+    given = None if multipliers is None else checked_multipliers(multipliers)
+    if threshold is not None:
+        answers.require_no_noise("a breakdown of a share", "the breakdown of the mean")
+        check_points("threshold", threshold)
+    if _is_for_budgets_asked(answers, "betting", every_budget):
+        ratio = _MEAN_RATIO if threshold is None else _SHARE_RATIO
+        prices = _prices(np.array([largest / 1000.0, largest]), given, ratio=ratio)
+        if threshold is None:
+            duals = mean_duals(answers, prices)
+        else:
+            duals = _share_families(answers, prices, local="best", etas=LIMIT_ETAS)(threshold - ROUNDING)
+        bets = TransportBets(_sorting_keys(answers), seed=seed)
+        return Bracket(*bets.largest_budget(duals, target=goal, largest=largest, delta=delta))
     if multipliers is None and answers.multipliers is None:
         multipliers = default_multipliers([largest / 1000.0, largest])
 
-    delta, seed = check_delta(delta), check_own_seed(seed)
     if threshold is None:
         grid, phi = _conjugates_on_grid(answers, np.array(largest), multipliers)
         limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed)
@@ -523,7 +543,14 @@ def wasserstein_breakdown(
         if threshold is None:
             return np.asarray(_least(np.asarray(budget), grid, limits) <= goal)
         size = float(np.asarray(budget))
-        found = wasserstein_cdf(answers, delta=delta, cost_budget=size, thresholds=threshold, multipliers=multipliers)
+        found = wasserstein_cdf(
+            answers,
+            delta=delta,
+            cost_budget=size,
+            thresholds=threshold,
+            multipliers=multipliers,
+            every_budget=True,
+        )
         return np.asarray(found.value <= goal)
 
     if not meets(0.0):

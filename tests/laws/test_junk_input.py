@@ -161,12 +161,13 @@ CALLS = {
     "verify": {"certificate": rb.mean_bound(RISKS, delta=0.1)},
     "wasserstein_breakdown": {
         "answers": ANSWERS, "delta": 0.1, "target": 0.9, "max_cost_budget": 1.0, "threshold": 0.5, "multipliers": [1.0],
-        "seed": 0,
+        "seed": 0, "every_budget": False,
     },
     "wasserstein_cdf": MOVE | {
-        "thresholds": 0.5, "local": "limits", "multipliers": [1.0], "eta": 0.1, "method": "dkw",
+        "thresholds": 0.5, "local": "limits", "multipliers": [1.0], "eta": 0.1, "method": "dkw", "seed": 0,
+        "every_budget": False,
     },
-    "wasserstein_mean": MOVE | {"multipliers": [1.0], "method": "betting", "seed": 0},
+    "wasserstein_mean": MOVE | {"multipliers": [1.0], "method": "betting", "seed": 0, "every_budget": False},
     "wasserstein_published": MOVE | {"cost_bound": 1.0, "worst_means": 0.5},
     "weighted_group_mean": GROUP_MEAN | {"weights": HALVES},
     "weighted_quantile": {"band": BAND, "weight": rb.LINEAR},
@@ -217,6 +218,7 @@ LEGAL = {
     ("HistogramRisks", "binary"): {"True"},
     ("risk_histogram", "binary"): {"True"},
     ("AdversarialAnswers", "binary"): {"True"},
+    **{(f"wasserstein_{name}", "every_budget"): {"True"} for name in ("mean", "cdf", "breakdown")},
     ("AdversarialAnswers", "cost"): {"text", "quoted"},
     ("RiskDistribution.quantile", "level"): {"empty"},  # arrays of any shape give arrays of that shape
     ("binary_worst_case", "p"): {"empty"},

@@ -107,9 +107,9 @@ def test_the_least_over_the_steepness_is_that_of_a_fine_grid(risks, threshold, c
     assert found >= values.min() * (1 - 1e-2) - 1e-6
 
 
-def test_the_default_is_the_better_of_two_halves_of_delta():
+def test_for_every_budget_the_default_is_the_better_of_two_halves_of_delta():
     network = answers(np.random.default_rng(3), 200, 100)
-    settings = {"cost_budget": BUDGETS, "thresholds": THRESHOLDS}
+    settings = {"cost_budget": BUDGETS, "thresholds": THRESHOLDS, "every_budget": True}
     best = rb.wasserstein_cdf(network, delta=0.1, **settings)
     halves = [rb.wasserstein_cdf(network, delta=0.05, local=local, **settings).value for local in ("average", "limits")]
     np.testing.assert_array_equal(best.value, np.minimum(*halves))

@@ -197,16 +197,24 @@ def test_breakdown_is_the_last_budget_that_meets_the_target(threshold):
 
     def bound(budget):
         if threshold is None:
-            found = rb.wasserstein_mean(network, delta=0.1, cost_budget=budget, multipliers=multipliers)
+            settings = {"multipliers": multipliers, "every_budget": True}
+            found = rb.wasserstein_mean(network, delta=0.1, cost_budget=budget, **settings)
         else:
-            found = rb.wasserstein_cdf(network, delta=0.1, cost_budget=budget, thresholds=threshold)
+            found = rb.wasserstein_cdf(
+                network, delta=0.1, cost_budget=budget, thresholds=threshold, multipliers=multipliers, every_budget=True
+            )
         return found.value
 
-    bracket = rb.wasserstein_breakdown(network, delta=0.1, target=0.5, max_cost_budget=1.0, threshold=threshold)
+    settings = {"delta": 0.1, "max_cost_budget": 1.0, "threshold": threshold}
+    bracket = rb.wasserstein_breakdown(network, target=0.5, every_budget=True, **settings)
     assert bound(bracket.lower) <= 0.5 < bound(bracket.upper)
     assert bracket.upper - bracket.lower < 1e-9
-    nothing = rb.wasserstein_breakdown(network, delta=0.1, target=0.001, max_cost_budget=1.0, threshold=threshold)
-    assert nothing == (-np.inf, 0.0)
+    direct = rb.wasserstein_breakdown(network, target=0.5, **settings)
+    assert direct.lower > bracket.lower
+    assert direct.upper - direct.lower < 1e-9
+    for every_budget in (False, True):
+        nothing = rb.wasserstein_breakdown(network, target=0.001, every_budget=every_budget, **settings)
+        assert nothing == (-np.inf, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +222,10 @@ def test_breakdown_is_the_last_budget_that_meets_the_target(threshold):
     [
         (lambda a: rb.wasserstein_mean(a, delta=0.0, cost_budget=0.1), "delta must be in"),
         (lambda a: rb.wasserstein_mean(a, delta=0.1, cost_budget=-1.0), "budget must be finite"),
-        (lambda a: rb.wasserstein_mean(a, delta=0.1, cost_budget=0.0), "at least one cost budget must be > 0"),
+        (
+            lambda a: rb.wasserstein_mean(a, delta=0.1, cost_budget=0.0, every_budget=True),
+            "at least one cost budget must be > 0",
+        ),
         (lambda a: rb.wasserstein_mean(a, delta=0.1, cost_budget=0.1, multipliers=[-1.0]), ">= 0"),
         (lambda a: rb.wasserstein_cdf(a, delta=0.1, cost_budget=0.1, thresholds=[0.5, 0.4]), "increase"),
         (lambda a: rb.wasserstein_cdf(a, delta=0.1, cost_budget=0.1, thresholds=0.0), "> 0"),
