@@ -127,7 +127,7 @@ def ratio_upper_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, del
 
     def survives(value: FloatArray) -> np.ndarray:
         gains = bets * (value * base - outcomes)
-        return np.logical_not(_reaches(gains, value >= foreseen, delta))
+        return np.asarray(np.logical_not(_reaches(gains, value >= foreseen, delta)))
 
     limit = float(bisect(survives, low=ratio.low, high=min(ratio.high, _HIGHEST), num_steps=50)[1])
     return limit if limit < _HIGHEST else np.inf
