@@ -103,7 +103,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
     num_missing = options.num_missing or 0
     checks: list[Callable[[], object]] = [
         partial(check_delta, options.delta),
-        *([] if options.method is None else [partial(resolve_level_method, options.method)]),
+        partial(resolve_level_method, options.method),
         *(partial(tuned_weight, name) for name in options.tune),
         *([partial(check_pilot_share, options.pilot_share)] if options.tune else []),
         partial(check_budget, options.budget),
@@ -150,7 +150,7 @@ def _wrong_combinations(options: argparse.Namespace) -> list[str]:
     method_too = f"--tune makes the band, so it cannot be {options.method!r} too; leave out one of the two"
     is_blind = options.missing == "worst" and options.num_missing is None
     rules = [
-        (tunes and options.method is not None, method_too),
+        (tunes and options.method != "berk_jones", method_too),
         (
             options.at is not None and not has_target,
             "--at needs --target: it says which share of clients the target is for",
@@ -190,7 +190,7 @@ def _wrong_outputs(options: argparse.Namespace) -> list[str]:
 
 
 def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
-    band = rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides=options.sides)
+    band = rb.band(risks, delta=options.delta, method=_method(options), local=options.local, sides=options.sides)
     own: dict[str, Any] = {"delta": options.delta}
     source, its = (risks, own) if _stand_alone(options) else (band, {})
     # Bets need every answer as it was given.
@@ -229,12 +229,17 @@ def _two_sided(risks: rb.ClientRisks, band: rb.Band, options: argparse.Namespace
     if options.sides == "two":
         return band
     # It spends a delta of its own.
-    return rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides="two")
+    return rb.band(risks, delta=options.delta, method=_method(options), local=options.local, sides="two")
+
+
+def _method(options: argparse.Namespace) -> Any:
+    """The method of the band; none if it is the default, which of very many clients constrains few ranks."""
+    return None if options.method == "berk_jones" else options.method
 
 
 def _stand_alone(options: argparse.Namespace) -> bool:
     """Whether each number gets the sharper bound of its own: unless a band for all, or a way to make one, is wanted."""
-    is_usual = options.method in (None, "berk_jones") and options.local == "marginal" and options.sides == "lower"
+    is_usual = options.method == "berk_jones" and options.local == "marginal" and options.sides == "lower"
     return bool(is_usual and not options.at_once)
 
 
@@ -383,7 +388,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--noise", "noise in the losses: laplace:EPSILON or gaussian:RHO of this column alone", metavar="NAME:BUDGET")
     add("--delta", "probability that a certificate fails (default: 0.05)", type=float, default=0.05)
     methods = "band: berk_jones (default), dkw, truncated:LOW:HIGH or tail:LEVEL"
-    add("--method", methods, type=spelled)
+    add("--method", methods, type=spelled, default="berk_jones")
     add("--tune", "tune the band on a pilot: cvar:0.9, mean, …", metavar="OBJECTIVE", **words | {"nargs": "+"})
     share = "share of the clients that tuning spends (default: 0.2)"
     add("--pilot-share", share, type=float, default=DEFAULT_PILOT_SHARE)
