@@ -2,8 +2,8 @@
 
 Let x be what a client measures on n examples. It is stochastically larger the larger the client's risk R is, so
 P(x > v) >= P(R > t) P(x > v | R = t). A lower band P(x <= v) >= level for the measured risks therefore bounds the share
-of clients above *every* risk t, by every v at once: 1 - F(t) <= (1 - level) / P(x > v | R = t), at no cost in delta. No
-other bound that follows from the band is smaller. It is `marginal` with every error level eta = P(x <= v | R = t).
+of clients above *every* risk t, by every v at once: 1 - F(t) <= (1 - level) / P(x > v | R = t), at no cost in delta. For
+0-1 losses no bound that follows from the band is smaller. It is `marginal` with every eta = P(x <= v | R = t).
 """
 
 from __future__ import annotations
