@@ -2,8 +2,8 @@
 
 Let x be what a client measures on n examples. It is stochastically larger the larger the client's risk R is, so
 P(x > v) >= P(R > t) P(x > v | R = t). A lower band P(x <= v) >= level for the measured risks therefore bounds the share
-of clients above *every* risk t, by every v at once: 1 - F(t) <= (1 - level) / P(x > v | R = t), at no cost in delta. No
-other bound that follows from the band is smaller. It is `marginal` with every error level eta = P(x <= v | R = t).
+of clients above *every* risk t, by every v at once: 1 - F(t) <= (1 - level) / P(x > v | R = t), at no cost in delta.
+For 0-1 losses no bound that follows from the band is smaller. It is `marginal` with every eta = P(x <= v | R = t).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+from scipy.special import betainc
 
 from riskband.answers.risks import ETA_GRID, upper_limit
 from riskband.checks import FloatArray, IntArray
@@ -23,7 +24,8 @@ Knots = tuple[FloatArray, FloatArray]
 _TAIL = np.geomspace(0.25, 1e-7, 1_460)
 _LEVELS = np.unique(np.concatenate([np.geomspace(1e-7, 2.5e-3, 40), np.arange(1, 400) / 400, 1.0 - _TAIL]))
 # Not every order statistic is needed: with so many, the next one is as good.
-_MOST_VALUES, _MOST_COMPARED = 16_384, 2_048
+_MOST_VALUES, _MOST_COMPARED, _MOST_JUMPS = 16_384, 2_048, 256
+_BELOW = 1e-12
 _STRIDES = (64, 16, 4, 1)
 
 
@@ -72,7 +74,8 @@ class MeasuredBand:
         points = used._limits(*np.broadcast_arrays(used.values, etas))
         levels = np.maximum((used.levels - etas) / (1.0 - etas), 0.0)
         of_grid = tuple(zip(points, levels, strict=True))
-        return (*of_grid, self.thinned(_MOST_COMPARED)._best_knots())
+        compared = self.thinned(_MOST_COMPARED)
+        return (*of_grid, compared._best_knots(), *((compared._knots_below_values(),) if self.is_binary else ()))
 
     def _best_knots(self) -> Knots:
         """For each level of a fixed grid, the smallest risk from which on any value gives it.
@@ -95,6 +98,22 @@ class MeasuredBand:
             high = np.full(new.size, best[-1]) if stride == outer else np.maximum(best[after], low)
             best[new], risks[new] = self._best_of(low, high, levels[new])
         return risks, levels
+
+    def _knots_below_values(self) -> Knots:
+        """Just below each value, which gives no level there itself yet: for clients that sample it may be used.
+
+        Let a share a of clients be above the risk t and sample, and a share b be above it and measure exactly. The
+        values give a <= A = min (1 - level) / P(x > v | t), and those that are at most t give a P(x > v | t) + b <=
+        1 - level. So a + b <= 1 - level + A P(x <= v | t). Source: math §2.4.
+        """
+        inner = self.thinned(_MOST_JUMPS)
+        risks = (inner.values[inner.values > _BELOW] - _BELOW)[:, None]
+        counts = np.rint(inner.values * self.num_examples)
+        above = betainc(counts + 1.0, np.maximum(self.num_examples - counts, 1e-300), risks)
+        beyond = 1.0 - inner.levels
+        most = np.min(beyond / np.maximum(above, 1e-300), axis=1, initial=1.0, keepdims=True)
+        shares = np.where(inner.values <= risks, beyond + most * (1.0 - above), 1.0)
+        return risks[:, 0], np.maximum(1.0 - np.min(shares, axis=1), 0.0)
 
     def _best_of(self, low: IntArray, high: IntArray, levels: FloatArray) -> tuple[IntArray, FloatArray]:
         """For each level the best value among those from `low` to `high`, and the risk from which on it gives it."""
