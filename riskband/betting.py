@@ -26,6 +26,7 @@ FIXED_BETS = "betting with fixed bets"
 AVERAGED_BETS = "betting averaged over fixed orders"
 # As many orders as cost little time; beyond some twenty of them the limit hardly changes.
 _NUM_ORDERS, _NUM_PLAYED, _ORDERS_KEY = (20, 200), 20_000, 20_240
+_MOST_PLAYED, _LEAST_ORDERS = 400_000, 5  # the same on duals: more clients take memory, and 5 orders do then
 _LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
 _LARGEST_SHARE_OF_DUALS = 0.99  # the same where the outcomes are mostly small, as those of tails are
 _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
@@ -118,7 +119,8 @@ def betting_upper_bound(
     if seed is None:
         by_answers = np.lexsort(tuple(answers)[::-1])
         size = by_answers.size
-        orders = by_answers[fixed_orders(size, num_orders=_num_orders(size))]
+        num_orders = min(_num_orders(size), max(_MOST_PLAYED // size, _LEAST_ORDERS))
+        orders = by_answers[fixed_orders(size, num_orders=num_orders)]
     else:
         orders = np.random.default_rng(seed).permutation(answers[0].size)[None]
     played = [_play(duals, answers, some, delta) for some in _in_blocks(orders)]

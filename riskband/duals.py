@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import bdtr, gammaln
 
-from riskband.answers.risks import BoolArray, ClientRisks
+from riskband.answers.risks import EQUAL_BY_DESIGN, BoolArray, ClientRisks
 from riskband.betting import Dual
 from riskband.checks import FloatArray
 from riskband.search import bisect
@@ -80,12 +80,18 @@ def excess_duals(risks: ClientRisks, *, offset: Callable[[float], float], slope:
         )
 
     duals = [at(cut, np.maximum(risks.values - cut, 0.0)) for cut in CUTS.tolist()]
-    if risks.binary and risks.has_equal_sizes and risks.num_clients >= _ENOUGH_CLIENTS:
+    if excess_assumptions(risks):
         num_wrong = np.rint(risks.values * risks.num_examples)
         for cut, first, least in late_excesses(int(risks.num_examples[0])):
             excess = np.where(num_wrong < first, 0.0, np.maximum(risks.values - cut, least))
             duals.append(at(cut, excess))
     return duals
+
+
+def excess_assumptions(risks: ClientRisks) -> tuple[str, ...]:
+    """What `excess_duals` assume of the numbers of examples: that they are equal by design, if they use that."""
+    is_used = risks.binary and risks.has_equal_sizes and risks.num_clients >= _ENOUGH_CLIENTS
+    return (EQUAL_BY_DESIGN,) if is_used else ()
 
 
 @lru_cache(maxsize=32)

@@ -31,7 +31,7 @@ from riskband.checks import (
     check_points,
     check_single,
 )
-from riskband.duals import excess_duals
+from riskband.duals import excess_assumptions, excess_duals
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import FUNCTIONALS, Interval, bound, certificate_of_band
 from riskband.functionals.stepwise import MAX_ETA, MIN_ETA, observed_share, true_quantile, true_share
@@ -123,6 +123,7 @@ def _direct_cvar(risks: ClientRisks, level: float, quantity: str, *, delta: floa
         method=name,
         assumptions=(
             *shared_assumptions(risks, needs_binary=True),
+            *excess_assumptions(risks),
             *betting_assumptions(name, seed),
             *chosen_before(level=(level, None)),
         ),

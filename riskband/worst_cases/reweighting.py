@@ -24,6 +24,7 @@ from riskband.checks import (
     check_points,
     check_single,
 )
+from riskband.duals import excess_assumptions
 from riskband.search import Bracket, bisect
 from riskband.wording import chosen_before, exactly, in_short
 from riskband.worst_cases.direct import direct_worst_case_means
@@ -129,6 +130,7 @@ def _direct_mean(
         axes={"budget": budgets},
         assumptions=(
             *shared_assumptions(risks, needs_binary=True),
+            *(excess_assumptions(risks) if f.name == "tv" else ()),
             *betting_assumptions(name, seed),
             *chosen_before(divergence=(f.name, None), budget=(in_short(budgets), None)),
             _within(f),

@@ -80,6 +80,14 @@ def test_certificates_say_how_they_were_made_and_verify():
     assert certificate.method == "tail:0.9 band"
 
 
+def test_equal_numbers_of_examples_are_assumed_by_design_where_they_are_used():
+    line = "numbers of examples that are all equal are so by design, not by chance"
+    for risks, is_used in ((COUNTED, True), (UNEQUAL, False), (OTHER, False)):
+        assert (line in rb.cvar(risks, 0.9, delta=0.05).assumptions) == is_used
+        assert (line in rb.worst_case_mean(risks, divergence="tv", budget=0.1, delta=0.05).assumptions) == is_used
+        assert line not in rb.worst_case_mean(risks, divergence="chi2", budget=0.1, delta=0.05).assumptions
+
+
 DOUBTFUL = [
     rb.ClientRisks(COUNTED.values, 40, num_missing=2, missing="worst"),
     rb.ClientRisks(COUNTED.values, 40, contamination=1),

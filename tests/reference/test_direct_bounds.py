@@ -83,7 +83,8 @@ def all_counts(size):
 def test_powers_of_the_risk_are_estimated_without_bias(size):
     coefficients = np.array([[0.3, 0.7, 0.0], [0.2, 0.2, 0.6]])
     found = unbiased_series(all_counts(size), coefficients)
-    assert np.all((found >= 0.0) & (found <= 1.0)) and np.all(np.diff(found, axis=1) >= 0.0)
+    assert np.all((found >= 0.0) & (found <= 1.0))
+    assert np.all(np.diff(found, axis=1) >= 0.0)
     for risk in (0.0, 0.01, 0.3, 0.9, 1.0):
         means = expected(found, size, risk)
         powers = coefficients @ risk ** np.minimum([1, 2, 3], size)

@@ -59,7 +59,7 @@ def test_bounds_that_stand_alone_hold(law, sizes, num_networks):
 )
 @pytest.mark.parametrize("law", LAWS)
 def test_bounds_that_stand_alone_hold_in_larger_studies(law, num_clients, sizes):
-    for own_seed, num_networks in ((None, 60), (0, 200)):
+    for own_seed, num_networks in ((None, 40), (0, 200)):
         found = failures(
             LAWS[law],
             num_networks=num_networks,
