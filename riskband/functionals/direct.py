@@ -30,7 +30,6 @@ from riskband.functionals.ratios import (
 from riskband.functionals.stepwise import true_quantile, true_share
 from riskband.search import bisect
 
-_NUM_ORDERS = 4, 200
 _LARGEST_SHARE = 0.9  # of the capital that one client or pair may cost
 _NUM_CELLS = 64  # of values, in each of which a bet has one largest size
 
@@ -52,16 +51,16 @@ def direct_bounds(risks: ClientRisks, name: str, *, delta: float) -> DirectBound
     return MEASURED_DIRECTLY[kind](risks, delta, *map(float, parameters)) if kind in MEASURED_DIRECTLY else None
 
 
-def sorted_orders(risks: ClientRisks, *, num_played: int) -> IntArray:
+def sorted_orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray:
     """Fixed orders of the sorted answers, shape (num_orders, num_clients): the same for every order of the input."""
     by_answers = np.lexsort((risks.num_examples, risks.values))
-    num_orders = int(np.clip(num_played // risks.num_clients, *_NUM_ORDERS))
+    num_orders = int(np.clip(num_played // risks.num_clients, 2, most))
     return np.asarray(by_answers[fixed_orders(risks.num_clients, num_orders=num_orders)])
 
 
 def _gini(risks: ClientRisks, delta: float) -> DirectBounds:
     """E|R - R'| against G·E(R + R'), by pairs of clients."""
-    orders = sorted_orders(risks, num_played=1_000_000)
+    orders = sorted_orders(risks, num_played=1_000_000, most=200)
     half = risks.num_clients // 2
     first, second = orders[:, :half], orders[:, half : 2 * half]
     sums = risks.values[first] + risks.values[second]
@@ -157,7 +156,7 @@ def _ratio_bounds(
     risks: ClientRisks, delta: float, ratio: Ratio, measure: Callable[[float], float] = float, *, has_upper: bool = True
 ) -> DirectBounds:
     """Limits for a measure that grows with a ratio."""
-    orders = sorted_orders(risks, num_played=20_000)
+    orders = sorted_orders(risks, num_played=20_000, most=50)
     upper = measure(ratio_upper_limit(ratio, risks, orders, delta=delta)) if has_upper else None
     if not (risks.binary or ratio.is_quadratic):
         return DirectBounds(None, upper)

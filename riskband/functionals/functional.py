@@ -253,7 +253,7 @@ def bound_of_answers(
 def _within(chosen: Functional, lower: float | FloatArray, upper: float | FloatArray) -> Interval:
     """Both ends, in the range; limits that cross, of which one has failed, are put in the order of an interval."""
     low, high = chosen.range
-    ends = max(float(lower), low), min(float(upper), high)
+    ends = max(float(lower), low) + 0.0, min(float(upper), high)
     return Interval(min(ends), max(ends))
 
 

@@ -99,7 +99,7 @@ class Ratio:
 
 
 def ratio_upper_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, delta: float) -> float:
-    """Upper confidence limit for a ratio, `_HIGHEST` or above if there is none; orders of shape (num_orders, K).
+    """Upper confidence limit for a ratio, infinite if there is none; orders of shape (num_orders, num_clients).
 
     A_a is convex, so measured risks serve (Jensen). Where it is quadratic and the loss is 0-1, what the examples of a
     client add to it is taken off.
@@ -127,9 +127,10 @@ def ratio_upper_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, del
 
     def survives(value: FloatArray) -> np.ndarray:
         gains = bets * (value * base - outcomes)
-        return ~_reaches(gains, value >= foreseen, delta)
+        return np.asarray(np.logical_not(_reaches(gains, value >= foreseen, delta)))
 
-    return float(bisect(survives, low=ratio.low, high=min(ratio.high, _HIGHEST), num_steps=50)[1])
+    limit = float(bisect(survives, low=ratio.low, high=min(ratio.high, _HIGHEST), num_steps=50)[1])
+    return limit if limit < _HIGHEST else np.inf
 
 
 def ratio_lower_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, delta: float) -> float:
@@ -165,14 +166,14 @@ class _Past(NamedTuple):
 
 
 def _before(values: FloatArray, first: float) -> FloatArray:
-    shifted: FloatArray = np.full(values.shape, first)
+    shifted = np.full(values.shape, first, dtype=np.float64)
     shifted[:, 1:] = values[:, :-1]  # a bet may only look at the past
     return shifted
 
 
 def _bets(variance: FloatArray, largest_loss: FloatArray, delta: float) -> FloatArray:
     sharpest = np.sqrt(2.0 * np.log(1.0 / delta) / (variance.shape[1] * variance))
-    return np.minimum(sharpest, _LARGEST_SHARE / np.maximum(largest_loss, 1e-9))
+    return np.asarray(np.minimum(sharpest, _LARGEST_SHARE / np.maximum(largest_loss, 1e-9)))
 
 
 def _reaches(gains: FloatArray, is_foreseen: np.ndarray, delta: float) -> np.ndarray:

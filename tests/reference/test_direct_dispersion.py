@@ -1,0 +1,149 @@
+"""Numbers from counts lie on the right side of what they stand for, by sums over all counts; and laws of the limits."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import riskband as rb
+from riskband.functionals import direct, ratios
+from riskband.functionals.distributions import RiskDistribution
+from tests.validity.coverage import BETA, draw_networks
+
+RISKS = np.concatenate([np.geomspace(1e-4, 0.1, 15), np.linspace(0.12, 1.0, 23)])
+RATIOS = {
+    "generalised_entropy:2": (ratios.power_ratio(2.0), lambda v: np.sqrt(1 + 2 * v)),
+    "generalised_entropy:1.5": (ratios.power_ratio(1.5), lambda v: (1 + 0.75 * v) ** (1 / 1.5)),
+    "generalised_entropy:2.5": (ratios.power_ratio(2.5), lambda v: (1 + 3.75 * v) ** (1 / 2.5)),
+    "generalised_entropy:3": (ratios.power_ratio(3.0), lambda v: (1 + 6 * v) ** (1 / 3)),
+    "generalised_entropy:4.5": (ratios.power_ratio(4.5), lambda v: (1 + 15.75 * v) ** (1 / 4.5)),
+    "atkinson:0.5": (ratios.root_ratio(0.5), lambda v: v),
+    "atkinson:0.9": (ratios.root_ratio(0.1), lambda v: v),
+    "theil": (ratios.theil_ratio(), lambda v: v),
+    "mean_log_deviation": (ratios.log_ratio(), lambda v: v),
+    "top_share:0.1": (ratios.tail_ratio(0.1), lambda v: v),
+}
+MEASURES = ["gini", "coefficient_of_variation", "theil", "atkinson:0.5", "top_share:0.1"]
+ANSWERS = next(draw_networks(BETA, num_networks=1, num_clients=60, sizes=50, seed=1))
+
+
+def masses(num_examples):
+    """P(counts | risk), shape (num_risks, num_examples + 1)."""
+    return binom.pmf(np.arange(num_examples + 1), num_examples, RISKS[:, None])
+
+
+def counts_of(num_examples):
+    return ratios.Counts(np.arange(num_examples + 1.0), np.full(num_examples + 1, float(num_examples)))
+
+
+@pytest.mark.parametrize("name", RATIOS)
+def test_a_measure_is_the_least_ratio(name):
+    ratio, of_value = RATIOS[name]
+    atoms, weights = np.array([0.02, 0.1, 0.11, 0.4, 0.9]), np.array([0.3, 0.3, 0.2, 0.15, 0.05])
+    law = RiskDistribution(atoms, np.cumsum(weights))
+    points = np.unique(np.concatenate([np.geomspace(1e-3, 1.0, 6_001), atoms]))
+    means = [np.sum(weights * ratio.above(point, atoms)) for point in points]
+    assert min(means) / np.sum(weights * ratio.base(atoms)) == pytest.approx(
+        of_value(rb.functional(name).value(law)), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("num_examples", [1, 2, 3, 5, 9, 10, 20, 100])
+@pytest.mark.parametrize("name", RATIOS)
+def test_numbers_from_counts_are_below_what_they_stand_for(name, num_examples):
+    ratio, _ = RATIOS[name]
+    for low, high in [*pairwise(ratio.points[::6]), (0.1, 0.11), (0.3, 0.30001)]:
+        cell = ratio.below(max(low, 1e-3 * (ratio.largest_mean is not None)), high, counts_of(num_examples))
+        for ends in ((low, high), (low, low), (high, high), (0.5 * (low + high), high)):
+            mean = masses(num_examples) @ cell.at_least(*ends)
+            for point in np.linspace(*ends, 4):
+                truth = ratio.above(point, RISKS)
+                assert np.all(mean <= truth + 1e-9 * (1 + np.abs(truth))), (ends, point)
+
+
+def test_numbers_from_counts_come_near_what_they_stand_for():
+    for name in ("theil", "atkinson:0.5", "generalised_entropy:3"):
+        ratio, _ = RATIOS[name]
+        mean = masses(100) @ ratio.below(0.1, 0.11, counts_of(100)).at_least(0.105, 0.105)
+        plain = masses(100) @ ratio.above(0.105, np.arange(101) / 100)
+        truth = ratio.above(0.105, RISKS)
+        inner = (RISKS > 0.1) & (RISKS < 0.95)
+        assert np.max((truth - mean)[inner]) < 0.2 * np.max((plain - truth)[inner])
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (5, 5), (20, 20), (5, 20), (1, 7)])
+def test_numbers_of_pairs_are_below_the_distance(sizes):
+    first, second = np.meshgrid(*(np.arange(size + 1) for size in sizes), indexing="ij")
+    values = np.concatenate([first.ravel() / sizes[0], second.ravel() / sizes[1]])
+    risks = rb.ClientRisks(values, np.repeat(sizes, first.size), binary=True)
+    at = np.arange(first.size)
+    numbers = direct._surely_apart(risks, at, at + first.size).reshape(first.shape)
+    means = masses(sizes[0]) @ numbers @ masses(sizes[1]).T
+    assert np.all(means <= np.abs(RISKS[:, None] - RISKS) + 1e-12)
+    for value in (0.0, 0.2, 0.6, 1.0):
+        limit = direct._apart_limit(rb.ClientRisks([0.0, 1.0], sizes, binary=True))(value)
+        assert np.max(value * (first / sizes[0] + second / sizes[1]) - numbers) <= limit + 1e-12
+
+
+@pytest.mark.parametrize("name", ["theil", "top_share:0.1", "generalised_entropy:2", "atkinson:0.5"])
+def test_no_bet_can_lose_everything(name):
+    risks = rb.ClientRisks(np.arange(31) % 11 / 10, 10)
+    orders = direct.sorted_orders(risks, num_played=2_000, most=5)
+    game = ratios._Below(RATIOS[name][0], risks, orders, 0.05)
+    possible = ratios._possible_counts(risks)
+    base = game.ratio.base(possible.risks)
+    for gambler in game.gamblers[::5]:
+        least = game.ratio.below(gambler.low, gambler.high, possible).at_least(gambler.low, gambler.high)
+        worst = np.min(least[:, None] - base[:, None] * gambler.foreseen.ravel(), axis=0)
+        assert np.min(gambler.bets.ravel() * worst) >= -0.9 - 1e-9
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_laws_of_limits_from_answers(name):
+    lower, upper = rb.bound(ANSWERS, name, delta=0.1)
+    low, high = rb.functional(name).range
+    assert low <= lower <= rb.measured_dispersion(ANSWERS, name) <= upper <= high
+    shuffled = ANSWERS.of_clients(np.random.default_rng(0).permutation(60))
+    assert rb.bound(shuffled, name, delta=0.1) == (lower, upper)
+    wider = rb.bound(ANSWERS, name, delta=0.02)
+    assert wider.lower <= lower
+    assert upper <= wider.upper
+    certificate = rb.dispersion_certificate(ANSWERS, name, delta=0.1)
+    assert (certificate.lower, certificate.value, certificate.method) == (lower, upper, "betting")
+    assert f"measure {rb.functional(name).name}" in certificate.assumptions[-2]
+    assert rb.verify(json.loads(certificate.to_json())).ok
+
+
+def test_what_bets_are_not_known_for_is_read_off_a_band():
+    band = rb.band(ANSWERS, delta=0.1)
+    assert rb.bound(ANSWERS, "hoover", delta=0.1) == rb.bound(band, "hoover", method="convex_order")
+    certificate = rb.dispersion_certificate(ANSWERS, "hoover", delta=0.1)
+    assert certificate.method == "convex_order bound from the berk_jones band"
+    assert rb.verify(certificate).ok
+    bounded = rb.ClientRisks(ANSWERS.values * 0.999, ANSWERS.num_examples, binary=False)
+    certificate = rb.dispersion_certificate(bounded, "gini", delta=0.1)
+    assert certificate.method == "betting above, convex_order bound from the berk_jones band below"
+    assert rb.verify(certificate).ok
+    assert rb.dispersion_certificate(bounded, "coefficient_of_variation", delta=0.1).method == "betting"
+
+
+def test_what_answers_cannot_give_is_refused():
+    for wrong, words in (
+        ({"num_missing": 1, "missing": "worst"}, "missing='worst'"),
+        ({"contamination": 1}, "contamination=1"),
+        ({"noise": "laplace:1"}, "noise"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            rb.gini(rb.ClientRisks([0.1, 0.2, 0.3], 10, **wrong), delta=0.1)
+    with pytest.raises(ValueError, match="delta must be given"):
+        rb.gini(ANSWERS)
+    with pytest.raises(ValueError, match="must be 'betting' with answers"):
+        rb.gini(ANSWERS, delta=0.1, method="sharp")
+    with pytest.raises(ValueError, match="delta must be left out"):
+        rb.gini(rb.band(ANSWERS, delta=0.1), delta=0.1)
+    with pytest.raises(ValueError, match="cannot be bounded"):
+        rb.dispersion_certificate(rb.ClientRisks([0.0, 0.0, 0.0], 10), "theil", delta=0.1)
