@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
-from riskband.betting import fixed_orders
+from riskband.betting import averaged_betting_upper_mean, betting_upper_bound, fixed_orders
 from riskband.checks import FloatArray, IntArray
+from riskband.duals import excess_duals
 from riskband.functionals.ratios import (
     Ratio,
     log_ratio,
@@ -26,6 +27,7 @@ from riskband.functionals.ratios import (
     tail_ratio,
     theil_ratio,
 )
+from riskband.functionals.stepwise import true_quantile, true_share
 from riskband.search import bisect
 
 _LARGEST_SHARE = 0.9  # of the capital that one client or pair may cost
@@ -37,6 +39,7 @@ class DirectBounds(NamedTuple):
 
     lower: float | None
     upper: float | None
+    method: str = "betting"
 
 
 def direct_bounds(risks: ClientRisks, name: str, *, delta: float) -> DirectBounds | None:
@@ -183,11 +186,27 @@ def _variation(risks: ClientRisks, delta: float) -> DirectBounds:
     return _ratio_bounds(risks, delta, power_ratio(2.0), lambda ratio: float(np.sqrt(max(ratio**2 - 1.0, 0.0))))
 
 
+def _mean(risks: ClientRisks, delta: float) -> DirectBounds:
+    of_losses, of_gains = (
+        averaged_betting_upper_mean(values, delta=delta) for values in (risks.values, 1.0 - risks.values)
+    )
+    return DirectBounds(1.0 - of_gains, of_losses)
+
+
+def _cvar(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
+    duals = excess_duals(risks, offset=lambda cut: cut, slope=1.0 / (1.0 - level))
+    return DirectBounds(None, betting_upper_bound(duals, (risks.values, risks.num_examples), delta=delta, seed=None)[0])
+
+
 MEASURED_DIRECTLY: Mapping[str, Callable[..., DirectBounds | None]] = {
     "gini": _gini,
     "atkinson": _atkinson,
     "generalised_entropy": _entropy,
     "coefficient_of_variation": _variation,
+    "mean": _mean,
+    "cvar": _cvar,
+    "share": lambda risks, delta, at: DirectBounds(None, true_share(risks, at, delta=delta), "stepwise"),
+    "quantile": lambda risks, delta, level: DirectBounds(None, true_quantile(risks, level, delta=delta), "stepwise"),
     "top_share": lambda risks, delta, share: _ratio_bounds(risks, delta, tail_ratio(share)),
 }
 """By name, limits from certain answers, the error level of each, and parameters."""

@@ -246,7 +246,7 @@ def bound_of_answers(
     upper = read.upper if found.upper is None else found.upper
     if None not in found:
         return BoundOfAnswers(_within(chosen, lower, upper), "betting", delta)
-    words = f"betting below, {words} above" if found.upper is None else f"betting above, {words} below"
+    words = f"{found.method} below, {words} above" if found.upper is None else f"{found.method} above, {words} below"
     return BoundOfAnswers(_within(chosen, lower, upper), words, delta, band)
 
 

@@ -34,7 +34,14 @@ from riskband.checks import (
 from riskband.duals import excess_assumptions, excess_duals
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import FUNCTIONALS, Interval, bound, certificate_of_band
-from riskband.functionals.stepwise import MAX_ETA, MIN_ETA, observed_share, true_quantile, true_share
+from riskband.functionals.stepwise import (
+    MAX_ETA,
+    MIN_ETA,
+    observed_share,
+    planned_size,
+    true_quantile,
+    true_share,
+)
 from riskband.functionals.transforms import Transform
 from riskband.functionals.weights import (
     MEAN,
@@ -49,7 +56,6 @@ from riskband.wording import chosen_before, exactly, in_short
 
 TRANSFORM_METHODS = ("pointwise", "jordan", "monomials")
 ORDER_STATISTIC, SINGLE_LOCAL = "order statistic", ("marginal", "observed")
-USUAL_NUM_EXAMPLES = 100
 _USUAL_LAW = (3.0, 21.0)  # of a Beta distribution
 
 
@@ -187,7 +193,7 @@ def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: s
     methods = ("stepwise", ORDER_STATISTIC) if local == "marginal" else (ORDER_STATISTIC,)
     method = check_choice("method", methods[0] if method is None else method, methods)
     if method == "stepwise":
-        value = true_quantile(risks, level, delta=delta, num_examples=_planned_size(risks)[0])
+        value = true_quantile(risks, level, delta=delta)
     else:
         value = _order_statistic(risks, level, delta=delta, local=local)
     return _standing_alone(
@@ -203,20 +209,13 @@ def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: s
 def _order_statistic(risks: ClientRisks, level: float, *, delta: float, local: str) -> float:
     """One order statistic of measured risks or of their limits, fixed by the numbers of clients and examples."""
     is_observed = local == "observed"
-    size = None if is_observed else _planned_size(risks)[0]
+    size = None if is_observed else planned_size(risks)[0]
     rank, eta = quantile_rank(risks.num_counted, level=level, delta=delta, num_examples=size)
     if is_observed:
         risks.require_no_noise("local='observed'", "local='marginal'")
     limits = risks.values if is_observed else risks.upper_limits(max(eta, MIN_ETA))
     position = rank - 1 + risks.contamination  # so many answers below it may be wrong
     return float(np.sort(limits)[position]) if position < risks.num_clients else 1.0
-
-
-def _planned_size(risks: ClientRisks) -> tuple[int, bool]:
-    """Number of examples that limits are chosen for, and whether all clients have it."""
-    # Of sizes that answers may choose, nothing may depend.
-    is_sure = risks.has_equal_sizes and risks.contamination == 0
-    return (int(risks.num_examples[0]) if is_sure else USUAL_NUM_EXAMPLES), is_sure
 
 
 def _standing_alone(
@@ -341,11 +340,7 @@ def _shares(risks: ClientRisks, thresholds: FloatArray, *, delta: float, local: 
     part = delta / max(thresholds.size, 1)
     if local == "observed":
         risks.require_no_noise("local='observed'", "local='marginal'")
-        bound_at = partial(observed_share, risks, delta=part)
-    else:
-        size, is_sure = _planned_size(risks)
-        is_exact = is_sure and risks.binary and risks.noise is None
-        bound_at = partial(true_share, risks, delta=part, num_examples=size, is_exact=is_exact)
+    bound_at = partial(observed_share if local == "observed" else true_share, risks, delta=part)
     order = np.argsort(thresholds.ravel(), kind="stable")
     found = np.empty(order.size)
     found[order] = np.minimum.accumulate([bound_at(at) for at in thresholds.ravel()[order].tolist()])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.special import bdtr, betaincc, betaincinv, expit, ndtri
@@ -19,17 +19,19 @@ from scipy.special import bdtr, betaincc, betaincinv, expit, ndtri
 from riskband.answers.risks import ClientRisks
 from riskband.checks import FloatArray, IntArray
 
+USUAL_NUM_EXAMPLES = 100
 MIN_ETA, MAX_ETA = 1e-9, 0.5
 
 # Usual laws of risks: Beta distributions of all means, and of these concentrations. They choose limits, and prove
 # nothing. With the part of delta that the limits have that are best for them, and whether there may be an upper cut.
 _USUAL = ((12.0, 0.85, True), (3.0, 0.05, True), (48.0, 0.05, True), (1.0, 0.05, False))
+_USUAL_FOR_QUANTILES = ((24.0, 0.9), (8.0, 0.05), (3.0, 0.05))
 # Where few clients count, only the first of these is used: the rest of delta is worth more.
 _FEW, _FEW_BEYOND = 300, 30
-_MEANS = expit(np.linspace(-12.0, 5.0, 160))
+_MEANS = expit(np.linspace(-12.0, 5.0, 80))
 _LARGEST_PLANNED = 0.95  # beyond it, limits are worth nothing for usual laws: the first one below does
-_CUTS = np.linspace(0.0, 5.0, 31)  # below the threshold, in standard deviations of what a client of that risk measures
-_UPPER_CUTS = (0.0, 0.4, 0.8, 1.2, 1.6, 2.0, 2.5, 3.0)  # above it
+_CUTS = np.linspace(0.0, 4.0, 17)  # below the threshold, in standard deviations of what a client of that risk measures
+_UPPER_CUTS = (0.3, 0.8, 1.3, 2.0, 3.0)  # above it
 _DOUBT = 0.25  # that the count of the clients above the upper cut, each counted in part, is larger than it is taken for
 _MOST_RANKS = 200
 _ROUNDING = 1e-12  # of a binomial probability
@@ -81,36 +83,65 @@ def observed_share(risks: ClientRisks, threshold: float, *, delta: float) -> flo
     return binomial_limit(_counted(risks, risks.values >= threshold), risks.num_counted, delta=delta)
 
 
-def true_share(risks: ClientRisks, threshold: float, *, delta: float, num_examples: int, is_exact: bool) -> float:
-    """Upper bound on the share of clients whose true risk is at least a threshold.
+def planned_size(risks: ClientRisks) -> tuple[int, bool]:
+    """Number of examples that limits are chosen for, and whether all clients have it."""
+    # Of sizes that answers may choose, nothing may depend.
+    is_sure = risks.has_equal_sizes and risks.contamination == 0
+    return (int(risks.num_examples[0]) if is_sure else USUAL_NUM_EXAMPLES), is_sure
 
-    `num_examples` is what the limits are chosen for; `is_exact` says that every client has so many, and 0-1 losses.
-    """
+
+def true_share(risks: ClientRisks, threshold: float, *, delta: float) -> float:
+    """Upper bound on the share of clients whose true risk is at least a threshold in [0, 1]."""
     if threshold == 0.0:
         return 1.0
+    num_examples, is_sure = planned_size(risks)
+    is_exact = is_sure and risks.binary and risks.noise is None  # then there may be an upper cut
     ranges = share_ranges(risks.num_counted, threshold, delta, num_examples, is_exact)
-    return stepwise(ranges, lambda limit: _share_limit(risks, threshold, limit))
+    clients = _Clients.of(risks, threshold)
+    return stepwise(ranges, lambda limit: _share_limit(clients, limit))
 
 
-def _share_limit(risks: ClientRisks, threshold: float, limit: Limit) -> float:
+class _Clients(NamedTuple):
+    """Which clients may have a risk at or above a threshold."""
+
+    risks: ClientRisks
+    threshold: float
+    no_more: FloatArray | None  # probability that a client of this risk measures no more, for plain 0-1 losses
+
+    @classmethod
+    def of(cls, risks: ClientRisks, threshold: float) -> Self:
+        if not risks.binary or risks.noise is not None:
+            return cls(risks, threshold, None)
+        num_wrong = np.rint(risks.values * risks.num_examples)
+        return cls(risks, threshold, np.asarray(bdtr(num_wrong, risks.num_examples, threshold)))
+
+    def num_above(self, eta: float) -> int:
+        """Clients that a risk at or above the threshold makes count, each with probability 1 - eta or more.
+
+        Who measured it counts in any case: then clients that measure their risk exactly cannot break the bound.
+        """
+        if self.risks.noise is not None:
+            return _counted(self.risks, self.risks.upper_limits(eta) >= self.threshold)
+        is_possible = self.risks.upper_limits(eta) >= self.threshold if self.no_more is None else self.no_more > eta
+        return _counted(self.risks, is_possible | (self.risks.values >= self.threshold))
+
+    def num_in_part(self, level: float) -> int:
+        """Clients that measured more than those of the threshold do with probability `level`."""
+        return 0 if level == 1.0 or self.no_more is None else int(np.sum(self.no_more > level + _ROUNDING))
+
+
+def _share_limit(clients: _Clients, limit: Limit) -> float:
     """Limit for S(threshold) <= E h: h is `height` above the lower cut, and 1 above the upper one, if there is one.
 
     A client that counts with 1 instead of the height counts as a whole one with probability 1 / height: of these there
     are so many as with probability 1 - _DOUBT at most, for a part of delta.
     """
     height, delta = limit.level / (limit.level - limit.eta), limit.delta
-    num_above, num_in_part = _counted(risks, _may_reach(risks, threshold, limit.eta)), 0
+    num_above, num_in_part = clients.num_above(limit.eta), clients.num_in_part(limit.level)
     if limit.level < 1.0:
-        is_in_part = _probability_of_no_more(risks, threshold) > limit.level + _ROUNDING
-        num_in_part = int(np.sum(is_in_part))
         num_whole = bisect_left(range(num_in_part), 1.0 - _DOUBT, key=lambda k: bdtr(k, num_in_part, 1.0 / height))
         num_above, delta = num_above - num_in_part + num_whole, delta * (1.0 - _DOUBT)
-    return height * binomial_limit(num_above, risks.num_counted, delta=delta)
-
-
-def _probability_of_no_more(risks: ClientRisks, threshold: float) -> FloatArray:
-    """Of what each client measured, by a client of this risk."""
-    return np.asarray(bdtr(np.rint(risks.values * risks.num_examples), risks.num_examples, threshold))
+    return height * binomial_limit(num_above, clients.risks.num_counted, delta=delta)
 
 
 def _counted(risks: ClientRisks, is_above: np.ndarray) -> int:
@@ -119,28 +150,14 @@ def _counted(risks: ClientRisks, is_above: np.ndarray) -> int:
     return min(int(np.sum(is_above)) + num_unknown, risks.num_counted)
 
 
-def _may_reach(risks: ClientRisks, threshold: float, eta: float) -> np.ndarray:
-    """Clients that a risk at or above the threshold makes count, each with probability 1 - eta or more.
-
-    Who measured it counts in any case: then clients that measure their risk exactly cannot break the bound.
-    """
-    if risks.noise is not None:
-        return np.asarray(risks.upper_limits(eta) >= threshold)
-    if risks.binary:
-        is_possible = _probability_of_no_more(risks, threshold) > eta
-    else:
-        is_possible = risks.upper_limits(eta) >= threshold
-    return np.asarray(is_possible | (risks.values >= threshold))
-
-
-def true_quantile(risks: ClientRisks, level: float, *, delta: float, num_examples: int) -> float:
+def true_quantile(risks: ClientRisks, level: float, *, delta: float) -> float:
     """Upper bound on the quantile of the true risks at a level in [0, 1]: an order statistic of limits, or 1."""
 
     def value_of(limit: Limit) -> float:
         position = limit.rank - 1 + risks.contamination  # so many answers below it may be wrong
         return float(np.sort(risks.upper_limits(limit.eta))[position]) if position < risks.num_clients else 1.0
 
-    ranges = quantile_ranges(risks.num_counted, level, delta, num_examples)
+    ranges = quantile_ranges(risks.num_counted, level, delta, planned_size(risks)[0])
     return stepwise(ranges, value_of) if ranges else 1.0
 
 
@@ -189,7 +206,7 @@ def _above(counts: FloatArray, num_examples: int, shapes: tuple[FloatArray, Floa
 def quantile_ranges(num_clients: int, level: float, delta: float, num_examples: int) -> tuple[Range, ...]:
     """Ranks of sorted limits, and their error levels, for a quantile; empty if there are too few clients."""
 
-    def plan(concentration: float, part: float, _: bool) -> _Plan | None:
+    def plan(concentration: float, part: float) -> _Plan | None:
         ranks, etas = ranks_and_etas(num_clients, level=level, delta=part * delta)
         if ranks.size == 0:
             return None
@@ -202,7 +219,8 @@ def quantile_ranges(num_clients: int, level: float, delta: float, num_examples: 
     if level == 1.0:
         return ()
     is_few = num_clients * (1.0 - level) < _FEW_BEYOND
-    return _merged([found for usual in _usual(is_few) if (found := plan(*usual)) is not None])
+    usual = ((_USUAL_FOR_QUANTILES[0][0], 1.0),) if is_few else _USUAL_FOR_QUANTILES
+    return _merged([found for one in usual if (found := plan(*one)) is not None])
 
 
 def ranks_and_etas(num_clients: int, *, level: float, delta: float) -> tuple[IntArray, FloatArray]:
@@ -213,11 +231,13 @@ def ranks_and_etas(num_clients: int, *, level: float, delta: float) -> tuple[Int
     risks are. Of many ranks, some are returned.
     """
     largest = int((1.0 - level) * num_clients) + 1
-    from_top = np.unique(np.rint(np.geomspace(1.0, largest, _MOST_RANKS)).astype(np.intp))
+    from_top = np.unique(np.rint(np.linspace(1.0, largest, _MOST_RANKS)).astype(np.intp))
     ranks = num_clients + 1 - from_top[from_top <= num_clients][::-1]
     shares = betaincinv(ranks, num_clients - ranks + 1.0, delta)
-    etas = np.minimum((shares - level) / (1.0 - level), MAX_ETA)
-    return ranks[etas >= MIN_ETA], etas[etas >= MIN_ETA]
+    etas = (shares - level) / (1.0 - level)
+    # Of the ranks that would allow more than the largest eta, the smallest is the best.
+    is_useful = (etas >= MIN_ETA) & (np.cumsum(etas >= MAX_ETA) <= 1)
+    return ranks[is_useful], np.minimum(etas[is_useful], MAX_ETA)
 
 
 def _usual(is_few: bool) -> tuple[tuple[float, float, bool], ...]:

@@ -237,7 +237,8 @@ NO_DEFAULT = {
     ("AdversarialAnswers, noise", "binary"), ("AdversarialAnswers, noise", "multipliers"), ("gini_correlation", "eta"),
     ("ClientRisks, noise", "binary"),
     ("generalised_entropy", "order"), ("joint_cdf", "thresholds"), ("lorenz", "shares"),
-    ("lorenz_certificate", "shares"), ("split_clients", "seed"), ("survival", "thresholds"), ("survival, band", "thresholds"), ("breakdown", "target"),
+    ("lorenz_certificate", "shares"), ("split_clients", "seed"), ("survival", "thresholds"),
+    ("survival, band", "thresholds"), ("breakdown", "target"),
     ("wasserstein_breakdown", "target"), ("wasserstein_cdf", "thresholds"),
 }  # fmt: skip
 
