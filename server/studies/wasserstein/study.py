@@ -89,7 +89,8 @@ class WassersteinStudy(Study):
         result, unseen = evaluation.conclusion, evaluation.unseen
         answers, empirical = result.answers, result.empirical
         unit = answers.unit
-        goal = f"the mean risk is at most {evaluation.config.question.breakdown_target:g}"
+        asked = evaluation.config.question
+        goal = f"the mean risk is at most {asked.breakdown_target:g}, on its own with delta = {asked.delta:g}"
         return {
             "breakdowns": breakdowns(evaluation, budget="cost budget", source="{}", goal=goal),
             "transport": {
