@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import riskband as rb
 from protocol.mechanisms import steps_of
@@ -128,14 +128,13 @@ class BandStrategy(CertifyingStrategy):
         """Keyword arguments of `riskband.band`."""
         return {"delta": self.delta, "method": self.band, "local": self.local}
 
-    def own_settings(self, source: object) -> dict[str, Any] | None:
-        """Return keyword arguments for a bound of its own from these answers; None where it must be read off a band.
+    @staticmethod
+    def bets(source: object) -> TypeGuard[rb.ClientRisks]:
+        """Return whether numbers are bet on, each with a delta of its own, or else are read off the band.
 
-        Such a bound is sharper, and needs every answer as the client measured it.
+        Bets are sharper, and need every answer as the client measured it.
         """
-        if not isinstance(source, rb.ClientRisks) or source.noise is not None or not source.are_answers_certain:
-            return None
-        return {"delta": self.delta}
+        return isinstance(source, rb.ClientRisks) and source.noise is None and source.are_answers_certain
 
     def plain_risks(self, outcome: RoundOutcome[Any]) -> rb.ClientRisks:
         """Return the risks that the clients answered; see `client_risks`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -115,15 +114,14 @@ class Dispersion(BandStrategy):
         """
         risks = self.plain_risks(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)
-        own = self.own_settings(risks) if self.method == BETTING and self.local == "marginal" else None
-        bounds = tuple(self._bounds(band, each, own) for each in self._measures)
+        is_own = self.method == BETTING and self.local == "marginal" and self.bets(risks)
+        bounds = tuple(self._bounds(band, each, is_own=is_own) for each in self._measures)
         certificates = {"mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed)}
         for each in bounds:
             if each.certificate is not None:
-                source, settings = (band, {}) if own is None else (risks, own)
-                certificates[each.certificate] = rb.dispersion_certificate(
-                    source, each.measure, method=each.method, **settings
-                )
+                source, delta = (risks, self.delta) if is_own else (band, None)
+                found = rb.dispersion_certificate(source, each.measure, method=each.method, delta=delta)
+                certificates[each.certificate] = found
         lorenz_method = method_that_applies(
             band_method(self.method), band, rb.functional("gini")
         )  # both grow in convex order
@@ -143,9 +141,10 @@ class Dispersion(BandStrategy):
             small_groups=small,
         )
 
-    def _bounds(self, band: rb.Band, measure: rb.Functional, own: dict[str, Any] | None) -> MeasureBounds:
-        method = BETTING if own is not None else method_that_applies(band_method(self.method), band, measure)
-        interval = rb.bound(band if own is None else band.risks, measure, method=method, **(own or {}))
+    def _bounds(self, band: rb.Band, measure: rb.Functional, *, is_own: bool) -> MeasureBounds:
+        method = BETTING if is_own else method_that_applies(band_method(self.method), band, measure)
+        source, delta = (band.risks, self.delta) if is_own else (band, None)
+        interval = rb.bound(source, measure, method=method, delta=delta)
         return MeasureBounds(
             measure=measure,
             interval=interval,

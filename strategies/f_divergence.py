@@ -77,19 +77,21 @@ class FDivergence(BandStrategy):
         """
         risks = self.answered(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)
-        own, seed = self.own_settings(risks), {"seed": self.seed}
         breakdown = {"threshold": self.breakdown_threshold, "target": self.breakdown_target}
         certificates = {
             "mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed),
             "survival": rb.survival(band, thresholds=self.thresholds),
         }
         if isinstance(risks, rb.ClientRisks) and self.local in SINGLE_LOCAL:
-            alone = {"delta": self.delta, "local": self.local}
-            certificates["share"] = rb.survival(risks, thresholds=[self.breakdown_threshold], **alone)
+            asked = [self.breakdown_threshold]
+            certificates["share"] = rb.survival(risks, thresholds=asked, delta=self.delta, local=self.local)
         for name in self.divergences:
             ball: dict[str, Any] = {"divergence": name, "budget": np.asarray(self.budgets, dtype=np.float64)}
-            mean = rb.worst_case_mean(band, **ball) if own is None else rb.worst_case_mean(risks, **ball, **own, **seed)
-            certificates[f"worst_case_mean_{name}"] = mean
+            certificates[f"worst_case_mean_{name}"] = (
+                rb.worst_case_mean(risks, **ball, delta=self.delta, seed=self.seed)
+                if self.bets(risks)
+                else rb.worst_case_mean(band, **ball)
+            )
             certificates[f"worst_case_cdf_{name}"] = rb.worst_case_cdf(band, **ball, thresholds=self.thresholds)
         return FDivergenceConclusion(
             outcome=outcome,

@@ -228,6 +228,9 @@ def test_missing_and_wrong_answers_can_be_counted_as_worst(
     plain = run(tmp_path / "plain", defaults, **settings)
     careful = run(tmp_path / "careful", defaults, **settings, missing="worst", contamination=1)
     assert set(plain["certificates"]) - set(careful["certificates"]) <= {"share"}  # which needs answers as they are
+    if strategy == "f_divergence":
+        events = [each["certificates"]["worst_case_mean_kl"]["event"] for each in (plain, careful)]
+        assert events == ["own", "band"]
     for name, entry in careful["certificates"].items():
         assert not any("missing at random" in line for line in entry["assumptions"])
         assert any("missing at random" in line for line in plain["certificates"][name]["assumptions"])
