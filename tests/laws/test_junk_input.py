@@ -88,7 +88,7 @@ CALLS = {
     "custom_divergence": {
         "name": "own", "generator": lambda t: (t - 1.0) ** 2, "slope_at_infinity": np.inf,
     },
-    "cvar": {"source": RISKS, "level": 0.5, "delta": 0.1},
+    "cvar": {"source": RISKS, "level": 0.5, "delta": 0.1, "method": "betting", "seed": 0},
     "cvar, band": {"source": BAND, "level": 0.5},
     "cvar_fairness": GROUP_MEAN | {"level": 0.5, "weights": HALVES},
     "cvar_interval": {"band": BAND, "level": 0.5},
@@ -168,7 +168,8 @@ CALLS = {
     "weighted_quantile": {"band": BAND, "weight": rb.LINEAR},
     "weighted_quantile_interval": {"band": BAND, "weight": rb.LINEAR},
     "worst_case_cdf": SHIFT | {"band": BAND, "thresholds": 0.5, "method": "sharp"},
-    "worst_case_mean": SHIFT | {"band": BAND, "method": "sharp"},
+    "worst_case_mean": SHIFT | {"source": RISKS, "delta": 0.1, "method": "betting", "seed": 0},
+    "worst_case_mean, band": SHIFT | {"source": BAND, "method": "sharp"},
     "worst_group": GROUP_MEAN,
 }  # fmt: skip
 
@@ -176,6 +177,7 @@ OTHER_WAYS = {
     "AdversarialAnswers, noise": rb.AdversarialAnswers,
     "ClientRisks, noise": rb.ClientRisks,
     "cvar, band": rb.cvar,
+    "worst_case_mean, band": rb.worst_case_mean,
     "quantile, band": rb.quantile,
     "Objective": lambda terms: rb.Objective(terms),
     "Objective, weight": rb.Objective,
@@ -216,6 +218,9 @@ LEGAL = {
     ("binary_worst_case", "p"): {"empty"},
     ("quantile_interval", "level"): {"empty"},
     ("custom_divergence", "slope_at_infinity"): {"inf"},
+    ("cvar", "method"): {"None"},
+    ("worst_case_mean", "method"): {"None"},
+    ("worst_case_mean, band", "method"): {"None"},
     ("generalised_entropy", "order"): {"negative"},
     ("group_gap", "squared"): {"True"},
     ("select", "target"): {"negative"},
