@@ -106,7 +106,8 @@ def cvar(
     quantity = f"the mean risk of the worst {exactly(1.0 - level)} of unseen clients"
     if isinstance(source, ClientRisks):
         delta, is_sure = _own_delta(delta), source.are_answers_certain and source.noise is None
-        method = check_choice("method", method or ("betting" if is_sure else "band"), ("betting", "band"))
+        usual = "betting" if is_sure else "band"
+        method = check_choice("method", usual if method is None else method, ("betting", "band"))
         if method == "betting":
             return _direct_cvar(source, level, quantity, delta=delta, seed=check_own_seed(seed))
         band = band_of(source, delta=delta, method=f"tail:{exactly(level)}", sides="lower")

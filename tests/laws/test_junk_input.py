@@ -91,7 +91,7 @@ CALLS = {
     "custom_divergence": {
         "name": "own", "generator": lambda t: (t - 1.0) ** 2, "slope_at_infinity": np.inf,
     },
-    "cvar": {"source": RISKS, "level": 0.5, "delta": 0.1},
+    "cvar": {"source": RISKS, "level": 0.5, "delta": 0.1, "method": "betting", "seed": 0},
     "cvar, band": {"source": BAND, "level": 0.5},
     "cvar_fairness": GROUP_MEAN | {"level": 0.5, "weights": HALVES},
     "cvar_interval": {"band": BAND, "level": 0.5},
@@ -173,7 +173,8 @@ CALLS = {
     "weighted_quantile": {"band": BAND, "weight": rb.LINEAR},
     "weighted_quantile_interval": {"band": BAND, "weight": rb.LINEAR},
     "worst_case_cdf": SHIFT | {"band": BAND, "thresholds": 0.5, "method": "sharp"},
-    "worst_case_mean": SHIFT | {"band": BAND, "method": "sharp"},
+    "worst_case_mean": SHIFT | {"source": RISKS, "delta": 0.1, "method": "betting", "seed": 0},
+    "worst_case_mean, band": SHIFT | {"source": BAND, "method": "sharp"},
     "worst_group": GROUP_MEAN,
 }  # fmt: skip
 
@@ -182,6 +183,7 @@ OTHER_WAYS = {
     "ClientRisks, noise": rb.ClientRisks,
     "bound, band": rb.bound,
     "cvar, band": rb.cvar,
+    "worst_case_mean, band": rb.worst_case_mean,
     "quantile, band": rb.quantile,
     "survival, band": rb.survival,
     "Objective": lambda terms: rb.Objective(terms),
@@ -225,6 +227,9 @@ LEGAL = {
     ("quantile", "method"): {"None"},
     ("quantile_interval", "level"): {"empty"},
     ("custom_divergence", "slope_at_infinity"): {"inf"},
+    ("cvar", "method"): {"None"},
+    ("worst_case_mean", "method"): {"None"},
+    ("worst_case_mean, band", "method"): {"None"},
     ("generalised_entropy", "order"): {"negative"},
     ("group_gap", "squared"): {"True"},
     ("select", "target"): {"negative"},
