@@ -105,8 +105,8 @@ class TransportBets:
     def upper_bounds(self, duals: TransportDuals, budgets: FloatArray, *, delta: float) -> FloatArray:
         """Upper confidence limits in [0, 1] for V at every budget, which hold at once with probability 1 - delta.
 
-        Gamblers that play for a few budgets share the starting capital, and their sum is tested. Which budgets these
-        are is decided by `budgets` alone.
+        Gamblers that play for a few budgets share the starting capital, and the sum of the nearest is tested. Which
+        budgets these are is decided by `budgets` and the number of clients alone. Source: math §4.3.
         """
         designs = design_budgets(budgets, self._clients.size)
         past, share = self._past(duals), delta / designs.size
@@ -184,7 +184,7 @@ class TransportBets:
         def survives(value: FloatArray) -> np.ndarray:
             return np.asarray(self._survives(duals, tests, budget, float(value), delta))
 
-        return float(bisect(survives, low=least, high=1.0, num_steps=22)[1])
+        return float(bisect(survives, low=least, high=1.0, num_steps=34)[1])
 
     def _survives(
         self, duals: TransportDuals, tests: Sequence[_Played], budget: float, value: float, delta: float
@@ -206,9 +206,10 @@ def design_budgets(budgets: FloatArray, num_clients: int) -> FloatArray:
     else does; but every gambler more takes its share of delta.
     """
     ratio = np.exp(_LARGEST_STEP * min(1.0, (_NUM_FEW / num_clients) ** 0.25))
-    designs, first = [], np.inf
+    designs: list[float] = []
+    first = 0.0
     for budget in np.unique(budgets).tolist():
-        if first > 0.0 and designs and budget <= ratio * first:
+        if first > 0.0 and budget <= ratio * first:
             designs[-1] = float(np.sqrt(first * budget))
         else:
             first = budget
