@@ -139,7 +139,7 @@ def _share_limit(clients: _Clients, limit: Limit) -> float:
     height, delta = limit.level / (limit.level - limit.eta), limit.delta
     num_above, num_in_part = clients.num_above(limit.eta), clients.num_in_part(limit.level)
     if limit.level < 1.0:
-        num_whole = bisect_left(range(num_in_part), 1.0 - _DOUBT, key=lambda k: bdtr(k, num_in_part, 1.0 / height))
+        num_whole = bisect_left(range(num_in_part), 1.0 - _DOUBT, key=lambda k: float(bdtr(k, num_in_part, 1 / height)))
         num_above, delta = num_above - num_in_part + num_whole, delta * (1.0 - _DOUBT)
     return float(height) * binomial_limit(num_above, clients.risks.num_counted, delta=float(delta))
 
