@@ -139,9 +139,9 @@ def _share_limit(clients: _Clients, limit: Limit) -> float:
     height, delta = limit.level / (limit.level - limit.eta), limit.delta
     num_above, num_in_part = clients.num_above(limit.eta), clients.num_in_part(limit.level)
     if limit.level < 1.0:
-        num_whole = bisect_left(range(num_in_part), 1.0 - _DOUBT, key=lambda k: bdtr(k, num_in_part, 1.0 / height))
+        num_whole = bisect_left(range(num_in_part), 1.0 - _DOUBT, key=lambda k: float(bdtr(k, num_in_part, 1 / height)))
         num_above, delta = num_above - num_in_part + num_whole, delta * (1.0 - _DOUBT)
-    return height * binomial_limit(num_above, clients.risks.num_counted, delta=delta)
+    return float(height) * binomial_limit(num_above, clients.risks.num_counted, delta=float(delta))
 
 
 def _counted(risks: ClientRisks, is_above: np.ndarray) -> int:
@@ -212,7 +212,7 @@ def quantile_ranges(num_clients: int, level: float, delta: float, num_examples: 
             return None
         first, second = _usual_shapes(concentration, num_examples)
         usual = num_examples * betaincinv(first, second, ranks / (num_clients + 1.0))
-        expected = betaincinv(usual + 1.0, num_examples - usual, 1.0 - etas)
+        expected = np.asarray(betaincinv(usual + 1.0, num_examples - usual, 1.0 - etas), dtype=np.float64)
         pairs = zip(etas.tolist(), ranks.tolist(), strict=True)
         return _planned(expected, [Limit(part * delta, eta, rank) for eta, rank in pairs])
 
