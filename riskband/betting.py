@@ -31,6 +31,7 @@ _LARGEST_SHARE_OF_DUALS = 0.97  # the same where the outcomes are mostly small, 
 _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
 _WEIGHT_OF_START = 0.3  # in clients
 _MANY, _NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
+_NUM_KEPT = 8  # duals that are compared beyond so many clients
 _MOST_AT_ONCE = 1_000_000  # numbers of one kind in the memory beyond what is kept
 
 
@@ -116,10 +117,11 @@ def betting_upper_bound(
     if seed is None:
         by_answers = np.lexsort(tuple(answers)[::-1])
         size = by_answers.size
-        orders = by_answers[fixed_orders(size, num_orders=_num_orders(size))]
+        orders = fixed_orders(size, num_orders=_num_orders(size))
     else:
-        orders = np.random.default_rng(seed).permutation(answers[0].size)[None]
-    played = [_play(duals, some, delta) for some in _in_blocks(orders)]
+        by_answers = np.random.default_rng(seed).permutation(answers[0].size)
+        orders = np.arange(by_answers.size)[None]
+    played = [_play(duals, by_answers[some], delta) for some in _in_blocks(orders)]
 
     def log_excess(value: float) -> float:
         needed = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0)
@@ -137,9 +139,11 @@ def _play(duals: Sequence[Dual], orders: IntArray, delta: float) -> _Played:
     chosen = _best_by_the_past(duals, orders, delta)
     played = _Played(chosen, np.zeros(orders.shape), np.zeros(orders.shape))
     for index in np.unique(chosen).tolist():
-        outcomes, is_chosen = duals[index].outcomes[orders], chosen == index
-        played.outcomes[is_chosen] = outcomes[is_chosen]
-        played.bets[is_chosen] = adaptive_bets(outcomes, delta)[is_chosen]
+        is_chosen = chosen == index
+        last = 1 + int(np.flatnonzero(is_chosen.any(axis=0))[-1])  # what comes later is of no consequence
+        is_chosen, outcomes = is_chosen[:, :last], duals[index].outcomes[orders[:, :last]]
+        played.outcomes[:, :last][is_chosen] = outcomes[is_chosen]
+        played.bets[:, :last][is_chosen] = adaptive_bets(outcomes, delta, orders.shape[1])[is_chosen]
     return played
 
 
@@ -147,21 +151,31 @@ def _best_by_the_past(duals: Sequence[Dual], orders: IntArray, delta: float) -> 
     """For each client the dual that promises most by the clients before it, or by a few clients less.
 
     What it promises is its bound at their mean outcome and the slack that bets will leave above that. Without the slack
-    it would often be a dual whose outcomes are mostly next to 0, sharp at their mean and far from it.
+    it would often be a dual whose outcomes are mostly next to 0, sharp at their mean and far from it. Of very many
+    clients the first decide which few duals are still compared for the others.
     """
-    chosen = np.zeros(orders.shape, dtype=np.intp)
+    size = orders.shape[1]
     if len(duals) == 1:
-        return chosen
-    num_before, rate = _times_of_choice(orders.shape[1]), np.log(1.0 / delta) / orders.shape[1]
-    best, at_times = np.full((len(orders), num_before.size), np.inf), chosen[:, : num_before.size].copy()
-    for index, dual in enumerate(duals):
-        mean = _means_before(dual.outcomes[orders], num_before, dual.start)
-        variance = _means_before(np.square(dual.outcomes)[orders], num_before, dual.start**2) - mean**2
-        slack = np.maximum(np.sqrt(2.0 * rate * np.maximum(variance, 0.0)), rate)
-        promise = np.asarray(dual.bound(np.minimum(mean + slack, 1.0)))
-        is_better = promise < best
-        best[is_better], at_times[is_better] = promise[is_better], index
-    return np.repeat(at_times, np.diff(num_before, append=orders.shape[1]), axis=1)
+        return np.zeros(orders.shape, dtype=np.intp)
+    num_before, rate = _times_of_choice(size), np.log(1.0 / delta) / size
+    num_early = int(np.searchsorted(num_before, _MANY))
+    at_times = np.zeros((len(orders), num_before.size), dtype=np.intp)
+    promises = np.stack([_promises(dual, orders[:, :_MANY], num_before[:num_early], rate) for dual in duals])
+    at_times[:, :num_early] = np.argmin(promises, axis=0)
+    if num_early < num_before.size:
+        for row, best in enumerate(np.argsort(promises[:, :, -1], axis=0, kind="stable")[:_NUM_KEPT].T):
+            late = [_promises(duals[index], orders[[row]], num_before, rate)[0, num_early:] for index in best]
+            at_times[row, num_early:] = best[np.argmin(np.stack(late), axis=0)]
+    return np.repeat(at_times, np.diff(num_before, append=size), axis=1)
+
+
+def _promises(dual: Dual, orders: IntArray, num_before: IntArray, rate: float) -> FloatArray:
+    """What a dual promises after so many clients of each order, shape (num_orders, num_times)."""
+    outcomes = dual.outcomes[orders]
+    mean = _means_before(outcomes, num_before, dual.start)
+    variance = _means_before(np.square(outcomes), num_before, dual.start**2) - mean**2
+    slack = np.maximum(np.sqrt(2.0 * rate * np.maximum(variance, 0.0)), rate)
+    return np.asarray(dual.bound(np.minimum(mean + slack, 1.0)))
 
 
 def _times_of_choice(num_clients: int) -> IntArray:
@@ -279,14 +293,17 @@ def largest_log_capital(values: FloatArray, candidate: float, *, delta: float) -
     return float(np.cumsum(log_growth(np.asarray(candidate), values, adaptive_bets(values, delta))).max())
 
 
-def adaptive_bets(values: FloatArray, delta: float) -> FloatArray:
-    """Bet on each value, by the variance of those before it in its row, shape (..., num_clients)."""
+def adaptive_bets(values: FloatArray, delta: float, num_clients: int | None = None) -> FloatArray:
+    """Bet on each value, by the variance of those before it in its row, shape (..., num_clients).
+
+    `num_clients` where the values are those of the first clients only.
+    """
     count = np.arange(1, values.shape[-1] + 1)
     mean = (0.5 + np.cumsum(values, axis=-1)) / (count + 1)
     variance = (0.25 + np.cumsum((values - mean) ** 2, axis=-1)) / (count + 1)
     variance_before = np.full(values.shape, 0.25)
     variance_before[..., 1:] = variance[..., :-1]  # a bet may only look at the past
-    return np.asarray(np.sqrt(2.0 * np.log(1.0 / delta) / (values.shape[-1] * variance_before)))
+    return np.asarray(np.sqrt(2.0 * np.log(1.0 / delta) / ((num_clients or values.shape[-1]) * variance_before)))
 
 
 def log_growth(
