@@ -228,7 +228,9 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     bets = [adaptive_bets(ordered[some], delta) for some in blocks]
 
     def log_excess(candidate: float) -> float:
-        growths = (log_growth(np.asarray(candidate), ordered[some], bet) for some, bet in zip(blocks, bets, strict=True))
+        growths = (
+            log_growth(np.asarray(candidate), ordered[some], bet) for some, bet in zip(blocks, bets, strict=True)
+        )
         return _log_average([growth.sum(axis=1) for growth in growths]) - np.log(1.0 / delta)
 
     return _first_rejected(log_excess, values.size, guess=float(np.mean(values)), high=1.0)
@@ -250,7 +252,9 @@ def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, g
     if num_clients > _MANY:
         tolerance = high * 2.0**-_NUM_STEPS
         return root_from_above(log_excess, low=0.0, high=high, guess=min(guess, high), tolerance=tolerance)
-    survives = bisect(lambda value: np.asarray(log_excess(float(value)) < 0.0), low=0.0, high=high, num_steps=_NUM_STEPS)
+    survives = bisect(
+        lambda value: np.asarray(log_excess(float(value)) < 0.0), low=0.0, high=high, num_steps=_NUM_STEPS
+    )
     return float(survives[1])
 
 

@@ -190,7 +190,7 @@ def _wrong_outputs(options: argparse.Namespace) -> list[str]:
 
 
 def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
-    band = rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides=options.sides)
+    band = rb.band(risks, delta=options.delta, method=_method(options), local=options.local, sides=options.sides)
     own: dict[str, Any] = {"delta": options.delta}
     source, its = (risks, own) if _stand_alone(options) else (band, {})
     # The other formulas need every answer as it was given.
@@ -206,7 +206,7 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
         both = (
             band
             if options.sides == "two"
-            else rb.band(risks, delta=options.delta, method=options.method, local=options.local, sides="two")
+            else rb.band(risks, delta=options.delta, method=_method(options), local=options.local, sides="two")
         )
         unbounded = [name for name in options.measure if np.isinf(rb.bound(both, name).upper)]
         bounded = [name for name in options.measure if name not in unbounded]
@@ -225,10 +225,20 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     return Report(certificates, breakdowns, band, both, tuple(unbounded))
 
 
+def _method(options: argparse.Namespace) -> Any:
+    """The method of the band; none if it is the default, which of very many clients constrains few ranks."""
+    return None if options.method == "berk_jones" else options.method
+
+
 def _stand_alone(options: argparse.Namespace) -> bool:
     """Whether each number gets the sharper bound of its own: unless a band for all, or a way to make one, is wanted."""
     is_usual = options.method == "berk_jones" and options.local == "marginal" and options.sides == "lower"
     return bool(is_usual and not options.at_once)
+
+
+def _method(options: argparse.Namespace) -> Any:
+    """The method of the band; none if it is the default, which of very many clients constrains few ranks."""
+    return None if options.method == "berk_jones" else options.method
 
 
 def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace) -> str:
