@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,7 @@ def _adversarial_numbers(
         return adversarial_curves(model, x, y, query.problem, multipliers=query.multipliers)
 
     if noise is None:
-        return curves_of(model, x, y).at(query.radii, query.multipliers)._asdict()
+        return asdict(curves_of(model, x, y).at(query.radii, query.multipliers))
     guarantee = curves_of(model, *made_up_example(query)).guarantee
     return noisy_curves(model, curves_of, x, y, multipliers=query.multipliers, guarantee=guarantee, noise=noise)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from protocol.mechanisms import MayBePrivate
-from riskband.adversaries.problem import TransportProblem, checked_grid
+from riskband.adversaries.problem import CurveNumbers, TransportProblem, checked_grid
 
 MAX_NAME_LENGTH = 100
 
@@ -152,46 +152,24 @@ class AdversarialQuery(MayBePrivate):
         return 1 + len(self.multipliers)
 
 
-@dataclass(frozen=True)
-class AdversarialAnswer:
+@dataclass(frozen=True, kw_only=True)
+class AdversarialAnswer(CurveNumbers):
     """One client's answer to an `AdversarialQuery`; what it claims, not yet checked.
 
     Attributes
     ----------
-    client_id, num_examples, loss, code_hash, model_hash, group :
-        See `LossAnswer`.
-    clean_risk : float
-        Mean loss without any movement, what a `LossQuery` is answered with.
-    values_lower, values_upper : tuple of float, one per radius
-        Bounds of the client's adversarial risk; equal if the guarantee is "exact".
-    conjugates_lower, conjugates_upper : tuple of float, one per multiplier
-        Bounds of the mean over examples of the supremum of loss - multiplier * cost.
-    adversarial_unit : float
-        Mean cost of the cheapest misclassified point, in units of the cost; 0 if no movement misclassifies anything.
-    guarantee : str
-        What the upper bounds are: "exact", "upper" (proven) or "lower" (only the lower bounds mean something).
+    client_id, loss, code_hash, model_hash, group :
+        See `LossAnswer`; the numbers are those of `riskband.adversaries.problem.CurveNumbers`.
     budget_left : int or None
         Values that the client will still answer; None: no limit.
-    num_without_gradient : int or None
-        Examples at which the model showed the attack no gradient to follow: lower bounds say little of them. None: no
-        attack, one that needs no gradients, or an answer with noise.
     """
 
     client_id: Name
-    num_examples: int
     loss: str
-    clean_risk: float
-    values_lower: tuple[float, ...]
-    values_upper: tuple[float, ...]
-    conjugates_lower: tuple[float, ...]
-    conjugates_upper: tuple[float, ...]
-    adversarial_unit: float
-    guarantee: str
     code_hash: str
     model_hash: str
     budget_left: NumLeft | None = None
     group: Name | None = None
-    num_without_gradient: int | None = None
 
 
 @dataclass(frozen=True)

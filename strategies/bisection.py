@@ -120,14 +120,9 @@ class BisectionRounds:
         else:
             failure = Failure(name, FailureReason.BUDGET_SPENT, f"nothing is left to ask in round {self.num_rounds}")
         if failure is None:
-            return curve_values(answers[name])[0]
+            return answers[name].values[0]
         self.failures.append(failure)
         return np.nan
-
-
-def curve_values(answer: AdversarialAnswer) -> tuple[float, ...]:
-    """Return the values to build on: what is proved if anything is, else what an attack reached."""
-    return answer.values_lower if answer.guarantee == "lower" else answer.values_upper
 
 
 def smallest_budgets(answers: Iterable[AdversarialAnswer]) -> dict[str, int]:
@@ -137,7 +132,7 @@ def smallest_budgets(answers: Iterable[AdversarialAnswer]) -> dict[str, int]:
 
 def _known_points(query: AdversarialQuery, answer: AdversarialAnswer) -> KnownPoints:
     points = KnownPoints()
-    for radius, value in zip(query.radii, curve_values(answer), strict=True):
+    for radius, value in zip(query.radii, answer.values, strict=True):
         points.add(radius, value)
     return points
 
@@ -150,7 +145,7 @@ def _contradiction(
     if not is_same or abs(later.clean_risk - first.clean_risk) > _ROUNDING:
         detail = "the number of examples, the clean risk and the guarantee must be those of the first answer"
         return Failure(first.client_id, FailureReason.CHANGED_ANSWER, detail)
-    if not known.admits(radius, curve_values(later)[0]):
+    if not known.admits(radius, later.values[0]):
         detail = "no nondecreasing concave curve goes through this answer and the earlier ones"
         return Failure(first.client_id, FailureReason.NOT_CONCAVE, detail)
     return None

@@ -14,13 +14,12 @@ import riskband as rb
 from client.budget import adversarial_request, request_of
 from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.answers import joined_answers
-from riskband.adversaries.curves import CurveNumbers
 from riskband.answers.adversarial import GUARANTEES
 from riskband.worst_cases.network_attack import one_round
 from riskband.worst_cases.wasserstein import published_budgets
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.query import QueryResult, RoundOutcome
-from strategies.bisection import BisectionRounds, curve_values, smallest_budgets
+from strategies.bisection import BisectionRounds, smallest_budgets
 from strategies.certifying import CertifyingStrategy, Conclusion
 
 ONE_ROUND, BISECTION = "one-round", "bisection"
@@ -221,14 +220,14 @@ class Wasserstein(CertifyingStrategy):
         return self._concluded(outcome, answers, empirical, smallest_budgets(outcome.answers))
 
     def _worst_case(self, outcome: RoundOutcome[AdversarialAnswer], *, is_attack: bool) -> EmpiricalWorstCase:
-        mean_gains = np.mean([conjugates(answer) for answer in outcome.answers], axis=0)
+        mean_gains = np.mean([answer.conjugates for answer in outcome.answers], axis=0)
         dual = np.min(np.multiply.outer(self.cost_budgets, self.query.multipliers) + mean_gains, axis=1)
         size: dict[str, Any] = {"cost_budgets": self.cost_budgets, "num_rounds": 1, "num_messages": outcome.num_asked}
         if self.query.privacy:
             estimate = np.clip(dual, 0.0, 1.0)
             return EmpiricalWorstCase(about="noise", lower=estimate, upper=estimate, **size)
         lower, _ = one_round(self.query.radii, [answer.values_lower for answer in outcome.answers])
-        _, upper = one_round(self.query.radii, [curve_values(answer) for answer in outcome.answers])
+        _, upper = one_round(self.query.radii, [answer.values for answer in outcome.answers])
         # Without a budget nothing moves: the clean risks are known, whatever a chord says.
         ends = np.where(self.cost_budgets == 0.0, lower(0.0), np.minimum(upper(self.cost_budgets), dual))
         about = "attacks" if is_attack else "clients"
@@ -326,7 +325,7 @@ def usable_answers(
     ValueError
         If there are fewer than two answers.
     """
-    return _answers(outcome, query, [_numbers(answer) for answer in outcome.answers], **who_answered)
+    return _answers(outcome, query, outcome.answers, **who_answered)
 
 
 def reached_answers(
@@ -341,23 +340,14 @@ def reached_answers(
         return None
     if all(max(answer.values_lower) <= answer.clean_risk + _NEGLIGIBLE for answer in outcome.answers):
         return None
-    reached = [_numbers(answer)._replace(guarantee="lower") for answer in outcome.answers]
+    reached = [replace(answer, guarantee="lower") for answer in outcome.answers]
     return _answers(outcome, query, reached, **who_answered)
-
-
-def conjugates(answer: AdversarialAnswer) -> tuple[float, ...]:
-    """Return the conjugates that belong to `curve_values`."""
-    return answer.conjugates_lower if answer.guarantee == "lower" else answer.conjugates_upper
-
-
-def _numbers(answer: AdversarialAnswer) -> CurveNumbers:
-    return CurveNumbers(*(getattr(answer, name) for name in CurveNumbers._fields))
 
 
 def _answers(
     outcome: RoundOutcome[AdversarialAnswer],
     query: AdversarialQuery,
-    clients: Sequence[CurveNumbers],
+    clients: Sequence[AdversarialAnswer],
     **who_answered: Any,
 ) -> rb.AdversarialAnswers:
     return joined_answers(

@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from riskband.adversaries.curves import CurveNumbers
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import TransportProblem
+from riskband.adversaries.problem import CurveNumbers, TransportProblem
 from riskband.adversaries.registry import adversarial_curves
 from riskband.answers.adversarial import GUARANTEES, AdversarialAnswers, default_multipliers
 from riskband.checks import check_costs, check_kind

@@ -8,13 +8,13 @@ cost among its examples: spend on the steepest pieces first. One sort answers ev
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from riskband.adversaries.problem import CurveNumbers
 from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve
 
 FloatArray = npt.NDArray[np.float64]
@@ -36,40 +36,6 @@ class Points:
 
     costs: Tensor
     losses: Tensor
-
-
-class CurveNumbers(NamedTuple):
-    """A client's adversarial risk at some radii and multipliers: what it answers.
-
-    Attributes
-    ----------
-    clean_risk, num_examples, adversarial_unit, guarantee, num_without_gradient :
-        See `AdversarialCurves`.
-    values_lower, values_upper : tuple of float, one per radius
-        Bounds of the adversarial risk; equal if the guarantee is "exact".
-    conjugates_lower, conjugates_upper : tuple of float, one per multiplier
-        Bounds of the mean over examples of the supremum of loss - multiplier * cost.
-    """
-
-    num_examples: int
-    clean_risk: float
-    values_lower: tuple[float, ...]
-    values_upper: tuple[float, ...]
-    conjugates_lower: tuple[float, ...]
-    conjugates_upper: tuple[float, ...]
-    adversarial_unit: float
-    guarantee: str
-    num_without_gradient: int | None
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        """What is proved at the radii, or else what an attack reached."""
-        return self.values_lower if self.guarantee == "lower" else self.values_upper
-
-    @property
-    def conjugates(self) -> tuple[float, ...]:
-        """What belongs to `values` at the multipliers."""
-        return self.conjugates_lower if self.guarantee == "lower" else self.conjugates_upper
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,7 @@
-"""The transport problem: where examples may move, at what cost, and who moves them; one object, checked once."""
+"""The transport problem: where examples may move, at what cost, and who moves them; one object, checked once.
+
+And the numbers that answer it, which a server reads without torch.
+"""
 
 from __future__ import annotations
 
@@ -130,3 +133,47 @@ class TransportProblem:
     def layer(self) -> str | None:
         """Name of the layer at whose output examples move; None in every other space."""
         return layer_name(self.space)
+
+
+@dataclass(frozen=True)
+class CurveNumbers:
+    """A client's adversarial risk at some radii and multipliers: what it answers.
+
+    Attributes
+    ----------
+    num_examples : int
+        Number of examples behind the means.
+    clean_risk : float
+        Mean loss without any movement.
+    values_lower, values_upper : tuple of float, one per radius
+        Bounds of the adversarial risk; equal if the guarantee is "exact".
+    conjugates_lower, conjugates_upper : tuple of float, one per multiplier
+        Bounds of the mean over examples of the supremum of loss - multiplier * cost.
+    adversarial_unit : float
+        Mean cost of the cheapest misclassified point, in units of the cost; 0 if no movement misclassifies anything.
+    guarantee : str
+        What the upper bounds are: "exact", "upper" (proven) or "lower" (only the lower bounds mean something).
+    num_without_gradient : int or None
+        Examples at which the model showed the attack no gradient to follow: lower bounds say little of them. None: no
+        attack, one that needs no gradients, or an answer with noise.
+    """
+
+    num_examples: int
+    clean_risk: float
+    values_lower: tuple[float, ...]
+    values_upper: tuple[float, ...]
+    conjugates_lower: tuple[float, ...]
+    conjugates_upper: tuple[float, ...]
+    adversarial_unit: float
+    guarantee: str
+    num_without_gradient: int | None = None
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """What is proved at the radii, or else what an attack reached."""
+        return self.values_lower if self.guarantee == "lower" else self.values_upper
+
+    @property
+    def conjugates(self) -> tuple[float, ...]:
+        """What belongs to `values` at the multipliers."""
+        return self.conjugates_lower if self.guarantee == "lower" else self.conjugates_upper

@@ -27,14 +27,6 @@ NORMS = ["l1", "l2", "linf"]
 NAMES = [*OBJECTIVES, *TARGETED_OBJECTIVES]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def inputs_and_net(seed, *, num_examples=8, num_features=6, num_classes=5):
     net = small_net(seed, num_features=num_features, num_classes=num_classes)
     return net, *examples_of(net, seed, num_examples=num_examples, num_features=num_features)

@@ -149,7 +149,7 @@ def random_net(seed, *, num_classes):
     return net, rng.normal(size=(num_examples, 3)), rng.integers(num_classes, size=num_examples)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 5, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     num_classes=st.integers(2, 5),
@@ -182,7 +182,7 @@ def test_laws_on_random_networks(seed, num_classes, loss, cost):
     assert np.all(low[:, None] >= lower - multipliers[:, None] * radii - 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings().max_examples * 2 // 5, deadline=None)
 @given(seed=st.integers(0, 10**6), loss=st.sampled_from(["zero_one", *SMOOTH]), cost=st.sampled_from(COSTS))
 def test_no_random_perturbation_beats_the_upper_bound(seed, loss, cost):
     rng = np.random.default_rng(seed)

@@ -21,14 +21,6 @@ DUALS = {"l1": np.inf, "l2": 2, "linf": 1}
 RADII = np.linspace(0.0, 3.0, 25)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def flip_distances(weight, bias, x, y, norm):
     """Closed form: margin over the dual norm of the difference of rows, least over the other classes."""
     logits = x @ weight.T + bias

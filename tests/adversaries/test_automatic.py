@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 from riskband.adversaries.problem import TransportProblem
@@ -17,14 +16,6 @@ from tests.transport import curves_of, input_problem
 RADII = [0.0, 0.05, 0.3, 1.0]
 CHAIN = mlp(4, 6, 3, seed=1)
 UNKNOWN = nn.Sequential(Squared(), mlp(4, 6, 3, seed=1))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(

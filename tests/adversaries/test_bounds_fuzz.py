@@ -255,15 +255,6 @@ def wrong(count):
     return {key: value for key, value in count.items() if key.startswith("wrong") and value}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """With small tensors, threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_a_few_networks():
     count = sum((looked_at(seed) for seed in (15, 24)), Counter())
     assert not wrong(count)

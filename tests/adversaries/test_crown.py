@@ -25,15 +25,6 @@ NORMS = ["l1", "l2", "linf"]
 DUALS = {"l1": np.inf, "l2": 2, "linf": 1}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """As in clients: with small tensors, threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def batch_of(model, x, y=None):
     """Examples with the labels that the model gives them, if none are given."""
     x = torch.as_tensor(x, dtype=torch.float32)

@@ -57,7 +57,7 @@ def test_the_curvature_of_cross_entropy_is_attained():
 
 
 @pytest.mark.parametrize("loss", sorted(GROWTHS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 5, deadline=None)
 @given(seed=st.integers(0, 10**6), num_classes=st.integers(2, 6), scale=st.floats(0.1, 5.0))
 def test_a_loss_changes_by_at_most_its_slope_times_the_largest_change_of_a_margin(loss, seed, num_classes, scale):
     logits, labels = random_logits(seed, 200, num_classes, scale)

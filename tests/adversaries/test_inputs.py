@@ -28,15 +28,6 @@ LOSSES = ["zero_one", "margin", "cross_entropy", "brier"]
 RADII = np.linspace(0.0, 1.5, 12)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Tensors here are tiny: threads that wait for each other would take most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def small_net(seed, *, num_features=2, num_classes=3):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -33,15 +33,6 @@ LOSSES = ["zero_one", "margin", "cross_entropy", "brier"]
 DUALS = {"l1": np.inf, "l2": 2, "linf": 1}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """As in clients: with small tensors, threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def problem(num_inputs=3, num_classes=4, num_examples=12, seed=0):
     """A linear model and examples of which most are right."""
     model = seeded(lambda: nn.Linear(num_inputs, num_classes), seed)

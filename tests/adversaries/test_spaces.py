@@ -22,14 +22,6 @@ LOSSES = ["zero_one", "margin", "cross_entropy", "brier"]
 DUALS = {"l1": np.inf, "l2": 2, "linf": 1}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class Squared(nn.Module):
     """A layer of which nothing is proved."""
 

@@ -26,14 +26,6 @@ SHAPES = [(12,), (3, 4), (2, 4, 5)]
 BOX = (0.0, 1.0)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class Quantised(nn.Module):
     """A network that rounds its inputs to 16 levels: its gradient is 0 everywhere."""
 

@@ -19,14 +19,6 @@ SPACES = ["input", "layer:1"]
 PRICES = np.array([0.05, 0.2, 0.6, 2.0])
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def linear_where_it_moves(space, num_examples=12):
     """A model whose logits are linear in what moves, its examples, these points, and the linear layer."""
     model = nn.Linear(4, 3) if space == "input" else mlp(5, 4, 3, seed=1)
@@ -68,10 +60,11 @@ def test_examples_far_from_any_loss_are_reached_through_the_leak(space):
     assert curves.values([1e3])[0][0] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("num_examples", [3, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("space", SPACES)
-def test_the_cross_entropys_conjugates_are_those_of_a_general_optimiser(space):
+def test_the_cross_entropys_conjugates_are_those_of_a_general_optimiser(space, num_examples):
     """sup over z of loss - multiplier ||z - z_0||^2 of each example, by scipy from several starts."""
-    model, x, y, points, (weight, bias) = linear_where_it_moves(space, num_examples=3)
+    model, x, y, points, (weight, bias) = linear_where_it_moves(space, num_examples=num_examples)
     curves = curves_of(model, x, y, loss="cross_entropy", order=2, space=space, adversary="wc-dg")
     lower, _ = curves.conjugates(PRICES)
     rng = np.random.default_rng(3)
@@ -111,7 +104,7 @@ def test_the_margin_losss_conjugates_are_their_closed_form(space):
         for price in PRICES
     ]
     assert np.all(lower <= np.array(truth) + 1e-6)
-    np.testing.assert_allclose(lower, truth, atol=0.05)  # ascent stays with the rival that leads where it comes by
+    np.testing.assert_allclose(lower, truth, atol=0.03)  # ascent stays with the rival that leads where it comes by
 
 
 @pytest.mark.parametrize("space", SPACES)

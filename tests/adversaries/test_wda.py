@@ -19,14 +19,6 @@ from tests.adversaries.test_inputs import examples_of, small_net
 from tests.transport import curves_of, input_problem
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize(
     ("clean", "attacked", "kappa", "expected"),
     [(0.95, 0.6, 1.0, 0.6), (0.95, 0.6, 2.0, 0.775), (0.9, 0.3, 3.0, 0.7), (1.0, 0.0, 4.0, 0.75)],

@@ -63,7 +63,7 @@ def test_every_kind_of_measure_is_drawn():
     assert {name.split(":")[0] for name in NAMES} == set(MEASURES)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=settings().max_examples * 2)
 @given(bands(), MEASURE_NAMES)
 def test_sharp_lies_within_plug_in_and_within_the_range(band, name):
     sharp, published = (rd.dispersion_interval(band, name, method=method) for method in ("sharp", "plugin"))
@@ -72,7 +72,7 @@ def test_sharp_lies_within_plug_in_and_within_the_range(band, name):
     assert sharp.lower <= sharp.upper + slack(sharp.upper)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=settings().max_examples * 2)
 @given(bands(), MEASURE_NAMES, st.integers(0, 2**32 - 1))
 def test_no_member_of_the_band_leaves_the_sharp_interval(band, name, seed):
     rng = np.random.default_rng(seed)
@@ -99,7 +99,7 @@ def is_member(law, band):
     return is_above and np.all(cdf <= band.upper(points) + 1e-12)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=settings().max_examples * 2)
 @given(bands(), MEASURE_NAMES)
 def test_both_ends_are_attained_by_laws_of_the_band(band, name):
     interval, measure, laws = (
@@ -122,7 +122,7 @@ def test_both_ends_are_attained_by_laws_of_the_band(band, name):
         assert is_member(laws.most_unequal, band)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(bands(equal=True), MEASURE_NAMES.filter(lambda name: not name.startswith("quantile")))
 def test_convex_order_only_tightens_the_upper_end(band, name):
     sharp, tighter = (rd.dispersion_interval(band, name, method=method) for method in ("sharp", "convex_order"))
@@ -130,7 +130,7 @@ def test_convex_order_only_tightens_the_upper_end(band, name):
     assert tighter.upper <= sharp.upper
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(client_risks(max_clients=12), MEASURE_NAMES, METHODS, LOCALS)
 def test_a_smaller_delta_gives_a_wider_interval(risks, name, method, local):
     wide, narrow = (
@@ -187,7 +187,7 @@ def test_named_measures_agree_with_the_families_they_belong_to(values):
     assert value("mean_range:2") == pytest.approx(2 * value("gini") * law.mean, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=settings().max_examples * 3 // 5)
 @given(bands(), st.integers(0, 2**32 - 1))
 def test_lorenz_curves_of_members_stay_within_the_bounds(band, seed):
     shares = np.linspace(0, 1, 9)
@@ -215,7 +215,7 @@ TRANSFORMS = {
 SIGNED = polynomial_transform(Polynomial([0, 1, -3, 2]))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(bands(), st.sampled_from(sorted(TRANSFORMS)), st.booleans(), st.integers(0, 2**32 - 1))
 def test_transformed_quantiles_of_members_stay_within_every_bound(band, name, is_signed, seed):
     transform, weight = TRANSFORMS[name], SIGNED if is_signed else rb.LINEAR
@@ -230,7 +230,7 @@ def test_transformed_quantiles_of_members_stay_within_every_bound(band, name, is
     assert all(is_within(found["pointwise"], interval) for interval in found.values())
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(bands(), st.integers(0, 2**32 - 1), st.floats(0.0, 1.0))
 def test_quantile_measures_of_members_stay_within_their_intervals(band, seed, level):
     law = random_member(band, np.random.default_rng(seed))

@@ -63,7 +63,7 @@ def test_bounds_are_those_of_before(name):
         assert rb.bound(band, name) == pytest.approx(expected, rel=1e-9)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=settings().max_examples * 2)
 @given(client_risks(max_clients=12), NAMES, METHODS, LOCALS, st.sampled_from(["two", "lower", "upper"]), st.integers(0))
 def test_bounds_hold_the_value_of_every_law_of_the_band(risks, name, method, local, sides, seed):
     functional = rb.functional(name)

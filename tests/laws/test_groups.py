@@ -59,7 +59,7 @@ STATISTICS = {
 }
 
 
-@settings(max_examples=150)
+@settings(max_examples=settings().max_examples * 3 // 2)
 @given(boxes(), st.sampled_from(sorted(STATISTICS)), st.integers(0, 2**32 - 1))
 def test_no_point_of_the_box_leaves_the_ends(box, name, seed):
     ends, statistic = STATISTICS[name]
@@ -72,7 +72,6 @@ def test_no_point_of_the_box_leaves_the_ends(box, name, seed):
         assert least - 1e-9 <= statistic(point, weights) <= most + 1e-9
 
 
-@settings(max_examples=100)
 @given(boxes(), st.integers(0, 2**32 - 1))
 def test_no_pair_in_the_box_leaves_the_largest_gap(box, seed):
     lower, upper, _ = (np.tile(part, 2) for part in box)
@@ -83,7 +82,7 @@ def test_no_pair_in_the_box_leaves_the_largest_gap(box, seed):
         assert least - 1e-12 <= np.ptp(point) <= most + 1e-12
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples * 3 // 5)
 @given(group_bands(), FUNCTIONALS)
 def test_comparisons_agree_with_each_other(bands, functional):
     intervals = rb.group_intervals(bands, functional)

@@ -32,7 +32,7 @@ def readings(band, *, divergence="kl", budget=0.1):
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=settings().max_examples * 3 // 5)
 @given(client_risks(), DELTAS, METHODS, LOCALS, st.sampled_from(["kl", "chi2", "tv"]))
 def test_a_smaller_delta_never_lowers_a_bound(risks, delta, method, local, divergence):
     def at(delta):
@@ -41,7 +41,7 @@ def test_a_smaller_delta_never_lowers_a_bound(risks, delta, method, local, diver
     assert np.all(at(delta / 3) >= at(delta) - ROUNDING)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=settings().max_examples * 3 // 5)
 @given(client_risks(max_clients=8), DIVERGENCES, BUDGETS, BUDGETS, METHODS, LOCALS)
 def test_a_larger_budget_never_lowers_a_bound(risks, divergence, first, second, method, local):
     band = rb.band(risks, delta=0.1, method=method, local=local, sides="lower")

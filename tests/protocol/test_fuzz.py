@@ -341,7 +341,8 @@ def test_hostile_questions_are_refused_and_cost_nothing(tmp_path, number, kind, 
         if step % 50 == 0:  # a look at the file takes longer than a refusal
             assert sum(budget.spent().values()) == spent, what
     assert sum(budget.spent().values()) == spent > 0
-    assert all(counts[mutation.__name__] > num_messages // 100 for mutation in HARMFUL[kind])
+    often = 20 if num_messages >= 1000 else 5
+    assert all(counts[mutation.__name__] > often for mutation in HARMFUL[kind])
 
 
 @pytest.mark.parametrize("kind", ["everything", "hello", "loss", "adversarial_loss", "candidates"])

@@ -155,7 +155,7 @@ def test_two_values_against_every_pair_of_levels(delta):
             assert np.dot(gaps, cumulative(found)) == pytest.approx(best, abs=5e-6)
 
 
-@pytest.mark.parametrize("num_values", [50, 200])
+@pytest.mark.parametrize("num_values", [50, pytest.param(200, marks=pytest.mark.slow)])
 def test_for_one_quantile_it_binds_the_order_statistic_that_the_binomial_law_names(num_values):
     """The smallest i with P(U_(i) >= p) >= 1 - delta bounds the p-quantile; a narrow weight must find it."""
     delta, level, width = 0.05, 0.5, 2e-3

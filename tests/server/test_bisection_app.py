@@ -20,6 +20,7 @@ from tests.server.running import raises
 from tests.server.test_wasserstein_app import printed, run
 
 BISECTION: Mapping[str, Any] = {"protocol": "bisection", "num_unseen": 0, "bisection_tolerance": 0.002}
+FEW_ROUNDS: Mapping[str, Any] = {"bisection_tolerance": 0.02, "cost_budgets": "0.1"}
 
 
 def later(change: Callable[[AdversarialAnswer], AdversarialAnswer]) -> Behaviour:
@@ -58,31 +59,28 @@ def one_more_wrong(answer: AdversarialAnswer) -> AdversarialAnswer:
     return dataclasses.replace(with_values(1.0)(answer), clean_risk=value)
 
 
+@pytest.mark.parametrize("rounds", [FEW_ROUNDS, pytest.param({}, marks=pytest.mark.slow)], ids=["few", "all"])
 @pytest.mark.parametrize(
-    ("behaviour", "reason"),
+    ("change", "reason"),
     [
         pytest.param(
-            later(lambda answer: dataclasses.replace(answer, guarantee="upper")),
-            "wrong-guarantee",
-            marks=pytest.mark.slow,
+            lambda answer: dataclasses.replace(answer, guarantee="upper"), "wrong-guarantee", marks=pytest.mark.slow
         ),
         pytest.param(
-            later(lambda answer: dataclasses.replace(answer, num_examples=2 * answer.num_examples)),
+            lambda answer: dataclasses.replace(answer, num_examples=2 * answer.num_examples),
             "changed-answer",
             marks=pytest.mark.slow,
         ),
-        (later(one_more_wrong), "changed-answer"),
-        pytest.param(
-            later(lambda answer: with_values(answer.clean_risk)(answer)), "not-concave", marks=pytest.mark.slow
-        ),
-        (raises_after_the_first(), "client-raised"),
+        (one_more_wrong, "changed-answer"),
+        pytest.param(lambda answer: with_values(answer.clean_risk)(answer), "not-concave", marks=pytest.mark.slow),
+        (None, "client-raised"),
     ],
 )
 def test_who_stops_making_sense_is_named_and_asked_no_more(
-    tmp_path: Path, defaults: Mapping[str, Any], behaviour: Behaviour, reason: str
+    tmp_path: Path, defaults: Mapping[str, Any], change: Any, reason: str, rounds: Mapping[str, Any]
 ) -> None:
-    few_rounds = {**BISECTION, "bisection_tolerance": 0.02, "cost_budgets": "0.1"}
-    report = run(tmp_path, defaults, behaviours={5: behaviour}, **few_rounds)
+    behaviour = raises_after_the_first() if change is None else later(change)
+    report = run(tmp_path, defaults, behaviours={5: behaviour}, **{**BISECTION, **rounds})
     (failure,) = report["transport"]["later_failures"]
     assert (failure["client_id"], failure["reason"]) == ("client-00005", reason)
     assert f"fell silent after the first round: 1 (1 {reason})" in printed(report)

@@ -192,9 +192,10 @@ def test_a_box_is_about_what_attacks_do_and_not_about_what_is_proved(
     assert "inputs in [0, 1]" not in boxed["sandwich"]["certificate_is_about"]
 
 
-def test_at_a_layer_everything_says_so(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+@pytest.mark.parametrize("examples_per_client", [5, pytest.param(15, marks=pytest.mark.slow)])
+def test_at_a_layer_everything_says_so(tmp_path: Path, defaults: Mapping[str, Any], examples_per_client: int) -> None:
     """Before the head of the network the attack is exact and so is the bound: the sandwich closes on the truth."""
-    budgets = {"cost_budgets": "0,0.1,0.5", "num_unseen": 4}
+    budgets = {"cost_budgets": "0,0.1,0.5", "num_unseen": 4, "examples_per_client": examples_per_client}
     at_layer = run(tmp_path / "layer", defaults, **(MLP | budgets), space="layer:2", attack_distances="0.5,2")
     exact = run(tmp_path / "exact", defaults, **(MLP | budgets), space="representation")
     below, above, _ = columns(at_layer)

@@ -153,7 +153,15 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked() -> None:
         strategy().conclude(outcome_of(drawn(1)))
 
 
-@pytest.mark.parametrize(("delta", "num_networks", "is_wrong"), [(0.2, 100, False), (0.999, 20, True)])
+@pytest.mark.parametrize(
+    ("delta", "num_networks", "is_wrong"),
+    [
+        (0.2, 50, False),
+        pytest.param(0.2, 100, False, marks=pytest.mark.slow),
+        (0.999, 20, True),
+        pytest.param(0.999, 100, True, marks=pytest.mark.slow),
+    ],
+)
 def test_one_band_covers_all_measures_and_both_curves_at_once(delta: float, num_networks: int, is_wrong: bool) -> None:
     """Networks from a law whose Gini coefficient, quantiles and Lorenz curve are computed outside of riskband.
 

@@ -214,8 +214,9 @@ def test_hostile_replies_are_refused_and_honest_ones_believed(number, kind, num_
         )
         counts.update(done)
     assert sum(counts.values()) == num_rounds * NUM_HOSTILE
-    assert all(counts[mutation.__name__] > num_rounds // 20 for mutation in HARMFUL[kind])
-    assert min(counts["stealing"], counts["failing"], counts["harmless"]) > num_rounds // 20
+    often = 20 if num_rounds >= 200 else 2
+    assert all(counts[mutation.__name__] > often for mutation in HARMFUL[kind])
+    assert min(counts["stealing"], counts["failing"], counts["harmless"]) > often
 
 
 SETTINGS = {

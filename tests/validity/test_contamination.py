@@ -24,6 +24,7 @@ from tests.validity.coverage import (
     is_rejected,
     leaves,
     rejected,
+    study,
 )
 from tests.validity.test_wasserstein import (
     BUDGETS,
@@ -201,12 +202,13 @@ def test_negative_control_means_told_less_than_the_truth(told):
     assert is_rejected([rb.mean_bound(risks, delta=DELTA).value < BETA.mean_risk() for risks in seen], DELTA)
 
 
+@study(12, slow=25)
 @pytest.mark.parametrize("make", [transport_mean, transport_cdf], ids=["mean", "cdf"])
-def test_negative_control_transport_certificates_need_doubt_too(make):
+def test_negative_control_transport_certificates_need_doubt_too(make, num_networks):
     def believe(network):
         return make(attacked_network(network, num_missing=40, num_wrong=20, missing="ignore", contamination=0))
 
-    networks = (answers(np.random.default_rng(seed), 200, 400) for seed in range(12))
+    networks = (answers(np.random.default_rng(seed), 200, 400) for seed in range(num_networks))
     found = [np.any(np.asarray(value) < truth) for value, truth in map(believe, networks)]
     assert is_rejected(found, DELTA)
 

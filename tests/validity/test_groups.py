@@ -97,13 +97,14 @@ def test_every_comparison_holds_in_larger_studies(settings):
     assert rejected(found, 0.1) == {}
 
 
-def test_bands_at_the_full_delta_each_do_not_hold_together():
+@study(150, slow=400)
+def test_bands_at_the_full_delta_each_do_not_hold_together(num_networks):
     """The negative control: six groups, each band at delta instead of delta / 6."""
     delta, uniform = 0.1, BetaRisks(1.0, 1.0)
     labels = [f"g{i % 6}" for i in range(180)]
     rng = np.random.default_rng(3)
     right, wrong = [], []
-    for _ in range(400):
+    for _ in range(num_networks):
         risks = rb.ClientRisks(rng.random(180), 1000, binary=False)
         bands = rb.group_bands(risks, labels, delta=delta, local="observed")
         right.append(any(leaves(band, uniform) for band in bands.bands.values()))

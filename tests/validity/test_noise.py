@@ -163,11 +163,12 @@ def test_transport_means_cover(method, mechanism):
     assert not is_rejected(failures, DELTA)
 
 
-def test_transport_means_cover_near_one_where_all_numbers_share_the_budget_that_was_named():
+@study(20, slow=40)
+def test_transport_means_cover_near_one_where_all_numbers_share_the_budget_that_was_named(num_networks):
     """Negative control: noise that is taken for that of a budget for each number is cut away too far."""
     rng, risk, num_clients, size, steps = np.random.default_rng(9), 0.97, 300, 100, 2**20
     num_values, failures, forgetful = MULTIPLIERS.size + 1, [], []
-    for _ in range(40):
+    for _ in range(num_networks):
         sums = rng.binomial(size, risk, (num_clients, 1)) * steps  # no move makes such an example right
         drawn = draw_noise(rng, "laplace:1", num_values=num_values, num_steps=steps, size=(num_clients, num_values))
         numbers = (sums + drawn) / (size * steps)
@@ -189,11 +190,14 @@ def test_transport_means_cover_near_one_where_all_numbers_share_the_budget_that_
     assert is_rejected(forgetful, DELTA)
 
 
-def test_negative_control_curves_of_clients_made_monotone_before_the_mean():
+@study(12, slow=40)
+def test_negative_control_curves_of_clients_made_monotone_before_the_mean(num_networks):
     """Conjugates fall with the multiplier, noisy ones need not; to mend that client by client biases their means."""
     truth = float(np.mean([error for error, _ in KINDS]))  # nearly what is left at the largest multiplier
     failures = []
-    for answers in adversarial_networks("laplace:2", num_networks=40, num_clients=300, num_examples=50, seed=7):
+    for answers in adversarial_networks(
+        "laplace:2", num_networks=num_networks, num_clients=300, num_examples=50, seed=7
+    ):
         monotone = np.array([isotonic_regression(row, increasing=False) for row in answers.conjugates])
         column = monotone[:, -1]
         low, high = column.min() - 1.0, column.max() + 1.0  # any range will do to bet on

@@ -124,14 +124,15 @@ def test_negative_control_the_worst_case_of_the_sample_is_no_certificate():
     assert is_rejected(failures(make, num_networks=60, num_clients=200, num_examples=50, seed=3), 0.2)
 
 
-def test_negative_control_the_law_of_costs_needs_its_local_limit():
+@study(12, slow=60)
+def test_negative_control_the_law_of_costs_needs_its_local_limit(num_networks):
     """r_k(t) of the sample instead of r_k(t - tau): clients look harder to push than they are, or easier, at random."""
 
     def make(network):
         columns = [knapsack_curve([float(curve.inverse(t)) for curve in network.curves])(BUDGETS) for t in THRESHOLDS]
         return np.stack(columns, axis=-1), TRUE_SHARES
 
-    assert is_rejected(failures(make, num_networks=60, num_clients=200, num_examples=20, seed=5), 0.2)
+    assert is_rejected(failures(make, num_networks=num_networks, num_clients=200, num_examples=20, seed=5), 0.2)
 
 
 @pytest.mark.slow
