@@ -236,11 +236,6 @@ def _stand_alone(options: argparse.Namespace) -> bool:
     return bool(is_usual and not options.at_once)
 
 
-def _method(options: argparse.Namespace) -> Any:
-    """The method of the band; none if it is the default, which of very many clients constrains few ranks."""
-    return None if options.method == "berk_jones" else options.method
-
-
 def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace) -> str:
     sizes = (
         f"{risks.num_examples.min()}"
