@@ -130,9 +130,9 @@ def betting_upper_bound(
         growths = (log_growth(needed[p.chosen], p.outcomes, p.bets, _LARGEST_SHARE_OF_DUALS) for p in played)
         if seed is not None:
             return float(np.cumsum(next(growths)[0]).max() - np.log(1.0 / delta))
-        return _log_average([growth.sum(axis=1) for growth in growths]) - np.log(1.0 / delta)
+        return float(_log_average([growth.sum(axis=1) for growth in growths]) - np.log(1.0 / delta))
 
-    guess = min(float(dual.bound(np.mean(dual.outcomes))) for dual in duals)
+    guess = min(float(dual.bound(np.array(np.mean(dual.outcomes)))) for dual in duals)
     value = _first_rejected(log_excess, orders.shape[1], guess=guess, high=high)
     return value, AVERAGED_BETS if seed is None else "betting"
 
@@ -243,7 +243,7 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
         growths = (
             log_growth(np.asarray(candidate), ordered[some], bet) for some, bet in zip(blocks, bets, strict=True)
         )
-        return _log_average([growth.sum(axis=1) for growth in growths]) - np.log(1.0 / delta)
+        return float(_log_average([growth.sum(axis=1) for growth in growths]) - np.log(1.0 / delta))
 
     return _first_rejected(log_excess, values.size, guess=float(np.mean(values)), high=1.0)
 
@@ -263,7 +263,7 @@ def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, g
     """Smallest number found at which a nondecreasing function is not negative: the rejected end of a search."""
     if num_clients > _MANY:
         tolerance = high * 2.0**-_NUM_STEPS
-        return root_from_above(log_excess, low=0.0, high=high, guess=min(guess, high), tolerance=tolerance)
+        return float(root_from_above(log_excess, low=0.0, high=high, guess=min(guess, high), tolerance=tolerance))
     survives = bisect(
         lambda value: np.asarray(log_excess(float(value)) < 0.0), low=0.0, high=high, num_steps=_NUM_STEPS
     )

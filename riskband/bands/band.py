@@ -193,9 +193,10 @@ def band(
     delta : float
         Probability that the band fails, in (0, 1).
     method : str or OptimisedLevels
-        Vertical step. "berk_jones": exactly calibrated, sharp in the tails (default). "sparse:berk_jones": the same for
-        a few of the order statistics, in seconds for a million clients and at most 5 % wider (default beyond 20,000
-        clients; "sparse:" may also stand before the names with numbers below). "dkw": Dvoretzky-Kiefer-Wolfowitz. "truncated:LOW:HIGH": Berk-Jones where the empirical CDF is in [LOW, HIGH], and
+        Vertical step. "berk_jones": exactly calibrated, sharp in the tails (default up to 20,000 clients).
+        "sparse:berk_jones": the same at few of the order statistics, a million in seconds, and at most 5 % wider
+        (default beyond). "dkw": Dvoretzky-Kiefer-Wolfowitz. "truncated:LOW:HIGH", or "sparse:truncated:LOW:HIGH":
+        Berk-Jones where the empirical CDF is in [LOW, HIGH], and
         constant outside. "tail:LEVEL": truncated to what the clients beyond a level need, by their number alone.
         `OptimisedLevels`: tuned on other clients for what will be read off; refused if its pilot is visibly among these
         clients. What `Band.recipe` holds of a method is accepted too.

@@ -156,7 +156,7 @@ def corridor_gradient(
 
 @_compiled
 def _log_of_total(n: int, log_factorial_shifted: FloatArray) -> float:  # pragma: no cover - compiled
-    """log P(Poisson(n) = n); by Stirling's series for a large n, of which the formula would cancel most digits."""
+    """Log P(Poisson(n) = n); by Stirling's series for a large n, of which the formula would cancel most digits."""
     if n <= _SMALL:
         return float(-n + n * math.log(n) - log_factorial_shifted[n + 1])
     return float(-0.5 * math.log(2.0 * math.pi * n) - (1.0 / 12.0 - 1.0 / (360.0 * n * n)) / n)

@@ -19,7 +19,7 @@ from riskband.answers.responses import ANSWERED_BY, MISSING, check_contamination
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, binary_doubt
 from riskband.bands.band import SIDES
 from riskband.bands.local_steps import LOCAL_STEPS
-from riskband.bands.methods import resolve_level_method
+from riskband.bands.methods import MOST_FOR_ALL_RANKS, resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_delta, check_fraction, spelled
 from riskband.cli.verify import COLLECTION_SCHEMA
@@ -63,7 +63,8 @@ def run(options: argparse.Namespace) -> int:
             "schema": COLLECTION_SCHEMA,
             "certificates": {name: certificate.to_dict() for name, certificate in report.certificates.items()},
         }
-        Path(options.out).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        indent = 1 if risks.num_clients <= MOST_FOR_ALL_RANKS else None  # a million lines take minutes
+        Path(options.out).write_text(json.dumps(document, indent=indent, allow_nan=False) + "\n", encoding="utf-8")
         print(f"\ncertificates: {options.out} (check them with: riskband verify {options.out})")
     if options.plot:
         from riskband.plots.bands import band_figure, save_figure  # loads matplotlib

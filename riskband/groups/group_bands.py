@@ -147,7 +147,9 @@ def group_bands(
     unknown = sorted(band_settings.keys() - allowed)
     if unknown:
         raise ValueError(f"settings of bands must be among {', '.join(sorted(allowed))}, got {', '.join(unknown)}")
-    check_nested(risks, band_settings.get("method", "berk_jones"))
+    if risks.num_missing_worst and band_settings.get("method") is None:
+        band_settings["method"] = NESTED_METHODS[0]  # whatever the number of clients in a group
+    check_nested(risks, band_settings.get("method"))
     members = members_of_groups(groups, num_clients=risks.num_clients)
     equal = dict.fromkeys(members, 1.0 / len(members))
     parts = equal if shares is None else check_per_group("shares", shares, tuple(members), is_total=False)
