@@ -222,6 +222,12 @@ def betting_upper_means(
     return [betting_upper_mean(values[order], delta=delta) for values in columns], "betting"
 
 
+def check_betting(method: str | None) -> None:
+    """Raise ValueError unless the method asked of answers is betting, or none."""
+    if method not in (None, "betting"):
+        raise ValueError(f"method must be 'betting' with answers, got {method!r:.80}; make a band of them for others")
+
+
 def betting_assumptions(name: str, seed: int | None) -> tuple[str, ...]:
     """Return what a limit of `betting_upper_means` assumes beyond the independence of the clients."""
     return (ORDER_IS_UNINFORMATIVE, *chosen_before(seed=(seed, None))) if name == "betting" else ()

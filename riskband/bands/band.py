@@ -192,14 +192,14 @@ def band(
         The clients' answers, or counts of clients in bins.
     delta : float
         Probability that the band fails, in (0, 1).
-    method : str or OptimisedLevels
+    method : str or OptimisedLevels, optional
         Vertical step. "berk_jones": exactly calibrated, sharp in the tails (default up to 20,000 clients).
         "sparse:berk_jones": the same at few of the order statistics, a million in seconds, and at most 5 % wider
         (default beyond). "dkw": Dvoretzky-Kiefer-Wolfowitz. "truncated:LOW:HIGH", or "sparse:truncated:LOW:HIGH":
-        Berk-Jones where the empirical CDF is in [LOW, HIGH], and
-        constant outside. "tail:LEVEL": truncated to what the clients beyond a level need, by their number alone.
-        `OptimisedLevels`: tuned on other clients for what will be read off; refused if its pilot is visibly among these
-        clients. What `Band.recipe` holds of a method is accepted too.
+        Berk-Jones where the empirical CDF is in [LOW, HIGH], and constant outside. "tail:LEVEL": truncated to what the
+        clients beyond a level need, by their number alone. `OptimisedLevels`: tuned on other clients for what will be
+        read off; refused if its pilot is visibly among these clients. What `Band.recipe` holds of a method is accepted
+        too.
     local : {"marginal", "counted", "union", "observed"}
         Horizontal step, from empirical to true risks. `marginal` (default): a client's limit at error level eta is
         right with probability 1 - eta, so the limits' survival function is at least 1 - eta times that of the true
@@ -318,13 +318,17 @@ def own_delta(delta: float | None) -> float:
     return check_delta(delta)
 
 
-def band_without_delta(band: object, delta: float | None, seed: int | None = None) -> Band:
-    """Return a band, with which neither a delta nor a seed may be given; raises ValueError otherwise."""
+def band_alone(band: object, *, delta: float | None, seed: int | None = None, method: str | None = None) -> Band:
+    """Return a band, with which nothing may be given that is for answers; raises ValueError otherwise."""
     check_band(band)
-    for name, value in (("delta", delta), ("seed", seed)):
+    for name, value, of_band in (
+        ("delta", delta, "has its own"),
+        ("seed", seed, "needs none"),
+        ("method", method, "is read in one way only"),
+    ):
         if value is not None:
-            of_band = "has its own" if name == "delta" else "needs none"
             raise ValueError(
-                f"{name} must be left out with a band, which {of_band}; give the answers for a bound of its own"
+                f"{name} must be left out with a band, which {of_band}, got {value!r:.80}; give the answers for a "
+                "bound of its own"
             )
     return cast(Band, band)

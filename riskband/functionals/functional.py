@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
-from riskband.bands.band import Band, check_band
+from riskband.bands.band import Band, band_alone, own_delta
 from riskband.bands.band import band as band_of
+from riskband.betting import check_betting
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_delta, check_number, check_single
+from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_number, check_single
 from riskband.functionals import extremal_distributions as extremal
 from riskband.functionals import weights
 from riskband.functionals.direct import direct_bounds
@@ -203,9 +204,7 @@ def bound(
 
 def check_band_method(band: object, method: str | None, delta: float | None) -> str:
     """Return the method by which a band is read, "sharp" by default; raises ValueError for a delta or no band."""
-    check_band(band)
-    if delta is not None:
-        raise ValueError("delta must be left out with a band, which has its own; give the answers for one of its own")
+    band_alone(band, delta=delta)
     return check_choice("method", "sharp" if method is None else method, BOUND_METHODS)
 
 
@@ -229,12 +228,9 @@ def bound_of_answers(
     risks: ClientRisks, chosen: Functional, *, method: str | None, delta: float | None
 ) -> BoundOfAnswers:
     """`bound` from answers; raises its errors. Each end fails with probability at most delta/2."""
-    if delta is None:
-        raise ValueError("delta must be given with answers, got none; only a band has a delta of its own")
-    delta = check_delta(delta)
-    if method not in (None, "betting"):
-        raise ValueError(f"method must be 'betting' with answers, got {method!r}; make a band of them to have others")
-    risks.require_certain_answers("a bound from answers", "a band: rb.band(answers, delta=...)")
+    delta = own_delta(delta)
+    check_betting(method)
+    risks.require_certain_answers("a bound from answers", "a band, rb.band(answers, delta=...)")
     found = direct_bounds(risks, chosen.name, delta=delta / 2)
     if found is None or None in found:
         band = band_of(risks, delta=delta if found is None else delta / 2)

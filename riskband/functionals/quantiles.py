@@ -15,10 +15,8 @@ from numpy.polynomial import Polynomial
 from scipy.special import betaincinv
 
 from riskband.answers.risks import EQUAL_BY_DESIGN, ClientRisks, shared_assumptions
-from riskband.bands.band import Band, check_band, subject_of
+from riskband.bands.band import Band, band_alone, check_band, own_delta, subject_of
 from riskband.bands.band import band as band_of
-from riskband.bands.band import band_without_delta as _without_delta
-from riskband.bands.band import own_delta as _own_delta
 from riskband.bands.local_steps import EQUAL_SIZES, OBSERVED_SIZES, RANDOM_SIZES
 from riskband.betting import betting_assumptions, betting_upper_bound
 from riskband.certificate import Certificate, recipe
@@ -105,16 +103,14 @@ def cvar(
     level = check_tail_level(level)
     quantity = f"the mean risk of the worst {exactly(1.0 - level)} of unseen clients"
     if isinstance(source, ClientRisks):
-        delta, is_sure = _own_delta(delta), source.are_answers_certain and source.noise is None
+        delta, is_sure = own_delta(delta), source.are_answers_certain and source.noise is None
         usual = "betting" if is_sure else "band"
         method = check_choice("method", usual if method is None else method, ("betting", "band"))
         if method == "betting":
             return _direct_cvar(source, level, quantity, delta=delta, seed=check_own_seed(seed))
         band = band_of(source, delta=delta, method=f"tail:{exactly(level)}", sides="lower")
     else:
-        band = _without_delta(source, delta, seed)
-        if method is not None:
-            raise ValueError(f"method must be left out with a band, got {method!r:.80}; it is for answers")
+        band = band_alone(source, delta=delta, seed=seed, method=method)
     value = tail_mean(band, tail_weight(level))
     return certificate_of_band(band, "cvar", {"level": level}, quantity=quantity, value=value)
 
@@ -178,10 +174,8 @@ def quantile(
     """
     if isinstance(source, ClientRisks):
         single = check_single("level", level)
-        return _single_quantile(source, single, delta=_own_delta(delta), local=local, method=method)
-    band = _without_delta(source, delta)
-    if method is not None:
-        raise ValueError(f"method must be left out with a band, got {method!r:.80}; it is for answers")
+        return _single_quantile(source, single, delta=own_delta(delta), local=local, method=method)
+    band = band_alone(source, delta=delta, method=method)
     levels = check_points("level", level)
     name = "" if levels.ndim else f" at level {exactly(float(levels))}"
     quantity = f"the quantile{name} of {band.subject}"
@@ -319,7 +313,7 @@ def survival(
     name = "the threshold" if points.ndim else exactly(float(points))
     axes = {"threshold": points} if points.ndim else {}
     if isinstance(source, ClientRisks):
-        local, delta = check_choice("local", local, SINGLE_LOCAL), _own_delta(delta)
+        local, delta = check_choice("local", local, SINGLE_LOCAL), own_delta(delta)
         return _standing_alone(
             source,
             "survival",
@@ -330,7 +324,7 @@ def survival(
             method="stepwise" if local == "marginal" else "exact binomial",
             chosen=chosen_before(thresholds=(in_short(points), None), local=(local, "marginal")),
         )
-    band = _without_delta(source, delta)
+    band = band_alone(source, delta=delta)
     quantity = f"the probability that {band.subject} is at least {name}"
     value = 1.0 - band.lower_left_limit(points)
     return certificate_of_band(band, "survival", {"thresholds": points}, quantity=quantity, value=value, axes=axes)

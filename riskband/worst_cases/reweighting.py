@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.answers.risks import ClientRisks, shared_assumptions
-from riskband.bands.band import Band, band_without_delta, check_band, own_delta
-from riskband.betting import betting_assumptions
+from riskband.bands.band import Band, band_alone, check_band, own_delta
+from riskband.betting import betting_assumptions, check_betting
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, Certificate, recipe
 from riskband.checks import (
     FloatArray,
@@ -83,7 +83,7 @@ def worst_case_mean(
     f, budgets = resolve_divergence(divergence), check_budget(budget)
     if isinstance(source, ClientRisks):
         return _direct_mean(source, f, budgets, method=method, delta=delta, seed=seed)
-    band = band_without_delta(source, delta, seed)
+    band = band_alone(source, delta=delta, seed=seed)
     method = check_choice("method", "sharp" if method is None else method, WORST_CASE_METHODS)
     details: dict[str, FloatArray] = {}
     if method == "published":
@@ -115,8 +115,7 @@ def _direct_mean(
     seed: int | None,
 ) -> Certificate:
     """Bounds that stand alone, one for each budget, at equal parts of delta."""
-    if method not in (None, "betting"):
-        raise ValueError(f"method must be 'betting' with answers, got {method!r:.80}; make a band for the others")
+    check_betting(method)
     delta, seed = own_delta(delta), check_own_seed(seed)
     risks.require_certain_answers("method='betting'", "a band, rb.band(answers, delta=...)")
     values, name = direct_worst_case_means(
