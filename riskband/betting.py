@@ -27,7 +27,7 @@ AVERAGED_BETS = "betting averaged over fixed orders"
 # As many orders as cost little time; beyond some twenty of them the limit hardly changes.
 _NUM_ORDERS, _NUM_PLAYED, _ORDERS_KEY = (20, 200), 20_000, 20_240
 _MOST_PLAYED, _LEAST_ORDERS = 400_000, 5  # the same on duals: more clients take memory, and 5 orders do then
-_LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
+LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
 _LARGEST_SHARE_OF_DUALS = 0.99  # the same where the outcomes are mostly small, as those of tails are
 _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
 _WEIGHT_OF_START = 0.3  # in clients
@@ -80,7 +80,7 @@ class Dual:
         )
 
 
-class _Played(NamedTuple):
+class Played(NamedTuple):
     """What a gambler did in some orders, shape (num_orders, num_clients) each."""
 
     chosen: IntArray  # the dual against whose outcome it bet
@@ -117,10 +117,9 @@ def betting_upper_bound(
         Largest value that the number can have; the smallest is 0.
     """
     if seed is None:
-        by_answers = np.lexsort(tuple(answers)[::-1])
-        size = by_answers.size
+        size = answers[0].size
         num_orders = min(_num_orders(size), max(_MOST_PLAYED // size, _LEAST_ORDERS))
-        orders = by_answers[fixed_orders(size, num_orders=num_orders)]
+        orders = sorted_orders(answers, num_orders=num_orders)
     else:
         orders = np.random.default_rng(seed).permutation(answers[0].size)[None]
     played = [_play(duals, answers, some, delta) for some in _in_blocks(orders)]
@@ -137,16 +136,16 @@ def betting_upper_bound(
     return value, AVERAGED_BETS if seed is None else "betting"
 
 
-def _play(duals: Sequence[Dual], answers: Sequence[FloatArray | IntArray], orders: IntArray, delta: float) -> _Played:
+def _play(duals: Sequence[Dual], answers: Sequence[FloatArray | IntArray], orders: IntArray, delta: float) -> Played:
     if len(duals) == 1:
         outcomes = duals[0].outcomes[orders]
-        return _Played(np.zeros(orders.shape, dtype=np.intp), outcomes, adaptive_bets(outcomes, delta))
+        return Played(np.zeros(orders.shape, dtype=np.intp), outcomes, adaptive_bets(outcomes, delta))
     chosen, bets = _best_by_the_past(duals, answers, orders, delta)
     outcomes = np.zeros(orders.shape)
     for index in np.unique(chosen).tolist():
         is_chosen = chosen == index
         outcomes[is_chosen] = duals[index].outcomes[orders[is_chosen]]
-    return _Played(chosen, outcomes, bets)
+    return Played(chosen, outcomes, bets)
 
 
 def _best_by_the_past(
@@ -294,6 +293,15 @@ def fixed_orders(num_values: int, *, num_orders: int) -> IntArray:
     return orders
 
 
+def sorted_orders(answers: Sequence[FloatArray | IntArray], *, num_orders: int) -> IntArray:
+    """`fixed_orders` of the clients sorted by their answers, shape (num_orders, num_clients), for any order of input.
+
+    `answers` are arrays of shape (num_clients,); ties of the first are broken by the next.
+    """
+    by_answers = np.lexsort(tuple(answers)[::-1])
+    return np.asarray(by_answers[fixed_orders(by_answers.size, num_orders=num_orders)])
+
+
 def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     """Upper confidence limit for the mean of independent values in [0, 1], by betting.
 
@@ -320,13 +328,18 @@ def adaptive_bets(values: FloatArray, delta: float) -> FloatArray:
     count = np.arange(1, values.shape[-1] + 1)
     mean = (0.5 + np.cumsum(values, axis=-1)) / (count + 1)
     variance = (0.25 + np.cumsum((values - mean) ** 2, axis=-1)) / (count + 1)
-    variance_before = np.full(values.shape, 0.25)
-    variance_before[..., 1:] = variance[..., :-1]  # a bet may only look at the past
-    return np.asarray(np.sqrt(2.0 * np.log(1.0 / delta) / (values.shape[-1] * variance_before)))
+    return np.asarray(np.sqrt(2.0 * np.log(1.0 / delta) / (values.shape[-1] * before(variance, 0.25))))
+
+
+def before(values: FloatArray, first: float) -> FloatArray:
+    """What was known before each client, from what is known with it, shape (..., num_clients): bets look at no more."""
+    shifted = np.full(values.shape, first)
+    shifted[..., 1:] = values[..., :-1]
+    return shifted
 
 
 def log_growth(
-    candidate: FloatArray, values: FloatArray, bets: FloatArray, largest_share: float = _LARGEST_SHARE
+    candidate: FloatArray, values: FloatArray, bets: FloatArray, largest_share: float = LARGEST_SHARE
 ) -> FloatArray:
     """Logarithms of the factors of the capital: bets on values below the candidate mean, cut to what may be lost."""
     largest_bet = largest_share / np.maximum(1.0 - candidate, 1e-300)
@@ -342,9 +355,9 @@ def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
     math §7.4.
     """
     # From the best share for the largest variance of a mean of 1/2, doubled up to the largest.
-    smallest = min(float(np.sqrt(2.0 * np.log(1.0 / delta) / values.size)), _LARGEST_SHARE)
-    num_bets = 1 + int(np.ceil(np.log2(_LARGEST_SHARE / smallest)))
-    shares = np.geomspace(smallest, _LARGEST_SHARE, num_bets)[:, None]
+    smallest = min(float(np.sqrt(2.0 * np.log(1.0 / delta) / values.size)), LARGEST_SHARE)
+    num_bets = 1 + int(np.ceil(np.log2(LARGEST_SHARE / smallest)))
+    shares = np.geomspace(smallest, LARGEST_SHARE, num_bets)[:, None]
 
     def survives(candidate: FloatArray) -> np.ndarray:
         odds = (1.0 - values) / np.maximum(1.0 - candidate, 1e-300)  # of mean 1 if the candidate is the mean

@@ -88,6 +88,11 @@ def excess_duals(risks: ClientRisks, *, offset: Callable[[float], float], slope:
     return duals
 
 
+def tail_duals(risks: ClientRisks, level: float) -> list[Dual]:
+    """For the mean of the risks beyond the quantile at a level in [0, 1): c + E (R - c)_+ / (1 - level)."""
+    return excess_duals(risks, offset=lambda cut: cut, slope=1.0 / (1.0 - level))
+
+
 def excess_assumptions(risks: ClientRisks) -> tuple[str, ...]:
     """What `excess_duals` assume of the numbers of examples: that they are equal by design, if they use that."""
     is_used = risks.binary and risks.has_equal_sizes and risks.num_clients >= _ENOUGH_CLIENTS

@@ -134,7 +134,7 @@ class BandStrategy(CertifyingStrategy):
 
         Bets are sharper, and need every answer as the client measured it.
         """
-        return isinstance(source, rb.ClientRisks) and source.noise is None and source.are_answers_certain
+        return isinstance(source, rb.ClientRisks) and source.are_as_measured
 
     def plain_risks(self, outcome: RoundOutcome[Any]) -> rb.ClientRisks:
         """Return the risks that the clients answered; see `client_risks`."""

@@ -104,6 +104,11 @@ class Responses:
         """Whether every client that counts gave an answer, and every answer is taken to be right."""
         return self.num_missing_worst == 0 and self.contamination == 0
 
+    @property
+    def are_as_measured(self) -> bool:
+        """Whether `are_answers_certain`, and none has noise: what bets on single answers need."""
+        return self.are_answers_certain and self.noise is None
+
     def to_dict(self) -> dict[str, Any]:
         """Return keyword arguments of the answers that say who answered and how, without those at their default."""
         return {
@@ -142,7 +147,7 @@ class Responses:
         return filled
 
     def require_certain_answers(self, name: str, remedy: str) -> None:
-        """Raise ValueError, with what to use instead of `name`, unless `are_answers_certain` and there is no noise."""
+        """Raise ValueError, with what to use instead of `name`, unless `are_as_measured`."""
         self.require_no_noise(name, remedy)
         if not self.are_answers_certain:
             raise ValueError(
@@ -188,6 +193,7 @@ class Answers:
     num_missing_worst = _OfResponses[int]()
     num_counted = _OfResponses[int]()
     are_answers_certain = _OfResponses[bool]()
+    are_as_measured = _OfResponses[bool]()
     worst_completion = _OfResponses[Callable[[FloatArray], FloatArray]]()
     require_certain_answers = _OfResponses[Callable[[str, str], None]]()
     require_no_noise = _OfResponses[Callable[[str, str], None]]()

@@ -129,7 +129,7 @@ def with_measured_means(step: LocalStep, risks: ClientRisks, levels_of: LevelsOf
     any weights of clients are not below those of the true risks: no limit is needed. Both laws hold at once, so what
     is below both in increasing convex order does. Source: math §2.5.
     """
-    are_alike = risks.has_equal_sizes and risks.noise is None and risks.are_answers_certain
+    are_alike = risks.has_equal_sizes and risks.are_as_measured
     if step.mean_distribution is None or step.spare_delta < _LEAST_DELTA or not are_alike:
         return step
     levels = levels_of(risks.num_clients, step.spare_delta, "lower").lower

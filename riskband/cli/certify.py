@@ -195,7 +195,7 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     own: dict[str, Any] = {"delta": options.delta}
     source, its = (risks, own) if _stand_alone(options) else (band, {})
     # Bets need every answer as it was given.
-    is_bet_on = source is risks and risks.are_answers_certain and risks.noise is None
+    is_bet_on = source is risks and risks.are_as_measured
     answers, their = (risks, own | {"seed": options.seed}) if is_bet_on else (band, {})
     certificates = {"mean": rb.mean_bound(risks, delta=options.delta, seed=options.seed)}
     certificates |= {f"quantile:{exactly(level)}": rb.quantile(source, level, **its) for level in options.quantile}

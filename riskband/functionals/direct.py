@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
-from riskband.betting import averaged_betting_upper_mean, betting_upper_bound, fixed_orders
+from riskband.betting import LARGEST_SHARE, averaged_betting_upper_mean, before, betting_upper_bound, sorted_orders
 from riskband.checks import FloatArray, IntArray
-from riskband.duals import excess_duals
+from riskband.duals import tail_duals
 from riskband.functionals.ratios import (
     Ratio,
     log_ratio,
@@ -30,7 +30,6 @@ from riskband.functionals.ratios import (
 from riskband.functionals.stepwise import true_quantile, true_share
 from riskband.search import bisect
 
-_LARGEST_SHARE = 0.9  # of the capital that one client or pair may cost
 _NUM_CELLS = 64  # of values, in each of which a bet has one largest size
 
 
@@ -51,16 +50,15 @@ def direct_bounds(risks: ClientRisks, name: str, *, delta: float) -> DirectBound
     return MEASURED_DIRECTLY[kind](risks, delta, *map(float, parameters)) if kind in MEASURED_DIRECTLY else None
 
 
-def sorted_orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray:
-    """Fixed orders of the sorted answers, shape (num_orders, num_clients): the same for every order of the input."""
-    by_answers = np.lexsort((risks.num_examples, risks.values))
+def _orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray:
+    """Fixed orders of the sorted answers, shape (num_orders, num_clients); of `num_played` clients in all, about."""
     num_orders = int(np.clip(num_played // risks.num_clients, 2, most))
-    return np.asarray(by_answers[fixed_orders(risks.num_clients, num_orders=num_orders)])
+    return sorted_orders((risks.values, risks.num_examples), num_orders=num_orders)
 
 
 def _gini(risks: ClientRisks, delta: float) -> DirectBounds:
     """E|R - R'| against G·E(R + R'), by pairs of clients."""
-    orders = sorted_orders(risks, num_played=1_000_000, most=200)
+    orders = _orders(risks, num_played=1_000_000, most=200)
     half = risks.num_clients // 2
     first, second = orders[:, :half], orders[:, half : 2 * half]
     sums = risks.values[first] + risks.values[second]
@@ -111,7 +109,7 @@ def _upper_ratio(parts: FloatArray, sums: FloatArray, delta: float) -> float:
     stakes = _stakes(parts, sums, delta)
 
     def survives(value: FloatArray) -> np.ndarray:
-        largest = _LARGEST_SHARE / np.maximum(1.0 - value, 1e-12)
+        largest = LARGEST_SHARE / np.maximum(1.0 - value, 1e-12)
         return _survives(np.minimum(stakes, largest) * (value * sums - parts), delta)
 
     return float(bisect(survives, low=0.0, high=1.0, num_steps=36)[1])
@@ -125,7 +123,7 @@ def _lower_ratio(parts: FloatArray, sums: FloatArray, limit: Callable[[float], f
     stakes = _stakes(parts, sums, delta)
     cells = np.linspace(0.0, 1.0, _NUM_CELLS + 1)
     for low, high in pairwise(cells.tolist()):
-        bets = np.minimum(stakes, _LARGEST_SHARE / limit(high))
+        bets = np.minimum(stakes, LARGEST_SHARE / limit(high))
         if _survives(bets * (parts - high * sums), delta):
             is_rejected = lambda value, bets=bets: ~_survives(bets * (parts - value * sums), delta)  # noqa: E731
             return float(bisect(is_rejected, low=low, high=high, num_steps=30)[0])
@@ -141,9 +139,7 @@ def _stakes(parts: FloatArray, sums: FloatArray, delta: float) -> FloatArray:
     count = np.arange(1, num_units + 1)
     ratio = (0.05 + np.cumsum(parts, axis=1)) / (0.1 + np.cumsum(sums, axis=1))
     variance = (0.05 + np.cumsum((parts - ratio * sums) ** 2, axis=1)) / (count + 1)
-    before = np.full(parts.shape, 0.05)
-    before[:, 1:] = variance[:, :-1]  # a bet may only look at the past
-    return np.asarray(np.sqrt(4.0 * np.log(1.0 / delta) / (num_units * before)))
+    return np.asarray(np.sqrt(4.0 * np.log(1.0 / delta) / (num_units * before(variance, 0.05))))
 
 
 def _survives(gains: FloatArray, delta: float) -> np.ndarray:
@@ -156,7 +152,7 @@ def _ratio_bounds(
     risks: ClientRisks, delta: float, ratio: Ratio, measure: Callable[[float], float] = float, *, has_upper: bool = True
 ) -> DirectBounds:
     """Limits for a measure that grows with a ratio."""
-    orders = sorted_orders(risks, num_played=20_000, most=50)
+    orders = _orders(risks, num_played=20_000, most=50)
     upper = measure(ratio_upper_limit(ratio, risks, orders, delta=delta)) if has_upper else None
     if not (risks.binary or ratio.is_quadratic):
         return DirectBounds(None, upper)
@@ -194,8 +190,8 @@ def _mean(risks: ClientRisks, delta: float) -> DirectBounds:
 
 
 def _cvar(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
-    duals = excess_duals(risks, offset=lambda cut: cut, slope=1.0 / (1.0 - level))
-    return DirectBounds(None, betting_upper_bound(duals, (risks.values, risks.num_examples), delta=delta, seed=None)[0])
+    answers = (risks.values, risks.num_examples)
+    return DirectBounds(None, betting_upper_bound(tail_duals(risks, level), answers, delta=delta, seed=None)[0])
 
 
 MEASURED_DIRECTLY: Mapping[str, Callable[..., DirectBounds | None]] = {

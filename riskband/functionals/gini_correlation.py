@@ -9,7 +9,7 @@ from riskband.answers.joint import JointRisks
 from riskband.answers.risks import shared_assumptions
 from riskband.bands.joint import JOINT_LOCAL_STEPS
 from riskband.bands.local_steps import OBSERVED_SIZES
-from riskband.betting import fixed_orders
+from riskband.betting import sorted_orders
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_number, check_own_seed
 from riskband.search import bisect
@@ -116,8 +116,7 @@ class _Pairs:
     @classmethod
     def of_risks(cls, risks: JointRisks, *, local: str, eta: float, seed: int | None) -> _Pairs:
         if seed is None:
-            by_answers = np.lexsort((risks.num_examples, *risks.values.T[::-1]))
-            orders = by_answers[fixed_orders(risks.num_clients, num_orders=NUM_PAIRINGS)]
+            orders = sorted_orders((*risks.values.T, risks.num_examples), num_orders=NUM_PAIRINGS)
         else:
             rng = np.random.default_rng(seed)
             orders = np.stack([rng.permutation(risks.num_clients) for _ in range(NUM_PAIRINGS)])

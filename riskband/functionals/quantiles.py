@@ -29,7 +29,7 @@ from riskband.checks import (
     check_points,
     check_single,
 )
-from riskband.duals import excess_assumptions, excess_duals
+from riskband.duals import excess_assumptions, tail_duals
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import FUNCTIONALS, Interval, bound, certificate_of_band
 from riskband.functionals.stepwise import (
@@ -103,8 +103,7 @@ def cvar(
     level = check_tail_level(level)
     quantity = f"the mean risk of the worst {exactly(1.0 - level)} of unseen clients"
     if isinstance(source, ClientRisks):
-        delta, is_sure = own_delta(delta), source.are_answers_certain and source.noise is None
-        usual = "betting" if is_sure else "band"
+        delta, usual = own_delta(delta), "betting" if source.are_as_measured else "band"
         method = check_choice("method", usual if method is None else method, ("betting", "band"))
         if method == "betting":
             return _direct_cvar(source, level, quantity, delta=delta, seed=check_own_seed(seed))
@@ -117,8 +116,8 @@ def cvar(
 
 def _direct_cvar(risks: ClientRisks, level: float, quantity: str, *, delta: float, seed: int | None) -> Certificate:
     risks.require_certain_answers("method='betting'", "method='band'")
-    duals = excess_duals(risks, offset=lambda cut: cut, slope=1.0 / (1.0 - level))
-    value, name = betting_upper_bound(duals, (risks.values, risks.num_examples), delta=delta, seed=seed)
+    answers = (risks.values, risks.num_examples)
+    value, name = betting_upper_bound(tail_duals(risks, level), answers, delta=delta, seed=seed)
     return Certificate(
         quantity=quantity,
         value=value,

@@ -20,11 +20,11 @@ import numpy as np
 from scipy.special import xlogy
 
 from riskband.answers.risks import ClientRisks
+from riskband.betting import LARGEST_SHARE, before
 from riskband.checks import FloatArray, IntArray
 from riskband.search import bisect
 
 _POINTS = np.geomspace(1e-4, 1.0, 97)
-_LARGEST_SHARE = 0.9  # of the capital that one client may cost
 _PRIOR = 0.05  # variance of the gains before any was seen
 _HIGHEST = 1e4  # what ratios are looked for
 _DEPTH = 6  # how often a cell of a is halved
@@ -116,7 +116,7 @@ def ratio_upper_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, del
         found = numbers[orders]
         at_ends = ratio.above(point, np.array([0.0, 0.1, 1.0]))
         past = _Past.of(found, base, float(at_ends[1]), 0.1)
-        sums = _before(np.cumsum(base, axis=1), 0.0) + 0.002
+        sums = before(np.cumsum(base, axis=1), 0.0) + 0.002
         expected = (past.ratio * sums + unseen * at_ends[2]) / (sums + unseen)
         reference = past.ratio + _FORESEEN * np.maximum(expected - past.ratio, 0.0)
         is_better = expected < best
@@ -162,18 +162,12 @@ class _Past(NamedTuple):
             ratio * np.cumsum(base**2, axis=1) - 2.0 * np.cumsum(outcomes * base, axis=1)
         )
         variance = (_PRIOR + np.maximum(squares, 0.0)) / (np.arange(base.shape[1]) + 2.0)
-        return cls(_before(ratio, first_outcome / first_base), _before(variance, _PRIOR))
-
-
-def _before(values: FloatArray, first: float) -> FloatArray:
-    shifted = np.full(values.shape, first, dtype=np.float64)
-    shifted[:, 1:] = values[:, :-1]  # a bet may only look at the past
-    return shifted
+        return cls(before(ratio, first_outcome / first_base), before(variance, _PRIOR))
 
 
 def _bets(variance: FloatArray, largest_loss: FloatArray, delta: float) -> FloatArray:
     sharpest = np.sqrt(2.0 * np.log(1.0 / delta) / (variance.shape[1] * variance))
-    return np.asarray(np.minimum(sharpest, _LARGEST_SHARE / np.maximum(largest_loss, 1e-9)))
+    return np.asarray(np.minimum(sharpest, LARGEST_SHARE / np.maximum(largest_loss, 1e-9)))
 
 
 def _reaches(gains: FloatArray, is_foreseen: np.ndarray, delta: float) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from riskband.betting import AVERAGED_BETS, fixed_orders, log_growth
+from riskband.betting import AVERAGED_BETS, Played, fixed_orders, log_growth
 from riskband.checks import FloatArray, IntArray
 from riskband.search import bisect
 
@@ -57,14 +57,6 @@ class TransportDuals:
             np.concatenate([each.prices for each in families]),
             np.concatenate([each.scales for each in families]),
         )
-
-
-class _Played(NamedTuple):
-    """What a gambler did in some orders, shape (num_orders, num_clients) each."""
-
-    chosen: IntArray  # the dual against whose outcome it bet
-    outcomes: FloatArray
-    bets: FloatArray
 
 
 class _Past(NamedTuple):
@@ -168,16 +160,16 @@ class TransportBets:
         rate = np.log(1.0 / delta) / self._orders.shape[1]
         return np.asarray(duals.scales * np.minimum(past.mean + np.sqrt(2.0 * rate * past.variance) + rate / 3.0, 1.0))
 
-    def _play(self, duals: TransportDuals, past: _Past, promises: FloatArray, delta: float) -> _Played:
+    def _play(self, duals: TransportDuals, past: _Past, promises: FloatArray, delta: float) -> Played:
         """Bet against the dual of the smallest promise, by the variance of its outcomes before."""
         best = np.argmin(np.round(promises, _NUM_DIGITS), axis=2)
         variance = np.take_along_axis(past.variance, best[:, :, None], axis=2)[:, :, 0]
         chosen = best[:, self._times]
         bets = np.sqrt(2.0 * np.log(1.0 / delta) / (self._orders.shape[1] * variance))[:, self._times]
-        return _Played(chosen, duals.outcomes[self._clients[self._orders], chosen], bets)
+        return Played(chosen, duals.outcomes[self._clients[self._orders], chosen], bets)
 
     def _limit(
-        self, duals: TransportDuals, tests: Sequence[_Played], budget: float, *, delta: float, least: float
+        self, duals: TransportDuals, tests: Sequence[Played], budget: float, *, delta: float, least: float
     ) -> float:
         """The rejected end of the bracket of V at the budget; `least` is where the search starts."""
 
@@ -187,7 +179,7 @@ class TransportBets:
         return float(bisect(survives, low=least, high=1.0, num_steps=34)[1])
 
     def _survives(
-        self, duals: TransportDuals, tests: Sequence[_Played], budget: float, value: float, delta: float
+        self, duals: TransportDuals, tests: Sequence[Played], budget: float, value: float, delta: float
     ) -> bool:
         """Whether the gamblers together do not earn 1/delta times what each began with."""
         needed = np.clip((value - duals.charges(budget)) / duals.scales, 0.0, 1.0)

@@ -592,7 +592,7 @@ def _conjugates_on_grid(
 
 def _is_for_budgets_asked(answers: AdversarialAnswers, method: str, every_budget: bool) -> bool:
     """Whether bets choose the dual variable from the clients before; they need every answer as it was given."""
-    return method == "betting" and not every_budget and answers.are_answers_certain and answers.noise is None
+    return method == "betting" and not every_budget and answers.are_as_measured
 
 
 def _prices(budgets: FloatArray, given: FloatArray | None, *, ratio: float) -> FloatArray:
