@@ -24,7 +24,7 @@ from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_number, check_single
 from riskband.functionals import extremal_distributions as extremal
 from riskband.functionals import weights
-from riskband.functionals.direct import direct_bounds
+from riskband.functionals.bets import direct_bounds
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution, has_measured_limits
 from riskband.functionals.extremal_distributions import Curve, MomentRule, PlugIn, linear_plug_in
 from riskband.functionals.weights import QuantileWeight

@@ -27,9 +27,9 @@ from riskband.checks import (
 from riskband.duals import excess_assumptions
 from riskband.search import Bracket, bisect
 from riskband.wording import chosen_before, exactly, in_short
-from riskband.worst_cases.direct import direct_worst_case_means
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
 from riskband.worst_cases.published import published_worst_case_cdf, published_worst_case_mean
+from riskband.worst_cases.reweighting_bets import direct_worst_case_means
 
 WORST_CASE_METHODS = ("sharp", "published", "reference")
 
