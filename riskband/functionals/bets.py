@@ -3,20 +3,23 @@
 A gambler doubts that a measure is above a value, or below it. Clients, or pairs of clients, are bet against before they
 are seen, with what those before them showed; the final capitals in many fixed orders of the sorted answers are averaged
 and tested once. Values that are rejected are an interval, since every factor of the capital is monotone in the value.
+
+The functions named after measures take answers as they were measured, the error level of each limit, and a parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from riskband.answers.risks import ClientRisks
+from riskband.answers.risks import EQUAL_BY_DESIGN, ClientRisks
+from riskband.bands.local_steps import RANDOM_SIZES
 from riskband.betting import LARGEST_SHARE, averaged_betting_upper_mean, before, betting_upper_bound, sorted_orders
 from riskband.checks import FloatArray, IntArray
-from riskband.duals import tail_duals
+from riskband.duals import excess_assumptions, tail_duals
 from riskband.functionals.ratios import (
     Ratio,
     log_ratio,
@@ -34,38 +37,39 @@ _NUM_CELLS = 64  # of values, in each of which a bet has one largest size
 
 
 class DirectBounds(NamedTuple):
-    """Confidence limits for a measure, each at its own error level; None where betting gives none."""
+    """Confidence limits for a measure, each at its own error level; None where answers alone give none.
+
+    `assumptions` are those beyond what all certificates from the answers assume.
+    """
 
     lower: float | None
     upper: float | None
     method: str = "betting"
+    assumptions: tuple[str, ...] = ()
 
 
-def direct_bounds(risks: ClientRisks, name: str, *, delta: float) -> DirectBounds | None:
-    """Lower and upper limits for the measure `name`, each wrong with probability at most `delta`; None if unknown.
-
-    The answers must be certain and without noise. Source: math §5.6.
-    """
-    kind, *parameters = name.split(":")
-    return MEASURED_DIRECTLY[kind](risks, delta, *map(float, parameters)) if kind in MEASURED_DIRECTLY else None
+def _of_sizes(risks: ClientRisks) -> tuple[str, ...]:
+    """What is assumed of the numbers of examples where something is chosen by all of them."""
+    return (EQUAL_BY_DESIGN if risks.has_equal_sizes else RANDOM_SIZES,)
 
 
-def _orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray:
+def played_orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray:
     """Fixed orders of the sorted answers, shape (num_orders, num_clients); of `num_played` clients in all, about."""
     num_orders = int(np.clip(num_played // risks.num_clients, 2, most))
     return sorted_orders((risks.values, risks.num_examples), num_orders=num_orders)
 
 
-def _gini(risks: ClientRisks, delta: float) -> DirectBounds:
+def gini(risks: ClientRisks, delta: float) -> DirectBounds:
     """E|R - R'| against G·E(R + R'), by pairs of clients."""
-    orders = _orders(risks, num_played=1_000_000, most=200)
+    orders = played_orders(risks, num_played=1_000_000, most=200)
     half = risks.num_clients // 2
     first, second = orders[:, :half], orders[:, half : 2 * half]
     sums = risks.values[first] + risks.values[second]
     upper = _upper_ratio(np.abs(risks.values[first] - risks.values[second]), sums, delta)
     if not risks.binary:
         return DirectBounds(None, upper)
-    return DirectBounds(_lower_ratio(_surely_apart(risks, first, second), sums, _apart_limit(risks), delta), upper)
+    lower = _lower_ratio(_surely_apart(risks, first, second), sums, _apart_limit(risks), delta)
+    return DirectBounds(lower, upper, assumptions=_of_sizes(risks))
 
 
 def _surely_apart(risks: ClientRisks, first: IntArray, second: IntArray) -> FloatArray:
@@ -152,20 +156,23 @@ def _ratio_bounds(
     risks: ClientRisks, delta: float, ratio: Ratio, measure: Callable[[float], float] = float, *, has_upper: bool = True
 ) -> DirectBounds:
     """Limits for a measure that grows with a ratio."""
-    orders = _orders(risks, num_played=20_000, most=50)
+    orders = played_orders(risks, num_played=20_000, most=50)
     upper = measure(ratio_upper_limit(ratio, risks, orders, delta=delta)) if has_upper else None
     if not (risks.binary or ratio.is_quadratic):
         return DirectBounds(None, upper)
-    return DirectBounds(measure(ratio_lower_limit(ratio, risks, orders, delta=delta)), upper)
+    lower = measure(ratio_lower_limit(ratio, risks, orders, delta=delta))
+    return DirectBounds(lower, upper, assumptions=_of_sizes(risks))
 
 
-def _atkinson(risks: ClientRisks, delta: float, aversion: float) -> DirectBounds | None:
+def atkinson(risks: ClientRisks, delta: float, aversion: float) -> DirectBounds | None:
+    """Atkinson index of an aversion below 1, and the lower limit at 1."""
     if aversion == 1.0:
         return _ratio_bounds(risks, delta, log_ratio(), lambda ratio: 1.0 - float(np.exp(-ratio)), has_upper=False)
     return _ratio_bounds(risks, delta, root_ratio(1.0 - aversion)) if 0.0 < aversion < 1.0 else None
 
 
-def _entropy(risks: ClientRisks, delta: float, order: float) -> DirectBounds | None:
+def generalised_entropy(risks: ClientRisks, delta: float, order: float) -> DirectBounds | None:
+    """Generalised entropy of an order above 0, and the lower limit at 0."""
     if order == 0.0:
         return _ratio_bounds(risks, delta, log_ratio(), has_upper=False)
     if order == 1.0:
@@ -178,31 +185,36 @@ def _entropy(risks: ClientRisks, delta: float, order: float) -> DirectBounds | N
     return None
 
 
-def _variation(risks: ClientRisks, delta: float) -> DirectBounds:
+def coefficient_of_variation(risks: ClientRisks, delta: float) -> DirectBounds:
+    """Standard deviation over mean."""
     return _ratio_bounds(risks, delta, power_ratio(2.0), lambda ratio: float(np.sqrt(max(ratio**2 - 1.0, 0.0))))
 
 
-def _mean(risks: ClientRisks, delta: float) -> DirectBounds:
+def mean(risks: ClientRisks, delta: float) -> DirectBounds:
+    """Mean risk."""
     of_losses, of_gains = (
         averaged_betting_upper_mean(values, delta=delta) for values in (risks.values, 1.0 - risks.values)
     )
     return DirectBounds(1.0 - of_gains, of_losses)
 
 
-def _cvar(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
+def cvar(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
+    """Mean risk of the clients beyond the quantile at a level, from above (math §2.9)."""
     answers = (risks.values, risks.num_examples)
-    return DirectBounds(None, betting_upper_bound(tail_duals(risks, level), answers, delta=delta, seed=None)[0])
+    upper, _ = betting_upper_bound(tail_duals(risks, level), answers, delta=delta, seed=None)
+    return DirectBounds(None, upper, assumptions=excess_assumptions(risks))
 
 
-MEASURED_DIRECTLY: Mapping[str, Callable[..., DirectBounds | None]] = {
-    "gini": _gini,
-    "atkinson": _atkinson,
-    "generalised_entropy": _entropy,
-    "coefficient_of_variation": _variation,
-    "mean": _mean,
-    "cvar": _cvar,
-    "share": lambda risks, delta, at: DirectBounds(None, true_share(risks, at, delta=delta), "stepwise"),
-    "quantile": lambda risks, delta, level: DirectBounds(None, true_quantile(risks, level, delta=delta), "stepwise"),
-    "top_share": lambda risks, delta, share: _ratio_bounds(risks, delta, tail_ratio(share)),
-}
-"""By name, limits from certain answers, the error level of each, and parameters."""
+def share(risks: ClientRisks, delta: float, threshold: float) -> DirectBounds:
+    """Share of the clients at or above a threshold, from above; not by betting (math §2.10)."""
+    return DirectBounds(None, true_share(risks, threshold, delta=delta), "stepwise", _of_sizes(risks))
+
+
+def quantile(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
+    """Quantile, from above; not by betting (math §2.10)."""
+    return DirectBounds(None, true_quantile(risks, level, delta=delta), "stepwise", _of_sizes(risks))
+
+
+def top_share(risks: ClientRisks, delta: float, share: float) -> DirectBounds:
+    """Part of all risk on the worst-off share of the clients."""
+    return _ratio_bounds(risks, delta, tail_ratio(share))

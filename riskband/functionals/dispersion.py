@@ -120,8 +120,11 @@ def _certificate_of_answers(
     found = bound_of_answers(risks, chosen, method=method, delta=delta)
     if not np.isfinite(found.interval.upper):
         raise _unbounded(chosen, "clients of risk 0 make it as large as can be")
-    of_band = () if found.band is None else found.band.assumptions
-    own = (*shared_assumptions(risks, needs_binary=True), *of_band, *chosen_before(measure=(chosen.name, None)))
+    own = (
+        *shared_assumptions(risks, needs_binary=True),
+        *found.assumptions,
+        *chosen_before(measure=(chosen.name, None)),
+    )
     return Certificate(
         quantity=f"{chosen.quantity} of {subject_of('marginal')}",
         value=float(found.interval.upper),

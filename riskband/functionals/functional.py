@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +23,8 @@ from riskband.bands.band import band as band_of
 from riskband.betting import check_betting
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_number, check_single
+from riskband.functionals import bets, weights
 from riskband.functionals import extremal_distributions as extremal
-from riskband.functionals import weights
-from riskband.functionals.bets import direct_bounds
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution, has_measured_limits
 from riskband.functionals.extremal_distributions import Curve, MomentRule, PlugIn, linear_plug_in
 from riskband.functionals.weights import QuantileWeight
@@ -32,6 +32,9 @@ from riskband.wording import exactly
 
 BOUND_METHODS = ("sharp", "plugin", "convex_order")
 """How a functional is read off a band; from answers it is bounded by "betting"."""
+
+
+OfAnswers = Callable[[ClientRisks, float], bets.DirectBounds | None]
 
 
 class Interval(NamedTuple):
@@ -93,6 +96,9 @@ class Functional:
         If it is an integral of quantiles, the weight.
     bounds : callable or None
         Bounds from a `Band`, in place of those of the members of the band.
+    of_answers : callable or None
+        From answers and an error level, limits that each have this level, if any are known; see
+        `riskband.functionals.bets`.
     """
 
     name: str
@@ -107,6 +113,7 @@ class Functional:
     grows_with_risk: bool = False
     weight: QuantileWeight | None = None
     bounds: Callable[[Band], Interval] | None = None
+    of_answers: OfAnswers | None = None
 
     def value(self, law: RiskDistribution) -> float:
         """Value for a distribution of risks; raises ValueError for a function of a band, which has none."""
@@ -216,12 +223,12 @@ def _bound_of_band(band: Band, chosen: Functional, method: str) -> Interval:
 
 
 class BoundOfAnswers(NamedTuple):
-    """An interval from answers alone, how it was made, and the band that it was in part read off."""
+    """An interval from answers alone, how it was made, and what that assumes beyond what all certificates do."""
 
     interval: Interval
     method: str
     delta: float
-    band: Band | None = None
+    assumptions: tuple[str, ...]
 
 
 def bound_of_answers(
@@ -231,19 +238,19 @@ def bound_of_answers(
     delta = own_delta(delta)
     check_betting(method)
     risks.require_certain_answers("a bound from answers", "a band, rb.band(answers, delta=...)")
-    found = direct_bounds(risks, chosen.name, delta=delta / 2)
+    found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2)
     if found is None or None in found:
         band = band_of(risks, delta=delta if found is None else delta / 2)
         reading = method_that_applies("convex_order", band, chosen)
         read, words = _bound_of_band(band, chosen, reading), f"{reading} bound from the {band.method} band"
         if found is None:
-            return BoundOfAnswers(read, words, delta, band)
+            return BoundOfAnswers(read, words, delta, band.assumptions)
     lower = read.lower if found.lower is None else found.lower
     upper = read.upper if found.upper is None else found.upper
     if None not in found:
-        return BoundOfAnswers(_within(chosen, lower, upper), "betting", delta)
+        return BoundOfAnswers(_within(chosen, lower, upper), found.method, delta, found.assumptions)
     words = f"{found.method} below, {words} above" if found.upper is None else f"{found.method} above, {words} below"
-    return BoundOfAnswers(_within(chosen, lower, upper), words, delta, band)
+    return BoundOfAnswers(_within(chosen, lower, upper), words, delta, (*found.assumptions, *band.assumptions))
 
 
 def _within(chosen: Functional, lower: float | FloatArray, upper: float | FloatArray) -> Interval:
@@ -317,7 +324,7 @@ def _weighted(weight: QuantileWeight, quantity: str = "", name: str = "") -> Fun
     return _growing(name or weight.name, quantity, lambda law: _integral(law, weight.cumulative), weight=weight)
 
 
-def _tail(weight: QuantileWeight, quantity: str, name: str) -> Functional:
+def _tail(weight: QuantileWeight, quantity: str, name: str, of_answers: OfAnswers) -> Functional:
     """Mean of the worst clients, which the distribution for means of the band serves as well as its lower side."""
     plain = _weighted(weight, quantity, name)
 
@@ -328,18 +335,22 @@ def _tail(weight: QuantileWeight, quantity: str, name: str) -> Functional:
             lower = lower if measured is None else max(lower, measured.integral(measured.lower))
         return Interval(lower, upper if band.sides == "upper" else min(upper, weights.tail_mean(band, weight)))
 
-    return replace(plain, bounds=bounds)
+    return replace(plain, bounds=bounds, of_answers=of_answers)
 
 
 def _cvar(level: float) -> Functional:
     weight = weights.tail_weight(level)
-    return _tail(weight, f"the mean of the worst {exactly(1.0 - level)}", f"cvar:{_digits(level)}")
+    words, of_answers = f"the mean of the worst {exactly(1.0 - level)}", partial(bets.cvar, level=level)
+    return _tail(weight, words, f"cvar:{_digits(level)}", of_answers)
 
 
 def _quantile(level: float) -> Functional:
     level = check_single("level", level)
     quantile = _growing(
-        f"quantile:{_digits(level)}", f"the {exactly(level)} quantile", lambda law: float(law.quantile(level))
+        f"quantile:{_digits(level)}",
+        f"the {exactly(level)} quantile",
+        lambda law: float(law.quantile(level)),
+        of_answers=partial(bets.quantile, level=level),
     )
     # At level 0 the smallest x >= 0 with F(x) >= 0 is 0 for every distribution.
     return quantile if level > 0.0 else replace(quantile, bounds=lambda band: Interval(0.0, 0.0))
@@ -352,6 +363,7 @@ def _share(threshold: float) -> Functional:
         f"share:{_digits(threshold)}",
         f"the survival function at {exactly(threshold)}",
         lambda law: float(np.sum(law.weights[law.risks >= threshold])),
+        of_answers=partial(bets.share, threshold=threshold),
     )
 
 
@@ -372,6 +384,7 @@ def _linear_measure(
     plug_in: PlugIn,
     range: tuple[float, float] = (0.0, 1.0),
     is_relative: bool = True,
+    of_answers: OfAnswers | None = None,
 ) -> Functional:
     """∫wq, over the mean if relative; `cumulative` integrates w from 0, `cut_at` says where w passes a value."""
 
@@ -390,11 +403,12 @@ def _linear_measure(
         cut=lambda limits: extremal.linear_cut(limits, of_distribution, cut_at),
         centre=lambda limits: extremal.linear_centre(limits, cumulative, is_relative=is_relative),
         is_relative=is_relative,
+        of_answers=of_answers,
     )
 
 
 def _moment_measure(
-    name: str, quantity: str, rule: MomentRule, *, range: tuple[float, float] = (0.0, np.inf)
+    name: str, quantity: str, rule: MomentRule, of_answers: OfAnswers, *, range: tuple[float, float] = (0.0, np.inf)
 ) -> Functional:
     return Functional(
         name,
@@ -404,6 +418,7 @@ def _moment_measure(
         extremal.moment_plug_in(rule),
         cut=lambda limits: extremal.moment_cut(limits, rule),
         centre=lambda limits: extremal.moment_centre(limits, rule),
+        of_answers=of_answers,
     )
 
 
@@ -415,6 +430,7 @@ def _gini() -> Functional:
         cumulative=lambda p: p**2 - p,
         cut_at=lambda value: (1.0 + value) / 2.0,
         plug_in=linear_plug_in(lambda p: p**2, lambda low, high, least, most: (low / most - 1.0, high / least - 1.0)),
+        of_answers=bets.gini,
     )
 
 
@@ -455,6 +471,7 @@ def top_share_functional(share: float) -> Functional:
             lambda p: np.minimum(p, level),
             lambda low, high, least, most: (1.0 - high / (high + least - low), 1.0 - low / most),
         ),
+        of_answers=partial(bets.top_share, share=share),
     )
 
 
@@ -488,6 +505,7 @@ def _atkinson(aversion: float) -> Functional:
         f"atkinson:{_digits(aversion)}",
         f"the Atkinson index (aversion {aversion:g})",
         rule,
+        partial(bets.atkinson, aversion=aversion),
         range=(0.0, 0.0 if aversion == 0.0 else 1.0),
     )
 
@@ -512,6 +530,7 @@ def _generalised_entropy(order: float) -> Functional:
         f"generalised_entropy:{_digits(order)}",
         quantity or f"the generalised entropy (order {order:g})",
         rule,
+        partial(bets.generalised_entropy, order=order),
         range=(0.0, -1.0 / factor if 0.0 < order < 1.0 else np.inf),
     )
 
@@ -525,7 +544,9 @@ def _coefficient_of_variation() -> Functional:
 
     rule = extremal.power_rule(2.0, lambda total, mean: np.sqrt(np.maximum(total / mean**2 - 1.0, 0.0)))
     name, quantity = "coefficient_of_variation", "the coefficient of variation"
-    return replace(_moment_measure(name, quantity, rule), of_distribution=of_distribution)
+    return replace(
+        _moment_measure(name, quantity, rule, bets.coefficient_of_variation), of_distribution=of_distribution
+    )
 
 
 def _hoover() -> Functional:
@@ -591,7 +612,7 @@ def _quantile_range(low: float, high: float) -> Functional:
 Table = Mapping[str, Callable[..., Functional]]
 
 WEIGHTS: Table = {
-    "mean": lambda: _tail(weights.MEAN, "the mean", "mean"),
+    "mean": lambda: _tail(weights.MEAN, "the mean", "mean", bets.mean),
     "cvar": _cvar,
     "interval": _interval_mean,
     "linear": lambda: _weighted(weights.LINEAR),

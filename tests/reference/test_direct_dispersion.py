@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import binom
 
 import riskband as rb
-from riskband.functionals import direct, ratios
+from riskband.answers.risks import EQUAL_BY_DESIGN
+from riskband.functionals import bets, ratios
 from riskband.functionals.distributions import RiskDistribution
 from tests.validity.coverage import BETA, draw_networks
 
@@ -81,18 +82,18 @@ def test_numbers_of_pairs_are_below_the_distance(sizes):
     values = np.concatenate([first.ravel() / sizes[0], second.ravel() / sizes[1]])
     risks = rb.ClientRisks(values, np.repeat(sizes, first.size), binary=True)
     at = np.arange(first.size)
-    numbers = direct._surely_apart(risks, at, at + first.size).reshape(first.shape)
+    numbers = bets._surely_apart(risks, at, at + first.size).reshape(first.shape)
     means = masses(sizes[0]) @ numbers @ masses(sizes[1]).T
     assert np.all(means <= np.abs(RISKS[:, None] - RISKS) + 1e-12)
     for value in (0.0, 0.2, 0.6, 1.0):
-        limit = direct._apart_limit(rb.ClientRisks([0.0, 1.0], sizes, binary=True))(value)
+        limit = bets._apart_limit(rb.ClientRisks([0.0, 1.0], sizes, binary=True))(value)
         assert np.max(value * (first / sizes[0] + second / sizes[1]) - numbers) <= limit + 1e-12
 
 
 @pytest.mark.parametrize("name", ["theil", "top_share:0.1", "generalised_entropy:2", "atkinson:0.5"])
 def test_no_bet_can_lose_everything(name):
     risks = rb.ClientRisks(np.arange(31) % 11 / 10, 10)
-    orders = direct.sorted_orders(risks, num_played=2_000, most=5)
+    orders = bets.played_orders(risks, num_played=2_000, most=5)
     game = ratios._Below(RATIOS[name][0], risks, orders, 0.05)
     possible = ratios._possible_counts(risks)
     base = game.ratio.base(possible.risks)
@@ -147,3 +148,19 @@ def test_what_answers_cannot_give_is_refused():
         rb.gini(rb.band(ANSWERS, delta=0.1), delta=0.1)
     with pytest.raises(ValueError, match="cannot be bounded"):
         rb.dispersion_certificate(rb.ClientRisks([0.0, 0.0, 0.0], 10), "theil", delta=0.1)
+
+
+@pytest.mark.parametrize("name", ["mean", "gini", "cvar:0.9", "quantile"])
+def test_a_weight_of_ones_own_is_never_taken_for_the_functional_of_its_name(name):
+    weight = rb.QuantileWeight.from_density(np.polynomial.Polynomial([0, 0, 0, 4]), name=name)
+    other = rb.QuantileWeight(name="of another name", cumulative=weight.cumulative)
+    assert rb.bound(ANSWERS, weight, delta=0.1) == rb.bound(ANSWERS, other, delta=0.1)
+
+
+@pytest.mark.parametrize(
+    ("measure", "assumed"),
+    [("mean", False), ("gini", True), ("theil", True), ("share:0.3", True), ("quantile:0.8", True)],
+)
+def test_certificates_from_answers_say_what_they_assume_of_the_numbers_of_examples(measure, assumed):
+    certificate = rb.dispersion_certificate(ANSWERS, measure, delta=0.1)
+    assert (EQUAL_BY_DESIGN in certificate.assumptions) == assumed

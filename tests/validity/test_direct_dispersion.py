@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.functionals import direct, ratios
+from riskband.functionals import bets, ratios
 from riskband.functionals.distributions import RiskDistribution
 from tests.validity.coverage import is_rejected, rejected, study
 
@@ -78,7 +78,7 @@ def test_one_measure_lies_between_its_limits(measure):
 
 
 def limits(ratio, answers, side):
-    orders = direct.sorted_orders(answers, num_played=2_000, most=10)
+    orders = bets.played_orders(answers, num_played=2_000, most=10)
     return side(ratio, answers, orders, delta=DELTA / 2)
 
 
@@ -100,7 +100,7 @@ def test_upper_limits_of_ratios_hold(law, num_networks):
 def test_measured_distances_as_a_lower_side_fail(monkeypatch):
     """Jensen's inequality on the wrong side: noise makes measured risks more unequal than true ones."""
     monkeypatch.setattr(
-        direct, "_surely_apart", lambda risks, first, second: np.abs(risks.values[first] - risks.values[second])
+        bets, "_surely_apart", lambda risks, first, second: np.abs(risks.values[first] - risks.values[second])
     )
     found = failures("equal", ["gini"], num_networks=25, num_clients=100, num_examples=5)
     assert set(rejected(found, DELTA / 2)) == {("gini", "lower")}
