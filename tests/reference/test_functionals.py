@@ -147,7 +147,7 @@ def test_one_quantile_of_true_risks_is_a_limit_of_an_order_statistic(num_clients
     rank, _ = quantile_rank(num_clients, level=0.9, delta=0.05, num_examples=100)
     rng = np.random.default_rng(num_clients)
     wrong = np.sort(rng.binomial(100, rng.beta(3, 21, num_clients)))
-    bound = rb.quantile(rb.ClientRisks(wrong / 100, 100), 0.9, delta=0.05).value
+    bound = rb.quantile(rb.ClientRisks(wrong / 100, 100), 0.9, delta=0.05, method="order statistic").value
     share = brentq(lambda p: binom.sf(rank - 1, num_clients, p) - 0.05, 0.5, 1.0, xtol=1e-14)
     eta = min((share - 0.9) / 0.1, 0.5)
     assert bound == pytest.approx(beta.ppf(1.0 - eta, wrong[rank - 1] + 1, 100 - wrong[rank - 1]), abs=1e-9)
