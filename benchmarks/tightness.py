@@ -1,6 +1,6 @@
 """How far above the truth every certificate is, in units of what the central limit theorem would allow.
 
-    python -m benchmarks.tightness [--networks 10] [--quick]
+    python -m benchmarks.tightness [--networks 6] [--quick]
 
 Client risks follow Beta(3, 21) (mean 0.125), each client has n examples with 0-1 loss, delta = 0.05. Of every
 certificate the table gives the mean slack (bound minus truth) over z * sd / sqrt(K), the slack of a normal limit that
@@ -379,7 +379,7 @@ def table(sizes: tuple[int, ...], num_examples: tuple[int, ...], num_networks: i
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", type=int, default=10, help="a third as many of 5,000 clients")
+    parser.add_argument("--networks", type=int, default=6, help="a third as many of 5,000 clients")
     parser.add_argument("--quick", action="store_true", help="3 networks, K = 50 and 500, n = 100 only")
     options = parser.parse_args()
     sizes, examples, networks = (SIZES, NUM_EXAMPLES, options.networks)

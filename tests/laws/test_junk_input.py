@@ -227,6 +227,8 @@ LEGAL = {
     ("quantile", "method"): {"None"},
     ("quantile_interval", "level"): {"empty"},
     ("custom_divergence", "slope_at_infinity"): {"inf"},
+    ("band", "method"): {"None"},
+    ("group_bands", "method"): {"None"},
     ("cvar", "method"): {"None"},
     ("worst_case_mean", "method"): {"None"},
     ("worst_case_mean, band", "method"): {"None"},

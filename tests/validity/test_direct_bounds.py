@@ -47,19 +47,17 @@ def failures(law, *, num_networks, num_clients, sizes, delta, seed, own_seed=Non
     ("law", "sizes"),
     [("beta", 5), ("two points", 20), ("continuous", 20), ("half", "unequal"), ("rare", "dependent"), ("skewed", 20)],
 )
-@study(12, slow=400)
+@study(12, slow=200)
 def test_bounds_that_stand_alone_hold(law, sizes, num_networks):
     found = failures(LAWS[law], num_networks=num_networks, num_clients=30, sizes=sizes, delta=0.2, seed=1, own_seed=0)
     assert rejected(found, 0.2) == {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("num_clients", "sizes"), [*((num, size) for num in (30, 100) for size in (5, 20, "unequal")), (1000, 100)]
-)
+@pytest.mark.parametrize(("num_clients", "sizes"), [(30, 5), (30, "unequal"), (100, 20), (1000, 100)])
 @pytest.mark.parametrize("law", LAWS)
 def test_bounds_that_stand_alone_hold_in_larger_studies(law, num_clients, sizes):
-    for own_seed, num_networks in ((None, 40), (0, 200)):
+    for own_seed, num_networks in ((None, 30), (0, 200)):
         found = failures(
             LAWS[law],
             num_networks=num_networks,
