@@ -180,7 +180,7 @@ def bound(
     Returns
     -------
     Interval
-        Numbers. Source: math §2.8 and math §5.
+        Numbers. Source: math §2.8 and math §5; from answers math §2.9, math §2.10 and math §5.6.
 
     Raises
     ------

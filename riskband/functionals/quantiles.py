@@ -97,8 +97,8 @@ def cvar(
     Raises
     ------
     ValueError
-        If an argument is out of range, the band has no lower side, delta is given with a band or not with answers, or
-        the answers are not what the method can use.
+        If an argument is out of range, the band has no lower side, delta is given with a band or not with answers, a
+        seed is given without bets, or the answers are not what the method can use.
     """
     level = check_tail_level(level)
     quantity = f"the mean risk of the worst {exactly(1.0 - level)} of unseen clients"
@@ -107,6 +107,8 @@ def cvar(
         method = check_choice("method", usual if method is None else method, ("betting", "band"))
         if method == "betting":
             return _direct_cvar(source, level, quantity, delta=delta, seed=check_own_seed(seed))
+        if seed is not None:
+            raise ValueError(f"seed must be left out with method='band', got {seed!r:.80}; only bets have an order")
         band = band_of(source, delta=delta, method=f"tail:{exactly(level)}", sides="lower")
     else:
         band = band_alone(source, delta=delta, seed=seed, method=method)
