@@ -31,7 +31,7 @@ _LEAST_GAP = 1e-10  # far above what rounding makes of such sums
 _LARGEST_SHIFT = 1e4  # what a larger one would gain could not be seen
 _MOST_POWERS = 500  # of a series; what is beyond counts with the last of them
 _MOST_AT_ONCE = 10**7  # numbers in memory
-_UNIFORM = (np.arange(200) + 0.5) / 200  # risks that nobody has seen, to begin with
+UNIFORM = (np.arange(200) + 0.5) / 200  # risks that nobody has seen, to begin with
 
 
 def unbiased_series(risks: ClientRisks, coefficients: FloatArray) -> FloatArray:
@@ -61,7 +61,7 @@ def _outcomes(
     """
     coefficients[:, -1] += np.maximum(1.0 - coefficients.sum(axis=1), 0.0)
     found = unbiased_series(risks, coefficients) if risks.binary else function(risks.values)
-    return np.clip(found, 0.0, 1.0), function(_UNIFORM).mean(axis=1).tolist()
+    return np.clip(found, 0.0, 1.0), function(UNIFORM).mean(axis=1).tolist()
 
 
 def excess_duals(risks: ClientRisks, *, offset: Callable[[float], float], slope: float) -> list[Dual]:
@@ -190,7 +190,7 @@ def _square_dual(budget: float, shift: float, squares: FloatArray, *, low: float
         high=(1.0 - shift) ** 2 if low == 0.0 else max(shift, 1.0 - shift) ** 2,
         bound=lambda mean: shift + np.sqrt((1.0 + budget) * np.maximum(mean, 0.0)),
         least_mean=lambda value: max(value - shift, 0.0) ** 2 / (1.0 + budget),
-        start=float(np.mean(np.maximum(_UNIFORM - shift, 0.0 if low == 0.0 else -1.0) ** 2)),
+        start=float(np.mean(np.maximum(UNIFORM - shift, 0.0 if low == 0.0 else -1.0) ** 2)),
     )
 
 

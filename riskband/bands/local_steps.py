@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import betainc, betaincc
 
 from riskband.answers.concave_curves import upper_hull
-from riskband.answers.risks import ETA_GRID, ClientRisks, default_eta
+from riskband.answers.risks import EQUAL_BY_DESIGN, ETA_GRID, ClientRisks, default_eta
 from riskband.bands.closed_form import Knots, MeasuredBand
 from riskband.bands.levels import Levels
 from riskband.checks import FloatArray, IntArray
@@ -174,6 +174,14 @@ def marginal_eta(risks: ClientRisks, eta: float | str | None) -> float | str:
     if eta is None:
         return EVERY_ETA if risks.noise is None else GRID_OF_ETAS
     return eta
+
+
+def assumed_of_sizes(risks: ClientRisks) -> str:
+    """What is assumed of the numbers of examples where something is chosen by them."""
+    if not risks.has_equal_sizes:
+        return RANDOM_SIZES
+    # Whether they are equal must be no chance, and no choice of those whose answers are missing or wrong.
+    return EQUAL_BY_DESIGN if risks.are_answers_certain else EQUAL_SIZES
 
 
 def require_one_eta(eta: float | str, what: str) -> float:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from riskband.answers.risks import EQUAL_BY_DESIGN, ClientRisks
-from riskband.bands.local_steps import RANDOM_SIZES
+from riskband.answers.risks import ClientRisks
+from riskband.bands.local_steps import assumed_of_sizes
 from riskband.betting import LARGEST_SHARE, averaged_betting_upper_mean, before, betting_upper_bound, sorted_orders
 from riskband.checks import FloatArray, IntArray
 from riskband.duals import excess_assumptions, tail_duals
@@ -48,11 +48,6 @@ class DirectBounds(NamedTuple):
     assumptions: tuple[str, ...] = ()
 
 
-def _of_sizes(risks: ClientRisks) -> tuple[str, ...]:
-    """What is assumed of the numbers of examples where something is chosen by all of them."""
-    return (EQUAL_BY_DESIGN if risks.has_equal_sizes else RANDOM_SIZES,)
-
-
 def played_orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray:
     """Fixed orders of the sorted answers, shape (num_orders, num_clients); of `num_played` clients in all, about."""
     num_orders = int(np.clip(num_played // risks.num_clients, 2, most))
@@ -69,7 +64,7 @@ def gini(risks: ClientRisks, delta: float) -> DirectBounds:
     if not risks.binary:
         return DirectBounds(None, upper)
     lower = _lower_ratio(_surely_apart(risks, first, second), sums, _apart_limit(risks), delta)
-    return DirectBounds(lower, upper, assumptions=_of_sizes(risks))
+    return DirectBounds(lower, upper, assumptions=(assumed_of_sizes(risks),))
 
 
 def _surely_apart(risks: ClientRisks, first: IntArray, second: IntArray) -> FloatArray:
@@ -161,7 +156,7 @@ def _ratio_bounds(
     if not (risks.binary or ratio.is_quadratic):
         return DirectBounds(None, upper)
     lower = measure(ratio_lower_limit(ratio, risks, orders, delta=delta))
-    return DirectBounds(lower, upper, assumptions=_of_sizes(risks))
+    return DirectBounds(lower, upper, assumptions=(assumed_of_sizes(risks),))
 
 
 def atkinson(risks: ClientRisks, delta: float, aversion: float) -> DirectBounds | None:
@@ -207,12 +202,12 @@ def cvar(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
 
 def share(risks: ClientRisks, delta: float, threshold: float) -> DirectBounds:
     """Share of the clients at or above a threshold, from above; not by betting (math §2.10)."""
-    return DirectBounds(None, true_share(risks, threshold, delta=delta), "stepwise", _of_sizes(risks))
+    return DirectBounds(None, true_share(risks, threshold, delta=delta), "stepwise", (assumed_of_sizes(risks),))
 
 
 def quantile(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
     """Quantile, from above; not by betting (math §2.10)."""
-    return DirectBounds(None, true_quantile(risks, level, delta=delta), "stepwise", _of_sizes(risks))
+    return DirectBounds(None, true_quantile(risks, level, delta=delta), "stepwise", (assumed_of_sizes(risks),))
 
 
 def top_share(risks: ClientRisks, delta: float, share: float) -> DirectBounds:

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from numpy.polynomial import Polynomial
 from scipy.special import betaincinv
 
-from riskband.answers.risks import EQUAL_BY_DESIGN, ClientRisks, shared_assumptions
+from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.bands.band import Band, band_alone, check_band, own_delta, subject_of
 from riskband.bands.band import band as band_of
-from riskband.bands.local_steps import EQUAL_SIZES, OBSERVED_SIZES, RANDOM_SIZES
+from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
 from riskband.betting import betting_assumptions, betting_upper_bound
 from riskband.certificate import Certificate, recipe
 from riskband.checks import (
@@ -218,12 +218,7 @@ def _standing_alone(
     risks: ClientRisks, function: str, arguments: dict[str, Any], *, chosen: tuple[str, ...], **rest: Any
 ) -> Certificate:
     """Certificate from answers by an exact binomial bound, of `arguments` with delta, local and method."""
-    if arguments["local"] == "observed":
-        sizes = OBSERVED_SIZES
-    elif not risks.has_equal_sizes:
-        sizes = RANDOM_SIZES
-    else:  # what is chosen is chosen for equal sizes: whether they are equal must be no chance
-        sizes = EQUAL_BY_DESIGN if risks.are_answers_certain else EQUAL_SIZES
+    sizes = OBSERVED_SIZES if arguments["local"] == "observed" else assumed_of_sizes(risks)
     return Certificate(
         delta=arguments["delta"],
         assumptions=(*shared_assumptions(risks, needs_binary=arguments["local"] == "marginal"), sizes, *chosen),
@@ -235,10 +230,8 @@ def _standing_alone(
 def quantile_rank(num_clients: int, *, level: float, delta: float, num_examples: int | None) -> tuple[int, float]:
     """Rank (K + 1 if there is none) of the order statistic that bounds a quantile, and the eta of the sorted limits.
 
-    Both depend on the numbers of clients K and examples alone; for measured risks (`num_examples` None) eta is 0. With
-    probability 1 - delta at least a share b(i) of all clients, the delta-quantile of Beta(i, K - i + 1), is at or below
-    the i-th smallest of K; if limits at error level eta are sorted, at least (b(i) - eta) / (1 - eta) of the true risks
-    are.
+    Both depend on the numbers of clients K and examples alone; for measured risks (`num_examples` None) eta is 0. Why
+    they bound a quantile: see `riskband.functionals.stepwise.ranks_and_etas`.
     """
     ranks = np.arange(1, num_clients + 1)
     shares = betaincinv(ranks, num_clients - ranks + 1.0, delta)

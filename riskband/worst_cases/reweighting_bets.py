@@ -9,7 +9,7 @@ import numpy as np
 from riskband.answers.risks import ClientRisks
 from riskband.betting import Dual, betting_upper_bound, betting_upper_means
 from riskband.checks import FloatArray
-from riskband.duals import CUTS, excess_duals, exponential_duals, pole_duals, square_duals
+from riskband.duals import CUTS, UNIFORM, excess_duals, exponential_duals, pole_duals, square_duals
 from riskband.worst_cases.divergences import FDivergence, Polygon, outer_polygon
 
 _NUM_MULTIPLIERS = 16
@@ -83,5 +83,5 @@ def _conjugate_dual(risks: ClientRisks, polygon: Polygon, budget: float, multipl
         high=high,
         bound=lambda mean: start + mean,
         least_mean=lambda value: value - start,
-        start=float(np.mean(conjugate((np.arange(200) + 0.5) / 200))),
+        start=float(np.mean(conjugate(UNIFORM))),
     )
