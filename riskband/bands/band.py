@@ -318,9 +318,9 @@ def own_delta(delta: float | None) -> float:
     return check_delta(delta)
 
 
-def band_alone(band: object, *, delta: float | None, seed: int | None = None, method: str | None = None) -> Band:
+def band_alone(source: object, *, delta: float | None, seed: int | None = None, method: str | None = None) -> Band:
     """Return a band, with which nothing may be given that is for answers; raises ValueError otherwise."""
-    check_band(band)
+    check_kind("source", source, Band, remedy="make it with band(risks, delta=0.05), or give ClientRisks and a delta")
     for name, value, of_band in (
         ("delta", delta, "has its own"),
         ("seed", seed, "needs none"),
@@ -331,4 +331,4 @@ def band_alone(band: object, *, delta: float | None, seed: int | None = None, me
                 f"{name} must be left out with a band, which {of_band}, got {value!r:.80}; give the answers for a "
                 "bound of its own"
             )
-    return cast(Band, band)
+    return cast(Band, source)
