@@ -196,10 +196,10 @@ def band(
         Vertical step. "berk_jones": exactly calibrated, sharp in the tails (default up to 20,000 clients).
         "sparse:berk_jones": the same at few of the order statistics, a million in seconds, and at most 5 % wider
         (default beyond). "dkw": Dvoretzky-Kiefer-Wolfowitz. "truncated:LOW:HIGH", or "sparse:truncated:LOW:HIGH":
-        Berk-Jones where the empirical CDF is in [LOW, HIGH], and constant outside. "tail:LEVEL": truncated to what the
-        clients beyond a level need, by their number alone. `OptimisedLevels`: tuned on other clients for what will be
-        read off; refused if its pilot is visibly among these clients. What `Band.recipe` holds of a method is accepted
-        too.
+        Berk-Jones where the empirical CDF is in [LOW, HIGH], and constant outside. "tail:LEVEL", or
+        "sparse:tail:LEVEL": truncated to what the clients beyond a level need, by their number alone.
+        `OptimisedLevels`: tuned on other clients for what will be read off; refused if its pilot is visibly among these
+        clients. What `Band.recipe` holds of a method is accepted too.
     local : {"marginal", "counted", "union", "observed"}
         Horizontal step, from empirical to true risks. `marginal` (default): a client's limit at error level eta is
         right with probability 1 - eta, so the limits' survival function is at least 1 - eta times that of the true

@@ -18,6 +18,7 @@ from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.bands.band import Band, band_alone, check_band, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
+from riskband.bands.methods import default_method
 from riskband.betting import betting_assumptions, betting_upper_bound
 from riskband.certificate import Certificate, recipe
 from riskband.checks import (
@@ -109,7 +110,8 @@ def cvar(
             return _direct_cvar(source, level, quantity, delta=delta, seed=check_own_seed(seed))
         if seed is not None:
             raise ValueError(f"seed must be left out with method='band', got {seed!r:.80}; only bets have an order")
-        band = band_of(source, delta=delta, method=f"tail:{exactly(level)}", sides="lower")
+        tail = default_method(source.num_counted, f"tail:{exactly(level)}")
+        band = band_of(source, delta=delta, method=tail, sides="lower")
     else:
         band = band_alone(source, delta=delta, seed=seed, method=method)
     value = tail_mean(band, tail_weight(level))
