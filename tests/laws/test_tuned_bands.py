@@ -154,7 +154,7 @@ def test_honest_splits_are_never_refused_even_of_coarse_losses():
         (lambda: rb.split_clients(RISKS, pilot_share="0.2"), "(0, 1)"),
         (lambda: rb.split_clients(RISKS, seed=-1), ">= 0"),
         (lambda: rb.split_clients(rb.ClientRisks([0.1, 0.2, 0.3], 10)), "2 clients"),
-        (lambda: rb.band(RISKS, delta=0.1, method=None), "method must be one of"),
+        (lambda: rb.band(RISKS, delta=0.1, method=3), "method must be one of"),
         (lambda: rb.band(RISKS, delta=0.1, method="truncated"), "truncated:0.5:0.95"),
         (lambda: rb.band(RISKS, delta=0.1, method="truncated:0.9:0.5"), "LOW < HIGH"),
         (lambda: rb.band(RISKS, delta=0.1, method="truncated:a:b"), "LOW < HIGH"),

@@ -34,10 +34,13 @@ def assert_same_band(first, second):
             np.testing.assert_allclose(getattr(first, side)(points), getattr(second, side)(points), atol=1e-9)
 
 
-def assert_no_tighter(wide, narrow):
+def assert_no_tighter(wide, narrow, *, but_for=1e-12):
     points = points_of(wide, narrow)
-    assert np.all(wide.lower(points) <= narrow.lower(points) + 1e-12)
-    assert np.all(wide.upper(points) >= narrow.upper(points) - 1e-12)
+    assert np.all(wide.lower(points) <= narrow.lower(points) + but_for)
+    assert np.all(wide.upper(points) >= narrow.upper(points) - but_for)
+
+
+STEP = 1 / 400  # of the levels at which a closed form is inverted: every band from counts is rounded outwards by less
 
 
 def test_counts_by_hand():
@@ -137,8 +140,12 @@ def test_coarser_bins_are_never_tighter(wrong, num_bins, factor, local, binary):
         counts = rb.risk_histogram(values, 40, edges=edges, binary=binary)
         answers.append(rb.HistogramRisks(edges, counts, 40, binary=binary))
     plain, fine, coarse = (rb.band(each, delta=0.1, local=local) for each in answers)
-    assert_no_tighter(fine, plain)
-    assert_no_tighter(coarse, fine)
+    assert_no_tighter(fine, plain, but_for=STEP)
+    assert_no_tighter(coarse, fine, but_for=STEP)
+    if local == "marginal":
+        plain, fine, coarse = (rb.band(each, delta=0.1, eta=0.1) for each in answers)
+        assert_no_tighter(fine, plain)
+        assert_no_tighter(coarse, fine)
     plain, fine, coarse = (rb.mean_bound(each, delta=0.1, method="hoeffding").value for each in answers)
     assert plain <= fine + 1e-12
     assert fine <= coarse + 1e-12
