@@ -33,6 +33,8 @@ from riskband.functionals.ratios import (
 from riskband.functionals.stepwise import true_quantile, true_share
 from riskband.search import bisect
 
+# Parameters beyond which a band is sharper: ratios next to 1, and tails of which few clients tell.
+_POWERS_BELOW_1, _POWERS_ABOVE_1, _SHARES = (0.05, 0.9), (1.1, 10.0), (0.01, 0.95)
 _NUM_CELLS = 64  # of values, in each of which a bet has one largest size
 
 
@@ -160,22 +162,23 @@ def _ratio_bounds(
 
 
 def atkinson(risks: ClientRisks, delta: float, aversion: float) -> DirectBounds | None:
-    """Atkinson index of an aversion below 1, and the lower limit at 1."""
+    """Atkinson index of an aversion from 0.1 to 0.95, and the lower limit at 1."""
     if aversion == 1.0:
         return _ratio_bounds(risks, delta, log_ratio(), lambda ratio: 1.0 - float(np.exp(-ratio)), has_upper=False)
-    return _ratio_bounds(risks, delta, root_ratio(1.0 - aversion)) if 0.0 < aversion < 1.0 else None
+    is_usual = _is_between(1.0 - aversion, _POWERS_BELOW_1)
+    return _ratio_bounds(risks, delta, root_ratio(1.0 - aversion)) if is_usual else None
 
 
 def generalised_entropy(risks: ClientRisks, delta: float, order: float) -> DirectBounds | None:
-    """Generalised entropy of an order above 0, and the lower limit at 0."""
+    """Generalised entropy of order 1, of orders from 0.05 to 0.9 and from 1.1 to 10, and the lower limit at 0."""
     if order == 0.0:
         return _ratio_bounds(risks, delta, log_ratio(), has_upper=False)
     if order == 1.0:
         return _ratio_bounds(risks, delta, theil_ratio())
     factor = order * (order - 1.0)
-    if order > 1.0:
+    if _is_between(order, _POWERS_ABOVE_1):
         return _ratio_bounds(risks, delta, power_ratio(order), lambda ratio: (ratio**order - 1.0) / factor)
-    if order > 0.0:
+    if _is_between(order, _POWERS_BELOW_1):
         return _ratio_bounds(risks, delta, root_ratio(order), lambda ratio: ((1.0 - ratio) ** order - 1.0) / factor)
     return None
 
@@ -210,6 +213,11 @@ def quantile(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
     return DirectBounds(None, true_quantile(risks, level, delta=delta), "stepwise", (assumed_of_sizes(risks),))
 
 
-def top_share(risks: ClientRisks, delta: float, share: float) -> DirectBounds:
-    """Part of all risk on the worst-off share of the clients."""
-    return _ratio_bounds(risks, delta, tail_ratio(share))
+def top_share(risks: ClientRisks, delta: float, share: float) -> DirectBounds | None:
+    """Part of all risk on the worst-off share of the clients, from 0.01 to 0.95."""
+    return _ratio_bounds(risks, delta, tail_ratio(share)) if _is_between(share, _SHARES) else None
+
+
+def _is_between(parameter: float, ends: tuple[float, float]) -> bool:
+    """With the ends, of which rounding may take a little."""
+    return ends[0] - 1e-9 <= parameter <= ends[1] + 1e-9

@@ -164,3 +164,11 @@ def test_a_weight_of_ones_own_is_never_taken_for_the_functional_of_its_name(name
 def test_certificates_from_answers_say_what_they_assume_of_the_numbers_of_examples(measure, assumed):
     certificate = rb.dispersion_certificate(ANSWERS, measure, delta=0.1)
     assert (EQUAL_BY_DESIGN in certificate.assumptions) == assumed
+
+
+@pytest.mark.parametrize(
+    "name", ["generalised_entropy:1.000001", "generalised_entropy:500", "atkinson:0.01", "top_share:0.002"]
+)
+def test_where_a_band_is_sharper_it_is_read(name):
+    band = rb.band(ANSWERS, delta=0.1)
+    assert rb.bound(ANSWERS, name, delta=0.1) == rb.bound(band, name, method="convex_order")
