@@ -10,7 +10,7 @@ from riskband.answers.risks import ClientRisks
 from riskband.betting import Dual, betting_upper_bound, betting_upper_means
 from riskband.checks import FloatArray
 from riskband.duals import CUTS, UNIFORM, excess_duals, exponential_duals, pole_duals, square_duals
-from riskband.worst_cases.divergences import FDivergence, Polygon, outer_polygon
+from riskband.worst_cases.divergences import DIVERGENCES, FDivergence, Polygon, outer_polygon
 
 _NUM_MULTIPLIERS = 16
 _SHIFTS = CUTS[::2]  # near the best one the dual is flat
@@ -24,7 +24,8 @@ def direct_worst_case_means(
 
     `budgets` has shape (num_budgets,); 0 is the mean. Answers must be certain and without noise.
     """
-    duals_of = BUILT_IN.get(divergence.name) or custom_duals(divergence)
+    is_built_in = DIVERGENCES.get(divergence.name) is divergence  # a name alone says nothing of one's own
+    duals_of = BUILT_IN[divergence.name] if is_built_in else custom_duals(divergence)
     found, name = [], ""
     for budget in budgets.tolist():
         if budget == 0.0:

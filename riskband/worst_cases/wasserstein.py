@@ -603,7 +603,7 @@ def _prices(budgets: FloatArray, given: FloatArray | None, *, ratio: float) -> F
 def _sorting_keys(answers: AdversarialAnswers) -> list[FloatArray]:
     """Columns by which the clients are sorted: two with the same numbers in all of them answered the same."""
     conjugates = [] if answers.conjugates is None else list(answers.conjugates.T)
-    return [*answers.values.T, *conjugates, answers.num_examples.astype(np.float64)]
+    return [*conjugates, *answers.values.T, answers.num_examples.astype(np.float64)]
 
 
 def _monotone(budgets: FloatArray, values: FloatArray) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -153,3 +154,10 @@ def test_tiny_and_huge_budgets_are_bounded_all_the_same():
         tiny = rb.worst_case_mean(COUNTED, divergence=name, budget=1e-12, delta=0.05).value
         assert mean - 0.01 < tiny < mean + 0.01
         assert rb.worst_case_mean(COUNTED, divergence=name, budget=1e6, delta=0.05).value > 0.99
+
+
+def test_a_divergence_is_what_it_is_not_what_it_is_called():
+    risks = rb.ClientRisks(np.arange(60) % 9 / 20, 20)
+    own = dataclasses.replace(OWN, name="kl")
+    bounds = [rb.worst_case_mean(risks, divergence=f, budget=0.2, delta=0.1).value for f in (own, OWN)]
+    assert bounds[0] == bounds[1]

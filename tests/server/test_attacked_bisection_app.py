@@ -46,6 +46,6 @@ def test_it_finds_what_one_round_finds_and_says_whose_it_is(
         "certificate" if is_proved else "estimate"
     }
     assert (bisected["sandwich"] is not None) == is_proved
-    if is_proved:  # of the first round, which asks for the same multipliers
+    if is_proved:  # of the first round, which asks for the same multipliers; between them more radii say more
         for row, other in zip(bisected["sandwich"]["network"], at_once["sandwich"]["network"], strict=True):
-            assert row == pytest.approx(other)
+            assert row == pytest.approx(other, abs=0.015)
