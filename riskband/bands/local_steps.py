@@ -26,6 +26,7 @@ from riskband.bands.levels import Levels
 from riskband.checks import FloatArray, IntArray
 
 RANDOM_SIZES = "a client's number of examples is drawn together with the client"
+KNOWN_SIZES = "which numbers of examples clients can have was known before any of them answered"
 EQUAL_SIZES = "the numbers of examples are equal by design, not by the choice of the answers that are missing or wrong"
 OBSERVED_SIZES = "the new client measures on as many examples as the clients here (or draws their number as they did)"
 

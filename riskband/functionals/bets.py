@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
-from riskband.bands.local_steps import assumed_of_sizes
+from riskband.bands.local_steps import KNOWN_SIZES, assumed_of_sizes
 from riskband.betting import LARGEST_SHARE, averaged_betting_upper_mean, before, betting_upper_bound, sorted_orders
 from riskband.checks import FloatArray, IntArray
 from riskband.duals import excess_assumptions, tail_duals
@@ -35,6 +35,7 @@ from riskband.search import bisect
 
 # Parameters beyond which a band is sharper: ratios next to 1, and tails of which few clients tell.
 _POWERS_BELOW_1, _POWERS_ABOVE_1, _SHARES = (0.05, 0.9), (1.1, 10.0), (0.01, 0.95)
+_MOST_EXAMPLES = 100_000  # for which all counts are tried; with more, they make no difference
 _NUM_CELLS = 64  # of values, in each of which a bet has one largest size
 
 
@@ -94,7 +95,7 @@ def _without_one(risks: ClientRisks) -> tuple[FloatArray, FloatArray]:
 
 def _apart_limit(risks: ClientRisks) -> Callable[[float], float]:
     """Of a value, the largest that value·(r̂ + r̂') minus the number of `_surely_apart` can be."""
-    if not risks.has_equal_sizes:
+    if not risks.has_equal_sizes or risks.num_examples[0] > _MOST_EXAMPLES:
         return lambda value: 1.0 + value  # the number is at least 2pq - p - q
     p = np.arange(risks.num_examples[0] + 1) / risks.num_examples[0]
     losses = 2.0 * p * (1.0 - p), np.append((1.0 - p[1:]) * p[:-1], 0.0)  # for equal counts, and for neighbours
@@ -158,7 +159,8 @@ def _ratio_bounds(
     if not (risks.binary or ratio.is_quadratic):
         return DirectBounds(None, upper)
     lower = measure(ratio_lower_limit(ratio, risks, orders, delta=delta))
-    return DirectBounds(lower, upper, assumptions=(assumed_of_sizes(risks),))
+    known = () if risks.has_equal_sizes else (KNOWN_SIZES,)  # the largest bet is that for all counts which can occur
+    return DirectBounds(lower, upper, assumptions=(assumed_of_sizes(risks), *known))
 
 
 def atkinson(risks: ClientRisks, delta: float, aversion: float) -> DirectBounds | None:

@@ -30,6 +30,7 @@ from riskband.functionals.extremal_distributions import Curve, MomentRule, PlugI
 from riskband.functionals.weights import QuantileWeight
 from riskband.wording import exactly
 
+_ROUNDING = 1e-12  # of sums over clients: a lower limit so near to the end of the range says nothing
 BOUND_METHODS = ("sharp", "plugin", "convex_order")
 """How a functional is read off a band; from answers it is bounded by "betting"."""
 
@@ -148,6 +149,7 @@ class Functional:
         else:
             ends = self.plug_in(limits)
         lower, upper = (min(max(end, low), high) for end in ends)
+        lower = lower if lower > low + _ROUNDING else low
         return Interval(lower, upper if measured is None else min(upper, self.interval(measured).upper))
 
 
@@ -256,7 +258,7 @@ def bound_of_answers(
 def _within(chosen: Functional, lower: float | FloatArray, upper: float | FloatArray) -> Interval:
     """Both ends, in the range; limits that cross, of which one has failed, are put in the order of an interval."""
     low, high = chosen.range
-    ends = max(float(lower), low) + 0.0, min(float(upper), high)
+    ends = float(lower) + 0.0 if lower > low + _ROUNDING else low, min(float(upper), high)
     return Interval(min(ends), max(ends))
 
 

@@ -86,7 +86,8 @@ def cvar(
         With answers: probability that the bound fails, in (0, 1).
     method : {"betting", "band"}, optional
         With answers: `betting`, see math §2.9 (default), or a `band` for this tail, "tail:LEVEL", which is the default
-        for answers with noise, and for those that may be wrong or count as the worst.
+        for answers with noise, and for those that may be wrong or count as the worst. For 0-1 losses bets rely on
+        independent examples: for clients that measure their risk exactly, take a band or say `binary=False`.
     seed : int, optional
         With answers and bets: of the one order in which they see the clients, as for `mean_bound`.
 

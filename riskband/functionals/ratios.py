@@ -251,8 +251,9 @@ def _possible_counts(risks: ClientRisks) -> Counts:
     """All counts that clients with these numbers of examples can have; of many, so many that the rest lie between."""
     found = []
     for total in np.unique(risks.num_examples).tolist():
-        wrong = np.arange(total + 1.0)
-        if total > _MOST_COUNTS or not risks.binary:
+        if risks.binary and total <= _MOST_COUNTS:
+            wrong = np.arange(total + 1.0)
+        else:
             spaced = np.linspace(0.0, total, _MOST_COUNTS)
             ends = np.minimum(np.arange(100.0), total)
             wrong = np.unique(np.concatenate([ends, np.rint(spaced) if risks.binary else spaced, total - ends]))

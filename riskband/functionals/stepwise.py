@@ -167,7 +167,7 @@ def share_ranges(
 ) -> tuple[Range, ...]:
     """Limits for the share at a threshold in (0, 1], by the bound that they give for usual laws of risks."""
     low, high = _pairs_of_cuts(threshold, num_examples, is_exact)
-    etas = bdtr(low, num_examples, threshold)
+    etas = np.clip(bdtr(low, num_examples, threshold), MIN_ETA, 1.0 - MIN_ETA)  # a limit holds at every level
     levels = np.where(high < num_examples, bdtr(high, num_examples, threshold), 1.0)
     heights, is_whole = levels / (levels - etas), levels == 1.0
 

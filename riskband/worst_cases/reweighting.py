@@ -58,8 +58,9 @@ def worst_case_mean(
     method : {"sharp", "reference", "published", "betting"}, optional
         Of a band: `sharp` (default): dual at the largest distribution of the band. `reference`: the same program by
         cvxpy. `published`: [RE] Theorem 5.2, whose proof has a gap, so its validity is "as-published". Of answers:
-        `betting`, see math §2.9; the loss may be any and numbers of examples may differ, and 0-1 losses are bounded
-        more sharply.
+        `betting`, see math §2.9; the loss may be any and numbers of examples may differ. 0-1 losses are bounded more
+        sharply, which relies on independent examples: for clients that measure their risk exactly, take a band or say
+        `binary=False`.
     delta : float, optional
         With answers: probability that the bound fails, in (0, 1).
     seed : int, optional

@@ -21,7 +21,7 @@ from riskband.answers.adversarial import AdversarialAnswers, check_answers, chec
 from riskband.answers.concave_curves import knapsack_curve, network_curve
 from riskband.answers.risks import BINARY_LOSS, ClientRisks, default_eta, shared_assumptions
 from riskband.bands.band import METHODS
-from riskband.bands.local_steps import RANDOM_SIZES, ClientAtoms, LevelsOf, levels_of_answers
+from riskband.bands.local_steps import KNOWN_SIZES, RANDOM_SIZES, ClientAtoms, LevelsOf, levels_of_answers
 from riskband.betting import betting_assumptions, betting_upper_means
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, Certificate, recipe
 from riskband.checks import (
@@ -354,7 +354,7 @@ def wasserstein_cdf(
         assumptions=(
             *_ball_assumptions(answers),
             *((BINARY_LOSS,) if uses_limits else ()),
-            *(() if answers.clean.has_equal_sizes else (RANDOM_SIZES,)),
+            *(() if answers.clean.has_equal_sizes else (RANDOM_SIZES, *((KNOWN_SIZES,) if is_asked else ()))),
             *betting_assumptions(name, seed),
             *chosen_before(**chosen),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -172,3 +173,17 @@ def test_certificates_from_answers_say_what_they_assume_of_the_numbers_of_exampl
 def test_where_a_band_is_sharper_it_is_read(name):
     band = rb.band(ANSWERS, delta=0.1)
     assert rb.bound(ANSWERS, name, delta=0.1) == rb.bound(band, name, method="convex_order")
+
+
+@pytest.mark.parametrize("measure", ["gini", "theil"])
+def test_very_many_examples_per_client_need_no_table_of_all_counts(measure):
+    tracemalloc.start()
+    found = rb.bound(rb.ClientRisks([0.25, 0.5, 0.75, 0.5] * 8, 10**9, binary=True), measure, delta=0.2)
+    assert tracemalloc.get_traced_memory()[1] < 300e6
+    tracemalloc.stop()
+    assert (
+        0.0
+        <= found.lower
+        < rb.functional(measure).value(RiskDistribution.of_values([0.25, 0.5, 0.5, 0.75]))
+        < found.upper
+    )

@@ -194,3 +194,13 @@ def test_ranges_that_are_bisected_as_if_what_is_rejected_were_an_interval_fail()
         bisected.append(high / 64 < truth)
     assert not is_rejected(walked, DELTA)
     assert is_rejected(bisected, DELTA)
+
+
+@pytest.mark.parametrize("noise", [None, "laplace:50"])
+def test_a_share_at_the_ends_of_the_thresholds_has_a_bound_for_every_loss(noise):
+    """At t = 1 no limit below it fails: as sharp as the exact one of measured risks where no client measures 1."""
+    values = np.random.default_rng(0).uniform(0.0, 0.9, size=20)
+    risks = rb.ClientRisks(values, 10, binary=False, noise=noise)
+    found = rb.survival(risks, thresholds=[1e-18, 1.0], delta=0.2).value
+    assert found[0] == 1.0
+    assert 1.0 - 0.1 ** (1 / 20) - 1e-9 <= found[1] < 0.3
