@@ -2,7 +2,9 @@
 
 `stored/certificates-schema-1.json` was written by the code of commit e4d8a94, one certificate for every function and
 every kind of answers, band and setting. It is never made again. Nor is `stored/certificates-schema-2.json`: it rests on
-numbers in the code (the fixed orders of the bets, the choice of an order statistic) that must stay as they are.
+numbers in the code (the fixed orders of the bets, the choice of an order statistic) that must stay as they are. Nor is
+`stored/certificates-alone.json`, written by the code of commit b5d100f: bounds with a delta of their own, and bands in
+closed form.
 """
 
 import json
@@ -15,7 +17,11 @@ import riskband as rb
 
 PATH = Path(__file__).parent / "stored" / "certificates-schema-1.json"
 STORED = json.loads(PATH.read_text("utf-8"))["certificates"]
-SECOND = json.loads(PATH.with_name("certificates-schema-2.json").read_text("utf-8"))["certificates"]
+SECOND = {
+    name: certificate
+    for file in ("certificates-schema-2.json", "certificates-alone.json")
+    for name, certificate in json.loads(PATH.with_name(file).read_text("utf-8"))["certificates"].items()
+}
 
 
 @pytest.mark.parametrize("name", SECOND)
