@@ -26,6 +26,7 @@ _LEVELS = np.unique(np.concatenate([np.geomspace(1e-7, 2.5e-3, 40), np.arange(1,
 # Not every order statistic is needed: with so many, the next one is as good.
 _MOST_VALUES, _MOST_COMPARED, _MOST_JUMPS = 16_384, 2_048, 256
 _BELOW = 1e-12
+_LEAST_ETA = 1e-9  # next to a risk of 0 or 1 no limit need fail
 _STRIDES = (64, 16, 4, 1)
 
 
@@ -70,7 +71,7 @@ class MeasuredBand:
         """Knots of lower bounds for the CDF of true risks: the values at each eta of the grid, and the best of all."""
         if self.levels.size == 0:
             return ()
-        used, etas = self.thinned(_MOST_VALUES), np.array(ETA_GRID)[:, None]
+        used, etas = self.thinned(_MOST_VALUES), np.array([_LEAST_ETA, *ETA_GRID])[:, None]
         points = used._limits(*np.broadcast_arrays(used.values, etas))
         levels = np.maximum((used.levels - etas) / (1.0 - etas), 0.0)
         of_grid = tuple(zip(points, levels, strict=True))

@@ -52,8 +52,7 @@ LAW_KINDS = ("binary", "binary, unequal", "bounded", "bounded, unequal")
 
 
 def slack(value):
-    """A coefficient of variation is the root of a difference, where a rounding of 1e-16 becomes one of 1e-8."""
-    return 5e-8 * (1.0 + abs(value)) if np.isfinite(value) else 0.0
+    return 1e-9 * (1.0 + abs(value)) if np.isfinite(value) else 0.0
 
 
 def is_within(inner, outer):

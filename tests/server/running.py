@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Context, RecordDict
 
+import riskband as rb
 from client.app import app as client_app
 from protocol.engine import Behaviour, InProcessGrid
 from server.app import app as server_app
@@ -52,6 +54,13 @@ def run_app(
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
     server_app(grid, context)
     return json.loads((folder / "report.json").read_text())
+
+
+def at_every_budget(folder: Path, name: str) -> np.ndarray:
+    """What the answers behind a run's certificate bound for every budget at once: the multipliers alone matter."""
+    recipe = rb.Certificate.load(folder / "certificates" / f"{name}.json").recipe
+    arguments = {**recipe["arguments"], "every_budget": True}
+    return np.asarray(getattr(rb, name)(rb.AdversarialAnswers(**recipe["answers"]), **arguments).value)
 
 
 def raises(message: Any, answer: Any) -> list[Any]:

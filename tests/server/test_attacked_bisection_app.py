@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.server.running import at_every_budget
 from tests.server.test_sandwich_app import run
 
 BISECTION: Mapping[str, Any] = {"protocol": "bisection", "bisection_tolerance": 0.01}
@@ -47,5 +48,7 @@ def test_it_finds_what_one_round_finds_and_says_whose_it_is(
     }
     assert (bisected["sandwich"] is not None) == is_proved
     if is_proved:  # of the first round, which asks for the same multipliers; between them more radii say more
+        certified = [at_every_budget(tmp_path / folder, "wasserstein_mean") for folder in ("bisection", "one-round")]
+        np.testing.assert_allclose(*certified, rtol=1e-6)
         for row, other in zip(bisected["sandwich"]["network"], at_once["sandwich"]["network"], strict=True):
             assert row == pytest.approx(other, abs=0.015)

@@ -18,7 +18,7 @@ from riskband.cli import main as riskband_command
 from server.config import ConfigError, load_config
 from server.report.table import report_table
 from server.run.ledger import read_ledger
-from tests.server.running import SMALL, run_app
+from tests.server.running import SMALL, at_every_budget, run_app
 from tests.server.test_resume import assert_same_results, cut_ledger
 
 SETTINGS: dict[str, Any] = {"examples_per_client": 100, "figure_format": "svg", "privacy": "laplace:0.5"}
@@ -171,9 +171,7 @@ def test_a_noisy_mean_of_conjugates_is_near_the_mean_without_noise(tmp_path: Pat
         np.testing.assert_allclose(first.conjugates_upper, second.conjugates_upper, atol=2e-4)
         assert first.guarantee == second.guarantee == "upper"
     # From noisy answers a bound holds for every budget; so compare with what holds for every budget without noise.
-    recipe = rb.Certificate.load(tmp_path / "b" / "certificates" / "wasserstein_mean.json").recipe
-    arguments = {**recipe["arguments"], "every_budget": True}
-    plain = rb.wasserstein_mean(rb.AdversarialAnswers(**recipe["answers"]), **arguments).value
+    plain = at_every_budget(tmp_path / "b", "wasserstein_mean")
     np.testing.assert_allclose(noisy["certificates"]["wasserstein_mean"]["value"], plain, atol=0.02)
     assert np.all(np.asarray(exact["certificates"]["wasserstein_mean"]["value"]) <= np.asarray(plain) + 0.05)
 

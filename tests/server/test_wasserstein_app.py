@@ -20,7 +20,7 @@ from protocol.questions import AdversarialAnswer
 from riskband.cli import main as riskband_command
 from server.report.table import report_table
 from server.run.ledger import read_ledger
-from tests.server.running import raises, run_app
+from tests.server.running import at_every_budget, raises, run_app
 
 BUDGETS = "0,0.02,0.1,0.4"
 NAMES = ["wasserstein_mean", "wasserstein_cdf", "wasserstein_published"]
@@ -181,11 +181,15 @@ def test_bisection_and_one_round_give_the_same_number(tmp_path: Path, defaults: 
     assert once["num_messages"] == 12
     assert rounds["num_messages"] > 24
     assert rounds["num_rounds"] > 3
-    values = [reports[protocol]["certificates"]["wasserstein_mean"]["value"] for protocol in reports]
-    np.testing.assert_allclose(*values, atol=0.01)  # multipliers were asked in the first message of either
-    shares = [np.array(reports[protocol]["certificates"]["wasserstein_cdf"]["value"]) for protocol in reports]
+    values = [at_every_budget(tmp_path / protocol, "wasserstein_mean") for protocol in reports]
+    np.testing.assert_array_equal(*values)  # multipliers were asked in the first message of either
+    shares = [at_every_budget(tmp_path / protocol, "wasserstein_cdf") for protocol in reports]
     assert np.all(shares[1] <= 1.0)  # one proof of the two, with all of delta
-    assert np.all(shares[0] <= shares[1] + 0.1)  # bets on other conjugates
+    assert np.all(shares[0] <= shares[1] + 0.05)
+    # For the budgets asked, bets look at multipliers between those that were asked, of which many radii say more.
+    for name, apart in (("wasserstein_mean", 0.01), ("wasserstein_cdf", 0.1)):
+        first, second = (np.array(report["certificates"][name]["value"]) for report in reports.values())
+        assert np.all(first <= second + apart)
 
 
 def test_the_bracket_is_shown_while_a_bisection_runs(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
