@@ -4,8 +4,8 @@ Kinds, formulas and parameters are those of the authors' programs, read in Novem
 
 * MNIST-C (Mu and Gilmer 2019): `corruptions.py` of github.com/google-research/mnist-c, for 28 x 28 grey images; the
   nine kinds that [DG] §D.3 used.
-* ImageNet-C (Hendrycks and Dietterich 2019): `ImageNet-C/create_c/make_imagenet_c.py` of github.com/hendrycks/robustness,
-  for 224 x 224 colour images; the twelve kinds of [DG] §D.3.
+* ImageNet-C (Hendrycks and Dietterich 2019): `ImageNet-C/create_c/make_imagenet_c.py` of
+  github.com/hendrycks/robustness, for 224 x 224 colour images; the twelve kinds of [DG] §D.3.
 * CIFAR-10-C: `make_cifar_c.py` beside it, the same twelve with its parameters for 32 x 32 colour images.
 
 The code is ours, on numpy and scipy alone, and differs from theirs where this is said:
@@ -23,11 +23,16 @@ The code is ours, on numpy and scipy alone, and differs from theirs where this i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
+
+from protocol.checks import checked_count
+from worlds.shifts import OneVersionShift
+from worlds.versions import ImageVersion, check_images
 
 Array = NDArray[np.float64]
 Rngs = Sequence[np.random.Generator]
@@ -40,25 +45,86 @@ _FOG_SIDE, _FOG_CORNER = 256, 28  # a map of this size is drawn, and this corner
 _CHUNK = 64  # images at a time: a fog map takes half a megabyte
 
 
-def corrupted(
-    x: NDArray[np.float32], *, index: NDArray[np.int64], kind: str, severity: int, benchmark: str
-) -> NDArray[np.float32]:
-    """Return the images x (num, C, H, W) in [0, 1], numbers `index` of their pool, under one corruption; float32.
+@dataclass(frozen=True)
+class Corruption(ImageVersion):
+    """The image under one corruption.
 
-    An image depends on its own pixels, its number and the corruption alone. Severity 0 leaves images as they are;
-    `benchmark` is a name in `BENCHMARKS`, `kind` one in its table.
+    An image depends on its own pixels, its number and the kind alone; `severity` is 0, which leaves images as they are,
+    to 5. `benchmark` is a name in `BENCHMARKS`, `kind` one in its table.
     """
-    table, side = BENCHMARKS[benchmark]
-    function, severities = table[kind]
-    if severity == 0:
-        return x.copy()
-    scale = x.shape[2] / side
-    found = np.empty_like(x)
-    for start in range(0, len(x), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        rngs = [_rng(kind, int(number)) for number in index[part]]
-        found[part] = function(x[part].astype(np.float64), rngs, severities[severity - 1], scale).clip(0, 1)
-    return found
+
+    kind: str
+    severity: int
+    benchmark: str = "mnist-c"
+
+    def __post_init__(self) -> None:
+        table = table_of(self.benchmark)
+        if self.kind not in table:
+            raise ValueError(f"kind of {self.benchmark} must be one of {', '.join(table)}, got {self.kind!r}")
+        checked_count("severity", self.severity, minimum=0, remedy="0 is the image itself, 5 the strongest")
+        if self.severity > 5:
+            raise ValueError(f"severity must be at most 5, got {self.severity}; there are no parameters beyond")
+
+    @property
+    def name(self) -> str:
+        """Such as "fog-3"."""
+        return f"{self.kind}-{self.severity}"
+
+    def apply(self, x: NDArray[np.float32], *, index: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return the corrupted images, in [0, 1].
+
+        Raises ValueError unless they have height and width, and the channels of the benchmark: one for MNIST-C, else
+        three.
+        """
+        check_images(x, self.name)
+        num_channels = 1 if self.benchmark == "mnist-c" else 3
+        if x.shape[1] != num_channels:
+            raise ValueError(
+                f"{self.name} of {self.benchmark} must have images of {num_channels} channel(s), got {x.shape[1]}; "
+                "mnist-c is for grey images, imagenet-c and cifar10-c are for colour"
+            )
+        if self.severity == 0:
+            return x.copy()
+        function, severities = table_of(self.benchmark)[self.kind]
+        scale = x.shape[2] / BENCHMARKS[self.benchmark][1]
+        found = np.empty_like(x)
+        for start in range(0, len(x), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            rngs = [_rng(self.kind, int(number)) for number in index[part]]
+            found[part] = function(x[part].astype(np.float64), rngs, severities[self.severity - 1], scale).clip(0, 1)
+        return found
+
+
+@dataclass(frozen=True)
+class CorruptionShift(OneVersionShift):
+    """Each client sees all its images under one corruption: a kind and a severity of its own, all equally likely.
+
+    With a `worlds.shifts.RotationShift` before it a client is a draw of (angle, corruption). `kinds` () are all of the
+    benchmark; see `Corruption`.
+    """
+
+    kinds: tuple[str, ...] = ()
+    severities: tuple[int, ...] = (1, 2, 3, 4, 5)
+    benchmark: str = "mnist-c"
+
+    def __post_init__(self) -> None:
+        for name, given in (("kinds", self.kinds), ("severities", self.severities)):
+            if len(set(given)) < len(given) or (name == "severities" and not given):
+                raise ValueError(f"{name} must be different ones, got {given!r}; name each once")
+        _ = self.versions  # each corruption checks itself
+
+    @property
+    def versions(self) -> tuple[ImageVersion, ...]:
+        """One for each kind and severity, the severities of a kind one after the other."""
+        kinds = self.kinds or tuple(table_of(self.benchmark))
+        return tuple(Corruption(kind, severity, self.benchmark) for kind in kinds for severity in self.severities)
+
+
+def table_of(benchmark: str) -> Table:
+    """Return the table of a benchmark, from kinds to functions and parameters; raises ValueError if there is none."""
+    if benchmark not in BENCHMARKS:
+        raise ValueError(f"benchmark must be one of {', '.join(BENCHMARKS)}, got {benchmark!r}; choose one of them")
+    return BENCHMARKS[benchmark][0]
 
 
 def _rng(kind: str, number: int) -> np.random.Generator:
@@ -195,7 +261,7 @@ def _elastic_transform(x: Array, rngs: Rngs, parameters: tuple[float, ...], scal
 
 
 def _jittered(side: int, steps: Array) -> tuple[Array, Array]:
-    """Return the map, matrix and offset, from pixels of the new image to the old, that moves three points by `steps`."""
+    """Return matrix and offset of the map, from pixels of the new image to the old, that moves three points."""
     reach, centre = side // 3, side // 2
     before = centre + reach * np.array([[1, 1], [1, -1], [-1, -1]])
     after = np.column_stack([before + steps, np.ones(3)])
@@ -381,4 +447,4 @@ BENCHMARKS: Mapping[str, tuple[Table, int]] = {
     "imagenet-c": (IMAGENET_C, 224),
     "cifar10-c": (CIFAR10_C, 32),
 }
-"""Tables by name, each from a kind to its function and the parameters of severities 1 .. 5, and the side they are for."""
+"""Tables by name, from kinds to functions and the parameters of severities 1 .. 5, and the side that they are for."""
