@@ -1,0 +1,125 @@
+"""What an experiment is: a run from a request to plain numbers, and a figure of these numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from protocol.checks import checked_count, checked_seed
+from simulations.experiments import EXPERIMENTS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Result = dict[str, Any]
+"""Plain JSON. Numbers depend on the request only, apart from those under keys named "seconds"; the rows of "table" are
+flat, have the same keys, and are printed."""
+
+DATA_FOLDER = Path.home() / ".cache" / "riskband-data"
+
+
+class MissingDataError(ValueError):
+    """A file of data is not there; the message says how to get it."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of an experiment.
+
+    Attributes
+    ----------
+    data
+        Folder of data sets, NAME.npz each.
+    quick
+        Whether a small version is enough: embedded digits, a few clients, some seconds, no files.
+    clients
+        Number of clients of each network, ≥ 2; None for the paper's, or few if `quick`.
+    seed
+        ≥ 0, of everything random.
+    panels
+        Names of the panels to make; () for all.
+    cache
+        Folder where a trained model may be kept, and is looked for; None to keep none.
+    """
+
+    data: Path = DATA_FOLDER
+    quick: bool = False
+    clients: int | None = None
+    seed: int = 0
+    panels: tuple[str, ...] = ()
+    cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        checked_seed(self.seed)
+        if self.clients is not None:
+            checked_count("clients", self.clients, minimum=2, remedy="give the clients of each network")
+
+    def num_clients(self, *, full: int, quick: int) -> int:
+        """Return how many clients each network has: what was asked for, else one of the two."""
+        return self.clients if self.clients is not None else quick if self.quick else full
+
+    def file(self, name: str) -> Path:
+        """Return the file of a data set in the folder; raises `MissingDataError` if it is not there."""
+        path = self.data / f"{name}.npz"
+        if not path.is_file():
+            raise MissingDataError(
+                f"{path} is missing; write it by: python -m simulations.experiments.fetch {name} --data {self.data}"
+            )
+        return path
+
+    def dataset(self, name: str) -> str:
+        """Return the name for `worlds.datasets.load_dataset`: "digits" if `quick`, else the file's."""
+        return "digits" if self.quick else f"npz:{self.file(name)}"
+
+    def chosen(self, panels: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of an experiment's panels that were asked for, in the experiment's order."""
+        unknown = set(self.panels) - set(panels)
+        if unknown:
+            raise ValueError(f"panels must be among {', '.join(panels)}, got {', '.join(sorted(unknown))}")
+        return tuple(name for name in panels if name in self.panels) or panels
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment of a paper.
+
+    Attributes
+    ----------
+    name
+        Name on the command line and of the files.
+    paper
+        What it repeats, as "[RE] Figure 4: …".
+    sets
+        Data sets it needs unless it is quick: all are looked for before anything runs.
+    run, figure
+        From a request to its numbers, and from the numbers, also as read from the JSON file, to the figure.
+    panels
+        Names that `Request.panels` may choose from; () if there is nothing to choose. A data set is not needed where
+        no chosen panel's name begins with its own.
+    """
+
+    name: str
+    paper: str
+    sets: tuple[str, ...]
+    run: Callable[[Request], Result]
+    figure: Callable[[Result], Figure]
+    panels: tuple[str, ...] = ()
+
+    def check(self, request: Request) -> None:
+        """Raise ValueError if a panel is unknown, `MissingDataError` if a data set that is needed is not there."""
+        chosen = request.chosen(self.panels)
+        for name in () if request.quick else self.sets:
+            if not request.panels or any(panel.startswith(name) for panel in chosen):
+                request.file(name)
+
+
+def load(name: str) -> Experiment:
+    """Return the experiment of that name; raises ValueError if there is none."""
+    if name not in EXPERIMENTS:
+        raise ValueError(f"there is no experiment {name!r}; use one of {', '.join(EXPERIMENTS) or 'none yet'}")
+    module, _, attribute = EXPERIMENTS[name].partition(":")
+    experiment: Experiment = getattr(import_module(module), attribute)
+    return experiment

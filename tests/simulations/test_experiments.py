@@ -1,0 +1,64 @@
+"""`python -m simulations.experiments` in this process: what it writes and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulations.experiments import EXPERIMENTS, fetch
+from simulations.experiments import __main__ as command
+from simulations.experiments.experiment import Experiment, MissingDataError, Request, load
+
+
+def test_every_experiment_has_its_name():
+    found = {name: load(name) for name in EXPERIMENTS}
+    assert all(isinstance(experiment, Experiment) for experiment in found.values())
+    assert [experiment.name for experiment in found.values()] == list(EXPERIMENTS)
+
+
+def test_an_unknown_experiment_is_refused(tmp_path, capsys):
+    assert command.main(["nowhere", "--out", str(tmp_path)]) == 2
+    assert "there is no experiment 'nowhere'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [{"seed": -1}, {"clients": 1}, {"clients": 2.5}])
+def test_a_request_keeps_its_rules(arguments):
+    with pytest.raises(ValueError, match=r"must be"):
+        Request(**arguments)
+
+
+def test_missing_data_are_named_with_the_command_that_gets_them(tmp_path):
+    asked = Request(data=tmp_path)
+    with pytest.raises(MissingDataError, match=r"mnist\.npz is missing; .*experiments\.fetch mnist --data"):
+        asked.dataset("mnist")
+    assert Request(data=tmp_path, quick=True).dataset("mnist") == "digits"
+    (tmp_path / "mnist.npz").touch()
+    assert asked.dataset("mnist") == f"npz:{tmp_path / 'mnist.npz'}"
+
+
+def test_the_number_of_clients_asked_for_comes_first():
+    assert Request().num_clients(full=500, quick=40) == 500
+    assert Request(quick=True).num_clients(full=500, quick=40) == 40
+    assert Request(quick=True, clients=7).num_clients(full=500, quick=40) == 7
+
+
+def test_panels_are_those_asked_for_and_only_their_data_are_needed(tmp_path):
+    experiment = Experiment("toy", "", ("mnist", "cifar10"), dict, dict, ("cifar10-label", "mnist-label"))
+    (tmp_path / "mnist.npz").touch()
+    experiment.check(Request(data=tmp_path, panels=("mnist-label",)))
+    experiment.check(Request(data=tmp_path, quick=True))
+    assert Request(panels=("mnist-label",)).chosen(experiment.panels) == ("mnist-label",)
+    assert Request().chosen(experiment.panels) == experiment.panels
+    with pytest.raises(MissingDataError, match=r"cifar10\.npz"):
+        experiment.check(Request(data=tmp_path))
+    with pytest.raises(ValueError, match=r"panels must be among"):
+        experiment.check(Request(data=tmp_path, panels=("moon",)))
+
+
+def test_what_cannot_be_fetched_is_said_with_its_source(tmp_path, capsys):
+    assert fetch.main(["movielens_1m", "--data", str(tmp_path)]) == 2
+    assert "grouplens" in capsys.readouterr().err
+
+
+def test_rows_are_printed_in_columns():
+    assert command.table([{"a": 1, "name": "x"}, {"a": 0.123456, "name": "y"}]) == "a       name\n1       x\n0.1235  y"
+    assert command.table([]) == ""
