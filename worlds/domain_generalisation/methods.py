@@ -1,4 +1,4 @@
-"""What methods of domain generalisation minimise: the mean risk of the source domains, and a price on their differences.
+"""What methods of domain generalisation minimise: the sources' mean risk, and a price on their differences.
 
 A model is an encoder g, from images to representations, and a head h, from those to logits. A new method is a class
 with one method, `loss`, and an entry in `METHODS`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import torch
@@ -174,6 +174,6 @@ def _risks(batch_by_domain: Batches, features: Sequence[Tensor], head: nn.Linear
 
 def _discriminator(sizes: tuple[int, ...]) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for num_in, num_out in zip(sizes, sizes[1:-1], strict=False):
+    for num_in, num_out in pairwise(sizes[:-1]):
         layers += [nn.Linear(num_in, num_out), nn.ReLU(), nn.Dropout(0.5)]
     return nn.Sequential(*layers, nn.Linear(*sizes[-2:]))

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.examples import Examples
-from worlds.domain_generalisation.methods import METHODS, Batches, features_of, fixed_features_of
+from worlds.domain_generalisation.methods import METHODS, Batches, fixed_features_of
 from worlds.domain_generalisation.worst_points import WorstPoints, adversarial_distance
 from worlds.shifts import check_pairs
 
@@ -68,7 +68,9 @@ def train_on_domains(
     """
     encoder, head = split_head(model)
     if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}; see worlds.domain_generalisation")
+        raise ValueError(
+            f"method must be one of {', '.join(METHODS)}, got {method!r}; see worlds.domain_generalisation"
+        )
     _check_domains(domains)
     seed = checked_seed(seed)
     num_epochs = checked_count("num_epochs", num_epochs, minimum=1, remedy="give the number of passes")
@@ -112,14 +114,14 @@ def split_head(model: nn.Module) -> tuple[nn.Sequential, nn.Linear]:
 
 def _check_domains(domains: Sequence[Examples]) -> None:
     if len(domains) < 2:
-        raise ValueError(f"there must be at least 2 domains, got {len(domains)}; differences between them are the point")
+        raise ValueError(
+            f"there must be at least 2 domains, got {len(domains)}; differences between them are the point"
+        )
     for each in domains:
         check_pairs(each.x, each.y)
 
 
-def _batches(
-    sizes: Sequence[int], batch_size: int, rng: np.random.Generator
-) -> list[list[NDArray[np.intp]]]:
+def _batches(sizes: Sequence[int], batch_size: int, rng: np.random.Generator) -> list[list[NDArray[np.intp]]]:
     """One epoch: for each batch the rows of each domain, in the domains' examples one after the other."""
     starts = np.cumsum([0, *sizes[:-1]])
     size = min(batch_size, *sizes)
