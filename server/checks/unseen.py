@@ -14,13 +14,13 @@ import numpy as np
 from torch import nn
 
 import riskband as rb
-from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve, network_curve
 from riskband.functionals.dispersion import lorenz_of_distribution
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import functional
 from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
+from worlds.loss_table import PopulationRisks
 from worlds.population import Population, spec_from_config
 
 if TYPE_CHECKING:
@@ -93,19 +93,11 @@ def unseen_clients(config: RunConfig, model: nn.Module, *, is_measured: bool | N
         Whether they measure, whatever ``local`` is.
     """
     population = Population(spec_from_config(config.to_run_config(), network="unseen"))
-
-    def exact_risk(k: int) -> float:
-        client = population.distribution(k)
-        return float(client.weights @ example_losses(model, client.x, client.y, loss=config.question.loss))
-
-    def measured_risk(k: int) -> float:
-        client = population.client(k)
-        return mean_loss(model, client.x, client.y, loss=config.question.loss)[0]
-
+    found = PopulationRisks(population, model, loss=config.question.loss)
     measures = config.question.local == "observed" if is_measured is None else is_measured
-    risks = [measured_risk(k) if measures else exact_risk(k) for k in range(config.network.num_unseen)]
-    # The weights sum to 1 up to rounding.
-    return Unseen(np.clip(risks, 0.0, 1.0), groups=group_names(population, num_clients=config.network.num_unseen))
+    num_clients = config.network.num_unseen
+    risks = [found.measured(k) if measures else found.exact(k) for k in range(num_clients)]
+    return Unseen(np.array(risks), groups=group_names(population, num_clients=num_clients))
 
 
 def group_names(population: Population, *, num_clients: int) -> tuple[str | None, ...]:
