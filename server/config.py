@@ -48,7 +48,13 @@ __all__ = ["ConfigError", "RunConfig", "load_config"]
 
 SectionKind = TypeVar("SectionKind", bound=Section)
 
-_WITHOUT_DATASET: dict[str, Any] = {"num_unseen": 0, "training": "checkpoint", "target_sigmas": (), "group_sigmas": ()}
+_WITHOUT_DATASET: dict[str, Any] = {
+    "num_unseen": 0,
+    "training": "checkpoint",
+    "target_sigmas": (),
+    "group_sigmas": (),
+    "target": "",
+}
 
 
 def is_absolute(path: str) -> bool:

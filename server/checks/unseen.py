@@ -93,11 +93,23 @@ def unseen_clients(config: RunConfig, model: nn.Module, *, is_measured: bool | N
         Whether they measure, whatever ``local`` is.
     """
     population = Population(spec_from_config(config.to_run_config(), network="unseen"))
-    found = PopulationRisks(population, model, loss=config.question.loss)
+    number = config.network.num_unseen
     measures = config.question.local == "observed" if is_measured is None else is_measured
-    num_clients = config.network.num_unseen
-    risks = [found.measured(k) if measures else found.exact(k) for k in range(num_clients)]
-    return Unseen(np.array(risks), groups=group_names(population, num_clients=num_clients))
+    find = measured_risks if measures else exact_risks
+    risks = find(population, model, num_clients=number, loss=config.question.loss)
+    return Unseen(risks, groups=group_names(population, num_clients=number))
+
+
+def exact_risks(population: Population, model: nn.Module, *, num_clients: int, loss: str) -> np.ndarray:
+    """Return the risks of a population's first clients, (num_clients,): every image they could hold, by its weight."""
+    found = PopulationRisks(population, model, loss=loss)
+    return np.array([found.exact(k) for k in range(num_clients)])
+
+
+def measured_risks(population: Population, model: nn.Module, *, num_clients: int, loss: str) -> np.ndarray:
+    """Return what a population's first clients measure on the examples that they hold, (num_clients,)."""
+    found = PopulationRisks(population, model, loss=loss)
+    return np.array([found.measured(k) for k in range(num_clients)])
 
 
 def group_names(population: Population, *, num_clients: int) -> tuple[str | None, ...]:
