@@ -2,5 +2,8 @@
 
 from __future__ import annotations
 
-EXPERIMENTS: dict[str, str] = {}
+EXPERIMENTS: dict[str, str] = {
+    "group-table": "simulations.experiments.group_table:GROUP_TABLE",
+    "lorenz": "simulations.experiments.lorenz:LORENZ",
+}
 """For each name, where its `Experiment` is: "module:attribute", imported on use."""
