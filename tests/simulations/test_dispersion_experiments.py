@@ -20,7 +20,8 @@ def test_the_twins_truth_is_what_a_large_sample_has(factor):
     losses = group_table.loss(*group.draw(rng, 400_000), factor)
     assert_allclose(losses.mean(), group.mean(factor), atol=4 * losses.std() / np.sqrt(losses.size))
     law = rb.RiskDistribution.of_values(losses)
-    assert_allclose(rb.functional(group_table.MEDIAN).value(law), group.smoothed_median(factor), rtol=0.03)
+    # At factor 2 the standard error of the sample's is 3 %.
+    assert_allclose(rb.functional(group_table.MEDIAN).value(law), group.smoothed_median(factor), rtol=0.12)
 
 
 @pytest.mark.slow
@@ -50,5 +51,5 @@ def test_lorenz_curves_of_two_hypotheses_lie_in_their_bands():
 
 
 def test_a_missing_file_is_named_with_a_command(tmp_path):
-    with pytest.raises(ValueError, match="movielens_1m.npz is missing; write it by: python -m"):
+    with pytest.raises(ValueError, match=r"movielens_1m.npz is missing; write it by: python -m"):
         lorenz.LORENZ.check(Request(data=tmp_path))
