@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 EXPERIMENTS: dict[str, str] = {
+    "group-table": "simulations.experiments.group_table:GROUP_TABLE",
+    "lorenz": "simulations.experiments.lorenz:LORENZ",
     "distances": "simulations.experiments.distances:EXPERIMENT",
 }
 """For each name, where its `Experiment` is: "module:attribute", imported on use."""
