@@ -12,10 +12,13 @@ from torch.nn.functional import cross_entropy
 from protocol.examples import Examples
 from protocol.models import build_model, model_arrays
 from worlds.datasets import load_dataset
+from worlds.domain_generalisation.domains import domains_of
 from worlds.domain_generalisation.methods import METHODS, ConditionalDiscrimination, DomainDiscrimination
 from worlds.domain_generalisation.network import rotated_digits_cnn
 from worlds.domain_generalisation.training import split_head, train_on_domains
 from worlds.domain_generalisation.worst_points import WorstPoints, adversarial_distance
+from worlds.population import ClientGroup, Population, PopulationSpec
+from worlds.shifts import RotationShift
 from worlds.versions import Rotation
 
 SIZES = (6, 4, 5)
@@ -230,3 +233,17 @@ def test_one_domain_or_a_model_without_a_linear_end_is_refused():
         train_on_domains(digits_model(), domains()[:1], method="wm", seed=0, num_epochs=1)
     with pytest.raises(ValueError, match=r"ends with an nn.Linear"):
         train_on_domains(nn.Sequential(nn.Flatten(), nn.ReLU()), domains(), method="wm", seed=0, num_epochs=1)
+
+
+def test_a_domain_is_what_the_clients_of_a_group_hold():
+    groups = tuple(ClientGroup(f"angle-{angle}", (RotationShift((angle,)),)) for angle in (0, 90))
+    spec = PopulationSpec(examples_per_client=7, shifts=(), groups=groups, network="training")
+    population = Population(spec)
+    own = domains_of(population, num_clients=9)
+    for group, domain in zip(groups, own, strict=True):
+        clients = [k for k in range(9) if spec.group(k) == group]
+        expected = np.concatenate([population.training_examples(k).x for k in clients])
+        assert domain.x.tobytes() == expected.tobytes()
+        assert len(domain.y) == 7 * len(clients)
+    with pytest.raises(ValueError, match="each group must have a client that trains"):
+        domains_of(population, num_clients=1)
