@@ -2,5 +2,7 @@
 
 from __future__ import annotations
 
-EXPERIMENTS: dict[str, str] = {}
+EXPERIMENTS: dict[str, str] = {
+    "distances": "simulations.experiments.distances:EXPERIMENT",
+}
 """For each name, where its `Experiment` is: "module:attribute", imported on use."""
