@@ -9,6 +9,7 @@ distribution so near is known exactly (math §6.2): it is exactly 1 at distance 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,34 +19,27 @@ from scipy.stats import rankdata
 from torch import nn
 
 from protocol.examples import Examples
+from protocol.models import build_model
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import adversarial_curves
 from riskband.adversaries.representation.exact import LinearHead
 from simulations.experiments.experiment import Experiment, Request, Result
-from simulations.experiments.rotated_digits import (
-    ROWS,
-    SOURCE_ANGLES,
-    TARGET_ANGLES,
-    Digits,
-    digits,
-    trained,
-    untrained,
-)
 from worlds.corruptions import MNIST_C, Corruption
+from worlds.datasets import load_dataset
 from worlds.targets import transport_cost
 from worlds.training import train_epochs
+from worlds.versions import Rotation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PROBLEM = TransportProblem("zero_one", 2, "l2", "representation", "exact")
-PLAIN = "plain"
-PANELS = (PLAIN, *ROWS)
+SOURCE_ANGLES = (0.0, 15.0)
+TARGET_ANGLES = (30.0, 45.0, 60.0, 75.0)
 SEVERITIES = (1, 2, 3, 4, 5)
 FRESH = "sources, other images"
 _CURVE = np.linspace(0, 1.5, 61)
-_BATCH_SIZE = 200
 _NEAR = 0.05
 """Domains whose distances differ by at most this count as equally far."""
 
@@ -118,7 +112,7 @@ def distances_of(model: nn.Module, source: Examples, domains: Mapping[str, Examp
         }
     return {
         "unit": float(np.sqrt(unit)),
-        "source": {"distance": 0.0, **_performance(start), "worst_accuracy": worst_accuracy(np.zeros(1))[0]},
+        "source": _performance(start),
         "domains": rows,
         "curve": {"distance": _CURVE.tolist(), "worst_accuracy": worst_accuracy(_CURVE**2 * unit)},
     }
@@ -128,25 +122,60 @@ def _performance(seen: Seen) -> dict[str, float]:
     return {"accuracy": float(1 - seen.is_wrong.mean()), "cross_entropy": seen.cross_entropy}
 
 
-def domains_of(data: Digits) -> dict[str, Examples]:
-    """Return the domains by name: corruptions of the sources' test images, other images of the sources, and angles.
+@dataclass(frozen=True, eq=False)
+class Domains:
+    """The images of a request; no image is in two of the three.
 
-    All have the labels of the sources' test images, in the same order.
+    Attributes
+    ----------
+    training, source
+        Both half at one source angle, half at the other.
+    others
+        By name: corruptions of the source's images, and fresh images at the source's and at other angles. All have the
+        labels of the source, in the same order.
     """
-    corruptions = [Corruption(kind, severity) for kind in MNIST_C for severity in SEVERITIES]
-    fresh = data.corrupted(pool_name=f"{TARGET_ANGLES[0]:g}")
-    angles = {f"{angle:g}°": data.tested(angle) for angle in TARGET_ANGLES}
-    return {each.name: data.corrupted(each) for each in corruptions} | {FRESH: fresh} | angles
+
+    training: Examples
+    source: Examples
+    others: dict[str, Examples]
 
 
-def trained_model(request: Request, name: str, data: Digits) -> nn.Module:
-    """Return a model in evaluation mode: of a method, or "plain", trained on the sources as if they were one."""
-    if name in ROWS:
-        return trained(request, ROWS[name], data.sources)
-    model = untrained(request)
-    x, y = (np.concatenate(parts) for parts in zip(*((each.x, each.y) for each in data.sources), strict=True))
-    num_epochs = int(request.setting("epochs", full=501, quick=30))
-    train_epochs(model, x, y, seed=request.seed, num_epochs=num_epochs, learning_rate=0.001, batch_size=_BATCH_SIZE)
+def domains(request: Request) -> Domains:
+    """Return the domains of [DG] §D.1 (MNIST, 1,000 images each, 100 of each class), or small ones of the digits."""
+    data = load_dataset(request.dataset("mnist"), seed=request.seed)
+    rng = np.random.default_rng(np.random.SeedSequence(request.seed, spawn_key=(0,)))
+    num_training, num_per_class = (len(data.y_train), 14) if request.quick else (2000, 100)
+    training = np.sort(rng.permutation(len(data.y_train))[:num_training])
+    rows = _balanced(data.y_pool, num_per_class, 2 + len(TARGET_ANGLES), rng)
+    source = at_source_angles(data.x_pool, data.y_pool, rows[0])
+    named = [Corruption(kind, severity) for kind in MNIST_C for severity in SEVERITIES]
+    corrupted = {each.name: Examples(x=each.apply(source.x, index=rows[0]), y=source.y) for each in named}
+    fresh = {FRESH: at_source_angles(data.x_pool, data.y_pool, rows[1])}
+    turned = {
+        f"{angle:g}°": Examples(x=Rotation(angle).apply(data.x_pool[own], index=own), y=data.y_pool[own])
+        for angle, own in zip(TARGET_ANGLES, rows[2:], strict=True)
+    }
+    return Domains(at_source_angles(data.x_train, data.y_train, training), source, corrupted | fresh | turned)
+
+
+def at_source_angles(x: NDArray[np.float32], y: NDArray[np.int64], rows: NDArray[np.intp]) -> Examples:
+    """Return these rows, every second image at the second source angle."""
+    first, second = (Rotation(angle).apply(x[rows], index=rows) for angle in SOURCE_ANGLES)
+    is_second = (np.arange(len(rows)) % 2 == 1)[:, None, None, None]
+    return Examples(x=np.where(is_second, second, first), y=y[rows])
+
+
+def _balanced(y: NDArray[np.int64], num_per_class: int, num_parts: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Return the rows of disjoint parts, (num_parts, num_classes * num_per_class), with their classes in one order."""
+    size = num_parts * num_per_class
+    chosen = [rng.permutation(np.flatnonzero(y == label))[:size].reshape(num_parts, -1) for label in np.unique(y)]
+    return np.concatenate(chosen, axis=1)
+
+
+def plain_model(training: Examples, *, seed: int, num_epochs: int) -> nn.Module:
+    """Return a model trained on the sources as if they were one, in evaluation mode."""
+    model = build_model("cnn", x_shape=training.x.shape[1:], num_classes=10, seed=seed)
+    train_epochs(model, training.x, training.y, seed=seed, num_epochs=num_epochs, learning_rate=0.001, batch_size=50)
     return model.eval()
 
 
@@ -174,30 +203,20 @@ def widest_difference(domains: Mapping[str, Mapping[str, float]]) -> tuple[float
 
 
 def run(request: Request) -> Result:
-    """Measure all domains for the plainly trained model, or for the models that the request names as panels."""
-    data = digits(request)
-    source, domains = data.tested(), domains_of(data)
-    models = {
-        name: measured(trained_model(request, name, data), source, domains) for name in request.panels or (PLAIN,)
-    }
+    """Measure all domains for the plainly trained model."""
+    given = domains(request)
+    model = plain_model(given.training, seed=request.seed, num_epochs=int(request.setting("epochs", full=40, quick=40)))
+    found = distances_of(model, given.source, given.others)
+    accuracy, pair = widest_difference(found["domains"])
+    found["rank_correlation"] = rank_correlations(found["domains"])
+    found["widest_difference"] = {"accuracy": accuracy, "domains": pair, "within": _NEAR}
+    source = {"distance": 0.0, **found["source"], "worst_accuracy": found["curve"]["worst_accuracy"][0]}
+    rows = {"source": source, **found["domains"]}
     return {
         "source_angles": list(SOURCE_ANGLES),
-        "models": models,
-        "table": [
-            {"model": name, "domain": domain} | row
-            for name, found in models.items()
-            for domain, row in ({"source": found["source"]} | found["domains"]).items()
-        ],
+        "models": {"plain": found},
+        "table": [{"model": "plain", "domain": name} | row for name, row in rows.items()],
     }
-
-
-def measured(model: nn.Module, source: Examples, domains: Mapping[str, Examples]) -> dict[str, Any]:
-    """Return `distances_of` a model, with its rank correlations and the widest difference of equally far domains."""
-    found = distances_of(model, source, domains)
-    difference, pair = widest_difference(found["domains"])
-    found["rank_correlation"] = rank_correlations(found["domains"])
-    found["widest_difference"] = {"accuracy": difference, "domains": pair, "within": _NEAR}
-    return found
 
 
 def figure(result: Result) -> Figure:
@@ -208,14 +227,13 @@ def figure(result: Result) -> Figure:
     page = blank_figure(10.0, 1.6 + 4.2 * len(models))
     grid = page.subplots(len(models), 2, squeeze=False)
     for row, (name, found) in enumerate(models.items()):
-        label = ROWS[name].label if name in ROWS else name
         left, right = grid[row]
         _draw_domains(left, found["domains"], "accuracy", is_named=row == 0)
         _draw_domains(right, found["domains"], "cross_entropy", is_named=False)
         curve = found["curve"]
         left.plot(curve["distance"], curve["worst_accuracy"], color="black", lw=1.8, label=_WORST if row == 0 else None)
-        left.set(ylabel="accuracy", ylim=(0, 1), title=f"{label} model")
-        right.set(ylabel="mean cross-entropy (nats)", title=f"{label} model")
+        left.set(ylabel="accuracy", ylim=(0, 1), title=f"{name} model")
+        right.set(ylabel="mean cross-entropy (nats)", title=f"{name} model")
         for axes in (left, right):
             axes.set(xlabel=r"$W_2$ from the sources / $\rho_{adv}$, in representation space")
             axes.set_xlim(left=0)
@@ -252,5 +270,4 @@ EXPERIMENT = Experiment(
     sets=("mnist",),
     run=run,
     figure=figure,
-    panels=PANELS,
 )

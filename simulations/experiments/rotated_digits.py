@@ -73,9 +73,9 @@ class Digits:
             return turned(self.pools[f"{angle:g}"], Rotation(angle))
         return self.corrupted()
 
-    def corrupted(self, *after: ImageVersion, pool_name: str = "sources") -> Examples:
-        """Return the test images of the sources, in further versions; or of another pool, as if they were theirs."""
-        pool = self.pools[pool_name]
+    def corrupted(self, *after: ImageVersion) -> Examples:
+        """Return the test images of the sources, in further versions."""
+        pool = self.pools["sources"]
         x, index = pool.x, np.arange(len(pool.y))
         parts = [Rotation(angle).apply(x, index=index) for angle in SOURCE_ANGLES]
         x = np.where((index % len(SOURCE_ANGLES) == 0)[:, None, None, None], *parts)
@@ -107,7 +107,8 @@ def turned(examples: Examples, version: ImageVersion) -> Examples:
 def trained(request: Request, row: Row, sources: Sequence[Examples]) -> nn.Module:
     """Return the model of a row, in evaluation mode; one in the cache, trained with the same settings, is taken."""
     num_epochs = int(request.setting("epochs", full=501, quick=30))
-    pooling, model = num_pooled(request), untrained(request)
+    pooling = int(request.setting("pooling", full=1, quick=1))
+    model = _model(request, pooling)
     kind = "quick" if request.quick else "full"
     path = request.cache and request.cache / f"dg-{row.name}-{kind}-{num_epochs}-{pooling}-{request.seed}.pt"
     if path and path.is_file():
@@ -128,18 +129,12 @@ def trained(request: Request, row: Row, sources: Sequence[Examples]) -> nn.Modul
     return model.eval()
 
 
-def num_pooled(request: Request) -> int:
-    """Return how many pixels are averaged on each side before anything else."""
-    return int(request.setting("pooling", full=1, quick=1))
-
-
-def untrained(request: Request) -> nn.Sequential:
-    """Return the model of [DG] §D.2, or a small one, with random weights."""
+def _model(request: Request, pooling: int) -> nn.Sequential:
     if request.quick:
         return build_model("cnn", x_shape=(1, 8, 8), num_classes=10, seed=request.seed)  # type: ignore[return-value]
     name = f"{rotated_digits_cnn.__module__}:{rotated_digits_cnn.__name__}"
     model = build_model(name, x_shape=(1, 28, 28), num_classes=10, seed=request.seed)
-    return nn.Sequential(nn.AvgPool2d(num_pooled(request)), *model)  # type: ignore[misc]
+    return nn.Sequential(nn.AvgPool2d(pooling), *model)  # type: ignore[misc]
 
 
 def _balanced(y: NDArray[np.int64], num_per_class: int, num_parts: int, rng: np.random.Generator) -> NDArray[np.intp]:

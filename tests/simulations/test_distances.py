@@ -17,12 +17,11 @@ from simulations.experiments.distances import (
     FRESH,
     SEVERITIES,
     distances_of,
-    domains_of,
+    domains,
     rank_correlations,
     widest_difference,
 )
 from simulations.experiments.experiment import Request
-from simulations.experiments.rotated_digits import digits
 from worlds.corruptions import MNIST_C
 
 
@@ -72,11 +71,10 @@ def test_distance_unit_and_worst_case_are_those_of_brute_force():
 
 
 def test_domains_have_the_labels_of_the_source_in_its_order():
-    data = digits(Request(quick=True))
-    source, domains = data.tested(), domains_of(data)
-    assert len(domains) == 9 * 5 + 1 + 4
-    assert all(np.array_equal(each.y, source.y) for each in domains.values())
-    assert not np.array_equal(domains[FRESH].x, source.x)
+    given = domains(Request(quick=True))
+    assert len(given.others) == 9 * 5 + 1 + 4
+    assert all(np.array_equal(each.y, given.source.y) for each in given.others.values())
+    assert not np.array_equal(given.others[FRESH].x, given.source.x)
     with pytest.raises(ValueError, match="labels of the source"):
         distances_of(
             nn.Linear(64, 10), Examples(x=np.zeros((2, 64), np.float32), y=np.array([0, 1])),
@@ -108,7 +106,7 @@ def test_error_grows_with_distance_and_no_domain_is_worse_than_the_worst():
     torch.set_num_threads(1)
     result = EXPERIMENT.run(Request(quick=True))
     found = result["models"]["plain"]
-    assert [row["domain"] for row in result["table"]] == ["source", *domains_of(digits(Request(quick=True)))]
+    assert [row["domain"] for row in result["table"]] == ["source", *domains(Request(quick=True)).others]
     for name, domain in found["domains"].items():
         assert domain["accuracy"] >= domain["worst_accuracy"] - 1e-12, name
     at_unit = found["curve"]["distance"].index(1.0)
