@@ -24,6 +24,7 @@ CORRUPTED = {
 }
 
 
+@pytest.mark.slow
 def test_clients_answer_and_the_unseen_have_one_of_few_exact_risks(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     report = run_app(tmp_path, defaults, num_unseen=30, **CORRUPTED)
     assert report["network"]["num_answered"] == 12
