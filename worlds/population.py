@@ -8,7 +8,7 @@ exactly here. Nothing is partitioned, so clients do not compete for images and t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,17 @@ from numpy.typing import NDArray
 from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.examples import Examples
 from worlds.datasets import load_dataset
-from worlds.shifts import AffineShift, DirichletLabelShift, DrawnShift, Shift, combined
+from worlds.shifts import AffineShift, DirichletLabelShift, DrawnShift, Shift, combined, combined_versions
+from worlds.versions import ImageVersion, Original
 
 # The first number of every seed's spawn key; 2 is that of `worlds.targets`, 3 of `client.simulated`.
-_STREAMS = {"source": 0, "unseen": 1, "training": 4}
+_STREAMS = {"source": 0, "unseen": 1, "training": 4, "target": 6}
 _TRAINING_EXAMPLES = 5
 _GROUP_STREAM = 1000  # added to a network's number
 
 NETWORKS = tuple(_STREAMS)
-"""Networks drawn from the same μ: the one that answers, one that nobody has measured, and one that trains only."""
+"""Random streams of their own, for the network that answers, one that nobody has measured, one that trains only, and
+a target network, whose shifts are to be others; with the same shifts they are drawn from the same μ."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class PopulationSpec:
     shifts
         What differs between clients, applied in this order; () makes all clients alike.
     network
-        "source", "unseen" or "training": disjoint random streams, the same meta-distribution.
+        One of `NETWORKS`: disjoint random streams, the same meta-distribution.
     groups
         Each client belongs to one of them, all equally likely; () for no groups.
     """
@@ -81,7 +83,8 @@ class PopulationSpec:
         if self.network not in NETWORKS:
             raise ValueError(
                 f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}; "
-                "the unseen network serves to check a certificate, the training network to train"
+                "the unseen network serves to check a certificate, the training network to train, the target network "
+                "to be another"
             )
         is_groups = isinstance(self.groups, tuple) and all(isinstance(group, ClientGroup) for group in self.groups)
         if not is_groups or len({group.name for group in self.groups}) < len(self.groups):
@@ -89,6 +92,18 @@ class PopulationSpec:
                 f"groups must be a tuple of ClientGroup objects with different names, got {self.groups!r}; "
                 "give () for no groups"
             )
+
+    @property
+    def versions(self) -> tuple[ImageVersion, ...]:
+        """All versions of images that a client may hold, in a fixed order; at least one."""
+        own = [group.shifts + self.shifts for group in self.groups] or [self.shifts]
+        found = (combined_versions([shift.versions for shift in shifts]) or (Original(),) for shifts in own)
+        return tuple(dict.fromkeys(version for versions in found for version in versions))
+
+    def reversed(self) -> PopulationSpec:
+        """Return the population whose shifts, also those of groups, are the reversed ones (`Shift.reversed`)."""
+        groups = tuple(replace(each, shifts=tuple(shift.reversed() for shift in each.shifts)) for each in self.groups)
+        return replace(self, shifts=tuple(shift.reversed() for shift in self.shifts), groups=groups)
 
     def group(self, k: int) -> ClientGroup | None:
         """Return the group of client k ≥ 0, None if there are no groups."""
@@ -108,9 +123,10 @@ class ClientDistribution:
     Attributes
     ----------
     x, y
-        Every image of the pool under the client's transform, (num_pool, *x_shape), and its label, (num_pool,).
+        Every image of the pool as the client may see it, (num_seen, *x_shape), and its label, (num_seen,): one version
+        after the other, of those that the client has, each after the transform.
     weights
-        Probability of each, (num_pool,), summing to 1.
+        Probability of each, (num_seen,), summing to 1.
     """
 
     x: NDArray[np.float32]
@@ -129,10 +145,29 @@ class Population:
         self.spec = spec
         self.data = load_dataset(spec.dataset, seed=spec.seed)
 
+    @property
+    def versions(self) -> tuple[ImageVersion, ...]:
+        """All versions of images that a client may hold, in a fixed order; at least one."""
+        return self.spec.versions
+
     def client(self, k: int) -> Examples:
         """Draw the examples of client k: i.i.d. from P_k, that is with replacement."""
         shift, rng = self._drawn_shift(k)
         return self._examples(shift, self.data.x_pool, self.data.y_pool, rng)
+
+    def client_rows(self, k: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return what client k holds without making an image: the numbers of pool image and version, (num_examples,).
+
+        Versions are numbered as in `versions`. With a transform the images that the client holds are others.
+        """
+        shift, rng = self._drawn_shift(k)
+        index, version = self._rows(shift, self.data.y_pool, rng)
+        numbers = {each: number for number, each in enumerate(self.versions)}
+        return index, np.array([numbers[each] for each in shift.versions_or_original], dtype=np.intp)[version]
+
+    def shift(self, k: int) -> DrawnShift:
+        """Return the shift that client k drew."""
+        return self._drawn_shift(k)[0]
 
     def training_examples(self, k: int) -> Examples:
         """Draw examples of client k for training: under its shift, of images that no client is asked about.
@@ -149,15 +184,25 @@ class Population:
     def distribution(self, k: int) -> ClientDistribution:
         """Return P_k, the distribution that the examples of client k are drawn from."""
         shift, _ = self._drawn_shift(k)
-        y = self.data.y_pool
-        return ClientDistribution(x=shift.moved(self.data.x_pool), y=y.copy(), weights=shift.example_weights(y))
+        y, each = self.data.y_pool, shift.weights_of_versions
+        held = np.flatnonzero(each > 0)
+        index, version = np.tile(np.arange(len(y)), len(held)), np.repeat(held, len(y))
+        x = shift.seen(self.data.x_pool, index=index, version=version)
+        return ClientDistribution(x=x, y=y[index], weights=np.outer(each[held], shift.example_weights(y)).ravel())
 
     def _examples(
         self, shift: DrawnShift, x: NDArray[np.float32], y: NDArray[np.int64], rng: np.random.Generator
     ) -> Examples:
+        index, version = self._rows(shift, y, rng)
+        return Examples(x=shift.seen(x, index=index, version=version), y=y[index])
+
+    def _rows(
+        self, shift: DrawnShift, y: NDArray[np.int64], rng: np.random.Generator
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Draw images by their numbers, then versions by theirs in `shift.versions_or_original`."""
         weights = shift.example_weights(y)
         index = rng.choice(len(weights), size=self.spec.examples_per_client, p=weights)
-        return Examples(x=shift.moved(x[index]), y=y[index])
+        return index, shift.draw_versions(rng, len(index))
 
     def _drawn_shift(self, k: int) -> tuple[DrawnShift, np.random.Generator]:
         """Return client k's shift and the generator its examples are to be drawn with."""

@@ -206,7 +206,7 @@ def test_wrong_config_values(change, message):
     [
         ({"shifts": [AFFINE]}, r"shifts must be a tuple of Shift objects, got .*; give"),
         ({"shifts": (0.3,)}, "shifts must be a tuple of Shift objects"),
-        ({"network": "target"}, "network must be one of source, unseen, training, got 'target'; the unseen"),
+        ({"network": "other"}, "network must be one of source, unseen, training, target, got 'other'; the unseen"),
     ],
 )
 def test_wrong_specs(change, message):

@@ -1,0 +1,122 @@
+"""A loss table: the loss of a model on every image of a pool in every version, from one pass of the model.
+
+Where clients are mixtures of fixed versions of one pool (labels, resolutions, colours, rotations, corruptions), it
+holds all there is to know of a model: what each client measures is looked up, its exact risk a weighted mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import nn
+
+from riskband.adversaries.evaluation import example_losses
+from worlds.shifts import DrawnShift, check_pairs
+from worlds.versions import ImageVersion
+
+
+@dataclass(frozen=True, eq=False)
+class LossTable:
+    """Losses of one model.
+
+    Attributes
+    ----------
+    versions
+        Different versions.
+    losses
+        Of each image in each version, (num_versions, num_images), in [0, 1].
+    y
+        Labels (num_images,).
+    """
+
+    versions: tuple[ImageVersion, ...]
+    losses: NDArray[np.float64]
+    y: NDArray[np.int64]
+
+    def losses_of(self, index: NDArray[np.intp], version: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the losses of examples, (num_examples,): images and versions by their numbers in this table."""
+        return np.asarray(self.losses[version, index])
+
+    def risk(self, drawn: DrawnShift) -> float:
+        """Return the exact risk R(P_k), in [0, 1], of a client under this shift.
+
+        Raises ValueError if the shift has a transform, or a version that is not in the table.
+        """
+        if drawn.transform is not None:
+            raise ValueError(
+                "a client of a loss table must be a mixture of versions, got one with a transform of its own; "
+                "evaluate the model on its distribution"
+            )
+        rows = self.positions(drawn.versions_or_original)
+        # The weights sum to 1 up to rounding.
+        return float(np.clip(drawn.weights_of_versions @ (self.losses[rows] @ drawn.example_weights(self.y)), 0, 1))
+
+    def risks(self, class_weights: ArrayLike | None, version_weights: ArrayLike) -> NDArray[np.float64]:
+        """Return the exact risks of many clients, (num_clients,), in [0, 1].
+
+        Parameters
+        ----------
+        class_weights
+            Of each client, (num_clients, num_classes), rows that sum to 1; None: the proportions of the pool.
+        version_weights
+            Of each client, (num_clients, num_versions), rows that sum to 1.
+        """
+        of_versions = np.asarray(version_weights, dtype=float)
+        if class_weights is None:
+            return np.clip(of_versions @ self.losses.mean(axis=1), 0, 1)
+        of_classes = np.asarray(class_weights, dtype=float)
+        counts = np.bincount(self.y, minlength=of_classes.shape[1])
+        sums = np.stack([np.bincount(self.y, weights=row, minlength=len(counts)) for row in self.losses])
+        # As `DrawnShift.example_weights`: a class without images has no part.
+        of_classes = of_classes * (counts > 0)
+        risks = np.einsum("kv,vc,kc->k", of_versions, sums / np.maximum(counts, 1), of_classes, optimize=True)
+        return np.asarray(np.clip(risks / of_classes.sum(axis=1), 0, 1))
+
+    def positions(self, versions: Sequence[ImageVersion]) -> NDArray[np.intp]:
+        """Return the numbers in this table of some versions; raises ValueError if one is not in it."""
+        numbers = {version: number for number, version in enumerate(self.versions)}
+        missing = [version.name for version in versions if version not in numbers]
+        if missing:
+            raise ValueError(f"versions must be in the loss table, got {', '.join(missing)}; make a table with them")
+        return np.array([numbers[version] for version in versions], dtype=np.intp)
+
+
+def loss_table(
+    model: nn.Module,
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    versions: Sequence[ImageVersion],
+    *,
+    loss: str = "zero_one",
+    batch_size: int = 512,
+) -> LossTable:
+    """Run a model on every image of a pool in every version.
+
+    Raises ValueError as `riskband.adversaries.evaluation.example_losses`, or if there is no version, or one twice.
+
+    Parameters
+    ----------
+    model
+        Maps inputs to logits.
+    x, y
+        Images (num_images, *x_shape) and labels (num_images,).
+    versions
+        Different ones, such as `Population.versions`.
+    loss
+        A name in `riskband.adversaries.losses`.
+    batch_size
+        Examples per forward pass.
+    """
+    check_pairs(x, y)
+    if not versions or len(set(versions)) < len(versions):
+        names = [version.name for version in versions]
+        raise ValueError(f"versions must be one or more different ones, got {names}; give (Original(),) for none")
+    index = np.arange(len(y))
+    rows = [
+        example_losses(model, version.apply(x, index=index), y, loss=loss, batch_size=batch_size)
+        for version in versions
+    ]
+    return LossTable(versions=tuple(versions), losses=np.stack(rows), y=y)
