@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from protocol.models import build_model, load_arrays, load_checkpoint, save_checkpoint
@@ -52,6 +53,7 @@ def trained(spec: PopulationSpec, *, num_clients: int, num_epochs: int, cache: P
     population = Population(spec)
     data = population.data
     model = build_model(MODEL, x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=spec.seed)
+    model = model.to(memory_format=torch.channels_last)  # half the time of a forward pass
     path = None if cache is None else cache / f"{_digest(spec, num_clients=num_clients, num_epochs=num_epochs)}.pt"
     if path is not None and path.is_file():
         load_arrays(model, load_checkpoint(path))
