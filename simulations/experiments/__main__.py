@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seed=options.seed,
             panels=tuple(options.panels),
             cache=out,
+            settings=dict(options.set),
         )
         experiment.check(request)
         out.mkdir(parents=True, exist_ok=True)
@@ -61,6 +62,7 @@ def performed(experiment: Experiment, request: Request) -> dict[str, Any]:
     result = experiment.run(request)
     seconds = {"cpu": round(time.process_time() - cpu, 1), "wall": round(time.monotonic() - wall, 1)}
     asked = {"quick": request.quick, "clients": request.clients, "seed": request.seed, "panels": list(request.panels)}
+    asked["settings"] = dict(request.settings)
     return {
         "experiment": experiment.name,
         "paper": experiment.paper,
@@ -93,6 +95,11 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _setting(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    return name, float(value)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m simulations.experiments",
@@ -113,6 +120,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="a small version on embedded digits, without any file")
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="seed of everything random")
     parser.add_argument("--panels", metavar="NAME", nargs="+", default=[], help="make these panels only")
+    parser.add_argument(
+        "--set", metavar="NAME=NUMBER", nargs="+", type=_setting, default=[], help="replace numbers of the experiment"
+    )
     return parser
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,8 @@ class Request:
         Names of the panels to make; () for all.
     cache
         Folder where a trained model may be kept, and is looked for; None to keep none.
+    settings
+        Numbers by name that replace an experiment's own, such as those of a training that is too long.
     """
 
     data: Path = DATA_FOLDER
@@ -51,6 +53,7 @@ class Request:
     seed: int = 0
     panels: tuple[str, ...] = ()
     cache: Path | None = None
+    settings: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checked_seed(self.seed)
@@ -69,6 +72,10 @@ class Request:
                 f"{path} is missing; write it by: python -m simulations.experiments.fetch {name} --data {self.data}"
             )
         return path
+
+    def setting(self, name: str, *, full: float, quick: float) -> float:
+        """Return the number of that name: what was asked for, else one of the two."""
+        return self.settings.get(name, quick if self.quick else full)
 
     def dataset(self, name: str) -> str:
         """Return the name for `worlds.datasets.load_dataset`: "digits" if `quick`, else the file's."""
@@ -99,6 +106,8 @@ class Experiment:
     panels
         Names that `Request.panels` may choose from; () if there is nothing to choose. A data set is not needed where
         no chosen panel's name begins with its own.
+    settings
+        Names of the numbers that `Request.settings` may replace.
     """
 
     name: str
@@ -107,10 +116,14 @@ class Experiment:
     run: Callable[[Request], Result]
     figure: Callable[[Result], Figure]
     panels: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
     def check(self, request: Request) -> None:
-        """Raise ValueError if a panel is unknown, `MissingDataError` if a data set that is needed is not there."""
+        """Raise ValueError if a panel or setting is unknown, `MissingDataError` if data that it needs are not there."""
         chosen = request.chosen(self.panels)
+        if unknown := set(request.settings) - set(self.settings):
+            known = ", ".join(self.settings) or "none"
+            raise ValueError(f"settings of {self.name} must be among {known}, got {', '.join(sorted(unknown))}")
         for name in () if request.quick else self.sets:
             if not request.panels or any(panel.startswith(name) for panel in chosen):
                 request.file(name)
