@@ -35,7 +35,7 @@ LABEL_COLUMNS = ("label", "labels", "y", "target", "fine_label")
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _INPUT_COLUMNS = ("image", "img", "features", "x", "pixel_values")
 
-_BUNDLED_DATASETS = ("digits",)
+_BUNDLED_DATASETS = ("digits", "colour-digits")  # of `worlds.datasets`, which a client with own data does not load
 _BATCH_SIZE = 32
 
 

@@ -15,7 +15,15 @@ import numpy as np
 _ANSWERING_FILES = {
     "client": ("**/*.py",),
     "protocol": ("**/*.py",),
-    "worlds": ("cifar10.py", "datasets.py", "population.py", "shifts.py"),
+    "worlds": (
+        "cifar10.py",
+        "corruptions.py",
+        "datasets.py",
+        "loss_table.py",
+        "population.py",
+        "shifts.py",
+        "versions.py",
+    ),
     "riskband": (
         "adversaries/**/*.py",
         "answers/concave_curves.py",

@@ -28,6 +28,7 @@ from server.sections import (
     AnyCounts,
     AnyNumbers,
     Count,
+    Ends,
     Fraction,
     Names,
     Positive,
@@ -40,7 +41,8 @@ from server.sections import (
 from server.studies import STUDIES
 from server.studies.study import Study
 from strategies.asking.replies import num_needed
-from worlds.datasets import load_dataset
+from worlds.datasets import BUNDLED_DATASETS, load_dataset
+from worlds.shifts import ColourShift, ResolutionShift, RotationShift, RowAffineShift, Shift
 
 __all__ = ["ConfigError", "RunConfig", "load_config"]
 
@@ -62,13 +64,18 @@ def is_dataset(value: str) -> bool:
     kind, _, rest = value.partition(":")
     is_file = kind == "npz" and is_absolute(rest) and Path(rest).expanduser().is_file()
     is_hugging_face = kind == "hf" and bool(rest)
-    return value == "digits" or is_file or is_hugging_face or brings_own_data(value)
+    return value in BUNDLED_DATASETS or is_file or is_hugging_face or brings_own_data(value)
 
 
 def brings_own_data(dataset: str) -> bool:
     """Return whether the clients have examples that the server cannot know."""
     is_function = is_function_name(dataset) and dataset.partition(":")[0] not in ("npz", "hf")
     return dataset == NO_DATASET or is_function
+
+
+def _levels(kind: type[ColourShift | ResolutionShift], alphas: tuple[float, ...]) -> Shift:
+    """Return a shift with the two ranges of Dirichlet parameters; raises ValueError where they are none."""
+    return kind(low=alphas[:2], high=alphas[2:])  # type: ignore[arg-type]  # the shift looks at their length
 
 
 class Run(Section):
@@ -85,8 +92,8 @@ class Network(Section):
     """The clients and what they hold."""
 
     dataset: Annotated[str, rule(is_dataset)] = Field(
-        description='use "digits", "npz:/absolute/path.npz" (a file that exists), "hf:OWNER/NAME", "none" (each client '
-        'brings its own data) or "module:function" (which gives them)'
+        description='use "digits", "colour-digits", "npz:/absolute/path.npz" (a file that exists), "hf:OWNER/NAME", '
+        '"none" (each client brings its own data) or "module:function" (which gives them)'
     )
     x_shape: AnyCounts = Field(
         description='give the shape of one input such as "3,32,32"; needed where the server has no dataset'
@@ -104,6 +111,26 @@ class Network(Section):
     examples_per_client: Count = Field(description="every client answers from this many examples")
     affine_sigma: float = Field(ge=0, le=1e6, description="0 means: no affine shift")
     dirichlet_concentration: float = Field(ge=0, le=1e6, description="0 means: no label shift; small means strong")
+    resolution_alphas: Annotated[Ends, rule(lambda ends: not ends or _levels(ResolutionShift, ends))] = Field(
+        description='give two ranges of positive numbers such as "0.4,0.7,0.7,1", the Dirichlet parameters of low and '
+        'of high resolutions, or "" for no such shift'
+    )
+    resolution_levels: Annotated[AnyCounts, rule(lambda levels: ResolutionShift(levels))] = Field(
+        description='give two or more different sizes in pixels such as "14,18,26,32", the low ones first'
+    )
+    colour_alphas: Annotated[Ends, rule(lambda ends: not ends or _levels(ColourShift, ends))] = Field(
+        description='give two ranges of positive numbers such as "0.1,0.3,0.7,1", the Dirichlet parameters of grey and '
+        'of coloured images, or "" for no such shift'
+    )
+    colour_levels: Annotated[Ends, rule(lambda levels: ColourShift(levels))] = Field(
+        description='give two or more different shares in [0, 1] such as "0,0.5,1", the grey ones first'
+    )
+    rotation_angles: Annotated[Ends, rule(lambda angles: not angles or RotationShift(angles))] = Field(
+        description='give different angles from -360 to 360 degrees such as "0,15,30", or "" for no rotation'
+    )
+    row_affine_stds: Annotated[AnyNumbers, rule(lambda stds: not stds or RowAffineShift(*stds))] = Field(
+        description='give two numbers up to 1e6 such as "0.05,0.05", or "" for no such shift'
+    )
     group_sigmas: Annotated[AnyNumbers, rule(lambda sigmas: is_distinct(sigmas) and max(sigmas, default=0) <= 1e6)] = (
         Field(description='give different strengths up to 1e6 such as "0.1,0.3", or "" for no groups')
     )

@@ -7,8 +7,9 @@ exactly here. Nothing is partitioned, so clients do not compete for images and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,18 @@ from numpy.typing import NDArray
 from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.examples import Examples
 from worlds.datasets import load_dataset
-from worlds.shifts import AffineShift, DirichletLabelShift, DrawnShift, Shift, combined, combined_versions
+from worlds.shifts import (
+    AffineShift,
+    ColourShift,
+    DirichletLabelShift,
+    DrawnShift,
+    ResolutionShift,
+    RotationShift,
+    RowAffineShift,
+    Shift,
+    combined,
+    combined_versions,
+)
 from worlds.versions import ImageVersion, Original
 
 # The first number of every seed's spawn key; 2 is that of `worlds.targets`, 3 of `client.simulated`.
@@ -221,26 +233,45 @@ class Population:
 
 
 def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> PopulationSpec:
-    """Read a population of a network, "source", "unseen" or "training", from a run config.
+    """Read a population of a network, one of `NETWORKS`, from a run config.
 
     It needs the keys "dataset", "seed", "examples-per-client", "affine-sigma" and "dirichlet-concentration"; 0 for one
     of the last two means: no such shift. With strengths in "group-sigmas", such as "0.1,0.3", clients belong to the
-    groups "sigma-0.1" and "sigma-0.3", and their affine shift has the strength of their group. Others are ignored.
-    Raises ValueError if a key is missing or its value breaks its rule.
+    groups "sigma-0.1" and "sigma-0.3", and their affine shift has the strength of their group. The keys of
+    `_listed_shifts` are lists of numbers too, and may be missing or empty. Others are ignored. Raises ValueError if a
+    key is missing or its value breaks its rule.
     """
     sigma = _shift_strength(config, "affine-sigma")
     concentration = _shift_strength(config, "dirichlet-concentration")
-    groups = tuple(ClientGroup(f"sigma-{each:.15g}", (AffineShift(each),)) for each in _group_sigmas(config))
+    groups = tuple(
+        ClientGroup(f"sigma-{each:.15g}", (AffineShift(each),)) for each in _numbers(config, "group-sigmas", minimum=0)
+    )
     affine: tuple[Shift, ...] = (AffineShift(sigma),) if sigma and not groups else ()
     label: tuple[Shift, ...] = (DirichletLabelShift(concentration),) if concentration else ()
     return PopulationSpec(
         dataset=_required(config, "dataset"),
         seed=_required(config, "seed"),
         examples_per_client=_required(config, "examples-per-client"),
-        shifts=affine + label,
+        shifts=affine + label + tuple(_listed_shifts(config)),
         network=network,
         groups=groups,
     )
+
+
+def _listed_shifts(config: Mapping[str, Any]) -> Iterator[Shift]:
+    """Yield the shifts whose key is a list of numbers; a new one comes last, so that it leaves other draws alone."""
+    if alphas := _numbers(config, "resolution-alphas"):
+        sizes = tuple(int(size) if size.is_integer() else size for size in _numbers(config, "resolution-levels"))
+        yield ResolutionShift(levels=sizes or ResolutionShift.levels, low=alphas[:2], high=alphas[2:])
+    if alphas := _numbers(config, "colour-alphas"):
+        shares = _numbers(config, "colour-levels") or ColourShift.levels
+        yield ColourShift(levels=shares, low=alphas[:2], high=alphas[2:])
+    if angles := _numbers(config, "rotation-angles"):
+        yield RotationShift(angles)
+    if stds := _numbers(config, "row-affine-stds"):
+        if len(stds) != 2:
+            raise ValueError(f'row-affine-stds must be two numbers, got {stds!r}; give "0.05,0.05", or "" for none')
+        yield RowAffineShift(matrix_std=stds[0], offset_std=stds[1])
 
 
 def _check_shifts(shifts: object) -> None:
@@ -251,17 +282,17 @@ def _check_shifts(shifts: object) -> None:
         )
 
 
-def _group_sigmas(config: Mapping[str, Any]) -> tuple[float, ...]:
-    """The run config has no lists: "0.1,0.3" is one."""
-    value = config.get("group-sigmas", "")
-    remedy = 'give strengths such as "0.1,0.3", or "" for no groups'
+def _numbers(config: Mapping[str, Any], key: str, *, minimum: float = -inf) -> tuple[float, ...]:
+    """The run config has no lists: "0.1,0.3" is one, "" an empty one."""
+    value = config.get(key, "")
+    remedy = 'give numbers such as "0.1,0.3", or "" for none'
     if not isinstance(value, str):
-        return (checked_number("group-sigmas", value, minimum=0, remedy=remedy),)
+        return (checked_number(key, value, minimum=minimum, remedy=remedy),)
     try:
         numbers = [float(part) for part in value.split(",") if part.strip()]
     except ValueError:
-        raise ValueError(f"group-sigmas must be numbers, got {value!r}; {remedy}") from None
-    return tuple(checked_number("group-sigmas", number, minimum=0, remedy=remedy) for number in numbers)
+        raise ValueError(f"{key} must be numbers, got {value!r}; {remedy}") from None
+    return tuple(checked_number(key, number, minimum=minimum, remedy=remedy) for number in numbers)
 
 
 def _shift_strength(config: Mapping[str, Any], key: str) -> float:

@@ -129,7 +129,9 @@ def test_npz_that_cannot_be_read(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "digit", "npz:", "hf:", "npz", "csv:data", "digits:1", None])
 def test_unknown_names(name):
-    with pytest.raises(ValueError, match=r"dataset must be 'digits', 'npz:PATH' or 'hf:REPO', got .*; for files"):
+    with pytest.raises(
+        ValueError, match=r"dataset must be 'digits', 'colour-digits', 'npz:PATH' or 'hf:REPO', got .*; for files"
+    ):
         load_dataset(name)
 
 
