@@ -2,5 +2,9 @@
 
 from __future__ import annotations
 
-EXPERIMENTS: dict[str, str] = {}
+EXPERIMENTS: dict[str, str] = {
+    "fig4": "simulations.experiments.unseen_clients:FIGURE_4",
+    "fig6": "simulations.experiments.target_networks:FIGURE_6",
+    "fig9": "simulations.experiments.target_networks:FIGURE_9",
+}
 """For each name, where its `Experiment` is: "module:attribute", imported on use."""

@@ -125,7 +125,7 @@ class Experiment:
             known = ", ".join(self.settings) or "none"
             raise ValueError(f"settings of {self.name} must be among {known}, got {', '.join(sorted(unknown))}")
         for name in () if request.quick else self.sets:
-            if not request.panels or any(panel.startswith(name) for panel in chosen):
+            if not request.panels or len(self.sets) == 1 or any(panel.startswith(name) for panel in chosen):
                 request.file(name)
 
 

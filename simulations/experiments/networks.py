@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,10 @@ class Centred(nn.Module):
 
 
 def paper_cnn(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Build the authors' network: three 3×3 convolutions with ReLU, each before a 2×2 maximum, and two linear layers."""
+    """Build the authors' network: three 3×3 convolutions, ReLU and a 2×2 maximum after each, and two linear layers."""
     channels = (x_shape[0], *_CHANNELS)
     layers: list[nn.Module] = [Centred()]
-    for before, after in zip(channels, channels[1:], strict=False):
+    for before, after in pairwise(channels):
         layers += [nn.Conv2d(before, after, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
     num_features = _CHANNELS[-1] * (x_shape[1] // 8) * (x_shape[2] // 8)
     return nn.Sequential(
