@@ -108,6 +108,7 @@ _NAMES = {
     "selection": "CandidateBound Objective Selection select",
     "tuning": "OptimisedLevels",
     "verification": "Verification verify",
+    "worst_cases.divergence_bounds": "DivergenceBound divergence_estimate divergence_lower_bound",
     "worst_cases.divergences": "CHI2 DIVERGENCES FDivergence HELLINGER2 KL TV binary_worst_case custom_divergence",
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
     "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_cdf wasserstein_mean wasserstein_published",
@@ -212,6 +213,11 @@ if TYPE_CHECKING:
     from riskband.selection import CandidateBound as CandidateBound, Objective, Selection as Selection, select
     from riskband.tuning import OptimisedLevels
     from riskband.verification import Verification as Verification, verify
+    from riskband.worst_cases.divergence_bounds import (
+        DivergenceBound as DivergenceBound,
+        divergence_estimate as divergence_estimate,
+        divergence_lower_bound as divergence_lower_bound,
+    )
     from riskband.worst_cases.divergences import (
         CHI2 as CHI2,
         DIVERGENCES,

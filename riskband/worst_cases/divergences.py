@@ -85,6 +85,10 @@ class FDivergence:
         """Divergence of Bernoulli(target) from Bernoulli(source), elementwise."""
         return self._part(target, source) + self._part(1.0 - target, 1.0 - source)
 
+    def between(self, target: FloatArray, source: FloatArray) -> FloatArray:
+        """Divergence of one discrete distribution from another, over the last axis of their probabilities."""
+        return np.asarray(self._part(target, source).sum(axis=-1))
+
     def _part(self, target: FloatArray, source: FloatArray) -> FloatArray:
         with np.errstate(all="ignore"):  # 0/0 and 0·inf are decided by the two conditions
             new_mass = np.where(target > 0.0, target * self.slope_at_infinity, 0.0)

@@ -1,0 +1,189 @@
+"""How far a target network is from the source network, as far as the risks of their clients tell (math §3.6).
+
+Both numbers are about the distributions of risks. Data processing makes the divergence of these, and of their bins, at
+most that of the networks themselves, which no sample bounds from above.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.bands.band import Band, check_band
+from riskband.certificate import weakest_validity
+from riskband.checks import FloatArray, check_count, check_losses
+from riskband.wording import confidence, exactly, rounded_down
+from riskband.worst_cases.divergences import FDivergence, resolve_divergence
+
+_ROUNDING = 1e-12  # relative and absolute: the bound is lowered by so much
+_ALIKE = "clients of both networks measure alike: how risks are measured does not depend on the network"
+
+
+@dataclass(frozen=True, eq=False)
+class DivergenceBound:
+    """A lower confidence bound of the divergence of a target network from the source network.
+
+    Attributes
+    ----------
+    value : float
+        The divergence is at least this, >= 0; `inf` where the target shows risks that the source cannot have.
+    divergence : str
+        Which.
+    delta : float
+        Probability that the bound fails: those of both bands, added.
+    validity : str
+        "certificate", or the weakest of what the assumptions leave.
+    assumptions : tuple of str
+        Those of both bands.
+    path : ndarray, shape (num_corners, 2)
+        Corners of (F(t), F'(t)) for the two members of the bands that are nearest to each other.
+    """
+
+    value: float
+    divergence: str
+    delta: float
+    validity: str
+    assumptions: tuple[str, ...]
+    path: FloatArray
+
+    @property
+    def statement(self) -> str:
+        """The bound in words, rounded down."""
+        found = "infinite" if np.isinf(self.value) else f"at least {rounded_down(self.value)}"
+        sure = f"with probability at least {confidence(self.delta)} (delta = {exactly(self.delta)})"
+        return f"{self.validity}: the {self.divergence} divergence of the target from the source is {found}, {sure}"
+
+
+def divergence_estimate(
+    source: npt.ArrayLike, target: npt.ArrayLike, *, divergence: str | FDivergence, bins: int = 10
+) -> float:
+    """Divergence of a histogram of the target's risks from one of the source's: an *estimate*, as [RE] §5 draws it.
+
+    Parameters
+    ----------
+    source, target : array_like, shape (num_clients,)
+        Risks of the clients of each network, in [0, 1].
+    divergence : str or FDivergence
+        A name in `DIVERGENCES`, or your own.
+    bins : int
+        Number of equal bins between the smallest and the largest risk of both, >= 1.
+
+    Returns
+    -------
+    float
+        >= 0; `inf` if a bin holds clients of the target and none of the source, for KL and χ². With ever more clients
+        it tends to a number that is at most the divergence of the networks; with few, chance makes it larger, by about
+        (bins - 1)(1/num_source + 1/num_target) for χ² and equal networks. Source: math §3.6.
+
+    Raises
+    ------
+    ValueError
+        If a risk is out of range, the divergence is unknown, or there are no bins.
+    """
+    before, after = check_losses(source), check_losses(target)
+    bins = check_count("bins", bins, minimum=1, remedy="10 is that of the paper")
+    f = resolve_divergence(divergence)
+    ends = (min(before.min(), after.min()), max(before.max(), after.max()))
+    p, q = (np.histogram(risks, bins=bins, range=ends)[0] / risks.size for risks in (before, after))
+    return float(f.between(q, p))
+
+
+def divergence_lower_bound(source: Band, target: Band, *, divergence: str | FDivergence) -> DivergenceBound:
+    """Lower confidence bound of the divergence of the target network from the source network.
+
+    The smallest divergence of any member of the target's band from any member of the source's, found exactly: the taut
+    string between both bands, which is the same for every divergence.
+
+    Parameters
+    ----------
+    source, target : Band
+        Two-sided bands of clients of each network, both for true risks, or both with ``local="observed"``: sharper,
+        and as good where the clients of both networks measure on equally many examples. Each has its own delta; nothing
+        is assumed of how the two samples depend on each other.
+    divergence : str or FDivergence
+        A name in `DIVERGENCES`, or your own.
+
+    Returns
+    -------
+    DivergenceBound
+        For any number of divergences at once. There is no such upper bound: clients that no sample shows can make the
+        divergence as large as one likes. Source: math §3.6.
+
+    Raises
+    ------
+    ValueError
+        If a band has one side only, the bands are about different risks, or the divergence is unknown.
+    """
+    for band in (source, target):
+        check_band(band)
+        for side in ("lower", "upper"):
+            band.require(side)
+    if source.subject != target.subject:
+        raise ValueError(
+            f"both bands must be about the same risks, got {source.subject!r} and {target.subject!r}; "
+            "make both with local='observed', or none"
+        )
+    f = resolve_divergence(divergence)
+    path = taut_string(*_obstacles(source, target))
+    width, height = np.diff(path, axis=0).T
+    found = float(f.between(height, width))
+    alike = (_ALIKE,) if source.local == "observed" else ()
+    assumptions = tuple(dict.fromkeys((*source.assumptions, *target.assumptions, *alike)))
+    return DivergenceBound(
+        value=max(found - _ROUNDING * (1.0 + found), 0.0) if np.isfinite(found) else found,
+        divergence=f.name,
+        delta=source.delta + target.delta,
+        validity=weakest_validity(assumptions),
+        assumptions=assumptions,
+        path=path,
+    )
+
+
+def _obstacles(source: Band, target: Band) -> tuple[FloatArray, FloatArray]:
+    """Points (F, F') that the curve of both CDFs does not pass below, and those that it does not pass above."""
+    # All four sides are constant between these, and right-continuous.
+    knots = [points for band in (source, target) for points in (band.lower_points, band.upper_points)]
+    risk = np.unique(np.concatenate([[0.0], *knots]))
+    return (
+        np.column_stack([source.upper(risk), target.lower(risk)]),
+        np.column_stack([source.lower(risk), target.upper(risk)]),
+    )
+
+
+def taut_string(below: FloatArray, above: FloatArray) -> FloatArray:
+    """Return the corners of the shortest nondecreasing curve from (0, 0) to (1, 1) between points.
+
+    The curve passes each point of `below` (num_points, 2) on or above it and each of `above` on or below it. It makes
+    ∫ φ(slope) smallest for every convex φ at once (math §3.6).
+    """
+    points = np.concatenate([above, below, [[1.0, 1.0], [1.0, 1.0]]])
+    is_floor = np.repeat([False, True, False, True], [len(above), len(below), 1, 1])
+    is_end = np.repeat([False, True], [len(above) + len(below), 2])
+    order = np.lexsort((is_floor, is_end, points[:, 0]))  # at one place the curve comes from below the ceiling
+    points, is_floor = points[order], is_floor[order]
+    corners, here = [np.zeros(2)], -1
+    while here < len(points) - 2:
+        here = _next_corner(corners[-1], points, is_floor, start=here + 1)
+        corners.append(points[here])
+    if not np.array_equal(corners[-1], [1.0, 1.0]):
+        corners.append(np.ones(2))
+    return np.array(corners)
+
+
+def _next_corner(at: FloatArray, points: FloatArray, is_floor: npt.NDArray[np.bool_], *, start: int) -> int:
+    """Index of the point at which the string from `at` bends next: where the funnel of possible slopes closes."""
+    width, height = (points[start:] - at).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = height / width
+    floor = np.where(is_floor[start:], np.where(width > 0, slope, np.where(height > 0, np.inf, -np.inf)), -np.inf)
+    ceiling = np.where(~is_floor[start:] & (width > 0), slope, np.inf)
+    lowest, highest = np.maximum.accumulate(floor), np.minimum.accumulate(ceiling)
+    closed = np.flatnonzero(lowest > highest)
+    if closed.size == 0:
+        return len(points) - 1
+    stop = int(closed[0])
+    # The side that did not move at `stop` is the one that the string bends around, at its last point of that slope.
+    side, edge = (ceiling, highest[stop]) if is_floor[start + stop] else (floor, lowest[stop])
+    return start + int(np.flatnonzero(side[: stop + 1] == edge)[-1])
