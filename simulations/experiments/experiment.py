@@ -104,8 +104,8 @@ class Experiment:
     run, figure
         From a request to its numbers, and from the numbers, also as read from the JSON file, to the figure.
     panels
-        Names that `Request.panels` may choose from; () if there is nothing to choose. A data set is not needed where
-        no chosen panel's name begins with its own.
+        Names that `Request.panels` may choose from; () if there is nothing to choose. Of several
+        data sets one is not needed where no chosen panel's name begins with its own.
     settings
         Names of the numbers that `Request.settings` may replace.
     """
