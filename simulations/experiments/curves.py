@@ -63,6 +63,12 @@ def covers(bound: Mapping[str, Any], truth: Mapping[str, Any]) -> bool:
     return bool(np.all(np.array(bound["values"]) >= np.array(truth["values"]) - _ROUNDING))
 
 
+def largest_excess(truth: Mapping[str, Any], bounds: Sequence[Mapping[str, Any]], name: str) -> float:
+    """Return by how much the truth exceeds a bound of that name at most; below 0 where it never does."""
+    found = [np.max(np.array(truth["values"]) - np.array(each["values"])) for each in bounds if each["name"] == name]
+    return float(max(found))
+
+
 def panels_figure(panels: Sequence[Mapping[str, Any]], *, num_columns: int, title: str, xlabel: str) -> Figure:
     """Draw panels in rows; a curve with "drawn": False is left out, those of one name differ by their dashes.
 
