@@ -41,6 +41,7 @@ from server.sections import (
 from server.studies import STUDIES
 from server.studies.study import Study
 from strategies.asking.replies import num_needed
+from worlds.corruptions import CorruptionShift, corruption_shift
 from worlds.datasets import BUNDLED_DATASETS, load_dataset
 from worlds.shifts import ColourShift, ResolutionShift, RotationShift, RowAffineShift, Shift
 
@@ -48,7 +49,13 @@ __all__ = ["ConfigError", "RunConfig", "load_config"]
 
 SectionKind = TypeVar("SectionKind", bound=Section)
 
-_WITHOUT_DATASET: dict[str, Any] = {"num_unseen": 0, "training": "checkpoint", "target_sigmas": (), "group_sigmas": ()}
+_WITHOUT_DATASET: dict[str, Any] = {
+    "num_unseen": 0,
+    "training": "checkpoint",
+    "target_sigmas": (),
+    "group_sigmas": (),
+    "target": "",
+}
 
 
 def is_absolute(path: str) -> bool:
@@ -130,6 +137,13 @@ class Network(Section):
     )
     row_affine_stds: Annotated[AnyNumbers, rule(lambda stds: not stds or RowAffineShift(*stds))] = Field(
         description='give two numbers up to 1e6 such as "0.05,0.05", or "" for no such shift'
+    )
+    corruptions: Annotated[str, rule(lambda text: not text or corruption_shift(text))] = Field(
+        description='use "mnist-c" (grey images), "cifar10-c" or "imagenet-c" (colour), some of its kinds as in '
+        '"mnist-c:fog,shear", or "" for no such shift'
+    )
+    severities: Annotated[AnyCounts, rule(lambda severities: CorruptionShift(severities=severities))] = Field(
+        description='give different severities of corruptions, from 1 to 5, such as "1,2,3,4,5"'
     )
     group_sigmas: Annotated[AnyNumbers, rule(lambda sigmas: is_distinct(sigmas) and max(sigmas, default=0) <= 1e6)] = (
         Field(description='give different strengths up to 1e6 such as "0.1,0.3", or "" for no groups')

@@ -1,19 +1,21 @@
-"""Target networks whose distance is known: unseen clients that were moved once more.
+"""Target networks: unseen clients that were moved once more, or clients whose shifts follow other distributions.
 
-A client of a target network holds the images of an unseen client, moved further by an affine shift of its own. Its
+A moved client holds the images of an unseen client, moved further by an affine shift of its own. Its
 transport cost from that unseen client is measured, not assumed (`transport_cost`); since the unseen clients are drawn
 from μ itself, the mean of these costs bounds the transport cost between μ and the target network's meta-distribution.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from worlds.population import ClientDistribution, Population
+from protocol.checks import checked_number
+from worlds.population import ClientDistribution, Population, PopulationSpec, spec_from_config
 from worlds.shifts import AffineShift
 
 _METRICS: dict[str, Literal["cityblock", "euclidean", "chebyshev"]] = {
@@ -21,8 +23,52 @@ _METRICS: dict[str, Literal["cityblock", "euclidean", "chebyshev"]] = {
     "l2": "euclidean",
     "linf": "chebyshev",
 }
+REVERSED = "reversed"
+CHANGED_KEYS = ("affine-sigma", "dirichlet-concentration")
+HOW_TO_CHANGE = (
+    f'give "{REVERSED}" (the ranges of resolution and colour shifts change places), changed settings such as '
+    '"dirichlet-concentration:0.2", both with a comma in between, or "" for no target network'
+)
+
 _STREAM = 2  # of no network of `Population`
 _MAX_STEPS = 10_000_000  # POT stops after 100,000 by default, too few for classes of some thousand images
+
+
+def target_changes(text: str) -> tuple[bool, dict[str, float]]:
+    """Read what makes a target network another one: whether shifts are reversed, and changed keys of the run config.
+
+    "reversed", "affine-sigma:0.3", "dirichlet-concentration:0.2", or several with commas; "" changes nothing. Raises
+    ValueError for anything else, or a key that is named twice.
+    """
+    is_reversed, changes = False, dict[str, float]()
+    for part in filter(None, map(str.strip, text.split(","))):
+        key, _, value = part.partition(":")
+        if key in changes or (key == REVERSED and (value or is_reversed)) or key not in (REVERSED, *CHANGED_KEYS):
+            raise ValueError(f"a target network must be other shifts, each named once, got {text!r}; {HOW_TO_CHANGE}")
+        if key == REVERSED:
+            is_reversed = True
+            continue
+        try:
+            changes[key] = checked_number(key, float(value), minimum=0, maximum=1e6, remedy="0 means no such shift")
+        except ValueError:
+            raise ValueError(f"{key} must be a number from 0 to 1e6, got {text!r}; {HOW_TO_CHANGE}") from None
+    return is_reversed, changes
+
+
+def target_spec(config: Mapping[str, Any], *, target: str) -> PopulationSpec:
+    """Return the population of a target network: that of a run config with the changes of `target_changes`.
+
+    Its clients have random streams of their own. Raises ValueError as `target_changes` and
+    `worlds.population.spec_from_config`, or if no shift has a reverse.
+    """
+    is_reversed, changes = target_changes(target)
+    spec = spec_from_config({**config, **changes}, network="target")
+    if not is_reversed:
+        return spec
+    found = spec.reversed()
+    if found == spec:
+        raise ValueError(f"a reversed target network needs a resolution or colour shift, got none; {HOW_TO_CHANGE}")
+    return found
 
 
 def moved_further(population: Population, k: int, *, sigma: float) -> ClientDistribution:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BOUNDS, ANSWERS, UNSEEN = "#3b6ea5", "#444444", "#d1701f"
+BOUNDS, ANSWERS, UNSEEN, TARGET = "#3b6ea5", "#444444", "#d1701f", "#2e8b57"
 MEASURED_POINT: Mapping[str, Any] = {"color": "black", "marker": "|", "ms": 13, "mew": 1.8, "ls": ""}
 UNSEEN_POINT: Mapping[str, Any] = {"color": UNSEEN, "marker": "o", "mec": "white", "ms": 8, "ls": ""}
 _WORST = ("#dd94a6", "#c05a76", "#96234a", "#5c0f2e")  # darker as the budget grows
@@ -31,9 +31,10 @@ def band_figure(
     *,
     worst_case: Certificate | None = None,
     unseen_risks: npt.ArrayLike | None = None,
+    target_risks: npt.ArrayLike | None = None,
     title: str = "",
 ) -> Figure:
-    """Empirical CDF of the answers, the band, worst-case curves, and the risks of unseen clients where known.
+    """Empirical CDF of the answers, the band, worst-case curves, and the risks of other clients where known.
 
     Parameters
     ----------
@@ -43,6 +44,8 @@ def band_figure(
         From `worst_case_cdf`, over one or several budgets; drawn as lower bounds on the CDF of the target network.
     unseen_risks : array_like, shape (num_unseen,), optional
         True risks of clients that the band never saw (a simulation knows them).
+    target_risks : array_like, shape (num_targets,), optional
+        True risks of clients of a target network.
     title : str
         Above the figure.
 
@@ -53,7 +56,8 @@ def band_figure(
     """
     figure = blank_figure(8.0, 5.0)
     axes = figure.add_subplot()
-    seen = [band.risks.shown_values, band.lower_points, *([] if unseen_risks is None else [np.asarray(unseen_risks)])]
+    known = [np.asarray(risks, dtype=np.float64) for risks in (unseen_risks, target_risks) if risks is not None]
+    seen = [band.risks.shown_values, band.lower_points, *known]
     right = end_of_axis(*(float(np.max(values, initial=0.0)) for values in seen))
     grid = np.unique(np.concatenate([[0.0, right], band.lower_points, band.upper_points]))
     grid = grid[grid <= right]
@@ -64,6 +68,10 @@ def band_figure(
     if unseen_risks is not None:
         unseen = np.asarray(unseen_risks, dtype=np.float64)
         _draw_cdf(axes, unseen, color=UNSEEN, lw=2.0, label=unseen_label(unseen.size))
+    if target_risks is not None:
+        target = np.asarray(target_risks, dtype=np.float64)
+        label = f"true risks of {target.size} clients of the target network (simulated)"
+        _draw_cdf(axes, target, color=TARGET, lw=2.0, label=label)
     axes.set(xlim=(0.0, right), ylim=(0.0, 1.005))
     axes.set_title(**titled("label", title, band.assumptions))
     axes.set_xlabel("risk of a client (mean loss, 0 to 1)")

@@ -93,19 +93,27 @@ def unseen_clients(config: RunConfig, model: nn.Module, *, is_measured: bool | N
         Whether they measure, whatever ``local`` is.
     """
     population = Population(spec_from_config(config.to_run_config(), network="unseen"))
-
-    def exact_risk(k: int) -> float:
-        client = population.distribution(k)
-        return float(client.weights @ example_losses(model, client.x, client.y, loss=config.question.loss))
-
-    def measured_risk(k: int) -> float:
-        client = population.client(k)
-        return mean_loss(model, client.x, client.y, loss=config.question.loss)[0]
-
+    number = config.network.num_unseen
     measures = config.question.local == "observed" if is_measured is None else is_measured
-    risks = [measured_risk(k) if measures else exact_risk(k) for k in range(config.network.num_unseen)]
-    # The weights sum to 1 up to rounding.
-    return Unseen(np.clip(risks, 0.0, 1.0), groups=group_names(population, num_clients=config.network.num_unseen))
+    find = measured_risks if measures else exact_risks
+    risks = find(population, model, num_clients=number, loss=config.question.loss)
+    return Unseen(risks, groups=group_names(population, num_clients=number))
+
+
+def exact_risks(population: Population, model: nn.Module, *, num_clients: int, loss: str) -> np.ndarray:
+    """Return the risks of a population's first clients, (num_clients,): every image they could hold, by its weight."""
+
+    def risk(k: int) -> float:
+        client = population.distribution(k)
+        return float(client.weights @ example_losses(model, client.x, client.y, loss=loss))
+
+    return np.clip([risk(k) for k in range(num_clients)], 0.0, 1.0)  # the weights sum to 1 up to rounding
+
+
+def measured_risks(population: Population, model: nn.Module, *, num_clients: int, loss: str) -> np.ndarray:
+    """Return what a population's first clients measure on the examples that they hold, (num_clients,)."""
+    held = map(population.client, range(num_clients))
+    return np.clip([mean_loss(model, client.x, client.y, loss=loss)[0] for client in held], 0.0, 1.0)
 
 
 def group_names(population: Population, *, num_clients: int) -> tuple[str | None, ...]:

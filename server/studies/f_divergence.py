@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
+from flwr.serverapp import Grid
 from pydantic import Field
+from rich.table import Table
 
 from riskband import DIVERGENCES
 from riskband.plots.bands import band_figure
-from server.sections import Names, Numbers, Section, is_distinct, one_of, rule
+from server.sections import Names, Numbers, Rule, Section, is_distinct, one_of, rule
 from server.studies.study import Evaluation, Study, UnderTest, breakdowns, loss_query
+from server.studies.target_network import TargetNetwork, target_entry, target_lines, target_network, target_table
 from strategies.f_divergence import FDivergence
+from worlds.targets import HOW_TO_CHANGE, target_changes, target_spec
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,13 +34,16 @@ class Settings(Section):
         description='give a comma-separated list such as "0.05,0.1"; 0 means no shift'
     )
     thresholds: int = Field(ge=1, le=10_000, description="the number of risks at which curves are read")
+    target: Annotated[str, rule(lambda text: target_changes(text) is not None)] = Field(
+        description=f"{HOW_TO_CHANGE}; it has num-unseen clients, at least 2, and needs a run without privacy"
+    )
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """Return what `strategies.f_divergence.FDivergence` takes from the configuration beside what all strategies do."""
     chosen, question = config.of(Settings), config.question
     return {
-        **dict(chosen),
+        **chosen.model_dump(include={"divergences", "budgets"}),
         "thresholds": np.arange(1, chosen.thresholds + 1) / chosen.thresholds,
         "band": question.band,
         "local": question.local,
@@ -49,7 +56,16 @@ class FDivergenceStudy(Study):
     """Networks of the same clients, reweighted."""
 
     settings: ClassVar[type[Section]] = Settings
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "target": lambda target, known: not target or known.get("num_unseen", 2) >= 2,
+        "privacy": lambda noise, known: Study.rules["privacy"](noise, known) and not (noise and known.get("target")),
+    }
     figure_stem = "band"
+
+    def prepare(self, config: RunConfig, grid: Grid) -> UnderTest:
+        """Return what is put before the clients; a target network that cannot be is refused before."""
+        target_spec(config.to_run_config(), target=config.of(Settings).target)
+        return super().prepare(config, grid)
 
     def strategy(
         self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
@@ -57,11 +73,24 @@ class FDivergenceStudy(Study):
         """Return what asks for losses."""
         return FDivergence(loss_query(config), **settings_of(config), **asking)
 
+    def targets(self, config: RunConfig, tested: UnderTest, show: Callable[[str], None]) -> Sequence[TargetNetwork]:
+        """Return the network of ``target``, if there is one."""
+        change = config.of(Settings).target
+        if not change:
+            return ()
+        show("computing the risks of the target network")
+        return (target_network(config, tested.models[0], change=change),)
+
     def sections(self, evaluation: Evaluation) -> dict[str, Any]:
-        """Return the section "breakdowns": how far the network may shift."""
+        """Return the sections "breakdowns": how far the network may shift, and "target": one that did."""
         asked = evaluation.config.question
+        chosen = evaluation.config.of(Settings)
+        asked_of = {"divergences": chosen.divergences, "budgets": chosen.budgets}
         goal = f"at most {asked.breakdown_target:g} of the clients have a risk of {asked.breakdown_threshold:g} or more"
-        return {"breakdowns": breakdowns(evaluation, budget="budget", source="worst_case_cdf_{}", goal=goal)}
+        return {
+            "breakdowns": breakdowns(evaluation, budget="budget", source="worst_case_cdf_{}", goal=goal),
+            "target": target_entry(evaluation, evaluation.targets[0], **asked_of) if evaluation.targets else None,
+        }
 
     def figure(self, evaluation: Evaluation) -> Figure:
         """Return the figure of the band, with the curves of the first divergence."""
@@ -70,8 +99,19 @@ class FDivergenceStudy(Study):
             result.band,
             worst_case=result.certificates.get(f"worst_case_cdf_{first}"),
             unseen_risks=None if evaluation.truth is None else evaluation.truth.risks,
+            target_risks=evaluation.targets[0].risks if evaluation.targets and evaluation.truth else None,
             title=evaluation.title,
         )
+
+    def tables(self, report: Mapping[str, Any]) -> list[Table]:
+        """Return the table of certificates, and where there is one that of the target network."""
+        found = report.get("target")
+        return [*super().tables(report), *([target_table(found)] if found else [])]
+
+    def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
+        """Yield how far the target network is."""
+        if report.get("target"):
+            yield from target_lines(report["target"])
 
     def within(self, entry: Mapping[str, Any], point: Mapping[str, float]) -> str:
         """Return the divergence and its budget, where there are any."""

@@ -38,6 +38,7 @@ class SecureHistogramStudy(FDivergenceStudy):
     settings = Settings
     rules: ClassVar[Mapping[str, Rule]] = {
         **dict.fromkeys(("privacy", "respect_query_budgets", "resume"), lambda value, known: not value),
+        "target": lambda target, known: not target,
         "histogram_sizes": lambda sizes, known: sizes == "equal" or known.get("local") not in ("union", "observed"),
     }
 

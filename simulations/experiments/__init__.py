@@ -8,5 +8,6 @@ EXPERIMENTS: dict[str, str] = {
     "fig7": "simulations.experiments.moved_networks:FIGURE_7",
     "fig9": "simulations.experiments.target_networks:FIGURE_9",
     "fig10": "simulations.experiments.moved_networks:FIGURE_10",
+    "distances": "simulations.experiments.distances:EXPERIMENT",
 }
 """For each name, where its `Experiment` is: "module:attribute", imported on use."""

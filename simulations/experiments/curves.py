@@ -91,14 +91,16 @@ def panels_figure(panels: Sequence[Mapping[str, Any]], *, num_columns: int, titl
             style = {"color": _COLOURS.get(name, "#444444"), "ls": dashes, "lw": 2.2 if name == TRUTH else 1.4}
             (line,) = axes.plot(panel["thresholds"], each["values"], **style)
             labels.setdefault(label + budget, line)
-        axes.set_title(fill(panel.get("title", panel["name"]), 44), fontsize="small")
+        axes.set_title(fill(panel.get("title", panel["name"]), 48), fontsize="small")
         axes.set_ylim(-0.02, 1.03)
         axes.tick_params(labelsize="small")
         axes.grid(alpha=0.25, lw=0.6)
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     figure.suptitle(title, fontsize="medium")
-    figure.supxlabel(xlabel, fontsize="small")
-    figure.supylabel("share of clients", fontsize="small")
+    for axes in grid[-1]:
+        axes.set_xlabel(xlabel, fontsize="small")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("share of clients with\nat least this risk", fontsize="small")
     figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=3, fontsize="small", frameon=False)
     return figure

@@ -162,7 +162,7 @@ def _panel(networks: Mapping[str, Any], name: str, budgets: tuple[float, ...]) -
     }
     return {
         "name": name,
-        "title": f"{name}: budgets {', '.join(f'{budget:g}' for budget in budgets)}",
+        "title": f"{name} {', '.join(f'{budget:g}' for budget in budgets)}",
         "thresholds": thresholds.tolist(),
         "curves": [truth, *bounds],
         # Infinite where a bin holds target clients only; JSON has no such number.
@@ -190,7 +190,7 @@ def figure(result: Result, *, number: int) -> Figure:
         result["panels"],
         num_columns=2,
         title=f"[RE] Figure {number}: target networks within f-divergence budgets, certified with probability 0.95",
-        xlabel="risk (mean 0-1 loss of a client): share of clients with at least this risk",
+        xlabel="risk (mean 0-1 loss of a client)",
     )
 
 

@@ -176,7 +176,7 @@ def figure(result: Result) -> Figure:
         result["panels"],
         num_columns=min(3, len(result["panels"])),
         title="Unseen clients of the same network, certified with probability 0.95",
-        xlabel="risk (mean 0-1 loss of a client): share of clients with at least this risk",
+        xlabel="risk (mean 0-1 loss of a client)",
     )
 
 

@@ -1,0 +1,164 @@
+"""A target network of a run with f-divergences: how far it seems to be, and whether the certificates cover it there.
+
+Nobody can know an f-divergence from samples. What is said of it is an estimate and a lower confidence bound, of the
+distributions of risks (math §3.6); the check is made at every budget that any of these, or the configuration, names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.table import Table
+from torch import nn
+
+import riskband as rb
+from riskband.adversaries.losses import get_loss
+from riskband.wording import confidence
+from server.checks.unseen import compare, exact_risks, measured_risks, shares
+from server.report.cells import VERDICTS, number, upper_bound
+from worlds.population import Population
+from worlds.targets import target_spec
+
+if TYPE_CHECKING:
+    from server.config import RunConfig
+    from server.studies.study import Evaluation
+
+NUM_BINS = (10, 50)
+"""Of the histograms: 10 is that of [RE]."""
+
+
+@dataclass(frozen=True, eq=False)
+class TargetNetwork:
+    """A network whose clients' shifts are drawn from other distributions.
+
+    Attributes
+    ----------
+    change : str
+        What is different, as configured.
+    risks : ndarray, shape (num_targets,)
+        Of the kind that the certificates are about: exact, or with ``local = "observed"`` measured; in [0, 1].
+    answers : riskband.ClientRisks
+        What its clients would answer.
+    """
+
+    change: str
+    risks: np.ndarray
+    answers: rb.ClientRisks
+
+
+def target_network(config: RunConfig, model: nn.Module, *, change: str) -> TargetNetwork:
+    """Return the target network of a run, judged by the model that the clients evaluated; as many clients as unseen."""
+    population = Population(target_spec(config.to_run_config(), target=change))
+    asked = {"num_clients": config.network.num_unseen, "loss": config.question.loss}
+    measured = measured_risks(population, model, **asked)
+    is_binary = get_loss(config.question.loss).binary
+    answers = rb.ClientRisks(measured, config.network.examples_per_client, binary=is_binary)
+    measures = config.question.local == "observed"
+    return TargetNetwork(change, measured if measures else exact_risks(population, model, **asked), answers)
+
+
+def target_entry(
+    evaluation: Evaluation, target: TargetNetwork, *, divergences: Sequence[str], budgets: Sequence[float]
+) -> dict[str, Any]:
+    """Return the section "target" of a report, as plain data, for what the configuration asks."""
+    assert evaluation.unseen is not None
+    result, delta = evaluation.conclusion, evaluation.config.question.delta
+    # Measured risks on equally many examples: no step to true risks is needed.
+    source, after = (rb.band(answers, delta=delta / 2, local="observed") for answers in (result.risks, target.answers))
+    distances = {}
+    for name in divergences:
+        bound = rb.divergence_lower_bound(source, after, divergence=name)
+        estimates = {
+            f"estimate_{bins}_bins": rb.divergence_estimate(
+                evaluation.unseen.risks, target.risks, divergence=name, bins=bins
+            )
+            for bins in NUM_BINS
+        }
+        distances[name] = {
+            "lower_bound": bound.value if np.isfinite(bound.value) else None,
+            "delta": bound.delta,
+            "validity": bound.validity,
+            **{key: value if np.isfinite(value) else None for key, value in estimates.items()},
+        }
+    return {
+        "change": target.change,
+        "num_clients": len(target.risks),
+        "mean_risk": float(target.risks.mean()),
+        "risks": target.risks.tolist(),
+        "divergence": distances,
+        "checks": [
+            check
+            for name, distance in distances.items()
+            for check in _checks(evaluation, target, name, {**dict.fromkeys(budgets, "asked"), **_budgets(distance)})
+        ],
+    }
+
+
+def _budgets(distance: Mapping[str, Any]) -> dict[float, str]:
+    """The budgets that were measured, and how."""
+    names = ("lower_bound", *(f"estimate_{bins}_bins" for bins in NUM_BINS))
+    return {distance[name]: name for name in names if distance[name] is not None}
+
+
+def _checks(
+    evaluation: Evaluation, target: TargetNetwork, divergence: str, budgets: Mapping[float, str]
+) -> Iterator[dict[str, Any]]:
+    """What is certified of networks within each budget, from the smallest, beside the target network."""
+    thresholds = evaluation.conclusion.certificates[f"worst_case_cdf_{divergence}"].axes["threshold"]
+    observed, mean = shares(target.risks, thresholds), np.asarray(target.risks.mean())
+    for budget in sorted(budgets):
+        ball = {"divergence": divergence, "budget": [budget]}
+        bound = np.asarray(rb.worst_case_cdf(evaluation.conclusion.band, **ball, thresholds=thresholds).value)[0]
+        mean_bound = np.asarray(rb.worst_case_mean(evaluation.conclusion.band, **ball).value)[0]
+        cdf, average = compare(bound, observed), compare(mean_bound, mean)
+        yield {
+            "divergence": divergence,
+            "budget": budget,
+            "budget_is": budgets[budget],
+            "cdf_holds": cdf.holds,
+            "cdf_smallest_margin": cdf.smallest_margin,
+            "worst_mean": float(mean_bound),
+            "mean_holds": average.holds,
+        }
+
+
+def target_table(section: Mapping[str, Any]) -> Table:
+    """Return the table of what is certified at each budget beside the target network."""
+    table = Table(title=f"the target network ({section['change']}), {section['num_clients']} clients")
+    table.add_column("within")
+    table.add_column("which is")
+    table.add_column("mean risk at most", justify="right")
+    table.add_column("it is", justify="right")
+    table.add_column("holds")
+    table.add_column("every share: margin", justify="right")
+    table.add_column("holds")
+    for check in section["checks"]:
+        table.add_row(
+            f"{check['divergence']} {check['budget']:.4g}",
+            check["budget_is"].replace("_", " "),
+            upper_bound(check["worst_mean"]),
+            number(section["mean_risk"]),
+            VERDICTS[check["mean_holds"]],
+            number(check["cdf_smallest_margin"]),
+            VERDICTS[check["cdf_holds"]],
+        )
+    return table
+
+
+def target_lines(section: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how far the target network is, one line for each divergence."""
+    for name, distance in section["divergence"].items():
+        bound, sure = distance["lower_bound"], confidence(distance["delta"])
+        at_least = "infinite" if bound is None else f"at least {bound:.4g}"
+        estimates = ", ".join(
+            f"{'infinite' if found is None else format(found, '.4g')} with {bins} bins"
+            for bins in NUM_BINS
+            for found in [distance[f"estimate_{bins}_bins"]]
+        )
+        yield (
+            f"Target network, {name} divergence from the source: {at_least} ({distance['validity']}, confidence "
+            f"{sure}); estimates from histograms of risks: {estimates}. Nothing bounds it from above."
+        )

@@ -1,0 +1,110 @@
+"""A run with a target network: how far it is said to be, and what is checked there."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import riskband as rb
+from riskband.adversaries.evaluation import example_losses
+from server.config import ConfigError, load_config
+from server.studies.target_network import target_network
+from tests.server.running import run_app
+from worlds.population import Population, spec_from_config
+from worlds.targets import target_changes, target_spec
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory, defaults):
+    folder = tmp_path_factory.mktemp("target")
+    changes = {"num_clients": 40, "num_unseen": 40, "training_epochs": 2, "affine_sigma": 0.05, "budgets": "0.1,1"}
+    return run_app(folder, defaults, target="affine-sigma:0.8", **changes), folder
+
+
+def test_a_target_network_is_in_the_report_and_in_the_figure(found):
+    report, folder = found
+    target = report["target"]
+    assert (target["change"], target["num_clients"], len(target["risks"])) == ("affine-sigma:0.8", 40, 40)
+    assert target["mean_risk"] == pytest.approx(np.mean(target["risks"]))
+    assert target["mean_risk"] > report["unseen"]["mean_risk"] + 0.1
+    assert "target network" in (folder / "band.svg").read_text()
+
+
+def test_its_distance_is_an_estimate_and_a_lower_bound(found):
+    report, _ = found
+    for name, distance in report["target"]["divergence"].items():
+        assert distance["validity"] == "certificate"
+        assert distance["delta"] == pytest.approx(0.05)
+        assert distance["lower_bound"] > 0.05
+        for bins in (10, 50):
+            estimate = rb.divergence_estimate(
+                report["unseen"]["risks"], report["target"]["risks"], divergence=name, bins=bins
+            )
+            assert distance[f"estimate_{bins}_bins"] == (estimate if math.isfinite(estimate) else None)
+
+
+def test_certificates_are_checked_at_the_budgets_asked_and_at_those_measured(found):
+    report, folder = found
+    for name, distance in report["target"]["divergence"].items():
+        checks = [check for check in report["target"]["checks"] if check["divergence"] == name]
+        measured = [value for key, value in distance.items() if key not in ("delta", "validity") and value is not None]
+        assert sorted(check["budget"] for check in checks) == sorted({0.1, 1.0, *measured})
+        curve = rb.Certificate.load(folder / "certificates" / f"worst_case_cdf_{name}.json")
+        observed = np.mean(np.array(report["target"]["risks"])[:, None] >= curve.axes["threshold"], axis=0)
+        for budget, bound in zip(curve.axes["budget"], curve.value, strict=True):
+            (check,) = [check for check in checks if check["budget"] == budget]
+            assert check["cdf_smallest_margin"] == pytest.approx(np.min(bound - observed))
+            assert check["cdf_holds"] == bool(np.all(bound >= observed - 1e-12))
+
+
+def test_its_clients_have_exact_risks_and_streams_of_their_own(defaults):
+    from protocol.models import build_model
+
+    config = load_config({**defaults, "num-unseen": 3, "examples-per-client": 20, "target": "affine-sigma:0.15"})
+    model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
+    target = target_network(config, model, change=config.to_run_config()["target"])
+    population = Population(target_spec(config.to_run_config(), target="affine-sigma:0.15"))
+    client = population.distribution(2)
+    exact = client.weights @ example_losses(model, client.x, client.y, loss="zero_one")
+    assert target.risks[2] == pytest.approx(exact)
+    assert np.array_equal(target.answers.num_examples, [20, 20, 20])
+    unseen = Population(spec_from_config(config.to_run_config(), network="unseen"))
+    assert not np.array_equal(unseen.client(0).x, population.client(0).x)  # the same law, other clients
+
+
+def test_what_a_target_may_be():
+    assert target_changes("") == (False, {})
+    assert target_changes("reversed, affine-sigma:0.3") == (True, {"affine-sigma": 0.3})
+    for wrong in (
+        "other",
+        "affine-sigma",
+        "affine-sigma:x",
+        "affine-sigma:-1",
+        "affine-sigma:1,affine-sigma:1",
+        "seed:1",
+    ):
+        with pytest.raises(ValueError, match="give"):
+            target_changes(wrong)
+    with pytest.raises(ValueError, match="needs a resolution or colour shift"):
+        target_spec({"dataset": "digits", "seed": 0, "examples-per-client": 5, "affine-sigma": 0.1,
+                     "dirichlet-concentration": 1.0}, target="reversed")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"target": "elsewhere"},
+        {"target": "affine-sigma:0.3", "num-unseen": 0},
+        {"target": "affine-sigma:0.3", "privacy": "laplace:1"},
+        {"target": "affine-sigma:0.3", "strategy": "secure_histogram"},
+    ],
+)
+def test_targets_that_cannot_be_are_refused(defaults, changes):
+    with pytest.raises(ConfigError, match=r"target network|privacy"):
+        load_config({**defaults, **changes})
+
+
+def test_without_a_target_there_is_none(defaults, tmp_path):
+    assert run_app(tmp_path, defaults)["target"] is None
