@@ -92,8 +92,9 @@ def run(request: Request, *, budgets: Mapping[str, tuple[float, ...]]) -> Result
     rows = [
         {
             "panel": panel["name"],
-            "divergence (10 bins)": panel["divergence"]["exact_10"],
-            "(50 bins)": panel["divergence"]["exact_50"],
+            "D measured": panel["divergence"]["measured_10"],
+            "D exact": panel["divergence"]["exact_10"],
+            "50 bins": panel["divergence"]["exact_50"],
             "truth": panel["curves"][0]["mean"],
             "published": [round(each["mean"], 3) for each in panel["curves"] if each["name"] == PUBLISHED],
             "sharp": [round(each["mean"], 3) for each in panel["curves"] if each["name"] == SHARP],
@@ -158,14 +159,15 @@ def _panel(networks: Mapping[str, Any], name: str, budgets: tuple[float, ...]) -
     found = {
         "measured_10": estimate(source, target, bins=10),
         "exact_10": estimate(*exact, bins=10),
-        "exact_50": estimate(*exact, bins=50),
+        "exact_50": estimate(*(ranks_in(exact[0], risks) for risks in exact), bins=50),
     }
     return {
         "name": name,
         "title": f"{name} {', '.join(f'{budget:g}' for budget in budgets)}",
         "thresholds": thresholds.tolist(),
         "curves": [truth, *bounds],
-        # Infinite where a bin holds target clients only; JSON has no such number.
+        # Bins are equally wide, but for the last, equally likely in the source. Infinite where one holds target
+        # clients only; JSON has no such number.
         "divergence": {key: value if np.isfinite(value) else "infinite" for key, value in found.items()},
         "largest_failing": {
             method: max((each["budget"] for each in failing if each["name"] == method), default=None)
@@ -173,6 +175,11 @@ def _panel(networks: Mapping[str, Any], name: str, budgets: tuple[float, ...]) -
         },
         "sharp_covers_from": _covers_from(band, thresholds, truth, divergence),
     }
+
+
+def ranks_in(source: FloatArray, risks: FloatArray) -> FloatArray:
+    """Return the share of the source's risks that are at most each risk: bins of these are equally likely there."""
+    return np.asarray(np.searchsorted(np.sort(source), risks, side="right") / len(source))
 
 
 def _covers_from(band: rb.Band, thresholds: FloatArray, truth: Mapping[str, Any], divergence: str) -> float | None:
