@@ -8,6 +8,8 @@ EXPERIMENTS: dict[str, str] = {
     "fig7": "simulations.experiments.moved_networks:FIGURE_7",
     "fig9": "simulations.experiments.target_networks:FIGURE_9",
     "fig10": "simulations.experiments.moved_networks:FIGURE_10",
+    "group-table": "simulations.experiments.group_table:GROUP_TABLE",
+    "lorenz": "simulations.experiments.lorenz:LORENZ",
     "distances": "simulations.experiments.distances:EXPERIMENT",
 }
 """For each name, where its `Experiment` is: "module:attribute", imported on use."""
