@@ -104,6 +104,7 @@ def test_the_variance_of_the_risks_by_hand():
     mean = sum(own) / 3
     variance = sum((risk - mean) ** 2 for risk in own) / 3
     assert METHODS["vrex"]().loss(batch(), encoder, head).item() == pytest.approx(mean + variance, rel=1e-5)
+    assert METHODS["erm"]().loss(batch(), encoder, head).item() == pytest.approx(mean, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", [DomainDiscrimination, ConditionalDiscrimination])
