@@ -133,11 +133,11 @@ class ConditionalDiscrimination(DomainDiscrimination):
 
 
 METHODS: dict[str, type[Method]] = {
-    "erm": MeanRisk,
     "vrex": RiskVariance,
     "wm": WassersteinMatching,
     "g2dm": DomainDiscrimination,
     "cdan": ConditionalDiscrimination,
+    "erm": MeanRisk,
 }
 """By name, as after "dg:" in the key ``training``."""
 
