@@ -218,7 +218,7 @@ def test_the_published_network_has_128_features_and_a_linear_head():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"method": "erm"}, "method must be one of vrex, wm"),
+        ({"method": "unknown"}, "method must be one of vrex, wm"),
         ({"factor": -1.0}, "factor must be"),
         ({"num_epochs": 0}, "num_epochs must be"),
         ({"num_warm_up": -1}, "num_warm_up must be"),
