@@ -60,7 +60,9 @@ class Corruption(ImageVersion):
     def __post_init__(self) -> None:
         table = table_of(self.benchmark)
         if self.kind not in table:
-            raise ValueError(f"kind of {self.benchmark} must be one of {', '.join(table)}, got {self.kind!r}")
+            raise ValueError(
+                f"kind of {self.benchmark} must be one of {', '.join(table)}, got {self.kind!r}; see BENCHMARKS"
+            )
         checked_count("severity", self.severity, minimum=0, remedy="0 is the image itself, 5 the strongest")
         if self.severity > 5:
             raise ValueError(f"severity must be at most 5, got {self.severity}; there are no parameters beyond")
@@ -118,6 +120,16 @@ class CorruptionShift(OneVersionShift):
         """One for each kind and severity, the severities of a kind one after the other."""
         kinds = self.kinds or tuple(table_of(self.benchmark))
         return tuple(Corruption(kind, severity, self.benchmark) for kind in kinds for severity in self.severities)
+
+
+def corruption_shift(text: str, severities: tuple[int, ...] = (1, 2, 3, 4, 5)) -> CorruptionShift:
+    """Return the shift that a text names: "mnist-c", all kinds of a benchmark, or "mnist-c:fog,shear", some of them.
+
+    Raises ValueError for other texts, and as `CorruptionShift`.
+    """
+    benchmark, separator, names = text.partition(":")
+    kinds = tuple(name.strip() for name in names.split(",")) if separator else ()
+    return CorruptionShift(kinds, severities, benchmark.strip())
 
 
 def table_of(benchmark: str) -> Table:

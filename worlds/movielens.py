@@ -91,6 +91,25 @@ def load_ratings(path: str | Path = DEFAULT_FILE) -> Ratings:
         raise ValueError(f"{file} must hold ratings, but: {error}; {HOW_TO_GET_IT}") from error
 
 
+def made_up_ratings(*, num_people: int, num_films: int, seed: int = 0) -> Ratings:
+    """Return ratings of people who do not exist, for where no file may be asked for: each film has a taste and a fame.
+
+    Everyone has rated half of the films, and gave five stars to a third of these: those nearest to the own taste, by
+    and large, or the best known. Raises ValueError if there are not two people and 20 films.
+    """
+    num_people = checked_count("num_people", num_people, minimum=2, remedy="300 are enough to learn from")
+    num_films = checked_count("num_films", num_films, minimum=20, remedy="100 are enough to learn from")
+    rng = np.random.default_rng(checked_seed(seed))
+    films, fame = rng.standard_normal((num_films, 3)), rng.standard_normal(num_films)
+    tastes = rng.standard_normal((num_people, 3))
+    liking = tastes @ films.T + fame + rng.standard_normal((num_people, num_films))
+    rated = rng.random((num_people, num_films)) < 0.5
+    user, item = np.nonzero(rated)
+    cuts = np.array([np.quantile(row[mask], 2 / 3) for row, mask in zip(liking, rated, strict=True)])
+    rating = np.where(liking[user, item] > cuts[user], TOP_RATING, 3.0)
+    return Ratings(user, item, rating, rng.permutation(user.size).astype(np.float64))
+
+
 def people(ratings: Ratings, *, min_liked: int = MIN_LIKED, num_to_find: int = NUM_TO_FIND) -> tuple[Person, ...]:
     """Return everyone who gave the top rating often enough, in order of user.
 

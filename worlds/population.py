@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.examples import Examples
+from worlds.corruptions import CorruptionShift, corruption_shift
 from worlds.datasets import load_dataset
 from worlds.shifts import (
     AffineShift,
@@ -237,16 +238,19 @@ def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> P
 
     It needs the keys "dataset", "seed", "examples-per-client", "affine-sigma" and "dirichlet-concentration"; 0 for one
     of the last two means: no such shift. With strengths in "group-sigmas", such as "0.1,0.3", clients belong to the
-    groups "sigma-0.1" and "sigma-0.3", and their affine shift has the strength of their group. The keys of
-    `_listed_shifts` are lists of numbers too, and may be missing or empty. Others are ignored. Raises ValueError if a
-    key is missing or its value breaks its rule.
+    groups "sigma-0.1" and "sigma-0.3", and their affine shift has the strength of their group; with angles in
+    "group-angles", such as "0,15", to "angle-0" and "angle-15", whose images are turned. The keys of `_listed_shifts`
+    are lists too, and may be missing or empty. Others are ignored. Raises ValueError if a key is missing or
+    its value breaks its rule.
     """
     sigma = _shift_strength(config, "affine-sigma")
     concentration = _shift_strength(config, "dirichlet-concentration")
-    groups = tuple(
-        ClientGroup(f"sigma-{each:.15g}", (AffineShift(each),)) for each in _numbers(config, "group-sigmas", minimum=0)
-    )
-    affine: tuple[Shift, ...] = (AffineShift(sigma),) if sigma and not groups else ()
+    sigmas, angles = _numbers(config, "group-sigmas", minimum=0), _numbers(config, "group-angles")
+    if sigmas and angles:
+        raise ValueError('groups must differ in one thing, got group-sigmas and group-angles; give "" for one of them')
+    groups = tuple(ClientGroup(f"sigma-{each:.15g}", (AffineShift(each),)) for each in sigmas)
+    groups += tuple(ClientGroup(f"angle-{each:.15g}", (RotationShift((each,)),)) for each in angles)
+    affine: tuple[Shift, ...] = (AffineShift(sigma),) if sigma and not sigmas else ()
     label: tuple[Shift, ...] = (DirichletLabelShift(concentration),) if concentration else ()
     return PopulationSpec(
         dataset=_required(config, "dataset"),
@@ -259,7 +263,7 @@ def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> P
 
 
 def _listed_shifts(config: Mapping[str, Any]) -> Iterator[Shift]:
-    """Yield the shifts whose key is a list of numbers; a new one comes last, so that it leaves other draws alone."""
+    """Yield the shifts whose key is a list; a new one comes last, so that it leaves other draws alone."""
     if alphas := _numbers(config, "resolution-alphas"):
         sizes = tuple(int(size) if size.is_integer() else size for size in _numbers(config, "resolution-levels"))
         yield ResolutionShift(levels=sizes or ResolutionShift.levels, low=alphas[:2], high=alphas[2:])
@@ -272,6 +276,9 @@ def _listed_shifts(config: Mapping[str, Any]) -> Iterator[Shift]:
         if len(stds) != 2:
             raise ValueError(f'row-affine-stds must be two numbers, got {stds!r}; give "0.05,0.05", or "" for none')
         yield RowAffineShift(matrix_std=stds[0], offset_std=stds[1])
+    if config.get("corruptions"):
+        severities = tuple(int(each) for each in _numbers(config, "severities", minimum=0))
+        yield corruption_shift(config["corruptions"], severities or CorruptionShift.severities)
 
 
 def _check_shifts(shifts: object) -> None:
