@@ -167,7 +167,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked() -> None:
 @pytest.mark.parametrize(
     ("delta", "num_networks", "is_wrong"),
     [
-        (0.2, 50, False),
+        (0.2, 25, False),
         pytest.param(0.2, 100, False, marks=pytest.mark.slow),
         (0.999, 20, True),
         pytest.param(0.999, 100, True, marks=pytest.mark.slow),
