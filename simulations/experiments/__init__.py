@@ -11,5 +11,8 @@ EXPERIMENTS: dict[str, str] = {
     "group-table": "simulations.experiments.group_table:GROUP_TABLE",
     "lorenz": "simulations.experiments.lorenz:LORENZ",
     "distances": "simulations.experiments.distances:EXPERIMENT",
+    "dg-table": "simulations.experiments.dg_table:EXPERIMENT",
+    "dg-figures": "simulations.experiments.dg_figures:EXPERIMENT",
+    "dg-certificate": "simulations.experiments.dg_certificate:EXPERIMENT",
 }
 """For each name, where its `Experiment` is: "module:attribute", imported on use."""
