@@ -20,19 +20,19 @@ from client.identity import client_id
 from client.numbers import Noise, made_up_example
 from client.privacy import PrivacyBudget, is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
-from protocol.examples import Examples
+from protocol.examples import Held
 from protocol.hashes import code_hash, examples_hash, model_hash
 from protocol.questions import AdversarialQuery, Query
 from riskband.checks import RefusedError
 
-Numbers = Callable[[np.ndarray, np.ndarray, Noise | None], dict[str, Any]]
-"""From inputs, labels and the noise to add (None: none) to the fields of an answer."""
+Numbers = Callable[[Held, Noise | None], dict[str, Any]]
+"""From examples and the noise to add (None: none) to the fields of an answer."""
 
 
 def answered(
     query: Query,
     arrays: Mapping[str, np.ndarray],
-    examples: Examples,
+    examples: Held,
     context: Context,
     numbers: Numbers,
 ) -> tuple[Mapping[str, Any], int | None]:
@@ -77,7 +77,7 @@ def answered(
         raise RefusedError("with privacy there must be no box at a layer: no made-up example tries the model there")
     if (budget.limit is not None or query.mechanism is not None) and not _has_box_at_layer(query):
         with details_withheld("evaluating the model on a made-up example"):
-            numbers(*made_up_example(query), None)
+            numbers(made_up_example(query), None)
     # Another process may have spent the rest meanwhile, and either budget may still refuse: the one that protects the
     # examples is counted first, and that all is paid for is noted last.
     with files_at_hand("counting the privacy budget"):
@@ -87,7 +87,7 @@ def answered(
     with files_at_hand("writing the answer record"):
         record.note(asked)
     with details_withheld("evaluating the model"):
-        computed = numbers(examples.x, examples.y, _noise(query, arrays, context))
+        computed = numbers(examples, _noise(query, arrays, context))
     with files_at_hand("writing the answer record"):
         return checked_numbers(query, record.keep(question or "", computed)), left
 

@@ -36,7 +36,7 @@ from client.secure.rounds import (
     unmask_reply,
 )
 from protocol import wire
-from protocol.examples import Examples
+from protocol.examples import Held
 from protocol.hashes import code_hash, model_hash
 from protocol.models import build_model, load_arrays
 from protocol.questions import CandidatesQuery, HelloAnswer, HelloQuery, LossQuery, Query
@@ -180,7 +180,7 @@ def _model(query: Query, arrays: Mapping[str, np.ndarray]) -> nn.Module:
     return model
 
 
-def _fitting_examples(query: Query, context: Context) -> Examples:
+def _fitting_examples(query: Query, context: Context) -> Held:
     """Return this client's examples, which fit the model of the query."""
     own, run = context.node_config, context.run_config
     # Before anything is loaded: whether it can be may depend on a single example.
@@ -194,12 +194,10 @@ def _fitting_examples(query: Query, context: Context) -> Examples:
     with details_withheld("loading this client's examples"):
         from client import simulated  # here: a client that has data of its own does not load it
 
-        examples = simulated.examples(run, partition=partition)
-    if len(examples.x) == 0:
-        raise ValueError("a client must hold at least one example, this one holds none")
-    if examples.x.shape[1:] != query.x_shape:
+        examples = simulated.examples(run, partition=partition, model=query.model)
+    if examples.x_shape != query.x_shape:
         raise ValueError(
             f"the model takes inputs of shape {query.x_shape}, this client's have shape "
-            f"{examples.x.shape[1:]}: a model that does not fit"
+            f"{examples.x_shape}: a model that does not fit"
         )
     return examples

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
+from protocol.examples import Examples, Held
 from protocol.mechanisms import LOSS_STEPS, Mechanism, steps_of
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
 from riskband.adversaries.evaluation import mean_losses
@@ -42,9 +43,7 @@ class Noise:
         return (total + drawn) / (num_examples * num_steps)
 
 
-def answer_numbers(
-    query: Query, models: Sequence[nn.Module], x: np.ndarray, y: np.ndarray, noise: Noise | None
-) -> dict[str, Any]:
+def answer_numbers(query: Query, models: Sequence[nn.Module], examples: Held, noise: Noise | None) -> dict[str, Any]:
     """Return the fields of an answer that are about a client's examples.
 
     Parameters
@@ -53,26 +52,26 @@ def answer_numbers(
         What is asked.
     models : sequence of Module
         One, or those of the sets of weights that candidates use.
-    x, y :
-        See `riskband.adversaries.evaluation.example_losses`.
+    examples : Held
+        The client's; only their losses are looked at where no more is needed.
     noise : Noise or None
         See `mean_risks` and `noisy_curves`.
     """
     if isinstance(query, AdversarialQuery):
-        return _adversarial_numbers(query, models[0], x, y, noise)
+        return _adversarial_numbers(query, models[0], examples.x, examples.y, noise)
     judged = [(0, query.loss)]
     if isinstance(query, CandidatesQuery):
         judged = [(candidate.weights, candidate.loss) for candidate in query.candidates]
-    risks = mean_risks(models, x, y, judged=judged, noise=noise)
+    risks = mean_risks(models, examples, judged=judged, noise=noise)
     found = {"risks": risks} if isinstance(query, CandidatesQuery) else {"risk": risks[0]}
-    return {**found, "num_examples": len(y)}
+    return {**found, "num_examples": len(examples.y)}
 
 
-def made_up_example(query: Query) -> tuple[np.ndarray, np.ndarray]:
+def made_up_example(query: Query) -> Examples:
     """Return an input and a label that a model of the query can be tried on, the same for every client."""
     low, high = (query.problem.box if isinstance(query, AdversarialQuery) else None) or (0.0, 1.0)
     x = np.random.default_rng(0).random(size=(1, *query.x_shape), dtype=np.float32)
-    return np.clip(x, low, high, dtype=np.float32), np.zeros(1, dtype=np.int64)
+    return Examples(np.clip(x, low, high, dtype=np.float32), np.zeros(1, dtype=np.int64))
 
 
 def _adversarial_numbers(
@@ -86,19 +85,22 @@ def _adversarial_numbers(
 
     if noise is None:
         return asdict(curves_of(model, x, y).at(query.radii, query.multipliers))
-    guarantee = curves_of(model, *made_up_example(query)).guarantee
+    made_up = made_up_example(query)
+    guarantee = curves_of(model, made_up.x, made_up.y).guarantee
     return noisy_curves(model, curves_of, x, y, multipliers=query.multipliers, guarantee=guarantee, noise=noise)
 
 
 def mean_risks(
-    models: Sequence[nn.Module], x: np.ndarray, y: np.ndarray, *, judged: Sequence[Judged], noise: Noise | None
+    models: Sequence[nn.Module], examples: Held, *, judged: Sequence[Judged], noise: Noise | None
 ) -> list[float]:
     """Return the mean loss of each model and loss that is judged.
 
     Parameters
     ----------
     models : sequence of Module
-        See `riskband.adversaries.evaluation.example_losses`, as for `x` and `y`.
+        See `riskband.adversaries.evaluation.example_losses`.
+    examples : Held
+        The client's.
     judged : sequence of (int, str)
         What to compute, in the order of the answer.
     noise : Noise or None
@@ -109,8 +111,9 @@ def mean_risks(
     """
     names = [{loss for number, loss in judged if number == index} for index in range(len(models))]
     if noise is None:
-        plain = [mean_losses(model, x, y, losses=losses) for model, losses in zip(models, names, strict=True)]
+        plain = [examples.mean_losses(model, losses=losses) for model, losses in zip(models, names, strict=True)]
         return [plain[number][loss] for number, loss in judged]
+    x, y = examples.x, examples.y
     sums = [summed_steps(model, x, y, losses=losses) for model, losses in zip(models, names, strict=True)]
     numbers = []
     for number, loss in judged:

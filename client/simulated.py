@@ -6,25 +6,104 @@ of its own does without. Plain functions, no Flower.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from client.refusals import details_withheld
 from protocol.examples import Examples
+from protocol.hashes import model_hash
 from protocol.models import build_model, load_arrays, model_arrays
 from worlds.datasets import load_dataset
-from worlds.population import Population, spec_from_config
+from worlds.loss_table import LossTable, PopulationRisks
+from worlds.population import Population, PopulationSpec, spec_from_config
 from worlds.training import train_epochs
 
 # Apart from the streams of `worlds.population` and `worlds.targets`.
 _EXAMPLE_ORDER_STREAM = 3
 
 
-def examples(config: Mapping[str, Any], *, partition: int) -> Examples:
-    """Return what client number `partition` of the run's network holds; raises ValueError as `spec_from_config`."""
-    return Population(spec_from_config(config)).client(partition)
+class SimulatedExamples:
+    """What a simulated client holds: images are made, and a model is run on them, only where that is needed.
+
+    The losses of a client without a transform of its own are read off a loss table of the pool, which a process makes
+    once for each model and loss, if that takes no more than running the model on the examples of all clients. Which of
+    the two it is depends on the run config alone, never on what a process has done before.
+
+    Attributes
+    ----------
+    population, k
+        Which client.
+    model
+        Name of the model that is asked about.
+    is_looked_up
+        Whether a loss table is used.
+    """
+
+    def __init__(self, population: Population, k: int, *, model: str, num_clients: int) -> None:
+        self.population, self.k, self.model = population, k, model
+        table_size = len(population.versions) * len(population.data.y_pool)
+        is_table_smaller = table_size <= num_clients * population.spec.examples_per_client
+        self.is_looked_up = is_table_smaller and population.shift(k).transform is None
+
+    @cached_property
+    def _held(self) -> Examples:
+        return self.population.client(self.k)
+
+    @cached_property
+    def _rows(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.population.client_rows(self.k)
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return self.population.data.x_pool.shape[1:]
+
+    @property
+    def x(self) -> np.ndarray:
+        """Inputs (num_examples, *x_shape)."""
+        return self._held.x
+
+    @property
+    def y(self) -> np.ndarray:
+        """Labels (num_examples,)."""
+        return self.population.data.y_pool[self._rows[0]]
+
+    def mean_losses(self, model: nn.Module, *, losses: Collection[str]) -> dict[str, float]:
+        """Return the mean of each of several losses of a model, by name."""
+        if not self.is_looked_up:
+            return self._held.mean_losses(model, losses=losses)
+        weights = model_hash(model_arrays(model))
+        tables = {
+            loss: _kept_table((self.population.spec, self.model, weights, loss), self.population, model)
+            for loss in losses
+        }
+        return {loss: float(table.losses_of(*self._rows).mean()) for loss, table in tables.items()}
+
+
+_TABLES: dict[tuple[PopulationSpec, str, str, str], LossTable] = {}
+_MOST_TABLES = 32
+
+
+def _kept_table(key: tuple[PopulationSpec, str, str, str], population: Population, model: nn.Module) -> LossTable:
+    """Return the loss table of a population, model (name and hash of its weights) and loss, made once in a process."""
+    if key not in _TABLES:
+        while len(_TABLES) >= _MOST_TABLES:
+            _TABLES.pop(next(iter(_TABLES)))
+        _TABLES[key] = PopulationRisks(population, model, loss=key[-1]).table
+    return _TABLES[key]
+
+
+def examples(config: Mapping[str, Any], *, partition: int, model: str) -> SimulatedExamples:
+    """Return what client number `partition` of the run's network holds; raises ValueError as `spec_from_config`.
+
+    `model` is the name of the model that it is asked about.
+    """
+    population = Population(spec_from_config(config))
+    return SimulatedExamples(population, partition, model=model, num_clients=int(config.get("num-clients", 0)))
 
 
 def group_name(config: Mapping[str, Any], *, partition: int) -> str | None:

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from protocol.codec import to_array_record
 from protocol.hashes import code_hash, model_hash
 from server.checks.unseen import check_certificates
-from server.config import RunConfig, load_config
+from server.config import RunConfig, brings_own_data, load_config
 from server.report.report import write_report
 from server.report.table import print_report
 from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay, settled
@@ -24,6 +24,7 @@ from server.run.lock import lock_for_run
 from server.run.traffic import MeteredGrid
 from server.studies.study import Evaluation
 from strategies.asking.replies import QuorumError
+from worlds.population import Population, spec_from_config
 
 app = ServerApp()
 
@@ -53,6 +54,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     metered = MeteredGrid(grid, on_push=partial(folder.log_event, "round_asked"))
     folder.log_event("run_started", run_id=folder.run_id, code_hash=code_hash(), config=config.to_run_config())
     folder.show_stage("preparing the model")
+    _try_shifts(config)
     with clock.part("model"):
         tested = config.study.prepare(config, metered)
     hashes = {"model": model_hash(tested.arrays), "code": code_hash()}
@@ -84,6 +86,12 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         seconds=clock.seconds,
     )
     print_report(report)
+
+
+def _try_shifts(config: RunConfig) -> None:
+    """Build a client, so that a shift which does not fit the images is known before a model is trained."""
+    if not brings_own_data(config.network.dataset):
+        Population(spec_from_config(config.to_run_config())).client(0)
 
 
 def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[str, Any]:

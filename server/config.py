@@ -43,6 +43,7 @@ from server.studies.study import Study
 from strategies.asking.replies import num_needed
 from worlds.corruptions import CorruptionShift, corruption_shift
 from worlds.datasets import BUNDLED_DATASETS, load_dataset
+from worlds.domain_generalisation.domains import DG_TRAINING
 from worlds.shifts import ColourShift, ResolutionShift, RotationShift, RowAffineShift, Shift
 
 __all__ = ["ConfigError", "RunConfig", "load_config"]
@@ -54,6 +55,7 @@ _WITHOUT_DATASET: dict[str, Any] = {
     "training": "checkpoint",
     "target_sigmas": (),
     "group_sigmas": (),
+    "group_angles": (),
     "target": "",
 }
 
@@ -148,6 +150,14 @@ class Network(Section):
     group_sigmas: Annotated[AnyNumbers, rule(lambda sigmas: is_distinct(sigmas) and max(sigmas, default=0) <= 1e6)] = (
         Field(description='give different strengths up to 1e6 such as "0.1,0.3", or "" for no groups')
     )
+    group_angles: Annotated[Ends, rule(lambda angles: not angles or RotationShift(angles))] = Field(
+        description='give different angles from -360 to 360 degrees such as "0,15", or "" for no groups; not with '
+        "group-sigmas"
+    )
+
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "group_angles": lambda angles, known: not (angles and known.get("group_sigmas")),
+    }
 
 
 class Model(Section):
@@ -156,8 +166,12 @@ class Model(Section):
     model: Annotated[str, rule(lambda name: name in ("cnn", "mlp") or all(name.partition(":")))] = Field(
         min_length=1, description='use "cnn", "mlp" or "module:factory"'
     )
-    training: Literal["central", "fedavg", "checkpoint"] = Field(
-        description='use "central", "fedavg" or "checkpoint"; where the server has no dataset, "checkpoint"'
+    training: Literal[("central", "fedavg", "checkpoint", *DG_TRAINING)] = Field(  # type: ignore[valid-type]
+        description=f'use "central", "fedavg" or "checkpoint"; where the server has no dataset, "checkpoint"; with two '
+        f"groups or more, which are the domains, one of {', '.join(DG_TRAINING)}"
+    )
+    dg_factor: float = Field(
+        ge=0, le=1e3, description='F of DR-DG with training "dg:METHOD"; 0 means: the method alone'
     )
     checkpoint: str = Field(
         description="give the absolute path of an existing file that torch.save(model.state_dict(), path) wrote"
@@ -172,6 +186,11 @@ class Model(Section):
     learning_rate: float = Field(gt=0, le=1, description="0.001 to 0.1 is usual")
 
     rules: ClassVar[Mapping[str, Rule]] = {
+        "training": lambda training, known: (
+            training not in DG_TRAINING
+            or len(known.get("group_sigmas", ())) >= 2
+            or len(known.get("group_angles", ())) >= 2
+        ),
         "checkpoint": lambda path, known: (
             known.get("training") != "checkpoint" or (is_absolute(path) and Path(path).is_file())
         ),

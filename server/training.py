@@ -1,4 +1,4 @@
-"""The model that is evaluated: trained here, trained by the clients, or read from a file."""
+"""The model that is evaluated: trained here, on domains or not, trained by the clients, or read from a file."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from protocol.models import build_model, load_arrays, load_checkpoint, model_arr
 from protocol.wire import decode_refusal, num_training_examples
 from strategies.asking.replies import num_needed, one_line
 from worlds.datasets import load_dataset
+from worlds.domain_generalisation.domains import DG_TRAINING, domains_of
+from worlds.domain_generalisation.training import train_on_domains
+from worlds.population import Population, spec_from_config
 from worlds.training import train_centrally
 
 if TYPE_CHECKING:
@@ -84,8 +87,26 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
     if config.model.training == "checkpoint":
         return model_of_checkpoint(config)
     model = _initial_model(config)
+    if config.model.training in DG_TRAINING:
+        _train_on_groups(config, model)
+        return model
     load_arrays(model, to_arrays(_train_federated(config, grid, to_array_record(model_arrays(model)))))
     return model
+
+
+def _train_on_groups(config: RunConfig, model: nn.Module) -> None:
+    """Train on what the groups of the training network hold, each a domain; no message is sent."""
+    network = "source" if config.asking.answered_by == "trainers" else "training"
+    population = Population(spec_from_config(config.to_run_config(), network=network))
+    train_on_domains(
+        model,
+        domains_of(population, num_clients=config.num_trainers),
+        method=DG_TRAINING[config.model.training],
+        seed=config.run.seed,
+        num_epochs=config.model.training_epochs,
+        learning_rate=config.model.learning_rate,
+        factor=config.model.dg_factor,
+    )
 
 
 def model_of_checkpoint(config: RunConfig) -> nn.Module:

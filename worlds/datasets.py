@@ -120,11 +120,11 @@ def _colour_digits(seed: int) -> BaseData:
 
 
 def _coloured(x: NDArray[np.float32], y: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return grey digits in ink of a fully saturated hue: that of class c is c/10 + N(0, 0.1²), on the circle.
+    """Return grey digits in ink of a fully saturated hue: that of class c is c/10 + N(0, 0.05²), on the circle.
 
     So the colour says something of the label, not all, and a model that relies on it errs on grey versions.
     """
-    hue = y / 10 + 0.1 * rng.standard_normal(len(y))
+    hue = y / 10 + 0.05 * rng.standard_normal(len(y))
     ink = np.clip(np.abs((hue[:, np.newaxis] * 6 + [0, 4, 2]) % 6 - 3) - 1, 0, 1)  # HSV to RGB
     return (ink[:, :, np.newaxis, np.newaxis] * x).astype(np.float32)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from riskband.adversaries.evaluation import example_losses
+from riskband.adversaries.evaluation import example_losses, mean_loss
+from worlds.population import Population
 from worlds.shifts import DrawnShift, check_pairs
 from worlds.versions import ImageVersion
 
@@ -120,3 +122,39 @@ def loss_table(
         for version in versions
     ]
     return LossTable(versions=tuple(versions), losses=np.stack(rows), y=y)
+
+
+class PopulationRisks:
+    """The risks of a population's clients under one model: looked up where the client is a mixture of versions.
+
+    Where it has a transform of its own, the model is run on its images. `loss` is a name in
+    `riskband.adversaries.losses`.
+    """
+
+    def __init__(self, population: Population, model: nn.Module, *, loss: str) -> None:
+        self.population = population
+        self.model = model
+        self.loss = loss
+
+    @cached_property
+    def table(self) -> LossTable:
+        """The loss of every image of the pool in every version that a client may hold."""
+        data = self.population.data
+        return loss_table(self.model, data.x_pool, data.y_pool, self.population.versions, loss=self.loss)
+
+    def exact(self, k: int) -> float:
+        """Return R(P_k), in [0, 1]: every image that client k could hold, by its probability."""
+        shift = self.population.shift(k)
+        if shift.transform is None:
+            return self.table.risk(shift)
+        client = self.population.distribution(k)
+        # The weights sum to 1 up to rounding.
+        losses = example_losses(self.model, client.x, client.y, loss=self.loss)
+        return float(np.clip(client.weights @ losses, 0, 1))
+
+    def measured(self, k: int) -> float:
+        """Return the mean loss of what client k holds, in [0, 1]."""
+        if self.population.shift(k).transform is None:
+            return float(self.table.losses_of(*self.population.client_rows(k)).mean())
+        client = self.population.client(k)
+        return mean_loss(self.model, client.x, client.y, loss=self.loss)[0]

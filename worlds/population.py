@@ -238,16 +238,19 @@ def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> P
 
     It needs the keys "dataset", "seed", "examples-per-client", "affine-sigma" and "dirichlet-concentration"; 0 for one
     of the last two means: no such shift. With strengths in "group-sigmas", such as "0.1,0.3", clients belong to the
-    groups "sigma-0.1" and "sigma-0.3", and their affine shift has the strength of their group. The keys of
-    `_listed_shifts` are lists too, and may be missing or empty. Others are ignored. Raises ValueError if a
-    key is missing or its value breaks its rule.
+    groups "sigma-0.1" and "sigma-0.3", and their affine shift has the strength of their group; with angles in
+    "group-angles", such as "0,15", to "angle-0" and "angle-15", whose images are turned. The keys of `_listed_shifts`
+    are lists too, and may be missing or empty. Others are ignored. Raises ValueError if a key is missing or
+    its value breaks its rule.
     """
     sigma = _shift_strength(config, "affine-sigma")
     concentration = _shift_strength(config, "dirichlet-concentration")
-    groups = tuple(
-        ClientGroup(f"sigma-{each:.15g}", (AffineShift(each),)) for each in _numbers(config, "group-sigmas", minimum=0)
-    )
-    affine: tuple[Shift, ...] = (AffineShift(sigma),) if sigma and not groups else ()
+    sigmas, angles = _numbers(config, "group-sigmas", minimum=0), _numbers(config, "group-angles")
+    if sigmas and angles:
+        raise ValueError('groups must differ in one thing, got group-sigmas and group-angles; give "" for one of them')
+    groups = tuple(ClientGroup(f"sigma-{each:.15g}", (AffineShift(each),)) for each in sigmas)
+    groups += tuple(ClientGroup(f"angle-{each:.15g}", (RotationShift((each,)),)) for each in angles)
+    affine: tuple[Shift, ...] = (AffineShift(sigma),) if sigma and not sigmas else ()
     label: tuple[Shift, ...] = (DirichletLabelShift(concentration),) if concentration else ()
     return PopulationSpec(
         dataset=_required(config, "dataset"),

@@ -14,13 +14,13 @@ import numpy as np
 from torch import nn
 
 import riskband as rb
-from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve, network_curve
 from riskband.functionals.dispersion import lorenz_of_distribution
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import functional
 from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
+from worlds.loss_table import PopulationRisks
 from worlds.population import Population, spec_from_config
 
 if TYPE_CHECKING:
@@ -102,18 +102,14 @@ def unseen_clients(config: RunConfig, model: nn.Module, *, is_measured: bool | N
 
 def exact_risks(population: Population, model: nn.Module, *, num_clients: int, loss: str) -> np.ndarray:
     """Return the risks of a population's first clients, (num_clients,): every image they could hold, by its weight."""
-
-    def risk(k: int) -> float:
-        client = population.distribution(k)
-        return float(client.weights @ example_losses(model, client.x, client.y, loss=loss))
-
-    return np.clip([risk(k) for k in range(num_clients)], 0.0, 1.0)  # the weights sum to 1 up to rounding
+    found = PopulationRisks(population, model, loss=loss)
+    return np.array([found.exact(k) for k in range(num_clients)])
 
 
 def measured_risks(population: Population, model: nn.Module, *, num_clients: int, loss: str) -> np.ndarray:
     """Return what a population's first clients measure on the examples that they hold, (num_clients,)."""
-    held = map(population.client, range(num_clients))
-    return np.clip([mean_loss(model, client.x, client.y, loss=loss)[0] for client in held], 0.0, 1.0)
+    found = PopulationRisks(population, model, loss=loss)
+    return np.array([found.measured(k) for k in range(num_clients)])
 
 
 def group_names(population: Population, *, num_clients: int) -> tuple[str | None, ...]:

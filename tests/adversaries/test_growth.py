@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riskband.adversaries.losses import CROSS_ENTROPY_CAP, get_loss
-from riskband.adversaries.representation.ascent import _GRADIENTS
+from riskband.adversaries.representation.ascent import GRADIENTS
 from riskband.adversaries.representation.growth import GROWTHS, bounding_points, radial_profile, reach
 
 CURVED = ["brier", "cross_entropy"]
@@ -156,7 +156,7 @@ def test_gradients_are_those_of_autograd(loss):
     logits, labels = random_logits(3, 40, 4, 2.0)
     logits.requires_grad_()
     (expected,) = torch.autograd.grad(smooth(loss, logits, labels).sum(), logits)
-    torch.testing.assert_close(_GRADIENTS[loss](logits.detach(), labels), expected)
+    torch.testing.assert_close(GRADIENTS[loss](logits.detach(), labels), expected)
 
 
 def test_reach_is_the_distance_from_below():

@@ -88,6 +88,10 @@ def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
         ("answered-by", {"answered-by": "trainer"}, "use one of fresh, trainers"),
         ("num-training-clients", {"num-training-clients": -1}, "train and never answer"),
         ("num-training-clients", {"num-clients": 20, "num-training-clients": 21}, "at most num-clients"),
+        ("training", {"training": "dg:wm"}, "with two groups or more"),
+        ("training", {"training": "dg:erm", "group-angles": "0,15"}, "dg:vrex"),
+        ("group-angles", {"group-angles": "0,15", "group-sigmas": "0.1,0.2"}, "not with group-sigmas"),
+        ("dg-factor", {"dg-factor": -1}, "0 means"),
     ],
 )
 def test_what_does_not_go_together_is_reported_under_one_key(key: str, wrong: dict[str, object], remedy: str) -> None:
@@ -110,6 +114,8 @@ def test_what_does_not_go_together_is_reported_under_one_key(key: str, wrong: di
         {"band": "truncated:0.5:0.95"},
         {"answered-by": "trainers", "training": "fedavg"},
         {"num-clients": 20, "num-training-clients": 20},
+        {"training": "dg:wm", "group-angles": "0,15", "dg-factor": 1},
+        {"training": "dg:g2dm", "group-sigmas": "0.1,0.2"},
     ],
 )
 def test_what_goes_together_is_accepted(right: dict[str, object]) -> None:

@@ -8,7 +8,7 @@ m, the supremum is at most the value reached plus |gradient|^2 / (2m), however f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -143,27 +143,73 @@ class AscentAdversary(RepresentationAdversary):
     def _climb(self, batch: Batch, price: float) -> tuple[Points, Tensor]:
         """Ascend loss - price * cost (order 2) and return the points reached, and a bound of each supremum.
 
-        A gradient step of length 1/(2 price) lands at gradient/(2 price) from the example, whatever it started from, so
-        all can be done on the logits: a pull p on them moves z by W'p / (2 price), and the logits by WW'p / (2 price).
+        See `ascend`.
         """
-        gradient = _GRADIENTS[self.loss]
+        gradient = GRADIENTS[self.loss]
         pull = gradient(batch.logits, batch.labels)
-        for _ in range(_NUM_STEPS):
-            last = pull
-            logits = batch.logits + last @ self._gram / (2.0 * price)
-            pull = gradient(logits, batch.labels)
-        cost = self._squared_length(last) / (4.0 * price**2)
+        logits, last, pull = ascend(
+            gradient, batch.logits, batch.labels, pull=pull, price=price, gram=self._gram, num_steps=_NUM_STEPS
+        )
+        cost = squared_lengths(last, self._gram) / (4.0 * price**2)
         loss = get_loss(self.loss).per_example(logits, batch.labels)
         reached = Points(cost[:, None], loss[:, None])
         modulus = 2.0 * price - (self._curvature or 0.0)
         if modulus <= 0.0:
             return reached, torch.ones_like(cost)
         value = _uncapped(self.loss, logits, batch.labels) - price * cost
-        supremum = value + self._squared_length(pull - last) / (2.0 * modulus)
+        supremum = value + squared_lengths(pull - last, self._gram) / (2.0 * modulus)
         return reached, supremum.clamp(max=1.0)
 
-    def _squared_length(self, pull: Tensor) -> Tensor:
-        return ((pull @ self._gram) * pull).sum(dim=1).clamp(min=0.0)
+
+Gradient = Callable[[Tensor, Tensor], Tensor]
+"""(logits, labels) -> the gradient of a loss in the logits, (num_examples, num_classes)."""
+
+
+def ascend(
+    gradient: Gradient,
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    pull: Tensor,
+    price: float,
+    gram: Tensor,
+    num_steps: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Ascend loss - price * squared distance before a linear head, from a first pull on the logits.
+
+    A gradient step of length 1/(2 price) lands at gradient/(2 price) from the example, whatever it started from, so all
+    can be done on the logits: a pull p on them moves z by W'p / (2 price), and the logits by WW'p / (2 price).
+
+    Parameters
+    ----------
+    gradient : callable
+        Of the loss.
+    logits, labels : Tensor
+        Of the examples as they are, shapes (num_examples, num_classes) and (num_examples,).
+    pull : Tensor, shape (num_examples, num_classes)
+        A gradient in the logits to begin with.
+    price : float
+        > 0.
+    gram : Tensor, shape (num_classes, num_classes)
+        WW' of the head.
+    num_steps : int
+        >= 1.
+
+    Returns
+    -------
+    reached, last, pull : Tensor, shape (num_examples, num_classes)
+        The logits reached, the pull that led there, and the gradient there.
+    """
+    for _ in range(num_steps):
+        last = pull
+        reached = logits + last @ gram / (2.0 * price)
+        pull = gradient(reached, labels)
+    return reached, last, pull
+
+
+def squared_lengths(pull: Tensor, gram: Tensor) -> Tensor:
+    """Return |W'p|^2 for pulls p on the logits, shape (num_examples,); the gram matrix is that of `ascend`."""
+    return ((pull @ gram) * pull).sum(dim=1).clamp(min=0.0)
 
 
 def _joined(points: Sequence[Points]) -> Points:
@@ -189,4 +235,4 @@ def _brier_gradient(logits: Tensor, labels: Tensor) -> Tensor:
     return probabilities * (residual - (probabilities * residual).sum(dim=1, keepdim=True))
 
 
-_GRADIENTS = {"cross_entropy": _cross_entropy_gradient, "brier": _brier_gradient}
+GRADIENTS: dict[str, Gradient] = {"cross_entropy": _cross_entropy_gradient, "brier": _brier_gradient}
