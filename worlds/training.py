@@ -46,10 +46,11 @@ def train_epochs(
     num_epochs: int,
     learning_rate: float,
     batch_size: int = 32,
+    momentum: float | None = None,
     augment_sigma: float = 0.0,
     after_epoch: Callable[[int, nn.Module], None] | None = None,
 ) -> float:
-    """Train `model` in place: Adam on the cross-entropy, its state fresh at each call.
+    """Train `model` in place on the cross-entropy, by Adam or gradient descent whose state is fresh at each call.
 
     Parameters
     ----------
@@ -62,7 +63,9 @@ def train_epochs(
     num_epochs, batch_size
         ≥ 1.
     learning_rate
-        In (0, 1], about the change of a weight in one step.
+        In (0, 1], with Adam about the change of a weight in one step.
+    momentum
+        In [0, 1], of stochastic gradient descent; None for Adam.
     augment_sigma
         ≥ 0; each batch is seen under a fresh `AffineShift` of this strength, 0 for none.
     after_epoch
@@ -81,7 +84,7 @@ def train_epochs(
     check_pairs(x, y)
     shift = AffineShift(augment_sigma)
     rng = np.random.default_rng(seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    optimizer = _optimizer(model, learning_rate=learning_rate, momentum=momentum)
     model.train()
     mean_loss = 0.0
     with torch.random.fork_rng(devices=[]):
@@ -97,6 +100,13 @@ def train_epochs(
             if after_epoch is not None:
                 after_epoch(epoch, model)
     return mean_loss
+
+
+def _optimizer(model: nn.Module, *, learning_rate: float, momentum: float | None) -> torch.optim.Optimizer:
+    if momentum is None:
+        return torch.optim.Adam(model.parameters(), lr=learning_rate)
+    momentum = checked_number("momentum", momentum, minimum=0, maximum=1, remedy="0.9 is a usual choice")
+    return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
 
 
 def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:

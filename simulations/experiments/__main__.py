@@ -84,11 +84,14 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _write(experiment: Experiment, content: dict[str, Any], out: Path) -> None:
+    import matplotlib as mpl
+
     from riskband.plots.bands import save_figure
 
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     (out / f"{experiment.name}.json").write_text(text + "\n", encoding="utf-8")
-    save_figure(experiment.figure(content["result"]), out / f"{experiment.name}.svg")
+    with mpl.rc_context({"svg.fonttype": "none"}):  # text as text: panels have much of it
+        save_figure(experiment.figure(content["result"]), out / f"{experiment.name}.svg")
 
 
 def _cell(value: object) -> str:

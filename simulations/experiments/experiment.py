@@ -104,8 +104,8 @@ class Experiment:
     run, figure
         From a request to its numbers, and from the numbers, also as read from the JSON file, to the figure.
     panels
-        Names that `Request.panels` may choose from; () if there is nothing to choose. A data set is not needed where
-        no chosen panel's name begins with its own.
+        Names that `Request.panels` may choose from; () if there is nothing to choose. Of several
+        data sets one is not needed where no chosen panel's name begins with its own.
     settings
         Names of the numbers that `Request.settings` may replace.
     """
@@ -125,7 +125,7 @@ class Experiment:
             known = ", ".join(self.settings) or "none"
             raise ValueError(f"settings of {self.name} must be among {known}, got {', '.join(sorted(unknown))}")
         for name in () if request.quick else self.sets:
-            if not request.panels or any(panel.startswith(name) for panel in chosen):
+            if not request.panels or len(self.sets) == 1 or any(panel.startswith(name) for panel in chosen):
                 request.file(name)
 
 

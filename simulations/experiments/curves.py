@@ -1,0 +1,106 @@
+"""Panels of curves: shares of clients whose risk is at least a threshold, the truth beside bounds of it.
+
+A panel is plain JSON: {"name", "thresholds", "curves"}; a curve {"name", "validity", "values", "mean"}, its mean over
+the thresholds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import riskband as rb
+from riskband.checks import FloatArray
+from riskband.plots.bands import BOUNDS, UNSEEN, blank_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DELTA = 0.05
+TRUTH, PUBLISHED, SHARP = "truth", "published", "sharp"
+_NUM_THRESHOLDS = 50  # as in the authors' code
+_COLOURS = {TRUTH: UNSEEN, PUBLISHED: "#96234a", SHARP: BOUNDS}
+_DASHES = ("-", "--", "-.", ":", (0, (1, 3)))
+_ROUNDING = 1e-9  # of a share
+
+
+def thresholds_of(*risks: FloatArray) -> FloatArray:
+    """Return 50 equally spaced thresholds from the smallest to the largest of all these risks."""
+    joined = np.concatenate(risks)
+    return np.linspace(joined.min(), joined.max(), _NUM_THRESHOLDS)
+
+
+def share_at_least(risks: FloatArray, thresholds: FloatArray) -> FloatArray:
+    """Return the share of `risks` (num_clients,) that are at least each threshold, (num_thresholds,)."""
+    below = np.searchsorted(np.sort(risks), thresholds, side="left")
+    return np.asarray(1.0 - below / len(risks))
+
+
+def curve(name: str, values: FloatArray, *, validity: str, **more: Any) -> dict[str, Any]:
+    """Return a curve as plain JSON; `more` are plain values that say what it is a curve of."""
+    return {"name": name, "validity": validity, **more, "mean": float(values.mean()), "values": values.tolist()}
+
+
+def survival_curve(name: str, band: rb.Band, thresholds: FloatArray, **more: Any) -> dict[str, Any]:
+    """Return the bound that a band gives for clients of the network it was made from."""
+    return curve(name, 1.0 - band.lower_left_limit(thresholds), validity="certificate", **more)
+
+
+def worst_case_curve(
+    name: str, band: rb.Band, thresholds: FloatArray, *, divergence: str, budget: float, method: str
+) -> dict[str, Any]:
+    """Return the bound for every network within an f-divergence budget; see `riskband.worst_case_cdf`."""
+    found = rb.worst_case_cdf(band, divergence=divergence, budget=budget, thresholds=thresholds, method=method)
+    values = np.asarray(found.value, dtype=np.float64)
+    return curve(name, values, validity=found.validity, divergence=divergence, budget=budget)
+
+
+def covers(bound: Mapping[str, Any], truth: Mapping[str, Any]) -> bool:
+    """Return whether a bound lies nowhere below the truth."""
+    return bool(np.all(np.array(bound["values"]) >= np.array(truth["values"]) - _ROUNDING))
+
+
+def largest_excess(truth: Mapping[str, Any], bounds: Sequence[Mapping[str, Any]], name: str) -> float:
+    """Return by how much the truth exceeds a bound of that name at most; below 0 where it never does."""
+    found = [np.max(np.array(truth["values"]) - np.array(each["values"])) for each in bounds if each["name"] == name]
+    return float(max(found))
+
+
+def panels_figure(panels: Sequence[Mapping[str, Any]], *, num_columns: int, title: str, xlabel: str) -> Figure:
+    """Draw panels in rows; a curve with "drawn": False is left out, those of one name differ by their dashes.
+
+    The legend, below, names each curve once, with its validity.
+    """
+    num_rows = -(-len(panels) // num_columns)
+    figure = blank_figure(3.6 * num_columns, 2.7 * num_rows + 0.9)
+    grid = figure.subplots(num_rows, num_columns, squeeze=False)
+    labels: dict[str, Any] = {}
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        count: dict[str, int] = {}
+        for each in panel["curves"]:
+            if not each.get("drawn", True):
+                continue
+            name = each["name"]
+            dashes = _DASHES[count.setdefault(name, 0) % len(_DASHES)]
+            count[name] += 1
+            label = f"{name} ({each['validity']})" if name == TRUTH else f"{name}: {each['validity']}"
+            budget = f", {each['divergence']} {each['budget']:g}" if len(panels) == 1 and "divergence" in each else ""
+            style = {"color": _COLOURS.get(name, "#444444"), "ls": dashes, "lw": 2.2 if name == TRUTH else 1.4}
+            (line,) = axes.plot(panel["thresholds"], each["values"], **style)
+            labels.setdefault(label + budget, line)
+        axes.set_title(fill(panel.get("title", panel["name"]), 48), fontsize="small")
+        axes.set_ylim(-0.02, 1.03)
+        axes.tick_params(labelsize="small")
+        axes.grid(alpha=0.25, lw=0.6)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_visible(False)
+    figure.suptitle(title, fontsize="medium")
+    for axes in grid[-1]:
+        axes.set_xlabel(xlabel, fontsize="small")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("share of clients with\nat least this risk", fontsize="small")
+    figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+    return figure
