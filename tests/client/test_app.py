@@ -77,6 +77,21 @@ def test_the_answer_is_the_plain_evaluation_of_the_clients_own_examples(loss):
     assert len({answer.risk for answer in answers}) > 1
 
 
+def test_answers_read_off_a_loss_table_are_those_of_the_clients_images():
+    mixture = {"resolution-alphas": "1,2,2,3", "resolution-levels": "4,5,7,8", "rotation-angles": "0,40"}
+    config = CONFIG | mixture | {"affine-sigma": 0, "examples-per-client": 2000}
+    population, answered = Population(spec_from_config(config)), {}
+    for seed in (1, 2):  # another model has another table
+        model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=seed)
+        replies = send(network(4, config=config), wire.encode_query(QUERY, model_arrays(model)))
+        answers = [wire.decode_answer(reply.content, LossAnswer) for reply in replies]
+        answered[seed] = {answer.client_id: answer.risk for answer in answers}
+        held = [population.client(k) for k in range(4)]
+        risks = [mean_loss(model, each.x, each.y, loss="zero_one")[0] for each in held]
+        assert answered[seed] == {f"client-{k:05d}": risk for k, risk in enumerate(risks)}
+    assert answered[1] != answered[2]
+
+
 def test_a_client_id_of_the_node_config_comes_first():
     grid = network(1, node_configs={0: {"client-id": "hospital-a"}})
     (reply,) = send(grid, wire.encode_query(QUERY, model_arrays(MODEL)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client.simulated import local_seed, training_examples
+from client.simulated import examples, local_seed, training_examples
+from protocol.models import build_model
 from worlds.datasets import load_dataset
 from worlds.population import Population, spec_from_config
 
@@ -63,3 +64,41 @@ def test_local_seeds_differ_by_round_and_partition_and_fit_torch():
     assert len(seeds) == 400
     assert min(seeds) >= 0
     assert max(seeds) < 2**63
+
+
+MIXTURE = CONFIG | {"num-clients": 40, "examples-per-client": 100, "resolution-alphas": "1,2,2,3"}
+MIXTURE |= {"resolution-levels": "4,5,7,8", "rotation-angles": ""}
+
+
+@pytest.mark.parametrize("model_seed", [0, 1])
+def test_looked_up_losses_are_those_of_running_the_model(model_seed):
+    model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=model_seed)
+    losses = ("zero_one", "brier")
+    for k in (0, 7):
+        held = examples(MIXTURE, partition=k, model="mlp")
+        assert held.is_looked_up
+        found = held.mean_losses(model, losses=losses)
+        assert "_held" not in vars(held)  # no image was made
+        plain = Population(spec_from_config(MIXTURE)).client(k)
+        expected = plain.mean_losses(model, losses=losses)
+        assert found["zero_one"] == expected["zero_one"]
+        assert found["brier"] == pytest.approx(expected["brier"], abs=1e-6)
+        assert held.x.tobytes() == plain.x.tobytes()
+        assert held.y.tobytes() == plain.y.tobytes()
+        assert held.x_shape == (1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"affine-sigma": 0.1},  # images of its own
+        {"row-affine-stds": "0.1,0.1"},
+        {"num-clients": 20},  # all examples are fewer than images in versions
+    ],
+)
+def test_nothing_is_looked_up_where_images_are_a_clients_own_or_few(change):
+    held = examples(MIXTURE | change, partition=3, model="mlp")
+    assert not held.is_looked_up
+    model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
+    plain = Population(spec_from_config(MIXTURE | change)).client(3)
+    assert held.mean_losses(model, losses=["brier"]) == plain.mean_losses(model, losses=["brier"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -13,14 +14,17 @@ import pytest
 
 import riskband as rb
 from protocol.models import build_model, save_checkpoint
+from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.answers.responses import FRESH_CLIENTS
 from riskband.wording import TRAINERS_ANSWERED
-from server.config import ConfigError
+from server.config import ConfigError, load_config
 from server.run.folder import read_events
 from server.run.ledger import read_ledger
-from server.training import TrainingError
+from server.training import TrainingError, prepare_model
 from strategies.asking.query import QuorumError
+from tests.server.conftest import PROJECT
 from tests.server.running import raises, run_app
+from worlds.population import Population, spec_from_config
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +161,39 @@ def test_certificates_hold_on_unseen_clients(
 ) -> None:
     report = run_app(tmp_path, defaults, local=local, loss=loss, num_clients=40, num_unseen=40, delta=0.01)
     assert all(entry["check"]["holds"] for entry in report["certificates"].values())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["resolution", *(pytest.param(name, marks=pytest.mark.slow) for name in ("colour", "rotation", "row-affine"))],
+)
+def test_clients_of_the_scenarios_are_those_of_their_population(
+    tmp_path: Path, defaults: Mapping[str, Any], name: str
+) -> None:
+    scenario = tomllib.loads((PROJECT / "simulations" / "scenarios" / f"{name}.toml").read_text())
+    changes = {key.replace("-", "_"): value for key, value in scenario.items()}
+    changes |= {"num_clients": 20, "num_unseen": 4, "delta": 0.01, "examples_per_client": 400}
+    report = run_app(tmp_path, defaults, **changes)
+    assert all(entry["check"]["holds"] for entry in report["certificates"].values())
+    config = load_config({**defaults, **report["config"]})
+    model = prepare_model(config, grid=None)
+    source = Population(spec_from_config(config.to_run_config()))
+    answered = {answer.client_id: answer.risk for answer in read_ledger(tmp_path / "ledger.jsonl")[1]}
+    for k in range(3):
+        held = source.client(k)
+        assert answered[f"client-{k:05d}"] == mean_loss(model, held.x, held.y, loss="zero_one")[0]
+    unseen = Population(spec_from_config(config.to_run_config(), network="unseen"))
+    laws = [unseen.distribution(k) for k in range(2)]
+    exact = [law.weights @ example_losses(model, law.x, law.y, loss="zero_one") for law in laws]
+    np.testing.assert_allclose(report["unseen"]["risks"][:2], exact, atol=1e-9)
+
+
+def test_a_shift_that_does_not_fit_the_images_is_refused_before_anybody_is_asked(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="images of three channels, got 1; leave the shift of colours out"):
+        run_app(tmp_path, defaults, colour_alphas="0.1,0.3,0.7,1")
+    assert not (tmp_path / "ledger.jsonl").exists()
 
 
 def test_federated_training_does_not_depend_on_the_order_of_replies(

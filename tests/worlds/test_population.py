@@ -20,7 +20,14 @@ from scipy import stats
 
 from protocol.examples import Examples
 from worlds.population import NETWORKS, ClientGroup, Population, PopulationSpec, spec_from_config
-from worlds.shifts import AffineShift, DirichletLabelShift
+from worlds.shifts import (
+    AffineShift,
+    ColourShift,
+    DirichletLabelShift,
+    ResolutionShift,
+    RotationShift,
+    RowAffineShift,
+)
 
 AFFINE, LABEL = AffineShift(0.3), DirichletLabelShift(0.5)
 SHIFTS = [(), (AFFINE,), (LABEL,), (AFFINE, LABEL), (LABEL, AFFINE)]
@@ -225,6 +232,37 @@ def test_wrong_client_numbers(k):
 def test_unknown_dataset():
     with pytest.raises(ValueError, match="dataset must be"):
         Population(PopulationSpec(dataset="digit"))
+
+
+LISTED = {
+    "resolution-alphas": "0.4,0.7,0.7,1",
+    "resolution-levels": "4,8",
+    "colour-alphas": "0.1,0.3,0.7,1",
+    "colour-levels": "",
+    "rotation-angles": "-15,0",
+    "row-affine-stds": "0.1,0.2",
+}
+
+
+def test_spec_from_config_with_lists():
+    shifts = (
+        ResolutionShift((4, 8), (0.4, 0.7), (0.7, 1.0)),
+        ColourShift(low=(0.1, 0.3), high=(0.7, 1.0)),
+        RotationShift((-15.0, 0.0)),
+        RowAffineShift(0.1, 0.2),
+    )
+    plain = spec_from_config(CONFIG)
+    assert spec_from_config(CONFIG | LISTED) == replace(plain, shifts=plain.shifts + shifts)
+    assert spec_from_config(CONFIG | dict.fromkeys(LISTED, "")) == plain
+    assert spec_from_config(CONFIG | {"resolution-levels": "4,8"}) == plain  # levels alone are no shift
+    for key, wrong in [
+        ("resolution-levels", "4.5,8"),
+        ("resolution-alphas", "1,2,3"),
+        ("row-affine-stds", "1"),
+        ("rotation-angles", "a"),
+    ]:
+        with pytest.raises(ValueError, match="; "):
+            spec_from_config(CONFIG | LISTED | {key: wrong})
 
 
 GROUPED = CONFIG | {"group-sigmas": "0.1,0.3"}
