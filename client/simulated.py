@@ -70,7 +70,7 @@ class SimulatedExamples:
     @property
     def y(self) -> np.ndarray:
         """Labels (num_examples,)."""
-        return self.population.data.y_pool[self._rows[0]]
+        return np.asarray(self.population.data.y_pool[self._rows[0]])
 
     def mean_losses(self, model: nn.Module, *, losses: Collection[str]) -> dict[str, float]:
         """Return the mean of each of several losses of a model, by name."""

@@ -122,25 +122,38 @@ def betting_upper_bound(
         orders = sorted_orders(answers, num_orders=num_orders)
     else:
         orders = np.random.default_rng(seed).permutation(answers[0].size)[None]
-    played = [_play(duals, answers, some, delta) for some in _in_blocks(orders)]
+    kinds = _Kinds.of(answers)
+    played = [_play(duals, kinds, some, delta) for some in _in_blocks(orders)]
 
     def log_excess(value: float) -> float:
         needed = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0)
         growths = (log_growth(needed[p.chosen], p.outcomes, p.bets, _LARGEST_SHARE_OF_DUALS) for p in played)
         if seed is not None:
             return float(np.cumsum(next(growths)[0]).max() - np.log(1.0 / delta))
-        return float(_log_average([growth.sum(axis=1) for growth in growths]) - np.log(1.0 / delta))
+        return log_average_excess(np.concatenate([growth.sum(axis=1) for growth in growths]), delta)
 
     guess = min(float(dual.bound(np.array(np.mean(dual.outcomes)))) for dual in duals)
     value = _first_rejected(log_excess, orders.shape[1], guess=guess, high=high)
     return value, AVERAGED_BETS if seed is None else "betting"
 
 
-def _play(duals: Sequence[Dual], answers: Sequence[FloatArray | IntArray], orders: IntArray, delta: float) -> Played:
+class _Kinds(NamedTuple):
+    """Clients that gave one answer are of one kind, and all outcomes of a kind are the same."""
+
+    first: IntArray  # the first client of each kind
+    of_client: IntArray
+
+    @classmethod
+    def of(cls, answers: Sequence[FloatArray | IntArray]) -> _Kinds:
+        _, first, kind = np.unique(np.column_stack(answers), axis=0, return_index=True, return_inverse=True)
+        return cls(first, kind.ravel())
+
+
+def _play(duals: Sequence[Dual], kinds: _Kinds, orders: IntArray, delta: float) -> Played:
     if len(duals) == 1:
         outcomes = duals[0].outcomes[orders]
         return Played(np.zeros(orders.shape, dtype=np.intp), outcomes, adaptive_bets(outcomes, delta))
-    chosen, bets = _best_by_the_past(duals, answers, orders, delta)
+    chosen, bets = _best_by_the_past(duals, kinds, orders, delta)
     outcomes = np.zeros(orders.shape)
     for index in np.unique(chosen).tolist():
         is_chosen = chosen == index
@@ -149,7 +162,7 @@ def _play(duals: Sequence[Dual], answers: Sequence[FloatArray | IntArray], order
 
 
 def _best_by_the_past(
-    duals: Sequence[Dual], answers: Sequence[FloatArray | IntArray], orders: IntArray, delta: float
+    duals: Sequence[Dual], kinds: _Kinds, orders: IntArray, delta: float
 ) -> tuple[IntArray, FloatArray]:
     """For each client the dual that promises most by the clients before it, or by a few clients less, and the bet.
 
@@ -157,7 +170,7 @@ def _best_by_the_past(
     it would often be a dual whose outcomes are mostly next to 0, sharp at their mean and far from it.
     """
     times, rate = _times_of_choice(orders.shape[1]), np.log(1.0 / delta) / orders.shape[1]
-    summed = _summing(answers, orders, times)
+    summed = _summing(kinds, orders, times)
     best, bets = np.full((len(orders), times.size), np.inf), np.zeros((len(orders), times.size))
     chosen = np.zeros(best.shape, dtype=np.intp)
     for index, dual in enumerate(duals):
@@ -175,12 +188,9 @@ def _best_by_the_past(
     return np.repeat(chosen, lengths, axis=1), np.repeat(bets, lengths, axis=1)
 
 
-def _summing(
-    answers: Sequence[FloatArray | IntArray], orders: IntArray, times: IntArray
-) -> Callable[[FloatArray], FloatArray]:
+def _summing(kinds: _Kinds, orders: IntArray, times: IntArray) -> Callable[[FloatArray], FloatArray]:
     """From one number of each client, a function of its answers, to sums over so many first clients of each order."""
-    _, first, kind = np.unique(np.column_stack(answers), axis=0, return_index=True, return_inverse=True)
-    before = np.zeros((len(orders), times.size, first.size))
+    before = np.zeros((len(orders), times.size, kinds.first.size))
     if before.size > _MOST_COUNTED:
 
         def summed(numbers: FloatArray) -> FloatArray:
@@ -189,11 +199,11 @@ def _summing(
             return sums
 
         return summed
-    segment = np.repeat(np.arange(times.size) * first.size, np.diff(times, append=orders.shape[1]))
+    segment = np.repeat(np.arange(times.size) * kinds.first.size, np.diff(times, append=orders.shape[1]))
     for row, order in zip(before, orders, strict=True):
-        counts = np.bincount(segment + kind.ravel()[order], minlength=row.size).reshape(row.shape)
+        counts = np.bincount(segment + kinds.of_client[order], minlength=row.size).reshape(row.shape)
         row[1:] = np.cumsum(counts, axis=0)[:-1]
-    return lambda numbers: np.asarray(before @ numbers[first])
+    return lambda numbers: np.asarray(before @ numbers[kinds.first])
 
 
 def _times_of_choice(num_clients: int) -> IntArray:
@@ -248,7 +258,7 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
         growths = (
             log_growth(np.asarray(candidate), ordered[some], bet) for some, bet in zip(blocks, bets, strict=True)
         )
-        return float(_log_average([growth.sum(axis=1) for growth in growths]) - np.log(1.0 / delta))
+        return log_average_excess(np.concatenate([growth.sum(axis=1) for growth in growths]), delta)
 
     return _first_rejected(log_excess, values.size, guess=float(np.mean(values)), high=1.0)
 
@@ -259,9 +269,9 @@ def _in_blocks(orders: IntArray) -> Iterator[IntArray]:
     return (orders[first : first + num_rows] for first in range(0, len(orders), num_rows))
 
 
-def _log_average(log_capitals: Sequence[FloatArray]) -> float:
-    capitals = np.concatenate(log_capitals)
-    return float(np.logaddexp.reduce(capitals) - np.log(capitals.size))
+def log_average_excess(log_capitals: FloatArray, delta: float) -> float:
+    """By how much the logarithm of the average of final capitals exceeds that of 1/delta: what it rejects is >= 0."""
+    return float(np.logaddexp.reduce(log_capitals) - np.log(log_capitals.size / delta))
 
 
 def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, guess: float, high: float) -> float:
@@ -361,7 +371,6 @@ def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
 
     def survives(candidate: FloatArray) -> np.ndarray:
         odds = (1.0 - values) / np.maximum(1.0 - candidate, 1e-300)  # of mean 1 if the candidate is the mean
-        capitals = np.sum(np.log1p(shares * (odds - 1.0)), axis=1)
-        return np.asarray(np.logaddexp.reduce(capitals) < np.log(num_bets / delta))
+        return np.asarray(log_average_excess(np.sum(np.log1p(shares * (odds - 1.0)), axis=1), delta) < 0.0)
 
     return float(bisect(survives, low=0.0, high=1.0)[1])

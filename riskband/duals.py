@@ -41,15 +41,15 @@ def unbiased_series(risks: ClientRisks, coefficients: FloatArray) -> FloatArray:
     mean R^j if the loss is 0-1, and powers beyond n are at most R^n. The numbers, shape (num_series, num_clients), lie
     in [0, Σ a_j] and grow with the count. Source: math §2.9.
     """
-    pairs, which = np.unique(np.column_stack([risks.values, risks.num_examples]), axis=0, return_inverse=True)
+    values, sizes, which = risks.distinct
     used = np.arange(coefficients.shape[1])
     found = []
-    for some in np.array_split(pairs, 1 + pairs.shape[0] * used.size // _MOST_AT_ONCE):
-        size = some[:, 1:]
-        num_wrong = np.rint(some[:, :1] * size)
+    for some in np.array_split(np.arange(values.size), 1 + values.size * used.size // _MOST_AT_ONCE):
+        size = sizes[some, None]
+        num_wrong = np.rint(values[some, None] * size)
         factors = np.where(used < size, (num_wrong - used) / np.maximum(size - used, 1.0), 1.0)
         found.append(np.cumprod(factors, axis=1) @ coefficients.T)
-    return np.asarray(np.concatenate(found)[which.ravel()].T)
+    return np.asarray(np.concatenate(found)[which].T)
 
 
 def _outcomes(
@@ -196,9 +196,13 @@ def _square_dual(budget: float, shift: float, squares: FloatArray, *, low: float
 
 def _unbiased_squares(risks: ClientRisks, shift: float) -> FloatArray:
     """X(X-1)/(n(n-1)) - 2·shift·X/n + shift², or (X - shift)² of a client with one example: never below -1/4."""
-    size, means = risks.num_examples, risks.values
-    squares = np.where(size > 1, means - (1.0 - means) * means * size / np.maximum(size - 1, 1), means)
-    return np.asarray(squares - 2.0 * shift * means + shift**2)
+    return np.asarray((risks.values - shift) ** 2 - variance_of_examples(risks))
+
+
+def variance_of_examples(risks: ClientRisks) -> FloatArray:
+    """Estimates without bias of the variance of each measured risk for a 0-1 loss; 0 where there is one example."""
+    rest = risks.num_examples - 1.0
+    return np.where(rest > 0.0, risks.values * (1.0 - risks.values) / np.maximum(rest, 1.0), 0.0)
 
 
 def exponential_duals(risks: ClientRisks, budget: float) -> list[Dual]:

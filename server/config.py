@@ -84,7 +84,7 @@ def brings_own_data(dataset: str) -> bool:
 
 def _levels(kind: type[ColourShift | ResolutionShift], alphas: tuple[float, ...]) -> Shift:
     """Return a shift with the two ranges of Dirichlet parameters; raises ValueError where they are none."""
-    return kind(low=alphas[:2], high=alphas[2:])  # type: ignore[arg-type]  # the shift looks at their length
+    return kind(low=alphas[:2], high=alphas[2:])
 
 
 class Run(Section):

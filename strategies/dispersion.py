@@ -10,6 +10,7 @@ import numpy as np
 
 import riskband as rb
 from protocol.questions import LossAnswer
+from riskband.functionals.dispersion import UnboundedError
 from riskband.functionals.functional import method_that_applies, resolve
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion
@@ -36,8 +37,8 @@ class MeasureBounds:
         Its value for the measured risks.
     method : str
         How, after what `Dispersion.method` says.
-    certificate : str or None
-        Key in the certificates of the result; None where nothing bounds the measure, so that there is none.
+    certificate : riskband.Certificate or None
+        None where nothing bounds the measure.
     """
 
     measure: rb.Functional
@@ -45,7 +46,12 @@ class MeasureBounds:
     published: rb.Interval
     measured: float
     method: str
-    certificate: str | None
+    certificate: rb.Certificate | None
+
+    @property
+    def key(self) -> str:
+        """Name of the certificate among those of the result."""
+        return f"dispersion_{self.measure.name.replace(':', '_')}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -117,14 +123,9 @@ class Dispersion(BandStrategy):
         is_own = self.method == BETTING and self.local == "marginal" and self.bets(risks)
         bounds = tuple(self._bounds(band, each, is_own=is_own) for each in self._measures)
         certificates = {"mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed)}
-        for each in bounds:
-            if each.certificate is not None:
-                source, delta = (risks, self.delta) if is_own else (band, None)
-                found = rb.dispersion_certificate(source, each.measure, method=each.method, delta=delta)
-                certificates[each.certificate] = found
-        lorenz_method = method_that_applies(
-            band_method(self.method), band, rb.functional("gini")
-        )  # both grow in convex order
+        certificates |= {each.key: each.certificate for each in bounds if each.certificate is not None}
+        # The Lorenz curve grows in convex order as the Gini coefficient does.
+        lorenz_method = method_that_applies(band_method(self.method), band, rb.functional("gini"))
         certificates["lorenz"] = rb.lorenz_certificate(band, shares=LORENZ_SHARES, method=lorenz_method)
         certificates["quantiles"] = rb.quantile_certificate(band, level=QUANTILE_LEVELS)
         groups, small = self._group_bands(outcome, risks)
@@ -144,14 +145,18 @@ class Dispersion(BandStrategy):
     def _bounds(self, band: rb.Band, measure: rb.Functional, *, is_own: bool) -> MeasureBounds:
         method = BETTING if is_own else method_that_applies(band_method(self.method), band, measure)
         source, delta = (band.risks, self.delta) if is_own else (band, None)
-        interval = rb.bound(source, measure, method=method, delta=delta)
+        try:
+            certificate = rb.dispersion_certificate(source, measure, method=method, delta=delta)
+            interval = rb.Interval(*(float(np.asarray(end)) for end in (certificate.lower, certificate.value)))
+        except UnboundedError:
+            certificate, interval = None, rb.bound(source, measure, method=method, delta=delta)
         return MeasureBounds(
             measure=measure,
             interval=interval,
             published=rb.bound(band, measure, method="plugin"),
             measured=rb.measured_dispersion(band.risks, measure),
             method=method,
-            certificate=f"dispersion_{measure.name.replace(':', '_')}" if np.isfinite(interval.upper) else None,
+            certificate=certificate,
         )
 
     def _group_bands(

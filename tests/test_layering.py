@@ -11,7 +11,13 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("riskband", "protocol", "worlds", "client", "strategies", "server", "simulations")
 TORCH_HOMES = (
     *("riskband.adversaries", "protocol.models", "protocol.guarantees"),
-    *("worlds.training", "worlds.domain_generalisation", "worlds.cifar10", "worlds.loss_table"),
+    *(
+        "worlds.training",
+        "worlds.domain_generalisation",
+        "worlds.cifar10",
+        "worlds.loss_table",
+        "worlds.recommendation",
+    ),
 )
 FILES = [path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))]
 

@@ -92,9 +92,8 @@ def title_and_legends(figure):
 @pytest.mark.parametrize(
     "kind",
     [
-        "band",
         "transport",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("one-sided", "dispersion", "selection")),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("band", "one-sided", "dispersion", "selection")),
     ],
 )
 def test_figures_of_the_answers_of_trainers_say_so_in_red(kind):

@@ -126,7 +126,7 @@ def _coloured(x: NDArray[np.float32], y: NDArray[np.int64], rng: np.random.Gener
     """
     hue = y / 10 + 0.05 * rng.standard_normal(len(y))
     ink = np.clip(np.abs((hue[:, np.newaxis] * 6 + [0, 4, 2]) % 6 - 3) - 1, 0, 1)  # HSV to RGB
-    return (ink[:, :, np.newaxis, np.newaxis] * x).astype(np.float32)
+    return np.asarray(ink[:, :, np.newaxis, np.newaxis] * x, dtype=np.float32)
 
 
 def _stratified_halves(y: NDArray[np.int64], rng: np.random.Generator) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

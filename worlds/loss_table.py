@@ -68,7 +68,7 @@ class LossTable:
         """
         of_versions = np.asarray(version_weights, dtype=float)
         if class_weights is None:
-            return np.clip(of_versions @ self.losses.mean(axis=1), 0, 1)
+            return np.asarray(np.clip(of_versions @ self.losses.mean(axis=1), 0, 1))
         of_classes = np.asarray(class_weights, dtype=float)
         counts = np.bincount(self.y, minlength=of_classes.shape[1])
         sums = np.stack([np.bincount(self.y, weights=row, minlength=len(counts)) for row in self.losses])

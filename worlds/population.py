@@ -265,7 +265,9 @@ def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> P
 def _listed_shifts(config: Mapping[str, Any]) -> Iterator[Shift]:
     """Yield the shifts whose key is a list; a new one comes last, so that it leaves other draws alone."""
     if alphas := _numbers(config, "resolution-alphas"):
-        sizes = tuple(int(size) if size.is_integer() else size for size in _numbers(config, "resolution-levels"))
+        sizes: tuple[Any, ...] = tuple(
+            int(size) if size.is_integer() else size for size in _numbers(config, "resolution-levels")
+        )
         yield ResolutionShift(levels=sizes or ResolutionShift.levels, low=alphas[:2], high=alphas[2:])
     if alphas := _numbers(config, "colour-alphas"):
         shares = _numbers(config, "colour-levels") or ColourShift.levels

@@ -211,8 +211,8 @@ class _LevelShift(Shift):
     """Each client has its own shares of the levels of a version."""
 
     levels: tuple[float, ...]
-    low: tuple[float, float] = (0.4, 0.7)
-    high: tuple[float, float] = (0.7, 1.0)
+    low: tuple[float, ...] = (0.4, 0.7)
+    high: tuple[float, ...] = (0.7, 1.0)
     reverse: bool = False
 
     def __post_init__(self) -> None:
@@ -234,7 +234,7 @@ class _LevelShift(Shift):
         """Draw the parameters (num_levels,), then the shares (num_levels,); `num_classes` plays no part."""
         first, second = (self.high, self.low) if self.reverse else (self.low, self.high)
         half = len(self.levels) // 2
-        parameters = [rng.uniform(*first, half), rng.uniform(*second, len(self.levels) - half)]
+        parameters = [rng.uniform(first[0], first[1], half), rng.uniform(second[0], second[1], len(self.levels) - half)]
         return DrawnShift(versions=self.versions, version_weights=rng.dirichlet(np.concatenate(parameters)))
 
 

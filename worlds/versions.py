@@ -194,11 +194,11 @@ def _rotation(degrees: float, height: int, width: int) -> csr_array:
     down, right = np.meshgrid(np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2, indexing="ij")
     rows = cos * down + sin * right + (height - 1) / 2
     columns = cos * right - sin * down + (width - 1) / 2
-    matrix = csr_array((height * width, height * width))
+    size, parts = height * width, []
     for row in (np.floor(rows), np.floor(rows) + 1):
         for column in (np.floor(columns), np.floor(columns) + 1):
             weight = (1 - np.abs(rows - row)) * (1 - np.abs(columns - column))
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width) & (weight > 0)
             source = (row * width + column)[inside].astype(int)
-            matrix += csr_array((weight[inside], (np.flatnonzero(inside), source)), shape=matrix.shape)
-    return matrix
+            parts.append(csr_array((weight[inside], (np.flatnonzero(inside), source)), shape=(size, size)))
+    return csr_array(parts[0] + parts[1] + parts[2] + parts[3])

@@ -23,6 +23,7 @@ from riskband.bands.methods import MOST_FOR_ALL_RANKS, resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_delta, check_fraction, spelled
 from riskband.cli.verify import COLLECTION_SCHEMA
+from riskband.functionals.dispersion import UnboundedError
 from riskband.functionals.functional import resolve
 from riskband.functionals.weights import check_tail_level
 from riskband.tuning import tuned_weight
@@ -205,11 +206,12 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     both, unbounded = _two_sided(risks, band, options, is_bet_on=is_bet_on), []
     for name in options.measure:
         measured, its = (risks, own) if is_bet_on or both is None else (both, {})
-        if np.isinf(rb.bound(measured, name, **its).upper):
+        try:
+            found = rb.dispersion_certificate(measured, name, **its)
+        except UnboundedError:
             unbounded.append(name)
-            continue
-        found = rb.dispersion_certificate(measured, name, **its)
-        certificates[f"two-sided {name}" if name in certificates else name] = found
+        else:
+            certificates[f"two-sided {name}" if name in certificates else name] = found
     breakdowns = {}
     budgets = np.array(options.budget)
     for divergence in options.divergence:

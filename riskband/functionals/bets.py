@@ -17,7 +17,14 @@ import numpy as np
 
 from riskband.answers.risks import ClientRisks
 from riskband.bands.local_steps import KNOWN_SIZES, assumed_of_sizes
-from riskband.betting import LARGEST_SHARE, averaged_betting_upper_mean, before, betting_upper_bound, sorted_orders
+from riskband.betting import (
+    LARGEST_SHARE,
+    averaged_betting_upper_mean,
+    before,
+    betting_upper_bound,
+    log_average_excess,
+    sorted_orders,
+)
 from riskband.checks import FloatArray, IntArray
 from riskband.duals import excess_assumptions, tail_duals
 from riskband.functionals.ratios import (
@@ -146,8 +153,7 @@ def _stakes(parts: FloatArray, sums: FloatArray, delta: float) -> FloatArray:
 
 def _survives(gains: FloatArray, delta: float) -> np.ndarray:
     """Whether the average of the final capitals stays below 1/delta; gains of shape (num_orders, num_units)."""
-    capitals = np.sum(np.log1p(gains), axis=1)
-    return np.asarray(np.logaddexp.reduce(capitals) < np.log(len(gains) / delta))
+    return np.asarray(log_average_excess(np.sum(np.log1p(gains), axis=1), delta) < 0.0)
 
 
 def _ratio_bounds(

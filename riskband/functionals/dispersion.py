@@ -36,6 +36,10 @@ from riskband.wording import CHOSEN_BEFORE, chosen_before
 Source = Band | ClientRisks
 
 
+class UnboundedError(ValueError):
+    """Nothing bounds a measure from above, so that there is no certificate of it."""
+
+
 def dispersion_interval(
     source: Source, measure: Given, *, method: str | None = None, delta: float | None = None
 ) -> Interval:
@@ -90,7 +94,7 @@ def dispersion_certificate(
     Raises
     ------
     ValueError
-        As for `bound`; also if the measure stays unbounded, since a certificate is finite.
+        As for `bound`; also, as `UnboundedError`, if the measure stays so, since a certificate is finite.
     """
     chosen = resolve(measure, called="measure")
     if isinstance(source, ClientRisks):
@@ -100,7 +104,7 @@ def dispersion_certificate(
     lower, upper = bound(band, chosen, method=method)
     reason = _why_trivial(chosen.limits(band), chosen)
     if not np.isfinite(upper):
-        raise _unbounded(chosen, reason or "the plug-in formula gives infinity")
+        raise _no_certificate(chosen, reason or "the plug-in formula gives infinity")
     return certificate_of_band(
         band,
         "dispersion_certificate",
@@ -119,7 +123,7 @@ def _certificate_of_answers(
     measured = measured_dispersion(risks, chosen)
     found = bound_of_answers(risks, chosen, method=method, delta=delta)
     if not np.isfinite(found.interval.upper):
-        raise _unbounded(chosen, "clients of risk 0 make it as large as can be")
+        raise _no_certificate(chosen, "clients of risk 0 make it as large as can be")
     own = (
         *shared_assumptions(risks, needs_binary=True),
         *found.assumptions,
@@ -140,8 +144,8 @@ def _certificate_of_answers(
     )
 
 
-def _unbounded(chosen: Functional, reason: str) -> ValueError:
-    return ValueError(
+def _no_certificate(chosen: Functional, reason: str) -> UnboundedError:
+    return UnboundedError(
         f"{chosen.quantity} cannot be bounded: {reason}; take a measure that is bounded, such as gini or atkinson with "
         "an aversion below 1"
     )

@@ -37,6 +37,7 @@ from riskband.functionals.stepwise import (
     MAX_ETA,
     MIN_ETA,
     observed_share,
+    order_statistic,
     planned_size,
     true_quantile,
     true_share,
@@ -212,9 +213,7 @@ def _order_statistic(risks: ClientRisks, level: float, *, delta: float, local: s
     rank, eta = quantile_rank(risks.num_counted, level=level, delta=delta, num_examples=size)
     if is_observed:
         risks.require_no_noise("local='observed'", "local='marginal'")
-    limits = risks.values if is_observed else risks.upper_limits(max(eta, MIN_ETA))
-    position = rank - 1 + risks.contamination  # so many answers below it may be wrong
-    return float(np.sort(limits)[position]) if position < risks.num_clients else 1.0
+    return order_statistic(risks, risks.values if is_observed else risks.upper_limits(max(eta, MIN_ETA)), rank)
 
 
 def _standing_alone(

@@ -20,8 +20,9 @@ import numpy as np
 from scipy.special import xlogy
 
 from riskband.answers.risks import ClientRisks
-from riskband.betting import LARGEST_SHARE, before
+from riskband.betting import LARGEST_SHARE, before, log_average_excess
 from riskband.checks import FloatArray, IntArray
+from riskband.duals import variance_of_examples
 from riskband.search import bisect
 
 _POINTS = np.geomspace(1e-4, 1.0, 97)
@@ -112,7 +113,7 @@ def ratio_upper_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, del
     for point in ratio.points[::2]:
         numbers = ratio.above(point, risks.values)
         if ratio.is_quadratic and risks.binary:
-            numbers = numbers - _noise_variance(risks) / (2.0 * point)
+            numbers = numbers - variance_of_examples(risks) / (2.0 * point)
         found = numbers[orders]
         at_ends = ratio.above(point, np.array([0.0, 0.1, 1.0]))
         past = _Past.of(found, base, float(at_ends[1]), 0.1)
@@ -138,12 +139,6 @@ def ratio_lower_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, del
     game = _Below(ratio, risks, orders, delta)
     high = max(ratio.low, min(game.measured, ratio.high))  # limits beyond what was measured are of no interest
     return float(bisect(game.are_all_rejected, low=ratio.low, high=high, num_steps=16)[0])
-
-
-def _noise_variance(risks: ClientRisks) -> FloatArray:
-    """Estimates without bias of the variance of each measured risk for a 0-1 loss; 0 where there is one example."""
-    rest = risks.num_examples - 1.0
-    return np.where(rest > 0.0, risks.values * (1.0 - risks.values) / np.maximum(rest, 1.0), 0.0)
 
 
 class _Past(NamedTuple):
@@ -177,8 +172,7 @@ def _reaches(gains: FloatArray, is_foreseen: np.ndarray, delta: float) -> np.nda
     """
     factors = 1.0 + np.where(is_foreseen, gains, np.clip(gains, -1.0, 0.0))
     with np.errstate(divide="ignore"):
-        capitals = np.sum(np.log(factors), axis=1)
-    return np.asarray(np.logaddexp.reduce(capitals) >= np.log(len(gains) / delta))
+        return np.asarray(log_average_excess(np.sum(np.log(factors), axis=1), delta) >= 0.0)
 
 
 class _Gambler(NamedTuple):

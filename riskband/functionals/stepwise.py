@@ -154,11 +154,16 @@ def true_quantile(risks: ClientRisks, level: float, *, delta: float) -> float:
     """Upper bound on the quantile of the true risks at a level in [0, 1]: an order statistic of limits, or 1."""
 
     def value_of(limit: Limit) -> float:
-        position = limit.rank - 1 + risks.contamination  # so many answers below it may be wrong
-        return float(np.sort(risks.upper_limits(limit.eta))[position]) if position < risks.num_clients else 1.0
+        return order_statistic(risks, risks.upper_limits(limit.eta), limit.rank)
 
     ranges = quantile_ranges(risks.num_counted, level, delta, planned_size(risks)[0])
     return stepwise(ranges, value_of) if ranges else 1.0
+
+
+def order_statistic(risks: ClientRisks, values: FloatArray, rank: int) -> float:
+    """The value of this rank, from 1, even if as many answers as may be wrong should be larger; 1 if there is none."""
+    position = rank - 1 + risks.contamination
+    return float(np.sort(values)[position]) if position < risks.num_clients else 1.0
 
 
 @lru_cache(maxsize=64)

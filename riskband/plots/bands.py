@@ -61,6 +61,7 @@ def band_figure(
     right = end_of_axis(*(float(np.max(values, initial=0.0)) for values in seen))
     grid = np.unique(np.concatenate([[0.0, right], band.lower_points, band.upper_points]))
     grid = grid[grid <= right]
+    grid = grid[np.diff(np.floor(grid / right * 1000.0), prepend=-1.0) > 0]  # steps narrower than a pixel are one
     _draw_band(axes, band, grid)
     _draw_cdf(axes, band.risks.shown_values, color=ANSWERS, lw=1.2, ls=":", label=measured_label(band))
     if worst_case is not None:

@@ -91,9 +91,7 @@ class DispersionStudy(Study):
         result = evaluation.conclusion
         return dispersion_figure(
             result.band,
-            measures=[
-                result.certificates[each.certificate] for each in result.measures if each.certificate is not None
-            ],
+            measures=[each.certificate for each in result.measures if each.certificate is not None],
             lorenz=result.certificates["lorenz"],
             unseen_risks=None if evaluation.truth is None else evaluation.truth.risks,
             title=evaluation.title,
@@ -142,7 +140,7 @@ class DispersionStudy(Study):
 
 
 def _measure_entry(bounds: MeasureBounds, checks: Mapping[str, Check]) -> dict[str, Any]:
-    check = None if bounds.certificate is None else checks.get(bounds.certificate)
+    check = checks.get(bounds.key)
     return {
         "measure": bounds.measure.name,
         "quantity": bounds.measure.quantity,
@@ -152,7 +150,9 @@ def _measure_entry(bounds: MeasureBounds, checks: Mapping[str, Check]) -> dict[s
         "measured": finite(bounds.measured),
         "unseen": None if check is None else finite(check.observed),
         "holds": None if check is None else check.holds,
-        "certificate": bounds.certificate,  # None: nothing bounds the measure from above
+        "certificate": None
+        if bounds.certificate is None
+        else bounds.key,  # None: nothing bounds the measure from above
     }
 
 

@@ -10,6 +10,9 @@ EXPERIMENTS: dict[str, str] = {
     "fig10": "simulations.experiments.moved_networks:FIGURE_10",
     "group-table": "simulations.experiments.group_table:GROUP_TABLE",
     "lorenz": "simulations.experiments.lorenz:LORENZ",
-    "distances": "simulations.experiments.distances:EXPERIMENT",
+    "distances": "simulations.experiments.dg_distances:EXPERIMENT",
+    "dg-table": "simulations.experiments.dg_table:EXPERIMENT",
+    "dg-figures": "simulations.experiments.dg_figures:EXPERIMENT",
+    "dg-certificate": "simulations.experiments.dg_certificate:EXPERIMENT",
 }
 """For each name, where its `Experiment` is: "module:attribute", imported on use."""

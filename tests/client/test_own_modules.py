@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 SCRIPT = """
 import sys
@@ -27,6 +28,7 @@ print(sorted(name for name in sys.modules if name.split(".")[0] in ("worlds", "s
 """
 
 
+@pytest.mark.slow
 def test_a_client_that_answers_with_its_own_data_loads_neither_worlds_nor_simulations(tmp_path):
     np.savez(tmp_path / "own.npz", x=np.zeros((5, 3), np.float32), y=np.zeros(5, np.int64))
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "own.npz")]

@@ -188,7 +188,7 @@ def test_a_lost_record_is_paid_for_again(own, tmp_path):
     assert "with 0.5 left" in ask(own, question("laplace:1.5"))
 
 
-@pytest.mark.parametrize("num_values", [1, 2])
+@pytest.mark.parametrize("num_values", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_an_answer_is_the_sum_with_whole_number_noise_of_the_laplace_law(tmp_path, num_values):
     x, y = examples(num_examples=10)
     np.savez(tmp_path / "data.npz", x=x, y=y)

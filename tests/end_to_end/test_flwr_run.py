@@ -263,7 +263,8 @@ def wait_for_workers(process: subprocess.Popen[str]) -> dict[int, str]:
     return descendants(process.pid)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_ends_everything_it_started(tmp_path: Path, signum: signal.Signals) -> None:
     folder = tmp_path / "out"
     process = start("--clients", "50", "--out", str(folder), "--set", "examples-per-client=20000", home=tmp_path)

@@ -22,7 +22,7 @@ ABOUT = {"auto": "upper-bounds", "wda-knapsack": "attacks", "sandwich:pgd": "upp
     [
         pytest.param("auto", "input", "zero_one", marks=pytest.mark.slow),
         pytest.param("wda-knapsack", "input", "cross_entropy", marks=pytest.mark.slow),
-        ("sandwich:pgd", "layer:0", "zero_one"),
+        pytest.param("sandwich:pgd", "layer:0", "zero_one", marks=pytest.mark.slow),
         pytest.param("wc-dg", "layer:0", "margin", marks=pytest.mark.slow),
     ],
 )

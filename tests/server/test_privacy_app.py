@@ -118,7 +118,11 @@ def test_answers_with_other_noise_are_not_taken_over(
     [
         ({}, 1),
         pytest.param({"local": "counted", "missing": "worst", "contamination": 1}, 1, marks=pytest.mark.slow),
-        ({"strategy": "dispersion", "dispersion_method": "convex_order", "group_sigmas": "0.1,0.3"}, 1),
+        pytest.param(
+            {"strategy": "dispersion", "dispersion_method": "convex_order", "group_sigmas": "0.1,0.3"},
+            1,
+            marks=pytest.mark.slow,
+        ),
         (CANDIDATES, 2),
         ({**COSTS, "examples_per_client": 4}, 6),
     ],
@@ -210,7 +214,7 @@ def with_risk(risk: float) -> Any:
 @pytest.mark.parametrize(
     ("risk", "reason"),
     [
-        (-0.2, None),
+        pytest.param(-0.2, None, marks=pytest.mark.slow),
         pytest.param(1.2, None, marks=pytest.mark.slow),
         (0.005, "impossible-count"),
         pytest.param(9.0, "out-of-range", marks=pytest.mark.slow),

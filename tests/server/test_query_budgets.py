@@ -162,7 +162,7 @@ def recorded(folder: Path, **budgets: int) -> dict[int, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("settings", "num_values"),
     [
-        ({"strategy": "f_divergence"}, 1),
+        pytest.param({"strategy": "f_divergence"}, 1, marks=pytest.mark.slow),
         ({"strategy": "wasserstein", "num_radii": 12, "num_multipliers": 8}, 1 + 12 + 8 + 1),
     ],
 )

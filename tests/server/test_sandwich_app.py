@@ -152,6 +152,7 @@ def test_unseen_clients_stay_as_they_are_and_targets_are_measured_between_inputs
     assert all(entry["check"]["holds"] for entry in report["certificates"].values())
 
 
+@pytest.mark.slow
 def test_for_a_linear_model_the_sandwich_closes(
     of_linear: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
@@ -192,10 +193,10 @@ def test_a_box_is_about_what_attacks_do_and_not_about_what_is_proved(
     assert "inputs in [0, 1]" not in boxed["sandwich"]["certificate_is_about"]
 
 
-@pytest.mark.parametrize("examples_per_client", [5, pytest.param(15, marks=pytest.mark.slow)])
-def test_at_a_layer_everything_says_so(tmp_path: Path, defaults: Mapping[str, Any], examples_per_client: int) -> None:
+@pytest.mark.slow
+def test_at_a_layer_everything_says_so(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     """Before the head of the network the attack is exact and so is the bound: the sandwich closes on the truth."""
-    budgets = {"cost_budgets": "0,0.1,0.5", "num_unseen": 4, "examples_per_client": examples_per_client}
+    budgets = {"cost_budgets": "0,0.1,0.5", "num_unseen": 4, "examples_per_client": 15}
     at_layer = run(tmp_path / "layer", defaults, **(MLP | budgets), space="layer:2", attack_distances="0.5,2")
     exact = run(tmp_path / "exact", defaults, **(MLP | budgets), space="representation")
     below, above, _ = columns(at_layer)
@@ -226,6 +227,7 @@ def test_left_open_a_model_of_which_nothing_is_proved_is_attacked(tmp_path: Path
     assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
 
 
+@pytest.mark.slow
 def test_two_sides_of_ascent_are_a_sandwich_too(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     settings = {"space": "representation", "transport_order": 2, "model": "mlp", "num_unseen": 0, "box": ""}
     below, above, _ = columns(run(tmp_path, defaults, loss="brier", **settings))
@@ -242,11 +244,12 @@ def claiming(**claims: Any) -> Behaviour:
     return behave
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "lie", "reason", "validity"),
     [
         ("mlp", "lower", "wrong-guarantee", "certificate"),
-        pytest.param(f"{__name__}:no_chain", "upper", "contradiction", "estimate", marks=pytest.mark.slow),
+        (f"{__name__}:no_chain", "upper", "contradiction", "estimate"),
     ],
 )
 def test_the_model_decides_what_auto_proves_and_no_single_client(

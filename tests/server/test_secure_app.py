@@ -44,7 +44,8 @@ def test_the_counts_are_those_of_the_plain_answers(tmp_path, defaults, plain, si
     assert len(ledger) == 1  # the header: there is no answer to keep
 
 
-@pytest.mark.parametrize("has_record", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("has_record", [False, True])
 def test_every_histogram_takes_one_value_of_the_budget(tmp_path, defaults, has_record):
     """Also with an answer record: the difference of two sums shows who is in one only."""
 

@@ -163,6 +163,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
         assert (finished / name).read_bytes() == (tmp_path / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_bisection_and_one_round_give_the_same_number(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     settings = {"num_unseen": 0, "bisection_tolerance": 0.002, "num_radii": 400}
     reports = {

@@ -37,7 +37,7 @@ def failures(law, *, num_networks, num_clients, sizes, delta, seed, cases):
     return found
 
 
-@study(100, slow=400)
+@study(60, slow=400)
 @pytest.mark.parametrize("law", ["beta", "two points"])
 def test_every_band_holds_for_equal_numbers_of_examples(law, num_networks):
     cases = product(LOCALS, METHODS, SIDES)

@@ -203,7 +203,9 @@ def test_negative_control_means_told_less_than_the_truth(told):
 
 
 @study(12, slow=25)
-@pytest.mark.parametrize("make", [transport_mean, transport_cdf], ids=["mean", "cdf"])
+@pytest.mark.parametrize(
+    "make", [transport_mean, pytest.param(transport_cdf, marks=pytest.mark.slow)], ids=["mean", "cdf"]
+)
 def test_negative_control_transport_certificates_need_doubt_too(make, num_networks):
     def believe(network):
         return make(attacked_network(network, num_missing=40, num_wrong=20, missing="ignore", contamination=0))

@@ -107,7 +107,9 @@ def failures(law, *, local, method, names, num_networks, num_clients=40, sizes=3
 
 
 @pytest.mark.parametrize(
-    "law", [BETA, TWO_POINTS, pytest.param(UNIFORM, marks=pytest.mark.slow)], ids=["beta", "two points", "uniform"]
+    "law",
+    [BETA, *(pytest.param(law, marks=pytest.mark.slow) for law in (TWO_POINTS, UNIFORM))],
+    ids=["beta", "two points", "uniform"],
 )
 def test_intervals_for_true_risks_hold(law):
     found = failures(law, local="marginal", method="convex_order", names=BOUNDED, num_networks=60)

@@ -36,7 +36,7 @@ def bands(rng, target, *, local, num_clients=(60, 40)):
         yield rb.band(rb.ClientRisks(values, NUM_EXAMPLES), delta=DELTA / 2, local=local)
 
 
-@study(60, slow=600)
+@study(30, slow=600)
 def test_a_lower_bound_exceeds_the_truth_at_most_as_often_as_delta_says(num_networks):
     failures: dict[tuple[str, ...], list[bool]] = {}
     found: dict[str, list[float]] = {}
@@ -51,6 +51,28 @@ def test_a_lower_bound_exceeds_the_truth_at_most_as_often_as_delta_says(num_netw
             failures.setdefault((case, "true risks"), []).append(true > true_kl(target) + ROUNDING)
     assert rejected(failures, DELTA) == {}
     assert np.mean(found["far"]) > 0.05  # it says something
+
+
+def true_divergence(target, name):
+    def integrand(x):
+        p, q = (beta.pdf(x, law.a, law.b) for law in (SOURCE, target))
+        return float(p * rb.DIVERGENCES[name].generator(np.array(q / p)))
+
+    return quad(integrand, 0, 1)[0]
+
+
+@study(60, slow=300)
+def test_certificates_at_the_divergence_of_the_risks_cover_the_target(num_networks):
+    target, thresholds = TARGETS["near"], np.linspace(0.02, 0.6, 30)
+    budgets = {name: true_divergence(target, name) for name in ("kl", "chi2")}
+    failures = {name: [] for name in budgets}
+    for rng in map(np.random.default_rng, np.random.SeedSequence(13).spawn(num_networks)):
+        _, values = SOURCE.draw(rng, num_clients=60, num_examples=NUM_EXAMPLES)
+        band = rb.band(rb.ClientRisks(values, NUM_EXAMPLES), delta=DELTA, local="marginal")
+        for name, budget in budgets.items():
+            bound = rb.worst_case_cdf(band, divergence=name, budget=budget, thresholds=thresholds).value
+            failures[name].append(bool(np.any(bound < target.survival(thresholds) - ROUNDING)))
+    assert rejected(failures, DELTA) == {}
 
 
 @pytest.mark.parametrize("case", ["same", "near"])

@@ -63,7 +63,7 @@ LOSSES = {"0-1": BETA, "continuous": CONTINUOUS}
         ("0-1", "laplace:0.5"),
         pytest.param("0-1", "gaussian:0.05", marks=pytest.mark.slow),
         pytest.param("continuous", "laplace:0.5", marks=pytest.mark.slow),
-        ("continuous", "gaussian:0.05"),
+        pytest.param("continuous", "gaussian:0.05", marks=pytest.mark.slow),
     ],
 )
 def test_bands_and_all_that_is_read_off_them_cover(loss, mechanism):

@@ -22,8 +22,15 @@ def failures(law, *, num_networks, num_clients, sizes, seed):
     return found
 
 
-@pytest.mark.parametrize("sizes", [5, pytest.param(100, marks=pytest.mark.slow), "unequal"])
-@pytest.mark.parametrize("law", [BETA, TWO_POINTS], ids=["beta", "two points"])
+@pytest.mark.parametrize(
+    ("law", "sizes"),
+    [
+        (BETA, 5),
+        (TWO_POINTS, "unequal"),
+        *(pytest.param(law, 100, marks=pytest.mark.slow) for law in (BETA, TWO_POINTS)),
+    ],
+    ids=["beta-5", "two points-unequal", "beta-100", "two points-100"],
+)
 def test_the_bound_on_one_quantile_or_tail_holds(law, sizes):
     assert rejected(failures(law, num_networks=200, num_clients=30, sizes=sizes, seed=1), DELTA) == {}
 

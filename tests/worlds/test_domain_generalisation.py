@@ -104,6 +104,7 @@ def test_the_variance_of_the_risks_by_hand():
     mean = sum(own) / 3
     variance = sum((risk - mean) ** 2 for risk in own) / 3
     assert METHODS["vrex"]().loss(batch(), encoder, head).item() == pytest.approx(mean + variance, rel=1e-5)
+    assert METHODS["erm"]().loss(batch(), encoder, head).item() == pytest.approx(mean, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", [DomainDiscrimination, ConditionalDiscrimination])
@@ -217,7 +218,7 @@ def test_the_published_network_has_128_features_and_a_linear_head():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"method": "erm"}, "method must be one of vrex, wm"),
+        ({"method": "unknown"}, "method must be one of vrex, wm"),
         ({"factor": -1.0}, "factor must be"),
         ({"num_epochs": 0}, "num_epochs must be"),
         ({"num_warm_up": -1}, "num_warm_up must be"),

@@ -27,6 +27,14 @@ class Method(ABC):
         """Return the loss of one batch of each domain, ≥ 0 in nats, differentiable in encoder and head."""
 
 
+class MeanRisk(Method):
+    """ERM: the mean of the domains' risks, as if they were one domain."""
+
+    def loss(self, batch_by_domain: Batches, encoder: nn.Module, head: nn.Linear) -> Tensor:
+        """Return it."""
+        return _risks(batch_by_domain, features_of(batch_by_domain, encoder), head).mean()
+
+
 class RiskVariance(Method):
     """V-REx: the mean of the domains' risks and `weight` times their variance (Krueger et al. 2021)."""
 
@@ -129,6 +137,7 @@ METHODS: dict[str, type[Method]] = {
     "wm": WassersteinMatching,
     "g2dm": DomainDiscrimination,
     "cdan": ConditionalDiscrimination,
+    "erm": MeanRisk,
 }
 """By name, as after "dg:" in the key ``training``."""
 
