@@ -96,7 +96,7 @@ def figure(result: Result) -> Figure:
     from riskband.plots.bands import blank_figure, draw_legend_below
 
     models = result["models"]
-    page = blank_figure(10.0, 1.6 + 4.2 * len(models))
+    page = blank_figure(10.0, 1.6 + 3.6 * len(models))
     grid = page.subplots(len(models), 2, squeeze=False)
     for row, (name, found) in enumerate(models.items()):
         left, right = grid[row]
