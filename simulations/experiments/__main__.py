@@ -105,7 +105,10 @@ def _cell(value: object) -> str:
 
 def _setting(text: str) -> tuple[str, float]:
     name, _, value = text.partition("=")
-    return name, float(value)
+    try:
+        return name, float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be NAME=NUMBER, got {text!r}; write it as epochs=50") from None
 
 
 def _parser() -> argparse.ArgumentParser:
