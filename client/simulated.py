@@ -85,15 +85,16 @@ class SimulatedExamples:
 
 
 _TABLES: dict[tuple[PopulationSpec, str, str, str], LossTable] = {}
-_MOST_TABLES = 32
+_MOST_LOSSES = 2**25  # 256 MB; a limit on their number would make candidates push each other out, client by client
 
 
 def _kept_table(key: tuple[PopulationSpec, str, str, str], population: Population, model: nn.Module) -> LossTable:
     """Return the loss table of a population, model (name and hash of its weights) and loss, made once in a process."""
     if key not in _TABLES:
-        while len(_TABLES) >= _MOST_TABLES:
+        made = PopulationRisks(population, model, loss=key[-1]).table
+        while _TABLES and made.losses.size + sum(each.losses.size for each in _TABLES.values()) > _MOST_LOSSES:
             _TABLES.pop(next(iter(_TABLES)))
-        _TABLES[key] = PopulationRisks(population, model, loss=key[-1]).table
+        _TABLES[key] = made
     return _TABLES[key]
 
 

@@ -147,10 +147,13 @@ class PopulationRisks:
         shift = self.population.shift(k)
         if shift.transform is None:
             return self.table.risk(shift)
-        client = self.population.distribution(k)
-        # The weights sum to 1 up to rounding.
-        losses = example_losses(self.model, client.x, client.y, loss=self.loss)
-        return float(np.clip(client.weights @ losses, 0, 1))
+        x, y = self.population.data.x_pool, self.population.data.y_pool
+        index, risk = np.arange(len(y)), 0.0
+        for version in np.flatnonzero(shift.weights_of_versions):  # one at a time: all may not fit into memory
+            seen = shift.seen(x, index=index, version=np.full(len(y), version))
+            losses = example_losses(self.model, seen, y, loss=self.loss)
+            risk += shift.weights_of_versions[version] * float(shift.example_weights(y) @ losses)
+        return float(np.clip(risk, 0, 1))  # the weights sum to 1 up to rounding
 
     def measured(self, k: int) -> float:
         """Return the mean loss of what client k holds, in [0, 1]."""

@@ -59,9 +59,14 @@ def target_spec(config: Mapping[str, Any], *, target: str) -> PopulationSpec:
     """Return the population of a target network: that of a run config with the changes of `target_changes`.
 
     Its clients have random streams of their own. Raises ValueError as `target_changes` and
-    `worlds.population.spec_from_config`, or if no shift has a reverse.
+    `worlds.population.spec_from_config`, if no shift has a reverse, or a change would change nothing.
     """
     is_reversed, changes = target_changes(target)
+    if "affine-sigma" in changes and config.get("group-sigmas"):
+        raise ValueError(
+            f"affine-sigma of a target network must not be given with group-sigmas, which replaces it, got {target!r}; "
+            "change dirichlet-concentration"
+        )
     spec = spec_from_config({**config, **changes}, network="target")
     if not is_reversed:
         return spec

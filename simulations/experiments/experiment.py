@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protocol.checks import checked_count, checked_seed
+from protocol.checks import checked_count, checked_number, checked_seed
 from simulations.experiments import EXPERIMENTS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Request:
     cache
         Folder where a trained model may be kept, and is looked for; None to keep none.
     settings
-        Numbers by name that replace an experiment's own, such as those of a training that is too long.
+        Numbers ≥ 0 by name that replace an experiment's own, such as those of a training that is too long.
     """
 
     data: Path = DATA_FOLDER
@@ -59,6 +59,8 @@ class Request:
         checked_seed(self.seed)
         if self.clients is not None:
             checked_count("clients", self.clients, minimum=2, remedy="give the clients of each network")
+        for name, value in self.settings.items():
+            checked_number(name, value, minimum=0, remedy="leave it out for the experiment's own number")
 
     def num_clients(self, *, full: int, quick: int) -> int:
         """Return how many clients each network has: what was asked for, else one of the two."""
@@ -76,6 +78,12 @@ class Request:
     def setting(self, name: str, *, full: float, quick: float) -> float:
         """Return the number of that name: what was asked for, else one of the two."""
         return self.settings.get(name, quick if self.quick else full)
+
+    def count(self, name: str, *, full: int, quick: int) -> int:
+        """Return the setting of that name; raises ValueError unless it is a whole number of at least 1."""
+        number = self.setting(name, full=full, quick=quick)
+        whole = int(number) if number == int(number) else number
+        return checked_count(name, whole, minimum=1, remedy="leave it out for the experiment's own number")
 
     def dataset(self, name: str) -> str:
         """Return the name for `worlds.datasets.load_dataset`: "digits" if `quick`, else the file's."""

@@ -65,8 +65,8 @@ def training_domains(request: Request) -> list[Examples]:
 
 def trained(request: Request, row: Row) -> nn.Module:
     """Return the model of a row, in evaluation mode; one in the cache, trained with the same settings, is taken."""
-    num_epochs = int(request.setting("epochs", full=501, quick=40))
-    pooling = int(request.setting("pooling", full=1, quick=1))
+    num_epochs = request.count("epochs", full=501, quick=40)
+    pooling = request.count("pooling", full=1, quick=1)
     weight = request.setting("weight", full=0.1, quick=1)  # of few passes a small weight shows little
     model = _model(request, pooling)
     kind = "quick" if request.quick else "full"

@@ -82,10 +82,9 @@ def trained_for(request: Request, dataset: str, kind: str) -> nn.Module:
     """Return the network of a panel, trained on clients of its law; that of "both" is the one of "feature"."""
     setting = SETTINGS[dataset]
     spec = population_spec(request, dataset, "label" if kind == "label" else "feature")
-    num_clients = request.setting(
-        TRAINING_CLIENTS, full=setting.num_training_clients, quick=setting.num_training_clients
-    )
-    return trained(spec, num_clients=int(num_clients), num_epochs=setting.num_epochs, cache=request.cache)
+    usual = setting.num_training_clients
+    num_clients = request.count(TRAINING_CLIENTS, full=usual, quick=usual)
+    return trained(spec, num_clients=num_clients, num_epochs=setting.num_epochs, cache=request.cache)
 
 
 def measured_risks(model: nn.Module, population: Population, num_clients: int) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from client import simulated
 from client.simulated import examples, local_seed, training_examples
 from protocol.models import build_model
 from worlds.datasets import load_dataset
@@ -102,3 +103,12 @@ def test_nothing_is_looked_up_where_images_are_a_clients_own_or_few(change):
     model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
     plain = Population(spec_from_config(MIXTURE | change)).client(3)
     assert held.mean_losses(model, losses=["brier"]) == plain.mean_losses(model, losses=["brier"])
+
+
+def test_tables_of_forty_candidates_are_all_kept():
+    """If each pushed out an earlier one, every client would make all of them anew."""
+    config = {**CONFIG, "num-clients": 1000}
+    for seed in range(100, 140):
+        model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=seed)
+        examples(config, partition=0, model="mlp").mean_losses(model, losses=["zero_one"])
+    assert sum(spec == spec_from_config(config) for spec, *_ in simulated._TABLES) >= 40

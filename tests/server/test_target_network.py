@@ -92,6 +92,9 @@ def test_what_a_target_may_be():
     with pytest.raises(ValueError, match="needs a resolution or colour shift"):
         target_spec({"dataset": "digits", "seed": 0, "examples-per-client": 5, "affine-sigma": 0.1,
                      "dirichlet-concentration": 1.0}, target="reversed")  # fmt: skip
+    with pytest.raises(ValueError, match="must not be given with group-sigmas"):
+        target_spec({"dataset": "digits", "seed": 0, "examples-per-client": 5, "affine-sigma": 0.1,
+                     "dirichlet-concentration": 1.0, "group-sigmas": "0.1,0.2"}, target="affine-sigma:0.3")  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,36 @@ def test_an_unknown_experiment_is_refused(tmp_path, capsys):
     assert "there is no experiment 'nowhere'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [{"seed": -1}, {"clients": 1}, {"clients": 2.5}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"seed": -1},
+        {"clients": 1},
+        {"clients": 2.5},
+        {"settings": {"epochs": float("nan")}},
+        {"settings": {"weight": -1}},
+    ],
+)
 def test_a_request_keeps_its_rules(arguments):
     with pytest.raises(ValueError, match=r"must be"):
         Request(**arguments)
+
+
+def test_a_setting_that_counts_is_a_whole_number():
+    assert Request().count("epochs", full=501, quick=40) == 501
+    assert Request(settings={"epochs": 7.0}).count("epochs", full=501, quick=40) == 7
+    for wrong in (0, 2.5):
+        with pytest.raises(
+            ValueError, match=rf"epochs must be a whole number of at least 1, got {wrong}; leave it out"
+        ):
+            Request(settings={"epochs": wrong}).count("epochs", full=501, quick=40)
+
+
+def test_a_setting_without_a_number_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["dg-table", "--out", str(tmp_path), "--set", "epochs=many"])
+    assert stopped.value.code == 2
+    assert "must be NAME=NUMBER, got 'epochs=many'; write it as" in capsys.readouterr().err
 
 
 def test_missing_data_are_named_with_the_command_that_gets_them(tmp_path):
