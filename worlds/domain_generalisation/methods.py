@@ -129,7 +129,8 @@ class ConditionalDiscrimination(DomainDiscrimination):
     def view(self, features: Tensor, head: nn.Linear) -> Tensor:
         """Return softmax(h(z)) ⊗ z, flattened to (num_examples, num_classes · num_features)."""
         probabilities = head(features).softmax(dim=1)
-        return (probabilities[:, :, None] * features[:, None, :]).flatten(1)
+        products: Tensor = probabilities[:, :, None] * features[:, None, :]
+        return products.flatten(1)
 
 
 METHODS: dict[str, type[Method]] = {
@@ -146,7 +147,7 @@ def features_of(batch_by_domain: Batches, encoder: nn.Module) -> tuple[Tensor, .
     """Return each domain's representations (num_examples, num_features), in one pass of the encoder."""
     sizes = [len(y) for _, y in batch_by_domain]
     features: Tensor = encoder(torch.cat([x for x, _ in batch_by_domain]))
-    return features.split(sizes)
+    return torch.split(features, sizes)
 
 
 def fixed_features_of(batch_by_domain: Batches, encoder: nn.Module) -> tuple[Tensor, ...]:
@@ -185,4 +186,4 @@ def _discriminator(sizes: tuple[int, ...]) -> nn.Sequential:
     layers: list[nn.Module] = []
     for num_in, num_out in pairwise(sizes[:-1]):
         layers += [nn.Linear(num_in, num_out), nn.ReLU(), nn.Dropout(0.5)]
-    return nn.Sequential(*layers, nn.Linear(*sizes[-2:]))
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))

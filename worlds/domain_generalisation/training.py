@@ -109,7 +109,7 @@ def split_head(model: nn.Module) -> tuple[nn.Sequential, nn.Linear]:
             f"the model must be an nn.Sequential that ends with an nn.Linear, got {type(model).__name__}; "
             "the last layer is the head, what comes before it the encoder"
         )
-    return model[:-1], model[-1]
+    return nn.Sequential(*list(model)[:-1]), model[-1]
 
 
 def _check_domains(domains: Sequence[Examples]) -> None:
