@@ -148,7 +148,7 @@ def _represented(model: nn.Module, held: Examples) -> tuple[FloatArray, FloatArr
 
 def _panel(answers: rb.AdversarialAnswers, network: Moved, ratios: tuple[float, ...]) -> dict[str, Any]:
     # Of clients that did not answer: what is asked of the answers must not depend on them.
-    thresholds = np.maximum(thresholds_of(network.risks), 1e-6)
+    thresholds = np.unique(np.maximum(thresholds_of(network.risks), 1e-6))  # a single one if all risks are alike
     budgets = np.array(ratios) * network.distance
     found = rb.wasserstein_cdf(answers, delta=DELTA, cost_budget=budgets, thresholds=thresholds)
     truth = curve(TRUTH, share_at_least(network.risks, thresholds), validity="measured by moved clients")
