@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 from zlib import crc32
 
 import numpy as np
@@ -35,6 +36,7 @@ from worlds.shifts import OneVersionShift
 from worlds.versions import ImageVersion, check_images
 
 Array = NDArray[np.float64]
+Border = Literal["constant", "mirror", "reflect"]
 Rngs = Sequence[np.random.Generator]
 Function = Callable[[Array, Rngs, tuple[float, ...], float], Array]
 """From images (num, C, H, W) in [0, 1], a generator for each, a severity's parameters, and the side of an image in
@@ -219,7 +221,7 @@ def _enlarged(x: Array, factor: float, *, axis: int) -> Array:
     at = (np.arange(size) - (size - 1) / 2) / factor + (size - 1) / 2
     low = np.clip(at.astype(int), 0, size - 2)
     share = (at - low).reshape([-1 if each == axis else 1 for each in range(4)])
-    return x.take(low, axis) * (1 - share) + x.take(low + 1, axis) * share
+    return np.asarray(x.take(low, axis) * (1 - share) + x.take(low + 1, axis) * share)
 
 
 def _blurred(x: Array, sigma: float) -> Array:
@@ -256,7 +258,7 @@ def _translate(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float
 
 def _elastic_transform(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
     """Move three points at random, which gives an affine map, and then every pixel, by a smooth random field."""
-    side, border = x.shape[2], "constant" if x.shape[1] == 1 else "mirror"
+    side, is_grey = x.shape[2], x.shape[1] == 1
     height, sigma, jitter = (side * share for share in parameters)
     pixels = np.indices(x.shape[2:]).reshape(2, -1)
     found = np.empty_like(x)
@@ -265,10 +267,11 @@ def _elastic_transform(x: Array, rngs: Rngs, parameters: tuple[float, ...], scal
         noise = rng.uniform(-1, 1, (2, *x.shape[2:]))
         field = height * ndimage.gaussian_filter(noise, sigma, axes=(1, 2), mode="reflect", truncate=3)
         for channel in range(len(image)):
+            border: Border = "constant" if is_grey else "mirror"
             moved = ndimage.affine_transform(image[channel], matrix, offset, order=1, mode=border)
+            border = "constant" if is_grey else "reflect"
             at = pixels + field.reshape(2, -1)
-            second = "constant" if border == "constant" else "reflect"
-            found[number, channel] = ndimage.map_coordinates(moved, at, order=1, mode=second).reshape(x.shape[2:])
+            found[number, channel] = ndimage.map_coordinates(moved, at, order=1, mode=border).reshape(x.shape[2:])
     return found
 
 
@@ -332,7 +335,7 @@ def _plasma(rng: np.random.Generator, decay: float) -> Array:
         heights[half::step, ::step] = middle(centres + np.roll(centres, 1, axis=1) + pairs)
         step, roughness = half, roughness / decay
     heights -= heights.min()
-    return heights / heights.max()
+    return np.asarray(heights / heights.max())
 
 
 def _spatter(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
@@ -346,7 +349,9 @@ def _spatter(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) 
         share = np.where(share < 0.8, 0.0, share)
         return x * (1 - share) + share * _colour(_MUD, x)
     drops = np.where(liquid < threshold, 0.0, liquid)
-    return x + last * drops / np.maximum(drops.max(axis=_SPATIAL, keepdims=True), 1e-12) * _colour(_WATER, x)
+    return np.asarray(
+        x + last * drops / np.maximum(drops.max(axis=_SPATIAL, keepdims=True), 1e-12) * _colour(_WATER, x)
+    )
 
 
 _MUD, _WATER = (63, 42, 20), (175, 238, 238)
@@ -367,7 +372,7 @@ def _brightness(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: floa
     """Add to the value of HSV: hue and saturation stay, so the colours are scaled alike; black becomes grey."""
     value = x.max(axis=1, keepdims=True)
     brighter = (value + parameters[0]).clip(0, 1)
-    return np.where(value > 0, x * brighter / np.where(value > 0, value, 1), brighter)
+    return np.asarray(np.where(value > 0, x * brighter / np.where(value > 0, value, 1), brighter))
 
 
 def _saturate(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
@@ -378,7 +383,7 @@ def _saturate(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float)
     saturation = spread / np.where(value > 0, value, 1)
     found = (saturation * factor + plus).clip(0, 1)
     lack = np.where(spread > 0, (value - x) / np.where(spread > 0, spread, 1), np.array([0, 1, 1])[:, None, None])
-    return value - lack * found * value
+    return np.asarray(value - lack * found * value)
 
 
 # The published parameters. -----------------------------------------------------------------------------------------

@@ -74,7 +74,8 @@ class Recommender(nn.Module):
         common = self.items.T @ self.items + REGULARISATION * torch.eye(RANK, dtype=self.items.dtype)
         systems = common + CONFIDENCE * liked.transpose(1, 2) @ liked
         users = torch.linalg.solve(systems, (1 + CONFIDENCE) * liked.sum(dim=1))
-        return (self.items[films[:, :2]] @ users.unsqueeze(2)).squeeze(2)
+        scores: Tensor = self.items[films[:, :2]] @ users.unsqueeze(2)
+        return scores.squeeze(2)
 
 
 def held_pairs(partition_id: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -85,7 +85,7 @@ class FDivergenceStudy(Study):
         """Return the sections "breakdowns": how far the network may shift, and "target": one that did."""
         asked = evaluation.config.question
         chosen = evaluation.config.of(Settings)
-        asked_of = {"divergences": chosen.divergences, "budgets": chosen.budgets}
+        asked_of: dict[str, Any] = {"divergences": chosen.divergences, "budgets": chosen.budgets}
         goal = f"at most {asked.breakdown_target:g} of the clients have a risk of {asked.breakdown_threshold:g} or more"
         return {
             "breakdowns": breakdowns(evaluation, budget="budget", source="worst_case_cdf_{}", goal=goal),

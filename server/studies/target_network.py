@@ -52,7 +52,7 @@ class TargetNetwork:
 def target_network(config: RunConfig, model: nn.Module, *, change: str) -> TargetNetwork:
     """Return the target network of a run, judged by the model that the clients evaluated; as many clients as unseen."""
     population = Population(target_spec(config.to_run_config(), target=change))
-    asked = {"num_clients": config.network.num_unseen, "loss": config.question.loss}
+    asked: dict[str, Any] = {"num_clients": config.network.num_unseen, "loss": config.question.loss}
     measured = measured_risks(population, model, **asked)
     is_binary = get_loss(config.question.loss).binary
     answers = rb.ClientRisks(measured, config.network.examples_per_client, binary=is_binary)
@@ -68,7 +68,7 @@ def target_entry(
     result, delta = evaluation.conclusion, evaluation.config.question.delta
     # Measured risks on equally many examples: no step to true risks is needed.
     source, after = (rb.band(answers, delta=delta / 2, local="observed") for answers in (result.risks, target.answers))
-    distances = {}
+    distances: dict[str, dict[str, Any]] = {}
     for name in divergences:
         bound = rb.divergence_lower_bound(source, after, divergence=name)
         estimates = {
@@ -117,7 +117,7 @@ def _checks(
     observed, mean = shares(target.risks, thresholds), np.asarray(target.risks.mean())
     is_there = (observed > 0) & (observed < 1)  # elsewhere a margin of 0 is no news
     for budget in sorted(budgets):
-        ball = {"divergence": divergence, "budget": [budget]}
+        ball: dict[str, Any] = {"divergence": divergence, "budget": [budget]}
         bound = np.asarray(rb.worst_case_cdf(evaluation.conclusion.band, **ball, thresholds=thresholds).value)[0]
         mean_bound = np.asarray(rb.worst_case_mean(evaluation.conclusion.band, **ball).value)[0]
         average = compare(mean_bound, mean)

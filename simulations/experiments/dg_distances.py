@@ -40,8 +40,8 @@ def rank_correlations(domains: Mapping[str, Mapping[str, float]]) -> dict[str, f
     found: dict[str, float | None] = {}
     for kind in MNIST_C:
         rows = [domains[Corruption(kind, severity).name] for severity in SEVERITIES]
-        ranks = [rankdata([row["distance"] for row in rows]), rankdata([-row["accuracy"] for row in rows])]
-        found[kind] = float(np.corrcoef(*ranks)[0, 1]) if np.ptp(ranks[1]) > 0 else None
+        ranks = np.stack([rankdata([row["distance"] for row in rows]), rankdata([-row["accuracy"] for row in rows])])
+        found[kind] = float(np.asarray(np.corrcoef(ranks))[0, 1]) if np.ptp(ranks[1]) > 0 else None
     return found
 
 

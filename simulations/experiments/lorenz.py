@@ -101,7 +101,7 @@ def _losses(
     table = fold_in(likes, items) @ items.T
     scores = np.linspace(table.min(), table.max(), NUM_HYPOTHESES)
     lengths = 1.0 - np.searchsorted(np.sort(table, axis=None), scores) / table.size
-    return scores, lengths, recommendation_losses(others, items, thresholds=scores)
+    return scores, lengths, recommendation_losses(others, items, thresholds=scores.tolist())
 
 
 def _bounds(measured: FloatArray) -> dict[str, dict[str, list[list[float]]]]:

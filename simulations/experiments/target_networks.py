@@ -52,14 +52,15 @@ _CHUNK = 100_000
 
 def source_spec(request: Request, kind: str) -> PopulationSpec:
     """Return the source network of a kind; the target network is its `reversed` one."""
-    # The ranges of the colours are read off the authors' figure: about 50 and 200 of 1000 examples on each level.
-    shift = ResolutionShift() if kind == "resolution" else ColourShift(low=(0.1, 0.3))
-    if request.quick:
-        shift = replace(shift, levels=(2, 3, 4, 5, 6, 8) if kind == "resolution" else (0.0, 0.2, 0.8, 1.0))
+    shift: ResolutionShift | ColourShift
+    if kind == "resolution":
+        bundled, shift = "digits", ResolutionShift(levels=(2, 3, 4, 5, 6, 8)) if request.quick else ResolutionShift()
+    else:
+        # The ranges are read off the authors' figure: about 50 and 200 of 1000 examples on each level.
+        levels = (0.0, 0.2, 0.8, 1.0) if request.quick else ColourShift.levels
+        bundled, shift = "colour-digits", ColourShift(levels=levels, low=(0.1, 0.3))
     return PopulationSpec(
-        dataset=("digits" if kind == "resolution" else "colour-digits")
-        if request.quick
-        else request.dataset("cifar10"),
+        dataset=bundled if request.quick else request.dataset("cifar10"),
         seed=request.seed,
         examples_per_client=200 if request.quick else 1000,
         shifts=(shift,),
@@ -72,13 +73,17 @@ def exact_risks(spec: PopulationSpec, table: LossTable, num_clients: int, *, see
     All at once: `Population.shift` draws them one by one, from the same law.
     """
     (shift,) = spec.shifts
+    assert isinstance(shift, ResolutionShift | ColourShift)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_STREAM, int(shift.reverse))))
     first, second = (shift.high, shift.low) if shift.reverse else (shift.low, shift.high)
     num_levels = len(shift.levels)
     found = []
     for start in range(0, num_clients, _CHUNK):
         size = min(_CHUNK, num_clients - start)
-        parameters = [rng.uniform(*first, (size, num_levels // 2)), rng.uniform(*second, (size, -(-num_levels // 2)))]
+        parameters = [
+            rng.uniform(first[0], first[1], (size, num_levels // 2)),
+            rng.uniform(second[0], second[1], (size, num_levels - num_levels // 2)),
+        ]
         shares = rng.standard_gamma(np.concatenate(parameters, axis=1))
         found.append(table.risks(None, shares / shares.sum(axis=1, keepdims=True)))
     return np.concatenate(found)
@@ -163,7 +168,7 @@ def _panel(networks: Mapping[str, Any], name: str, budgets: tuple[float, ...]) -
     }
     return {
         "name": name,
-        "title": f"{name} {', '.join(f'{budget:g}' for budget in budgets)}",
+        "title": f"{name.replace('-', ', ')} budgets {' '.join(f'{budget:g}' for budget in budgets)}",
         "thresholds": thresholds.tolist(),
         "curves": [truth, *bounds],
         # Bins are equally wide, but for the last, equally likely in the source. Infinite where one holds target

@@ -16,7 +16,7 @@ from simulations.experiments.curves import covers, curve, largest_excess, share_
 from simulations.experiments.experiment import Request, load
 from simulations.experiments.moved_networks import moved_networks, plotted_shares
 from simulations.experiments.networks import MODEL, trained
-from simulations.experiments.target_networks import exact_risks, source_spec
+from simulations.experiments.target_networks import exact_risks, ranks_in, source_spec
 from simulations.experiments.unseen_clients import looked_up, measured_risks
 from worlds.loss_table import LossTable, loss_table
 from worlds.population import Population, PopulationSpec
@@ -157,3 +157,25 @@ def test_figure_10_the_truth_lies_within_the_certificate_from_the_measured_dista
         mean = panel["means"]
         assert mean["truth"] < mean["empirical worst case"] < mean["certified"] <= mean["published"]
     assert load("fig7").panels == load("fig10").panels
+
+
+@pytest.mark.slow
+def test_the_bound_at_the_divergence_of_the_networks_covers_the_target_as_often_as_it_says():
+    """100 source networks; a correct bound fails this once in 10,000 at the most."""
+    request = Request(quick=True)
+    source = source_spec(request, "colour")
+    model = trained(source, num_clients=5, num_epochs=5)
+    data = Population(source).data
+    table = loss_table(model, data.x_pool, data.y_pool, source.versions)
+    exact = [exact_risks(spec, table, 200_000, seed=0) for spec in (source, source.reversed())]
+    budget = rb.divergence_estimate(*(ranks_in(exact[0], risks) for risks in exact), divergence="kl", bins=50)
+    thresholds = thresholds_of(exact[1])
+    truth = share_at_least(exact[1], thresholds)
+    num_wrong = 0
+    rng = np.random.default_rng(0)
+    for seed in range(100):
+        risks = rng.binomial(200, exact_risks(source, table, 100, seed=1000 + seed)) / 200
+        band = rb.band(rb.ClientRisks(risks, 200), delta=0.05, sides="lower")
+        bound = rb.worst_case_cdf(band, divergence="kl", budget=budget, thresholds=thresholds)
+        num_wrong += bool(np.any(np.asarray(bound.value) < truth - 1e-9))
+    assert num_wrong <= stats.binom.ppf(0.9999, 100, 0.05)

@@ -36,7 +36,7 @@ def bands(rng, target, *, local, num_clients=(60, 40)):
         yield rb.band(rb.ClientRisks(values, NUM_EXAMPLES), delta=DELTA / 2, local=local)
 
 
-@study(30, slow=600)
+@study(30, slow=240)
 def test_a_lower_bound_exceeds_the_truth_at_most_as_often_as_delta_says(num_networks):
     failures: dict[tuple[str, ...], list[bool]] = {}
     found: dict[str, list[float]] = {}
