@@ -113,6 +113,7 @@ def figure(result: Result) -> Figure:
                 (True, "^", "#d1701f", "30°, 45°, 60°, 75°"),
             ):
                 own = [each for name, each in found["domains"].items() if name.endswith("°") == is_angle]
+                own = [each for each in own if each["distance"] <= _CURVE[-1]]  # farther ones are in the numbers
                 points = ([each["distance"] for each in own], [each[loss] for each in own])
                 axes.plot(*points, marker, color=colour, ms=4, label=label if is_named else None)
             axes.grid(alpha=0.25, lw=0.6)
