@@ -30,7 +30,6 @@ from simulations.experiments.curves import (
 )
 from simulations.experiments.experiment import Experiment, Request, Result
 from simulations.experiments.networks import trained
-from simulations.experiments.unseen_clients import looked_up
 from worlds.loss_table import LossTable, loss_table
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import ColourShift, ResolutionShift
@@ -65,6 +64,11 @@ def source_spec(request: Request, kind: str) -> PopulationSpec:
         examples_per_client=200 if request.quick else 1000,
         shifts=(shift,),
     )
+
+
+def looked_up(table: LossTable, population: Population, num_clients: int) -> FloatArray:
+    """Return the mean loss of each client's own examples, (num_clients,), from a table of the population's versions."""
+    return np.array([table.losses_of(*population.client_rows(k)).mean() for k in range(num_clients)])
 
 
 def exact_risks(spec: PopulationSpec, table: LossTable, num_clients: int, *, seed: int) -> FloatArray:

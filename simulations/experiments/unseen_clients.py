@@ -10,7 +10,6 @@ import numpy as np
 from torch import nn
 
 import riskband as rb
-from riskband.adversaries.evaluation import mean_loss
 from riskband.checks import FloatArray
 from simulations.experiments.curves import (
     DELTA,
@@ -27,7 +26,7 @@ from simulations.experiments.curves import (
 )
 from simulations.experiments.experiment import Experiment, Request, Result
 from simulations.experiments.networks import trained
-from worlds.loss_table import LossTable, loss_table
+from worlds.loss_table import PopulationRisks
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import DirichletLabelShift, RowAffineShift, Shift
 
@@ -88,20 +87,9 @@ def trained_for(request: Request, dataset: str, kind: str) -> nn.Module:
 
 
 def measured_risks(model: nn.Module, population: Population, num_clients: int) -> FloatArray:
-    """Return the mean 0-1 loss of each client's own examples, (num_clients,).
-
-    From a loss table where clients hold images of the pool in fixed versions.
-    """
-    if population.shift(0).transform is None:
-        data = population.data
-        return looked_up(loss_table(model, data.x_pool, data.y_pool, population.versions), population, num_clients)
-    clients = (population.client(k) for k in range(num_clients))
-    return np.array([mean_loss(model, held.x, held.y, loss="zero_one")[0] for held in clients])
-
-
-def looked_up(table: LossTable, population: Population, num_clients: int) -> FloatArray:
-    """Return the mean loss of each client's own examples, (num_clients,), from a table of the population's versions."""
-    return np.array([table.losses_of(*population.client_rows(k)).mean() for k in range(num_clients)])
+    """Return the mean 0-1 loss of each client's own examples, (num_clients,)."""
+    found = PopulationRisks(population, model, loss="zero_one")
+    return np.array([found.measured(k) for k in range(num_clients)])
 
 
 def run(request: Request) -> Result:
@@ -163,9 +151,9 @@ def _curves(seen: FloatArray, unseen: FloatArray, *, num_examples: int) -> list[
         survival_curve("sharp, true risk", true_risks, thresholds, of="true risk", drawn=False),
     ]
     for divergence, budget in _BUDGETS.items():
-        for name, band in ((PUBLISHED, true_risks), (SHARP, observed)):
+        for name, band, risk in ((PUBLISHED, true_risks, "true risk"), (SHARP, observed, "measured risk")):
             found = worst_case_curve(name, band, thresholds, divergence=divergence, budget=budget, method=name)
-            curves.append({**found, "drawn": False})
+            curves.append({**found, "of": risk, "drawn": False})
     return curves
 
 

@@ -16,8 +16,8 @@ from simulations.experiments.curves import covers, curve, largest_excess, share_
 from simulations.experiments.experiment import Request, load
 from simulations.experiments.moved_networks import moved_networks, plotted_shares
 from simulations.experiments.networks import MODEL, trained
-from simulations.experiments.target_networks import exact_risks, ranks_in, source_spec
-from simulations.experiments.unseen_clients import looked_up, measured_risks
+from simulations.experiments.target_networks import exact_risks, looked_up, ranks_in, source_spec
+from simulations.experiments.unseen_clients import measured_risks
 from worlds.loss_table import LossTable, loss_table
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import DirichletLabelShift, RowAffineShift
