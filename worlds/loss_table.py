@@ -116,12 +116,13 @@ def loss_table(
     if not versions or len(set(versions)) < len(versions):
         names = [version.name for version in versions]
         raise ValueError(f"versions must be one or more different ones, got {names}; give (Original(),) for none")
-    index = np.arange(len(y))
-    rows = [
-        example_losses(model, version.apply(x, index=index), y, loss=loss, batch_size=batch_size)
-        for version in versions
-    ]
-    return LossTable(versions=tuple(versions), losses=np.stack(rows), y=y)
+    losses = np.empty((len(versions), len(y)))
+    for start in range(0, len(y), batch_size):  # images of one batch at a time: a whole pool in float64 is large
+        index = np.arange(start, min(start + batch_size, len(y)))
+        for row, version in zip(losses, versions, strict=True):
+            seen = version.apply(x[index], index=index)
+            row[index] = example_losses(model, seen, y[index], loss=loss, batch_size=batch_size)
+    return LossTable(versions=tuple(versions), losses=losses, y=y)
 
 
 class PopulationRisks:
