@@ -14,7 +14,6 @@ import numpy as np
 
 from simulations.experiments.experiment import DATA_FOLDER
 from worlds.datasets import load_dataset
-from worlds.movielens import HOW_TO_GET_IT
 
 SOURCES = {
     "mnist": "hf:ylecun/mnist#image,label",
@@ -22,7 +21,9 @@ SOURCES = {
     "cifar10": "hf:uoft-cs/cifar10#img,label",
 }
 BY_HAND = {
-    "movielens_1m": HOW_TO_GET_IT,
+    "movielens_1m": "download ml-1m.zip from https://grouplens.org/datasets/movielens/1m/ (for research, not to be "
+    'passed on), and in its folder: python -c "import numpy; from worlds.movielens import load_ratings; '
+    "numpy.savez('movielens_1m.npz', **vars(load_ratings('ratings.dat')))\"; then give that folder as --data",
     "cifar10_cnn": "download the package cifar-10-model 7.4.0 and convert its weights as docs/simulations.md says",
 }
 

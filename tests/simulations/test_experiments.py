@@ -7,6 +7,7 @@ import pytest
 from simulations.experiments import EXPERIMENTS, fetch
 from simulations.experiments import __main__ as command
 from simulations.experiments.experiment import Experiment, MissingDataError, Request, load
+from worlds.movielens import load_ratings
 
 
 def test_every_experiment_has_its_name():
@@ -83,6 +84,15 @@ def test_panels_are_those_asked_for_and_only_their_data_are_needed(tmp_path):
 def test_what_cannot_be_fetched_is_said_with_its_source(tmp_path, capsys):
     assert fetch.main(["movielens_1m", "--data", str(tmp_path)]) == 2
     assert "grouplens" in capsys.readouterr().err
+
+
+def test_the_command_said_for_movielens_writes_the_file(tmp_path, monkeypatch):
+    (tmp_path / "ratings.dat").write_text("1::10::5::100\n2::11::3::101\n")
+    monkeypatch.chdir(tmp_path)
+    exec(fetch.BY_HAND["movielens_1m"].split('"')[1])  # what the shell would give to python -c
+    found = load_ratings(Request(data=tmp_path).file("movielens_1m"))
+    assert found.item.tolist() == [10, 11]
+    assert found.rating.tolist() == [5.0, 3.0]
 
 
 def test_rows_are_printed_in_columns():
