@@ -17,8 +17,9 @@ from torch import nn
 import riskband as rb
 from riskband.adversaries.losses import get_loss
 from riskband.wording import confidence
-from server.checks.unseen import compare, exact_risks, measured_risks, shares
+from server.checks.unseen import compare, shares
 from server.report.cells import VERDICTS, number, upper_bound
+from worlds.loss_table import PopulationRisks
 from worlds.population import Population
 from worlds.targets import target_spec
 
@@ -52,12 +53,12 @@ class TargetNetwork:
 def target_network(config: RunConfig, model: nn.Module, *, change: str) -> TargetNetwork:
     """Return the target network of a run, judged by the model that the clients evaluated; as many clients as unseen."""
     population = Population(target_spec(config.to_run_config(), target=change))
-    asked: dict[str, Any] = {"num_clients": config.network.num_unseen, "loss": config.question.loss}
-    measured = measured_risks(population, model, **asked)
+    found, clients = PopulationRisks(population, model, loss=config.question.loss), range(config.network.num_unseen)
+    measured = np.array([found.measured(k) for k in clients])
     is_binary = get_loss(config.question.loss).binary
     answers = rb.ClientRisks(measured, config.network.examples_per_client, binary=is_binary)
     measures = config.question.local == "observed"
-    return TargetNetwork(change, measured if measures else exact_risks(population, model, **asked), answers)
+    return TargetNetwork(change, measured if measures else np.array([found.exact(k) for k in clients]), answers)
 
 
 def target_entry(
