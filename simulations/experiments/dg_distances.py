@@ -144,4 +144,5 @@ EXPERIMENT = Experiment(
     figure=figure,
     panels=tuple(MODELS),
     settings=SETTINGS,
+    has_clients=False,
 )

@@ -135,4 +135,5 @@ EXPERIMENT = Experiment(
     figure=figure,
     panels=tuple(ROWS),
     settings=SETTINGS,
+    has_clients=False,
 )

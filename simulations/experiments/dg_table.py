@@ -117,4 +117,5 @@ EXPERIMENT = Experiment(
     figure=figure,
     panels=tuple(ROWS),
     settings=SETTINGS,
+    has_clients=False,
 )

@@ -116,6 +116,8 @@ class Experiment:
         data sets one is not needed where no chosen panel's name begins with its own.
     settings
         Names of the numbers that `Request.settings` may replace.
+    has_clients
+        Whether `Request.clients` says anything.
     """
 
     name: str
@@ -125,10 +127,13 @@ class Experiment:
     figure: Callable[[Result], Figure]
     panels: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    has_clients: bool = True
 
     def check(self, request: Request) -> None:
-        """Raise ValueError if a panel or setting is unknown, `MissingDataError` if data that it needs are not there."""
+        """Raise ValueError if something unknown is asked for, `MissingDataError` if data that it needs are not there."""
         chosen = request.chosen(self.panels)
+        if request.clients is not None and not self.has_clients:
+            raise ValueError(f"clients must be left out, got {request.clients}: {self.name} is about domains")
         if unknown := set(request.settings) - set(self.settings):
             known = ", ".join(self.settings) or "none"
             raise ValueError(f"settings of {self.name} must be among {known}, got {', '.join(sorted(unknown))}")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -48,33 +47,50 @@ def trained(spec: PopulationSpec, *, num_clients: int, num_epochs: int, cache: P
     """Return `paper_cnn` trained on clients of the law of `spec` that never answer, in evaluation mode.
 
     SGD at 0.01 with momentum 0.9 and batches of 100, as the authors'. With a folder `cache` the weights are kept there
-    under a name that depends on all arguments, and read from there if they are.
+    and read from there if they are; see `kept`.
     """
     spec = replace(spec, network="training")
     population = Population(spec)
     data = population.data
     model = build_model(MODEL, x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=spec.seed)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # half the time of a forward pass
-    path = None if cache is None else cache / f"{_digest(spec, num_clients=num_clients, num_epochs=num_epochs)}.pt"
+
+    def train() -> None:
+        clients = [population.training_examples(k) for k in range(num_clients)]
+        train_epochs(
+            model,
+            np.concatenate([client.x for client in clients]),
+            np.concatenate([client.y for client in clients]),
+            seed=spec.seed,
+            num_epochs=num_epochs,
+            learning_rate=0.01,
+            momentum=0.9,
+            batch_size=100,
+        )
+
+    return kept(model, train, cache=cache, arguments=(MODEL, spec, num_clients, num_epochs))
+
+
+def kept(
+    model: nn.Module,
+    train: Callable[[], None],
+    *,
+    cache: Path | None,
+    arguments: tuple[object, ...],
+    name: str = "model",
+) -> nn.Module:
+    """Return a model after its training, in evaluation mode.
+
+    With a folder `cache` its weights are kept there, under a name that depends on all that the training depends on (the
+    `repr` of `arguments`), and read from there if they are.
+    """
+    digest = hashlib.sha256(repr(arguments).encode()).hexdigest()[:16]
+    path = None if cache is None else cache / f"{name}-{digest}.pt"
     if path is not None and path.is_file():
         load_arrays(model, load_checkpoint(path))
         return model.eval()
-    clients = [population.training_examples(k) for k in range(num_clients)]
-    train_epochs(
-        model,
-        np.concatenate([client.x for client in clients]),
-        np.concatenate([client.y for client in clients]),
-        seed=spec.seed,
-        num_epochs=num_epochs,
-        learning_rate=0.01,
-        momentum=0.9,
-        batch_size=100,
-    )
+    train()
     if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         save_checkpoint(model, path)
     return model.eval()
-
-
-def _digest(spec: PopulationSpec, **training: Any) -> str:
-    words = json.dumps([MODEL, repr(spec), training], sort_keys=True)
-    return f"model-{hashlib.sha256(words.encode()).hexdigest()[:16]}"

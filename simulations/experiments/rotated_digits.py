@@ -9,9 +9,10 @@ import numpy as np
 from torch import nn
 
 from protocol.examples import Examples
-from protocol.models import build_model, load_arrays, load_checkpoint, save_checkpoint
+from protocol.models import build_model
 from simulations.experiments.distances import SOURCE_ANGLES
 from simulations.experiments.experiment import Request
+from simulations.experiments.networks import kept
 from worlds.datasets import load_dataset
 from worlds.domain_generalisation.network import rotated_digits_cnn
 from worlds.domain_generalisation.training import train_on_domains
@@ -69,25 +70,21 @@ def trained(request: Request, row: Row) -> nn.Module:
     pooling = request.count("pooling", full=1, quick=1)
     weight = request.setting("weight", full=0.1, quick=1)  # of few passes a small weight shows little
     model = _model(request, pooling)
-    kind = "quick" if request.quick else "full"
-    path = request.cache and request.cache / f"dg-{row.name}-{kind}-{num_epochs}-{pooling}-{weight:g}-{request.seed}.pt"
-    if path and path.is_file():
-        load_arrays(model, load_checkpoint(path))
-        return model.eval()
-    train_on_domains(
-        model,
-        training_domains(request),
-        method=row.method,
-        factor=row.factor,
-        seed=request.seed,
-        num_epochs=num_epochs,
-        num_warm_up=min(20, num_epochs // 3),  # the paper's 20
-        adversarial_weight=weight,
-    )
-    if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_checkpoint(model, path)
-    return model.eval()
+
+    def train() -> None:
+        train_on_domains(
+            model,
+            training_domains(request),
+            method=row.method,
+            factor=row.factor,
+            seed=request.seed,
+            num_epochs=num_epochs,
+            num_warm_up=min(20, num_epochs // 3),  # the paper's 20
+            adversarial_weight=weight,
+        )
+
+    arguments = (request.dataset("mnist"), row, num_epochs, pooling, weight, request.seed)
+    return kept(model, train, cache=request.cache, arguments=arguments, name=f"dg-{row.name}")
 
 
 def _model(request: Request, pooling: int) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from simulations.experiments import EXPERIMENTS, fetch
@@ -53,6 +54,11 @@ def test_a_setting_without_a_number_is_refused(tmp_path, capsys):
     assert "must be NAME=NUMBER, got 'epochs=many'; write it as" in capsys.readouterr().err
 
 
+def test_an_experiment_about_domains_has_no_clients(tmp_path, capsys):
+    assert command.main(["dg-table", "--out", str(tmp_path), "--quick", "--clients", "7"]) == 2
+    assert "clients must be left out, got 7" in capsys.readouterr().err
+
+
 def test_missing_data_are_named_with_the_command_that_gets_them(tmp_path):
     asked = Request(data=tmp_path)
     with pytest.raises(MissingDataError, match=r"mnist\.npz is missing; .*experiments\.fetch mnist --data"):
@@ -79,6 +85,17 @@ def test_panels_are_those_asked_for_and_only_their_data_are_needed(tmp_path):
         experiment.check(Request(data=tmp_path))
     with pytest.raises(ValueError, match=r"panels must be among"):
         experiment.check(Request(data=tmp_path, panels=("moon",)))
+
+
+def test_a_data_set_is_written_as_bytes_and_read_again(tmp_path):
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(256, size=(12, 5, 4, 3), dtype=np.uint8), np.arange(12) % 3
+    parts = {"x_train": images[:6], "y_train": labels[:6], "x_test": images[6:], "y_test": labels[6:]}
+    np.savez(tmp_path / "source.npz", **parts)
+    found = np.load(fetch.write(f"npz:{tmp_path / 'source.npz'}", tmp_path / "new" / "set.npz"))
+    np.testing.assert_array_equal(np.moveaxis(found["x_train"], 1, -1), parts["x_train"])
+    np.testing.assert_array_equal(np.moveaxis(found["x_test"], 1, -1), parts["x_test"])
+    np.testing.assert_array_equal(found["y_test"], parts["y_test"])
 
 
 def test_what_cannot_be_fetched_is_said_with_its_source(tmp_path, capsys):
