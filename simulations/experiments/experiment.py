@@ -130,7 +130,7 @@ class Experiment:
     has_clients: bool = True
 
     def check(self, request: Request) -> None:
-        """Raise ValueError if something unknown is asked for, `MissingDataError` if data that it needs are not there."""
+        """Raise ValueError if what is asked for is unknown, `MissingDataError` if data that it needs are not there."""
         chosen = request.chosen(self.panels)
         if request.clients is not None and not self.has_clients:
             raise ValueError(f"clients must be left out, got {request.clients}: {self.name} is about domains")

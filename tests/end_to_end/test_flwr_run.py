@@ -293,7 +293,7 @@ def test_a_wrong_configuration_exits_2_with_all_mistakes_and_starts_nothing(tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "use one of affine, both, dirichlet, "),
+        (["nowhere"], "use one of affine, both, "),
         (["--set", "delta"], "KEY=VALUE"),
         (["--out", "/proc/nowhere"], "output-dir must be a folder that can be written"),
     ],
