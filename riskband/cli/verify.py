@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _plain(entry: Mapping[str, Any], outcome: rb.Verification) -> dict[str, Any]:
-    said = {name: entry.get(name) for name in ("statement", "validity")}
+    said = {name: entry.get(name) if outcome.ok else None for name in ("statement", "validity")}
     return {"ok": outcome.ok, **said, "problems": list(outcome.problems), "unstated": list(outcome.unstated)}
 
 
