@@ -93,7 +93,7 @@ class Requirement:
         set_fields(self, name=number.name, limit=limit)
 
     @classmethod
-    def parse(cls, text: str | Requirement) -> Requirement:
+    def of(cls, text: str | Requirement) -> Requirement:
         """Read "NAME<=NUMBER" or "NAME>=NUMBER"; raises ValueError for anything else."""
         if isinstance(text, Requirement):
             return text
@@ -107,7 +107,7 @@ class Requirement:
         return cls(found[1], found[2], limit)
 
     def __str__(self) -> str:
-        """The requirement as `parse` reads it."""
+        """The requirement as `of` reads it."""
         return f"{self.name}{self.relation}{exactly(self.limit)}"
 
     def verdict(self, lower: float, upper: float) -> str:
@@ -288,7 +288,7 @@ def require(
     'PASS'
     """
     given = [requirements] if isinstance(requirements, (str, Requirement)) else list(requirements)
-    asked = list(dict.fromkeys(map(Requirement.parse, given)))
+    asked = list(dict.fromkeys(map(Requirement.of, given)))
     if not asked:
         raise ValueError(f"at least one requirement must be given, got none; {_EXAMPLE}")
     names = dict.fromkeys(each.name for each in asked)

@@ -136,7 +136,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
         partial(check_fraction, "--quantile", options.quantile),
         partial(check_fraction, "--survival", options.survival),
         *(partial(resolve, name, called="measure") for name in options.measure),
-        *(partial(Requirement.parse, text) for text in options.require),
+        *(partial(Requirement.of, text) for text in options.require),
         *(partial(check_tail_level, level) for level in options.cvar),
         *(partial(check_fraction, name, value) for name, value in _given(options, "target", "at")),
         partial(check_num_missing, num_missing),
