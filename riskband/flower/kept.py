@@ -149,8 +149,8 @@ class KeepRisks:
         ----------
         round : int
             Its number, from 1, or -1 for the last.
-        num_missing, missing, contamination, answered_by : int, str, int, str
-            As for `riskband.ClientRisks`, but for two defaults. `answered_by` is "trainers", since the clients that
+        **who : WhoAnswered
+            `num_missing`, `missing`, `contamination` and `answered_by` as for `riskband.ClientRisks`, but for two defaults. `answered_by` is "trainers", since the clients that
             evaluate in a Flower app have usually trained the model: say "fresh" if these had no part in it.
             `num_missing` is counted if the strategy is watched; otherwise say how many were asked and did not reply.
 
@@ -181,7 +181,7 @@ class KeepRisks:
         round : int
             -1 or the number of the last round. Only that one is fixed before its answers are seen, and only if the
             number of rounds was.
-        num_missing, missing, contamination, answered_by : int, str, int, str
+        **who : WhoAnswered
             See `risks`. Unless `answered_by="fresh"` is said, the result is an estimate, and its statement says so.
 
         Returns

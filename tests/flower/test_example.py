@@ -1,4 +1,4 @@
-"""The example project, through the in-process grid; `tests/end_to_end/test_example_project.py` has it through Flower."""
+"""The example project, through the in-process grid; `tests/end_to_end` has it through Flower."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def certified(project, path, **changed):
 
 
 def test_the_example_certifies_clients_that_were_held_out(project, tmp_path, capsys):
-    sizes = {"num-clients": 16, "num-held-out": 10, "num-server-rounds": 1, "local-epochs": 1}
+    sizes = {"num-clients": 16, "num-held-out": 10, "num-server-rounds": 2, "local-epochs": 1}
     certificate = certified(project, tmp_path / "certificate.json", **sizes)
     assert certificate.validity == "certificate"
     assert len(certificate.recipe["answers"]["values"]) == 10
