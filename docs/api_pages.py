@@ -29,11 +29,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add one page for each chapter; a public name that belongs to none stops the build."""
     packages = (riskband, riskband.adversaries)
     homes = [f"{each.__name__}.{module}.{name}" for each in packages for name, module in each._MODULES.items()]
-    homes += [
-        "riskband.flower.kept.KeepRisks",
-        "riskband.flower.kept.KeptRound",
-        "riskband.flower.testing.InProcessGrid",
-    ]
+    homes += [f"riskband.flower.{name}" for name in ("kept.KeepRisks", "kept.KeptRound", "testing.InProcessGrid")]
     for title, modules in CHAPTERS.items():
         shown = [home for home in homes if home.startswith(modules)]
         text = "\n".join([f"# {title}", *(f"\n::: {home}" for home in shown)])

@@ -150,9 +150,10 @@ class KeepRisks:
         round : int
             Its number, from 1, or -1 for the last.
         **who : WhoAnswered
-            `num_missing`, `missing`, `contamination` and `answered_by` as for `riskband.ClientRisks`, but for two defaults. `answered_by` is "trainers", since the clients that
-            evaluate in a Flower app have usually trained the model: say "fresh" if these had no part in it.
-            `num_missing` is counted if the strategy is watched; otherwise say how many were asked and did not reply.
+            `num_missing`, `missing`, `contamination` and `answered_by` as for `riskband.ClientRisks`, but for two
+            defaults. `answered_by` is "trainers", since the clients that evaluate in a Flower app have usually trained
+            the model: say "fresh" if these had no part in it. `num_missing` is counted if the strategy is watched;
+            otherwise say how many were asked and did not reply.
 
         Raises
         ------
