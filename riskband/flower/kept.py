@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 
-from riskband.answers.responses import WhoAnswered
+from riskband.answers.responses import ANSWERED_BY, WhoAnswered
 from riskband.answers.risks import ClientRisks
 from riskband.certificate import Certificate
-from riskband.checks import check_installed, check_number, clip_rounding
+from riskband.checks import check_choice, check_installed, check_number, clip_rounding
 from riskband.means import mean_bound
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ class KeptRound:
     groups: tuple[str, ...] = ()
     asked: frozenset[int] | None = None
     problem: str = ""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether clients were asked and nothing has come."""
+        return self.asked is not None and not self.values and not self.problem
 
 
 class KeepRisks:
@@ -109,7 +114,7 @@ class KeepRisks:
         self._aggregate = aggregate
         self._rounds: list[KeptRound] = []
         self._trained: set[int] = set()
-        self._is_watching = False
+        self._watched: list[Strategy] = []
 
     def __call__(self, records: list[RecordDict], weighting_metric_name: str) -> MetricRecord:
         """Keep the metrics of all clients and return what the strategy would have got without."""
@@ -132,7 +137,9 @@ class KeepRisks:
                 "watch needs a strategy whose evaluate_metrics_aggr_fn is this KeepRisks, got another; "
                 "say FedAvg(..., evaluate_metrics_aggr_fn=kept)"
             )
-        self._is_watching = True
+        if any(strategy is each for each in self._watched):
+            return strategy
+        self._watched.append(strategy)
         for method, note in (("configure_train", self._note_trained), ("configure_evaluate", self._note_asked)):
             setattr(strategy, method, _noted(getattr(strategy, method), note))
         return strategy
@@ -162,7 +169,7 @@ class KeepRisks:
             what was seen, or as for `ClientRisks`.
         """
         kept = self._kept_round(round)
-        answered_by = who.get("answered_by", "trainers")
+        answered_by = check_choice("answered_by", who.get("answered_by", "trainers"), ANSWERED_BY)
         self._check_fresh(kept, answered_by)
         num_missing = _num_missing(kept, who.get("num_missing"))
         who = {**who, "answered_by": answered_by, "num_missing": num_missing}
@@ -211,7 +218,7 @@ class KeepRisks:
             self._rounds.append(KeptRound(len(self._rounds) + 1, asked=nodes))
 
     def _keep(self, clients: list[dict[str, Any]]) -> None:
-        if not self._is_watching:
+        if not (self._rounds and self._rounds[-1].is_awaited):  # nobody noted that clients are being asked
             self._rounds.append(KeptRound(len(self._rounds) + 1))
         current = self._rounds[-1]
         try:
@@ -241,9 +248,8 @@ class KeepRisks:
     def _value(self, client: Mapping[str, Any]) -> float:
         value = float(clip_rounding(np.array(_number(client, self._metric))))
         if not 0.0 <= value <= 1.0:
-            raise ValueError(
-                f"{self._kind} {self._metric!r} must lie in [0, 1], got {value:g}; {_REMEDIES[self._kind]}"
-            )
+            remedy = "let such a client raise, and count as missing" if np.isnan(value) else _REMEDIES[self._kind]
+            raise ValueError(f"{self._kind} {self._metric!r} must lie in [0, 1], got {value:g}; {remedy}")
         return value
 
     def _kept_round(self, round: int) -> KeptRound:

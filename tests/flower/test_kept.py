@@ -127,8 +127,10 @@ def test_the_last_round_of_trainers_is_an_estimate_that_says_so():
 
 
 def test_clients_that_were_sent_training_messages_are_not_fresh():
-    with pytest.raises(ValueError, match=f"{NUM_CLIENTS} that were sent training messages; leave answered_by"):
-        kept_by().certify(delta=0.05, answered_by="fresh")
+    kept = kept_by()
+    for word in ("fresh", "Fresh"):
+        with pytest.raises(ValueError, match=f"{NUM_CLIENTS} that were sent training messages; leave answered_by"):
+            kept.certify(delta=0.05, answered_by=word)
 
 
 def test_clients_that_were_held_out_make_a_certificate():
@@ -160,7 +162,11 @@ def test_errors_and_losses_are_taken_as_they_are(settings, metrics):
     [
         ({"accuracy": "eval_acc"}, {"eval_acc": 87.0}, r"accuracy 'eval_acc' must lie in \[0, 1\], got 87; divide"),
         ({"loss": "loss"}, {"loss": 2.3}, r"loss 'loss' must lie in \[0, 1\], got 2.3; scale it"),
-        ({"accuracy": "eval_acc"}, {"eval_acc": float("nan")}, r"must lie in \[0, 1\], got nan"),
+        (
+            {"accuracy": "eval_acc"},
+            {"eval_acc": float("nan")},
+            r"must lie in \[0, 1\], got nan; let such a client raise",
+        ),
         ({"accuracy": "eval_acc"}, {"eval_acc": [0.5, 0.5]}, "metric 'eval_acc' must be one number"),
         ({"accuracy": "accuracy"}, {}, "every client must send 'accuracy', got eval_acc, num-examples"),
         ({"accuracy": "eval_acc", "name": "site"}, {"site": 7}, "every client may answer once, got '7'"),
@@ -252,6 +258,19 @@ def test_nothing_kept_says_what_to_do():
 def test_one_metric_is_needed(settings):
     with pytest.raises(ValueError, match="needs one of accuracy, loss and error"):
         KeepRisks(**settings)
+
+
+def test_a_strategy_is_watched_once_and_several_may_follow_each_other():
+    kept = KeepRisks(accuracy="eval_acc")
+    first, second = fedavg(kept), fedavg(kept, fraction_train=0.0)
+    start(kept.watch(kept.watch(first)))
+    start(second, num_rounds=1)  # not watched: it does not take the place of what was kept
+    start(kept.watch(second), num_rounds=1)
+    assert [each.number for each in kept.rounds] == [1, 2, 3, 4, 5]
+    assert [each.asked is None for each in kept.rounds] == [False, False, False, True, False]
+    assert kept.risks(4, num_missing=0).num_clients == kept.risks(3).num_clients == NUM_CLIENTS
+    with pytest.raises(ValueError, match="training messages"):  # whose nodes are the same, in this grid
+        kept.certify(delta=0.05, answered_by="fresh")
 
 
 def test_a_strategy_that_hands_its_metrics_elsewhere_is_not_watched():
