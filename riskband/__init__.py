@@ -2,7 +2,8 @@
 """riskband: how badly can a federated model do on clients that nobody has measured.
 
 The library turns per-client mean losses into certificates: bounds that hold with probability 1 - delta, with every
-assumption written down. It knows nothing of Flower; the Flower App in the same repository asks the clients.
+assumption written down. Of Flower only `riskband.flower` knows, for apps of your own; the Flower App in the same
+repository asks the clients.
 
 `__all__` lists the names that most users type. Those of `_NAMES` beyond it are as public; their modules document them.
 All are imported on use.
