@@ -105,6 +105,7 @@ _NAMES = {
     ),
     "groups.group_bands": "GroupBands group_bands",
     "means": "mean_bound",
+    "requirements": "Gate Requirement Verdict require",
     "search": "Bracket",
     "selection": "CandidateBound Objective Selection select",
     "tuning": "OptimisedLevels",
@@ -210,6 +211,12 @@ if TYPE_CHECKING:
     )
     from riskband.groups.group_bands import GroupBands as GroupBands, group_bands
     from riskband.means import mean_bound
+    from riskband.requirements import (
+        Gate as Gate,
+        Requirement as Requirement,
+        Verdict as Verdict,
+        require as require,
+    )
     from riskband.search import Bracket as Bracket
     from riskband.selection import CandidateBound as CandidateBound, Objective, Selection as Selection, select
     from riskband.tuning import OptimisedLevels
