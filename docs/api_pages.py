@@ -19,7 +19,7 @@ CHAPTERS = {  # title: modules, by the beginning of their names
     "Worst cases": ("riskband.worst_cases",),
     "Groups": ("riskband.groups",),
     "Selection": ("riskband.selection",),
-    "Certificates": ("riskband.certificate", "riskband.verification", "riskband.requirements", "riskband.search"),
+    "Certificates": ("riskband.certificate", "riskband.verification", "riskband.search"),
     "Adversaries": ("riskband.adversaries",),
     "Flower": ("riskband.flower",),
 }

@@ -105,13 +105,13 @@ _NAMES = {
     ),
     "groups.group_bands": "GroupBands group_bands",
     "means": "mean_bound",
-    "requirements": "Gate Requirement Verdict require",
     "search": "Bracket",
     "selection": "CandidateBound Objective Selection select",
     "tuning": "OptimisedLevels",
     "verification": "Verification verify",
     "worst_cases.divergence_bounds": "DivergenceBound divergence_estimate divergence_lower_bound",
     "worst_cases.divergences": "CHI2 DIVERGENCES FDivergence HELLINGER2 KL TV binary_worst_case custom_divergence",
+    "worst_cases.requirements": "Gate Requirement Verdict require",
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
     "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_cdf wasserstein_mean wasserstein_published",
 }
@@ -211,12 +211,6 @@ if TYPE_CHECKING:
     )
     from riskband.groups.group_bands import GroupBands as GroupBands, group_bands
     from riskband.means import mean_bound
-    from riskband.requirements import (
-        Gate as Gate,
-        Requirement as Requirement,
-        Verdict as Verdict,
-        require as require,
-    )
     from riskband.search import Bracket as Bracket
     from riskband.selection import CandidateBound as CandidateBound, Objective, Selection as Selection, select
     from riskband.tuning import OptimisedLevels
@@ -235,6 +229,12 @@ if TYPE_CHECKING:
         FDivergence as FDivergence,
         binary_worst_case,
         custom_divergence,
+    )
+    from riskband.worst_cases.requirements import (
+        Gate as Gate,
+        Requirement as Requirement,
+        Verdict as Verdict,
+        require as require,
     )
     from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
     from riskband.worst_cases.wasserstein import (

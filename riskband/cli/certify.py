@@ -27,10 +27,10 @@ from riskband.cli.verify import COLLECTION_SCHEMA
 from riskband.functionals.dispersion import UnboundedError
 from riskband.functionals.functional import resolve
 from riskband.functionals.weights import check_tail_level
-from riskband.requirements import Gate, Requirement, require
 from riskband.tuning import tuned_weight
 from riskband.verification import why_it_says_nothing
 from riskband.wording import CHOSEN_BEFORE, TRAINERS_ANSWERED, confidence, exactly, rounded_down, rounded_up
+from riskband.worst_cases.requirements import Gate, Requirement, require
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_BUDGETS, DEFAULT_PILOT_SHARE = [0.05, 0.1, 0.2], 0.2

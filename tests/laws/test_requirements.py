@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.requirements import EXIT_STATUS
 from riskband.wording import CHOSEN_BEFORE
+from riskband.worst_cases.requirements import EXIT_STATUS
 
 RNG = np.random.default_rng(14)
-LARGEST_TRIED = "riskband.requirements._LARGEST_TRIED"  # 0: nothing is estimated
+LARGEST_TRIED = "riskband.worst_cases.requirements._LARGEST_TRIED"  # 0: nothing is estimated
 RISKS = rb.ClientRisks(RNG.binomial(100, RNG.beta(3, 21, 80)) / 100, 100)
 
 

@@ -64,7 +64,9 @@ def test_what_is_no_certificate_does_not_fit(name, value):
 
 
 def test_what_certify_writes_fits_with_and_without_verdicts(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("riskband.requirements._LARGEST_TRIED", 100)  # clients, for the estimate: saves time
+    monkeypatch.setattr(
+        "riskband.worst_cases.requirements._LARGEST_TRIED", 100
+    )  # clients, for the estimate: saves time
     table, out = tmp_path / "risks.csv", tmp_path / "out.json"
     rng = np.random.default_rng(0)
     table.write_text("loss\n" + "\n".join(map(str, rng.binomial(100, rng.beta(3, 21, 40)) / 100)) + "\n")

@@ -48,7 +48,9 @@ def is_wrong(verdicts, met, unmet):
 @pytest.mark.parametrize(("law", "sizes"), [("beta", 20), ("two points", 20), ("continuous", "unequal")])
 @study(8, slow=150)
 def test_any_wrong_verdict_is_as_rare_as_delta_says(law, sizes, num_networks, monkeypatch):
-    monkeypatch.setattr("riskband.requirements._LARGEST_TRIED", 0)  # how many clients would do is not asked here
+    monkeypatch.setattr(
+        "riskband.worst_cases.requirements._LARGEST_TRIED", 0
+    )  # how many clients would do is not asked here
     met, unmet = limits_at(truths(LAWS[law]))
     wrong, of_band = [], []
     networks = draw_networks(LAWS[law], num_networks=num_networks, num_clients=30, sizes=sizes, seed=14)
