@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from riskband.checks import FloatArray, check_delta, check_numbers, set_fields
-from riskband.objects.frames import to_pandas
-from riskband.objects.shown import Drawn, shortened
 from riskband.wording import (
     TRAINERS_ANSWERED,
     chosen_before,
@@ -22,6 +20,7 @@ from riskband.wording import (
     rounded_up,
     rounded_up_strictly,
 )
+from riskband.wording.shown import Drawn, shortened, to_pandas
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,8 +25,8 @@ from riskband.checks import check_choice, check_delta, check_number, check_own_s
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import BOUND_METHODS, Functional, bound, functional, method_that_applies, resolve
 from riskband.means import mean_bound
-from riskband.objects.shown import Shown
 from riskband.wording import CHOSEN_BEFORE, chosen_before, in_full, rounded_up
+from riskband.wording.shown import Shown
 
 SELECTION_METHODS = ("bonferroni", "fixed_sequence")
 DEFAULT_MEAN_SHARE = 0.25

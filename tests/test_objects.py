@@ -39,6 +39,7 @@ def objects():
         "JointBand": rb.joint_band(joint, delta=0.1),
         "GroupBands": rb.group_bands(answers, ["a"] * 100 + ["b"] * 200, delta=0.1),
         "Certificate": rb.worst_case_cdf(band, divergence="kl", budget=[0.1, 0.2]),
+        "DivergenceBound": rb.divergence_lower_bound(band, band, divergence="kl"),
         "Selection": rb.select({"one": answers, "two": risks(num_missing=1)}, objective="mean", delta=0.1),
     }
 
@@ -54,7 +55,7 @@ def test_every_object_is_one_line_that_says_what_it_is_how_many_and_how_sure(mad
         assert line.startswith(f"{kind}("), line
         assert "\n" not in line
         assert len(line) < 400, line
-        assert "300 clients" in line or kind in ("GroupBands", "Selection"), line
+        assert "300 clients" in line or kind in ("GroupBands", "Selection", "DivergenceBound"), line
         assert "delta=" in line or not hasattr(thing, "delta"), line
     assert "num_clients={a: 100, b: 200}" in repr(made["GroupBands"])
     assert "method='berk_jones'" in repr(made["Band"])
@@ -117,7 +118,7 @@ def test_a_page_has_the_sentence_every_assumption_and_a_figure():
 
 
 def test_a_page_without_matplotlib_has_no_figure_and_escapes_what_others_wrote(monkeypatch):
-    monkeypatch.setattr("riskband.objects.shown.find_spec", lambda name: None)
+    monkeypatch.setattr("riskband.wording.shown.find_spec", lambda name: None)
     foreign = rb.Certificate("<b>risk</b>", 0.5, 0.05, "by hand", ("a < b",), {})
     page = foreign._repr_html_()
     assert "&lt;b&gt;risk" in page
@@ -191,7 +192,7 @@ def test_the_table_of_a_certificate_says_what_it_is_in_every_row(made):
 
 
 def test_without_pandas_an_error_says_what_to_do(monkeypatch):
-    monkeypatch.setattr("riskband.objects.frames.find_spec", lambda name: None)
+    monkeypatch.setattr("riskband.wording.shown.find_spec", lambda name: None)
     for thing in (risks(), rb.mean_bound(risks(), delta=0.05)):
         with pytest.raises(ImportError, match="pip install pandas"):
             thing.to_frame()

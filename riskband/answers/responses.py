@@ -10,8 +10,8 @@ import numpy as np
 
 from riskband.answers.noise import AnswerNoise
 from riskband.checks import FloatArray, check_choice, check_count, set_fields
-from riskband.objects.shown import Shown
 from riskband.wording import TRAINERS_ANSWERED
+from riskband.wording.shown import Shown
 
 MISSING = ("ignore", "worst")
 """What clients without a valid answer count as: missing at random, or the worst answer possible."""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, xlog1py, xlogy
 
+from riskband.answers import frames
 from riskband.answers.noise import AnswerNoise, BoundedValues, cut_values, noisy_upper_limits
 from riskband.answers.responses import Answers, Responses, WhoAnswered
 from riskband.checks import (
@@ -26,9 +27,9 @@ from riskband.checks import (
     float_rounding,
     set_fields,
 )
-from riskband.objects import frames
 from riskband.search import bisect
 from riskband.wording import in_full
+from riskband.wording.shown import to_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -248,7 +249,7 @@ class ClientRisks(Answers):
         """
         known = {"client": self.names, "group": self.groups}
         said = {name: list(values) for name, values in known.items() if values is not None}
-        return frames.to_pandas({**said, "loss": self.values, "num_examples": self.num_examples})
+        return to_pandas({**said, "loss": self.values, "num_examples": self.num_examples})
 
     @property
     def above(self) -> ClientRisks:

@@ -31,8 +31,8 @@ from riskband.bands.local_steps import (
 from riskband.bands.methods import NAMED_LEVELS, LevelMethod, default_method, level_key, resolve_level_method
 from riskband.certificate import as_sentence, weakest_validity
 from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind
-from riskband.objects.shown import Drawn
 from riskband.wording import chosen_before
+from riskband.wording.shown import Drawn
 
 METHODS: Mapping[str, LevelsOf] = NAMED_LEVELS
 SIDES = ("lower", "upper", "two")

@@ -13,8 +13,8 @@ from riskband.bands.band import METHODS, Band, band, check_etas
 from riskband.bands.local_steps import etas_of, marginal_eta
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta, check_fraction, check_kind, check_number
-from riskband.objects.shown import Shown
 from riskband.wording import chosen_before, exactly
+from riskband.wording.shown import Shown
 
 JOINT_LOCAL_STEPS = ("marginal", "observed")
 DEFAULT_MARGINAL_SHARE = 0.5

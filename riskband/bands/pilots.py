@@ -28,8 +28,8 @@ from riskband.checks import (
     check_seed,
     set_fields,
 )
-from riskband.objects.shown import Shown
 from riskband.wording import chosen_before
+from riskband.wording.shown import Shown
 
 _SMALLEST_CHANCE = 1e-3
 """An inclusion of one network's answers in the other's that is less likely than this by chance is refused."""

@@ -19,8 +19,8 @@ from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, check_risks, default_eta
 from riskband.bands.band import Band, band
 from riskband.checks import IntArray, check_delta, check_kind, check_numbers, spelled
-from riskband.objects.shown import Shown
 from riskband.wording import chosen_before
+from riskband.wording.shown import Shown
 
 Groups = Sequence[str | None] | npt.NDArray[Any] | Mapping[str, npt.ArrayLike]
 

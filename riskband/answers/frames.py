@@ -1,21 +1,17 @@
-"""Tables of other people: columns of any data frame as arrays, and frames of pandas from columns.
+"""Tables of other people: columns of any data frame as arrays.
 
 A frame is whatever gives a column by ``frame[name]`` that numpy can read: of pandas, polars or pyarrow, a structured
-array, a mapping of names to lists. No package of frames is needed, but pandas to make one.
+array, a mapping of names to lists. No package of frames is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _NOTHING = ("NAType", "NaTType")  # what pandas writes for a missing value besides None and NaN
 _LEAVE_OUT = "leave rows without an answer out, and say how many clients gave none with num_missing"
@@ -119,12 +115,3 @@ def means_by_client(
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
     means = np.add.reduceat(values[order], starts) / counts
     return tuple(str(each) for each in names.tolist()), means, counts
-
-
-def to_pandas(columns: Mapping[str, object]) -> pd.DataFrame:
-    """Return a frame of pandas with these columns; raises ImportError, with what to do, if pandas is not there."""
-    if find_spec("pandas") is None:
-        raise ImportError("to_frame needs pandas, which is not installed; run: pip install pandas")
-    import pandas as pd
-
-    return pd.DataFrame(dict(columns))

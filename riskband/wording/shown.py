@@ -1,4 +1,4 @@
-"""How objects are shown and compared: one line, equality by content, and a page in a notebook."""
+"""How objects are shown and compared: one line, equality by content, a page in a notebook, a table."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 _FIGURES = "riskband.plots.objects"  # imported by its name, on use: figures know the objects, and these no figures
@@ -115,6 +116,15 @@ def _in_short(value: object) -> str:
         named = [f"{name}: {_in_short(each)}" for name, each in list(value.items())[:_MOST_GROUPS]]
         return f"{{{', '.join([*named, *(['…'] if len(value) > _MOST_GROUPS else [])])}}}"
     return f"{value:.15g}" if isinstance(value, float) else shortened(repr(value))
+
+
+def to_pandas(columns: Mapping[str, object]) -> pd.DataFrame:
+    """Return a frame of pandas with these columns; raises ImportError, with what to do, if pandas is not there."""
+    if find_spec("pandas") is None:
+        raise ImportError("to_frame needs pandas, which is not installed; run: pip install pandas")
+    import pandas as pd
+
+    return pd.DataFrame(dict(columns))
 
 
 def same_fields(first: object, second: object) -> bool:
