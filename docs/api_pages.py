@@ -21,6 +21,7 @@ CHAPTERS = {  # title: modules, by the beginning of their names
     "Selection": ("riskband.selection",),
     "Certificates": ("riskband.certificate", "riskband.verification", "riskband.search"),
     "Adversaries": ("riskband.adversaries",),
+    "Flower": ("riskband.flower",),
 }
 
 
@@ -28,6 +29,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add one page for each chapter; a public name that belongs to none stops the build."""
     packages = (riskband, riskband.adversaries)
     homes = [f"{each.__name__}.{module}.{name}" for each in packages for name, module in each._MODULES.items()]
+    homes += [f"riskband.flower.{name}" for name in ("kept.KeepRisks", "kept.KeptRound", "testing.InProcessGrid")]
     for title, modules in CHAPTERS.items():
         shown = [home for home in homes if home.startswith(modules)]
         text = "\n".join([f"# {title}", *(f"\n::: {home}" for home in shown)])

@@ -2,7 +2,8 @@
 """riskband: how badly can a federated model do on clients that nobody has measured.
 
 The library turns per-client mean losses into certificates: bounds that hold with probability 1 - delta, with every
-assumption written down. It knows nothing of Flower; the Flower App in the same repository asks the clients.
+assumption written down. Of Flower only `riskband.flower` knows, for apps of your own; the Flower App in the same
+repository asks the clients.
 
 `__all__` lists the names that most users type. Those of `_NAMES` beyond it are as public; their modules document them.
 All are imported on use.
@@ -110,6 +111,7 @@ _NAMES = {
     "verification": "Verification verify",
     "worst_cases.divergence_bounds": "DivergenceBound divergence_estimate divergence_lower_bound",
     "worst_cases.divergences": "CHI2 DIVERGENCES FDivergence HELLINGER2 KL TV binary_worst_case custom_divergence",
+    "worst_cases.requirements": "Gate Requirement Verdict require",
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
     "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_cdf wasserstein_mean wasserstein_published",
 }
@@ -227,6 +229,12 @@ if TYPE_CHECKING:
         FDivergence as FDivergence,
         binary_worst_case,
         custom_divergence,
+    )
+    from riskband.worst_cases.requirements import (
+        Gate as Gate,
+        Requirement as Requirement,
+        Verdict as Verdict,
+        require as require,
     )
     from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
     from riskband.worst_cases.wasserstein import (

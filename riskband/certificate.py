@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from riskband.wording import (
     rounded_up,
     rounded_up_strictly,
 )
+from riskband.wording.shown import Drawn, shortened, to_pandas
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = "riskband.certificate/2"
 SCHEMA_1 = "riskband.certificate/1"
@@ -46,8 +50,18 @@ def weakest_validity(assumptions: Collection[str], validity: str = CERTIFICATE) 
     return max(validity, found, key=list(_PREFACE).index)
 
 
-@dataclass(frozen=True, eq=False)
-class Certificate:
+def as_sentence(claim: str, *, delta: float, validity: str = CERTIFICATE) -> str:
+    """Return a claim about unseen clients as a sentence that says how sure it is, and what it is."""
+    return _sentence(claim, sure=confidence(delta), validity=validity)
+
+
+def _sentence(claim: str, *, sure: str, validity: str) -> str:
+    draw = "over the draw of the clients and their examples"
+    return f"{_PREFACE[validity]}with probability at least {sure} {draw}, {claim}."
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Certificate(Drawn):
     """A bound on a property of clients that nobody has measured: an upper one, or bounds from both sides.
 
     Attributes
@@ -125,18 +139,51 @@ class Certificate:
     def statement(self) -> str:
         """The certificate as one English sentence, without its assumptions; of a curve, with some of its numbers."""
         bound = f"{self._curve}: {self._points}" if self.axes else self._bound_at(())
-        return self._sentence(confidence(self.delta), bound)
+        return as_sentence(f"{self.quantity} {bound}", delta=self.delta, validity=self.validity)
 
     @property
     def earlier_statement(self) -> str:
         """The sentence as earlier versions wrote it into files: without the numbers of a curve."""
-        return self._sentence(exactly(1.0 - self.delta), self._curve if self.axes else self._bound_at(()))
+        bound = self._curve if self.axes else self._bound_at(())
+        return _sentence(f"{self.quantity} {bound}", sure=exactly(1.0 - self.delta), validity=self.validity)
 
-    def _sentence(self, sure: str, bound: str) -> str:
-        return (
-            f"{_PREFACE[self.validity]}with probability at least {sure} over the draw of the clients and their "
-            f"examples, {self.quantity} {bound}."
-        )
+    def __str__(self) -> str:
+        """Return the `statement`."""
+        return self.statement
+
+    def _words(self) -> str:
+        sizes = " and ".join(f"{name} ({len(points)} points)" for name, points in self.axes.items())
+        bound = f"{self._curve.partition(',')[0]} over {sizes}" if self.axes else self._bound_at(())
+        return f"{shortened(self.quantity)} {bound}"
+
+    def _facts(self) -> dict[str, object]:
+        answers = self.recipe.get("answers")
+        values = answers.get("values") if isinstance(answers, Mapping) else None
+        num_clients = len(values) if isinstance(values, Sized) else None
+        return {
+            "num_clients": num_clients, "delta": self.delta, "method": self.method, "validity": self.validity
+        }  # fmt: skip
+
+    def __float__(self) -> float:
+        """Return `value`, if the certificate is one number; raises TypeError otherwise."""
+        if self.axes:
+            found = f"a curve over {' and '.join(self.axes)}; read `value`, or ask for one point of it"
+            raise TypeError(f"float() needs a certificate of one number, got {found}")
+        if self.lower is not None:
+            raise TypeError("float() needs a certificate of one number, got two ends; read `lower` or `value`")
+        return float(self.value)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the bounds as a data frame of pandas, a row for each point of the axes.
+
+        Its columns are the axes, `lower` if there is one, `value`, and, the same in every row, `quantity`, `delta`,
+        `validity` and `method`. Raises ImportError, with what to do, if pandas is not installed.
+        """
+        grid = np.meshgrid(*self.axes.values(), indexing="ij")
+        lower = {} if self.lower is None else {"lower": np.ravel(self.lower)}
+        shared = {"quantity": self.quantity, "delta": self.delta, "validity": self.validity, "method": self.method}
+        points = {name: part.ravel() for name, part in zip(self.axes, grid, strict=True)}
+        return to_pandas({**points, **lower, "value": np.ravel(self.value), **shared})
 
     @property
     def _curve(self) -> str:

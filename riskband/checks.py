@@ -4,7 +4,6 @@ A function that passed these checks never has to look again, and bad input never
 """
 
 from collections.abc import Collection
-from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from importlib.util import find_spec
 from numbers import Integral
@@ -227,19 +226,6 @@ def set_fields(instance: object, **fields: object) -> None:
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
         object.__setattr__(instance, name, value)
-
-
-def same_fields(first: object, second: object) -> bool:
-    """Whether two dataclasses (or tuples) of one type have equal fields; arrays by their entries."""
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
-        return np.array_equal(first, second)
-    if isinstance(first, tuple) and isinstance(second, tuple):
-        return len(first) == len(second) and all(map(same_fields, first, second))
-    if not is_dataclass(first):
-        return bool(first == second)
-    return all(same_fields(getattr(first, each.name), getattr(second, each.name)) for each in fields(first))
 
 
 def check_flag(name: str, value: object) -> bool:

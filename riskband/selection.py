@@ -26,6 +26,7 @@ from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import BOUND_METHODS, Functional, bound, functional, method_that_applies, resolve
 from riskband.means import mean_bound
 from riskband.wording import CHOSEN_BEFORE, chosen_before, in_full, rounded_up
+from riskband.wording.shown import Shown
 
 SELECTION_METHODS = ("bonferroni", "fixed_sequence")
 DEFAULT_MEAN_SHARE = 0.25
@@ -164,8 +165,8 @@ class CandidateBound(NamedTuple):
     is_certified: bool
 
 
-@dataclass(frozen=True)
-class Selection:
+@dataclass(frozen=True, eq=False, repr=False)
+class Selection(Shown):
     """The outcome of `select`.
 
     Attributes
@@ -199,6 +200,14 @@ class Selection:
     delta: float
     candidate_delta: float
     spending: str
+
+    def _words(self) -> str:
+        bound = "" if self.certificate is None else f" at most {rounded_up(self.certificate.value)}"
+        best = "none" if self.best is None else self.best
+        return f"{best} of {len(self.candidates)} candidates, {self.objective}{bound}"
+
+    def _facts(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in ("target", "delta", "method")}
 
     @property
     def certified(self) -> tuple[str, ...]:

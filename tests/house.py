@@ -25,7 +25,7 @@ import riskband as rb
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "riskband"
-SLOW_TO_LOAD = ("torch", "flwr", "ray", "numba", "scipy.stats", "matplotlib", "cvxpy", "ot", "sklearn")
+SLOW_TO_LOAD = ("torch", "flwr", "ray", "numba", "scipy.stats", "matplotlib", "pandas", "cvxpy", "ot", "sklearn")
 PROGRAMS = {
     "import riskband": "import riskband",
     "riskband --help": "import riskband.cli; riskband.cli.main(['--help'])",

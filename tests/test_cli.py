@@ -549,3 +549,65 @@ def test_choices_are_listed_in_one_line_and_the_weaker_of_two_assumptions_is_lef
     printed = capsys.readouterr().out
     assert "chosen before any answer was seen: level 0.5, level 0.9\n" in printed + "\n"
     assert "every example's loss lies in [0, 1]" not in printed
+
+
+@pytest.mark.parametrize(
+    ("asked", "verdict", "status"),
+    [
+        (["mean<=0.6", "quantile:0.8<=0.9"], "PASS", 0),
+        (["mean<=0.6", "mean<=0.125"], "NOT DECIDED", 3),
+        (["mean<=0.125", "mean<=0.01"], "FAIL", 1),
+    ],
+)
+def test_requirements_decide_the_exit_status(tmp_path, table, losses, capsys, asked, verdict, status):
+    out = tmp_path / "certificate.json"
+    given = ("--require", asked[0], "--require", asked[1])  # as often as one likes
+    assert run(table, "--num-examples", 100, *given, "--out", out) == status
+    gate = rb.require(rb.ClientRisks(losses, 100), asked, delta=0.05)
+    printed = capsys.readouterr().out
+    for line in (*gate.statement.splitlines(), f"{verdict} (exit status {status})"):
+        assert line in printed
+    assert json.loads(out.read_text())["gate"] == gate.to_dict()
+    assert main(["verify", str(out)]) == 0
+    assert gate.certificates.keys() <= certificates(out).keys()
+    assert certificates(out)["require mean"] == gate.certificates["require mean"]
+
+
+@pytest.mark.parametrize("flags", [("--at-once",), ("--num-missing", 2, "--missing", "worst"), ("--contamination", 1)])
+def test_requirements_are_read_off_a_band_where_nothing_stands_alone(tmp_path, table, capsys, flags):
+    out = tmp_path / "certificate.json"
+    asked = ("--measure", "gini", "--require", "mean<=0.6", "gini<=0.95")
+    assert run(table, "--num-examples", 100, *asked, *flags, "--out", out) == 0
+    found = certificates(out)
+    assert found["require mean"].recipe["band"] == found["require gini"].recipe["band"] == found["gini"].recipe["band"]
+    assert found["require mean"].recipe["band"]["sides"] == "two"
+
+
+def test_what_is_no_requirement_is_an_error(table, capsys):
+    assert run(table, "--num-examples", 100, "--require", "mean<=30", "ginny<=0.1", "--delta", 5) == 2
+    error = capsys.readouterr()
+    assert error.out == ""
+    assert len(error.err.splitlines()) == 3
+    assert "divide a percentage by 100" in error.err
+
+
+def test_json_is_printed_and_nothing_else(tmp_path, table, capsys):
+    out = tmp_path / "certificate.json"
+    tuned = ("--tune", "cvar:0.9", "--plot", tmp_path / "band.svg")
+    assert run(table, "--num-examples", 100, "--require", "mean<=0.9", "--out", out, "--json", *tuned) == 0
+    printed = capsys.readouterr()
+    assert printed.out == out.read_text()
+    assert "figure:" in printed.err
+    assert main(["verify", str(out), "--json"]) == 0
+    document = json.loads(out.read_text())
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"]
+    assert found["certificates"].keys() == document["certificates"].keys()
+    document["certificates"]["mean"]["value"] = 0.0
+    out.write_text(json.dumps(document))
+    assert main(["verify", str(out), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["ok"]
+    assert {name for name, each in found["certificates"].items() if not each["ok"]} == {"mean"}
+    assert any(line.startswith("value: stored 0.0") for line in found["certificates"]["mean"]["problems"])
+    assert found["certificates"]["mean"]["statement"] is None

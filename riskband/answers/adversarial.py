@@ -37,7 +37,7 @@ DEFAULT_NUM_MULTIPLIERS = 24
 _SLACK = 1e-6  # how far two numbers of one client may contradict each other, at least
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class AdversarialAnswers(Answers):
     """Adversarial risks that clients computed on their own examples, over one grid of radii.
 
@@ -103,6 +103,7 @@ class AdversarialAnswers(Answers):
     rounding: FloatArray
 
     stored = ("radii", "values", "num_examples", "cost", "guarantee", "binary", "multipliers", "conjugates", "unit")
+    shown = ("num_clients", "cost", "radii", "num_examples", "binary", "guarantee")
 
     def __init__(
         self,

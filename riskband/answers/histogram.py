@@ -41,7 +41,7 @@ LIMITS_BY_CLIENTS = "every client computed the limits of its risk itself, from i
 LIMITS_OF_BINARY_LOSS = f"{LIMITS_BY_CLIENTS}, for a loss of 0 or 1"
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class HistogramRisks(Answers):
     """How many clients measured a risk in each bin, all on the same known number of examples.
 
@@ -85,6 +85,7 @@ class HistogramRisks(Answers):
     below: ClientRisks
 
     stored = ("edges", "counts", "num_examples", "binary")
+    shown = ("num_clients", "num_examples", "binary")
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class HistogramRisks(Answers):
         return (COUNTED_ONCE, SIZE_BY_DESIGN, EDGES_CHOSEN)
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class HistogramLimits(Answers):
     """How many clients have their own limits in each bin, where numbers of examples are unequal or private.
 
@@ -167,6 +168,7 @@ class HistogramLimits(Answers):
     below: ClientRisks
 
     stored = ("edges", "counts", "eta", "binary")
+    shown = ("num_clients", "eta", "binary")
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from riskband.answers.risks import ClientRisks
 from riskband.checks import FloatArray, IntArray, check_kind, check_numbers, set_fields
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class JointRisks(Answers):
     """Mean losses of several kinds that each client measured on its own examples.
 
@@ -49,6 +49,7 @@ class JointRisks(Answers):
     losses: tuple[ClientRisks, ...]
 
     stored = ("values", "num_examples", "binary")
+    shown = ("num_clients", "num_losses", "num_examples", "binary")
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ import numpy as np
 from riskband.answers.noise import AnswerNoise
 from riskband.checks import FloatArray, check_choice, check_count, set_fields
 from riskband.wording import TRAINERS_ANSWERED
+from riskband.wording.shown import Shown
 
 MISSING = ("ignore", "worst")
 """What clients without a valid answer count as: missing at random, or the worst answer possible."""
@@ -177,7 +178,7 @@ class _OfResponses(Generic[T]):
         return cast(T, self if answers is None else getattr(answers.responses, self.name))
 
 
-class Answers:
+class Answers(Shown):
     """What all kinds of answers have in common: their `Responses`, whose fields they show, and how they are stored."""
 
     responses: Responses
@@ -197,6 +198,14 @@ class Answers:
     worst_completion = _OfResponses[Callable[[FloatArray], FloatArray]]()
     require_certain_answers = _OfResponses[Callable[[str, str], None]]()
     require_no_noise = _OfResponses[Callable[[str, str], None]]()
+
+    def __len__(self) -> int:
+        """Number of clients that answered."""
+        return self.num_clients
+
+    def _facts(self) -> dict[str, object]:
+        who = self.responses.to_dict() | {"noise": None if self.noise is None else self.noise.mechanism}
+        return {**super()._facts(), **(who | {"num_missing": self.num_missing or None})}
 
     @property
     def own_assumptions(self) -> tuple[str, ...]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, xlog1py, xlogy
 
+from riskband.answers import frames
 from riskband.answers.noise import AnswerNoise, BoundedValues, cut_values, noisy_upper_limits
 from riskband.answers.responses import Answers, Responses, WhoAnswered
 from riskband.checks import (
@@ -21,13 +22,17 @@ from riskband.checks import (
     check_kind,
     check_losses,
     check_num_examples,
+    clip_rounding,
     digit_rounding,
     float_rounding,
-    same_fields,
     set_fields,
 )
 from riskband.search import bisect
 from riskband.wording import in_full
+from riskband.wording.shown import to_pandas
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -46,12 +51,13 @@ _MANY = 20_000  # clients; for more, limits are found by ways that save time and
 _NEWTON_STEPS, _ABOVE = 8, 1e-12
 _MOST = 0.9  # share of clients whose means are counts that makes the others look like slips
 
+_WITHOUT_LOSS = "leave examples without a loss out, if that does not depend on how hard they are"
 BOUNDED_LOSS = "every example's loss lies in [0, 1]"
 BINARY_LOSS = "every example's loss is 0 or 1"
 EQUAL_BY_DESIGN = "numbers of examples that are all equal are so by design, not by chance"
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class ClientRisks(Answers):
     """Mean losses that clients measured on their own examples.
 
@@ -74,6 +80,10 @@ class ClientRisks(Answers):
         Noise that every client added to its mean loss before it answered, such as "laplace:0.5": the budget of this
         one number, with `binary=True` in steps of 1. If answers of d numbers shared a budget (several losses or models
         at once), say AnswerNoise(..., num_values=d). Values may be any numbers; do not move them into [0, 1].
+    names : sequence of str, shape (num_clients,), optional
+        What the clients are called, each one differently. Certificates do not contain it.
+    groups : sequence of str or None, shape (num_clients,), optional
+        The group of each client, for `group_bands`. Certificates of groups name the groups, others do not.
     num_missing, missing, contamination, answered_by : int, str, int, str
         Who answered, see `responses`. The contamination counts wrong values and numbers of examples; a check of
         `binary=True` is then not upset by so many.
@@ -95,8 +105,11 @@ class ClientRisks(Answers):
     num_examples: IntArray
     binary: bool
     responses: Responses
+    names: tuple[str, ...] | None
+    groups: tuple[str | None, ...] | None
 
     stored = ("values", "num_examples", "binary")
+    shown = ("num_clients", "values", "num_examples", "binary")
 
     def __init__(
         self,
@@ -105,6 +118,8 @@ class ClientRisks(Answers):
         binary: bool | None = None,
         *,
         noise: AnswerNoise | str | Mapping[str, object] | None = None,
+        names: Sequence[str] | npt.NDArray[Any] | None = None,
+        groups: Sequence[str | None] | npt.NDArray[Any] | None = None,
         **who: Unpack[WhoAnswered],
     ) -> None:
         checked = check_losses(values, is_noisy=noise is not None)
@@ -131,14 +146,110 @@ class ClientRisks(Answers):
                 "pass binary=False, or more digits of the values"
             )
         set_fields(self, values=checked, num_examples=counts, binary=is_binary, responses=responses)
+        set_fields(self, names=_checked_names(names, checked.size), groups=_one_each("groups", groups, checked.size))
 
-    def __eq__(self, other: object) -> bool:
-        """Whether both have the same content."""
-        return same_fields(self, other) if isinstance(other, ClientRisks) else NotImplemented
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        loss: str,
+        num_examples: str | int,
+        client: str | None = None,
+        group: str | None = None,
+        binary: bool | None = None,
+        noise: AnswerNoise | str | Mapping[str, object] | None = None,
+        **who: Unpack[WhoAnswered],
+    ) -> ClientRisks:
+        """Read answers from a data frame with one row per client, in the order of the rows.
 
-    def __hash__(self) -> int:
-        """Return a hash of the content."""
-        return hash((tuple(self.values.tolist()), tuple(self.num_examples.tolist())))
+        Parameters
+        ----------
+        frame : data frame
+            Of pandas, polars or pyarrow, a structured array, or whatever else gives a column by ``frame[name]``.
+        loss : str
+            Column with the client's mean loss in [0, 1]; any number if there is noise.
+        num_examples : str or int
+            Column with the numbers of examples, or one number for all clients.
+        client, group : str, optional
+            Columns with the name of the client, which no other has, and with its group, which may be missing.
+        binary, noise, **who :
+            See `ClientRisks`.
+
+        Returns
+        -------
+        ClientRisks
+            The answers, with `names` and `groups` where their columns were named.
+
+        Raises
+        ------
+        ValueError
+            If a column is not there, a value is missing or no number, a client is there twice, or as for `ClientRisks`.
+        """
+        losses = frames.numbers(f"column {loss!r}", frames.column(frame, loss))
+        sizes: npt.ArrayLike = num_examples
+        if isinstance(num_examples, str):
+            remedy = "leave clients without examples out"
+            sizes = frames.numbers(f"column {num_examples!r}", frames.column(frame, num_examples), remedy=remedy)
+        names = None if client is None else frames.labels(f"column {client!r}", frames.column(frame, client))
+        groups = None if group is None else frames.labels_or_none(frames.column(frame, group))
+        return cls(losses, sizes, binary, noise=noise, names=names, groups=groups, **who)
+
+    @classmethod
+    def from_examples(
+        cls,
+        *,
+        clients: npt.ArrayLike,
+        losses: npt.ArrayLike | None = None,
+        correct: npt.ArrayLike | None = None,
+        binary: bool | None = None,
+        **who: Unpack[WhoAnswered],
+    ) -> ClientRisks:
+        """Answers from single examples: for every client the mean loss of its examples, and their number.
+
+        Parameters
+        ----------
+        clients : array_like, shape (num_examples,)
+            Name or number of the client that each example is of. The answers are in the order of the names, whatever
+            that of the examples.
+        losses : array_like of float, shape (num_examples,), optional
+            Loss of each example, in [0, 1]. Either these or `correct`.
+        correct : array_like of bool, shape (num_examples,), optional
+            Whether each example was right, as truth values or as 1 and 0; the loss is 1 where it was not.
+        binary, **who :
+            See `ClientRisks`; `correct` makes the loss binary.
+
+        Returns
+        -------
+        ClientRisks
+            The answers, with `names`.
+
+        Raises
+        ------
+        ValueError
+            If not one of `losses` and `correct` is given, a value is missing or out of its range, shapes differ, or as
+            for `ClientRisks`.
+        """
+        checked, is_binary = _losses_of_examples(losses, correct, binary)
+        owners = np.asarray(clients)
+        if owners.shape != checked.shape or not owners.size:
+            raise ValueError(
+                f"clients must name one for each of the {checked.size} examples, and there must be some, got shape "
+                f"{owners.shape}; give both in the order of the examples"
+            )
+        frames.refuse_missing("clients", owners, remedy="say of every example whose it is")
+        names, means, counts = frames.means_by_client(owners, checked)
+        return cls(means, counts, is_binary, names=names, **who)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the answers as a data frame of pandas, a row for each client.
+
+        Its columns are `client` and `group`, where they are known, `loss` and `num_examples`: `from_frame` reads them.
+        Raises ImportError, with what to do, if pandas is not installed.
+        """
+        known = {"client": self.names, "group": self.groups}
+        said = {name: list(values) for name, values in known.items() if values is not None}
+        return to_pandas({**said, "loss": self.values, "num_examples": self.num_examples})
 
     @property
     def above(self) -> ClientRisks:
@@ -150,7 +261,9 @@ class ClientRisks(Answers):
     def of_clients(self, clients: IntArray, num_missing: int | None = None) -> ClientRisks:
         """Answers of some clients, by index; what is said of the network as a whole is kept, but for `num_missing`."""
         who = self.responses.to_dict() | ({} if num_missing is None else {"num_missing": num_missing})
-        return ClientRisks(self.values[clients], self.num_examples[clients], self.binary, **who)
+        names, groups = _chosen(self.names, clients), _chosen(self.groups, clients)
+        values, sizes = self.values[clients], self.num_examples[clients]
+        return ClientRisks(values, sizes, self.binary, names=names, groups=groups, **who)
 
     def bounded(self, numbers: FloatArray) -> BoundedValues:
         """Numbers in a known range, whose expectation for each client is not below its risk.
@@ -204,6 +317,66 @@ class ClientRisks(Answers):
         if self.noise is None:
             return upper_limit(values, self.num_examples, eta=eta, binary=self.binary)
         return noisy_upper_limits(values, self.num_examples, self.noise, eta=eta, binary=self.binary)
+
+
+def _losses_of_examples(losses: object, correct: object, binary: bool | None) -> tuple[FloatArray, bool | None]:
+    """Losses of single examples, and whether they are all 0 or 1; None where that is to be inferred."""
+    if (losses is None) == (correct is None):
+        given = "neither" if losses is None else "both"
+        raise ValueError(f"give either losses or correct, got {given}; correct says which examples were right")
+    if losses is None:
+        right = np.asarray(correct)
+        frames.refuse_missing("correct", right, remedy=_WITHOUT_LOSS)
+        if right.ndim != 1 or not (right.dtype.kind == "b" or all(each in (0, 1) for each in right.tolist())):
+            raise ValueError(f"correct must be True or False for each example, got {correct!r:.80}; or give losses")
+        if binary is False:
+            raise ValueError("correct makes the loss binary, got binary=False; leave binary out")
+        return 1.0 - right.astype(np.float64), True
+    values = np.asarray(losses)
+    if values.dtype.kind == "b":
+        raise ValueError("losses must be numbers, got truth values; say correct=… where True is a right answer")
+    checked = clip_rounding(frames.numbers("losses", values, remedy=_WITHOUT_LOSS))
+    wrong = checked[~((checked >= 0.0) & (checked <= 1.0))]
+    if checked.ndim != 1 or wrong.size:
+        got = f"{in_full(wrong.flat[0])}" if wrong.size else f"shape {checked.shape}"
+        raise ValueError(
+            f"losses must be one number in [0, 1] for each example, got {got}; divide percentages by 100, and scale "
+            "and cut other losses by a limit that was fixed before the data"
+        )
+    is_other = bool(np.any((checked > 0.0) & (checked < 1.0)))
+    if is_other and binary:
+        raise ValueError("binary=True needs losses of 0 or 1, got others in between; leave binary out")
+    return checked, False if is_other else binary
+
+
+def _one_each(name: str, values: Any, num_clients: int) -> tuple[str | None, ...] | None:
+    """Labels of clients as text, None for none; raises ValueError unless there is one for each client."""
+    if values is None:
+        return None
+    if isinstance(values, str) or np.shape(values) != (num_clients,):
+        raise ValueError(
+            f"{name} must have one entry for each of {num_clients} clients, got {values!r:.80}; add or drop"
+        )
+    return frames.labels_or_none(np.asarray(values, dtype=object))
+
+
+def _checked_names(values: object, num_clients: int) -> tuple[str, ...] | None:
+    names = _one_each("names", values, num_clients)
+    if names is None:
+        return None
+    if None in names:
+        raise ValueError(f"names must name every client, got none for number {names.index(None)}; name every one")
+    if len(set(names)) < num_clients:
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(
+            f"names must differ, got {twice!r} more than once; give one row per client, or single examples to "
+            "ClientRisks.from_examples"
+        )
+    return tuple(str(name) for name in names)
+
+
+def _chosen(values: tuple[Any, ...] | None, clients: IntArray) -> list[Any] | None:
+    return None if values is None else [values[index] for index in clients.tolist()]
 
 
 def check_risks(risks: object) -> None:

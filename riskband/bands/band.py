@@ -29,16 +29,23 @@ from riskband.bands.local_steps import (
     with_measured_means,
 )
 from riskband.bands.methods import NAMED_LEVELS, LevelMethod, default_method, level_key, resolve_level_method
-from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind, same_fields
+from riskband.certificate import as_sentence, weakest_validity
+from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind
 from riskband.wording import chosen_before
+from riskband.wording.shown import Drawn
 
 METHODS: Mapping[str, LevelsOf] = NAMED_LEVELS
 SIDES = ("lower", "upper", "two")
+_CLAIMS = {  # what a band says of the CDF, by its sides
+    "two": "lies between the sides of the band everywhere",
+    "lower": "is nowhere below the band",
+    "upper": "is nowhere above the band",
+}
 MEANS = ("measured", "limits")
 
 
-@dataclass(frozen=True, eq=False)
-class Band:
+@dataclass(frozen=True, eq=False, repr=False)
+class Band(Drawn):
     """A region that holds the whole CDF F of client risks with probability 1 - delta. Made by `band`.
 
     Attributes
@@ -81,6 +88,8 @@ class Band:
     assumptions: tuple[str, ...]
     method_recipe: str | Mapping[str, Any]
 
+    shown = ("risks.num_clients", "delta", "method", "local", "sides")
+
     def __post_init__(self) -> None:
         for points, levels in ((self.lower_points, self.lower_levels), (self.upper_points, self.upper_levels)):
             if points.shape != levels.shape:
@@ -94,18 +103,16 @@ class Band:
             if np.any(self.lower(knots) > self.upper(knots)):
                 raise ValueError("the lower side of a band must not lie above its upper side")
 
-    def __eq__(self, other: object) -> bool:
-        """Whether both have the same content."""
-        return same_fields(self, other) if isinstance(other, Band) else NotImplemented
-
-    def __hash__(self) -> int:
-        """Return a hash of the content."""
-        return hash((self.risks, self.delta, self.method, self.local, self.sides))
-
     @property
     def risks(self) -> ClientRisks:
         """The answers; of counts, the upper ends of the clients' bins."""
         return self.answers.above
+
+    @property
+    def statement(self) -> str:
+        """What the band says as one English sentence, without its assumptions."""
+        claim = f"the CDF of {self.subject} {_CLAIMS[self.sides]}"
+        return as_sentence(claim, delta=self.delta, validity=weakest_validity(self.assumptions))
 
     @property
     def subject(self) -> str:

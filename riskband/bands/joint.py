@@ -14,6 +14,7 @@ from riskband.bands.local_steps import etas_of, marginal_eta
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta, check_fraction, check_kind, check_number
 from riskband.wording import chosen_before, exactly
+from riskband.wording.shown import Shown
 
 JOINT_LOCAL_STEPS = ("marginal", "observed")
 DEFAULT_MARGINAL_SHARE = 0.5
@@ -44,8 +45,8 @@ class JointLevels:
         return cls(lower, upper)
 
 
-@dataclass(frozen=True, eq=False)
-class JointBand:
+@dataclass(frozen=True, eq=False, repr=False)
+class JointBand(Shown):
     """Bounds on the joint CDF of an unseen client's risks that hold everywhere with probability 1 - delta.
 
     Made by `joint_band`.
@@ -76,6 +77,8 @@ class JointBand:
     marginal_share: float
     levels: JointLevels
     marginals: tuple[Band, ...]
+
+    shown = ("risks.num_clients", "risks.num_losses", "delta", "method", "local")
 
     @property
     def etas(self) -> tuple[float, ...]:

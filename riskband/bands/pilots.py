@@ -29,6 +29,7 @@ from riskband.checks import (
     set_fields,
 )
 from riskband.wording import chosen_before
+from riskband.wording.shown import Shown
 
 _SMALLEST_CHANCE = 1e-3
 """An inclusion of one network's answers in the other's that is less likely than this by chance is refused."""
@@ -106,8 +107,8 @@ def check_pilot_share(pilot_share: float) -> None:
         raise ValueError(f"pilot_share must be one number in (0, 1), got {pilot_share!r}; {remedy}")
 
 
-@dataclass(frozen=True, eq=False)
-class Pilot:
+@dataclass(frozen=True, eq=False, repr=False)
+class Pilot(Shown):
     """The distribution that a band is tuned to: measured values of a pilot network, or a distribution fixed before."""
 
     risks: FloatArray  # in [0, 1], shape (num_atoms,); in the order of the clients, or nondecreasing for a distribution
@@ -115,6 +116,8 @@ class Pilot:
     levels: FloatArray | None = None  # for a distribution: the CDF at the risks
     split_from: str | None = None  # fingerprint of the answers of which the pilot is a part by `split_clients`
     split_seed: int | None = None  # what it was drawn by
+
+    shown = ("risks", "num_examples", "split_seed")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Pilot:

@@ -3,8 +3,8 @@
 A sub-command is a module of this package, with `add_arguments` and `run`, and a line of `COMMANDS`. It is imported when
 it is called, so that the list of all of them needs nothing of the library.
 
-Exit status: 0 when all is well, 1 when a certificate does not follow from its answers, 2 for wrong input (all errors at
-once).
+Exit status: 0 when all is well, 1 when a certificate does not follow from its answers or a requirement fails, 2 for
+wrong input (all errors at once), 3 when a requirement is not decided.
 """
 
 from __future__ import annotations

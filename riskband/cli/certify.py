@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from riskband.functionals.weights import check_tail_level
 from riskband.tuning import tuned_weight
 from riskband.verification import why_it_says_nothing
 from riskband.wording import CHOSEN_BEFORE, TRAINERS_ANSWERED, confidence, exactly, rounded_down, rounded_up
+from riskband.worst_cases.requirements import Gate, Requirement, require
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_BUDGETS, DEFAULT_PILOT_SHARE = [0.05, 0.1, 0.2], 0.2
@@ -45,6 +47,12 @@ class Report(NamedTuple):
     band: rb.Band
     two_sided: rb.Band | None = None  # what the measures of dispersion are read off
     unbounded: tuple[str, ...] = ()  # measures that these answers do not bound from above
+    gate: Gate | None = None  # the verdicts on what --require asks for
+
+    @property
+    def stored(self) -> dict[str, rb.Certificate]:
+        """Every certificate, also those that a verdict follows from."""
+        return self.certificates | ({} if self.gate is None else self.gate.certificates)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,25 +63,42 @@ def run(options: argparse.Namespace) -> int:
         pilot, risks = rb.split_clients(risks, pilot_share=options.pilot_share, seed=seed)
         options.method = rb.OptimisedLevels(pilot, dict.fromkeys(options.tune, 1.0))
     report = _report(risks, options)
+    say = partial(print, file=sys.stderr) if options.json else print  # of --json, the output is JSON and nothing else
     if options.tune:
-        print(f"{pilot.num_clients} clients, drawn with seed {seed}, are spent on tuning the band for", end=" ")
-        print(f"{', '.join(options.tune)}; the certificates rest on the others")
-    print(_summary(risks, report, options))
-    if options.out:
-        document = {
-            "schema": COLLECTION_SCHEMA,
-            "certificates": {name: certificate.to_dict() for name, certificate in report.certificates.items()},
-        }
+        spent = f"{pilot.num_clients} clients, drawn with seed {seed}, are spent on tuning the band for"
+        say(f"{spent} {', '.join(options.tune)}; the certificates rest on the others")
+    if not options.json:
+        say(_summary(risks, report, options))
+    if options.json or options.out:
         indent = 1 if risks.num_clients <= MOST_FOR_ALL_RANKS else None  # a million lines take minutes
-        Path(options.out).write_text(json.dumps(document, indent=indent, allow_nan=False) + "\n", encoding="utf-8")
-        print(f"\ncertificates: {options.out} (check them with: riskband verify {options.out})")
+        text = json.dumps(_document(report), indent=indent, allow_nan=False)
+        if options.json:
+            print(text)
+        if options.out:
+            Path(options.out).write_text(text + "\n", encoding="utf-8")
+            say(f"\ncertificates: {options.out} (check them with: riskband verify {options.out})")
+    _draw(report, options, say)
+    return 0 if report.gate is None else report.gate.exit_status
+
+
+def _document(report: Report) -> dict[str, Any]:
+    """What --out and --json write: certificates by name, and the verdicts if any were asked for."""
+    return {
+        "schema": COLLECTION_SCHEMA,
+        "certificates": {name: certificate.to_dict() for name, certificate in report.stored.items()},
+        **({} if report.gate is None else {"gate": report.gate.to_dict()}),
+    }
+
+
+def _draw(report: Report, options: argparse.Namespace, say: Callable[[str], None]) -> None:
+    """Write the figures that were asked for."""
     if options.plot:
         from riskband.plots.bands import band_figure, save_figure  # loads matplotlib
 
         curve = next((c for name, c in report.certificates.items() if name.startswith("worst_case_cdf")), None)
         save_figure(band_figure(report.band, worst_case=curve, title=Path(options.file).name), options.plot)
         only = f" (worst cases in {options.divergence[0]} only)" if len(options.divergence) > 1 else ""
-        print(f"figure: {options.plot}{only}")
+        say(f"figure: {options.plot}{only}")
     if options.plot_dispersion and report.two_sided is not None:
         from riskband.plots.bands import save_figure
         from riskband.plots.dispersion import dispersion_figure
@@ -85,8 +110,7 @@ def run(options: argparse.Namespace) -> int:
             title=Path(options.file).name,
         )
         save_figure(figure, options.plot_dispersion)
-        print(f"figure: {options.plot_dispersion}")
-    return 0
+        say(f"figure: {options.plot_dispersion}")
 
 
 def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
@@ -112,6 +136,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
         partial(check_fraction, "--quantile", options.quantile),
         partial(check_fraction, "--survival", options.survival),
         *(partial(resolve, name, called="measure") for name in options.measure),
+        *(partial(Requirement.of, text) for text in options.require),
         *(partial(check_tail_level, level) for level in options.cvar),
         *(partial(check_fraction, name, value) for name, value in _given(options, "target", "at")),
         partial(check_num_missing, num_missing),
@@ -222,12 +247,15 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
             breakdowns[divergence] = rb.breakdown(
                 band, divergence=divergence, target=options.target, threshold=options.at
             )
-    return Report(certificates, breakdowns, band, both, tuple(unbounded))
+    gate = None
+    if options.require:
+        gate = require(risks, options.require, **own) if both is None or is_bet_on else require(both, options.require)
+    return Report(certificates, breakdowns, band, both, tuple(unbounded), gate)
 
 
 def _two_sided(risks: rb.ClientRisks, band: rb.Band, options: argparse.Namespace, *, is_bet_on: bool) -> rb.Band | None:
-    """A band with both sides where one is needed: for measures that do not stand alone, and for their figure."""
-    if not options.measure or (is_bet_on and not options.plot_dispersion):
+    """A band with both sides for what does not stand alone and is bounded from both, and for a figure of measures."""
+    if not (options.measure or options.require) or (is_bet_on and not options.plot_dispersion):
         return None
     if options.sides == "two":
         return band
@@ -267,13 +295,22 @@ def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace)
         lines.append(f"  {name} is not bounded from above by these answers, so it has no certificate")
     lines.append("if all of this is true:")
     assumed = dict.fromkeys(text for c in report.certificates.values() for text in c.assumptions)
+    assumed |= dict.fromkeys(report.gate.assumptions if report.gate else ())
     chosen = [text.removeprefix(CHOSEN_BEFORE) for text in assumed if text.startswith(CHOSEN_BEFORE)]
     kept = [text for text in assumed if not text.startswith(CHOSEN_BEFORE)]
     if chosen:
         kept.append(CHOSEN_BEFORE + ", ".join(dict.fromkeys(chosen)))
     if BINARY_LOSS in kept and BOUNDED_LOSS in kept:
         kept.remove(BOUNDED_LOSS)
-    return "\n".join([*lines, *(f"  - {text}" for text in kept)])
+    return "\n".join([*lines, *(f"  - {text}" for text in kept), *_verdict_lines(report.gate)])
+
+
+def _verdict_lines(gate: Gate | None) -> list[str]:
+    if gate is None:
+        return []
+    verdicts = [f"  {line}" for line in gate.statement.splitlines()]
+    title = "what was required, all of it at once, and if all of the above is true:"
+    return ["", title, *verdicts, f"{gate.verdict} (exit status {gate.exit_status})"]
 
 
 def _together(report: Report) -> dict[str, list[rb.Certificate]]:
@@ -404,6 +441,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cvar", "mean of the worst 1 - LEVEL (default: 0.9)", **levels)
     add("--survival", "share of clients with at least this risk", type=float, nargs="*", metavar="RISK", **again)
     add("--measure", "from both sides: gini, atkinson:0.5, hoover, cvar:0.9, share:0.3, …", metavar="NAME", **words)
+    required = (
+        "PASS, FAIL or NOT DECIDED, and exit status 0, 1 or 3: 'quantile:0.9<=0.3', 'worst_mean:chi2:0.1<=0.2', …"
+    )
+    add("--require", required, nargs="+", metavar="NAME<=LIMIT", **again)
     add("--divergence", "worst cases over this ball", choices=sorted(rb.DIVERGENCES), **words)
     sizes = again | {"default": DEFAULT_BUDGETS}
     add("--budget", "sizes of the ball", type=float, nargs="+", metavar="SIZE", **sizes)
@@ -412,5 +453,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     orders = "order in which bets see the clients, if fixed before any answer was seen (default: averaged over orders)"
     add("--seed", f"{orders}; draw of the pilot of --tune (default: 0)", type=int)
     add("--out", "write the certificates, with all that is needed to verify them", metavar="FILE.json")
+    add("--json", "print what --out writes, and nothing else", action="store_true")
     add("--plot", "draw the band and the worst cases (.png, .svg or .pdf)", metavar="FILE.png")
     add("--plot-dispersion", "draw quantiles, Lorenz curve and the measures of --measure", metavar="FILE.png")

@@ -12,11 +12,13 @@ import riskband as rb
 from riskband.answers.csv import TableError
 
 COLLECTION_SCHEMA = "riskband.certificates/1"
+VERIFICATION_SCHEMA = "riskband.verification/1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
     parser.add_argument("file", metavar="FILE.json")
+    parser.add_argument("--json", help="print the outcome as JSON, and nothing else", action="store_true")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -29,23 +31,36 @@ def run(options: argparse.Namespace) -> int:
     entries = document.get("certificates") if is_collection else {"certificate": document}
     if not isinstance(entries, dict) or not entries:
         raise ValueError(f"{options.file} must hold at least one certificate, by name; was it cut?")
-    status, unreadable = 0, []
+    outcomes, unreadable = {}, []
     for name, entry in entries.items():
         try:
-            outcome = rb.verify(entry)
+            outcomes[name] = rb.verify(entry)
         except ValueError as error:
             unreadable.append(f"{name}: {error}")
             continue
-        print(f"{name}: {_outcome(entry) if outcome.ok else 'DOES NOT FOLLOW from its answers'}")
-        for problem in outcome.problems:
-            print(f"  {problem}")
-        if outcome.unstated:
-            print("  it was made before riskband listed these assumptions, which it needs too:")
-            print("\n".join(f"  - {line}" for line in outcome.unstated))
-        status = status if outcome.ok else 1
+        if not options.json:
+            _say(name, entry, outcomes[name])
+    is_well = all(outcome.ok for outcome in outcomes.values())
     if unreadable:
         raise TableError(unreadable)
-    return status
+    if options.json:
+        found = {name: _plain(entries[name], outcome) for name, outcome in outcomes.items()}
+        print(json.dumps({"schema": VERIFICATION_SCHEMA, "ok": is_well, "certificates": found}, indent=1))
+    return 0 if is_well else 1
+
+
+def _plain(entry: Mapping[str, Any], outcome: rb.Verification) -> dict[str, Any]:
+    said = {name: entry.get(name) if outcome.ok else None for name in ("statement", "validity")}
+    return {"ok": outcome.ok, **said, "problems": list(outcome.problems), "unstated": list(outcome.unstated)}
+
+
+def _say(name: str, entry: Mapping[str, Any], outcome: rb.Verification) -> None:
+    print(f"{name}: {_outcome(entry) if outcome.ok else 'DOES NOT FOLLOW from its answers'}")
+    for problem in outcome.problems:
+        print(f"  {problem}")
+    if outcome.unstated:
+        print("  it was made before riskband listed these assumptions, which it needs too:")
+        print("\n".join(f"  - {line}" for line in outcome.unstated))
 
 
 def _outcome(entry: Mapping[str, Any]) -> str:

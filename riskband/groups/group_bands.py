@@ -20,6 +20,7 @@ from riskband.answers.risks import ClientRisks, check_risks, default_eta
 from riskband.bands.band import Band, band
 from riskband.checks import IntArray, check_delta, check_kind, check_numbers, spelled
 from riskband.wording import chosen_before
+from riskband.wording.shown import Shown
 
 Groups = Sequence[str | None] | npt.NDArray[Any] | Mapping[str, npt.ArrayLike]
 
@@ -31,8 +32,8 @@ FIXED_GROUPS = "the groups, and how delta is divided among them, were fixed befo
 EQUAL_SIZES_IN_GROUP = "a group whose clients all have the same number of examples has it by design, not by chance"
 
 
-@dataclass(frozen=True, eq=False)
-class GroupBands:
+@dataclass(frozen=True, eq=False, repr=False)
+class GroupBands(Shown):
     """One band for each group of clients; all hold at once with probability 1 - delta. Made by `group_bands`.
 
     Attributes
@@ -48,6 +49,8 @@ class GroupBands:
     risks: ClientRisks
     members: Mapping[str, IntArray]
     bands: Mapping[str, Band]
+
+    shown = ("num_clients", "delta")
 
     @property
     def names(self) -> tuple[str, ...]:

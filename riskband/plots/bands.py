@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 BOUNDS, ANSWERS, UNSEEN, TARGET = "#3b6ea5", "#444444", "#d1701f", "#2e8b57"
 MEASURED_POINT: Mapping[str, Any] = {"color": "black", "marker": "|", "ms": 13, "mew": 1.8, "ls": ""}
 UNSEEN_POINT: Mapping[str, Any] = {"color": UNSEEN, "marker": "o", "mec": "white", "ms": 8, "ls": ""}
-_WORST = ("#dd94a6", "#c05a76", "#96234a", "#5c0f2e")  # darker as the budget grows
+WORST = ("#dd94a6", "#c05a76", "#96234a", "#5c0f2e")  # darker as the budget grows
 
 
 def band_figure(
@@ -55,7 +56,28 @@ def band_figure(
         Save it with `save_figure`.
     """
     figure = blank_figure(8.0, 5.0)
-    axes = figure.add_subplot()
+    draw_band(
+        figure.add_subplot(),
+        band,
+        worst_case=worst_case,
+        unseen_risks=unseen_risks,
+        target_risks=target_risks,
+        title=title,
+    )
+    draw_legend_below(figure)
+    return figure
+
+
+def draw_band(
+    axes: Axes,
+    band: Band,
+    *,
+    worst_case: Certificate | None = None,
+    unseen_risks: npt.ArrayLike | None = None,
+    target_risks: npt.ArrayLike | None = None,
+    title: str = "",
+) -> None:
+    """Draw what `band_figure` shows on axes, without the legend."""
     known = [np.asarray(risks, dtype=np.float64) for risks in (unseen_risks, target_risks) if risks is not None]
     seen = [band.risks.shown_values, band.lower_points, *known]
     right = end_of_axis(*(float(np.max(values, initial=0.0)) for values in seen))
@@ -65,7 +87,7 @@ def band_figure(
     _draw_band(axes, band, grid)
     _draw_cdf(axes, band.risks.shown_values, color=ANSWERS, lw=1.2, ls=":", label=measured_label(band))
     if worst_case is not None:
-        _draw_worst_cases(axes, worst_case)
+        draw_worst_cases(axes, worst_case)
     if unseen_risks is not None:
         unseen = np.asarray(unseen_risks, dtype=np.float64)
         _draw_cdf(axes, unseen, color=UNSEEN, lw=2.0, label=unseen_label(unseen.size))
@@ -73,13 +95,16 @@ def band_figure(
         target = np.asarray(target_risks, dtype=np.float64)
         label = f"true risks of {target.size} clients of the target network (simulated)"
         _draw_cdf(axes, target, color=TARGET, lw=2.0, label=label)
-    axes.set(xlim=(0.0, right), ylim=(0.0, 1.005))
     axes.set_title(**titled("label", title, band.assumptions))
+    label_cdf(axes, right)
+
+
+def label_cdf(axes: Axes, right: float) -> None:
+    """Name and limit the axes of a CDF of risks that is shown up to `right`."""
+    axes.set(xlim=(0.0, right), ylim=(0.0, 1.005))
     axes.set_xlabel("risk of a client (mean loss, 0 to 1)")
     axes.set_ylabel("share of clients with at most this risk")
     axes.grid(alpha=0.25, lw=0.6)
-    draw_legend_below(figure)
-    return figure
 
 
 def blank_figure(width: float, height: float) -> Figure:
@@ -164,15 +189,15 @@ def transport_figure(
     """
     figure = blank_figure(*((8.0, 5.0) if cdf is None else (11.0, 5.2)))
     panels = figure.subplots(1, 1 if cdf is None else 2, squeeze=False)[0]
-    _draw_transport_mean(panels[0], mean, networks, worst_mean)
+    draw_transport_mean(panels[0], mean, networks, worst_mean)
     if reached_mean is not None:
         _draw_reached(panels[0], mean, np.asarray(reached_mean)[:, np.newaxis], colors=(BOUNDS,))
     if attack_note:
         panels[0].plot([], [], " ", label=f"estimate: {attack_note}")  # an entry of the legend without a mark
     if cdf is not None:
-        _draw_transport_shares(panels[1], cdf, networks, worst_shares)
+        draw_transport_shares(panels[1], cdf, networks, worst_shares)
         if reached_shares is not None:
-            _draw_reached(panels[1], cdf, np.asarray(reached_shares), colors=_WORST)
+            _draw_reached(panels[1], cdf, np.asarray(reached_shares), colors=WORST)
     for axes in panels:
         axes.set_ylim(-0.02, 1.02)  # points on the axis stay visible
         axes.set_xlabel("cost budget: how far examples may move on average (transport cost)")
@@ -220,15 +245,21 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     ValueError
         If matplotlib does not know the ending.
     """
+    write_figure(figure, path, ending=Path(path).suffix.lower())
+
+
+def write_figure(figure: Figure, target: str | Path | BytesIO, *, ending: str) -> None:
+    """Write a figure into a file that is open or not, in the format of an ending such as ".svg"."""
     import matplotlib as mpl
 
     metadata = {  # says where it is from, and not when
         ".png": {"Source": "riskband"},
         ".svg": {"Source": "riskband", "Date": None},
         ".pdf": {"Keywords": "riskband", "CreationDate": None},
-    }.get(Path(path).suffix.lower(), {})
+    }.get(ending, {})
+    chosen = ending[1:] if isinstance(target, BytesIO) else None  # of a file, its name says it
     with mpl.rc_context({"svg.hashsalt": "riskband"}):
-        figure.savefig(path, dpi=150, metadata=metadata)
+        figure.savefig(target, dpi=150, metadata=metadata, format=chosen)
 
 
 def end_of_axis(*seen: float) -> float:
@@ -275,9 +306,10 @@ def _draw_band(axes: Axes, band: Band, grid: FloatArray) -> None:
             axes.step(grid, bound(grid), where="post", color=BOUNDS, lw=lw, label=label)
 
 
-def _draw_transport_mean(
+def draw_transport_mean(
     axes: Axes, mean: Certificate, networks: Sequence[TransportPoint], worst: npt.ArrayLike | None
 ) -> None:
+    """Draw the certified mean risk over the cost budget, as `transport_figure` does."""
     budgets = mean.axes["cost_budget"]
     label = f"{mean.validity}: mean risk at most this, {how_sure(mean.validity, mean.delta)}"
     axes.plot(budgets, mean.value, color=BOUNDS, lw=2.0, marker=".", label=label)
@@ -291,12 +323,13 @@ def _draw_transport_mean(
     axes.set_ylabel("mean risk of all clients (mean loss, 0 to 1)")
 
 
-def _draw_transport_shares(
+def draw_transport_shares(
     axes: Axes, cdf: Certificate, networks: Sequence[TransportPoint], worst: npt.ArrayLike | None
 ) -> None:
+    """Draw the certified shares of failing clients over the cost budget, as `transport_figure` does."""
     budgets, thresholds = cdf.axes["cost_budget"], cdf.axes["threshold"]
     for index, threshold in enumerate(thresholds):
-        color = _WORST[index % len(_WORST)]
+        color = WORST[index % len(WORST)]
         label = f"{cdf.validity}: share with risk ≥ {threshold:g} at most this, {how_sure(cdf.validity, cdf.delta)}"
         axes.plot(budgets, np.asarray(cdf.value)[:, index], color=color, lw=2.0, ls="--", marker=".", label=label)
         if worst is not None:
@@ -304,10 +337,10 @@ def _draw_transport_shares(
         for network in networks:
             axes.plot(network.cost, np.mean(network.risks >= threshold), "o", color=color, mec="white", ms=6)
     if worst is not None:
-        axes.plot([], [], color=_WORST[-1], lw=1.2, label="the same on the worst network (simulated)")
+        axes.plot([], [], color=WORST[-1], lw=1.2, label="the same on the worst network (simulated)")
     if networks:
         axes.plot(
-            [], [], "o", color=_WORST[-1], mec="white", ms=6, label="the same of clients moved at random (simulated)"
+            [], [], "o", color=WORST[-1], mec="white", ms=6, label="the same of clients moved at random (simulated)"
         )
     axes.set_ylabel("share of clients (0 to 1)")
 
@@ -323,7 +356,8 @@ def _draw_reached(axes: Axes, certificate: Certificate, reached: FloatArray, *, 
         axes.plot(budgets, below, color=color, lw=1.4, ls=":", marker="v", ms=4, label=label)
 
 
-def _draw_worst_cases(axes: Axes, worst_case: Certificate) -> None:
+def draw_worst_cases(axes: Axes, worst_case: Certificate) -> None:
+    """Draw worst cases over thresholds as lower bounds on the CDF of the target network."""
     if "threshold" not in worst_case.axes:
         raise ValueError(f"the worst case of a band figure needs several thresholds, got {worst_case.quantity!r}")
     thresholds = np.asarray(worst_case.axes["threshold"])
@@ -334,5 +368,5 @@ def _draw_worst_cases(axes: Axes, worst_case: Certificate) -> None:
     for index, (budget, curve) in enumerate(zip(budgets, curves, strict=True)):
         # S(t) <= s says F(x) >= 1 - s for every x >= t: the bound holds from t on.
         label = f"{worst_case.validity}: at least this share in any network within {budget:g} in {divergence}"
-        color = _WORST[index % len(_WORST)]
+        color = WORST[index % len(WORST)]
         axes.step(thresholds, 1.0 - curve, where="post", color=color, lw=1.4, ls="--", label=label)

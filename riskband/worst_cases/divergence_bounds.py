@@ -15,14 +15,15 @@ from riskband.bands.band import Band, check_band
 from riskband.certificate import weakest_validity
 from riskband.checks import FloatArray, check_count, check_losses
 from riskband.wording import confidence, exactly, rounded_down
+from riskband.wording.shown import Shown
 from riskband.worst_cases.divergences import FDivergence, resolve_divergence
 
 _ROUNDING = 1e-12  # relative and absolute: the bound is lowered by so much
 _ALIKE = "clients of both networks measure alike: how risks are measured does not depend on the network"
 
 
-@dataclass(frozen=True, eq=False)
-class DivergenceBound:
+@dataclass(frozen=True, eq=False, repr=False)
+class DivergenceBound(Shown):
     """A lower confidence bound of the divergence of a target network from the source network.
 
     Attributes
@@ -47,6 +48,11 @@ class DivergenceBound:
     validity: str
     assumptions: tuple[str, ...]
     path: FloatArray
+
+    shown = ("divergence", "delta", "validity")
+
+    def _words(self) -> str:
+        return f"at least {rounded_down(self.value)}" if np.isfinite(self.value) else "infinite"
 
     @property
     def statement(self) -> str:

@@ -15,8 +15,8 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
 from protocol.codec import to_array_record
-from protocol.engine import Behaviour, Delivery, _deflated
 from protocol.models import build_model
+from riskband.flower.testing import Behaviour, Delivery, _deflated
 from server.run.traffic import content_size
 from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app

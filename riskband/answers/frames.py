@@ -1,0 +1,117 @@
+"""Tables of other people: columns of any data frame as arrays.
+
+A frame is whatever gives a column by ``frame[name]`` that numpy can read: of pandas, polars or pyarrow, a structured
+array, a mapping of names to lists. No package of frames is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_NOTHING = ("NAType", "NaTType")  # what pandas writes for a missing value besides None and NaN
+_LEAVE_OUT = "leave rows without an answer out, and say how many clients gave none with num_missing"
+AnyArray = npt.NDArray[Any]
+
+
+def column(frame: Any, name: str) -> AnyArray:
+    """Return a column of a frame, shape (num_rows,); raises ValueError if there is not one of that name."""
+    try:
+        values = np.asarray(frame[name])
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError, LookupError) as error:
+        raise ValueError(f"the frame must have a column {name!r}, got {_names_of(frame)}; name one of these") from error
+    except Exception as error:  # polars raises errors of its own, which derive from Exception alone
+        if "ColumnNotFound" not in type(error).__name__:
+            raise
+        raise ValueError(f"the frame must have a column {name!r}, got {_names_of(frame)}; name one of these") from error
+    if values.ndim != 1:
+        raise ValueError(f"column {name!r} must be there once and hold one value a row, got shape {values.shape}")
+    return values
+
+
+def _names_of(frame: Any) -> str:
+    """Names of the columns, where the frame says them."""
+    dtype = getattr(getattr(frame, "dtype", None), "names", None)
+    found = next(
+        (each for each in (getattr(frame, "column_names", None), getattr(frame, "columns", None), dtype)
+         if each is not None),
+        frame.keys() if isinstance(frame, Mapping) else None,
+    )  # fmt: skip
+    return type(frame).__name__ if found is None else f"the columns {', '.join(map(str, found)) or '(none)'}"
+
+
+def numbers(name: str, values: AnyArray, *, remedy: str = _LEAVE_OUT) -> npt.NDArray[np.float64]:
+    """Return a column as floats; raises ValueError with the first row where there is no number, or none at all."""
+    refuse_missing(name, values, remedy=remedy)
+    if values.dtype.kind in "iuf":
+        return values.astype(np.float64)
+    wrong = [(row, each) for row, each in enumerate(values.tolist()) if not _is_number(each)]
+    if wrong:
+        row, value = wrong[0]
+        raise ValueError(
+            f"{name} must hold numbers, got {value!r:.40} in row {row} (from 0) and no number in {len(wrong)} of "
+            f"{values.size} rows; turn text into numbers, and truth values of right answers into errors"
+        )
+    return values.astype(np.float64)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+
+
+def refuse_missing(name: str, values: AnyArray, *, remedy: str = _LEAVE_OUT) -> None:
+    """Raise ValueError if a value of a column is missing: None, NaN, or what a package of frames writes for it."""
+    if isinstance(values, np.ma.MaskedArray):
+        missing = np.flatnonzero(np.ma.getmaskarray(values))
+    elif values.dtype.kind in "iubSU":  # what is never missing
+        return
+    elif values.dtype.kind == "f":
+        missing = np.flatnonzero(np.isnan(values))
+    else:
+        missing = np.array([row for row, each in enumerate(values.tolist()) if _is_missing(each)], dtype=np.int64)
+    if missing.size:
+        raise ValueError(
+            f"{name} must have a value in every row, got none in {missing.size} of {values.size} rows, the first of "
+            f"them row {missing[0]} (from 0); {remedy}"
+        )
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or type(value).__name__ in _NOTHING or (isinstance(value, float) and value != value)
+
+
+def labels(name: str, values: AnyArray) -> tuple[str, ...]:
+    """Return a column of names as text; raises ValueError if one is missing."""
+    refuse_missing(name, values, remedy="name every one")
+    return tuple(str(each) for each in _texts(values).tolist())
+
+
+def labels_or_none(values: AnyArray) -> tuple[str | None, ...]:
+    """Return a column of names as text, and None where one is missing."""
+    return tuple(None if _is_missing(each) else str(each) for each in _texts(values).tolist())
+
+
+def _texts(values: AnyArray) -> AnyArray:
+    return values.astype(np.str_) if values.dtype.kind == "S" else values
+
+
+def means_by_client(
+    clients: AnyArray, values: npt.NDArray[np.float64]
+) -> tuple[tuple[str, ...], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Return the names of the clients in rising order, the mean of each one's values, and how many these are.
+
+    The order of the rows is of no consequence, not even for the last digit.
+    """
+    named = _texts(clients)
+    if named.dtype.kind == "O":  # of mixed kinds, which do not compare
+        named = np.array([str(each) for each in named.tolist()])
+    names, which = np.unique(named, return_inverse=True)
+    order = np.lexsort((values, which))
+    counts = np.bincount(which, minlength=names.size)
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    means = np.add.reduceat(values[order], starts) / counts
+    return tuple(str(each) for each in names.tolist()), means, counts

@@ -1,0 +1,326 @@
+"""Every round's answers of a Flower app, kept on their way to Flower's own aggregation.
+
+A strategy of Flower hands the metrics of all clients to `evaluate_metrics_aggr_fn`, which makes one average of them and
+forgets the rest. `KeepRisks` stands there, remembers them, and lets the same average be made.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+import numpy as np
+
+from riskband.answers.responses import ANSWERED_BY, WhoAnswered
+from riskband.answers.risks import ClientRisks
+from riskband.certificate import Certificate
+from riskband.checks import check_choice, check_installed, check_number, clip_rounding
+from riskband.means import mean_bound
+
+if TYPE_CHECKING:
+    from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+    from flwr.serverapp.strategy import Strategy
+
+    Aggregation = Callable[[list[RecordDict], str], MetricRecord]
+
+S = TypeVar("S", bound="Strategy")
+
+_REMEDIES = {
+    "accuracy": "divide percentages by 100",
+    "error": "divide percentages by 100",
+    "loss": "scale it by an upper end that is fixed before the data, and cut it there, or give an accuracy",
+}
+_LAST = -1
+
+
+@dataclass(frozen=True)
+class KeptRound:
+    """What the clients said in one evaluation, in the order in which Flower aggregated them.
+
+    Attributes
+    ----------
+    number : int
+        1 for the first evaluation that was kept; the round of the strategy if that evaluates in each.
+    values, num_examples : tuple of float
+        The metrics, as they were sent: accuracies are accuracies.
+    names, groups : tuple of str
+        Of each client; empty if no metric holds them.
+    asked : frozenset of int or None
+        Node ids of the clients that were asked; None if the strategy is not watched.
+    problem : str
+        Why no risks can be made of the round; "" if they can.
+    """
+
+    number: int
+    values: tuple[float, ...] = ()
+    num_examples: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    asked: frozenset[int] | None = None
+    problem: str = ""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether clients were asked and nothing has come."""
+        return self.asked is not None and not self.values and not self.problem
+
+
+class KeepRisks:
+    """An `evaluate_metrics_aggr_fn` for Flower's strategies that keeps what each client measured, in every round.
+
+    The strategy gets what it would have got without: metrics that cannot be used are a warning during the run, and an
+    error where risks are made of them.
+
+    Parameters
+    ----------
+    accuracy, loss, error : str
+        One of them: the metric that clients send, a mean over their examples. `accuracy` and `error` (rate) are shares
+        of the examples in [0, 1], not percent; `loss` is the mean of a loss that lies in [0, 1] for every example.
+    num_examples : str
+        The metric with the number of these examples.
+    name, group : str, optional
+        Keys of a client's name and group, in its metrics, or, as only numbers fit there, in a ConfigRecord beside them.
+    aggregate : callable, optional
+        The `evaluate_metrics_aggr_fn` that makes the average. By default Flower's `aggregate_metricrecords`.
+
+    Raises
+    ------
+    ValueError
+        If none or several of `accuracy`, `loss` and `error` are given.
+    """
+
+    def __init__(
+        self,
+        *,
+        accuracy: str | None = None,
+        loss: str | None = None,
+        error: str | None = None,
+        num_examples: str = "num-examples",
+        name: str | None = None,
+        group: str | None = None,
+        aggregate: Aggregation | None = None,
+    ) -> None:
+        given = {"accuracy": accuracy, "loss": loss, "error": error}
+        metrics = [(kind, metric) for kind, metric in given.items() if metric is not None]
+        if len(metrics) != 1:
+            raise ValueError(
+                f"KeepRisks needs one of accuracy, loss and error, got {len(metrics)}; "
+                'name the metric that your clients send, as in KeepRisks(accuracy="eval_acc")'
+            )
+        [(self._kind, self._metric)] = metrics
+        self._num_examples, self._name, self._group = num_examples, name, group
+        self._aggregate = aggregate
+        self._rounds: list[KeptRound] = []
+        self._trained: set[int] = set()
+        self._watched: list[Strategy] = []
+
+    def __call__(self, records: list[RecordDict], weighting_metric_name: str) -> MetricRecord:
+        """Keep the metrics of all clients and return what the strategy would have got without."""
+        self._keep([_entries(record) for record in records])
+        return (self._aggregate or _flowers_own())(records, weighting_metric_name)
+
+    def watch(self, strategy: S) -> S:
+        """Note which nodes a strategy asks, and which it trains; returns the strategy, whose messages stay the same.
+
+        The metrics do not say who was asked and did not reply, nor who trained. With this, the first are counted as
+        missing, and `answered_by="fresh"` is refused for clients that were sent a training message.
+
+        Raises
+        ------
+        ValueError
+            If the strategy hands its metrics to something else.
+        """
+        if getattr(strategy, "evaluate_metrics_aggr_fn", self) is not self:
+            raise ValueError(
+                "watch needs a strategy whose evaluate_metrics_aggr_fn is this KeepRisks, got another; "
+                "say FedAvg(..., evaluate_metrics_aggr_fn=kept)"
+            )
+        if any(strategy is each for each in self._watched):
+            return strategy
+        self._watched.append(strategy)
+        for method, note in (("configure_train", self._note_trained), ("configure_evaluate", self._note_asked)):
+            setattr(strategy, method, _noted(getattr(strategy, method), note))
+        return strategy
+
+    @property
+    def rounds(self) -> tuple[KeptRound, ...]:
+        """All rounds so far."""
+        return tuple(self._rounds)
+
+    def risks(self, round: int = _LAST, **who: Unpack[WhoAnswered]) -> ClientRisks:
+        """Return the risks that the clients measured in a round: for tables and figures of any, for bounds of the last.
+
+        Parameters
+        ----------
+        round : int
+            Its number, from 1, or -1 for the last.
+        **who : WhoAnswered
+            `num_missing`, `missing`, `contamination` and `answered_by` as for `riskband.ClientRisks`, but for two
+            defaults. `answered_by` is "trainers", since the clients that evaluate in a Flower app have usually trained
+            the model: say "fresh" if these had no part in it. `num_missing` is counted if the strategy is watched;
+            otherwise say how many were asked and did not reply.
+
+        Raises
+        ------
+        ValueError
+            If there is no such round, or its metrics cannot be used, or what is said about who answered contradicts
+            what was seen, or as for `ClientRisks`.
+        """
+        kept = self._kept_round(round)
+        answered_by = check_choice("answered_by", who.get("answered_by", "trainers"), ANSWERED_BY)
+        self._check_fresh(kept, answered_by)
+        num_missing = _num_missing(kept, who.get("num_missing"))
+        who = {**who, "answered_by": answered_by, "num_missing": num_missing}
+        answers = ClientRisks(np.array(kept.values), np.array(kept.num_examples), **who)
+        if self._kind != "accuracy":
+            return answers
+        # Counts are recognised in the accuracies as they were sent: 1 - accuracy has other digits.
+        return ClientRisks(1.0 - answers.values, answers.num_examples, answers.binary, **who)
+
+    def certify(self, *, delta: float, round: int = _LAST, **who: Unpack[WhoAnswered]) -> Certificate:
+        """Upper bound on the mean risk over unseen clients of the model that was evaluated last.
+
+        Parameters
+        ----------
+        delta : float
+            Probability that the bound fails, in (0, 1).
+        round : int
+            -1 or the number of the last round. Only that one is fixed before its answers are seen, and only if the
+            number of rounds was.
+        **who : WhoAnswered
+            See `risks`. Unless `answered_by="fresh"` is said, the result is an estimate, and its statement says so.
+
+        Returns
+        -------
+        Certificate
+            Of `riskband.mean_bound`. Everything else is made of `risks()`, as in ``rb.band(kept.risks(), delta=0.05)``.
+
+        Raises
+        ------
+        ValueError
+            If the round is another than the last, or as for `risks` and `mean_bound`.
+        """
+        if round not in (_LAST, len(self._rounds)):
+            raise ValueError(
+                f"round must be -1, the last of {len(self._rounds)}, got {round!r}: of a round picked after its "
+                "answers were seen no bound holds at this delta. Fix the number of rounds beforehand; if this round "
+                "was fixed then, use mean_bound(kept.risks(round), delta=...); to choose the best: docs/selection.md"
+            )
+        return mean_bound(self.risks(round, **who), delta=delta)
+
+    def _note_trained(self, nodes: frozenset[int]) -> None:
+        self._trained |= nodes
+
+    def _note_asked(self, nodes: frozenset[int]) -> None:
+        if nodes:
+            self._rounds.append(KeptRound(len(self._rounds) + 1, asked=nodes))
+
+    def _keep(self, clients: list[dict[str, Any]]) -> None:
+        if not (self._rounds and self._rounds[-1].is_awaited):  # nobody noted that clients are being asked
+            self._rounds.append(KeptRound(len(self._rounds) + 1))
+        current = self._rounds[-1]
+        try:
+            kept = self._filled(current, clients)
+        except ValueError as error:
+            kept = replace(current, problem=str(error))
+            warnings.warn(f"riskband can make no risks of this evaluation: {error}", stacklevel=3)
+        if kept.asked is not None and len(clients) < len(kept.asked):
+            missing = f"{len(kept.asked) - len(clients)} of {len(kept.asked)}"
+            warnings.warn(f"{missing} clients that were asked did not reply; they count as missing", stacklevel=3)
+        self._rounds[-1] = kept
+
+    def _filled(self, current: KeptRound, clients: list[dict[str, Any]]) -> KeptRound:
+        names = _texts(clients, self._name)
+        if len(set(names)) < len(names):
+            raise ValueError(f"every client may answer once, got {max(names, key=names.count)!r} more than once")
+        if current.asked is not None and len(clients) > len(current.asked):
+            raise ValueError(f"at most {len(current.asked)} clients were asked, got {len(clients)} replies")
+        return replace(
+            current,
+            values=tuple(self._value(client) for client in clients),
+            num_examples=tuple(_number(client, self._num_examples) for client in clients),
+            names=names,
+            groups=_texts(clients, self._group),
+        )
+
+    def _value(self, client: Mapping[str, Any]) -> float:
+        value = float(clip_rounding(np.array(_number(client, self._metric))))
+        if not 0.0 <= value <= 1.0:
+            remedy = "let such a client raise, and count as missing" if np.isnan(value) else _REMEDIES[self._kind]
+            raise ValueError(f"{self._kind} {self._metric!r} must lie in [0, 1], got {value:g}; {remedy}")
+        return value
+
+    def _kept_round(self, round: int) -> KeptRound:
+        if round != _LAST and not 1 <= round <= len(self._rounds):
+            raise ValueError(f"round must be one of the {len(self._rounds)} kept, from 1, or -1, got {round!r}")
+        if not self._rounds:
+            raise ValueError(
+                "no evaluation was kept; give this KeepRisks to the strategy as evaluate_metrics_aggr_fn and start it"
+            )
+        kept = self._rounds[round if round == _LAST else round - 1]
+        if kept.problem or not kept.values:
+            raise ValueError(f"round {kept.number} has no risks: {kept.problem or 'no client replied; ask again'}")
+        return kept
+
+    def _check_fresh(self, kept: KeptRound, answered_by: str) -> None:
+        both = (kept.asked or frozenset()) & self._trained
+        if answered_by == "fresh" and both:
+            raise ValueError(
+                f"answered_by='fresh' needs clients that had no part in training, got {len(both)} that were sent "
+                "training messages; leave answered_by='trainers', or hold clients out (docs/flower-apps.md)"
+            )
+
+
+def _entries(record: RecordDict) -> dict[str, Any]:
+    """What a client sent beside arrays; a metric goes before a text of the same name."""
+    parts: tuple[ConfigRecord | MetricRecord, ...] = (*record.config_records.values(), *record.metric_records.values())
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def _flowers_own() -> Aggregation:
+    check_installed("flwr", extra="flower")
+    from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+
+    return aggregate_metricrecords
+
+
+def _noted(configure: Callable[..., Any], note: Callable[[frozenset[int]], None]) -> Callable[..., list[Message]]:
+    """Return the method of a strategy that makes messages, with a note of the nodes they go to."""
+
+    def configure_and_note(*args: Any, **kwargs: Any) -> list[Message]:
+        messages = list(configure(*args, **kwargs))
+        note(frozenset(message.metadata.dst_node_id for message in messages))
+        return messages
+
+    return configure_and_note
+
+
+def _found(client: Mapping[str, Any], key: str) -> Any:
+    if key not in client:
+        raise ValueError(f"every client must send {key!r}, got {', '.join(sorted(client))}; name one of these")
+    return client[key]
+
+
+def _number(client: Mapping[str, Any], key: str) -> float:
+    return check_number(f"metric {key!r}", _found(client, key), remedy="send one number")
+
+
+def _texts(clients: list[dict[str, Any]], key: str | None) -> tuple[str, ...]:
+    return () if key is None else tuple(str(_found(client, key)) for client in clients)
+
+
+def _num_missing(kept: KeptRound, said: int | None) -> int:
+    """How many clients did not reply: as counted, else as said, else none, with a warning."""
+    counted = None if kept.asked is None else len(kept.asked) - len(kept.values)
+    if counted is None:
+        if said is None:
+            remedy = "call kept.watch(strategy) before it starts, or say num_missing=0"
+            warnings.warn(
+                f"how many clients were asked is not known, all are taken to have replied; {remedy}", stacklevel=3
+            )
+        return said or 0
+    if said not in (None, counted):
+        raise ValueError(f"num_missing must be what was counted, {counted}, got {said!r}; leave it out")
+    return counted

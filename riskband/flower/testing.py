@@ -1,0 +1,242 @@
+"""A Flower Grid that calls the ClientApp in this process: a whole app, also one of your own, without a SuperLink.
+
+It serves tests and quick runs: ``InProcessGrid(client_app, num_clients=10).run_server_app(server_app)``. What a message
+meets on a real network is kept: flwr's own code turns it into bytes and back in both directions, node and message ids
+are random, replies come in pieces and in random order, a delivered reply is gone, and an exception in a client becomes
+Flower's error reply. Sockets, processes and waiting are left out. Faulty clients go in at this seam (`Behaviour`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
+from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.server.superlink.linkstate.utils import (
+    create_message_error_unavailable_ins_message,
+    create_message_error_unavailable_res_message,
+)
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+_RUN_ID = 1
+_TASK_ID = 1
+_WAIT_BETWEEN_PULLS = 0.001
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A reply on its way: it arrives at the first pull after `after_pulls` others."""
+
+    reply: Message
+    after_pulls: int = 0
+
+
+Behaviour = Callable[[Message, Callable[[Message], Message]], Iterable[Delivery]]
+"""What a node does with a message: (message, answer) -> deliveries, none if it never answers.
+
+`answer(message)` is the honest reply of the node's ClientApp. An exception becomes error code 2.
+"""
+
+
+class InProcessGrid(Grid):
+    """A network of `num_clients` nodes in this process; node k holds partition k.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        What every node runs.
+    num_clients : int
+        Number of nodes.
+    run_config : mapping, optional
+        The run config that every node sees: all its keys, as no `pyproject.toml` is read. By default it is empty.
+    node_configs : mapping of int to mapping, optional
+        Extra node config by partition id, as ``--node-config`` gives it.
+    behaviours : mapping of int to Behaviour, optional
+        Faulty nodes by partition id; the others answer honestly.
+    nodes_ready_after : mapping of int to int, optional
+        By partition id, how many times the nodes are listed without this one.
+    clients_per_pull : int
+        How many waiting nodes get to work during one pull.
+    seed : int, optional
+        Of the node ids and the order of the replies. None differs from run to run, as reality does.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        *,
+        num_clients: int,
+        run_config: Mapping[str, bool | float | int | str] | None = None,
+        node_configs: Mapping[int, UserConfig] | None = None,
+        behaviours: Mapping[int, Behaviour] | None = None,
+        nodes_ready_after: Mapping[int, int] | None = None,
+        clients_per_pull: int = 16,
+        seed: int | None = None,
+    ) -> None:
+        # flwr 1.41 takes the sender of a new Message from the process, which its launcher fills in.
+        TaskIdentity.run_id = _RUN_ID
+        TaskIdentity.node_id = SUPERLINK_NODE_ID
+        TaskIdentity.task_id = _TASK_ID
+        self._run = Run.create_empty(_RUN_ID)
+        self._run_config = dict(run_config or {})
+        self._client_app = client_app
+        self._behaviours = behaviours or {}
+        self._nodes_ready_after = nodes_ready_after or {}
+        self._clients_per_pull = clients_per_pull
+        self._rng = np.random.default_rng(seed)
+        self._num_listings = 0
+        self._waiting: deque[tuple[str, dict[str, bytes]]] = deque()
+        self._deliveries: dict[str, list[Delivery]] = {}
+        node_ids = [int(node_id) for node_id in self._rng.integers(2, 2**62, size=num_clients)]
+        self._contexts = {
+            node_id: Context(
+                run_id=_RUN_ID,
+                node_id=node_id,
+                node_config={
+                    "partition-id": partition,
+                    "num-partitions": num_clients,
+                    **(node_configs or {}).get(partition, {}),
+                },
+                state=RecordDict(),
+                run_config=dict(self._run_config),
+            )
+            for partition, node_id in enumerate(node_ids)
+        }
+
+    def run_server_app(self, server_app: ServerApp) -> None:
+        """Run a ServerApp on this network until it ends; what it raises is raised here."""
+        context = Context(_RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), dict(self._run_config))
+        server_app(self, context)
+
+    def set_run(self, run: Run) -> None:
+        """Set the run that `run` returns."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run information."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a new message; `flwr.app.Message` itself does the same."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of the nodes that have registered by now."""
+        ready_after = self._nodes_ready_after
+        node_ids = [
+            node_id
+            for partition, node_id in enumerate(self._contexts)
+            if ready_after.get(partition, 0) <= self._num_listings
+        ]
+        self._num_listings += 1
+        return node_ids
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Serialise the messages and put them in their nodes' queues.
+
+        Returns
+        -------
+        list of str
+            The message ids in order, "" for a message to a node that does not exist.
+        """
+        return [self._push(message) for message in messages]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Let some waiting nodes work, then return the replies that have arrived, in random order.
+
+        As at the SuperLink, a message whose replies are all delivered is forgotten: pulling it again
+        returns an error reply with code 3.
+        """
+        for _ in range(min(self._clients_per_pull, len(self._waiting))):
+            message_id, objects = self._waiting.popleft()
+            self._deliveries[message_id] = self._deliver(_inflated(message_id, objects))
+        replies = [reply for message_id in message_ids for reply in self._arrived(message_id)]
+        return [replies[index] for index in self._rng.permutation(len(replies))]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Push the messages and pull until all are answered or `timeout` seconds have passed."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        open_ids = set(self.push_messages(messages)) - {""}
+        replies: list[Message] = []
+        while open_ids and (deadline is None or time.monotonic() < deadline):
+            arrived = list(self.pull_messages(sorted(open_ids)))
+            replies.extend(arrived)
+            open_ids -= {reply.metadata.reply_to_message_id for reply in arrived}
+            if not arrived:
+                time.sleep(_WAIT_BETWEEN_PULLS)
+        return replies
+
+    def _push(self, message: Message) -> str:
+        if message.metadata.dst_node_id not in self._contexts:
+            return ""
+        message_id, objects = _deflated(message)
+        # As HttpGrid does: the sender reads the id off its own message.
+        message.metadata.__dict__["_message_id"] = message_id
+        self._waiting.append((message_id, objects))
+        # No deliveries as long as the node has not worked.
+        self._deliveries[message_id] = []
+        return message_id
+
+    def _deliver(self, message: Message) -> list[Delivery]:
+        context = self._contexts[message.metadata.dst_node_id]
+        partition = int(context.node_config["partition-id"])
+        behave = self._behaviours.get(partition, _behave_honestly)
+        try:
+            deliveries = list(behave(message, lambda received: self._client_app(received, context)))
+        except Exception as error:
+            reason = f"{type(error)}:<'{error}'>"
+            code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            deliveries = [Delivery(Message(Error(code=code, reason=reason), reply_to=message))]
+        return [Delivery(_inflated(*_deflated(d.reply)), d.after_pulls) for d in deliveries]
+
+    def _arrived(self, message_id: str) -> list[Message]:
+        if message_id not in self._deliveries:
+            return [create_message_error_unavailable_ins_message(message_id, _RUN_ID)]
+        deliveries = self._deliveries[message_id]
+        arrived = [d.reply for d in deliveries if d.after_pulls == 0]
+        on_the_way = [Delivery(d.reply, d.after_pulls - 1) for d in deliveries if d.after_pulls > 0]
+        self._deliveries[message_id] = on_the_way
+        if arrived and not on_the_way:
+            del self._deliveries[message_id]
+        return arrived
+
+
+def node_unavailable(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
+    """Behave as a node that went offline: the SuperLink (node 1) answers with error code 5."""
+    return [Delivery(create_message_error_unavailable_res_message(message.metadata, "node_unavail"))]
+
+
+def _behave_honestly(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
+    return [Delivery(answer(message))]
+
+
+def _deflated(message: Message) -> tuple[str, dict[str, bytes]]:
+    """Return a message's id and its parts as bytes by id, as HttpGrid and the SuperNode send them."""
+    with no_object_id_recompute():
+        parts = get_all_nested_objects(message)
+        return message.object_id, {object_id: part.deflate() for object_id, part in parts.items()}
+
+
+def _inflated(message_id: str, objects: dict[str, bytes]) -> Message:
+    """Return the message that arrives: rebuilt from bytes, with the id that does not travel in them."""
+    message = cast(Message, inflate_object_from_contents(message_id, dict(objects)))
+    message.metadata.__dict__["_message_id"] = message_id
+    return message

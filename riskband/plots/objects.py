@@ -1,0 +1,141 @@
+"""Figures of one object: what `plot` of a band or a certificate draws, and the picture in a notebook."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from riskband.bands.band import Band
+from riskband.certificate import Certificate
+from riskband.checks import FloatArray
+from riskband.plots.bands import (
+    BOUNDS,
+    MEASURED_POINT,
+    WORST,
+    blank_figure,
+    draw_band,
+    draw_legend_below,
+    draw_transport_mean,
+    draw_transport_shares,
+    draw_worst_cases,
+    end_of_axis,
+    how_sure,
+    label_cdf,
+    legend_under,
+    titled,
+    write_figure,
+)
+from riskband.wording import rounded_down, rounded_up
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_TITLE_WIDTH = 75  # characters
+
+
+def plot(thing: Band | Certificate, ax: Axes | None = None) -> Axes:
+    """Draw a band or a certificate on axes, or on those of a new figure; see `Band.plot`."""
+    is_number = isinstance(thing, Certificate) and not thing.axes
+    axes = blank_figure(8.0, 2.4 if is_number else 5.0).add_subplot() if ax is None else ax
+    if isinstance(thing, Band):
+        draw_band(axes, thing)
+    else:
+        _draw_certificate(axes, thing)
+    if ax is None:
+        draw_legend_below(_figure_of(axes))
+    else:
+        legend_under(axes, 0.14)
+    return axes
+
+
+def inline_svg(thing: Band | Certificate) -> str:
+    """Return the figure as an element of a page."""
+    buffer = BytesIO()
+    write_figure(_figure_of(plot(thing)), buffer, ending=".svg")
+    text = buffer.getvalue().decode("utf-8")
+    return text[text.index("<svg") :].replace("<svg ", '<svg role="img" style="max-width: 100%; height: auto" ', 1)
+
+
+def _figure_of(axes: Axes) -> Figure:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def _draw_certificate(axes: Axes, certificate: Certificate) -> None:
+    names, function = tuple(certificate.axes), certificate.recipe.get("function")
+    if len(names) > 2:
+        raise ValueError(
+            f"a figure needs a certificate over one or two axes, got {' and '.join(names)}; take to_frame()"
+        )
+    if function == "worst_case_cdf" and "threshold" in names:
+        draw_worst_cases(axes, certificate)
+        label_cdf(axes, 1.0)
+    elif function == "wasserstein_mean" and names:
+        draw_transport_mean(axes, certificate, (), None)
+        _label_budgets(axes)
+    elif function == "wasserstein_cdf" and len(names) == 2:
+        draw_transport_shares(axes, certificate, (), None)
+        _label_budgets(axes)
+    elif names:
+        _draw_curves(axes, certificate)
+    else:
+        _draw_number(axes, certificate)
+    axes.set_title(**titled("label", fill(certificate.quantity, _TITLE_WIDTH), certificate.assumptions))
+
+
+def _label_budgets(axes: Axes) -> None:
+    axes.set(ylim=(-0.02, 1.02), xlabel="cost budget: how far examples may move on average (transport cost)")
+
+
+def _draw_curves(axes: Axes, certificate: Certificate) -> None:
+    """Curves over the last axis, one for each point of the one before."""
+    *before, (name, points) = certificate.axes.items()
+    uppers = np.reshape(certificate.value, (-1, len(points)))
+    lowers = [None] * len(uppers) if certificate.lower is None else np.reshape(certificate.lower, uppers.shape)
+    # What falls in steps holds from each threshold to the next, and an upper bound on it too.
+    style: dict[str, Any] = {"drawstyle": "steps-post", "lw": 1.6}
+    if name != "threshold":  # certified at the points; the thin line between them only leads the eye
+        style = {"marker": ".", "lw": 0.7, "ls": ":"}
+    for index, (lower, upper) in enumerate(zip(lowers, uppers, strict=True)):
+        color = WORST[index % len(WORST)] if before else BOUNDS
+        at = f"{_spaced(before[0][0])} {before[0][1][index]:g}: " if before else ""
+        axes.plot(points, upper, color=color, label=f"{at}{_label(certificate)}", **style)
+        if lower is not None:
+            _draw_lower(axes, points, lower, upper, color, style)
+    axes.set(xlabel=_spaced(name), ylabel="bound")
+
+
+def _draw_lower(
+    axes: Axes, points: FloatArray, lower: FloatArray, upper: FloatArray, color: str, style: dict[str, Any]
+) -> None:
+    step: Any = "post" if "drawstyle" in style else None
+    axes.fill_between(points, lower, upper, step=step, color=color, alpha=0.25, lw=0)
+    axes.plot(points, lower, color=color, **style)
+
+
+def _draw_number(axes: Axes, certificate: Certificate) -> None:
+    """A bar over what is left possible, with the measured value where the certificate has it."""
+    upper = float(certificate.value)
+    lower = min(0.0, upper) if certificate.lower is None else float(certificate.lower)
+    axes.plot([lower, upper], [0.0, 0.0], color=BOUNDS, lw=12.0, solid_capstyle="butt", label=_label(certificate))
+    words = rounded_up(upper) if certificate.lower is None else f"{rounded_down(lower)} to {rounded_up(upper)}"
+    axes.annotate(words, (upper, 0.0), (0, 14), textcoords="offset points", ha="right")
+    if "measured" in certificate.details and not np.ndim(certificate.details["measured"]):
+        axes.plot([float(certificate.details["measured"])], [0.0], label="measured", **MEASURED_POINT)
+    right = end_of_axis(upper) if upper <= 1.0 else 1.1 * upper
+    axes.set(xlim=(min(0.0, 1.1 * lower), right), ylim=(-1.0, 1.0), yticks=[], xlabel="value")
+
+
+def _label(certificate: Certificate) -> str:
+    """What the coloured line or area is, and how sure."""
+    where = "at most this" if certificate.lower is None else "in here"
+    return f"{certificate.validity}: {where}, {how_sure(certificate.validity, certificate.delta)}"
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")

@@ -1,0 +1,415 @@
+"""Requirements such as "quantile:0.9<=0.3", and what answers say of them: PASS, FAIL or NOT DECIDED.
+
+A requirement passes if the certified bound meets it, and fails if the certified bound from the other side shows the
+opposite. Whatever the truth is, all verdicts together are right with probability at least 1 - delta; not to decide is
+never wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from riskband.answers.risks import ClientRisks
+from riskband.bands.band import Band, band_alone, own_delta
+from riskband.bands.band import band as band_of
+from riskband.certificate import CERTIFICATE, Certificate
+from riskband.checks import as_spelled, check_budget, check_number, set_fields
+from riskband.functionals.dispersion import UnboundedError, dispersion_certificate
+from riskband.functionals.functional import Functional, resolve
+from riskband.wording import chosen_before, confidence, exactly, in_full, rounded_down, rounded_up
+from riskband.worst_cases.divergences import resolve_divergence
+from riskband.worst_cases.reweighting import worst_case_mean
+
+PASS, FAIL, NOT_DECIDED = "PASS", "FAIL", "NOT DECIDED"
+EXIT_STATUS: Mapping[str, int] = {FAIL: 1, NOT_DECIDED: 3, PASS: 0}
+"""Of a command that asks for requirements, by verdict: the first that any of them has counts. 2 is for wrong input."""
+
+GATE_SCHEMA = "riskband.gate/1"
+WORST_MEAN = "worst_mean"
+_WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
+_LARGEST_TRIED = 4_096  # clients
+_FINENESS = 8  # the number of clients that would decide is found to one part in so many
+
+
+class _Bounds(NamedTuple):
+    """Both ends for one number, what it is called in a sentence, and the certificates that the ends are of."""
+
+    quantity: str
+    lower: float
+    upper: float
+    certificates: tuple[Certificate, ...]
+
+
+class _Number(NamedTuple):
+    """What can be required: a functional, or a worst mean."""
+
+    name: str
+    range: tuple[float, float]
+    bounds: Callable[[Band | ClientRisks, float | None], _Bounds]
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A limit that a number must keep to.
+
+    Attributes
+    ----------
+    name : str
+        Of the number: a functional, as `bound` reads it, or "worst_mean:DIVERGENCE:BUDGET".
+    relation : {"<=", ">="}
+        Whether the limit is the largest or the smallest value allowed.
+    limit : float
+        Some values of the number are within it and some are not.
+
+    Raises
+    ------
+    ValueError
+        If the name or relation is unknown, or every value or no value of the number is within the limit.
+    """
+
+    name: str
+    relation: str
+    limit: float
+
+    def __post_init__(self) -> None:
+        number = _number(self.name)
+        if self.relation not in ("<=", ">="):
+            raise ValueError(f"relation of a requirement must be <= or >=, got {self.relation!r:.80}")
+        limit = check_number("limit of a requirement", self.limit, remedy="write 'quantile:0.9<=0.3'")
+        low, high = number.range
+        is_open = low <= limit < high if self.relation == "<=" else low < limit <= high
+        if not is_open:
+            raise ValueError(
+                f"limit of {number.name!r} must allow some of its values from {low:g} to {high:g} and not all, "
+                f"got {self.relation} {limit:g}; losses are in [0, 1], so divide a percentage by 100"
+            )
+        set_fields(self, name=number.name, limit=limit)
+
+    @classmethod
+    def of(cls, text: str | Requirement) -> Requirement:
+        """Read "NAME<=NUMBER" or "NAME>=NUMBER"; raises ValueError for anything else."""
+        if isinstance(text, Requirement):
+            return text
+        found = _WRITTEN.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise ValueError(f"a requirement must be NAME<=NUMBER or NAME>=NUMBER, got {text!r:.80}; {_EXAMPLE}")
+        try:
+            limit = float(found[3])
+        except ValueError as error:
+            raise ValueError(f"the limit of {text!r:.80} must be a number, got {found[3]!r:.80}; {_EXAMPLE}") from error
+        return cls(found[1], found[2], limit)
+
+    def __str__(self) -> str:
+        """The requirement as `of` reads it."""
+        return f"{self.name}{self.relation}{exactly(self.limit)}"
+
+    def verdict(self, lower: float, upper: float) -> str:
+        """What follows if the number lies between these ends: "PASS", "FAIL" or "NOT DECIDED"."""
+        sure, refuted = (
+            (upper <= self.limit, lower > self.limit)
+            if self.relation == "<="
+            else (lower >= self.limit, upper < self.limit)
+        )
+        return PASS if sure else FAIL if refuted else NOT_DECIDED
+
+
+_EXAMPLE = "write 'quantile:0.9<=0.3'"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What answers say of one requirement.
+
+    Attributes
+    ----------
+    requirement : Requirement
+        What was required.
+    verdict : {"PASS", "FAIL", "NOT DECIDED"}
+        Whether the certified bound meets it, the other one refutes it, or neither.
+    quantity : str
+        The number that was required, as the subject of a sentence.
+    lower, upper : float
+        What was certified of the number; the end of its range, or infinity, where nothing was.
+    delta : float
+        Of all requirements that were asked together.
+    certificates : tuple of Certificate
+        What the verdict follows from.
+    why : str
+        If it is not decided: what that comes from, and how many clients would decide by an estimate.
+    num_clients : int or None
+        If it is not decided: about so many clients would decide it, if they answer as these did. An estimate, found by
+        repeating the answers; `None` if it was not found or is of no use.
+    then : str or None
+        What they would decide.
+    """
+
+    requirement: Requirement
+    verdict: str
+    quantity: str
+    lower: float
+    upper: float
+    delta: float
+    certificates: tuple[Certificate, ...]
+    why: str = ""
+    num_clients: int | None = None
+    then: str | None = None
+
+    @property
+    def statement(self) -> str:
+        """The verdict and what it follows from, as one sentence."""
+        why = f"; {self.why}" if self.why else ""
+        return f"{self.verdict}: {self.requirement} is required, and {self._known}{why}."
+
+    @property
+    def _known(self) -> str:
+        """What was certified of the number; an end of its range is none."""
+        (low, high), limit = _number(self.requirement.name).range, self.requirement.limit
+        if self.lower <= low and self.upper >= high:
+            return f"these answers do not bound {self.quantity}"
+        least, most = _shown(self.lower, rounded_down, limit), _shown(self.upper, rounded_up, limit)
+        if self.upper >= high:
+            said = f"is at least {least}, and nothing bounds it from above"
+        else:
+            said = f"is at most {most}" if self.lower <= low else f"lies between {least} and {most}"
+        is_proved = all(each.validity == CERTIFICATE for each in self.certificates)
+        sure = f"with probability at least {confidence(self.delta)}" if is_proved else "by an estimate"
+        return f"{sure} {self.quantity} {said}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the verdict as plain data for JSON, without its certificates; an end that is infinite is None."""
+        return {
+            "requirement": str(self.requirement),
+            "verdict": self.verdict,
+            "lower": self.lower if math.isfinite(self.lower) else None,
+            "upper": self.upper if math.isfinite(self.upper) else None,
+            "statement": self.statement,
+            "num_clients_estimate": self.num_clients,
+            "verdict_then": self.then,
+        }
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What answers say of several requirements, all at once.
+
+    Attributes
+    ----------
+    verdicts : tuple of Verdict
+        One for each requirement, in their order.
+    delta : float
+        Probability that any of them is a wrong PASS or a wrong FAIL.
+    assumptions : tuple of str
+        What must be true for that.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    delta: float
+    assumptions: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """FAIL if any requirement fails, otherwise NOT DECIDED if any is not decided, otherwise PASS."""
+        return next(verdict for verdict in EXIT_STATUS if any(each.verdict == verdict for each in self.verdicts))
+
+    @property
+    def exit_status(self) -> int:
+        """Status for a command to exit with: 0 for PASS, 1 for FAIL, 3 for NOT DECIDED."""
+        return EXIT_STATUS[self.verdict]
+
+    @property
+    def statement(self) -> str:
+        """One line for each requirement."""
+        return "\n".join(each.statement for each in self.verdicts)
+
+    @property
+    def certificates(self) -> dict[str, Certificate]:
+        """Every certificate that a verdict follows from, by number and function."""
+        return {
+            f"require {each.requirement.name}{' from below' if place else ''}": certificate
+            for each in self.verdicts
+            for place, certificate in enumerate(each.certificates)
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the verdicts as plain data for JSON, without the certificates, which verify one by one."""
+        return {
+            "schema": GATE_SCHEMA,
+            "verdict": self.verdict,
+            "exit_status": self.exit_status,
+            "delta": self.delta,
+            "requirements": [each.to_dict() for each in self.verdicts],
+            "assumptions": list(self.assumptions),
+        }
+
+
+def require(
+    source: Band | ClientRisks,
+    requirements: str | Requirement | Sequence[str | Requirement],
+    *,
+    delta: float | None = None,
+) -> Gate:
+    """Say whether unseen clients meet requirements: PASS, FAIL or NOT DECIDED.
+
+    Parameters
+    ----------
+    source : Band or ClientRisks
+        Answers: the numbers that are required share delta equally, each is bounded by itself, and the requirements
+        must be fixed before any answer was seen. Or a band with both sides: all is read off it and holds at once.
+    requirements : str, Requirement or sequence of them
+        "NAME<=NUMBER" or "NAME>=NUMBER", where NAME is a functional as `bound` reads it ("quantile:0.9", "mean",
+        "share:0.3", "gini") or a worst mean, "worst_mean:chi2:0.1".
+    delta : float, optional
+        With answers: probability that any verdict is a wrong PASS or FAIL, in (0, 1).
+
+    Returns
+    -------
+    Gate
+        With the verdicts and their certificates. What was only estimated, since the clients that answered helped to
+        train the model, is never decided. Sources: `dispersion_certificate` and `worst_case_mean`.
+
+    Raises
+    ------
+    ValueError
+        If there is no requirement or one cannot be read, delta is given with a band or not with answers, or the answers
+        have noise or are in doubt: make a band of them then.
+
+    Examples
+    --------
+    >>> import riskband as rb
+    >>> answers = rb.ClientRisks([0.02, 0.05, 0.1, 0.04] * 10, num_examples=100)
+    >>> rb.require(answers, "mean<=0.2", delta=0.05).verdict
+    'PASS'
+    """
+    given = [requirements] if isinstance(requirements, (str, Requirement)) else list(requirements)
+    asked = list(dict.fromkeys(map(Requirement.of, given)))
+    if not asked:
+        raise ValueError(f"at least one requirement must be given, got none; {_EXAMPLE}")
+    names = dict.fromkeys(each.name for each in asked)
+    if isinstance(source, ClientRisks):
+        whole = own_delta(delta)
+        part: float | None = whole / len(names)
+    else:
+        whole, part = band_alone(source, delta=delta).delta, None
+    found = {name: _number(name).bounds(source, part) for name in names}
+    verdicts = tuple(_verdict(source, each, found[each.name], part=part, delta=whole) for each in asked)
+    lines = [line for each in found.values() for made in each.certificates for line in made.assumptions]
+    if part is not None:  # a band bounds every number at once, also one that was picked later
+        lines += chosen_before(requirements=(", ".join(map(str, asked)), None))
+    return Gate(verdicts, whole, tuple(dict.fromkeys(lines)))
+
+
+def _verdict(
+    source: Band | ClientRisks, requirement: Requirement, bounds: _Bounds, *, part: float | None, delta: float
+) -> Verdict:
+    verdict = requirement.verdict(bounds.lower, bounds.upper)
+    of = partial(Verdict, requirement, **bounds._asdict(), delta=delta)
+    if any(each.validity != CERTIFICATE for each in bounds.certificates):
+        return of(
+            verdict=NOT_DECIDED, why="an estimate decides nothing: the clients that answered helped to train the model"
+        )
+    if verdict != NOT_DECIDED:
+        return of(verdict=verdict)
+    size = _clients_of(source).num_clients
+    if not _can_grow(source) or 2 * size > _LARGEST_TRIED:
+        return of(verdict=verdict, why="how many clients would decide it was not estimated")
+    enough, then = _enough(source, requirement, part)
+    if then == NOT_DECIDED:
+        why = f"not even {enough:,} clients that answer as these {size} did would decide it (an estimate)"
+        return of(verdict=verdict, why=f"{why}; more examples of each client may")
+    why = f"about {enough:,} clients that answer as these {size} did would decide it, as {then} (an estimate)"
+    return of(verdict=verdict, why=why, num_clients=enough, then=then)
+
+
+def _number(name: object) -> _Number:
+    head, *parameters = name.split(":") if isinstance(name, str) else ("",)
+    if as_spelled(head, (WORST_MEAN,)):
+        return _worst_mean(name, parameters)
+    chosen = resolve(name, called="the number of a requirement")
+    return _Number(chosen.name, chosen.range, partial(_both_ends, chosen=chosen))
+
+
+def _both_ends(source: Band | ClientRisks, delta: float | None, *, chosen: Functional) -> _Bounds:
+    low, high = chosen.range
+    try:
+        found = dispersion_certificate(source, chosen.name, delta=delta)
+    except UnboundedError:  # a certificate is finite: of what nothing bounds from above, not even the lower end has one
+        return _Bounds(f"{chosen.quantity} of the risk of an unseen client", low, high, ())
+    return _Bounds(found.quantity, low if found.lower is None else float(found.lower), float(found.value), (found,))
+
+
+def _worst_mean(name: object, parameters: Sequence[str]) -> _Number:
+    try:
+        divergence, budget = parameters
+        size = float(check_budget(float(budget)))
+    except ValueError as error:
+        raise ValueError(
+            f"{name!r} cannot be read: write '{WORST_MEAN}:chi2:0.1', a divergence and a budget"
+        ) from error
+    f = resolve_divergence(divergence)
+
+    def bounds(source: Band | ClientRisks, delta: float | None) -> _Bounds:
+        half = None if delta is None else delta / 2.0
+        above = worst_case_mean(source, divergence=f, budget=size, delta=half)
+        below = dispersion_certificate(source, "mean", delta=half)  # the network without shift is within every budget
+        quantity = f"the largest mean risk over the clients of any network within {f.name} budget {exactly(size)}"
+        return _Bounds(quantity, float(np.asarray(below.lower)), float(above.value), (above, below))
+
+    written = f"{WORST_MEAN}:{f.name}:{exactly(size)}"
+    return _Number(written, (0.0, 1.0), bounds)
+
+
+def _clients_of(source: Band | ClientRisks) -> ClientRisks:
+    return source if isinstance(source, ClientRisks) else source.risks
+
+
+def _can_grow(source: Band | ClientRisks) -> bool:
+    """Whether more of the same can be made: not of counts, nor of levels that were tuned for a number of clients."""
+    is_tuned = isinstance(source, Band) and not isinstance(source.recipe()["method"], str)
+    return isinstance(source if isinstance(source, ClientRisks) else source.answers, ClientRisks) and not is_tuned
+
+
+def _enough(source: Band | ClientRisks, requirement: Requirement, delta: float | None) -> tuple[int, str]:
+    """About how many clients decide a requirement, and how: the answers are repeated, twice as often until it is."""
+
+    def then(num_clients: int) -> str:
+        bounds = _number(requirement.name).bounds(_grown(source, num_clients), delta)
+        return requirement.verdict(bounds.lower, bounds.upper)
+
+    too_few = enough = _clients_of(source).num_clients
+    verdict = NOT_DECIDED
+    while verdict == NOT_DECIDED and enough < _LARGEST_TRIED:
+        too_few, enough = enough, min(2 * enough, _LARGEST_TRIED)
+        verdict = then(enough)
+    while verdict != NOT_DECIDED and enough - too_few > max(too_few // _FINENESS, 1):
+        middle = (too_few + enough) // 2
+        found = then(middle)
+        too_few, enough, verdict = (middle, enough, verdict) if found == NOT_DECIDED else (too_few, middle, found)
+    return enough, verdict
+
+
+def _grown(source: Band | ClientRisks, num_clients: int) -> Band | ClientRisks:
+    """So many clients whose answers have the distribution of these; missing and wrong ones in proportion."""
+    risks = _clients_of(source)
+    order = np.argsort(risks.values, kind="stable")
+    like = order[np.arange(num_clients) * order.size // num_clients]
+    who = risks.responses.to_dict()
+    share = num_clients / order.size
+    who |= {name: math.ceil(who[name] * share) for name in ("num_missing", "contamination") if name in who}
+    grown = ClientRisks(risks.values[like], risks.num_examples[like], risks.binary, **who)
+    return grown if isinstance(source, ClientRisks) else band_of(grown, **source.recipe())
+
+
+def _shown(value: float, rounded: Callable[[float], str], limit: float) -> str:
+    """A rounded end, or all its digits if it would look as if it were on the other side of the limit."""
+    if not math.isfinite(value):
+        return exactly(value)
+    text = rounded(value)
+    is_same = (float(text) < limit, float(text) > limit) == (value < limit, value > limit)
+    return text if is_same else in_full(value)

@@ -1,0 +1,282 @@
+"""Flower's own FedAvg over the in-process grid, with `KeepRisks` where the metrics are averaged."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Message as FlowerMessage
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
+
+import riskband as rb
+from riskband.flower import KeepRisks
+from riskband.flower.testing import InProcessGrid
+from tests import house
+
+NUM_CLIENTS, NUM_ROUNDS = 12, 3
+SIZES = [20 + k for k in range(NUM_CLIENTS)]
+
+
+def num_wrong(partition, server_round):
+    return (5 * partition + server_round) % 9
+
+
+def error_rates(server_round, clients=range(NUM_CLIENTS)):
+    return [num_wrong(k, server_round) / SIZES[k] for k in clients]
+
+
+def app(metrics=lambda k, server_round: {}, told=None):
+    """A ClientApp that adds 1 to the model, and says what share of its examples that model gets right."""
+    client = ClientApp()
+
+    @client.train()
+    def train(message, context):
+        arrays = ArrayRecord([array.numpy() + 1 for array in message.content["arrays"].values()])
+        content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}
+        return FlowerMessage(RecordDict(content), reply_to=message)
+
+    @client.evaluate()
+    def evaluate(message, context):
+        k, server_round = context.node_config["partition-id"], message.content["config"]["server-round"]
+        right = float(np.float32(1 - num_wrong(k, server_round) / SIZES[k]))
+        sent = {"eval_acc": right, "num-examples": SIZES[k], **metrics(k, server_round)}
+        content = {"metrics": MetricRecord({key: value for key, value in sent.items() if value is not None})}
+        if told is not None:
+            content["who"] = ConfigRecord(told(k))
+        return FlowerMessage(RecordDict(content), reply_to=message)
+
+    return client
+
+
+def fedavg(kept, strategy=FedAvg, **settings):
+    return strategy(evaluate_metrics_aggr_fn=kept, min_available_nodes=NUM_CLIENTS, **settings)
+
+
+def start(strategy, client=None, *, num_rounds=NUM_ROUNDS):
+    random.seed(0)  # Flower draws the nodes so
+    grid = InProcessGrid(client or app(), num_clients=NUM_CLIENTS, seed=1)
+    arrays = ArrayRecord([np.zeros(2)])
+    return strategy.start(grid=grid, initial_arrays=arrays, num_rounds=num_rounds)
+
+
+def kept_by(client=None, *, is_watched=True, **settings):
+    kept = KeepRisks(**(settings or {"accuracy": "eval_acc"}))
+    strategy = fedavg(kept)
+    start(kept.watch(strategy) if is_watched else strategy, client)
+    return kept
+
+
+def held_out(kept):
+    """FedAvg that trains on the nodes with even ids and evaluates on the others, watched."""
+    strategy = fedavg(kept)
+    train, evaluate = strategy.configure_train, strategy.configure_evaluate
+    strategy.configure_train = lambda *args: [m for m in train(*args) if m.metadata.dst_node_id % 2 == 0]
+    strategy.configure_evaluate = lambda *args: [m for m in evaluate(*args) if m.metadata.dst_node_id % 2]
+    return kept.watch(strategy)
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, FedAdam, FedMedian])
+def test_the_strategy_gets_what_it_would_have_got_without(strategy):
+    plain = start(fedavg(None, strategy))
+    kept = KeepRisks(accuracy="eval_acc")
+    ours = start(kept.watch(fedavg(kept, strategy)))
+    assert ours.train_metrics_clientapp == plain.train_metrics_clientapp
+    for number, metrics in plain.evaluate_metrics_clientapp.items():  # replies come, and are added up, in any order
+        assert dict(ours.evaluate_metrics_clientapp[number]) == pytest.approx(dict(metrics), abs=1e-12)
+    assert [a.numpy().tolist() for a in ours.arrays.values()] == [a.numpy().tolist() for a in plain.arrays.values()]
+    assert len(kept.rounds) == NUM_ROUNDS
+
+
+def test_an_aggregation_of_the_users_own_is_called_with_the_same():
+    seen = []
+
+    def own(records, weighting_metric_name):
+        seen.append((len(records), weighting_metric_name))
+        return MetricRecord({"mine": 1.0})
+
+    kept = KeepRisks(accuracy="eval_acc", aggregate=own)
+    result = start(fedavg(kept))
+    assert seen == [(NUM_CLIENTS, "num-examples")] * NUM_ROUNDS
+    assert result.evaluate_metrics_clientapp[1] == MetricRecord({"mine": 1.0})
+
+
+def test_every_rounds_answers_are_those_of_the_clients():
+    kept = kept_by()
+    for number in range(1, NUM_ROUNDS + 1):
+        risks = kept.risks(number)
+        assert risks.binary  # counts of wrong examples, though the accuracies are float32
+        found = sorted(zip(risks.num_examples.tolist(), risks.values.tolist(), strict=True))
+        assert found == [(n, pytest.approx(r, abs=1e-15)) for n, r in zip(SIZES, error_rates(number), strict=True)]
+    assert kept.risks() == kept.risks(NUM_ROUNDS)
+
+
+def test_the_last_round_of_trainers_is_an_estimate_that_says_so():
+    kept = kept_by()
+    estimate = kept.certify(delta=0.05)
+    known = rb.mean_bound(rb.ClientRisks(error_rates(NUM_ROUNDS), SIZES, answered_by="trainers"), delta=0.05)
+    assert estimate.value == pytest.approx(known.value, abs=1e-12)
+    assert estimate.validity == "estimate"
+    assert estimate.statement.startswith("Estimate, not a proved bound")
+    assert estimate.assumptions == known.assumptions
+    assert rb.verify(estimate).ok
+    assert kept.certify(delta=0.05, round=NUM_ROUNDS) == estimate
+
+
+def test_clients_that_were_sent_training_messages_are_not_fresh():
+    kept = kept_by()
+    for word in ("fresh", "Fresh"):
+        with pytest.raises(ValueError, match=f"{NUM_CLIENTS} that were sent training messages; leave answered_by"):
+            kept.certify(delta=0.05, answered_by=word)
+
+
+def test_clients_that_were_held_out_make_a_certificate():
+    kept = KeepRisks(accuracy="eval_acc")
+    start(held_out(kept))
+    certificate = kept.certify(delta=0.05, answered_by="fresh")
+    assert certificate.validity == "certificate"
+    risks = kept.risks(answered_by="fresh")
+    answered = [n - 20 for n in risks.num_examples.tolist()]
+    assert 2 <= len(answered) < NUM_CLIENTS
+    assert risks.values == pytest.approx(error_rates(NUM_ROUNDS, answered), abs=1e-15)
+    assert certificate == rb.mean_bound(risks, delta=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "metrics"),
+    [
+        ({"error": "wrong"}, lambda k, r: {"wrong": num_wrong(k, r) / SIZES[k]}),
+        ({"loss": "brier", "num_examples": "n"}, lambda k, r: {"brier": num_wrong(k, r) / SIZES[k], "n": SIZES[k]}),
+    ],
+)
+def test_errors_and_losses_are_taken_as_they_are(settings, metrics):
+    risks = kept_by(app(metrics), **settings).risks()
+    assert sorted(risks.values.tolist()) == sorted(error_rates(NUM_ROUNDS))
+
+
+@pytest.mark.parametrize(
+    ("settings", "metrics", "message"),
+    [
+        ({"accuracy": "eval_acc"}, {"eval_acc": 87.0}, r"accuracy 'eval_acc' must lie in \[0, 1\], got 87; divide"),
+        ({"loss": "loss"}, {"loss": 2.3}, r"loss 'loss' must lie in \[0, 1\], got 2.3; scale it"),
+        (
+            {"accuracy": "eval_acc"},
+            {"eval_acc": float("nan")},
+            r"must lie in \[0, 1\], got nan; let such a client raise",
+        ),
+        ({"accuracy": "eval_acc"}, {"eval_acc": [0.5, 0.5]}, "metric 'eval_acc' must be one number"),
+        ({"accuracy": "accuracy"}, {}, "every client must send 'accuracy', got eval_acc, num-examples"),
+        ({"accuracy": "eval_acc", "name": "site"}, {"site": 7}, "every client may answer once, got '7'"),
+    ],
+)
+def test_metrics_that_cannot_be_used_warn_and_are_refused_but_the_run_goes_on(settings, metrics, message):
+    kept = KeepRisks(**settings)
+    with pytest.warns(UserWarning, match=message):
+        result = start(kept.watch(fedavg(kept)), app(lambda k, r: metrics))
+    assert len(result.evaluate_metrics_clientapp) == NUM_ROUNDS
+    with pytest.raises(ValueError, match=message):
+        kept.certify(delta=0.05)
+
+
+def test_a_mean_just_above_one_by_its_float_type_is_one():
+    above = float(np.nextafter(np.float32(1), np.float32(2)))
+    risks = kept_by(app(lambda k, r: {"eval_acc": above})).risks()
+    assert risks.values.tolist() == [0.0] * NUM_CLIENTS
+
+
+def silent(is_silent):
+    def metrics(k, server_round):
+        if is_silent(k, server_round):
+            raise RuntimeError("no")
+        return {}
+
+    return app(metrics)
+
+
+def test_clients_that_did_not_reply_are_missing_and_are_warned_of():
+    kept = KeepRisks(accuracy="eval_acc")
+    with pytest.warns(UserWarning, match="2 of 12 clients that were asked did not reply"):
+        start(kept.watch(fedavg(kept)), silent(lambda k, r: k < 2))
+    assert kept.risks().num_missing == 2
+    known = rb.ClientRisks(
+        error_rates(NUM_ROUNDS, range(2, 12)), SIZES[2:], num_missing=2, missing="worst", answered_by="trainers"
+    )
+    worst = kept.certify(delta=0.05, missing="worst")
+    assert worst.value == pytest.approx(rb.mean_bound(known, delta=0.05).value, abs=1e-12)
+    with pytest.raises(ValueError, match="num_missing must be what was counted, 2, got 0"):
+        kept.certify(delta=0.05, num_missing=0)
+
+
+def test_a_last_round_without_replies_is_not_replaced_by_an_earlier_one():
+    kept = kept_by(silent(lambda k, r: r == NUM_ROUNDS))
+    assert len(kept.rounds) == NUM_ROUNDS
+    with pytest.raises(ValueError, match="round 3 has no risks: no client replied"):
+        kept.certify(delta=0.05)
+    assert kept.risks(NUM_ROUNDS - 1).num_clients == NUM_CLIENTS
+
+
+def test_without_watching_the_number_of_the_missing_must_be_said():
+    kept = kept_by(is_watched=False)
+    with pytest.warns(UserWarning, match="how many clients were asked is not known"):
+        unsaid = kept.certify(delta=0.05)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert kept.certify(delta=0.05, num_missing=0) == unsaid
+    assert kept.risks(num_missing=3).num_missing == 3
+    assert kept.rounds[0].asked is None
+
+
+def test_a_round_picked_after_its_answers_is_refused():
+    kept = kept_by()
+    for number in (0, 1, 2, 4, -2):
+        with pytest.raises(ValueError, match="round must be -1, the last of 3"):
+            kept.certify(delta=0.05, round=number)
+    for number in (0, 4, -2):
+        with pytest.raises(ValueError, match="round must be one of the 3 kept"):
+            kept.risks(number)
+
+
+def test_names_and_groups_are_kept_where_clients_send_them():
+    told = app(lambda k, r: {"region": k % 2}, told=lambda k: {"site": f"site-{k}"})
+    kept = kept_by(told, accuracy="eval_acc", name="site", group="region")
+    last = kept.rounds[-1]
+    assert [f"site-{int(n) - 20}" for n in last.num_examples] == list(last.names)
+    assert [str(int(n) % 2) for n in last.num_examples] == list(last.groups)
+    bands = rb.group_bands(kept.risks(), last.groups, delta=0.05, method="dkw", local="observed")
+    assert bands.num_clients == {"0": 6, "1": 6}
+
+
+def test_nothing_kept_says_what_to_do():
+    with pytest.raises(ValueError, match="give this KeepRisks to the strategy as evaluate_metrics_aggr_fn"):
+        KeepRisks(accuracy="eval_acc").risks()
+
+
+@pytest.mark.parametrize("settings", [{}, {"accuracy": "a", "loss": "b"}])
+def test_one_metric_is_needed(settings):
+    with pytest.raises(ValueError, match="needs one of accuracy, loss and error"):
+        KeepRisks(**settings)
+
+
+def test_a_strategy_is_watched_once_and_several_may_follow_each_other():
+    kept = KeepRisks(accuracy="eval_acc")
+    first, second = fedavg(kept), fedavg(kept, fraction_train=0.0)
+    start(kept.watch(kept.watch(first)))
+    start(second, num_rounds=1)  # not watched: it does not take the place of what was kept
+    start(kept.watch(second), num_rounds=1)
+    assert [each.number for each in kept.rounds] == [1, 2, 3, 4, 5]
+    assert [each.asked is None for each in kept.rounds] == [False, False, False, True, False]
+    assert kept.risks(4, num_missing=0).num_clients == kept.risks(3).num_clients == NUM_CLIENTS
+    with pytest.raises(ValueError, match="training messages"):  # whose nodes are the same, in this grid
+        kept.certify(delta=0.05, answered_by="fresh")
+
+
+def test_a_strategy_that_hands_its_metrics_elsewhere_is_not_watched():
+    with pytest.raises(ValueError, match="evaluate_metrics_aggr_fn is this KeepRisks"):
+        KeepRisks(accuracy="eval_acc").watch(FedAvg())
+
+
+def test_keeping_loads_flower_only_with_the_run():
+    assert house.loaded_by("import riskband.flower as f; f.KeepRisks(accuracy='eval_acc')") == []

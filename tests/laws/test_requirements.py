@@ -1,0 +1,173 @@
+"""Requirements: how they are read, what follows from two ends, and what a gate says of several."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import riskband as rb
+from riskband.wording import CHOSEN_BEFORE
+from riskband.worst_cases.requirements import EXIT_STATUS
+
+RNG = np.random.default_rng(14)
+LARGEST_TRIED = "riskband.worst_cases.requirements._LARGEST_TRIED"  # 0: nothing is estimated
+RISKS = rb.ClientRisks(RNG.binomial(100, RNG.beta(3, 21, 80)) / 100, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("quantile:0.9<=0.3", "quantile:0.9<=0.3"),
+        ("  Mean >=  .25 ", "mean>=0.25"),
+        ("share:.3<=1e-2", "share:0.3<=0.01"),
+        ("theil<=2.5", "generalised_entropy:1<=2.5"),
+        ("Worst-Mean:CHI2:0.10<=0.2", "worst_mean:chi2:0.1<=0.2"),
+    ],
+)
+def test_requirements_are_read_and_written(text, written):
+    requirement = rb.Requirement.of(text)
+    assert str(requirement) == written
+    assert rb.Requirement.of(written) == requirement == rb.Requirement.of(requirement)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "value"),
+    [
+        ("quantile:0.9", "NAME<=NUMBER or NAME>=NUMBER", "'quantile:0.9'"),
+        ("mean<0.1", "NAME<=NUMBER", "'mean<0.1'"),
+        (None, "NAME<=NUMBER", "None"),
+        ("mean<=low", "must be a number", "'low'"),
+        ("mean<=30", "divide a percentage by 100", "<= 30"),
+        ("mean<=1", "some of its values from 0 to 1 and not all", "<= 1"),
+        ("mean>=0", "and not all", ">= 0"),
+        ("mean<=-0.1", "allow some", "-0.1"),
+        ("mean<=nan", "allow some", "nan"),
+        ("theil<=inf", "allow some", "inf"),
+        ("ginny<=0.1", "must be one of", "'ginny'"),
+        ("quantile:2<=0.1", "level must lie in [0, 1]", "2"),
+        ("worst_mean:chi2<=0.1", "worst_mean:chi2:0.1", "'worst_mean:chi2'"),
+        ("worst_mean:chi2:-1<=0.1", "worst_mean:chi2:0.1", "-1"),
+        ("worst_mean:renyi:0.1<=0.1", "divergence must be one of", "'renyi'"),
+    ],
+)
+def test_what_is_no_requirement_is_refused_with_rule_value_and_remedy(text, rule, value):
+    with pytest.raises(ValueError, match=re.escape(rule)) as caught:
+        rb.require(RISKS, [text], delta=0.1)
+    assert value in str(caught.value)
+
+
+def test_requirements_come_with_answers_and_delta_or_with_a_band():
+    for call, rule in (
+        (lambda: rb.require(RISKS, "mean<=0.2"), "delta must be"),
+        (lambda: rb.require(rb.band(RISKS, delta=0.1), "mean<=0.2", delta=0.1), "delta must be left out with a band"),
+        (lambda: rb.require(RISKS, [], delta=0.1), "at least one requirement"),
+        (lambda: rb.require(RISKS, "mean<=0.2", delta=1.5), r"in \(0, 1\)"),
+        (lambda: rb.require([0.1, 0.2], "mean<=0.2", delta=0.1), "source must be of type Band"),
+        (lambda: rb.Requirement("mean", "<", 0.1), "relation of a requirement"),
+    ):
+        with pytest.raises(ValueError, match=rule):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("relation", "lower", "upper", "verdict"),
+    [
+        ("<=", 0.1, 0.3, "PASS"),
+        ("<=", 0.3, 0.4, "NOT DECIDED"),
+        ("<=", 0.300001, 0.4, "FAIL"),
+        (">=", 0.3, 0.4, "PASS"),
+        (">=", 0.1, 0.3, "NOT DECIDED"),
+        (">=", 0.1, 0.299999, "FAIL"),
+    ],
+)
+def test_what_follows_from_two_ends(relation, lower, upper, verdict):
+    assert rb.Requirement("mean", relation, 0.3).verdict(lower, upper) == verdict
+
+
+def test_verdicts_are_read_off_the_bounds_of_the_library():
+    """One number has all of delta, two share it; what is asked twice of a number costs nothing."""
+    for asked, part in ((["quantile:0.8<=0.3"], 0.1), (["quantile:0.8<=0.3", "quantile:0.8>=0.01", "gini<=0.9"], 0.05)):
+        found = rb.require(RISKS, asked, delta=0.1).verdicts[0]
+        assert (found.lower, found.upper) == rb.bound(RISKS, "quantile:0.8", delta=part)
+    band = rb.band(RISKS, delta=0.1)
+    found = rb.require(band, ["quantile:0.8<=0.3", "gini<=0.9"]).verdicts[1]
+    assert (found.lower, found.upper) == rb.bound(band, "gini")
+    (worst,) = rb.require(RISKS, "worst_mean:kl:0.1<=0.3", delta=0.1).verdicts
+    assert worst.upper == rb.worst_case_mean(RISKS, divergence="kl", budget=0.1, delta=0.05).value
+    assert worst.lower == rb.bound(RISKS, "mean", delta=0.05).lower
+
+
+@pytest.mark.parametrize("source", ["answers", "band"])
+def test_every_verdict_follows_from_certificates_that_verify(source, monkeypatch):
+    monkeypatch.setattr(LARGEST_TRIED, 0)
+    asked = ["mean<=0.3", "cvar:0.9<=0.3", "worst_mean:chi2:0.1<=0.4", "share:0.3<=0.001"]
+    gate = (
+        rb.require(RISKS, asked, delta=0.05) if source == "answers" else rb.require(rb.band(RISKS, delta=0.05), asked)
+    )
+    assert len(gate.certificates) == 5
+    for certificate in gate.certificates.values():
+        assert rb.verify(rb.Certificate.from_json(certificate.to_json())).ok
+        assert set(certificate.assumptions) <= set(gate.assumptions)
+    fixed = [line for line in gate.assumptions if line.startswith(f"{CHOSEN_BEFORE}requirements")]
+    assert fixed == ([f"{CHOSEN_BEFORE}requirements {', '.join(asked)}"] if source == "answers" else [])
+
+
+def test_the_worst_verdict_is_that_of_the_gate():
+    sure, refuted, open_ = "mean<=0.5", "mean<=0.01", "mean<=0.125"
+    for asked, verdict in (
+        ([sure], "PASS"),
+        ([sure, open_], "NOT DECIDED"),
+        ([open_, refuted, sure], "FAIL"),
+    ):
+        gate = rb.require(RISKS, asked, delta=0.05)
+        assert (gate.verdict, gate.exit_status) == (verdict, EXIT_STATUS[verdict])
+        assert [line.split(":")[0] for line in gate.statement.splitlines()] == [v.verdict for v in gate.verdicts]
+    assert dict(EXIT_STATUS) == {"PASS": 0, "FAIL": 1, "NOT DECIDED": 3}
+
+
+def test_an_estimate_decides_nothing():
+    trainers = rb.ClientRisks(RISKS.values, 100, answered_by="trainers")
+    gate = rb.require(trainers, ["mean<=0.5", "mean<=0.01"], delta=0.05)
+    assert [each.verdict for each in gate.verdicts] == ["NOT DECIDED"] * 2
+    assert all("by an estimate" in each.statement and each.num_clients is None for each in gate.verdicts)
+    assert not any("with probability" in each.statement for each in gate.verdicts)
+
+
+def test_where_nothing_is_bounded_no_number_is_shown(monkeypatch):
+    monkeypatch.setattr(LARGEST_TRIED, 0)
+    gate = rb.require(RISKS, ["quantile:0.999<=0.9", "mean_log_deviation<=0.5", "cvar:0.9>=0.01"], delta=0.05)
+    assert [each.verdict for each in gate.verdicts] == ["NOT DECIDED", "NOT DECIDED", "PASS"]
+    quantile, deviation, _ = gate.verdicts
+    assert "nothing bounds it from above" in quantile.statement
+    assert "these answers do not bound the mean log deviation" in deviation.statement
+    assert "1.0000" not in gate.statement
+    assert "inf" not in json.dumps(gate.to_dict(), allow_nan=False)
+    assert gate.to_dict()["requirements"][1]["upper"] is None
+
+
+def test_the_number_of_clients_is_that_of_which_the_repeated_answers_decide():
+    limit = rb.bound(RISKS, "mean", delta=0.05).upper - 0.01
+    (found,) = rb.require(RISKS, f"mean<={limit}", delta=0.05).verdicts
+    assert found.then == "PASS"
+    assert found.num_clients > 80
+    repeated = np.repeat(np.sort(RISKS.values), 2 * found.num_clients // 80)
+    assert rb.require(rb.ClientRisks(repeated, 100), f"mean<={limit}", delta=0.05).verdict == "PASS"
+    assert f"about {found.num_clients:,} clients that answer as these 80 did" in found.statement
+    doubtful = rb.ClientRisks(RISKS.values, 100, num_missing=4, missing="worst", contamination=2)
+    (of_band,) = rb.require(rb.band(doubtful, delta=0.05), "mean<=0.25").verdicts
+    assert of_band.num_clients > found.num_clients
+    (never,) = rb.require(RISKS, f"mean<={RISKS.values.mean()}", delta=0.05).verdicts
+    assert (never.num_clients, never.then) == (None, None)
+    assert "not even 4,096 clients" in never.statement
+
+
+def test_numbers_in_a_sentence_stay_on_their_side_of_the_limit():
+    (found,) = rb.require(RISKS, "mean<=0.5", delta=0.05).verdicts
+    limit = found.lower - 1e-7
+    (close,) = rb.require(RISKS, f"mean<={limit!r}", delta=0.05).verdicts
+    assert close.verdict == "FAIL"
+    shown = float(close.statement.split("between ")[1].split(" and")[0])
+    assert shown > limit

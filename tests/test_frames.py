@@ -1,0 +1,168 @@
+"""Answers from other people's tables: a row per client, or a row per example."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import riskband as rb
+
+TABLE = pd.DataFrame(
+    {"hospital": ["A", "B", "C"], "loss": [0.1, 0.25, 0.3], "n": [10, 20, 30], "ward": ["x", None, "y"]}
+)
+COLUMNS = {"loss": "loss", "num_examples": "n", "client": "hospital"}
+EXPECTED = rb.ClientRisks([0.1, 0.25, 0.3], [10, 20, 30], names=["A", "B", "C"])
+
+
+class Columns:
+    """As little of a frame as is needed, and errors of its own as in polars."""
+
+    def __init__(self, columns):
+        self.data, self.columns = columns, list(columns)
+
+    def __getitem__(self, name):
+        if name not in self.data:
+            raise type("ColumnNotFoundError", (Exception,), {})(name)
+        return self.data[name]
+
+
+def kinds():
+    plain = TABLE.drop(columns="ward")
+    types = {"hospital": "category", "loss": "Float64", "n": "Int64"}
+    rows = np.array(list(plain.itertuples(index=False, name=None)), [("hospital", "S9"), ("loss", "f8"), ("n", "i4")])
+    return {
+        "pandas": plain,
+        "pandas with types of its own": plain.astype(types),
+        "pyarrow": pa.Table.from_pandas(plain),
+        "structured array": rows,
+        "mapping": plain.to_dict("list"),
+        "something else": Columns({name: plain[name].to_numpy() for name in plain}),
+    }
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_every_kind_of_frame_gives_the_same_answers(kind):
+    frame = kinds()[kind]
+    assert rb.ClientRisks.from_frame(frame, **COLUMNS) == EXPECTED
+    with pytest.raises(ValueError, match=r"must have a column 'Loss', got .*hospital, loss, n; name one of these"):
+        rb.ClientRisks.from_frame(frame, loss="Loss", num_examples=10)
+
+
+def test_a_frame_of_polars_gives_the_same_answers():
+    polars = pytest.importorskip("polars")
+    assert rb.ClientRisks.from_frame(polars.DataFrame(kinds()["mapping"]), **COLUMNS) == EXPECTED
+
+
+def test_a_table_there_and_back_is_the_same():
+    answers = rb.ClientRisks.from_frame(TABLE, **COLUMNS, group="ward", num_missing=2)
+    assert answers.groups == ("x", None, "y")
+    again = rb.ClientRisks.from_frame(
+        answers.to_frame(), loss="loss", num_examples="num_examples", client="client", group="group", num_missing=2
+    )
+    assert again == answers
+
+
+def test_what_is_said_of_the_answers_goes_through():
+    answers = rb.ClientRisks.from_frame(TABLE, loss="loss", num_examples=20, binary=False, answered_by="trainers")
+    assert answers == rb.ClientRisks(TABLE["loss"], 20, False, answered_by="trainers")
+
+
+def test_names_are_in_no_certificate_and_certificates_are_as_without_them():
+    named = rb.ClientRisks.from_frame(TABLE, **COLUMNS, group="ward")
+    plain = rb.ClientRisks(TABLE["loss"], TABLE["n"])
+    texts = [
+        rb.worst_case_mean(rb.band(each, delta=0.1), divergence="kl", budget=0.1).to_json() for each in (named, plain)
+    ]
+    assert texts[0] == texts[1]
+    assert rb.verify(rb.Certificate.from_json(texts[0])).ok
+
+
+def test_names_and_groups_stay_with_their_clients():
+    answers = rb.ClientRisks.from_frame(TABLE, **COLUMNS, group="ward")
+    part = answers.of_clients(np.array([2, 0]))
+    assert (part.names, part.groups, part.values.tolist()) == (("C", "A"), ("y", "x"), [0.3, 0.1])
+    wide = rb.ClientRisks([0.1, 0.2, 0.3, 0.4], 10, groups=["x", "y", "x", "y"])
+    assert rb.group_bands(wide, wide.groups, delta=0.1).num_clients == {"x": 2, "y": 2}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "rule"),
+    [
+        ("loss", [0.1, np.nan, 0.2], "column 'loss' must have a value in every row, got none in 1 of 3 rows, .* row 1"),
+        ("loss", pd.array([0.1, 0.2, None], dtype="Float64"), "got none in 1 of 3 rows, .* row 2 .*num_missing"),
+        ("loss", [0.1, None, "x"], "got none in 1 of 3 rows"),
+        ("loss", [0.1, 0.2, -0.1], r"must lie in \[0, 1\], got -0.1"),
+        ("loss", [12.0, 3.0, 20.0], r"must lie in \[0, 1\], got 20; divide a percentage by 100"),
+        ("loss", [0.1, np.inf, 0.2], r"must lie in \[0, 1\], got inf"),
+        ("loss", ["0.1", "0.2", "0.3"], "must hold numbers, got '0.1' in row 0"),
+        ("loss", [True, False, True], "must hold numbers, got True"),
+        ("n", pd.array([1, None, 2], dtype="Int64"), "column 'n' must have a value in every row"),
+        ("n", [10, 0, 10], "num_examples must be whole numbers from 1"),
+        ("hospital", ["A", "B", "A"], "names must differ, got 'A' more than once; .*from_examples"),
+        ("hospital", ["A", None, "B"], "column 'hospital' must have a value in every row"),
+    ],
+)
+def test_wrong_tables_are_refused_in_words(column, values, rule):
+    with pytest.raises(ValueError, match=rule):
+        rb.ClientRisks.from_frame(TABLE.assign(**{column: values}), **COLUMNS)
+
+
+def test_a_column_that_is_there_twice_is_refused():
+    with pytest.raises(ValueError, match="column 'loss' must be there once"):
+        rb.ClientRisks.from_frame(pd.concat([TABLE, TABLE], axis=1), **COLUMNS)
+
+
+def test_examples_are_averaged_as_pandas_does_whatever_their_order():
+    rng = np.random.default_rng(1)
+    clients, losses = rng.integers(0, 40, 2000), rng.random(2000)
+    answers = rb.ClientRisks.from_examples(clients=clients, losses=losses)
+    expected = pd.Series(losses).groupby(clients).agg(["mean", "size"])
+    np.testing.assert_allclose(answers.values, expected["mean"], rtol=1e-13)
+    np.testing.assert_array_equal(answers.num_examples, expected["size"])
+    assert answers.names == tuple(map(str, expected.index))
+    assert not answers.binary
+    order = rng.permutation(2000)
+    assert rb.ClientRisks.from_examples(clients=clients[order], losses=losses[order]) == answers
+
+
+def test_right_answers_are_no_losses():
+    clients = ["b", "a", "b", "a", "b"]
+    right = [True, False, True, True, False]
+    answers = rb.ClientRisks.from_examples(clients=clients, correct=right, num_missing=1)
+    assert answers == rb.ClientRisks([1 / 2, 1 / 3], [2, 3], True, names=["a", "b"], num_missing=1)
+    for same in (np.array(right, dtype=int), pd.Series(right), pd.array(right, dtype="boolean")):
+        assert rb.ClientRisks.from_examples(clients=pd.Series(clients), correct=same, num_missing=1) == answers
+    errors = [float(not each) for each in right]
+    assert rb.ClientRisks.from_examples(clients=clients, losses=errors, num_missing=1) == answers
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ({}, "either losses or correct, got neither"),
+        ({"losses": [0.1] * 4, "correct": [1] * 4}, "either losses or correct, got both"),
+        ({"losses": [True, False, True, True]}, "got truth values; say correct="),
+        ({"losses": [0.1, 0.2, 0.3, 1.5]}, r"in \[0, 1\] for each example, got 1.5"),  # though every mean is below 1
+        ({"losses": [0.1, 0.2, 0.3, -0.5]}, "got -0.5"),
+        ({"losses": [0.1, np.nan, 0.3, 0.5]}, "losses must have a value in every row"),
+        ({"losses": [0.5, 0.0, 1.0, 0.0], "binary": True}, "binary=True needs losses of 0 or 1"),
+        ({"losses": [[0.1], [0.2], [0.3], [0.4]]}, r"got shape \(4, 1\)"),
+        ({"correct": [0.5, 1.0, 0.0, 1.0]}, "correct must be True or False"),
+        ({"correct": ["yes", 1, 0, 1]}, "correct must be True or False"),
+        ({"correct": [True, None, False, True]}, "correct must have a value in every row"),
+        ({"correct": [1, 1, 0, 0], "binary": False}, "correct makes the loss binary"),
+        ({"correct": [1, 1, 0]}, r"clients must name one for each of the 3 examples, .* got shape \(4,\)"),
+        ({"correct": [1, 1, 0, 1], "clients": ["a", None, "b", "b"]}, "clients must have a value in every row"),
+        ({"correct": [1, 1, 0, 1], "clients": ["a"] * 4}, "at least 2 clients are needed"),
+        ({"correct": [], "clients": []}, "there must be some"),
+    ],
+)
+def test_wrong_examples_are_refused_in_words(given, rule):
+    with pytest.raises(ValueError, match=rule):
+        rb.ClientRisks.from_examples(**({"clients": ["a", "a", "b", "b"]} | given))
+
+
+@pytest.mark.parametrize("names", [["a"], "ab", ["a", None], [["a"], ["b"]]])
+def test_names_are_one_each(names):
+    with pytest.raises(ValueError, match="names must"):
+        rb.ClientRisks([0.1, 0.2], 10, names=names)
