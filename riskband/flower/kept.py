@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
@@ -173,11 +174,12 @@ class KeepRisks:
         self._check_fresh(kept, answered_by)
         num_missing = _num_missing(kept, who.get("num_missing"))
         who = {**who, "answered_by": answered_by, "num_missing": num_missing}
-        answers = ClientRisks(np.array(kept.values), np.array(kept.num_examples), **who)
+        of = partial(ClientRisks, names=kept.names or None, groups=kept.groups or None, **who)
+        answers = of(np.array(kept.values), np.array(kept.num_examples))
         if self._kind != "accuracy":
             return answers
         # Counts are recognised in the accuracies as they were sent: 1 - accuracy has other digits.
-        return ClientRisks(1.0 - answers.values, answers.num_examples, answers.binary, **who)
+        return of(1.0 - answers.values, answers.num_examples, answers.binary)
 
     def certify(self, *, delta: float, round: int = _LAST, **who: Unpack[WhoAnswered]) -> Certificate:
         """Upper bound on the mean risk over unseen clients of the model that was evaluated last.

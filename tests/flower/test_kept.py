@@ -245,6 +245,7 @@ def test_names_and_groups_are_kept_where_clients_send_them():
     last = kept.rounds[-1]
     assert [f"site-{int(n) - 20}" for n in last.num_examples] == list(last.names)
     assert [str(int(n) % 2) for n in last.num_examples] == list(last.groups)
+    assert (kept.risks().names, kept.risks().groups) == (last.names, last.groups)
     bands = rb.group_bands(kept.risks(), last.groups, delta=0.05, method="dkw", local="observed")
     assert bands.num_clients == {"0": 6, "1": 6}
 
