@@ -14,11 +14,13 @@ DELTA = 0.2
 
 def failures(law, *, num_networks, num_clients, sizes, seed):
     found = {(level, what): [] for level in LEVELS for what in ("true", "tail")}
-    for risks in draw_networks(law, num_networks=num_networks, num_clients=num_clients, sizes=sizes, seed=seed):
+    networks = draw_networks(law, num_networks=num_networks, num_clients=num_clients, sizes=sizes, seed=seed)
+    for number, risks in enumerate(networks):
         for level in LEVELS:
             truth = float(law.risk_quantile(level))
             found[level, "true"].append(rb.quantile(risks, level, delta=DELTA).value < truth - 1e-9)
-            found[level, "tail"].append(rb.cvar(risks, level, delta=DELTA).value < true_cvar(law, level) - 1e-9)
+            if number % 4 == 0:  # bets take a hundred times as long
+                found[level, "tail"].append(rb.cvar(risks, level, delta=DELTA).value < true_cvar(law, level) - 1e-9)
     return found
 
 
