@@ -31,13 +31,13 @@ from client.privacy import FILE_KEY as PRIVACY_FILE_KEY
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import PrivacyBudget, PrivacyBudgetError, epsilon_at, privacy_from_config
 from protocol import wire
-from protocol.engine import InProcessGrid
 from protocol.hashes import code_hash, examples_hash, model_hash
 from protocol.mechanisms import Mechanism, all_digits
 from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossQuery, Query
 from protocol.weight_sets import packed
 from riskband.adversaries.problem import TransportProblem, checked_box
+from riskband.flower.testing import InProcessGrid
 
 _LOSS, _ADVERSARIAL, _CANDIDATES = map(wire.action, (LossQuery, AdversarialQuery, CandidatesQuery))
 _EXIT_REFUSED, _EXIT_USAGE = 1, 2

@@ -84,8 +84,8 @@ def test_an_import_that_looks_up_is_noticed(module, source):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("protocol.engine", "import flwr"),
         ("riskband.flower.testing", "import flwr"),
+        ("protocol.wire", "import flwr"),
         ("worlds.datasets", "import flwr_datasets"),
         ("worlds.shifts", "from protocol.checks import checked_number"),
         ("strategies.f_divergence", "import riskband as rb"),

@@ -232,10 +232,15 @@ class _LevelShift(Shift):
 
     def draw(self, rng: np.random.Generator, *, x_shape: tuple[int, ...], num_classes: int) -> DrawnShift:
         """Draw the parameters (num_levels,), then the shares (num_levels,); `num_classes` plays no part."""
+        return DrawnShift(versions=self.versions, version_weights=rng.dirichlet(self.parameters(rng, num_clients=1)[0]))
+
+    def parameters(self, rng: np.random.Generator, *, num_clients: int) -> NDArray[np.float64]:
+        """Draw the parameters of the Dirichlet distributions of some clients, (num_clients, num_levels)."""
         first, second = (self.high, self.low) if self.reverse else (self.low, self.high)
         half = len(self.levels) // 2
-        parameters = [rng.uniform(first[0], first[1], half), rng.uniform(second[0], second[1], len(self.levels) - half)]
-        return DrawnShift(versions=self.versions, version_weights=rng.dirichlet(np.concatenate(parameters)))
+        sizes = (num_clients, half), (num_clients, len(self.levels) - half)
+        drawn = [rng.uniform(ends[0], ends[1], size) for ends, size in zip((first, second), sizes, strict=True)]
+        return np.concatenate(drawn, axis=1)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -45,15 +46,15 @@ class Shown:
         return content_hash(self)
 
 
-class Drawn(Shown):
+class Drawn(Shown, ABC):
     """An object with a sentence, assumptions and a figure."""
 
     assumptions: tuple[str, ...]
 
     @property
+    @abstractmethod
     def statement(self) -> str:
         """What it says, as one English sentence."""
-        raise NotImplementedError
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw it by the library's own figures, and return the axes; needs matplotlib.

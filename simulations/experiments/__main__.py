@@ -61,13 +61,13 @@ def performed(experiment: Experiment, request: Request) -> dict[str, Any]:
     cpu, wall = time.process_time(), time.monotonic()
     result = experiment.run(request)
     seconds = {"cpu": round(time.process_time() - cpu, 1), "wall": round(time.monotonic() - wall, 1)}
-    asked: dict[str, Any] = {
+    asked = {
         "quick": request.quick,
         "clients": request.clients,
         "seed": request.seed,
         "panels": list(request.panels),
+        "settings": dict(request.settings),
     }
-    asked["settings"] = dict(request.settings)
     return {
         "experiment": experiment.name,
         "paper": experiment.paper,

@@ -69,7 +69,7 @@ def largest_excess(truth: Mapping[str, Any], bounds: Sequence[Mapping[str, Any]]
     return float(max(found))
 
 
-def panels_figure(panels: Sequence[Mapping[str, Any]], *, num_columns: int, title: str, xlabel: str) -> Figure:
+def panels_figure(panels: Sequence[Mapping[str, Any]], *, num_columns: int, title: str) -> Figure:
     """Draw panels in rows; a curve with "drawn": False is left out, those of one name differ by their dashes.
 
     The legend, below, names each curve once, with its validity.
@@ -99,7 +99,7 @@ def panels_figure(panels: Sequence[Mapping[str, Any]], *, num_columns: int, titl
         axes.set_visible(False)
     figure.suptitle(title, fontsize="medium")
     for axes in grid[-1]:
-        axes.set_xlabel(xlabel, fontsize="small")
+        axes.set_xlabel("risk (mean 0-1 loss of a client)", fontsize="small")
     for axes in grid[:, 0]:
         axes.set_ylabel("share of clients with\nat least this risk", fontsize="small")
     figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=3, fontsize="small", frameon=False)

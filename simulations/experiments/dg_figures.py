@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from riskband.adversaries.representation.unbounded import UNBOUNDED_LOSSES, worst_mean_losses
-from simulations.experiments.distances import Domains, distances_of, domains, seen_by
+from simulations.experiments.distances import Domains, Seen, distances_of, domains
 from simulations.experiments.experiment import Experiment, Request, Result
 from simulations.experiments.rotated_digits import ROWS, SETTINGS, Row, rows_of, trained
 
@@ -44,18 +44,16 @@ def run(request: Request) -> Result:
 
 def measured(model: nn.Module, row: Row, given: Domains) -> dict[str, Any]:
     """Return every domain's distance, in units of ρ_adv, and losses, and the curves of the worst ones."""
-    found = distances_of(model, given.source, given.others)
-    hinge = UNBOUNDED_LOSSES["hinge"].per_example
-    rows = {}
-    for name, here in found["domains"].items():
-        seen = seen_by(model, given.others[name])
-        logits, labels = torch.from_numpy(seen.logits), torch.from_numpy(seen.y)
-        rows[name] = {
+    found = distances_of(model, given.source, given.others, more=_hinge)
+    rows = {
+        name: {
             "distance": here["distance"],
             "cross_entropy": here["cross_entropy"],
-            "hinge": float(hinge(logits, labels).mean()),
+            "hinge": here["hinge"],
             "error": 1 - here["accuracy"],
         }
+        for name, here in found["domains"].items()
+    }
     far = np.array([each["distance"] for each in rows.values()])
     asked = np.concatenate([_CURVE, far])
     worst = {
@@ -75,6 +73,12 @@ def measured(model: nn.Module, row: Row, given: Domains) -> dict[str, Any]:
         },
         "curve": {"distance": _CURVE.tolist(), **{loss: worst[loss][: len(_CURVE)].tolist() for loss in LOSSES}},
     }
+
+
+def _hinge(seen: Seen) -> dict[str, float]:
+    """Mean modified hinge."""
+    hinge = UNBOUNDED_LOSSES["hinge"].per_example
+    return {"hinge": float(hinge(torch.from_numpy(seen.logits), torch.from_numpy(seen.y)).mean())}
 
 
 def _worst(model: nn.Module, given: Domains, loss: str, distances: np.ndarray) -> np.ndarray:

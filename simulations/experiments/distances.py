@@ -8,7 +8,7 @@ distribution so near is known exactly (math §6.2): it is exactly 1 at distance 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -64,7 +64,13 @@ def seen_by(model: nn.Module, examples: Examples) -> Seen:
     return Seen(z=z, logits=np.concatenate([batch.logits.numpy() for batch in batches]), y=examples.y)
 
 
-def distances_of(model: nn.Module, source: Examples, domains: Mapping[str, Examples]) -> dict[str, Any]:
+def distances_of(
+    model: nn.Module,
+    source: Examples,
+    domains: Mapping[str, Examples],
+    *,
+    more: Callable[[Seen], dict[str, float]] = lambda seen: {},
+) -> dict[str, Any]:
     """Return how far domains are from a source for a model, what it loses there, and at worst at every distance.
 
     Parameters
@@ -75,6 +81,8 @@ def distances_of(model: nn.Module, source: Examples, domains: Mapping[str, Examp
         Examples, all equally likely.
     domains
         By name; each with the labels of the source in the same order.
+    more
+        What else is to be measured on each domain, as plain numbers by name.
 
     Returns
     -------
@@ -100,6 +108,7 @@ def distances_of(model: nn.Module, source: Examples, domains: Mapping[str, Examp
             "distance": float(np.sqrt(cost / unit)),
             **_performance(there),
             "worst_accuracy": worst_accuracy(np.array([cost]))[0],
+            **more(there),
         }
     return {
         "unit": float(np.sqrt(unit)),

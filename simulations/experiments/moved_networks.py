@@ -217,7 +217,6 @@ def figure(result: Result, *, number: int) -> Figure:
         result["panels"],
         num_columns=min(2, len(result["panels"])),
         title=f"[RE] Figure {number}: networks of moved clients within a Wasserstein budget, with probability 0.95",
-        xlabel="risk (mean 0-1 loss of a client)",
     )
 
 

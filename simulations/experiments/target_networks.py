@@ -79,16 +79,9 @@ def exact_risks(spec: PopulationSpec, table: LossTable, num_clients: int, *, see
     (shift,) = spec.shifts
     assert isinstance(shift, ResolutionShift | ColourShift)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_STREAM, int(shift.reverse))))
-    first, second = (shift.high, shift.low) if shift.reverse else (shift.low, shift.high)
-    num_levels = len(shift.levels)
     found = []
     for start in range(0, num_clients, _CHUNK):
-        size = min(_CHUNK, num_clients - start)
-        parameters = [
-            rng.uniform(first[0], first[1], (size, num_levels // 2)),
-            rng.uniform(second[0], second[1], (size, num_levels - num_levels // 2)),
-        ]
-        shares = rng.standard_gamma(np.concatenate(parameters, axis=1))
+        shares = rng.standard_gamma(shift.parameters(rng, num_clients=min(_CHUNK, num_clients - start)))
         found.append(table.risks(None, shares / shares.sum(axis=1, keepdims=True)))
     return np.concatenate(found)
 
@@ -206,7 +199,6 @@ def figure(result: Result, *, number: int) -> Figure:
         result["panels"],
         num_columns=2,
         title=f"[RE] Figure {number}: target networks within f-divergence budgets, certified with probability 0.95",
-        xlabel="risk (mean 0-1 loss of a client)",
     )
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 import riskband as rb
 from riskband.checks import FloatArray
+from server.checks.unseen import measured_risks
 from simulations.experiments.curves import (
     DELTA,
     PUBLISHED,
@@ -26,7 +27,6 @@ from simulations.experiments.curves import (
 )
 from simulations.experiments.experiment import Experiment, Request, Result
 from simulations.experiments.networks import trained
-from worlds.loss_table import PopulationRisks
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import DirichletLabelShift, RowAffineShift, Shift
 
@@ -86,12 +86,6 @@ def trained_for(request: Request, dataset: str, kind: str) -> nn.Module:
     return trained(spec, num_clients=num_clients, num_epochs=setting.num_epochs, cache=request.cache)
 
 
-def measured_risks(model: nn.Module, population: Population, num_clients: int) -> FloatArray:
-    """Return the mean 0-1 loss of each client's own examples, (num_clients,)."""
-    found = PopulationRisks(population, model, loss="zero_one")
-    return np.array([found.measured(k) for k in range(num_clients)])
-
-
 def run(request: Request) -> Result:
     """Measure seen and unseen clients of every panel, and bound the one by the other."""
     names = ("digits",) if request.quick else SETS
@@ -119,7 +113,7 @@ def _panel(request: Request, name: str) -> dict[str, Any]:
     model = trained_for(request, dataset, kind)
     num_clients = request.num_clients(full=500, quick=40)
     seen, unseen = (
-        measured_risks(model, Population(replace(spec, network=network)), num_clients)
+        measured_risks(Population(replace(spec, network=network)), model, num_clients=num_clients, loss="zero_one")
         for network in ("source", "unseen")
     )
     accuracy = 1.0 - np.concatenate([seen, unseen])
@@ -163,7 +157,6 @@ def figure(result: Result) -> Figure:
         result["panels"],
         num_columns=min(3, len(result["panels"])),
         title="Unseen clients of the same network, certified with probability 0.95",
-        xlabel="risk (mean 0-1 loss of a client)",
     )
 
 

@@ -14,10 +14,10 @@ from flwr.app import Message
 import riskband as rb
 from client.app import app
 from protocol import wire
-from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
 from protocol.questions import AdversarialAnswer
 from riskband.adversaries import adversarial_answers
+from riskband.flower.testing import InProcessGrid
 from strategies.asking.replies import RoundOutcome
 from strategies.wasserstein import usable_answers
 from tests.transport import adversarial_query, curves_of

@@ -17,11 +17,11 @@ from client.answer_record import AnswerRecord, asked_hash, question_hash, record
 from client.app import app
 from client.budget import QueryBudget, QueryBudgetError, Request
 from protocol import wire
-from protocol.engine import InProcessGrid
 from protocol.hashes import code_hash, model_hash, model_source_hash
 from protocol.models import build_model, model_arrays
 from protocol.questions import Candidate, CandidatesQuery, HelloAnswer, HelloQuery, LossQuery
 from protocol.weight_sets import joined
+from riskband.flower.testing import InProcessGrid
 from tests.client.record_worker import spend_and_keep
 from tests.transport import adversarial_query, changed
 

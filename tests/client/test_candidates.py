@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from client.app import app
 from protocol import wire
-from protocol.engine import InProcessGrid
 from protocol.hashes import code_hash, model_hash
 from protocol.models import build_model, model_arrays
 from protocol.questions import Candidate, CandidatesAnswer, CandidatesQuery, HelloAnswer, HelloQuery
@@ -23,6 +22,7 @@ from protocol.weight_sets import joined, packed, separated
 from riskband.adversaries.evaluation import mean_loss, mean_losses
 from riskband.adversaries.losses import LOSSES
 from riskband.adversaries.problem import TransportProblem
+from riskband.flower.testing import InProcessGrid
 from worlds.population import Population, spec_from_config
 
 CONFIG = {

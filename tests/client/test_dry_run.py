@@ -14,9 +14,9 @@ from flwr.app import ArrayRecord, Message
 from client.__main__ import main
 from client.app import app
 from protocol import wire
-from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
 from protocol.questions import LossAnswer, LossQuery
+from riskband.flower.testing import InProcessGrid
 from tests.transport import curves_of
 
 RNG = np.random.default_rng(0)

@@ -14,9 +14,9 @@ from torch import nn
 
 from client.app import app
 from protocol import wire
-from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
 from protocol.questions import Candidate, CandidatesQuery, LossQuery, Query
+from riskband.flower.testing import InProcessGrid
 from tests.transport import adversarial_query
 
 SECRET = "/home/alice/patients.csv"

@@ -15,7 +15,7 @@ import client.__main__  # the dry run
 from flwr.app import Message
 from client.app import app
 from protocol import wire
-from protocol.engine import InProcessGrid
+from riskband.flower.testing import InProcessGrid
 from protocol.models import build_model, model_arrays
 
 own = {"client-id": "a", "data": sys.argv[1]}

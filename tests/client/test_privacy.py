@@ -19,12 +19,12 @@ from client.app import app
 from client.numbers import summed_steps
 from client.privacy import PrivacyBudget, privacy_from_config
 from protocol import wire
-from protocol.engine import InProcessGrid
 from protocol.mechanisms import LOSS_STEPS
 from protocol.models import build_model, model_arrays
 from protocol.questions import Candidate, CandidatesQuery, LossAnswer, LossQuery
 from protocol.weight_sets import joined
 from riskband.adversaries.evaluation import example_losses, mean_loss
+from riskband.flower.testing import InProcessGrid
 from tests.client.test_noise import laplace_masses, p_value
 from tests.transport import adversarial_query, curves_of
 

@@ -17,12 +17,12 @@ from client.app import app
 from client.budget import QueryBudget, QueryBudgetError, Request, budget_from_config
 from client.privacy import privacy_from_config
 from protocol import wire
-from protocol.engine import InProcessGrid
 from protocol.hashes import code_hash, model_hash
 from protocol.mechanisms import all_digits, mechanism_of
 from protocol.models import model_arrays
 from protocol.questions import LossQuery
 from protocol.secure.questions import KeysQuery
+from riskband.flower.testing import InProcessGrid
 from tests.client.test_privacy import MODEL, ask, left, question
 
 

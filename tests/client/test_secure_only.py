@@ -11,9 +11,9 @@ from client.answering import answered
 from client.budget import QueryBudgetError
 from client.secure.part import HistogramInCompany
 from client.secure.rounds import is_secure_only, refuse_in_the_open
-from protocol.engine import InProcessGrid
 from protocol.examples import Examples
 from protocol.secure.questions import HistogramQuery
+from riskband.flower.testing import InProcessGrid
 from strategies.asking.replies import QuorumError
 from tests.strategies import secure_network
 

@@ -22,7 +22,7 @@ from flwr.app import Context, RecordDict
 
 import riskband as rb
 from client.app import app as client_app
-from protocol.engine import InProcessGrid
+from riskband.flower.testing import InProcessGrid
 from server.app import app as server_app
 from server.run.folder import read_events
 from server.run.ledger import read_ledger

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from protocol.engine import Delivery, InProcessGrid, node_unavailable
+from riskband.flower.testing import Delivery, InProcessGrid, node_unavailable
 
 app = ClientApp()
 

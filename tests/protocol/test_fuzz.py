@@ -13,10 +13,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from client.app import app
 from client.budget import QueryBudget
 from protocol import wire
-from protocol.engine import InProcessGrid
 from protocol.models import build_model, model_arrays
 from protocol.questions import Candidate, CandidatesQuery, LossQuery
 from protocol.weight_sets import joined
+from riskband.flower.testing import InProcessGrid
 from tests.transport import adversarial_query
 
 MODEL = model_arrays(build_model("mlp", x_shape=(3,), num_classes=2, seed=1))

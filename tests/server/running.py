@@ -12,7 +12,7 @@ from flwr.app import Context, RecordDict
 
 import riskband as rb
 from client.app import app as client_app
-from protocol.engine import Behaviour, InProcessGrid
+from riskband.flower.testing import Behaviour, InProcessGrid
 from server.app import app as server_app
 
 SMALL = {

@@ -13,9 +13,9 @@ import pytest
 from flwr.app import Message
 
 from protocol import wire
-from protocol.engine import Behaviour, Delivery
 from protocol.questions import AdversarialAnswer
 from riskband.cli import main as riskband_command
+from riskband.flower.testing import Behaviour, Delivery
 from tests.server.running import raises
 from tests.server.test_wasserstein_app import printed, run
 

@@ -14,9 +14,9 @@ from flwr.app import Message
 from rich.console import Console
 
 from protocol import wire
-from protocol.engine import Delivery
 from protocol.questions import LossAnswer
 from riskband.cli import main as riskband_command
+from riskband.flower.testing import Delivery
 from riskband.wording import rounded_down, rounded_up
 from server.checks.unseen import Unseen
 from server.config import ConfigError

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from protocol.engine import Delivery
+from riskband.flower.testing import Delivery
 from riskband.plots.bands import save_figure
 from server.run.folder import FIGURE_SUFFIXES, LOG_FILES, ResultFolder
 from server.run.ledger import read_ledger

@@ -12,8 +12,8 @@ import pytest
 from flwr.app import Message
 
 from protocol import wire
-from protocol.engine import Behaviour, Delivery
 from protocol.questions import AdversarialAnswer, LossAnswer
+from riskband.flower.testing import Behaviour, Delivery
 from tests.server.running import run_app
 
 

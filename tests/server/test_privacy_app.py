@@ -13,8 +13,8 @@ from flwr.app import Message
 from rich.console import Console
 
 import riskband as rb
-from protocol.engine import Delivery
 from riskband.cli import main as riskband_command
+from riskband.flower.testing import Delivery
 from server.config import ConfigError, load_config
 from server.report.table import report_table
 from server.run.ledger import read_ledger

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import riskband as rb
-from protocol.engine import Delivery
+from riskband.flower.testing import Delivery
 from server.report.table import report_table
 from server.run.ledger import read_ledger
 from strategies.asking.query import QuorumError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from protocol.engine import Behaviour, Delivery
+from riskband.flower.testing import Behaviour, Delivery
 from server.run.folder import LOG_FILES, ResultFolder
 from server.run.ledger import read_ledger
 from server.run.lock import FolderError

@@ -17,8 +17,8 @@ from torch import nn
 
 import riskband as rb
 from protocol import wire
-from protocol.engine import Behaviour, Delivery
 from protocol.questions import AdversarialAnswer
+from riskband.flower.testing import Behaviour, Delivery
 from server.config import ConfigError, load_config
 from server.report.table import report_table
 from server.run.ledger import read_ledger

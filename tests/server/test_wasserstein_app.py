@@ -15,9 +15,9 @@ from flwr.app import Message
 from rich.console import Console
 
 from protocol import wire
-from protocol.engine import Behaviour, Delivery
 from protocol.questions import AdversarialAnswer
 from riskband.cli import main as riskband_command
+from riskband.flower.testing import Behaviour, Delivery
 from server.report.table import report_table
 from server.run.ledger import read_ledger
 from tests.server.running import at_every_budget, raises, run_app

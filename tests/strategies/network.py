@@ -9,9 +9,9 @@ from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 
 from protocol import wire
-from protocol.engine import Delivery, InProcessGrid
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import LossAnswer, LossQuery
+from riskband.flower.testing import Delivery, InProcessGrid
 from strategies.asking.query import QueryStrategy
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.zeros(2, dtype=np.float32)}

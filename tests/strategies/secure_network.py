@@ -10,8 +10,8 @@ from flwr.clientapp import ClientApp
 
 from client.secure.rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
 from protocol.codec import to_array_record
-from protocol.engine import Delivery, InProcessGrid
 from protocol.questions import LossQuery
+from riskband.flower.testing import Delivery, InProcessGrid
 from strategies.secure.histogram import SecureHistogram
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from protocol import wire
 from protocol.codec import to_array_record
-from protocol.engine import Delivery, InProcessGrid, node_unavailable
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import AdversarialAnswer, AdversarialQuery, LossAnswer, LossQuery
 from riskband.answers.concave_curves import inner_curve, is_concave, knapsack_curve
+from riskband.flower.testing import Delivery, InProcessGrid, node_unavailable
 from strategies.asking.query import QueryStrategy, QuorumError
 from strategies.asking.replies import answer_check
 from tests.transport import adversarial_query

@@ -12,7 +12,6 @@ from flwr.clientapp import ClientApp
 
 from protocol import wire
 from protocol.codec import to_array_record
-from protocol.engine import Delivery, InProcessGrid
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import (
     AdversarialAnswer,
@@ -26,6 +25,7 @@ from protocol.questions import (
 )
 from riskband.adversaries.problem import TransportProblem
 from riskband.answers.concave_curves import knapsack_curve
+from riskband.flower.testing import Delivery, InProcessGrid
 from strategies.asking.query import QueryStrategy
 from strategies.dispersion import Dispersion
 from strategies.f_divergence import FDivergence

@@ -11,9 +11,9 @@ from flwr.clientapp import ClientApp
 
 from protocol import wire
 from protocol.codec import to_array_record
-from protocol.engine import Delivery, InProcessGrid
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import HelloAnswer, HelloQuery, LossAnswer, LossQuery
+from riskband.flower.testing import Delivery, InProcessGrid
 from strategies.asking.query import QueryStrategy, QuorumError
 from strategies.asking.resume import EarlierAnswer
 

@@ -10,8 +10,8 @@ from flwr.app import Error, Message
 from flwr.proto.node_pb2 import NodeInfo
 
 from protocol import wire
-from protocol.engine import Delivery, InProcessGrid, node_unavailable
 from protocol.hashes import code_hash
+from riskband.flower.testing import Delivery, InProcessGrid, node_unavailable
 from strategies.asking.resume import EarlierAnswer
 from tests.strategies.mutations import HARMFUL
 from tests.strategies.network import (

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 from flwr.app import Message
 
-from protocol.engine import InProcessGrid
+from riskband.flower.testing import InProcessGrid
 from strategies.asking import exchange
 from strategies.asking.exchange import Progress
 from tests.strategies.network import ARRAYS, NUM_CLIENTS, QUERY, app, network, raising, silent, strategy

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from protocol import wire
 from protocol.codec import num_bytes
-from protocol.engine import node_unavailable
 from protocol.questions import AdversarialAnswer, Candidate, CandidatesAnswer, CandidatesQuery
+from riskband.flower.testing import node_unavailable
 from strategies.asking.failures import Node
 from strategies.asking.query import FailureReason
 from strategies.asking.replies import Check, answer_check, read_reply

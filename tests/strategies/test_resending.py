@@ -10,9 +10,9 @@ import pytest
 
 from client.app import app as client_app
 from client.budget import QueryBudget
-from protocol.engine import Delivery, InProcessGrid, node_unavailable
 from protocol.models import build_model, model_arrays
 from protocol.questions import LossQuery
+from riskband.flower.testing import Delivery, InProcessGrid, node_unavailable
 from strategies.asking import exchange
 from tests.strategies.network import (
     ARRAYS,

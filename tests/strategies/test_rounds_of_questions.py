@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from protocol import wire
 from protocol.codec import to_array_record
-from protocol.engine import InProcessGrid, node_unavailable
 from protocol.questions import LossAnswer
+from riskband.flower.testing import InProcessGrid, node_unavailable
 from strategies.asking.query import Failure, FailureReason, Progress, QuorumError
 from strategies.asking.replies import settle
 from tests.strategies.network import (

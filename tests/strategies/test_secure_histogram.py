@@ -11,9 +11,9 @@ from flwr.app import Message
 
 import riskband as rb
 from protocol import wire
-from protocol.engine import Delivery
 from protocol.secure.cryptography import KEY_BYTES, SEED_BYTES, WORD
 from protocol.secure.questions import MaskedAnswer, SharesAnswer
+from riskband.flower.testing import Delivery
 from strategies.asking.query import QuorumError
 from strategies.secure.secure_sum import neighbourhoods
 from tests.strategies.secure_network import (

@@ -10,10 +10,10 @@ from flwr.app import Message
 
 from client.secure.part import begun, confirmed, hidden, holding, revealed, shared
 from protocol.codec import to_array_record
-from protocol.engine import Delivery
 from protocol.hashes import model_hash
 from protocol.secure import cryptography as secure
 from protocol.secure.questions import ConsistencyQuery, HeldShares, HistogramQuery, SharesQuery, UnmaskQuery
+from riskband.flower.testing import Delivery
 from strategies.asking.query import QuorumError
 from strategies.secure.secure_sum import left_out
 from tests.strategies.secure_network import ARRAYS, NUM_EXAMPLES, Recording, changing, name_of, risk_of, run

@@ -14,11 +14,11 @@ import riskband as rb
 from client.app import app as real_app
 from protocol import wire
 from protocol.codec import to_array_record
-from protocol.engine import Delivery, InProcessGrid, node_unavailable
 from protocol.hashes import code_hash, model_hash
 from protocol.models import build_model, model_arrays
 from protocol.questions import Candidate, CandidatesAnswer, CandidatesQuery, LossAnswer
 from protocol.weight_sets import packed
+from riskband.flower.testing import Delivery, InProcessGrid, node_unavailable
 from strategies.asking.query import QuorumError
 from strategies.asking.resume import EarlierAnswer
 from strategies.selection import SelectionStrategy
