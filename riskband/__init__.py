@@ -111,6 +111,7 @@ _NAMES = {
     "verification": "Verification verify",
     "worst_cases.divergence_bounds": "DivergenceBound divergence_estimate divergence_lower_bound",
     "worst_cases.divergences": "CHI2 DIVERGENCES FDivergence HELLINGER2 KL TV binary_worst_case custom_divergence",
+    "worst_cases.planning": "Option Plan plan",
     "worst_cases.requirements": "Gate Requirement Verdict require",
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
     "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_cdf wasserstein_mean wasserstein_published",
@@ -230,6 +231,7 @@ if TYPE_CHECKING:
         binary_worst_case,
         custom_divergence,
     )
+    from riskband.worst_cases.planning import Option as Option, Plan as Plan, plan as plan
     from riskband.worst_cases.requirements import (
         Gate as Gate,
         Requirement as Requirement,

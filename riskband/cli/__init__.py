@@ -17,6 +17,7 @@ from importlib import import_module
 import riskband as rb
 
 COMMANDS = {
+    "plan": "how many clients, with how many examples each, a requirement needs to pass",
     "certify": "certificates from a CSV file with one row per client",
     "verify": "compute certificates again from the answers they store",
 }

@@ -12,8 +12,10 @@ from riskband.bands.band import Band
 from riskband.certificate import Certificate
 from riskband.checks import FloatArray
 from riskband.plots.bands import (
+    ANSWERS,
     BOUNDS,
     MEASURED_POINT,
+    UNSEEN,
     WORST,
     blank_figure,
     draw_band,
@@ -29,20 +31,24 @@ from riskband.plots.bands import (
     write_figure,
 )
 from riskband.wording import rounded_down, rounded_up
+from riskband.worst_cases.planning import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _TITLE_WIDTH = 75  # characters
+_ROUND_COUNTS = (5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 4_000)  # clients on an axis
 
 
-def plot(thing: Band | Certificate, ax: Axes | None = None) -> Axes:
-    """Draw a band or a certificate on axes, or on those of a new figure; see `Band.plot`."""
+def plot(thing: Band | Certificate | Plan, ax: Axes | None = None) -> Axes:
+    """Draw a band, a certificate or a plan on axes, or on those of a new figure; see `Band.plot`."""
     is_number = isinstance(thing, Certificate) and not thing.axes
     axes = blank_figure(8.0, 2.4 if is_number else 5.0).add_subplot() if ax is None else ax
     if isinstance(thing, Band):
         draw_band(axes, thing)
+    elif isinstance(thing, Plan):
+        _draw_plan(axes, thing)
     else:
         _draw_certificate(axes, thing)
     if ax is None:
@@ -52,7 +58,7 @@ def plot(thing: Band | Certificate, ax: Axes | None = None) -> Axes:
     return axes
 
 
-def inline_svg(thing: Band | Certificate) -> str:
+def inline_svg(thing: Band | Certificate | Plan) -> str:
     """Return the figure as an element of a page."""
     buffer = BytesIO()
     write_figure(_figure_of(plot(thing)), buffer, ending=".svg")
@@ -86,6 +92,43 @@ def _draw_certificate(axes: Axes, certificate: Certificate) -> None:
     else:
         _draw_number(axes, certificate)
     axes.set_title(**titled("label", fill(certificate.quantity, _TITLE_WIDTH), certificate.assumptions))
+
+
+def _draw_plan(axes: Axes, plan: Plan) -> None:
+    """Clients over examples where there is a frontier, otherwise power over clients; and what there is."""
+    is_frontier = len(plan.options) > 1
+    best, across = plan.best, axes.axhline if is_frontier else axes.axvline
+    (_draw_frontier if is_frontier else _draw_power)(axes, plan)
+    words = f"{'cheapest' if plan.cost else 'fewest'}: {best.num_clients:,} clients of {best.num_examples:,} examples"
+    place = (best.num_examples, best.num_clients) if is_frontier else (best.num_clients, best.power)
+    axes.plot(*place, "o", color=WORST[2], ms=11, mec="white", label=words)
+    for here in plan.at_hand[:1]:
+        across(here.num_clients, color=UNSEEN, ls="--", lw=1.4, label=f"you have {here.num_clients:,}")
+    axes.set_title(f"{plan.requirement}, delta = {plan.delta:g}")
+    axes.grid(alpha=0.25, lw=0.6)
+
+
+def _draw_frontier(axes: Axes, plan: Plan) -> None:
+    sizes, counts = [each.num_examples for each in plan.options], [each.num_clients for each in plan.options]
+    label = f"estimate: so many clients pass with probability {plan.power:g}"
+    axes.plot(sizes, counts, color=BOUNDS, marker="o", lw=1.6, label=label)
+    for size, count in zip(sizes, counts, strict=True):
+        axes.annotate(f"{count:,}", (size, count), (0, 11), textcoords="offset points", ha="center")
+    axes.set(xscale="log", xlabel="examples of each client", ylabel="clients", ylim=(0.0, 1.2 * max(counts)))
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.minorticks_off()
+
+
+def _draw_power(axes: Axes, plan: Plan) -> None:
+    tried = [each for each in plan.tried if each.num_examples == plan.best.num_examples]
+    counts = [each.num_clients for each in tried]
+    label = "estimate: probability of PASS"
+    axes.plot(counts, [each.power for each in tried], color=BOUNDS, marker=".", lw=1.6, label=label)
+    axes.axhline(plan.power, color=ANSWERS, ls=":", lw=1.0, label=f"wanted: {plan.power:g}")
+    axes.set(xscale="log", ylim=(-0.02, 1.05), xlabel="clients", ylabel="probability of PASS")
+    shown = [count for count in _ROUND_COUNTS if min(counts) <= count <= max(counts)]
+    axes.set_xticks(shown, [f"{count:,}" for count in shown])
+    axes.minorticks_off()
 
 
 def _label_budgets(axes: Axes) -> None:

@@ -22,17 +22,18 @@ from riskband.bands.band import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate
 from riskband.checks import as_spelled, check_budget, check_number, set_fields
 from riskband.functionals.dispersion import UnboundedError, dispersion_certificate
+from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import Functional, resolve
 from riskband.wording import chosen_before, confidence, exactly, in_full, rounded_down, rounded_up
-from riskband.worst_cases.divergences import resolve_divergence
-from riskband.worst_cases.reweighting import worst_case_mean
+from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
+from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 
 PASS, FAIL, NOT_DECIDED = "PASS", "FAIL", "NOT DECIDED"
 EXIT_STATUS: Mapping[str, int] = {FAIL: 1, NOT_DECIDED: 3, PASS: 0}
 """Of a command that asks for requirements, by verdict: the first that any of them has counts. 2 is for wrong input."""
 
 GATE_SCHEMA = "riskband.gate/1"
-WORST_MEAN = "worst_mean"
+WORST_MEAN, WORST_SHARE = "worst_mean", "worst_share"
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
 _LARGEST_TRIED = 4_096  # clients
 _FINENESS = 8  # the number of clients that would decide is found to one part in so many
@@ -47,12 +48,13 @@ class _Bounds(NamedTuple):
     certificates: tuple[Certificate, ...]
 
 
-class _Number(NamedTuple):
-    """What can be required: a functional, or a worst mean."""
+class Number(NamedTuple):
+    """What can be required: a functional, or a worst mean or share over shifted networks."""
 
     name: str
     range: tuple[float, float]
     bounds: Callable[[Band | ClientRisks, float | None], _Bounds]
+    value: Callable[[RiskDistribution], float]  # of a network whose risks are known
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Requirement:
     Attributes
     ----------
     name : str
-        Of the number: a functional, as `bound` reads it, or "worst_mean:DIVERGENCE:BUDGET".
+        Of the number: a functional, as `bound` reads it, "worst_mean:DIVERGENCE:BUDGET" or
+        "worst_share:RISK:DIVERGENCE:BUDGET".
     relation : {"<=", ">="}
         Whether the limit is the largest or the smallest value allowed.
     limit : float
@@ -79,7 +82,7 @@ class Requirement:
     limit: float
 
     def __post_init__(self) -> None:
-        number = _number(self.name)
+        number = self.number
         if self.relation not in ("<=", ">="):
             raise ValueError(f"relation of a requirement must be <= or >=, got {self.relation!r:.80}")
         limit = check_number("limit of a requirement", self.limit, remedy="write 'quantile:0.9<=0.3'")
@@ -105,6 +108,11 @@ class Requirement:
         except ValueError as error:
             raise ValueError(f"the limit of {text!r:.80} must be a number, got {found[3]!r:.80}; {_EXAMPLE}") from error
         return cls(found[1], found[2], limit)
+
+    @property
+    def number(self) -> Number:
+        """What the limit is for."""
+        return _number(self.name)
 
     def __str__(self) -> str:
         """The requirement as `of` reads it."""
@@ -170,7 +178,7 @@ class Verdict:
     @property
     def _known(self) -> str:
         """What was certified of the number; an end of its range is none."""
-        (low, high), limit = _number(self.requirement.name).range, self.requirement.limit
+        (low, high), limit = self.requirement.number.range, self.requirement.limit
         if self.lower <= low and self.upper >= high:
             return f"these answers do not bound {self.quantity}"
         least, most = _shown(self.lower, rounded_down, limit), _shown(self.upper, rounded_up, limit)
@@ -264,7 +272,7 @@ def require(
         must be fixed before any answer was seen. Or a band with both sides: all is read off it and holds at once.
     requirements : str, Requirement or sequence of them
         "NAME<=NUMBER" or "NAME>=NUMBER", where NAME is a functional as `bound` reads it ("quantile:0.9", "mean",
-        "share:0.3", "gini") or a worst mean, "worst_mean:chi2:0.1".
+        "share:0.3", "gini"), a worst mean, "worst_mean:chi2:0.1", or a worst share, "worst_share:0.3:chi2:0.1".
     delta : float, optional
         With answers: probability that any verdict is a wrong PASS or FAIL, in (0, 1).
 
@@ -272,7 +280,7 @@ def require(
     -------
     Gate
         With the verdicts and their certificates. What was only estimated, since the clients that answered helped to
-        train the model, is never decided. Sources: `dispersion_certificate` and `worst_case_mean`.
+        train the model, is never decided. Sources: `dispersion_certificate`, `worst_case_mean`, `worst_case_cdf`.
 
     Raises
     ------
@@ -327,12 +335,13 @@ def _verdict(
     return of(verdict=verdict, why=why, num_clients=enough, then=then)
 
 
-def _number(name: object) -> _Number:
+def _number(name: object) -> Number:
     head, *parameters = name.split(":") if isinstance(name, str) else ("",)
-    if as_spelled(head, (WORST_MEAN,)):
-        return _worst_mean(name, parameters)
+    shifted = as_spelled(head, (WORST_MEAN, WORST_SHARE))
+    if shifted is not None:
+        return _worst_mean(name, parameters) if shifted == WORST_MEAN else _worst_share(name, parameters)
     chosen = resolve(name, called="the number of a requirement")
-    return _Number(chosen.name, chosen.range, partial(_both_ends, chosen=chosen))
+    return Number(chosen.name, chosen.range, partial(_both_ends, chosen=chosen), chosen.value)
 
 
 def _both_ends(source: Band | ClientRisks, delta: float | None, *, chosen: Functional) -> _Bounds:
@@ -344,25 +353,55 @@ def _both_ends(source: Band | ClientRisks, delta: float | None, *, chosen: Funct
     return _Bounds(found.quantity, low if found.lower is None else float(found.lower), float(found.value), (found,))
 
 
-def _worst_mean(name: object, parameters: Sequence[str]) -> _Number:
-    try:
-        divergence, budget = parameters
-        size = float(check_budget(float(budget)))
-    except ValueError as error:
-        raise ValueError(
-            f"{name!r} cannot be read: write '{WORST_MEAN}:chi2:0.1', a divergence and a budget"
-        ) from error
-    f = resolve_divergence(divergence)
+def _worst_mean(name: object, parameters: Sequence[str]) -> Number:
+    f, size = _shift(name, parameters, example=f"{WORST_MEAN}:chi2:0.1")
 
     def bounds(source: Band | ClientRisks, delta: float | None) -> _Bounds:
         half = None if delta is None else delta / 2.0
         above = worst_case_mean(source, divergence=f, budget=size, delta=half)
         below = dispersion_certificate(source, "mean", delta=half)  # the network without shift is within every budget
-        quantity = f"the largest mean risk over the clients of any network within {f.name} budget {exactly(size)}"
+        quantity = f"the largest mean risk over the clients of {_any_network(f, size)}"
         return _Bounds(quantity, float(np.asarray(below.lower)), float(above.value), (above, below))
 
-    written = f"{WORST_MEAN}:{f.name}:{exactly(size)}"
-    return _Number(written, (0.0, 1.0), bounds)
+    def value(law: RiskDistribution) -> float:
+        # Clients that the network does not have may have any risk, up to 1.
+        risks, weights = np.append(law.risks, 1.0), np.append(law.weights, 0.0)
+        return min(robust_mean(risks, weights, divergence=f, budget=size)[0], 1.0)
+
+    return Number(f"{WORST_MEAN}:{f.name}:{exactly(size)}", (0.0, 1.0), bounds, value)
+
+
+def _worst_share(name: object, parameters: Sequence[str]) -> Number:
+    f, size = _shift(name, parameters[1:], example=f"{WORST_SHARE}:0.3:chi2:0.1")
+    share = resolve(f"share:{parameters[0]}", called="the number of a requirement")
+    threshold = float(share.name.partition(":")[2])
+
+    def bounds(source: Band | ClientRisks, delta: float | None) -> _Bounds:
+        half = None if delta is None else delta / 2.0
+        band = source if isinstance(source, Band) else band_of(source, delta=own_delta(half), sides="lower")
+        above = worst_case_cdf(band, divergence=f, budget=size, thresholds=threshold)
+        below = dispersion_certificate(source, share.name, delta=half)
+        quantity = f"the largest share of clients with a risk of at least {exactly(threshold)} in"
+        lower, upper = float(np.asarray(below.lower)), float(above.value)
+        return _Bounds(f"{quantity} {_any_network(f, size)}", lower, upper, (above, below))
+
+    def value(law: RiskDistribution) -> float:
+        return float(binary_worst_case(min(share.value(law), 1.0), divergence=f, budget=size))
+
+    return Number(f"{WORST_SHARE}:{exactly(threshold)}:{f.name}:{exactly(size)}", (0.0, 1.0), bounds, value)
+
+
+def _shift(name: object, parameters: Sequence[str], *, example: str) -> tuple[FDivergence, float]:
+    try:
+        divergence, budget = parameters
+        size = float(check_budget(float(budget)))
+    except ValueError as error:
+        raise ValueError(f"{name!r:.80} cannot be read: write {example!r}, a divergence and a budget last") from error
+    return resolve_divergence(divergence), size
+
+
+def _any_network(divergence: FDivergence, budget: float) -> str:
+    return f"any network within {divergence.name} budget {exactly(budget)}"
 
 
 def _clients_of(source: Band | ClientRisks) -> ClientRisks:

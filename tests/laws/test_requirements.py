@@ -25,6 +25,7 @@ RISKS = rb.ClientRisks(RNG.binomial(100, RNG.beta(3, 21, 80)) / 100, 100)
         ("share:.3<=1e-2", "share:0.3<=0.01"),
         ("theil<=2.5", "generalised_entropy:1<=2.5"),
         ("Worst-Mean:CHI2:0.10<=0.2", "worst_mean:chi2:0.1<=0.2"),
+        ("worst_share:.3:Chi2:0.10<=0.2", "worst_share:0.3:chi2:0.1<=0.2"),
     ],
 )
 def test_requirements_are_read_and_written(text, written):
@@ -51,6 +52,9 @@ def test_requirements_are_read_and_written(text, written):
         ("worst_mean:chi2<=0.1", "worst_mean:chi2:0.1", "'worst_mean:chi2'"),
         ("worst_mean:chi2:-1<=0.1", "worst_mean:chi2:0.1", "-1"),
         ("worst_mean:renyi:0.1<=0.1", "divergence must be one of", "'renyi'"),
+        ("worst_share:chi2:0.1<=0.1", "worst_share:0.3:chi2:0.1", "'worst_share:chi2:0.1'"),
+        ("worst_share<=0.1", "worst_share:0.3:chi2:0.1", "'worst_share'"),
+        ("worst_share:30:chi2:0.1<=0.1", "must lie in [0, 1]", "30"),
     ],
 )
 def test_what_is_no_requirement_is_refused_with_rule_value_and_remedy(text, rule, value):
@@ -98,16 +102,26 @@ def test_verdicts_are_read_off_the_bounds_of_the_library():
     (worst,) = rb.require(RISKS, "worst_mean:kl:0.1<=0.3", delta=0.1).verdicts
     assert worst.upper == rb.worst_case_mean(RISKS, divergence="kl", budget=0.1, delta=0.05).value
     assert worst.lower == rb.bound(RISKS, "mean", delta=0.05).lower
+    (worst,) = rb.require(RISKS, "worst_share:0.3:kl:0.1<=0.6", delta=0.1).verdicts
+    half = rb.band(RISKS, delta=0.05, sides="lower")
+    assert worst.upper == rb.worst_case_cdf(half, divergence="kl", budget=0.1, thresholds=0.3).value
+    assert worst.lower == rb.bound(RISKS, "share:0.3", delta=0.05).lower
 
 
 @pytest.mark.parametrize("source", ["answers", "band"])
 def test_every_verdict_follows_from_certificates_that_verify(source, monkeypatch):
     monkeypatch.setattr(LARGEST_TRIED, 0)
-    asked = ["mean<=0.3", "cvar:0.9<=0.3", "worst_mean:chi2:0.1<=0.4", "share:0.3<=0.001"]
+    asked = [
+        "mean<=0.3",
+        "cvar:0.9<=0.3",
+        "worst_mean:chi2:0.1<=0.4",
+        "share:0.3<=0.001",
+        "worst_share:0.3:kl:0.1<=0.5",
+    ]
     gate = (
         rb.require(RISKS, asked, delta=0.05) if source == "answers" else rb.require(rb.band(RISKS, delta=0.05), asked)
     )
-    assert len(gate.certificates) == 5
+    assert len(gate.certificates) == 7
     for certificate in gate.certificates.values():
         assert rb.verify(rb.Certificate.from_json(certificate.to_json())).ok
         assert set(certificate.assumptions) <= set(gate.assumptions)

@@ -25,12 +25,14 @@ NUDGE = 1e-9
 
 
 def truths(law):
+    share = float(law.survival(0.3))
     return {
         "mean": law.mean_risk(),
-        "share:0.3": float(law.survival(0.3)),
+        "share:0.3": share,
         "quantile:0.8": float(law.risk_quantile(0.8)),
         "cvar:0.9": true_cvar(law, 0.9),
         "worst_mean:chi2:0.1": true_worst_case_mean(law, "chi2", 0.1),
+        "worst_share:0.3:chi2:0.1": share + float(np.sqrt(0.1 * share * (1.0 - share))),
     }
 
 

@@ -1,0 +1,89 @@
+"""`riskband plan`: how many clients, with how many examples each, a requirement needs to pass."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+
+import riskband as rb
+from riskband.answers.csv import read_risks
+from riskband.cli.certify import FIGURE_ENDINGS
+from riskband.worst_cases.planning import DEFAULT_POWER
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read the pilot, if there is one, make the plan, and print it."""
+    if options.plot and not options.plot.endswith(FIGURE_ENDINGS):
+        raise ValueError(f"a figure must end in {', '.join(FIGURE_ENDINGS)}, got {options.plot!r}")
+    plan = rb.plan(
+        options.target,
+        delta=options.delta,
+        shift=options.shift,
+        prior=options.prior,
+        pilot=_pilot(options),
+        num_examples=options.num_examples,
+        num_clients=options.num_clients,
+        power=options.power,
+        cost=options.cost,
+        binary=options.binary,
+        seed=options.seed,
+        say=partial(print, file=sys.stderr),
+    )
+    print(json.dumps(plan.to_dict(), indent=1, allow_nan=False) if options.json else _summary(plan))
+    if options.plot:
+        from riskband.plots.bands import save_figure  # loads matplotlib
+
+        save_figure(plan.plot().get_figure(root=True), options.plot)  # type: ignore[arg-type]
+        print(f"figure: {options.plot}", file=sys.stderr)
+    return 0
+
+
+def _pilot(options: argparse.Namespace) -> rb.ClientRisks | None:
+    if options.pilot is None:
+        return None
+    if options.pilot_num_examples is None:
+        raise ValueError("--pilot needs --pilot-num-examples: a whole number for all clients, or the name of a column")
+    return read_risks(
+        options.pilot, column=options.column, num_examples=options.pilot_num_examples, is_binary=options.binary
+    )
+
+
+def _summary(plan: rb.Plan) -> str:
+    lines = [plan.statement]
+    if len(plan.options) > 1:
+        lines += ["clients and examples of each that are enough:", *map(_line, plan.options)]
+    lines += [f"  with {size:,} examples each, no number of clients up to 4,096 is" for size in plan.too_few]
+    return "\n".join([*lines, "if all of this is true:", *(f"  - {line}" for line in plan.assumptions)])
+
+
+def _line(option: rb.Option) -> str:
+    price = "" if option.cost is None else f", cost {option.cost:,.15g}"
+    chance = f"PASS with probability about {option.power:.2f}"
+    return f"  {option.num_clients:>6,} with {option.num_examples:,}: {chance}{price}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tell the parser of the sub-command what it takes."""
+    add = parser.add_argument
+    add("target", metavar="NAME<=LIMIT", help="what is to pass: 'share:0.3<=0.1', 'mean<=0.2', 'quantile:0.9<=0.3', …")
+    add("--shift", help="for every network within it, as in chi2:0.1 (for means and shares)", metavar="NAME:BUDGET")
+    source = parser.add_mutually_exclusive_group(required=True)
+    prior = "how the risks of clients are distributed: beta:MEAN:SD"
+    source.add_argument("--prior", help=prior, metavar="beta:MEAN:SD")
+    source.add_argument("--pilot", help="or a table of earlier answers, as certify reads it", metavar="FILE.csv")
+    add("--column", help="of the pilot: column with the mean losses (default: loss)", default="loss")
+    add("--pilot-num-examples", help="of the pilot: examples behind each mean", metavar="N|COLUMN")
+    sizes = "examples of each client; several make a frontier (default: the median of the pilot)"
+    add("--num-examples", help=sizes, type=int, nargs="+", metavar="N")
+    add("--num-clients", help="how many clients you have", type=int, metavar="K")
+    add("--power", help="probability of PASS that is wanted (default: 0.8)", type=float, default=DEFAULT_POWER)
+    add("--cost", help="of a client, and of an example", type=float, nargs=2, metavar=("CLIENT", "EXAMPLE"))
+    add("--delta", help="of the gate (default: 0.05)", type=float, default=0.05)
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--binary", action="store_const", const=True, help="the loss is 0-1 (default, but for a pilot)")
+    kind.add_argument("--not-binary", dest="binary", action="store_const", const=False, help="it lies in [0, 1]")
+    add("--seed", help="of the networks that are drawn (default: 0)", type=int, default=0)
+    add("--json", help="print the plan as JSON, and nothing else", action="store_true")
+    add("--plot", help="draw the frontier, or the power (.png, .svg or .pdf)", metavar="FILE.png")

@@ -1,0 +1,571 @@
+"""How many clients, with how many examples each, a requirement needs to pass: an estimate, made before asking any.
+
+Networks are drawn from a distribution of risks that is assumed, or fitted to a pilot. Each is given to the gate that
+will judge the real answers, and how often it says PASS is the power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from scipy.special import bdtr, betaincinv, ndtri
+
+from riskband.answers.risks import ClientRisks
+from riskband.checks import (
+    FloatArray,
+    IntArray,
+    check_count,
+    check_delta,
+    check_flag,
+    check_kind,
+    check_number,
+    check_seed,
+)
+from riskband.functionals.distributions import RiskDistribution
+from riskband.wording import TRAINERS_ANSWERED, exactly
+from riskband.wording.shown import Drawn, to_pandas
+from riskband.worst_cases.requirements import FAIL, WORST_MEAN, WORST_SHARE, Requirement
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLAN_SCHEMA = "riskband.plan/1"
+DEFAULT_POWER = 0.8
+FEWEST, MOST = 2, 4_096  # clients that are tried
+LARGEST_SIZE = 20_000  # examples of a client
+_NUM_ATOMS = 2_000  # of a Beta distribution
+_BATCH, _MOST_ROUGHLY, _MOST_CERTIFIED = 20, 160, 600  # networks
+_PRECISION, _ROUGHLY = 0.006, 0.012  # standard errors of a power at which no more networks are certified
+_SURE = 3.0  # standard errors between a power and the wanted one that settle which is larger
+FIRST = 32  # clients with which a search begins
+_SOME, _MANY, _MOST_AT_ONCE = 5_000, 20_000, 2_000_000  # networks that are only drawn; numbers at once
+_LEVELS = np.array([0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.995])  # of what clients measure
+_FINENESS = 32  # the number of clients is found to one part in so many
+_DOUBT = 0.1  # of a network, that a prediction is wrong where none was seen to be
+_PENALTY = 0.01  # of the regression, which has about as many averages as networks at first
+_PRIOR = "write prior='beta:MEAN:SD', as in 'beta:0.12:0.07', or give a RiskDistribution"
+
+
+class Option(NamedTuple):
+    """A network to ask, and how likely it is to pass.
+
+    Attributes
+    ----------
+    num_clients : int
+        How many answer.
+    num_examples : int
+        Of each client.
+    power : float
+        Estimated probability that the gate says PASS.
+    cost : float or None
+        If costs were given.
+    """
+
+    num_clients: int
+    num_examples: int
+    power: float
+    cost: float | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Drawn):
+    """How many clients a requirement needs to pass: an estimate. Made by `plan`.
+
+    Attributes
+    ----------
+    requirement : Requirement
+        What is to pass, with its shift.
+    delta, power : float
+        What the gate will be asked with, and the probability of PASS that is wanted.
+    truth : float
+        The number that is required, if the assumed distribution of risks is the true one.
+    options : tuple of Option
+        For each number of examples, in increasing order, the smallest number of clients that was found.
+    too_few : tuple of int
+        Numbers of examples with which not even 4,096 clients reach the power.
+    at_hand : tuple of Option
+        The power with the clients that there are, for the same numbers of examples; empty if they were not named.
+    tried : tuple of Option
+        All that was looked at closely.
+    cost : tuple of float or None
+        Of a client, and of an example.
+    assumptions : tuple of str
+        What must be true for the estimate.
+    """
+
+    requirement: Requirement
+    delta: float
+    power: float
+    truth: float
+    options: tuple[Option, ...]
+    too_few: tuple[int, ...]
+    at_hand: tuple[Option, ...]
+    tried: tuple[Option, ...]
+    cost: tuple[float, float] | None
+    assumptions: tuple[str, ...]
+
+    shown = ("delta",)
+
+    def _words(self) -> str:
+        best = self.best
+        return (
+            f"estimate, {self.requirement}, {best.num_clients} clients of {best.num_examples}, power={best.power:.2f}"
+        )
+
+    @property
+    def best(self) -> Option:
+        """The cheapest option; without costs, or among equals, that of fewest clients, then of fewest examples."""
+        return min(self.options, key=lambda option: (option.cost or 0.0, option.num_clients, option.num_examples))
+
+    @property
+    def statement(self) -> str:
+        """What is needed, and how likely that is to be enough."""
+        best = self.best
+        need = f"{best.num_clients:,} clients with {best.num_examples:,} examples each"
+        price = "" if best.cost is None else f", at a cost of {best.cost:,.15g}"
+        what = f"{self.requirement} (delta = {exactly(self.delta)})"
+        said = f"{need} pass {what} with probability about {best.power:.2f}{price}"
+        here = next((each for each in self.at_hand if each.num_examples == best.num_examples), None)
+        if here is not None:
+            is_enough = here.power >= self.power
+            you = "which is enough" if is_enough else f"you need {best.num_clients:,}"
+            chance = f"{here.num_clients:,} pass with probability about {here.power:.2f}"
+            said = f"You have {here.num_clients:,} clients, {you}: {said}, and {chance}"
+        return f"{said}. This is an estimate: {self.assumptions[0]}."
+
+    def __str__(self) -> str:
+        return self.statement
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain data for JSON."""
+        return {
+            "schema": PLAN_SCHEMA,
+            "validity": "estimate",
+            "requirement": str(self.requirement),
+            "delta": self.delta,
+            "power_wanted": self.power,
+            "truth_assumed": self.truth,
+            "cost": None if self.cost is None else {"per_client": self.cost[0], "per_example": self.cost[1]},
+            "best": self.best._asdict(),
+            "options": [option._asdict() for option in self.options],
+            "too_few_examples": list(self.too_few),
+            "at_hand": [option._asdict() for option in self.at_hand],
+            "statement": self.statement,
+            "assumptions": list(self.assumptions),
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the options as a data frame of pandas, a row for each number of examples."""
+        return to_pandas({name: [getattr(each, name) for each in self.options] for name in Option._fields})
+
+
+def plan(
+    target: str | Requirement,
+    *,
+    delta: float,
+    shift: str | None = None,
+    prior: str | RiskDistribution | None = None,
+    pilot: ClientRisks | None = None,
+    num_examples: int | Sequence[int] | None = None,
+    num_clients: int | None = None,
+    power: float = DEFAULT_POWER,
+    cost: tuple[float, float] | None = None,
+    binary: bool | None = None,
+    seed: int = 0,
+    say: Callable[[str], None] | None = None,
+) -> Plan:
+    """Estimate how many clients a requirement needs, to pass with a probability that is wanted.
+
+    Parameters
+    ----------
+    target : str or Requirement
+        As `require` reads it: "share:0.3<=0.1", "mean<=0.2", "worst_mean:chi2:0.1<=0.2".
+    delta : float
+        What `require` will be asked with, in (0, 1).
+    shift : str, optional
+        "chi2:0.1", a divergence and a budget: the target, a mean or a share, is for every network within it.
+    prior : str or RiskDistribution, optional
+        How the risks of clients are distributed: "beta:MEAN:SD", or a distribution of your own. Either this or `pilot`.
+    pilot : ClientRisks, optional
+        Earlier answers; a Beta distribution is fitted to their risks. Of 0-1 losses, the noise that the examples of a
+        client add to its mean loss is taken out; of others it cannot be, which makes the plan larger than it need be.
+    num_examples : int or sequence of int, optional
+        Examples of each client; several make a frontier. Default: the median of the pilot.
+    num_clients : int, optional
+        How many clients there are, to be told how likely these are to be enough.
+    power : float
+        Probability of PASS that is wanted, in (delta, 1).
+    cost : tuple of float, optional
+        Of a client, and of an example of a client: K clients of n examples cost K·(first + n·second).
+    binary : bool, optional
+        Whether the loss will be 0-1. Default: as in the pilot; with a prior, yes.
+    seed : int
+        Of the networks that are drawn; the same seed gives the same plan.
+    say : callable, optional
+        Is told what was tried, a line at a time.
+
+    Returns
+    -------
+    Plan
+        An estimate, no certificate: its numbers are as good as the prior or the pilot. Source: math §15.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, the target is not true of the assumed network, so that nothing makes it
+        pass, or not even 4,096 clients reach the power.
+
+    Examples
+    --------
+    >>> import riskband as rb
+    >>> rb.plan("mean<=0.2", prior="beta:0.12:0.07", num_examples=100, delta=0.05).best.num_clients < 40
+    True
+    """
+    requirement = _with_shift(Requirement.of(target), shift)
+    sizes = _checked_sizes(num_examples, pilot)
+    world = _World.of(prior, pilot, binary)
+    truth = _checked_truth(requirement, world)
+    delta, power = check_delta(delta), _checked_power(power, delta)
+    price = _checked_cost(cost)
+    here = None if num_clients is None else check_count("num_clients", num_clients, minimum=FEWEST, remedy=_WHO)
+    goal = _Goal(requirement, world, truth, delta, power, price, check_seed(seed), say or (lambda line: None))
+    searches = [_Search(goal, size) for size in sizes]
+    best: dict[int, Option | None] = {}
+    for search in searches:
+        known = [option.num_clients for option in best.values() if option is not None]
+        best[search.num_examples] = search.smallest(known[-1] if known else FIRST)
+    options = tuple(option for option in best.values() if option is not None)
+    if not options:
+        raise ValueError(
+            f"no plan for {requirement}: not even {MOST:,} clients with {max(sizes):,} examples each pass with "
+            f"probability {power:g}; the number is {truth:.4g} if the assumption is right: ask for more examples, or a "
+            "limit farther from it"
+        )
+    at_hand = () if here is None else tuple(search.at(here) for search in searches)
+    tried = tuple(search.found[size].option for search in searches for size in sorted(search.found))
+    too_few = tuple(size for size, option in best.items() if option is None)
+    return Plan(requirement, delta, power, truth, options, too_few, at_hand, tried, price, world.assumptions)
+
+
+_WHO = "say how many clients you can ask"
+
+
+def _with_shift(requirement: Requirement, shift: str | None) -> Requirement:
+    if shift is None:
+        return requirement
+    head, *parameters = requirement.name.split(":")
+    names = {"mean": WORST_MEAN, "share": WORST_SHARE}
+    if head not in names or requirement.relation != "<=":
+        raise ValueError(
+            f"with a shift the target must be 'mean<=LIMIT' or 'share:RISK<=LIMIT', got '{requirement}'; "
+            "a quantile is a share the other way round: write 'share:0.3<=0.1' for 'quantile:0.9<=0.3'"
+        )
+    return Requirement(":".join([names[head], *parameters, str(shift)]), "<=", requirement.limit)
+
+
+def _checked_sizes(num_examples: int | Sequence[int] | None, pilot: ClientRisks | None) -> list[int]:
+    if num_examples is None:
+        if pilot is None:
+            raise ValueError("num_examples must be given with a prior; it is how many examples each client will have")
+        return [min(int(np.median(pilot.num_examples)), LARGEST_SIZE)]
+    sizes = np.unique(
+        [check_count("num_examples", size, minimum=1, remedy=_EACH) for size in np.atleast_1d(num_examples)]
+    )
+    if not sizes.size or sizes[-1] > LARGEST_SIZE:
+        raise ValueError(
+            f"num_examples must be from 1 to {LARGEST_SIZE:,}, got {num_examples!r:.80}; more make hardly a difference"
+        )
+    return [int(size) for size in sizes]
+
+
+_EACH = "it is how many examples each client will have"
+
+
+def _checked_truth(requirement: Requirement, world: _World) -> float:
+    truth = requirement.number.value(world.risks)
+    if requirement.verdict(truth, truth) == FAIL:
+        raise ValueError(
+            f"no plan for {requirement}: it is not true of the assumed network, where the number is {truth:.4g}, so no "
+            "number of clients makes it pass; ask for another limit, or improve the model"
+        )
+    return truth
+
+
+def _checked_power(power: float, delta: float) -> float:
+    number = check_number("power", power, remedy="0.8 is usual")
+    if not delta < number < 1.0:
+        raise ValueError(
+            f"power must lie between delta = {delta:g} and 1, got {number:g}; it is the probability of PASS, often 0.8"
+        )
+    return number
+
+
+def _checked_cost(cost: object) -> tuple[float, float] | None:
+    if cost is None:
+        return None
+    prices = np.asarray(cost, dtype=np.float64) if isinstance(cost, (tuple, list, np.ndarray)) else np.empty(0)
+    if prices.shape != (2,) or not np.all(np.isfinite(prices)) or prices.min() < 0.0 or prices.max() == 0.0:
+        raise ValueError(f"cost must be two numbers >= 0, of a client and of an example, not both 0, got {cost!r:.80}")
+    return float(prices[0]), float(prices[1])
+
+
+class _World(NamedTuple):
+    """What is assumed of clients."""
+
+    risks: RiskDistribution
+    binary: bool
+    assumptions: tuple[str, ...]
+
+    @classmethod
+    def of(cls, prior: str | RiskDistribution | None, pilot: ClientRisks | None, binary: bool | None) -> _World:
+        if (prior is None) == (pilot is None):
+            raise ValueError(
+                f"a plan needs either a prior or a pilot, got {'none' if prior is None else 'both'}; {_PRIOR}"
+            )
+        if pilot is not None:
+            check_kind(
+                "pilot", pilot, ClientRisks, remedy="make it of the earlier answers: ClientRisks(losses, num_examples)"
+            )
+        is_binary = (pilot is None or pilot.binary) if binary is None else check_flag("binary", binary)
+        risks, lines = prior_distribution(prior) if pilot is None else pilot_distribution(pilot)
+        kind = "the loss is 0-1" if is_binary else "losses are 0 or 1, the noisiest kind, but the gate does not know it"
+        fresh = "the clients that will answer are fresh, drawn like these, and those of a pilot are not counted again"
+        return cls(risks, is_binary, (*lines, "every client has the same number of examples", kind, fresh))
+
+
+def prior_distribution(prior: str | RiskDistribution | None) -> tuple[RiskDistribution, tuple[str, ...]]:
+    """Distribution of risks that a prior stands for, and what it assumes; raises ValueError if it cannot be read."""
+    if isinstance(prior, RiskDistribution):
+        RiskDistribution.of_values(prior.risks)
+        return prior, (f"the risks of clients are taken to have the distribution given, of mean {prior.mean:.4g}",)
+    name, *numbers = prior.split(":") if isinstance(prior, str) else ("",)
+    try:
+        mean, spread = map(float, numbers)
+    except ValueError as error:
+        raise ValueError(f"prior {prior!r:.80} cannot be read; {_PRIOR}") from error
+    if name.lower() != "beta":
+        raise ValueError(f"prior {prior!r:.80} cannot be read; {_PRIOR}")
+    words = (
+        f"the risks of clients are taken to be Beta-distributed with mean {mean:g} and standard deviation {spread:g}"
+    )
+    return _beta(mean, spread), (words,)
+
+
+def _beta(mean: float, spread: float) -> RiskDistribution:
+    if not (0.0 < mean < 1.0 and 0.0 < spread**2 < mean * (1.0 - mean)):
+        raise ValueError(
+            f"a Beta distribution on [0, 1] needs a mean in (0, 1) and a standard deviation above 0 and below "
+            f"sqrt(mean·(1 - mean)), got {mean:g} and {spread:g}; {_PRIOR}"
+        )
+    total = mean * (1.0 - mean) / spread**2 - 1.0
+    levels = np.arange(1, _NUM_ATOMS + 1) / _NUM_ATOMS
+    risks = betaincinv(mean * total, (1.0 - mean) * total, levels - 0.5 / _NUM_ATOMS)
+    return RiskDistribution(np.asarray(risks), levels)
+
+
+def pilot_distribution(pilot: ClientRisks) -> tuple[RiskDistribution, tuple[str, ...]]:
+    """Beta distribution with the mean of the pilot, and the variance between its clients."""
+    pilot.require_certain_answers("a plan", "a pilot without noise, missing='worst' or contamination")
+    values, size = pilot.values, pilot.num_examples
+    mean, variance = float(values.mean()), float(values.var(ddof=1))
+    noise = 0.0
+    if pilot.binary:
+        if size.min() < 2:
+            raise ValueError("a pilot must have at least 2 examples of each client; one says nothing of their noise")
+        noise = float(np.mean(values * (1.0 - values) / (size - 1)))  # unbiased for the mean of R(1 - R)/n
+    if not variance > noise:
+        raise ValueError(
+            f"this pilot of {pilot.num_clients} clients shows no difference between them beyond the noise of their "
+            f"examples, so nothing can be planned from it; say with a prior how much clients differ: {_PRIOR}"
+        )
+    spread = float(np.sqrt(variance - noise))
+    what = (
+        f"the risks of clients are taken to be Beta-distributed with the mean of the {pilot.num_clients} clients of "
+        f"the pilot, {mean:.3g}, and the standard deviation between them, {spread:.3g}"
+    )
+    taken = (
+        "of which the noise of their examples is taken out"
+        if pilot.binary
+        else ("in which the noise of their examples is left, since the loss is not 0-1: fewer clients may be enough")
+    )
+    of_trainers = (TRAINERS_ANSWERED,) if pilot.answered_by == "trainers" else ()
+    return _beta(mean, spread), (f"{what}, {taken}", *of_trainers)
+
+
+class _Answers:
+    """What clients with one number of examples measure: counts of wrong ones, by inversion of their distribution."""
+
+    def __init__(self, risks: RiskDistribution, num_examples: int) -> None:
+        counts = np.arange(num_examples + 1)
+        cdf = np.zeros(counts.size)
+        for risk, weight in zip(risks.risks, risks.weights, strict=True):
+            cdf += weight * bdtr(counts, num_examples, risk)
+        v = self.values = counts / num_examples
+        self.cdf = cdf / cdf[-1]
+        cuts = np.unique(v[np.minimum(np.searchsorted(cdf, _LEVELS), num_examples)])
+        terms = [v, v**2, v**3, v**4, *((v >= cut) for cut in cuts), *(np.maximum(v - cut, 0.0) for cut in cuts)]
+        self.terms = np.column_stack(terms).astype(np.float64)
+
+    def draw(self, shape: tuple[int, int], *seed: int) -> IntArray:
+        """Counts for some networks, of that shape (num_networks, num_clients)."""
+        return np.searchsorted(self.cdf, np.random.default_rng(seed).random(shape), side="right")
+
+    def averages(self, counts: IntArray) -> FloatArray:
+        """Averages over the clients of each network, and two functions of them; shape (num_networks, num_averages)."""
+        return _with_functions(np.stack([np.take(term, counts).mean(axis=1) for term in self.terms.T], axis=1))
+
+    def drawn_averages(self, num_networks: int, num_clients: int, *seed: int) -> FloatArray:
+        """The same for networks that are drawn for them alone: by how many of their clients have each count."""
+        masses = np.diff(self.cdf, prepend=0.0)
+        rows = max(1, _MOST_AT_ONCE // masses.size)
+        blocks = []
+        for first in range(0, num_networks, rows):
+            rng = np.random.default_rng((*seed, first))
+            having = rng.multinomial(num_clients, masses, size=min(rows, num_networks - first))
+            blocks.append(_with_functions(having @ self.terms / num_clients))
+        return np.concatenate(blocks)
+
+
+def _with_functions(averages: FloatArray) -> FloatArray:
+    mean, square = averages[:, 0], averages[:, 1]
+    return np.column_stack([averages, mean**2, np.sqrt(np.maximum(square - mean**2, 0.0))])
+
+
+class _Goal(NamedTuple):
+    """What is to pass, and what is known."""
+
+    requirement: Requirement
+    world: _World
+    truth: float
+    delta: float
+    power: float
+    cost: tuple[float, float] | None
+    seed: int
+    say: Callable[[str], None]
+
+    @property
+    def gap(self) -> float:
+        """Distance of the limit from the truth: what a certificate may be above the truth, or below it."""
+        return abs(self.requirement.limit - self.truth)
+
+    def margins(self, networks: Iterable[ClientRisks]) -> FloatArray:
+        """By how much the certified end keeps to the limit, for each network: the gate says PASS from 0 on."""
+        bounds = (self.requirement.number.bounds(each, self.delta) for each in networks)
+        limit, is_upper = self.requirement.limit, self.requirement.relation == "<="
+        return np.array([limit - each.upper if is_upper else each.lower - limit for each in bounds])
+
+
+class _Seen(NamedTuple):
+    """What was found for a number of clients."""
+
+    option: Option
+    mean: float  # of the margins
+    spread: float
+
+
+class _Search:
+    """The smallest number of clients with one number of examples, and what was tried on the way to it."""
+
+    def __init__(self, goal: _Goal, num_examples: int) -> None:
+        self.goal, self.num_examples = goal, num_examples
+        self.answers = _Answers(goal.world.risks, num_examples)
+        self.found: dict[int, _Seen] = {}
+
+    def smallest(self, first: int) -> Option | None:
+        """Narrow the bracket of the number of clients, each time to where the last one tried says that it is."""
+        low, high, tried = FEWEST - 1, MOST + 1, first
+        while high - low > max(1, high // _FINENESS):
+            is_enough = self._look(tried, _ROUGHLY).option.power >= self.goal.power
+            low, high = (low, tried) if is_enough else (tried, high)
+            tried = self._next(self.found[tried], low, high)
+        while high <= MOST and self._look(high, _PRECISION).option.power < self.goal.power:  # the search was lucky
+            high += max(1, high // _FINENESS)
+        return self.found[high].option if high <= MOST else None
+
+    def at(self, num_clients: int) -> Option:
+        """Power with so many clients, as an option."""
+        return self._look(num_clients, _PRECISION).option
+
+    def _look(self, num_clients: int, precision: float) -> _Seen:
+        power, margins = self._power(num_clients, precision)
+        cost = self.goal.cost
+        price = None if cost is None else num_clients * (cost[0] + self.num_examples * cost[1])
+        option = Option(num_clients, self.num_examples, power, price)
+        self.found[num_clients] = _Seen(option, float(margins.mean()), float(margins.std()))
+        size = f"{num_clients:,} clients with {self.num_examples:,} examples each"
+        self.goal.say(f"{size} pass with probability about {power:.2f}")
+        return self.found[num_clients]
+
+    def _next(self, seen: _Seen, low: int, high: int) -> int:
+        """Number of clients for the wanted power, if what a certificate leaves falls with the root of their number."""
+        tried, power = seen.option.num_clients, seen.option.power
+        mean = ndtri(power) * seen.spread if 0.02 < power < 0.98 else seen.mean
+        needed = self.goal.gap - mean + ndtri(self.goal.power) * seen.spread
+        guess = tried * (needed / self.goal.gap) ** 2 if np.isfinite(needed) and self.goal.gap > 0.0 else high
+        least, most = max(low, tried // 4), min(high, 4 * tried)
+        margin = min((most - least) / 8.0, 0.02 * guess)
+        return int(np.clip(np.clip(round(guess), least + margin, most - margin), low + 1, high - 1))
+
+    def _power(self, num_clients: int, precision: float) -> tuple[float, FloatArray]:
+        """Estimated probability of PASS, and margins: bounds are predicted for many networks, and made for some.
+
+        A bound is nearly a smooth function of a few averages over the clients. What a regression on them predicts for
+        many networks is corrected by its errors on those that were certified: so the estimate is right however good the
+        regression is, and needs few certificates where it is good (math §15).
+        """
+        is_precise = precision == _PRECISION
+        seed = self.goal.seed, self.num_examples, num_clients
+        drawn = self.answers.drawn_averages(_MANY if is_precise else _SOME, num_clients, *seed, 1)
+        most = _MOST_CERTIFIED if is_precise else _MOST_ROUGHLY
+        networks, size = self.answers.draw((most, num_clients), *seed, 0), 2 * _BATCH
+        margins = self._margins(networks[:size])
+        while True:
+            power, error = _corrected(self.answers.averages(networks[:size]), margins, drawn)
+            is_far = not is_precise and abs(power - self.goal.power) > _SURE * error
+            if is_far or error <= precision or size >= most:
+                return float(np.clip(power, 0.0, 1.0)), margins
+            size = min(2 * size, most)
+            margins = np.append(margins, self._margins(networks[margins.size : size]))
+
+    def _margins(self, counts: IntArray) -> FloatArray:
+        values, is_binary = self.answers.values, self.goal.world.binary
+        return self.goal.margins(ClientRisks(values[each], self.num_examples, is_binary) for each in counts)
+
+
+def _corrected(certified: FloatArray, margins: FloatArray, drawn: FloatArray) -> tuple[float, float]:
+    """Share of networks that pass, by predictions for many and certificates of some, and its standard error.
+
+    Each half of the certified networks is predicted from the other.
+    """
+    halves = np.arange(margins.size) % 2 == 0
+    shares, wrong, variance = [], [], 0.0
+    for train in (halves, ~halves):
+        predicted = _predictor(certified[train], margins[train])
+        of_many = predicted(drawn)
+        shares.append(of_many.mean())
+        variance += of_many.var() / of_many.size / 2.0
+        wrong.append((margins[~train] >= 0.0) - predicted(certified[~train]))
+    differences = np.concatenate(wrong)
+    # That none of so few differ does not show that none does: a little is added.
+    squares = np.sum((differences - differences.mean()) ** 2) + _DOUBT
+    return float(np.mean(shares) + differences.mean()), float(np.sqrt(squares / differences.size**2 + variance))
+
+
+def _predictor(certified: FloatArray, margins: FloatArray) -> Callable[[FloatArray], FloatArray]:
+    """Probability of PASS given the averages: a linear prediction, with each of the errors that it made."""
+    if not np.all(np.isfinite(margins)) or np.ptp(margins) == 0.0:
+        return lambda averages: np.full(len(averages), float(np.mean(margins >= 0.0)))
+    centre, scale = certified.mean(axis=0), certified.std(axis=0) + 1e-12
+    design = (certified - centre) / scale
+    penalty = _PENALTY * margins.size * np.eye(design.shape[1])
+    slopes = np.linalg.solve(design.T @ design + penalty, design.T @ (margins - margins.mean()))
+    errors = np.sort(margins - margins.mean() - design @ slopes)
+
+    def predicted(averages: FloatArray) -> FloatArray:
+        guesses = margins.mean() + ((averages - centre) / scale) @ slopes
+        return np.asarray(1.0 - np.searchsorted(errors, -guesses) / errors.size)
+
+    return predicted
