@@ -1,4 +1,4 @@
-"""`riskband verify`: certificates computed again from the answers they store."""
+"""`riskband verify`: certificates computed again from the answers they store, in a file of them or a report page."""
 
 from __future__ import annotations
 
@@ -17,20 +17,13 @@ VERIFICATION_SCHEMA = "riskband.verification/1"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
-    parser.add_argument("file", metavar="FILE.json")
+    parser.add_argument("file", metavar="FILE.json", help="certificates, or a report page (.html) that holds them")
     parser.add_argument("--json", help="print the outcome as JSON, and nothing else", action="store_true")
 
 
 def run(options: argparse.Namespace) -> int:
     """Compute every certificate in a file again; 0 only if all agree."""
-    try:
-        document = json.loads(Path(options.file).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ValueError(f"{options.file} must be JSON as riskband writes it: {error}") from error
-    is_collection = isinstance(document, dict) and document.get("schema") == COLLECTION_SCHEMA
-    entries = document.get("certificates") if is_collection else {"certificate": document}
-    if not isinstance(entries, dict) or not entries:
-        raise ValueError(f"{options.file} must hold at least one certificate, by name; was it cut?")
+    entries = read_document(options.file)["certificates"]
     outcomes, unreadable = {}, []
     for name, entry in entries.items():
         try:
@@ -47,6 +40,31 @@ def run(options: argparse.Namespace) -> int:
         found = {name: _plain(entries[name], outcome) for name, outcome in outcomes.items()}
         print(json.dumps({"schema": VERIFICATION_SCHEMA, "ok": is_well, "certificates": found}, indent=1))
     return 0 if is_well else 1
+
+
+def read_document(file: str) -> dict[str, Any]:
+    """Return what a file holds as `riskband certify --out` writes it: certificates by name, and verdicts if it has any.
+
+    Raises
+    ------
+    ValueError
+        If it holds neither a certificate nor several, as JSON or in a report page.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        if Path(file).suffix.lower() in (".html", ".htm"):
+            from riskband.report.page import stored_certificates
+
+            document = stored_certificates(text)
+        else:
+            document = json.loads(text)
+    except (json.JSONDecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} must be JSON as riskband writes it: {error}") from error
+    if not (isinstance(document, dict) and document.get("schema") == COLLECTION_SCHEMA):
+        document = {"certificates": {"certificate": document}}
+    if not isinstance(document.get("certificates"), dict) or not document["certificates"]:
+        raise ValueError(f"{file} must hold at least one certificate, by name; was it cut?")
+    return document
 
 
 def _plain(entry: Mapping[str, Any], outcome: rb.Verification) -> dict[str, Any]:
