@@ -58,17 +58,15 @@ def _what_it_holds(public: bool) -> str:
 
 def _read(files: list[str]) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:
     """Certificates by name, in the order of the files, and the verdicts that the files hold."""
+    if len({Path(file).resolve() for file in files}) < len(files):
+        raise ValueError(f"every file may be given once, got {', '.join(files)}")
     entries: dict[str, Any] = {}
     gates = []
     for file in files:
         document = read_document(file)
         for name, entry in document["certificates"].items():
             called = Path(file).stem if name == "certificate" else name
-            if called in entries:
-                called = f"{called} of {Path(file).name}"
-            if called in entries:
-                raise ValueError(f"every file may be given once, got {file!r} twice")
-            entries[called] = entry
+            entries[called if called not in entries else f"{called} of {file}"] = entry
         gates += [document["gate"]] if "gate" in document else []
     return entries, gates
 

@@ -78,7 +78,7 @@ PAGE = r"""<!doctype html>
 <p>A <i>risk</i> is the mean loss of the model on one client, from 0 (no error) to 1.</p>
 {% if view.gate %}
 <table>
-<caption>What was required. With probability at least {{ '%.15g'|format(1 - view.gate.delta) }} no verdict is a wrong PASS or a wrong FAIL.</caption>
+<caption>What was required.{% if view.light.word != 'ESTIMATE ONLY' %} With probability at least {{ '%.15g'|format(1 - view.gate.delta) }} no verdict is a wrong PASS or a wrong FAIL.{% endif %}</caption>
 <thead><tr><th scope="col">Requirement</th><th scope="col">Verdict</th><th scope="col">Why</th></tr></thead>
 <tbody>
 {% for each in view.gate.verdicts %}
@@ -233,7 +233,7 @@ PAGE = r"""<!doctype html>
 <details>
 <summary>All {{ view.certificates|length }} certificates</summary>
 <table>
-<caption>Certificates, with the SHA-256 of their files.</caption>
+<caption>What each certificate says{% if digests %}, with the SHA-256 of its file{% endif %}.</caption>
 <thead><tr><th scope="col">Name</th><th scope="col">Statement</th><th scope="col">It is</th><th scope="col">δ</th><th scope="col">Holds</th><th scope="col">Method</th>{% if digests %}<th scope="col">SHA-256</th>{% endif %}</tr></thead>
 <tbody>
 {% for name, each in view.certificates.items() %}
@@ -299,6 +299,7 @@ path.area { fill: color-mix(in srgb, var(--fill, var(--bound)) 22%, transparent)
 .questions td:first-child { width: 2.5rem; } .questions td:nth-child(3) { width: 11rem; } .questions td:nth-child(4) { width: 10rem; }
 .questions input[type=text], .questions input[type=date] { width: 100%; padding: .25rem; border: 1px solid var(--soft); border-radius: 4px; background: var(--back); color: var(--text); font: inherit; font-size: .88rem; } .questions input[type=checkbox] { width: 1.2rem; height: 1.2rem; accent-color: var(--bound); }
 @media (max-width: 40rem) { table { display: block; overflow-x: auto; } dt { flex-basis: 100%; } }
+@page { margin: 14mm; }
 @media print { :root { color-scheme: light; --back: #fff; --text: #000; --soft: #444; --line: #bbb; --card: #fff; --bound: #0067a6; --worst-0: #b3450b; --worst-1: #7a3fa0; --worst-2: #00745a; --worst-3: #7a5c00; --green: #00644a; --amber: #7a4d00; --red: #a01c2c; --grey: #4a5361; --wash: 8%; } body { max-width: none; padding: 0; font-size: 10pt; -webkit-print-color-adjust: exact; print-color-adjust: exact; } .slider, .skip, .readout, .cursor { display: none; } h2, h3, figcaption, caption { break-after: avoid; } tr, figure, .light { break-inside: avoid; } }
 """
 

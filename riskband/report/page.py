@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import riskband
@@ -19,7 +20,7 @@ from riskband.worst_cases.requirements import Gate
 from riskband.worst_cases.requirements import require as gate_of
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Template
 
     from riskband.certificate import Certificate
 
@@ -88,21 +89,17 @@ def report_page(
     _check_one_evaluation(certificates)
     view = view_of(certificates, title=title, gate=gate, answers=answers, facts=facts or RunFacts(), public=public)
     stored, is_whole = _stored(view)
-    return (
-        _environment()
-        .from_string(PAGE)
-        .render(
-            view=view,
-            stored=stored,
-            is_whole=is_whole,
-            withheld=NOT_RECOMPUTABLE,
-            version=riskband.__version__,
-            style=STYLE,
-            script=SCRIPT,
-            style_hash=_hash(STYLE),
-            script_hash=_hash(SCRIPT),
-            digests={} if public else {name: _digest(each) for name, each in view.certificates.items()},
-        )
+    return _template().render(
+        view=view,
+        stored=stored,
+        is_whole=is_whole,
+        withheld=NOT_RECOMPUTABLE,
+        version=riskband.__version__,
+        style=STYLE,
+        script=SCRIPT,
+        style_hash=_hash(STYLE),
+        script_hash=_hash(SCRIPT),
+        digests={} if public else {name: _digest(each) for name, each in view.certificates.items()},
     )
 
 
@@ -143,12 +140,13 @@ def _given(
     return given, require if isinstance(require, Gate) else None, None
 
 
-def _environment() -> Environment:
+@cache
+def _template() -> Template:
     from jinja2 import Environment, StrictUndefined  # only pages need it
 
-    found = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    found.policies["json.dumps_kwargs"] = {"allow_nan": False}  # and keys as they are: the order of axes counts
-    return found
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}  # and keys as they are: the order of axes counts
+    return environment.from_string(PAGE)
 
 
 def _check_one_evaluation(certificates: Mapping[str, Certificate]) -> None:

@@ -169,7 +169,7 @@ def view_of(
         carriers="" if public else _carriers(made, answers, facts),
         charts=tuple(_charts(certificates, band, public=public)),
         notes=facts.notes,
-        questions=_questions((*given.values(), *made.values())),
+        questions=_questions([*(() if gate is None else gate.assumptions), *_assumptions(everything)]),
         limits=LIMITS,
         hashes=facts.hashes,
         certificates=everything,
@@ -238,7 +238,8 @@ def _together(band: Band | None, source_name: str) -> str:
     whose = "that of the certificates" if source_name else "made for this page from the same answers"
     return (
         f"All numbers here that are read off one band ({whose}), for every budget and threshold, {sure}. "
-        "Numbers of other certificates have their own probability of error, which adds to it."
+        "Numbers of other certificates have their own probability of error, which adds to it; a number that is bounded by "
+        "itself, as in section 1, is bounded more sharply."
     )
 
 
@@ -251,7 +252,7 @@ def _threshold(gate: Gate | None) -> float | None:
 def _num_clients(certificate: Certificate) -> int:
     answers = certificate.recipe.get("answers", {})
     values = answers.get("values", ())
-    return sum(answers["counts"]) if "counts" in answers else len(values)
+    return int(np.sum(np.atleast_2d(answers["counts"])[0])) if "counts" in answers else len(values)
 
 
 def _who(main: Certificate, facts: RunFacts) -> dict[str, str]:
@@ -356,7 +357,7 @@ def _groups(
 
 def _carriers(certificates: Certificates, answers: ClientRisks | None, facts: RunFacts) -> str:
     """Which clients carry most of the worst case, and how much it weighs them."""
-    weighed = [c for c in certificates.values() if "client_weights" in c.details]
+    weighed = [c for c in certificates.values() if "client_weights" in c.details and "values" in c.recipe["answers"]]
     if not weighed:
         return ""
     weights = np.atleast_2d(weighed[-1].details["client_weights"])[-1]
@@ -408,7 +409,10 @@ def _band_chart(band: Band) -> Chart:
     )
 
 
-def _questions(certificates: Iterable[Certificate]) -> tuple[tuple[str, str], ...]:
-    """Each assumption once, as a question beside its exact words."""
-    listed = dict.fromkeys(line for each in certificates for line in each.assumptions if line != TRAINERS_ANSWERED)
-    return tuple((question(line), line) for line in listed)
+def _assumptions(certificates: Certificates) -> Iterator[str]:
+    yield from (line for each in certificates.values() for line in each.assumptions)
+
+
+def _questions(assumptions: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Each assumption once, as a question beside its exact words; the one that makes estimates is none."""
+    return tuple((question(line), line) for line in dict.fromkeys(assumptions) if line != TRAINERS_ANSWERED)
