@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from riskband.answers.csv import TableError
 
 COLLECTION_SCHEMA = "riskband.certificates/1"
 VERIFICATION_SCHEMA = "riskband.verification/1"
+_STORED = re.compile(r'<script type="application/json" id="certificates">(.*?)</script>', re.DOTALL)  # in a report page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,18 +54,31 @@ def read_document(file: str) -> dict[str, Any]:
     """
     try:
         text = Path(file).read_text(encoding="utf-8")
-        if Path(file).suffix.lower() in (".html", ".htm"):
-            from riskband.report.page import stored_certificates
-
-            document = stored_certificates(text)
-        else:
-            document = json.loads(text)
+        document = stored_certificates(text) if Path(file).suffix.lower() in (".html", ".htm") else json.loads(text)
     except (json.JSONDecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} must be JSON as riskband writes it: {error}") from error
     if not (isinstance(document, dict) and document.get("schema") == COLLECTION_SCHEMA):
         document = {"certificates": {"certificate": document}}
     if not isinstance(document.get("certificates"), dict) or not document["certificates"]:
         raise ValueError(f"{file} must hold at least one certificate, by name; was it cut?")
+    return document
+
+
+def stored_certificates(page: str) -> dict[str, Any]:
+    """Return the certificates in a report page, as `riskband certify --out` writes them.
+
+    Raises
+    ------
+    ValueError
+        If the text is no report page, was made with ``public=True``, or its certificates were too large for it.
+    """
+    found = _STORED.search(page)
+    if found is None:
+        raise ValueError("this is no report page of riskband: it holds no certificates")
+    document = json.loads(found[1])
+    if not isinstance(document, dict) or document.get("schema") != COLLECTION_SCHEMA:
+        why = document.get("withheld") if isinstance(document, dict) else None
+        raise ValueError(f"{why or 'its certificates cannot be read'}; verify the certificates it was made of")
     return document
 
 

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -20,7 +21,6 @@ from riskband.answers.risks import ClientRisks
 from riskband.certificate import USUAL_DELTA, Certificate
 from riskband.checks import check_choice, check_installed, check_number, clip_rounding
 from riskband.means import mean_bound
-from riskband.report.page import report_page
 
 if TYPE_CHECKING:
     from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
@@ -240,6 +240,7 @@ class KeepRisks:
         ValueError
             As for `risks` and `report_page`.
         """
+        report_page = import_module("riskband.report.page").report_page  # by its name: only this method knows pages
         page = report_page(self.risks(**who), delta=delta, require=require, title=title, public=public)
         Path(path).write_text(page, encoding="utf-8")
 

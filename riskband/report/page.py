@@ -1,11 +1,10 @@
-"""Certificates as one HTML file: no network, no script needed, at most 1 MB; and the certificates in it, read again."""
+"""Certificates as one HTML file: no network, no script needed, at most 1 MB."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,6 @@ COLLECTION_SCHEMA = "riskband.certificates/1"
 PUBLIC_SCHEMA = "riskband.public/1"
 NOT_RECOMPUTABLE = "the clients' losses were left out of this page, so nothing on it can be computed again"
 _LARGEST_STORED = 700_000  # characters of JSON; a page is to stay below 1 MB
-_STORED = re.compile(r'<script type="application/json" id="certificates">(.*?)</script>', re.DOTALL)
 
 
 def report_page(
@@ -101,24 +99,6 @@ def report_page(
         script_hash=_hash(SCRIPT),
         digests={} if public else {name: _digest(each) for name, each in view.certificates.items()},
     )
-
-
-def stored_certificates(page: str) -> dict[str, Any]:
-    """Return the certificates in a report page, as `riskband certify --out` writes them.
-
-    Raises
-    ------
-    ValueError
-        If the text is no report page, was made with ``public=True``, or its certificates were too large for it.
-    """
-    found = _STORED.search(page)
-    if found is None:
-        raise ValueError("this is no report page of riskband: it holds no certificates")
-    document = json.loads(found[1])
-    if not isinstance(document, dict) or document.get("schema") != COLLECTION_SCHEMA:
-        why = document.get("withheld") if isinstance(document, dict) else None
-        raise ValueError(f"{why or 'its certificates cannot be read'}; verify the certificates it was made of")
-    return document
 
 
 def _given(

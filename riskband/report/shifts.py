@@ -201,7 +201,7 @@ def _breaks(band: Band, divergence: str, gate: Gate | None) -> Iterator[str]:
 def _break(found: Bracket, goal: str, *, is_estimate: bool) -> str:
     if found.lower < 0.0:
         return (
-            f"The band, which bounds every budget at once and so each less sharply than section 1 bounds its one number, "
+            "The band, which bounds every budget at once and so none as sharply as section 1 its one number, "
             f"does not show that {goal}, not even without a shift."
         )
     if is_estimate:

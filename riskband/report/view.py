@@ -238,8 +238,8 @@ def _together(band: Band | None, source_name: str) -> str:
     whose = "that of the certificates" if source_name else "made for this page from the same answers"
     return (
         f"All numbers here that are read off one band ({whose}), for every budget and threshold, {sure}. "
-        "Numbers of other certificates have their own probability of error, which adds to it; a number that is bounded by "
-        "itself, as in section 1, is bounded more sharply."
+        "Numbers of other certificates have their own probability of error, which adds to it; a number that is bounded "
+        "by itself, as in section 1, is bounded more sharply."
     )
 
 

@@ -18,7 +18,8 @@ import riskband as rb
 from riskband.answers.responses import FRESH_CLIENTS
 from riskband.certificate import SCHEMA_1
 from riskband.cli import main
-from riskband.report.page import report_page, stored_certificates
+from riskband.cli.verify import stored_certificates
+from riskband.report.page import report_page
 from riskband.report.view import RunFacts
 
 HOSTILE = ("<script>alert(1)</script>", '" onload="alert(2)', "</script><img src=x>", "{{ 7 * 7 }}", "O'Brien & Sons")
