@@ -36,6 +36,15 @@ def scenario_names() -> list[str]:
     return sorted(path.stem for path in SCENARIO_FOLDER.glob("*.toml"))
 
 
+def scenario_list() -> str:
+    """Return our scenarios, a line each: name, number of clients, and what it is, the first line of its file."""
+    lines = []
+    for name in scenario_names():
+        first = (SCENARIO_FOLDER / f"{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
+        lines.append(f"{name:18} {scenario_config(name)['num-clients']:>5}  {first.removeprefix('# ')}")
+    return "\n".join(lines)
+
+
 def chosen_run_config(options: argparse.Namespace) -> dict[str, Any]:
     """Return the app's defaults, then the scenario, then the options of `scenario_parser`; nothing is checked yet."""
     config = default_run_config() | scenario_config(options.scenario)

@@ -38,9 +38,9 @@ LISTENING = "0A"
 SMALL = ["num-unseen=10", "examples-per-client=40", "training-epochs=1", "thresholds=10", "quorum=1.0", "seed=3"]
 
 
-def start(*arguments: str, home: Path) -> subprocess.Popen[str]:
-    """Start ``python -m simulations`` with a home folder of its own."""
-    command = [sys.executable, "-m", "simulations", *arguments]
+def start(*arguments: str, home: Path, engine: str = "ray") -> subprocess.Popen[str]:
+    """Start ``python -m simulations`` with a home folder of its own; what is looked at here is Flower and Ray."""
+    command = [sys.executable, "-m", "simulations", "--engine", engine, *arguments]
     environment = {**os.environ, "HOME": str(home)}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=pipe, stderr=pipe, text=True)
