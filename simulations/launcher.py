@@ -366,7 +366,10 @@ def _ray_environment(home: Path, ray_address: str) -> dict[str, str]:
     """Variables for Ray: a cluster has its own folder and interfaces, which a Ray that we start is told."""
     if ray_address:
         return {"RAY_ADDRESS": ray_address}
-    own = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # keeps Ray on the loopback interface, on Linux too
+    own = {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # keeps Ray on the loopback interface, on Linux too
+        "RAY_worker_niceness": "0",  # by default 15: where others are busy too, clients would wait for all of them
+    }
     return {**own, "RAY_TMPDIR": str(home)} if len(str(home)) <= _MAX_RAY_FOLDER else own
 
 

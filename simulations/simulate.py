@@ -39,6 +39,7 @@ from simulations.launcher import (
 )
 from simulations.options import (
     APP_FOLDER,
+    APP_FOLDER_VARIABLE,
     EXIT_FAILED,
     EXIT_USAGE,
     default_run_config,
@@ -48,6 +49,11 @@ from simulations.options import (
 from simulations.ray_cluster import reached_cluster, require_room
 
 _POLL_INTERVAL = 0.2
+_NUMBA_CACHES = "simulations.compiled_code.OriginalCacheLocator,InTreeCacheLocator,UserWideCacheLocator"
+_FOR_NUMBA = {  # which does not know it before 0.62, and compiles in every run
+    "NUMBA_CACHE_LOCATOR_CLASSES": _NUMBA_CACHES,
+    APP_FOLDER_VARIABLE: str(APP_FOLDER),
+}
 
 _ERR = Console(stderr=True)
 
@@ -151,7 +157,7 @@ def run_on_ray(engine: Engine, config: RunConfig, folder: ResultFolder, *, envir
     """
     started = time.monotonic()
     try:
-        with private_superlink(environment=environment, ray_address=engine.ray_address) as superlink:
+        with private_superlink(environment={**environment, **_FOR_NUMBA}, ray_address=engine.ray_address) as superlink:
             run = superlink.start_run(
                 APP_FOLDER,
                 num_supernodes=config.network.num_clients,
