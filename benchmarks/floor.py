@@ -10,6 +10,7 @@ of the repetitions the median is shown, in seconds from the command to its end.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -109,7 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for each, run in runs.items():
                 taken[each].append(seconds_of(run))
     floor = median(taken["a trivial Flower app, on Ray"])
-    print(f"{options.clients} clients, median of {options.repeats}, seconds, and as a multiple of the trivial app")
+    load = f"{os.cpu_count()} cores, load average {os.getloadavg()[2]:.1f}"
+    print(
+        f"{options.clients} clients, median of {options.repeats}, seconds, and as a multiple of the trivial app; {load}"
+    )
     for each, seconds in taken.items():
         print(f"{each:30} {median(seconds):6.1f} {median(seconds) / floor:6.2f}")
 

@@ -15,14 +15,14 @@ from numba.core.caching import InTreeCacheLocator
 from simulations.options import APP_FOLDER_VARIABLE
 
 
-class OriginalCacheLocator(InTreeCacheLocator):  # type: ignore[misc]
+class OriginalCacheLocator(InTreeCacheLocator):
     """The cache beside the file of ours that a source file is a copy of; the two hold the same."""
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Any:
         """Return the locator of a function; None if its file is no copy of ours, or nothing can be written there."""
         original = _original(Path(py_file))
-        return None if original is None else super().from_function(py_func, str(original))
+        return None if original is None else super().from_function(py_func, str(original))  # type: ignore[no-untyped-call]
 
 
 def _original(copy: Path) -> Path | None:

@@ -47,10 +47,11 @@ class LaunchError(RuntimeError):
     """Flower itself did not start or did not answer; the message ends with its log."""
 
 
-class Interrupted(BaseException):
+class Interrupted(KeyboardInterrupt):
     """A signal asked this process to end.
 
-    Not an `Exception`, so that no handler between the signal and the cleaning up swallows it.
+    Not an `Exception`, so that no handler between the signal and the cleaning up swallows it; and of those that raise
+    it, a client that runs somebody else's model lets this one alone through.
     """
 
     def __init__(self, signum: int) -> None:

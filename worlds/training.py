@@ -109,12 +109,10 @@ class _Adam:
     Making a `torch.optim.Optimizer` imports torch's compiler, which takes longer than a small training.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], *, learning_rate: float) -> None:
+    def __init__(self, parameters: Iterable[torch.Tensor], *, learning_rate: float) -> None:
         self._parameters = [each for each in parameters if each.requires_grad]
         self._learning_rate = learning_rate
-        self._state = {
-            each: (torch.tensor(0.0), torch.zeros_like(each), torch.zeros_like(each)) for each in self._parameters
-        }
+        self._state = [(torch.tensor(0.0), torch.zeros_like(each), torch.zeros_like(each)) for each in self._parameters]
 
     def zero_grad(self) -> None:
         for each in self._parameters:
@@ -122,13 +120,13 @@ class _Adam:
 
     @torch.no_grad()
     def step(self) -> None:
-        moved = [each for each in self._parameters if each.grad is not None]
-        steps, means, squares = (list(kind) for kind in zip(*(self._state[each] for each in moved), strict=True))
-        adam(
-            moved, [each.grad for each in moved], means, squares, [], steps,
-            foreach=False, amsgrad=False, beta1=0.9, beta2=0.999, lr=self._learning_rate, weight_decay=0.0, eps=1e-8,
-            maximize=False,
-        )  # fmt: skip
+        for each, (num_steps, mean, square) in zip(self._parameters, self._state, strict=True):
+            if each.grad is not None:
+                adam(
+                    [each], [each.grad], [mean], [square], [], [num_steps],
+                    foreach=False, amsgrad=False, beta1=0.9, beta2=0.999, lr=self._learning_rate, weight_decay=0.0,
+                    eps=1e-8, maximize=False,
+                )  # fmt: skip
 
 
 def _optimizer(model: nn.Module, *, learning_rate: float, momentum: float | None) -> _Adam | torch.optim.Optimizer:
