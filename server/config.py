@@ -43,7 +43,7 @@ from server.studies.study import Study
 from strategies.asking.replies import num_needed
 from worlds.corruptions import CorruptionShift, corruption_shift
 from worlds.datasets import BUNDLED_DATASETS, load_dataset
-from worlds.domain_generalisation.domains import DG_TRAINING
+from worlds.domain_generalisation.training import DG_TRAINING
 from worlds.shifts import ColourShift, ResolutionShift, RotationShift, Shift
 
 __all__ = ["ConfigError", "RunConfig", "load_config"]
