@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-from pydantic import Field, ValidationError, ValidationInfo, create_model, field_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, create_model, field_validator
 
 from client.data import NO_DATASET, is_function_name
 from client.identity import client_id
@@ -22,10 +22,12 @@ from protocol.models import MAX_NUM_CLASSES
 from riskband.adversaries.losses import LOSSES
 from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
+from riskband.worst_cases.requirements import Requirement
 from server.problems import ConfigError, problem
 from server.run.folder import FIGURE_SUFFIXES
 from server.sections import (
     AnyCounts,
+    AnyNames,
     AnyNumbers,
     Count,
     Ends,
@@ -206,6 +208,9 @@ class Question(Section):
     delta: float = Field(ge=1e-6, lt=1, description="delta is the probability of failure, not the confidence")
     breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
     breakdown_target: float = Field(gt=0, lt=1, description="the share of failing clients, or mean risk, you accept")
+    require: Annotated[AnyNames, AfterValidator(lambda texts: tuple(str(Requirement.of(text)) for text in texts))] = (
+        Field(description='give requirements such as "mean<=0.2,quantile:0.9<=0.3", or ""; not for selection')
+    )
     band: Annotated[str, rule(resolve_level_method)] = Field(
         description='use "berk_jones", "dkw", or "truncated:0.5:0.95" for levels in a range only'
     )

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from server.config import ConfigError, RunConfig, load_config
-from server.report.table import report_table
+from server.report.table import show_outcome
 from server.run.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
 from server.run.ledger import part_of_a_run
 from server.run.lock import FolderError, lock_for_launcher
@@ -44,8 +44,10 @@ _POLL_INTERVAL = 0.2
 _ERR = Console(stderr=True)
 
 
-def simulate(chosen: Mapping[str, Any]) -> int:
+def simulate(chosen: Mapping[str, Any], *, as_json: bool = False) -> int:
     """Run what was chosen (`simulations.options.chosen_run_config`) and return the exit status.
+
+    With `as_json`, standard output is report.json and nothing else.
 
     Raises
     ------
@@ -67,7 +69,7 @@ def simulate(chosen: Mapping[str, Any]) -> int:
             return EXIT_USAGE
         try:
             with signals_as_exceptions():
-                return run_scenario(config, folder, environment=environment)
+                return run_scenario(config, folder, environment=environment, as_json=as_json)
         except Interrupted as interruption:
             _say(f"{interruption}; everything that was started has ended")
             return 128 + interruption.signum
@@ -92,7 +94,9 @@ def default_folder(config: RunConfig) -> Path:
     return named.with_name(f"{config.run.scenario}-seed{config.run.seed}-{digest[:8]}")
 
 
-def run_scenario(config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str]) -> int:
+def run_scenario(
+    config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str], as_json: bool = False
+) -> int:
     """Run the Flower App on a private SuperLink, wait, print its report, and return the exit status.
 
     Parameters
@@ -103,6 +107,8 @@ def run_scenario(config: RunConfig, folder: ResultFolder, *, environment: Mappin
         A cleared folder for the results.
     environment : mapping of str to str
         What lets the run into the locked folder.
+    as_json : bool
+        Whether to print report.json instead of a table.
 
     Raises
     ------
@@ -123,10 +129,8 @@ def run_scenario(config: RunConfig, folder: ResultFolder, *, environment: Mappin
                 return EXIT_FAILED
     finally:
         folder.end_progress()  # a run that was killed had no chance to
-    console = Console()
-    console.print(report_table(report))
-    console.print(f"{time.monotonic() - started:.0f} s; results: {folder.path}", soft_wrap=True, highlight=False)
-    return 0
+    closing = f"{time.monotonic() - started:.0f} s; results: {folder.path}"
+    return show_outcome(report, closing=closing, as_json=as_json)
 
 
 def _check_checkpoint(config: RunConfig) -> None:

@@ -72,6 +72,10 @@ class WassersteinStudy(Study):
             **asking,
         )
 
+    def band(self, config: RunConfig, conclusion: Any) -> rb.Band:
+        """Return a band of the risks without movement."""
+        return rb.band(conclusion.risks, delta=config.question.delta)
+
     def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen:
         """Return the exact risks of the unseen clients, with their exact curves where those are known."""
         if config.of(Settings).space == REPRESENTATION and get_loss(config.question.loss).binary:
