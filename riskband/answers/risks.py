@@ -81,7 +81,8 @@ class ClientRisks(Answers):
         one number, with `binary=True` in steps of 1. If answers of d numbers shared a budget (several losses or models
         at once), say AnswerNoise(..., num_values=d). Values may be any numbers; do not move them into [0, 1].
     names : sequence of str, shape (num_clients,), optional
-        What the clients are called, each one differently. Certificates do not contain it.
+        What the clients are called, each one differently. Of certificates only `worst_case_mean` of a band contains it,
+        to say who carries the worst case.
     groups : sequence of str or None, shape (num_clients,), optional
         The group of each client, for `group_bands`. Certificates of groups name the groups, others do not.
     num_missing, missing, contamination, answered_by : int, str, int, str

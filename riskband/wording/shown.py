@@ -50,6 +50,8 @@ class Drawn(Shown, ABC):
     """An object with a sentence, assumptions and a figure."""
 
     assumptions: tuple[str, ...]
+    remark = ""
+    """What is known beside the sentence, for people."""
 
     @property
     @abstractmethod
@@ -82,9 +84,9 @@ class Drawn(Shown, ABC):
 
         lines = "".join(f"<li>{escape(line)}</li>" for line in self.assumptions)
         sentence = escape(self.statement)
-        return (
-            f"<div><p><strong>{sentence}</strong></p><p>This holds if:</p><ul>{lines}</ul>{_inline_figure(self)}</div>"
-        )
+        remark = f"<p>{escape(self.remark)}</p>" if self.remark else ""
+        said = f"<p><strong>{sentence}</strong></p>{remark}<p>This holds if:</p><ul>{lines}</ul>"
+        return f"<div>{said}{_inline_figure(self)}</div>"
 
 
 def _inline_figure(thing: Drawn) -> str:
