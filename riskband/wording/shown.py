@@ -50,8 +50,11 @@ class Drawn(Shown, ABC):
     """An object with a sentence, assumptions and a figure."""
 
     assumptions: tuple[str, ...]
-    remark = ""
-    """What is known beside the sentence, for people."""
+
+    @property
+    def remark(self) -> str:
+        """What is known beside the statement, for people; empty if nothing is."""
+        return ""
 
     @property
     @abstractmethod

@@ -83,6 +83,7 @@ class SelectionStudy(Study):
         "selection_target": lambda target, known: target > 0 or known.get("selection_method") != "fixed_sequence",
     }
     figure_stem = "selection"
+    asks_losses = False
 
     def prepare(self, config: RunConfig, grid: Grid) -> UnderTest:
         """Return all candidates; the clients are only asked when ``training = "fedavg"``."""

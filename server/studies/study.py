@@ -110,6 +110,8 @@ class Study(ABC):
         By field of any section, what this study asks of it.
     figure_stem : str
         Name of the figure's files.
+    asks_losses : bool
+        Whether it asks for the loss of one model alone, which an evaluator can say as well.
     """
 
     settings: ClassVar[type[Section]]
@@ -117,9 +119,12 @@ class Study(ABC):
         "privacy": lambda noise, known: not noise or known.get("local") not in ("union", "observed")
     }
     figure_stem: ClassVar[str]
+    asks_losses: ClassVar[bool] = True
 
     def prepare(self, config: RunConfig, grid: Grid) -> UnderTest:
         """Return what is put before the clients; they are asked now only when ``training = "fedavg"``."""
+        if config.network.evaluator:
+            return UnderTest({}, ())
         model = prepare_model(config, grid)
         return UnderTest(model_arrays(model), (model,))
 
@@ -203,7 +208,7 @@ def architecture(config: RunConfig) -> dict[str, Any]:
     """Return what questions about a model have in common."""
     x_shape, num_classes = config.model_inputs
     inputs = {"x_shape": x_shape, "num_classes": num_classes}
-    return {"model": config.model.model, **inputs, "privacy": config.asking.privacy}
+    return {"model": config.model_name, **inputs, "privacy": config.asking.privacy}
 
 
 def loss_query(config: RunConfig) -> LossQuery:

@@ -55,6 +55,7 @@ class WassersteinStudy(Study):
         "privacy": fits_noise,
     }
     figure_stem = "transport"
+    asks_losses = False
 
     def strategy(
         self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
