@@ -197,6 +197,42 @@ class ClientRisks(Answers):
         return cls(losses, sizes, binary, noise=noise, names=names, groups=groups, **who)
 
     @classmethod
+    def from_metric_frame(
+        cls,
+        frame: Any,
+        *,
+        loss: str,
+        num_examples: str | int,
+        binary: bool | None = None,
+        **who: Unpack[WhoAnswered],
+    ) -> ClientRisks:
+        """Read answers from a `MetricFrame` of fairlearn, whose sensitive feature says the client.
+
+        Parameters
+        ----------
+        frame : fairlearn.metrics.MetricFrame
+            Made with named metrics and one sensitive feature, such as the hospital.
+        loss : str
+            The metric that is a mean over the client's examples of a loss in [0, 1], without sample weights.
+        num_examples : str or int
+            The metric that counts them, `fairlearn.metrics.count`, or one number for all clients.
+        binary, **who :
+            See `ClientRisks`.
+
+        Returns
+        -------
+        ClientRisks
+            The answers, with `names`.
+
+        Raises
+        ------
+        ValueError
+            If it is another thing, has several features or not these metrics, or as for `from_frame`.
+        """
+        table, client = frames.table_of_metric_frame(frame)
+        return cls.from_frame(table, loss=loss, num_examples=num_examples, client=client, binary=binary, **who)
+
+    @classmethod
     def from_examples(
         cls,
         *,
