@@ -4,8 +4,9 @@ It checks the configuration, runs the Flower App on as many simulated clients as
 prints the report and leaves nothing behind but the results. The clients run in this process, or on Ray below a private
 SuperLink (`simulations.engine` says which).
 
-Exit status: 0 the report is there; 1 the run failed; 2 the command line or the configuration is wrong, or the folder is
-another run's or somebody's own; 130, 143 ended by Ctrl-C, SIGTERM.
+Exit status: 0 the report is there, and what is required of it passes; 1 the run failed, or a requirement does; 2 the
+command line or the configuration is wrong, or the folder is another run's or somebody's own; 3 a requirement is not
+decided; 130, 143 ended by Ctrl-C, SIGTERM.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = chosen_run_config(options)
         from simulations.simulate import simulate  # loads Flower and torch
 
-        return simulate(chosen, engine)
+        return simulate(chosen, engine, as_json=options.json)
     except ConfigError as error:
         print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
         return EXIT_USAGE

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from server.config import ConfigError, RunConfig, load_config
-from server.report.table import report_table
+from server.report.table import show_outcome
 from server.run.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
 from server.run.ledger import part_of_a_run
 from server.run.lock import FolderError, lock_for_launcher
@@ -58,8 +58,10 @@ _FOR_NUMBA = {  # which does not know it before 0.62, and compiles in every run
 _ERR = Console(stderr=True)
 
 
-def simulate(chosen: Mapping[str, Any], engine: Engine) -> int:
+def simulate(chosen: Mapping[str, Any], engine: Engine, *, as_json: bool = False) -> int:
     """Run what was chosen (`simulations.options.chosen_run_config`) and return the exit status.
+
+    With `as_json`, standard output is report.json and nothing else.
 
     Raises
     ------
@@ -82,7 +84,10 @@ def simulate(chosen: Mapping[str, Any], engine: Engine) -> int:
             return EXIT_USAGE
         try:
             with signals_as_exceptions():
-                return run(config, folder, environment=environment)
+                started = time.monotonic()
+                report = run(config, folder, environment=environment)
+                closing = f"{time.monotonic() - started:.0f} s; results: {folder.path}"
+                return show_outcome(report, closing=closing, as_json=as_json) if report else EXIT_FAILED
         except Interrupted as interruption:
             _say(f"{interruption}; everything that was started has ended")
             return 128 + interruption.signum
@@ -107,8 +112,8 @@ def default_folder(config: RunConfig) -> Path:
     return named.with_name(f"{config.run.scenario}-seed{config.run.seed}-{digest[:8]}")
 
 
-def run_in_process(config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str]) -> int:
-    """Run the Flower App with all its clients in this process, print its report, and return the exit status.
+def run_in_process(config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Run the Flower App with all its clients in this process, and return its report; empty if the run failed.
 
     Parameters
     ----------
@@ -123,7 +128,7 @@ def run_in_process(config: RunConfig, folder: ResultFolder, *, environment: Mapp
     from riskband.flower.testing import InProcessGrid
     from server.app import app as server_app
 
-    started, num_clients = time.monotonic(), config.network.num_clients
+    num_clients = config.network.num_clients
     os.environ.update(environment)
     logging.getLogger("flwr").setLevel(logging.WARNING)  # what the stages say already
     run_config = config.to_run_config() | {"output-dir": str(folder.path)}
@@ -135,13 +140,13 @@ def run_in_process(config: RunConfig, folder: ResultFolder, *, environment: Mapp
     except Exception:
         reason = folder.read_json(FAILURE_FILE).get("reason", "see above")
         _say(f"{traceback.format_exc()}---\nthe run failed: {reason}\nresults: {folder.path}")
-        return EXIT_FAILED
-    _print_results(folder, seconds=time.monotonic() - started)
-    return 0
+    return folder.read_json(REPORT_FILE)
 
 
-def run_on_ray(engine: Engine, config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str]) -> int:
-    """Run the Flower App on a private SuperLink, wait, print its report, and return the exit status.
+def run_on_ray(
+    engine: Engine, config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """Run the Flower App on a private SuperLink, wait, and return its report; empty if the run failed.
 
     Parameters
     ----------
@@ -155,7 +160,6 @@ def run_on_ray(engine: Engine, config: RunConfig, folder: ResultFolder, *, envir
     LaunchError
         If Flower does not start.
     """
-    started = time.monotonic()
     try:
         with private_superlink(environment={**environment, **_FOR_NUMBA}, ray_address=engine.ray_address) as superlink:
             run = superlink.start_run(
@@ -168,13 +172,12 @@ def run_on_ray(engine: Engine, config: RunConfig, folder: ResultFolder, *, envir
             show_progress(lambda: run.poll() is None, folder, num_clients=config.network.num_clients)
             status = superlink.run_status()
             folder = replace(folder, run_id=status.run_id)
-            if status.status != COMPLETED or not folder.read_json(REPORT_FILE):
+            report = folder.read_json(REPORT_FILE) if status.status == COMPLETED else {}
+            if not report:
                 _explain_failure(superlink, status, folder)
-                return EXIT_FAILED
     finally:
         folder.end_progress()  # a run that was killed had no chance to
-    _print_results(folder, seconds=time.monotonic() - started)
-    return 0
+    return report
 
 
 def _reached(engine: Engine) -> Engine:
@@ -184,12 +187,6 @@ def _reached(engine: Engine) -> Engine:
     cluster = reached_cluster(engine.ray_address)
     require_room(cluster, engine)
     return replace(engine, ray_address=cluster.address)
-
-
-def _print_results(folder: ResultFolder, *, seconds: float) -> None:
-    console = Console()
-    console.print(report_table(folder.read_json(REPORT_FILE)))
-    console.print(f"{seconds:.0f} s; results: {folder.path}", soft_wrap=True, highlight=False)
 
 
 def _check_checkpoint(config: RunConfig) -> None:
