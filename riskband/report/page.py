@@ -132,14 +132,18 @@ def _template() -> Template:
 def _check_one_evaluation(certificates: Mapping[str, Certificate]) -> None:
     if not certificates:
         raise ValueError("a report needs at least one certificate, got none")
-    name, *others = certificates
-    known = certificates[name].recipe.get("answers")
-    for other in others:
-        if certificates[other].recipe.get("answers") != known:
+    (name, first), *others = ((name, _answers(each)) for name, each in certificates.items())
+    for other, answers in others:
+        if answers != first:
             raise ValueError(
                 f"certificates of a report must be of the same answers, got others in {other!r} than in {name!r}; "
                 "make a page for each evaluation"
             )
+
+
+def _answers(certificate: Certificate) -> dict[str, Any]:
+    """The answers of a certificate, without the names, which only some certificates hold."""
+    return {key: value for key, value in certificate.recipe.get("answers", {}).items() if key != "names"}
 
 
 def _stored(view: View) -> tuple[dict[str, Any], bool]:

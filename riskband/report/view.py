@@ -139,6 +139,7 @@ def view_of(
     made: dict[str, Certificate] = {}
     answered_by = _answered_by(given.values())
     main = next(iter(certificates.values()))
+    names = _names(certificates, answers, facts)
     together = _together(band, source_name)
     shift = cost_shift(certificates, gate, facts.breaks)
     if shift is None and band is not None:
@@ -159,14 +160,14 @@ def view_of(
         gate=gate,
         who=_who(main, facts),
         answered_by=WHO_ANSWERED[answered_by],
-        clients=() if public else tuple(_clients(main, answers, facts)),
+        clients=() if public else tuple(_clients(main, names, answers)),
         num_unlisted=0 if public else max(0, _num_clients(main) - _MOST_CLIENTS_LISTED),
         shift=shift,
         rows=rows,
         others=tuple(_row(each) for each in certificates.values() if each not in shown and not each.axes),
         groups=groups,
         groups_together=groups_together,
-        carriers="" if public else _carriers(made, answers, facts),
+        carriers="" if public else _carriers(made, names),
         charts=tuple(_charts(certificates, band, public=public)),
         notes=facts.notes,
         questions=_questions([*(() if gate is None else gate.assumptions), *_assumptions(everything)]),
@@ -276,21 +277,24 @@ def _who(main: Certificate, facts: RunFacts) -> dict[str, str]:
     return lines
 
 
-def _clients(main: Certificate, answers: ClientRisks | None, facts: RunFacts) -> Iterator[Client]:
+def _clients(main: Certificate, names: Sequence[str], answers: ClientRisks | None) -> Iterator[Client]:
     """One line for each client with a plain loss, the worst first."""
     stored = main.recipe.get("answers", {})
     values = np.asarray(stored.get("values", ()))
     if values.ndim != 1 or "num_examples" not in stored:
         return
-    names, groups = _names(answers, facts, values.size), None if answers is None else answers.groups
+    groups = None if answers is None else answers.groups
     for index in np.argsort(-values, kind="stable")[:_MOST_CLIENTS_LISTED].tolist():
         size = int(np.broadcast_to(stored["num_examples"], values.shape)[index])
         yield Client(names[index], (groups[index] or "") if groups else "", f"{values[index]:.4f}", size)
 
 
-def _names(answers: ClientRisks | None, facts: RunFacts, num_clients: int) -> Sequence[str]:
-    given = facts.names or (answers.names if answers is not None else None)
-    return given if given and len(given) == num_clients else [f"client {index + 1}" for index in range(num_clients)]
+def _names(certificates: Certificates, answers: ClientRisks | None, facts: RunFacts) -> Sequence[str]:
+    """Names of the clients, from whoever knows them; otherwise their numbers."""
+    stored = [each.recipe.get("answers", {}).get("names") for each in certificates.values()]
+    known = [facts.names, answers.names if answers is not None else None, *stored]
+    numbered = [f"client {index + 1}" for index in range(_num_clients(next(iter(certificates.values()))))]
+    return next((names for names in known if names and len(names) == len(numbered)), numbered)
 
 
 def _tails(
@@ -355,14 +359,13 @@ def _groups(
     return rows, f"The intervals of all groups hold at once, {sure}; this has its own probability of error."
 
 
-def _carriers(certificates: Certificates, answers: ClientRisks | None, facts: RunFacts) -> str:
+def _carriers(certificates: Certificates, names: Sequence[str]) -> str:
     """Which clients carry most of the worst case, and how much it weighs them."""
     weighed = [c for c in certificates.values() if "client_weights" in c.details and "values" in c.recipe["answers"]]
     if not weighed:
         return ""
     weights = np.atleast_2d(weighed[-1].details["client_weights"])[-1]
     order = np.argsort(-weights, kind="stable")[:5].tolist()
-    names = _names(answers, facts, weights.size)
     budget = np.max(weighed[-1].recipe["arguments"]["budget"])
     unseen = float(np.atleast_1d(weighed[-1].details["unseen_weight"])[-1])
     which = ", ".join(f"{names[index]} ({percent(weights[index])})" for index in order)

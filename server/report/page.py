@@ -11,24 +11,27 @@ from riskband.report.view import RunFacts
 from server.report.cells import check_lines
 
 if TYPE_CHECKING:
-    from server.studies.study import Study
+    from server.studies.study import Evaluation, Study
 
 
-def run_page(study: Study, certificates: Mapping[str, rb.Certificate], report: Mapping[str, Any]) -> str:
+def run_page(evaluation: Evaluation, report: Mapping[str, Any]) -> str:
     """Return the page of a run.
 
     It holds no time, so that the same run gives the same page; report.json has them.
 
     Parameters
     ----------
-    study : Study
-        What was asked.
-    certificates : mapping of str to Certificate
-        At least one.
+    evaluation : Evaluation
+        With at least one certificate, and the verdicts if any were required.
     report : mapping
         The content of report.json.
     """
-    return rb.report_page(certificates, title=report["scenario"], facts=_facts(study, report))
+    return rb.report_page(
+        evaluation.conclusion.certificates,
+        require=evaluation.gate or (),
+        title=report["scenario"],
+        facts=_facts(evaluation.config.study, report),
+    )
 
 
 def _facts(study: Study, report: Mapping[str, Any]) -> RunFacts:

@@ -5,6 +5,7 @@ The same run with the same seed gives the same bytes, apart from the section "ti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from server.run.ledger import part_of_a_run
 from strategies.asking.failures import Failure
 
 if TYPE_CHECKING:
+    from riskband.worst_cases.requirements import Gate
     from server.checks.unseen import Check, Unseen
     from server.studies.study import Evaluation
 
@@ -60,7 +62,7 @@ def write_report(
         The content of report.json.
     """
     config, result, study = evaluation.config, evaluation.conclusion, evaluation.config.study
-    for name, certificate in result.certificates.items():
+    for name, certificate in (result.certificates | _required(evaluation.gate)).items():
         certificate.save(folder.path / CERTIFICATE_FOLDER / f"{name}.json")
         folder.log_event("certificate_written", name=name)
     figure, figures = study.figure(evaluation), [f"{study.figure_stem}.{kind}" for kind in config.results.figure_format]
@@ -80,6 +82,7 @@ def write_report(
             for name, certificate in result.certificates.items()
         },
         "breakdowns": {},
+        "gate": None if evaluation.gate is None else evaluation.gate.to_dict(),
         **study.sections(evaluation),
         "unseen": _unseen_entry(evaluation.unseen),
         "figures": figures,
@@ -93,10 +96,16 @@ def write_report(
         },
     }
     if result.certificates:  # a sequence of tests may certify no candidate
-        page = run_page(study, result.certificates, report)
+        page = run_page(evaluation, report)
         (folder.path / PAGE_FILE).write_text(page, encoding="utf-8")
     folder.finish(report)
     return report
+
+
+def _required(gate: Gate | None) -> dict[str, rb.Certificate]:
+    """The certificates that verdicts follow from, by the names of their files."""
+    found = {} if gate is None else gate.certificates
+    return {re.sub("[ :]", "_", name): certificate for name, certificate in found.items()}
 
 
 def _network(evaluation: Evaluation) -> dict[str, Any]:

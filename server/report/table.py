@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -48,14 +49,40 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         if entry["says_nothing"]
     ]
     lines += check_lines(certificates, worst_network=study.worst_network(report))
-    text = Text("\n".join([*lines, *study.lines(report), *_assumptions(certificates)]))
+    text = Text("\n".join([*lines, *study.lines(report), *_assumptions(report), *_required(report.get("gate"))]))
     text.highlight_words([TRAINERS_ANSWERED], style="bold red")
+    text.highlight_regex(r"(?m)^ *FAIL\b", style="bold red")
     return Group(*_warnings(report), *study.tables(report), text)
 
 
 def print_report(report: Mapping[str, Any]) -> None:
     """Print `report_table` to standard output."""
     Console(width=110).print(report_table(report))
+
+
+def show_outcome(report: Mapping[str, Any], *, closing: str, as_json: bool = False) -> int:
+    """Print the report of a run that has ended, and return the exit status of the command that ran it.
+
+    Parameters
+    ----------
+    report : mapping
+        The content of report.json.
+    closing : str
+        A last line for people.
+    as_json : bool
+        Whether standard output is the report alone.
+
+    Returns
+    -------
+    int
+        0, or what the verdict on the requirements asks for.
+    """
+    if as_json:
+        print(json.dumps(report, indent=1, allow_nan=False))
+    else:
+        Console().print(report_table(report))
+    Console(stderr=as_json).print(closing, soft_wrap=True, highlight=False)
+    return int(report["gate"]["exit_status"]) if report.get("gate") else 0
 
 
 def _who(network: Mapping[str, Any]) -> str:
@@ -145,6 +172,17 @@ def _warnings(report: Mapping[str, Any]) -> list[Text]:
     return [Text(f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}.", style="bold red")]
 
 
-def _assumptions(certificates: Mapping[str, Any]) -> list[str]:
-    distinct = dict.fromkeys(text for entry in certificates.values() for text in entry["assumptions"])
+def _assumptions(report: Mapping[str, Any]) -> list[str]:
+    lists = [entry["assumptions"] for entry in report["certificates"].values()]
+    lists += [report["gate"]["assumptions"]] if report.get("gate") else []
+    distinct = dict.fromkeys(text for each in lists for text in each)
     return ["Assumed:", *(f"  - {text}" for text in distinct)] if distinct else []
+
+
+def _required(gate: Mapping[str, Any] | None) -> list[str]:
+    """One line for each verdict, and what a command says by its exit status."""
+    if gate is None:
+        return []
+    title = f"Required, all of it at once with confidence {confidence(gate['delta'])}, if what is assumed is true:"
+    verdicts = [f"  {each['statement']}" for each in gate["requirements"]]
+    return [title, *verdicts, f"{gate['verdict']} (exit status {gate['exit_status']})"]

@@ -212,6 +212,14 @@ def test_a_page_stays_below_a_megabyte(num_clients):
     assert "1.0000" not in Read(page).shown.split(SECTIONS[6])[0]  # a bound of 1 is none, and says so
 
 
+def test_names_that_a_certificate_holds_are_shown_and_left_out_of_a_public_page():
+    risks = answers_of(40, names=[f"Spital-{k}" for k in range(40)])
+    worst = rb.worst_case_mean(rb.band(risks, delta=0.05), divergence="kl", budget=[0.1, 0.2])
+    certificates = {"mean": rb.mean_bound(risks, delta=0.05), "worst": worst}
+    assert "Spital-7" in report_page(certificates)
+    assert "Spital-" not in report_page(certificates, public=True)
+
+
 def test_groups_have_intervals_of_their_own():
     risks = answers_of(60, groups=["city", "country"] * 30)
     expected = rb.group_intervals(rb.group_bands(risks, risks.groups, delta=0.05), "mean")

@@ -74,7 +74,7 @@ def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) 
         "transport.svg",
     }
     assert {path.name for path in finished.iterdir()} == files
-    assert set(report["timing"]["seconds"]) == {"model", "answers", "unseen", "targets"}
+    assert set(report["timing"]["seconds"]) == {"model", "answers", "unseen", "targets", "requirements"}
 
 
 def test_every_saved_certificate_verifies_by_command_and_a_changed_one_does_not(finished: Path, tmp_path: Path) -> None:
