@@ -121,7 +121,7 @@ def load_data(place: str, node_config: Mapping[str, Any], *, is_owners: bool = T
             f'{DATA_KEY!r} must be "module:function" or an absolute path, got neither; Flower chooses a client\'s '
             "working directory"
         )
-    return _arrays(_call(_imported(place), node_config, is_owners=is_owners))
+    return _arrays(_call(imported(place), node_config, is_owners=is_owners))
 
 
 def read_files(path: Path) -> tuple[Any, Any]:
@@ -254,17 +254,18 @@ def _check_bytes_alone(parts: Sequence[Any]) -> None:
         raise RefusedError("a client's examples must be all of uint8 or none, got both; convert them to one dtype")
 
 
-def _imported(place: str) -> Callable[..., Any]:
+def imported(place: str, *, key: str = DATA_KEY) -> Callable[..., Any]:
+    """Return the function at "module:function", which a key of a configuration names; raises ValueError without one."""
     module, _, name = place.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
     except BaseException as error:  # whatever a module does when it is imported, even to end the process
         raise RefusedError(
-            f"the function of {DATA_KEY!r} must be importable, got {type(error).__name__}; "
+            f"the function of {key!r} must be importable, got {type(error).__name__}; "
             "put its module where the client runs, for instance on PYTHONPATH"
         ) from error
     if not callable(function):
-        raise RefusedError(f"{DATA_KEY!r} must name a function, got {type(function).__name__}; name one")
+        raise RefusedError(f"{key!r} must name a function, got {type(function).__name__}; name one")
     return function  # type: ignore[no-any-return]
 
 

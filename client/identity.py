@@ -55,7 +55,8 @@ def client_group(context: Context) -> str | None:
                 "shorten it, or leave it out for no group"
             )
         return name
-    if data_place(context.node_config, context.run_config) is not None:
+    is_evaluated = bool(context.run_config.get("evaluator"))
+    if is_evaluated or data_place(context.node_config, context.run_config) is not None:
         return None
     partition = partition_of(context.node_config)
     with details_withheld("finding this client's group"):

@@ -3,8 +3,8 @@
 Takes the scenario and the options of ``python -m simulations``; the clients are those that are connected. The
 ServerApp writes below the folder of results, which this command only reads.
 
-Exit status: 0 the report is there; 1 the run failed; 2 the command line or the configuration is wrong, or
-another run has the folder.
+Exit status: 0 the report is there, and what is required of it passes; 1 the run failed, or a requirement does; 2 the
+command line or the configuration is wrong, or another run has the folder; 3 a requirement is not decided.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         config = load_config(chosen)
         require_free(config.output_folder)
-        return certify(connection_of(options), config, config.output_folder)
+        return certify(connection_of(options), config, config.output_folder, as_json=options.json)
     except ConfigError as error:
         print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
         return EXIT_USAGE
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
 
 
-def certify(connection: Connection, config: RunConfig, path: Path) -> int:
+def certify(connection: Connection, config: RunConfig, path: Path, *, as_json: bool = False) -> int:
     """Submit a run, wait for its end, print its report, and return the exit status.
 
     Parameters
@@ -72,15 +72,16 @@ def certify(connection: Connection, config: RunConfig, path: Path) -> int:
         What to run.
     path : Path
         The folder where the ServerApp writes; read only.
+    as_json : bool
+        Whether to print report.json instead of a table.
 
     Raises
     ------
     FlowerError
         If the SuperLink does not take the run, or is silent for `PATIENCE` seconds.
     """
-    from rich.console import Console  # what is slow to load is not needed for help and most refusals
-
-    from server.report.table import report_table
+    # What is slow to load is not needed for help and most refusals.
+    from server.report.table import show_outcome
     from server.run.folder import FAILURE_FILE, REPORT_FILE, ResultFolder
     from simulations.launcher import COMPLETED
     from simulations.simulate import show_progress
@@ -94,10 +95,7 @@ def certify(connection: Connection, config: RunConfig, path: Path) -> int:
         reason = folder.read_json(FAILURE_FILE).get("reason") or watch.details
         print(f"the run ended as {watch.status}: {reason}\nanswers that came are kept: add --resume", file=sys.stderr)
         return EXIT_FAILED
-    console = Console()
-    console.print(report_table(report))
-    console.print(f"results: {folder.path}", soft_wrap=True, highlight=False)
-    return 0
+    return show_outcome(report, closing=f"results: {folder.path}", as_json=as_json)
 
 
 class _Watch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,7 +31,8 @@ SCHEMA_1 = "riskband.certificate/1"
 
 USUAL_DELTA = 0.05
 
-_NUM_SHOWN, _LONG = 3, 8  # points of a curve in its statement, and characters of a threshold
+_NUM_SHOWN, _LONG = 3, 8  # points of a curve or clients in a sentence, and characters of a threshold
+_ROUNDING = 1e-9
 
 CERTIFICATE = "certificate"
 AS_PUBLISHED = "as-published"
@@ -147,9 +148,42 @@ class Certificate(Drawn):
         bound = self._curve if self.axes else self._bound_at(())
         return _sentence(f"{self.quantity} {bound}", sure=exactly(1.0 - self.delta), validity=self.validity)
 
+    @property
+    def carried_by(self) -> dict[str, float]:
+        """By name, the weights of the clients that carry the worst case, the heaviest first.
+
+        They are those that weigh more in it than each does among the clients that were measured; of several budgets, in
+        the worst case of the largest one. Empty if the clients have no names, or the bound says nothing of single ones.
+        """
+        names, weights = self._names, self.details.get("client_weights")
+        if not names or weights is None:
+            return {}
+        heaviest = weights[int(np.argmax(self.axes["budget"]))] if np.ndim(weights) == 2 else weights
+        order = np.argsort(-heaviest, kind="stable").tolist()
+        return {names[k]: float(heaviest[k]) for k in order if heaviest[k] > (1.0 + _ROUNDING) / len(names)}
+
+    @property
+    def remark(self) -> str:
+        """Who carries the worst case, as a sentence; empty where `carried_by` is."""
+        named = self.carried_by
+        if not named:
+            return ""
+        size, budget = len(self._names), " of the largest budget" if "budget" in self.axes else ""
+        shares = [f"{weight:.2g}" for weight in named.values()]
+        shares[0] = f"weight {shares[0]} instead of {1.0 / size:.2g}"
+        heaviest = [f"{name} ({share})" for name, share in zip(named, shares[:_NUM_SHOWN], strict=False)]
+        most = f", most of all {', '.join(heaviest)}"
+        return f"The worst case{budget} is carried by {len(named)} of {size} clients{most}."
+
+    @property
+    def _names(self) -> Sequence[str]:
+        answers = self.recipe.get("answers")
+        found = answers.get("names") if isinstance(answers, Mapping) else None
+        return found if isinstance(found, list) else ()
+
     def __str__(self) -> str:
-        """Return the `statement`."""
-        return self.statement
+        """Return the `statement`, and where clients have names who carries the worst case."""
+        return f"{self.statement} {self.remark}".rstrip()
 
     def _words(self) -> str:
         sizes = " and ".join(f"{name} ({len(points)} points)" for name, points in self.axes.items())

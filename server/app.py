@@ -77,9 +77,11 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         checks = check_certificates(result.certificates, unseen) if unseen is not None else {}
     with clock.part("targets"):
         targets = config.study.targets(config, tested, folder.show_stage)
+    with clock.part("requirements"):
+        gate = config.study.gate(config, result)
     report = write_report(
         folder,
-        Evaluation(config, result, unseen, checks, targets),
+        Evaluation(config, result, unseen, checks, targets, gate),
         hashes=hashes,
         metrics={**metered.metrics(), "num_answers_in_ledger": num_earlier},
         recorded=recorded,

@@ -13,19 +13,22 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-from pydantic import Field, ValidationError, ValidationInfo, create_model, field_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, create_model, field_validator
 
 from client.data import NO_DATASET, is_function_name
+from client.evaluator import NO_MODEL, is_evaluator
 from client.identity import client_id
 from protocol.mechanisms import mechanism_of
 from protocol.models import MAX_NUM_CLASSES
-from riskband.adversaries.losses import LOSSES
+from riskband.adversaries.losses import LOSSES, OWN
 from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
+from riskband.worst_cases.requirements import Requirement
 from server.problems import ConfigError, problem
 from server.run.folder import FIGURE_SUFFIXES
 from server.sections import (
     AnyCounts,
+    AnyNames,
     AnyNumbers,
     Count,
     Ends,
@@ -43,7 +46,7 @@ from server.studies.study import Study
 from strategies.asking.replies import num_needed
 from worlds.corruptions import CorruptionShift, corruption_shift
 from worlds.datasets import BUNDLED_DATASETS, load_dataset
-from worlds.domain_generalisation.domains import DG_TRAINING
+from worlds.domain_generalisation.training import DG_TRAINING
 from worlds.shifts import ColourShift, ResolutionShift, RotationShift, Shift
 
 __all__ = ["ConfigError", "RunConfig", "load_config"]
@@ -58,6 +61,8 @@ _WITHOUT_DATASET: dict[str, Any] = {
     "group_angles": (),
     "target": "",
 }
+
+_OF_MODEL = ("x_shape", "num_classes", "training")  # what is of no consequence where no model is sent
 
 
 def is_absolute(path: str) -> bool:
@@ -103,6 +108,9 @@ class Network(Section):
     dataset: Annotated[str, rule(is_dataset)] = Field(
         description='use "digits", "colour-digits", "npz:/absolute/path.npz" (a file that exists), "hf:OWNER/NAME", '
         '"none" (each client brings its own data) or "module:function" (which gives them)'
+    )
+    evaluator: Annotated[str, rule(is_evaluator)] = Field(
+        description='give "module:function", "own" (that of each node config) or ""; with dataset "none"'
     )
     x_shape: AnyCounts = Field(
         description='give the shape of one input such as "3,32,32"; needed where the server has no dataset'
@@ -156,6 +164,7 @@ class Network(Section):
     )
 
     rules: ClassVar[Mapping[str, Rule]] = {
+        "evaluator": lambda evaluator, known: not evaluator or known.get("dataset", NO_DATASET) == NO_DATASET,
         "group_angles": lambda angles, known: not (angles and known.get("group_sigmas")),
     }
 
@@ -201,15 +210,27 @@ class Model(Section):
 class Question(Section):
     """What is certified."""
 
-    strategy: Literal[tuple(STUDIES)]  # type: ignore[valid-type]
-    loss: Annotated[str, one_of(LOSSES)] = Field(description=f"use one of {', '.join(sorted(LOSSES))}")
+    strategy: Literal[tuple(STUDIES)] = Field(  # type: ignore[valid-type]
+        description=f"with an evaluator use {' or '.join(name for name in STUDIES if STUDIES[name].asks_losses)}"
+    )
+    loss: Annotated[str, one_of({*LOSSES, OWN})] = Field(
+        description=f'use one of {", ".join(sorted(LOSSES))}; with an evaluator zero_one, or "own" for others in [0, 1]'
+    )
     delta: float = Field(ge=1e-6, lt=1, description="delta is the probability of failure, not the confidence")
     breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
     breakdown_target: float = Field(gt=0, lt=1, description="the share of failing clients, or mean risk, you accept")
+    require: Annotated[AnyNames, AfterValidator(lambda texts: tuple(str(Requirement.of(text)) for text in texts))] = (
+        Field(description='give requirements such as "mean<=0.2,quantile:0.9<=0.3", or ""; not for selection')
+    )
     band: Annotated[str, rule(resolve_level_method)] = Field(
         description='use "berk_jones", "dkw", or "truncated:0.5:0.95" for levels in a range only'
     )
     local: Literal["marginal", "counted", "union", "observed"]
+
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "strategy": lambda strategy, known: not known.get("evaluator") or STUDIES[strategy].asks_losses,
+        "loss": lambda loss, known: loss in (("zero_one", OWN) if known.get("evaluator") else LOSSES),
+    }
 
 
 class Asking(Section):
@@ -230,7 +251,7 @@ class Asking(Section):
     privacy: Annotated[str, rule(lambda noise: not noise or mechanism_of(noise))] = Field(
         description='give "laplace:EPSILON" or "gaussian:RHO" with a number from 1e-6 to 1e12, or "" for no noise; '
         "with noise local is marginal or counted, for wasserstein the protocol one-round, cost-bound 0 and no box at a "
-        "layer; not for secure_histogram"
+        "layer; not for secure_histogram, nor with an evaluator"
     )
     node_timeout: Positive = Field(description="seconds to wait for the clients to connect")
     reply_timeout: Positive = Field(description="seconds to wait for the answers of one round")
@@ -242,6 +263,7 @@ class Asking(Section):
     )
 
     rules: ClassVar[Mapping[str, Rule]] = {
+        "privacy": lambda noise, known: not (noise and known.get("evaluator")),
         "contamination": lambda number, known: (
             number == 0
             or not {"num_clients", "quorum"} <= known.keys()
@@ -298,6 +320,11 @@ class RunConfig:
         return Path.home() / "riskband-results" / self.run.scenario
 
     @property
+    def model_name(self) -> str:
+        """The model that clients are asked about; `NO_MODEL` where each asks a function of its own."""
+        return NO_MODEL if self.network.evaluator else self.model.model
+
+    @property
     def model_inputs(self) -> tuple[tuple[int, ...], int]:
         """The shape of one input and the number of classes of the model that the run evaluates."""
         if brings_own_data(self.network.dataset):
@@ -339,15 +366,15 @@ def _fit(value: Any, info: ValidationInfo) -> Any:
     study = STUDIES.get(known.get("strategy", ""))
     rules = [section.rules[name] for section in _SECTIONS if name in section.rules]
     rules += [study.rules[name]] if study is not None and name in study.rules else []
-    is_possible = _fits_dataset(name, value, known.get("dataset", ""))
+    is_possible = _fits_dataset(name, value, known.get("dataset", ""), has_model=not known.get("evaluator"))
     if not (is_possible and all(fits(value, known) for fits in rules)):
         raise ValueError  # the field's description says the rule
     return value
 
 
-def _fits_dataset(name: str, value: Any, dataset: str) -> bool:
+def _fits_dataset(name: str, value: Any, dataset: str, *, has_model: bool) -> bool:
     """Whether a setting is possible with a dataset: without one, nothing can be trained, moved or checked."""
-    if not brings_own_data(dataset):
+    if not brings_own_data(dataset) or (name in _OF_MODEL and not has_model):
         return True
     if name == "x_shape":
         return len(value) > 0

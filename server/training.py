@@ -17,8 +17,7 @@ from protocol.models import build_model, load_arrays, load_checkpoint, model_arr
 from protocol.wire import decode_refusal, num_training_examples
 from strategies.asking.replies import num_needed, one_line
 from worlds.datasets import load_dataset
-from worlds.domain_generalisation.domains import DG_TRAINING, domains_of
-from worlds.domain_generalisation.training import train_on_domains
+from worlds.domain_generalisation.training import DG_TRAINING, domains_of, train_on_domains
 from worlds.population import Population, spec_from_config
 from worlds.training import train_centrally
 

@@ -10,6 +10,8 @@ from typing import Any
 from server.problems import ConfigError
 
 APP_FOLDER = Path(__file__).resolve().parents[1]
+APP_FOLDER_VARIABLE = "RISKBAND_APP_FOLDER"
+"""Tells the copy of the app that Flower runs where the original is."""
 SCENARIO_FOLDER = APP_FOLDER / "simulations" / "scenarios"
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
@@ -27,6 +29,9 @@ def scenario_parser(prog: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--out", metavar="DIR", help="folder for the results (output-dir)")
     parser.add_argument("--seed", metavar="S", help="seed of everything random (seed)")
     parser.add_argument("--resume", action="store_true", help="continue the interrupted run in that folder (resume)")
+    required = "PASS, FAIL or NOT DECIDED, and exit status 0, 1 or 3: 'quantile:0.9<=0.3' (require)"
+    parser.add_argument("--require", metavar="NAME<=LIMIT", action="append", nargs="+", default=[], help=required)
+    parser.add_argument("--json", action="store_true", help="print report.json, and nothing else to standard output")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", nargs="+", default=[], help="replace other keys")
     return parser
 
@@ -34,6 +39,15 @@ def scenario_parser(prog: str, description: str) -> argparse.ArgumentParser:
 def scenario_names() -> list[str]:
     """Return the names of our scenarios, sorted."""
     return sorted(path.stem for path in SCENARIO_FOLDER.glob("*.toml"))
+
+
+def scenario_list() -> str:
+    """Return our scenarios, a line each: name, number of clients, and what it is, the first line of its file."""
+    lines = []
+    for name in scenario_names():
+        first = (SCENARIO_FOLDER / f"{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
+        lines.append(f"{name:18} {scenario_config(name)['num-clients']:>5}  {first.removeprefix('# ')}")
+    return "\n".join(lines)
 
 
 def chosen_run_config(options: argparse.Namespace) -> dict[str, Any]:
@@ -44,6 +58,8 @@ def chosen_run_config(options: argparse.Namespace) -> dict[str, Any]:
         if not separator:
             raise ConfigError([f"--set needs KEY=VALUE, got {pair!r}"])
         config[key] = value
+    if options.require:
+        config["require"] = ",".join(text for group in options.require for text in group)
     if options.clients is not None:
         config["num-clients"] = options.clients
     if options.seed is not None:

@@ -1,5 +1,8 @@
 """Answers from other people's tables: a row per client, or a row per example."""
 
+import html
+import json
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -67,14 +70,48 @@ def test_what_is_said_of_the_answers_goes_through():
     assert answers == rb.ClientRisks(TABLE["loss"], 20, False, answered_by="trainers")
 
 
-def test_names_are_in_no_certificate_and_certificates_are_as_without_them():
+def test_names_are_in_no_certificate_but_of_who_carries_a_worst_case():
     named = rb.ClientRisks.from_frame(TABLE, **COLUMNS, group="ward")
     plain = rb.ClientRisks(TABLE["loss"], TABLE["n"])
-    texts = [
-        rb.worst_case_mean(rb.band(each, delta=0.1), divergence="kl", budget=0.1).to_json() for each in (named, plain)
+    made = [
+        lambda risks: rb.mean_bound(risks, delta=0.1),
+        lambda risks: rb.survival(rb.band(risks, delta=0.1), thresholds=[0.2, 0.5]),
+        lambda risks: rb.worst_case_cdf(rb.band(risks, delta=0.1), divergence="kl", budget=0.1),
+        lambda risks: rb.worst_case_mean(risks, divergence="kl", budget=0.1, delta=0.1),
+        lambda risks: rb.worst_case_mean(rb.band(risks, delta=0.1), divergence="kl", budget=0.1, method="published"),
     ]
-    assert texts[0] == texts[1]
-    assert rb.verify(rb.Certificate.from_json(texts[0])).ok
+    assert [make(named).to_json() for make in made] == [make(plain).to_json() for make in made]
+
+
+@pytest.mark.parametrize("budget", [0.3, [0.3, 0.1]])
+def test_the_clients_with_the_largest_losses_carry_the_worst_case_by_name(budget):
+    rng = np.random.default_rng(3)
+    losses, names = rng.permutation(np.arange(40)) / 40, [f"<H{k}>" for k in range(40)]
+    named = rb.ClientRisks(losses, 100_000, False, names=names)
+    worst = rb.worst_case_mean(rb.band(named, delta=0.1, local="observed"), divergence="chi2", budget=budget)
+    order = [names[k] for k in np.argsort(-losses)]
+    assert list(worst.carried_by) == order[: len(worst.carried_by)]
+    assert 5 < len(worst.carried_by) < 35
+    weights = np.atleast_2d(worst.details["client_weights"])[0]
+    assert list(worst.carried_by.values()) == sorted(weights, reverse=True)[: len(worst.carried_by)]
+    assert min(worst.carried_by.values()) > 1 / 40 >= max(w for w in weights if w not in worst.carried_by.values())
+    assert f"is carried by {len(worst.carried_by)} of 40 clients, most of all {order[0]} (weight 0" in str(worst)
+    assert str(worst).startswith(worst.statement)
+    assert html.escape(order[0]) in worst._repr_html_()
+    assert order[0] in worst.plot().get_title()
+    assert rb.verify(rb.Certificate.from_json(worst.to_json())).ok
+    stored = json.loads(worst.to_json())
+    stored["recipe"]["answers"]["names"][0] = names[1]  # twice
+    with pytest.raises(ValueError, match="names must differ"):
+        rb.verify(stored)
+
+
+def test_without_names_or_without_a_shift_nobody_is_named():
+    plain = rb.ClientRisks(TABLE["loss"], TABLE["n"])
+    named = rb.ClientRisks.from_frame(TABLE, **COLUMNS)
+    for risks, budget in ((plain, 0.1), (named, 0.0)):
+        worst = rb.worst_case_mean(rb.band(risks, delta=0.1), divergence="kl", budget=budget)
+        assert (worst.carried_by, worst.remark, str(worst)) == ({}, "", worst.statement)
 
 
 def test_names_and_groups_stay_with_their_clients():

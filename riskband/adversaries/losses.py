@@ -113,8 +113,18 @@ FAMILIES: Mapping[str, Callable[[float], LossFunction]] = {"abstain": abstention
 """Losses with a parameter, which follows the name and a colon: "abstain:0.8"."""
 
 
+def _unknown(logits: Tensor, labels: Tensor) -> Tensor:
+    raise ValueError(f"the loss {OWN!r} is only known to who measured it; no model can be judged by it")
+
+
+OWN = "own"
+"""The name of a loss that clients compute by functions of their own: any number in [0, 1] for each example."""
+
+_OWN_LOSS = LossFunction(OWN, _unknown, binary=False)
+
+
 def get_loss(name: str) -> LossFunction:
-    """Return the loss of this name, such as "zero_one" or "abstain:0.8".
+    """Return the loss of this name, such as "zero_one" or "abstain:0.8"; of `OWN` all but how it is computed.
 
     Raises
     ------
@@ -123,6 +133,8 @@ def get_loss(name: str) -> LossFunction:
     """
     if name in LOSSES:
         return LOSSES[name]
+    if name == OWN:
+        return _OWN_LOSS
     family, _, parameter = name.partition(":")
     if family not in FAMILIES:
         raise ValueError(f"loss must be one of {', '.join(sorted(LOSSES))}, got {name!r}; or write 'abstain:0.8'")

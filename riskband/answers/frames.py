@@ -44,6 +44,24 @@ def _names_of(frame: Any) -> str:
     return type(frame).__name__ if found is None else f"the columns {', '.join(map(str, found)) or '(none)'}"
 
 
+def table_of_metric_frame(frame: Any) -> tuple[Any, str]:
+    """Return the table of fairlearn's `MetricFrame` with a row per value of its feature, and the feature's column."""
+    by_group: Any = getattr(frame, "by_group", None)
+    if not hasattr(by_group, "columns"):  # of one metric that is not named it is a series
+        raise ValueError(
+            "frame must be a MetricFrame of fairlearn with named metrics, got another thing; make it with "
+            "metrics={'error': zero_one_loss, 'n': count}"
+        )
+    features = by_group.index.names
+    if len(features) != 1:
+        raise ValueError(
+            "frame must have one sensitive feature, whose values are the clients, got "
+            f"{', '.join(map(str, features))}; join them into one column first"
+        )
+    table = by_group.reset_index()
+    return table, str(table.columns[0])
+
+
 def numbers(name: str, values: AnyArray, *, remedy: str = _LEAVE_OUT) -> npt.NDArray[np.float64]:
     """Return a column as floats; raises ValueError with the first row where there is no number, or none at all."""
     refuse_missing(name, values, remedy=remedy)

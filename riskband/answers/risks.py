@@ -81,7 +81,8 @@ class ClientRisks(Answers):
         one number, with `binary=True` in steps of 1. If answers of d numbers shared a budget (several losses or models
         at once), say AnswerNoise(..., num_values=d). Values may be any numbers; do not move them into [0, 1].
     names : sequence of str, shape (num_clients,), optional
-        What the clients are called, each one differently. Certificates do not contain it.
+        What the clients are called, each one differently. Of certificates only `worst_case_mean` of a band contains it,
+        to say who carries the worst case.
     groups : sequence of str or None, shape (num_clients,), optional
         The group of each client, for `group_bands`. Certificates of groups name the groups, others do not.
     num_missing, missing, contamination, answered_by : int, str, int, str
@@ -194,6 +195,42 @@ class ClientRisks(Answers):
         names = None if client is None else frames.labels(f"column {client!r}", frames.column(frame, client))
         groups = None if group is None else frames.labels_or_none(frames.column(frame, group))
         return cls(losses, sizes, binary, noise=noise, names=names, groups=groups, **who)
+
+    @classmethod
+    def from_metric_frame(
+        cls,
+        frame: Any,
+        *,
+        loss: str,
+        num_examples: str | int,
+        binary: bool | None = None,
+        **who: Unpack[WhoAnswered],
+    ) -> ClientRisks:
+        """Read answers from a `MetricFrame` of fairlearn, whose sensitive feature says the client.
+
+        Parameters
+        ----------
+        frame : fairlearn.metrics.MetricFrame
+            Made with named metrics and one sensitive feature, such as the hospital.
+        loss : str
+            The metric that is a mean over the client's examples of a loss in [0, 1], without sample weights.
+        num_examples : str or int
+            The metric that counts them, `fairlearn.metrics.count`, or one number for all clients.
+        binary, **who :
+            See `ClientRisks`.
+
+        Returns
+        -------
+        ClientRisks
+            The answers, with `names`.
+
+        Raises
+        ------
+        ValueError
+            If it is another thing, has several features or not these metrics, or as for `from_frame`.
+        """
+        table, client = frames.table_of_metric_frame(frame)
+        return cls.from_frame(table, loss=loss, num_examples=num_examples, client=client, binary=binary, **who)
 
     @classmethod
     def from_examples(

@@ -19,6 +19,7 @@ import riskband as rb
 COMMANDS = {
     "plan": "how many clients, with how many examples each, a requirement needs to pass",
     "certify": "certificates from a CSV file with one row per client",
+    "report": "a page for the person who signs, from certificates",
     "verify": "compute certificates again from the answers they store",
 }
 

@@ -91,7 +91,8 @@ def _draw_certificate(axes: Axes, certificate: Certificate) -> None:
         _draw_curves(axes, certificate)
     else:
         _draw_number(axes, certificate)
-    axes.set_title(**titled("label", fill(certificate.quantity, _TITLE_WIDTH), certificate.assumptions))
+    lines = [fill(text, _TITLE_WIDTH) for text in (certificate.quantity, certificate.remark) if text]
+    axes.set_title(**titled("label", "\n".join(lines), certificate.assumptions))
 
 
 def _draw_plan(axes: Axes, plan: Plan) -> None:

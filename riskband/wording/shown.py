@@ -52,6 +52,11 @@ class Drawn(Shown, ABC):
     assumptions: tuple[str, ...]
 
     @property
+    def remark(self) -> str:
+        """What is known beside the statement, for people; empty if nothing is."""
+        return ""
+
+    @property
     @abstractmethod
     def statement(self) -> str:
         """What it says, as one English sentence."""
@@ -82,9 +87,9 @@ class Drawn(Shown, ABC):
 
         lines = "".join(f"<li>{escape(line)}</li>" for line in self.assumptions)
         sentence = escape(self.statement)
-        return (
-            f"<div><p><strong>{sentence}</strong></p><p>This holds if:</p><ul>{lines}</ul>{_inline_figure(self)}</div>"
-        )
+        remark = f"<p>{escape(self.remark)}</p>" if self.remark else ""
+        said = f"<p><strong>{sentence}</strong></p>{remark}<p>This holds if:</p><ul>{lines}</ul>"
+        return f"<div>{said}{_inline_figure(self)}</div>"
 
 
 def _inline_figure(thing: Drawn) -> str:

@@ -328,10 +328,11 @@ def _verdict(
     if not _can_grow(source) or 2 * size > _LARGEST_TRIED:
         return of(verdict=verdict, why="how many clients would decide it was not estimated")
     enough, then = _enough(source, requirement, part)
+    like = f"{enough:,} clients that answer as these {size} did, from {_sizes(_clients_of(source))} examples each,"
     if then == NOT_DECIDED:
-        why = f"not even {enough:,} clients that answer as these {size} did would decide it (an estimate)"
+        why = f"not even {like} would decide it (an estimate)"
         return of(verdict=verdict, why=f"{why}; more examples of each client may")
-    why = f"about {enough:,} clients that answer as these {size} did would decide it, as {then} (an estimate)"
+    why = f"about {like} would decide it, as {then} (an estimate)"
     return of(verdict=verdict, why=why, num_clients=enough, then=then)
 
 
@@ -406,6 +407,11 @@ def _any_network(divergence: FDivergence, budget: float) -> str:
 
 def _clients_of(source: Band | ClientRisks) -> ClientRisks:
     return source if isinstance(source, ClientRisks) else source.risks
+
+
+def _sizes(risks: ClientRisks) -> str:
+    smallest, largest = risks.num_examples.min(), risks.num_examples.max()
+    return f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
 
 
 def _can_grow(source: Band | ClientRisks) -> bool:

@@ -72,8 +72,9 @@ def worst_case_mean(
         A number, or a curve over `budget`. Of a band, `details["client_weights"]`, shape (num_clients,) or
         (num_budgets, num_clients), says how the worst case weighs the clients (which ones carry the risk), and
         `details["unseen_weight"]` what it puts on clients of risk 1 that nobody has seen, also those missing="worst".
-        With contamination b, the b smallest answers weigh 0: most could be hidden behind them. Source: math §3.2 and
-        math §7.3.
+        With contamination b, the b smallest answers weigh 0: most could be hidden behind them. If the clients have
+        names, the certificate holds them, and its `carried_by` and text say who carries the worst case. Source: math
+        §3.2 and math §7.3.
 
     Raises
     ------
@@ -101,9 +102,17 @@ def worst_case_mean(
         value=values if budgets.ndim else values[0],
         details=details if budgets.ndim else {name: rows[0] for name, rows in details.items()},
         axes={"budget": budgets},
-        recipe=recipe("worst_case_mean", {"divergence": f.name, "budget": budgets, "method": method}, band),
+        recipe=_naming(
+            recipe("worst_case_mean", {"divergence": f.name, "budget": budgets, "method": method}, band),
+            band.risks.names if details else None,
+        ),
         **_terms(band, f, method),
     )
+
+
+def _naming(found: dict[str, Any], names: tuple[str, ...] | None) -> dict[str, Any]:
+    """A recipe with the names of the clients, if they have any: the certificate says who carries its worst case."""
+    return found if names is None else {**found, "answers": {**found["answers"], "names": list(names)}}
 
 
 def _direct_mean(

@@ -1,10 +1,11 @@
-"""A run's results: report.json, one file per certificate, a figure.
+"""A run's results: report.json, one file per certificate, a figure, and report.html for the person who signs.
 
 The same run with the same seed gives the same bytes, apart from the section "timing" of report.json.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,13 @@ from client.privacy import epsilon_at
 from protocol.mechanisms import GAUSSIAN, mechanism_of
 from riskband.plots.bands import save_figure
 from riskband.verification import why_it_says_nothing
-from server.run.folder import CERTIFICATE_FOLDER, ResultFolder, failure_fields
+from server.report.page import run_page
+from server.run.folder import CERTIFICATE_FOLDER, PAGE_FILE, ResultFolder, failure_fields
 from server.run.ledger import part_of_a_run
 from strategies.asking.failures import Failure
 
 if TYPE_CHECKING:
+    from riskband.worst_cases.requirements import Gate
     from server.checks.unseen import Check, Unseen
     from server.studies.study import Evaluation
 
@@ -38,7 +41,7 @@ def write_report(
     recorded: str | None,
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Write the certificates and the figure, then report.json as the sign that all is there.
+    """Write the certificates, the figure and the page, then report.json as the sign that all is there.
 
     Parameters
     ----------
@@ -59,7 +62,7 @@ def write_report(
         The content of report.json.
     """
     config, result, study = evaluation.config, evaluation.conclusion, evaluation.config.study
-    for name, certificate in result.certificates.items():
+    for name, certificate in (result.certificates | _required(evaluation.gate)).items():
         certificate.save(folder.path / CERTIFICATE_FOLDER / f"{name}.json")
         folder.log_event("certificate_written", name=name)
     figure, figures = study.figure(evaluation), [f"{study.figure_stem}.{kind}" for kind in config.results.figure_format]
@@ -79,6 +82,7 @@ def write_report(
             for name, certificate in result.certificates.items()
         },
         "breakdowns": {},
+        "gate": None if evaluation.gate is None else evaluation.gate.to_dict(),
         **study.sections(evaluation),
         "unseen": _unseen_entry(evaluation.unseen),
         "figures": figures,
@@ -91,8 +95,17 @@ def write_report(
             "node_ids_of_failures": [failure_fields(each)["node_id"] for each in result.outcome.failures],
         },
     }
+    if result.certificates:  # a sequence of tests may certify no candidate
+        page = run_page(evaluation, report)
+        (folder.path / PAGE_FILE).write_text(page, encoding="utf-8")
     folder.finish(report)
     return report
+
+
+def _required(gate: Gate | None) -> dict[str, rb.Certificate]:
+    """The certificates that verdicts follow from, by the names of their files."""
+    found = {} if gate is None else gate.certificates
+    return {re.sub("[ :]", "_", name): certificate for name, certificate in found.items()}
 
 
 def _network(evaluation: Evaluation) -> dict[str, Any]:

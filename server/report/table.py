@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from rich.text import Text
 from protocol.mechanisms import mechanism_of
 from riskband.certificate import CERTIFICATE
 from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_up
-from server.report.cells import are_estimates, num_rounds
+from server.report.cells import check_lines, num_rounds
 from server.studies import STUDIES
 
 _NUM_FAILURES = 10  # the table shows so many
@@ -47,16 +48,41 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         for name, entry in certificates.items()
         if entry["says_nothing"]
     ]
-    checked = {name: entry for name, entry in certificates.items() if entry["check"] is not None}
-    lines += [_verdict(checked, worst_network=study.worst_network(report))] if checked else []
-    text = Text("\n".join([*lines, *study.lines(report), *_assumptions(certificates)]))
+    lines += check_lines(certificates, worst_network=study.worst_network(report))
+    text = Text("\n".join([*lines, *study.lines(report), *_assumptions(report), *_required(report.get("gate"))]))
     text.highlight_words([TRAINERS_ANSWERED], style="bold red")
+    text.highlight_regex(r"(?m)^ *FAIL\b", style="bold red")
     return Group(*_warnings(report), *study.tables(report), text)
 
 
 def print_report(report: Mapping[str, Any]) -> None:
     """Print `report_table` to standard output."""
     Console(width=110).print(report_table(report))
+
+
+def show_outcome(report: Mapping[str, Any], *, closing: str, as_json: bool = False) -> int:
+    """Print the report of a run that has ended, and return the exit status of the command that ran it.
+
+    Parameters
+    ----------
+    report : mapping
+        The content of report.json.
+    closing : str
+        A last line for people.
+    as_json : bool
+        Whether standard output is the report alone.
+
+    Returns
+    -------
+    int
+        0, or what the verdict on the requirements asks for.
+    """
+    if as_json:
+        print(json.dumps(report, indent=1, allow_nan=False))
+    else:
+        Console().print(report_table(report))
+    Console(stderr=as_json).print(closing, soft_wrap=True, highlight=False)
+    return int(report["gate"]["exit_status"]) if report.get("gate") else 0
 
 
 def _who(network: Mapping[str, Any]) -> str:
@@ -146,24 +172,17 @@ def _warnings(report: Mapping[str, Any]) -> list[Text]:
     return [Text(f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}.", style="bold red")]
 
 
-def _verdict(checked: Mapping[str, Any], *, worst_network: str) -> str:
-    failed = [name for name, entry in checked.items() if not entry["check"]["holds"]]
-    if failed:
-        outside = [name for name in failed if "lower" in checked[name]]
-        above = [name for name in failed if name not in outside]
-        words = [f"exceed {', '.join(above)}"] if above else []
-        words += [f"are outside of {', '.join(outside)}"] if outside else []
-        return f"Check: the unseen clients {' and '.join(words)}."
-    is_any_shifted = any(entry["axes"].keys() & {"budget", "cost_budget"} for entry in checked.values())
-    has_curves = any(entry["axes"] for entry in checked.values())
-    kind = "estimate" if are_estimates(checked) else "certificate"
-    holds = f"the {kind} holds" if len(checked) == 1 else f"all {len(checked)} {kind}s hold"
-    return (
-        f"Check: {holds} on the unseen clients"
-        f"{', at every point of every curve' if has_curves else ''}{f' ({worst_network})' if is_any_shifted else ''}."
-    )
-
-
-def _assumptions(certificates: Mapping[str, Any]) -> list[str]:
-    distinct = dict.fromkeys(text for entry in certificates.values() for text in entry["assumptions"])
+def _assumptions(report: Mapping[str, Any]) -> list[str]:
+    lists = [entry["assumptions"] for entry in report["certificates"].values()]
+    lists += [report["gate"]["assumptions"]] if report.get("gate") else []
+    distinct = dict.fromkeys(text for each in lists for text in each)
     return ["Assumed:", *(f"  - {text}" for text in distinct)] if distinct else []
+
+
+def _required(gate: Mapping[str, Any] | None) -> list[str]:
+    """One line for each verdict, and what a command says by its exit status."""
+    if gate is None:
+        return []
+    title = f"Required, all of it at once with confidence {confidence(gate['delta'])}, if what is assumed is true:"
+    verdicts = [f"  {each['statement']}" for each in gate["requirements"]]
+    return [title, *verdicts, f"{gate['verdict']} (exit status {gate['exit_status']})"]

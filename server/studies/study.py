@@ -14,8 +14,11 @@ from torch import nn
 
 from protocol.models import model_arrays
 from protocol.questions import Candidate, LossQuery
+from riskband.answers.risks import ClientRisks
+from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE
 from riskband.search import Bracket
+from riskband.worst_cases.requirements import Gate, require
 from server.checks.unseen import Check, Unseen, unseen_clients
 from server.report.cells import certificate_table
 from server.sections import Rule, Section
@@ -63,6 +66,8 @@ class Evaluation:
         Certificates beside the unseen clients; empty if those are not known.
     targets : sequence
         Networks at a known distance, where the study has any.
+    gate : Gate or None
+        The verdicts on what the run requires, if it requires anything.
     """
 
     config: RunConfig
@@ -70,6 +75,7 @@ class Evaluation:
     unseen: Unseen | None = None
     checks: Mapping[str, Check] = field(default_factory=dict)
     targets: Sequence[Any] = ()
+    gate: Gate | None = None
 
     @property
     def title(self) -> str:
@@ -104,6 +110,8 @@ class Study(ABC):
         By field of any section, what this study asks of it.
     figure_stem : str
         Name of the figure's files.
+    asks_losses : bool
+        Whether it asks for the loss of one model alone, which an evaluator can say as well.
     """
 
     settings: ClassVar[type[Section]]
@@ -111,9 +119,12 @@ class Study(ABC):
         "privacy": lambda noise, known: not noise or known.get("local") not in ("union", "observed")
     }
     figure_stem: ClassVar[str]
+    asks_losses: ClassVar[bool] = True
 
     def prepare(self, config: RunConfig, grid: Grid) -> UnderTest:
         """Return what is put before the clients; they are asked now only when ``training = "fedavg"``."""
+        if config.network.evaluator:
+            return UnderTest({}, ())
         model = prepare_model(config, grid)
         return UnderTest(model_arrays(model), (model,))
 
@@ -140,6 +151,25 @@ class Study(ABC):
     def targets(self, config: RunConfig, tested: UnderTest, show: Callable[[str], None]) -> Sequence[Any]:
         """Return networks at a known distance, if it has any; `show` takes the name of that stage."""
         return ()
+
+    def band(self, config: RunConfig, conclusion: Any) -> Band:
+        """Return a band of the answers with both sides."""
+        band: Band = conclusion.band
+        return band
+
+    def gate(self, config: RunConfig, conclusion: Any) -> Gate | None:
+        """Return the verdicts on what the run requires; None if it requires nothing.
+
+        Each number is bounded by itself where that is possible, or else all are read off one band.
+        """
+        asked = config.question
+        if not asked.require:
+            return None
+        band = self.band(config, conclusion)
+        answers = band.answers
+        if isinstance(answers, ClientRisks) and answers.are_as_measured and asked.local == "marginal":
+            return require(answers, asked.require, delta=asked.delta)
+        return require(band, asked.require)
 
     @abstractmethod
     def sections(self, evaluation: Evaluation) -> dict[str, Any]:
@@ -178,7 +208,7 @@ def architecture(config: RunConfig) -> dict[str, Any]:
     """Return what questions about a model have in common."""
     x_shape, num_classes = config.model_inputs
     inputs = {"x_shape": x_shape, "num_classes": num_classes}
-    return {"model": config.model.model, **inputs, "privacy": config.asking.privacy}
+    return {"model": config.model_name, **inputs, "privacy": config.asking.privacy}
 
 
 def loss_query(config: RunConfig) -> LossQuery:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if not options.name or not options.out:
         parser.error("give the name of an experiment and --out DIR, or --list")
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("simulations").setLevel(logging.INFO)  # what a long experiment is doing
     out = options.out.expanduser().absolute()
     try:
         experiment = load(options.name)

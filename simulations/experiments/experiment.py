@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,6 @@ Result = dict[str, Any]
 flat, have the same keys, and are printed."""
 
 DATA_FOLDER = Path.home() / ".cache" / "riskband-data"
-
-
-class MissingDataError(ValueError):
-    """A file of data is not there; the message says how to get it."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +64,10 @@ class Request:
         return self.clients if self.clients is not None else quick if self.quick else full
 
     def file(self, name: str) -> Path:
-        """Return the file of a data set in the folder; raises `MissingDataError` if it is not there."""
+        """Return the file of a data set in the folder; raises ValueError, with how to get it, if it is not there."""
         path = self.data / f"{name}.npz"
         if not path.is_file():
-            raise MissingDataError(
+            raise ValueError(
                 f"{path} is missing; write it by: python -m simulations.experiments.fetch {name} --data {self.data}"
             )
         return path
@@ -130,16 +127,28 @@ class Experiment:
     has_clients: bool = True
 
     def check(self, request: Request) -> None:
-        """Raise ValueError if what is asked for is unknown, `MissingDataError` if data that it needs are not there."""
-        chosen = request.chosen(self.panels)
+        """Raise ValueError, with all that is wrong, if what is asked for is unknown or data it needs are missing."""
+        problems = []
         if request.clients is not None and not self.has_clients:
-            raise ValueError(f"clients must be left out, got {request.clients}: {self.name} is about domains")
+            problems.append(f"clients must be left out, got {request.clients}: {self.name} is about domains")
         if unknown := set(request.settings) - set(self.settings):
             known = ", ".join(self.settings) or "none"
-            raise ValueError(f"settings of {self.name} must be among {known}, got {', '.join(sorted(unknown))}")
-        for name in () if request.quick else self.sets:
-            if not request.panels or len(self.sets) == 1 or any(panel.startswith(name) for panel in chosen):
-                request.file(name)
+            problems.append(f"settings of {self.name} must be among {known}, got {', '.join(sorted(unknown))}")
+        looks: list[Callable[[], object]] = [partial(request.chosen, self.panels)]
+        looks += [partial(request.file, name) for name in self._needed(request)]
+        for look in looks:
+            try:
+                look()
+            except ValueError as error:
+                problems.append(str(error))
+        if problems:
+            raise ValueError("\n".join(problems))
+
+    def _needed(self, request: Request) -> list[str]:
+        """Data sets that the panels asked for need."""
+        chooses = bool(request.panels) and len(self.sets) > 1
+        needed = [n for n in self.sets if not chooses or any(panel.startswith(n) for panel in request.panels)]
+        return [] if request.quick else needed
 
 
 def load(name: str) -> Experiment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -19,6 +20,7 @@ from worlds.training import train_epochs
 MODEL = "simulations.experiments.networks:paper_cnn"
 """Name of the model in a run config."""
 
+_LOG = logging.getLogger(__name__)
 _CHANNELS = (32, 64, 128)
 _HIDDEN = 128
 
@@ -87,8 +89,10 @@ def kept(
     digest = hashlib.sha256(repr(arguments).encode()).hexdigest()[:16]
     path = None if cache is None else cache / f"{name}-{digest}.pt"
     if path is not None and path.is_file():
+        _LOG.info("%s: trained before, read from %s", name, path)
         load_arrays(model, load_checkpoint(path))
         return model.eval()
+    _LOG.info("%s: training", name)
     train()
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

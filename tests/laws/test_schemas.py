@@ -6,30 +6,16 @@ import copy
 import json
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 
 import riskband as rb
 from riskband.cli import main
 from riskband.verification import FUNCTIONS
+from tests.schemas import SCHEMAS, problems
 
-jsonschema = pytest.importorskip("jsonschema")
-referencing = pytest.importorskip("referencing")
-
-ROOT = Path(__file__).parents[2]
-SCHEMAS = {
-    name: json.loads((ROOT / "docs" / "schemas" / f"{name}.schema.json").read_text(encoding="utf-8"))
-    for name in ("certificate", "certificates")
-}
 STORED = sorted((Path(__file__).parent / "stored").glob("*.json"))
-
-
-def problems(kind, document):
-    """What is wrong with a document, by a validator that knows both schemas and asks no network."""
-    files = [(each["$id"], referencing.Resource.from_contents(each)) for each in SCHEMAS.values()]
-    registry = referencing.Registry().with_resources(files)
-    validator = jsonschema.Draft202012Validator(SCHEMAS[kind], registry=registry)
-    return [error.message for error in validator.iter_errors(document)]
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)

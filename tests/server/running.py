@@ -14,6 +14,7 @@ import riskband as rb
 from client.app import app as client_app
 from riskband.flower.testing import Behaviour, InProcessGrid
 from server.app import app as server_app
+from tests.schemas import problems
 
 SMALL = {
     "num-clients": 12,
@@ -38,7 +39,7 @@ def run_app(
     node_configs: Mapping[int, Mapping[str, Any]] | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Run the app in this process and return its report."""
+    """Run the app in this process and return its report, which fits the published schema."""
     config = {**defaults, **SMALL, "output-dir": str(folder)}
     config |= {key.replace("_", "-"): value for key, value in changes.items()}
     size = config["num-clients"] if num_nodes is None else num_nodes
@@ -53,7 +54,9 @@ def run_app(
     )
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
     server_app(grid, context)
-    return json.loads((folder / "report.json").read_text())
+    report = json.loads((folder / "report.json").read_text())
+    assert problems("report", report) == []
+    return report
 
 
 def at_every_budget(folder: Path, name: str) -> np.ndarray:

@@ -64,9 +64,17 @@ def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) 
     assert report["network"]["num_answered"] == 12
     assert list(report["certificates"]) == NAMES
     assert {path.name for path in (finished / "certificates").iterdir()} == {f"{name}.json" for name in NAMES}
-    files = {"report.json", "ledger.jsonl", "events.jsonl", "certificates", "transport.png", "transport.svg"}
+    files = {
+        "report.json",
+        "report.html",
+        "ledger.jsonl",
+        "events.jsonl",
+        "certificates",
+        "transport.png",
+        "transport.svg",
+    }
     assert {path.name for path in finished.iterdir()} == files
-    assert set(report["timing"]["seconds"]) == {"model", "answers", "unseen", "targets"}
+    assert set(report["timing"]["seconds"]) == {"model", "answers", "unseen", "targets", "requirements"}
 
 
 def test_every_saved_certificate_verifies_by_command_and_a_changed_one_does_not(finished: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import riskband as rb
-from simulations.experiments import group_table, lorenz
+from simulations.experiments.dispersion import group_table, lorenz
 from simulations.experiments.experiment import Request
 
 

@@ -12,8 +12,13 @@ from scipy.stats import spearmanr
 from torch import nn
 
 from protocol.examples import Examples
-from simulations.experiments.dg_distances import EXPERIMENT, PLAIN, rank_correlations, widest_difference
-from simulations.experiments.distances import FRESH, SEVERITIES, distances_of, domains
+from simulations.experiments.domain_generalisation.distances import (
+    EXPERIMENT,
+    PLAIN,
+    rank_correlations,
+    widest_difference,
+)
+from simulations.experiments.domain_generalisation.domains import FRESH, SEVERITIES, distances_of, domains
 from simulations.experiments.experiment import Request
 from worlds.corruptions import MNIST_C
 

@@ -7,7 +7,7 @@ import pytest
 
 from simulations.experiments import EXPERIMENTS, fetch
 from simulations.experiments import __main__ as command
-from simulations.experiments.experiment import Experiment, MissingDataError, Request, load
+from simulations.experiments.experiment import Experiment, Request, load
 from worlds.movielens import load_ratings
 
 
@@ -59,9 +59,17 @@ def test_an_experiment_about_domains_has_no_clients(tmp_path, capsys):
     assert "clients must be left out, got 7" in capsys.readouterr().err
 
 
+def test_all_that_is_wrong_is_said_at_once(tmp_path, capsys):
+    wrong = ["--clients", "7", "--panels", "moon", "--set", "speed=3", "--data", str(tmp_path)]
+    assert command.main(["dg-table", "--out", str(tmp_path), *wrong]) == 2
+    shown = capsys.readouterr().err
+    for problem in ("clients must be left out", "got speed", "got moon", "mnist.npz is missing"):
+        assert problem in shown
+
+
 def test_missing_data_are_named_with_the_command_that_gets_them(tmp_path):
     asked = Request(data=tmp_path)
-    with pytest.raises(MissingDataError, match=r"mnist\.npz is missing; .*experiments\.fetch mnist --data"):
+    with pytest.raises(ValueError, match=r"mnist\.npz is missing; .*experiments\.fetch mnist --data"):
         asked.dataset("mnist")
     assert Request(data=tmp_path, quick=True).dataset("mnist") == "digits"
     (tmp_path / "mnist.npz").touch()
@@ -81,7 +89,7 @@ def test_panels_are_those_asked_for_and_only_their_data_are_needed(tmp_path):
     experiment.check(Request(data=tmp_path, quick=True))
     assert Request(panels=("mnist-label",)).chosen(experiment.panels) == ("mnist-label",)
     assert Request().chosen(experiment.panels) == experiment.panels
-    with pytest.raises(MissingDataError, match=r"cifar10\.npz"):
+    with pytest.raises(ValueError, match=r"cifar10\.npz"):
         experiment.check(Request(data=tmp_path))
     with pytest.raises(ValueError, match=r"panels must be among"):
         experiment.check(Request(data=tmp_path, panels=("moon",)))

@@ -13,11 +13,11 @@ import riskband as rb
 from protocol.models import build_model
 from server.checks.unseen import measured_risks
 from simulations.experiments.__main__ import performed
-from simulations.experiments.curves import covers, curve, largest_excess, share_at_least, thresholds_of
 from simulations.experiments.experiment import Request, load
-from simulations.experiments.moved_networks import moved_networks, plotted_shares
+from simulations.experiments.federated.curves import covers, curve, largest_excess, share_at_least, thresholds_of
+from simulations.experiments.federated.moved_networks import moved_networks, plotted_shares
+from simulations.experiments.federated.target_networks import exact_risks, looked_up, ranks_in, source_spec
 from simulations.experiments.networks import MODEL, trained
-from simulations.experiments.target_networks import exact_risks, looked_up, ranks_in, source_spec
 from worlds.loss_table import LossTable, loss_table
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import DirichletLabelShift, RowAffineShift

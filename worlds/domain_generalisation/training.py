@@ -1,4 +1,4 @@
-"""The loop: batches of every domain at once, a method's loss, and the game of DR-DG if there is a factor."""
+"""Training on domains: batches of every domain at once, a method's loss, and the game of DR-DG if there is a factor."""
 
 from __future__ import annotations
 
@@ -14,12 +14,34 @@ from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.examples import Examples
 from worlds.domain_generalisation.methods import METHODS, Batches, fixed_features_of
 from worlds.domain_generalisation.worst_points import WorstPoints, adversarial_distance
+from worlds.population import Population
 from worlds.shifts import check_pairs
+
+DG_TRAINING = {f"dg:{method}": method for method in METHODS}
+"""Values of the key ``training`` that train on domains, and the methods that they name."""
 
 WARM_UP_SHARE = 0.04
 """Share of the epochs before the game of DR-DG begins, rounded up: the paper's 20 of 501."""
 _EPOCHS_PER_RADIUS = 10
 _ADVERSARIAL_WEIGHT = 0.1
+
+
+def domains_of(population: Population, *, num_clients: int) -> list[Examples]:
+    """Return the training examples of clients 0 .. num_clients − 1 by group, in the order of the spec's groups.
+
+    Raises ValueError if a group has none of these clients.
+    """
+    names = [population.spec.group(k) for k in range(num_clients)]
+    domains = []
+    for group in population.spec.groups:
+        own = [population.training_examples(k) for k, name in enumerate(names) if name == group]
+        if not own:
+            raise ValueError(
+                f"each group must have a client that trains, got none of {group.name!r} among {num_clients}; "
+                "raise num-training-clients"
+            )
+        domains.append(Examples(x=np.concatenate([each.x for each in own]), y=np.concatenate([each.y for each in own])))
+    return domains
 
 
 def train_on_domains(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from riskband.adversaries.attacks.foolbox import FOOLBOX_PREFIX
+from riskband.adversaries.losses import OWN
 from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, TransportProblem, layer_name
 from riskband.adversaries.registry import (
     INPUT_ADVERSARIES,
@@ -27,7 +28,7 @@ def _fits_question(adversary: str, known: Mapping[str, Any]) -> bool:
     if "space" in known:
         check_adversary_name(adversary, space=known["space"])
     fields = ("loss", "transport_order", "transport_norm", "space")
-    if known.keys() >= set(fields):  # else another mistake comes first
+    if known.keys() >= set(fields) and known["loss"] != OWN:  # else another mistake comes first
         loss, order, norm, space = (known[field] for field in fields)
         TransportProblem(loss, order, norm, space, adversary)
     return not (FOOLBOX_PREFIX in adversary and known.get("box") == ())

@@ -55,6 +55,7 @@ class WassersteinStudy(Study):
         "privacy": fits_noise,
     }
     figure_stem = "transport"
+    asks_losses = False
 
     def strategy(
         self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
@@ -71,6 +72,10 @@ class WassersteinStudy(Study):
             on_bracket=show_bracket,
             **asking,
         )
+
+    def band(self, config: RunConfig, conclusion: Any) -> rb.Band:
+        """Return a band of the risks without movement."""
+        return rb.band(conclusion.risks, delta=config.question.delta)
 
     def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen:
         """Return the exact risks of the unseen clients, with their exact curves where those are known."""

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import rankdata
 from torch import nn
 
-from simulations.experiments.distances import (
+from simulations.experiments.domain_generalisation.domains import (
     FRESH,
     SEVERITIES,
     SOURCE_ANGLES,
@@ -18,8 +18,8 @@ from simulations.experiments.distances import (
     distances_of,
     domains,
 )
+from simulations.experiments.domain_generalisation.rotated_digits import ROWS, SETTINGS, Row, trained
 from simulations.experiments.experiment import Experiment, Request, Result
-from simulations.experiments.rotated_digits import ROWS, SETTINGS, Row, trained
 from worlds.corruptions import MNIST_C, Corruption
 
 if TYPE_CHECKING:

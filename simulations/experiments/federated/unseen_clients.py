@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from torch import nn
 import riskband as rb
 from riskband.checks import FloatArray
 from server.checks.unseen import measured_risks
-from simulations.experiments.curves import (
+from simulations.experiments.experiment import Experiment, Request, Result
+from simulations.experiments.federated.curves import (
     DELTA,
     PUBLISHED,
     SHARP,
@@ -25,7 +27,6 @@ from simulations.experiments.curves import (
     thresholds_of,
     worst_case_curve,
 )
-from simulations.experiments.experiment import Experiment, Request, Result
 from simulations.experiments.networks import trained
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import DirichletLabelShift, RowAffineShift, Shift
@@ -33,6 +34,7 @@ from worlds.shifts import DirichletLabelShift, RowAffineShift, Shift
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_LOG = logging.getLogger(__name__)
 SETS = ("cifar10", "mnist", "fashion_mnist")
 SHIFTS = ("feature", "label", "both")
 TRAINING_CLIENTS = "training-clients"
@@ -112,6 +114,7 @@ def _panel(request: Request, name: str) -> dict[str, Any]:
     spec = population_spec(request, dataset, kind)
     model = trained_for(request, dataset, kind)
     num_clients = request.num_clients(full=500, quick=40)
+    _LOG.info("%s: measuring %d + %d clients", name, num_clients, num_clients)
     seen, unseen = (
         measured_risks(Population(replace(spec, network=network)), model, num_clients=num_clients, loss="zero_one")
         for network in ("source", "unseen")

@@ -8,6 +8,7 @@ distribution so near is known exactly (math §6.2): it is exactly 1 at distance 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from worlds.targets import transport_cost
 from worlds.versions import Rotation
 
 PROBLEM = TransportProblem("zero_one", 2, "l2", "representation", "exact")
+_LOG = logging.getLogger(__name__)
 SOURCE_ANGLES = (0.0, 15.0)
 TARGET_ANGLES = (30.0, 45.0, 60.0, 75.0)
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -91,6 +93,7 @@ def distances_of(
         that unit, its "accuracy", its "cross_entropy" in nats, and the "worst_accuracy" of any distribution that is
         no further; "curve" of these. Raises ValueError if the labels differ.
     """
+    _LOG.info("measuring %d domains", len(domains))
     found = adversarial_curves(model, source.x, source.y, PROBLEM, multipliers=())
     unit, start = found.adversarial_unit, seen_by(model, source)
     weights = np.full(len(source.y), 1 / len(source.y))

@@ -10,7 +10,7 @@ from torch import nn
 
 from protocol.examples import Examples
 from protocol.models import build_model
-from simulations.experiments.distances import SOURCE_ANGLES
+from simulations.experiments.domain_generalisation.domains import SOURCE_ANGLES
 from simulations.experiments.experiment import Request
 from simulations.experiments.networks import kept
 from worlds.datasets import load_dataset

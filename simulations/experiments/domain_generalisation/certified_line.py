@@ -21,9 +21,9 @@ import riskband as rb
 from protocol.examples import Examples
 from riskband.adversaries.curves import AdversarialCurves
 from riskband.adversaries.registry import adversarial_curves
-from simulations.experiments.distances import PROBLEM, SOURCE_ANGLES, TARGET_ANGLES, Seen, seen_by
+from simulations.experiments.domain_generalisation.domains import PROBLEM, SOURCE_ANGLES, TARGET_ANGLES, Seen, seen_by
+from simulations.experiments.domain_generalisation.rotated_digits import ROWS, SETTINGS, Row, rows_of, trained
 from simulations.experiments.experiment import Experiment, Request, Result
-from simulations.experiments.rotated_digits import ROWS, SETTINGS, Row, rows_of, trained
 from worlds.corruptions import MNIST_C, Corruption
 from worlds.datasets import load_dataset
 from worlds.domain_generalisation.training import split_head

@@ -6,6 +6,7 @@ clients the distribution of their risks.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +17,8 @@ import numpy as np
 
 import riskband as rb
 from riskband.checks import FloatArray
-from simulations.experiments.curves import (
+from simulations.experiments.experiment import Experiment, Request, Result
+from simulations.experiments.federated.curves import (
     DELTA,
     PUBLISHED,
     SHARP,
@@ -28,7 +30,6 @@ from simulations.experiments.curves import (
     thresholds_of,
     worst_case_curve,
 )
-from simulations.experiments.experiment import Experiment, Request, Result
 from simulations.experiments.networks import trained
 from worlds.loss_table import LossTable, loss_table
 from worlds.population import Population, PopulationSpec
@@ -37,6 +38,7 @@ from worlds.shifts import ColourShift, ResolutionShift
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_LOG = logging.getLogger(__name__)
 KINDS = ("resolution", "colour")
 PANELS = tuple(f"{kind}-{divergence}" for kind in KINDS for divergence in ("chi2", "kl"))
 BUDGETS_OF_FIGURE_6 = {"resolution-chi2": (0.3,), "resolution-kl": (0.2,), "colour-chi2": (0.7,), "colour-kl": (0.3,)}
@@ -121,6 +123,7 @@ def _networks(request: Request, kind: str) -> dict[str, Any]:
     num_training, num_epochs = (10, 20) if request.quick else (25, 5)
     model = trained(source, num_clients=num_training, num_epochs=num_epochs, cache=request.cache)
     trained_at = time.process_time()
+    _LOG.info("%s: the loss of every image in every version", kind)
     data = Population(source).data
     table = loss_table(model, data.x_pool, data.y_pool, source.versions)
     num_clients = request.num_clients(full=1000, quick=100)

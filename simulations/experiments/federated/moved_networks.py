@@ -6,6 +6,7 @@ a budget is exact. The budget is the measured distance of clients that nobody as
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,8 @@ from riskband.adversaries.answers import adversarial_answers
 from riskband.adversaries.representation.exact import LinearHead
 from riskband.answers.concave_curves import network_curve
 from riskband.checks import FloatArray
-from simulations.experiments.curves import (
+from simulations.experiments.experiment import Experiment, Request, Result
+from simulations.experiments.federated.curves import (
     DELTA,
     PUBLISHED,
     SHARP,
@@ -33,8 +35,7 @@ from simulations.experiments.curves import (
     share_at_least,
     thresholds_of,
 )
-from simulations.experiments.experiment import Experiment, Request, Result
-from simulations.experiments.unseen_clients import TRAINING_CLIENTS, population_spec, trained_for
+from simulations.experiments.federated.unseen_clients import TRAINING_CLIENTS, population_spec, trained_for
 from strategies.wasserstein import radii_grid
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import RowAffineShift
@@ -43,6 +44,7 @@ from worlds.targets import transport_cost
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_LOG = logging.getLogger(__name__)
 FACTORS = (1.25, 1.5, 2.0, 3.0)
 RATIOS_OF_FIGURE_7, RATIOS_OF_FIGURE_10 = (1.0,), (0.25, 0.5, 1.0, 2.0)
 PANELS = tuple(f"moved-{factor:g}" for factor in FACTORS)
@@ -73,9 +75,11 @@ def run(request: Request, *, ratios: tuple[float, ...]) -> Result:
     chosen = request.chosen(PANELS)
     factors = [factor for factor, name in zip(FACTORS, PANELS, strict=True) if name in chosen]
     model, spec = trained_for(request, dataset, "feature"), population_spec(request, dataset, "feature")
+    _LOG.info("moving %d clients by %d factors", num_clients, len(factors))
     networks = moved_networks(model, replace(spec, network="unseen"), factors, num_clients=num_clients)
     budgets = np.unique([ratio * network.distance for network in networks for ratio in ratios])
     source = Population(spec)
+    _LOG.info("asking %d clients at %d budgets", num_clients, len(budgets))
     answers = adversarial_answers(
         model,
         ((held.x, held.y) for held in map(source.client, range(num_clients))),

@@ -2,7 +2,7 @@
 
 Three losses: cross-entropy in nats and the modified hinge, which are no losses in [0, 1] and give estimates only, and
 the 0-1 loss, whose worst case is exact for the sample and exactly 1 at distance 1. Distances and domains are those of
-`simulations.experiments.distances` (Figures 1 and 4), for each method's own representation.
+`simulations.experiments.domain_generalisation.domains` (Figures 1 and 4), for each method's own representation.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from riskband.adversaries.representation.unbounded import UNBOUNDED_LOSSES, worst_mean_losses
-from simulations.experiments.distances import Domains, Seen, distances_of, domains
+from simulations.experiments.domain_generalisation.domains import Domains, Seen, distances_of, domains
+from simulations.experiments.domain_generalisation.rotated_digits import ROWS, SETTINGS, Row, rows_of, trained
 from simulations.experiments.experiment import Experiment, Request, Result
-from simulations.experiments.rotated_digits import ROWS, SETTINGS, Row, rows_of, trained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

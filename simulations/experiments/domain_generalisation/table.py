@@ -13,9 +13,9 @@ from torch import nn
 
 from protocol.examples import Examples
 from riskband.adversaries.representation.unbounded import worst_mean_losses
-from simulations.experiments.distances import distances_of, domains
+from simulations.experiments.domain_generalisation.domains import distances_of, domains
+from simulations.experiments.domain_generalisation.rotated_digits import ROWS, SETTINGS, Row, rows_of, trained
 from simulations.experiments.experiment import Experiment, Request, Result
-from simulations.experiments.rotated_digits import ROWS, SETTINGS, Row, rows_of, trained
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

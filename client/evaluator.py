@@ -1,0 +1,109 @@
+"""A client of any kind: a function of its owner's says its mean loss, whatever the model is; no model is sent.
+
+What is raised here may travel to the server, so it names rules only: no paths, no values.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+
+from client.data import ALLOW_KEY, DATA_KEY, imported, is_function_name
+from client.privacy import LIMIT_KEY as PRIVACY_KEY
+from client.privacy import is_private
+from protocol.examples import Examples
+from protocol.questions import AdversarialQuery, CandidatesQuery, Query
+from riskband.checks import MAX_EXAMPLES, RefusedError
+
+EVALUATOR_KEY = "evaluator"
+"""Of the node config and of the run config: "module:function"."""
+
+OWN_EVALUATOR = "own"
+"""The run config's ``evaluator`` of a run in which the node config of every client names one."""
+
+NO_MODEL = "none"
+"""The model of a question that every client answers with its evaluator."""
+
+
+def is_evaluator(value: str) -> bool:
+    """Return whether the run config's ``evaluator`` is one; "" is none."""
+    return value in ("", OWN_EVALUATOR) or is_function_name(value)
+
+
+def evaluator_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> str:
+    """Return "module:function" of the function that says this client's mean loss.
+
+    The owner's comes first. The run's stands for it on simulated clients, or with the node config's leave.
+
+    Raises
+    ------
+    ValueError
+        If neither names one, or the client does not let the run do so.
+    """
+    place = str(node_config.get(EVALUATOR_KEY, run_config.get(EVALUATOR_KEY, "")))
+    if not is_function_name(place):
+        raise RefusedError(
+            f"the node config must have the key {EVALUATOR_KEY!r} in a run that sends no model, got none of the form "
+            '"module:function"; name the function that returns the mean loss and the number of examples'
+        )
+    is_somebodys = "client-id" in node_config or DATA_KEY in node_config
+    if EVALUATOR_KEY not in node_config and is_somebodys and node_config.get(ALLOW_KEY) is not True:
+        raise RefusedError(
+            f"the node config must have {EVALUATOR_KEY!r}, or {ALLOW_KEY}=true, in a run whose config names a "
+            "function: it is not for a server to choose what a client runs"
+        )
+    return place
+
+
+def evaluated(query: Query, context: Context) -> tuple[float, int]:
+    """Return the mean loss and the number of examples that the client's own function says.
+
+    Raises
+    ------
+    ValueError
+        If the question needs a model or noise, the client has a privacy budget, there is no such function, or it does
+        not return a mean loss in [0, 1] and a number of examples.
+    """
+    if isinstance(query, AdversarialQuery | CandidatesQuery):
+        raise RefusedError("without a model only plain losses can be asked for")
+    if query.mechanism is not None or is_private(context.node_config):
+        raise RefusedError(
+            f"noise on answers, and a {PRIVACY_KEY}, need a model: nobody can tell how far one example moves what a "
+            "function of the client's own returns"
+        )
+    function = imported(evaluator_place(context.node_config, context.run_config), key=EVALUATOR_KEY)
+    # The server may have named it: only what is meant to be called so is called.
+    if list(inspect.signature(function).parameters) != ["context"]:
+        raise RefusedError(f"the function of {EVALUATOR_KEY!r} must have one parameter, called context")
+    return _checked(function(context))
+
+
+def as_examples(risk: float, num_examples: int) -> Examples:
+    """Return what an answer record knows a client's examples by: all that is known of them."""
+    return Examples(np.array([[risk]]), np.array([num_examples]))
+
+
+def _checked(said: object) -> tuple[float, int]:
+    if not (isinstance(said, tuple | list) and len(said) == 2):
+        raise RefusedError(
+            f"the function of {EVALUATOR_KEY!r} must return the mean loss and the number of examples, got another thing"
+        )
+    risk, size = said
+    is_risk = isinstance(risk, Real) and not isinstance(risk, bool) and 0.0 <= float(risk) <= 1.0  # not of NaN
+    if not is_risk:
+        raise RefusedError(
+            f"the mean loss of {EVALUATOR_KEY!r} must be a number in [0, 1], got another; every example's loss must "
+            "lie in [0, 1], and a percentage is to be divided by 100"
+        )
+    is_size = isinstance(size, Integral) and not isinstance(size, bool) and 1 <= int(size) <= MAX_EXAMPLES
+    if not is_size:
+        raise RefusedError(
+            f"the number of examples of {EVALUATOR_KEY!r} must be a whole number from 1 to {MAX_EXAMPLES:g}, got "
+            "another; a client without examples has no answer"
+        )
+    return float(risk), int(size)

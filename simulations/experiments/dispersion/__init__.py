@@ -1,0 +1,1 @@
+"""Experiments of [DC]: how unequal losses are, and groups."""

@@ -1,0 +1,1 @@
+"""Experiments of [RE]: unseen clients, target networks, and clients that were moved."""

@@ -1,0 +1,147 @@
+"""What a run requires: its verdicts are those of the library, in report, table and exit status; what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+import riskband as rb
+from server.config import ConfigError, load_config
+from server.report.table import show_outcome
+from tests.schemas import problems
+from tests.server.running import run_app
+
+ASKED = ["mean<=0.95", "worst_mean:chi2:0.1<=0.97", "mean<=0.01", "quantile:0.9<=0.5"]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory, defaults):
+    """A run that requires something, and its report."""
+    folder = tmp_path_factory.mktemp("asked")
+    return folder, run_app(folder, defaults, num_unseen=0, require=",".join(ASKED))
+
+
+def test_the_verdicts_are_those_of_the_library_and_each_follows_from_a_file_that_verifies(asked):
+    folder, report = asked
+    stored = rb.Certificate.load(folder / "certificates" / "mean.json")
+    gate = rb.require(rb.ClientRisks(**stored.recipe["answers"]), ASKED, delta=0.05)
+    assert report["gate"] == json.loads(json.dumps(gate.to_dict()))
+    assert [each["verdict"] for each in report["gate"]["requirements"]] == ["PASS", "PASS", "FAIL", "NOT DECIDED"]
+    files = {path.name for path in folder.glob("certificates/require_*.json")}
+    assert files == {
+        "require_mean.json",
+        "require_quantile_0.9.json",
+        "require_worst_mean_chi2_0.1.json",
+        "require_worst_mean_chi2_0.1_from_below.json",
+    }
+    assert all(rb.verify(rb.Certificate.load(folder / "certificates" / name)).ok for name in files)
+
+
+@pytest.mark.parametrize(("kept", "status"), [((0, 1), 0), ((0, 2), 1), ((0, 3), 3), ((2, 3), 1)])
+def test_the_exit_status_and_the_table_say_the_verdict(asked, capsys, kept, status):
+    folder, _ = asked
+    stored = rb.Certificate.load(folder / "certificates" / "mean.json")
+    gate = rb.require(rb.ClientRisks(**stored.recipe["answers"]), [ASKED[place] for place in kept], delta=0.05)
+    report = asked[1] | {"gate": json.loads(json.dumps(gate.to_dict()))}
+    assert show_outcome(report, closing="") == status
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(f"{each.verdict}: {each.requirement} is required" in shown for each in gate.verdicts)
+    assert f"{gate.verdict} (exit status {status})" in shown
+    assert "chosen before any answer was seen: requirements mean<=0.95" in shown or 0 not in kept
+
+
+def test_as_json_standard_output_is_the_report_alone(asked, capsys):
+    assert show_outcome(asked[1], closing="5 s; results: here", as_json=True) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == asked[1]
+    assert "5 s; results: here" in captured.err
+
+
+def test_a_run_that_requires_nothing_ends_with_0(asked):
+    assert show_outcome(asked[1] | {"gate": None}, closing="") == 0
+    assert show_outcome({key: value for key, value in asked[1].items() if key != "gate"}, closing="") == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"missing": "worst", "contamination": 1},
+        pytest.param({"privacy": "laplace:1"}, marks=pytest.mark.slow),
+        pytest.param({"local": "observed"}, marks=pytest.mark.slow),
+        {"strategy": "secure_histogram", "secure_neighbours": 10},
+        {"strategy": "wasserstein", "num_radii": 4, "num_multipliers": 3},
+        pytest.param({"strategy": "dispersion"}, marks=pytest.mark.slow),
+    ],
+    ids=["doubt", "noise", "observed", "secure", "wasserstein", "dispersion"],
+)
+def test_every_study_decides_or_says_that_it_does_not(tmp_path, defaults, changes):
+    """Of what is not as the clients measured it, and of counts, all is read off one band: no requirement is assumed."""
+    report = run_app(tmp_path, defaults, num_unseen=0, require="mean<=0.98,mean<=0.0001", **changes)
+    gate = report["gate"]
+    assert gate["requirements"][0]["verdict"] == "PASS"
+    assert gate["delta"] == 0.05
+    is_alone = changes.get("strategy") in ("wasserstein", "dispersion")
+    assert any("requirements mean<=0.98" in text for text in gate["assumptions"]) == is_alone
+    for path in tmp_path.glob("certificates/require_*.json"):
+        assert rb.verify(json.loads(path.read_text())).ok
+
+
+def test_trainers_decide_nothing(tmp_path, defaults):
+    gate = run_app(tmp_path, defaults, num_unseen=0, answered_by="trainers", require="mean<=0.98")["gate"]
+    assert (gate["verdict"], gate["exit_status"]) == ("NOT DECIDED", 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"require": "mean"}, "a requirement must be NAME<=NUMBER"),
+        ({"require": "mean<=0.2,medain<=0.1"}, "medain"),
+        ({"require": "mean<=20"}, "divide a percentage by 100"),
+        ({"require": "mean<=0.2", "strategy": "selection"}, "not for selection"),
+    ],
+)
+def test_what_cannot_be_required_is_refused_before_a_client_is_asked(defaults, changes, said):
+    with pytest.raises(ConfigError) as caught:
+        load_config({**defaults, **changes})
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("require is not valid, got")
+
+
+def test_requirements_travel_through_the_run_configuration(defaults):
+    config = load_config({**defaults, "require": " Mean <= .2 , quantile:0.9<=0.30"})
+    assert config.question.require == ("mean<=0.2", "quantile:0.9<=0.3")
+    assert load_config(config.to_run_config()) == config
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("schema",), "riskband.report/2"),
+        (("network", "answered_by"), "nobody"),
+        (("network", "num_answered"), "12"),
+        (("certificates", "mean", "validity"), "proved"),
+        (("certificates", "mean", "event"), "all"),
+        (("gate", "verdict"), "MAYBE"),
+        (("hashes", "model"), "none"),
+        (("unseen", "risks"), [1.5]),
+        (("metrics", "by_type"), None),
+        (("breakdowns", "kl"), {}),
+    ],
+    ids=lambda each: "-".join(each) if isinstance(each, tuple) else "",
+)
+def test_what_is_no_report_does_not_fit_the_schema(asked, place, value):
+    report = copy.deepcopy(asked[1])
+    *folders, name = place
+    section = report
+    for each in folders:
+        section = section[each]
+    section[name] = value
+    assert problems("report", report) != []
+
+
+def test_the_page_of_the_run_has_the_verdicts(asked):
+    page = (asked[0] / "report.html").read_text()
+    assert '<div class="light red"' in page
+    assert all(each["verdict"] in page for each in asked[1]["gate"]["requirements"])
