@@ -30,8 +30,8 @@ DEPLOYED_SCENARIO = {"strategy": "wasserstein", "dirichlet-concentration": 0.0, 
 def run(scenario: str, num_clients: int, *settings: str) -> dict[str, Any]:
     """Run a scenario and return its report."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "simulations", scenario, "--clients", str(num_clients), "--out", folder]
-        subprocess.run([*command, "--set", *NO_CHECKS, *settings], check=True, capture_output=True)
+        command = [sys.executable, "-m", "simulations", scenario, "--engine", "ray", "--clients", str(num_clients)]
+        subprocess.run([*command, "--out", folder, "--set", *NO_CHECKS, *settings], check=True, capture_output=True)
         report: dict[str, Any] = json.loads((Path(folder) / "report.json").read_text())
         return report
 

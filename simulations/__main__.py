@@ -1,8 +1,8 @@
 """``python -m simulations [scenario]``: run a scenario with Flower from start to finish.
 
-It checks the configuration, starts a private SuperLink (`simulations.launcher`), runs the Flower App on as many
-simulated clients as the scenario has, shows the progress, finds out how the run really ended, prints the report and
-leaves nothing behind but the results.
+It checks the configuration, runs the Flower App on as many simulated clients as the scenario has, shows the progress,
+prints the report and leaves nothing behind but the results. The clients run in this process, or on Ray below a private
+SuperLink (`simulations.engine` says which).
 
 Exit status: 0 the report is there, and what is required of it passes; 1 the run failed, or a requirement does; 2 the
 command line or the configuration is wrong, or the folder is another run's or somebody's own; 3 a requirement is not
@@ -11,11 +11,13 @@ decided; 130, 143 ended by Ctrl-C, SIGTERM.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 from server.problems import ConfigError
-from simulations.options import EXIT_USAGE, chosen_run_config, scenario_parser
+from simulations.engine import add_engine_options, chosen_engine
+from simulations.options import EXIT_USAGE, chosen_run_config, scenario_list, scenario_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,15 +28,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments : sequence of str, optional
         The command line without the program's name; default: `sys.argv`.
     """
-    options = scenario_parser(
+    parser = scenario_parser(
         "python -m simulations",
         "Simulate a federated network with Flower and certify a model on clients nobody has asked.",
-    ).parse_args(arguments)
+    )
+    parser.add_argument("--list", action="store_true", help="show the scenarios, a line each, and end")
+    add_engine_options(parser)
+    options = parser.parse_args(arguments)
+    if options.list:
+        print(scenario_list())
+        return 0
     try:
+        engine = chosen_engine(options, os.environ)
         chosen = chosen_run_config(options)
         from simulations.simulate import simulate  # loads Flower and torch
 
-        return simulate(chosen, as_json=options.json)
+        return simulate(chosen, engine, as_json=options.json)
     except ConfigError as error:
         print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
         return EXIT_USAGE

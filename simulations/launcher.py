@@ -47,10 +47,11 @@ class LaunchError(RuntimeError):
     """Flower itself did not start or did not answer; the message ends with its log."""
 
 
-class Interrupted(BaseException):
+class Interrupted(KeyboardInterrupt):
     """A signal asked this process to end.
 
-    Not an `Exception`, so that no handler between the signal and the cleaning up swallows it.
+    Not an `Exception`, so that no handler between the signal and the cleaning up swallows it; and of those that raise
+    it, a client that runs somebody else's model lets this one alone through.
     """
 
     def __init__(self, signum: int) -> None:
@@ -104,7 +105,13 @@ class PrivateSuperLink:
         return self.home / "superlink.log", self.home / "run.log", *sorted(self.home.glob("supernode-*.log"))
 
     def start_run(
-        self, app_folder: Path, *, num_supernodes: int | None, run_config: Mapping[str, str | int | float]
+        self,
+        app_folder: Path,
+        *,
+        num_supernodes: int | None,
+        run_config: Mapping[str, str | int | float],
+        client_cpus: int = 1,
+        client_gpus: float = 0.0,
     ) -> subprocess.Popen[bytes]:
         """Start ``flwr run``; the returned process ends when the run has ended.
 
@@ -118,6 +125,8 @@ class PrivateSuperLink:
             Number of simulated clients; None where SuperNodes are processes of their own.
         run_config : mapping of str to scalar
             Values for keys of ``[tool.flwr.app.config]``.
+        client_cpus, client_gpus : float
+            What Ray reserves for one simulated client; of processors a whole number.
         """
         config_file = self.home / "run-config.toml"
         # JSON scalars are TOML scalars; a file needs none of the quoting that `-c "key='value'"` does.
@@ -125,8 +134,9 @@ class PrivateSuperLink:
         config_file.write_text("".join(lines), encoding="utf-8")
         arguments = [str(app_folder), _CONNECTION, "--stream", "-c", str(config_file)]
         if num_supernodes is not None:
-            size = f"num-supernodes={num_supernodes} client-resources-num-cpus=1"
-            arguments += ["--federation-config", size]
+            size = f"num-supernodes={num_supernodes} client-resources-num-cpus={client_cpus}"
+            gpus = f" client-resources-num-gpus={client_gpus}" if client_gpus else ""
+            arguments += ["--federation-config", size + gpus]
         return self._popen("flwr", "run", *arguments, log=self.logs[1])
 
     def start_supernode(self, *, partition_id: int, num_partitions: int, own: str = "") -> subprocess.Popen[bytes]:
@@ -259,7 +269,7 @@ class PrivateSuperLink:
 
 @contextlib.contextmanager
 def private_superlink(
-    *, is_simulation: bool = True, environment: Mapping[str, str] | None = None
+    *, is_simulation: bool = True, environment: Mapping[str, str] | None = None, ray_address: str = ""
 ) -> Iterator[PrivateSuperLink]:
     """Run a SuperLink for the duration of a ``with`` block.
 
@@ -269,6 +279,8 @@ def private_superlink(
         Whether it runs the clients itself, on Ray, or waits for SuperNodes.
     environment : mapping of str to str, optional
         More variables for it and all that it starts.
+    ray_address : str, optional
+        HOST:PORT of a Ray cluster that runs the clients; by default a Ray is started, on the loopback interface.
 
     On leaving the block, by whatever way, every process below it (the run, Ray and its workers
     included) has ended and its folder is gone.
@@ -279,7 +291,7 @@ def private_superlink(
         If Flower does not start.
     """
     home = Path(tempfile.mkdtemp(prefix="riskband-")).resolve()
-    variables = _environment(home) | dict(environment or {})
+    variables = _environment(home, ray_address) | dict(environment or {})
     superlink = PrivateSuperLink(home=home, environment=variables, port=free_port())
     try:
         superlink.start(is_simulation=is_simulation)
@@ -332,25 +344,34 @@ def processes_of(home: Path, *, sessions: Collection[int] = ()) -> dict[int, int
     return found
 
 
-def _environment(home: Path) -> dict[str, str]:
-    environment = dict(os.environ)
-    environment.pop("RAY_ADDRESS", None)  # would join somebody else's cluster
+def _environment(home: Path, ray_address: str) -> dict[str, str]:
+    environment = {**os.environ, **_ray_environment(home, ray_address)}
+    if not ray_address:
+        environment.pop("RAY_ADDRESS", None)  # would join a cluster that nobody chose
     environment |= {
         "FLWR_HOME": str(home / "flwr"),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # keeps Ray on the loopback interface, on Linux too
         "PYTHONUNBUFFERED": "1",
         # The SuperLink starts flower-superexec by name: it must be the one of this Python.
         "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
     }
     for name in ("NO_PROXY", "no_proxy"):
         environment[name] = ",".join(filter(None, ["127.0.0.1,localhost", os.environ.get(name)]))
-    if len(str(home)) <= _MAX_RAY_FOLDER:
-        environment["RAY_TMPDIR"] = str(home)
     return environment
+
+
+def _ray_environment(home: Path, ray_address: str) -> dict[str, str]:
+    """Variables for Ray: a cluster has its own folder and interfaces, which a Ray that we start is told."""
+    if ray_address:
+        return {"RAY_ADDRESS": ray_address}
+    own = {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # keeps Ray on the loopback interface, on Linux too
+        "RAY_worker_niceness": "0",  # by default 15: where others are busy too, clients would wait for all of them
+    }
+    return {**own, "RAY_TMPDIR": str(home)} if len(str(home)) <= _MAX_RAY_FOLDER else own
 
 
 def free_port() -> int:

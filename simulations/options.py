@@ -10,6 +10,8 @@ from typing import Any
 from server.problems import ConfigError
 
 APP_FOLDER = Path(__file__).resolve().parents[1]
+APP_FOLDER_VARIABLE = "RISKBAND_APP_FOLDER"
+"""Tells the copy of the app that Flower runs where the original is."""
 SCENARIO_FOLDER = APP_FOLDER / "simulations" / "scenarios"
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
@@ -37,6 +39,15 @@ def scenario_parser(prog: str, description: str) -> argparse.ArgumentParser:
 def scenario_names() -> list[str]:
     """Return the names of our scenarios, sorted."""
     return sorted(path.stem for path in SCENARIO_FOLDER.glob("*.toml"))
+
+
+def scenario_list() -> str:
+    """Return our scenarios, a line each: name, number of clients, and what it is, the first line of its file."""
+    lines = []
+    for name in scenario_names():
+        first = (SCENARIO_FOLDER / f"{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
+        lines.append(f"{name:18} {scenario_config(name)['num-clients']:>5}  {first.removeprefix('# ')}")
+    return "\n".join(lines)
 
 
 def chosen_run_config(options: argparse.Namespace) -> dict[str, Any]:

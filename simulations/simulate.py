@@ -1,14 +1,20 @@
-"""One run of the Flower App on a private SuperLink: from the run configuration to the printed report."""
+"""One run of the Flower App, in this process or on Ray: from the run configuration to the printed report."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
+import logging
+import os
+import threading
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +27,7 @@ from server.run.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFo
 from server.run.ledger import part_of_a_run
 from server.run.lock import FolderError, lock_for_launcher
 from server.training import model_of_checkpoint
+from simulations.engine import Engine
 from simulations.launcher import (
     COMPLETED,
     Interrupted,
@@ -32,19 +39,26 @@ from simulations.launcher import (
 )
 from simulations.options import (
     APP_FOLDER,
+    APP_FOLDER_VARIABLE,
     EXIT_FAILED,
     EXIT_USAGE,
     default_run_config,
     scenario_config,
     scenario_names,
 )
+from simulations.ray_cluster import reached_cluster, require_room
 
 _POLL_INTERVAL = 0.2
+_NUMBA_CACHES = "simulations.compiled_code.OriginalCacheLocator,InTreeCacheLocator,UserWideCacheLocator"
+_FOR_NUMBA = {  # which does not know it before 0.62, and compiles in every run
+    "NUMBA_CACHE_LOCATOR_CLASSES": _NUMBA_CACHES,
+    APP_FOLDER_VARIABLE: str(APP_FOLDER),
+}
 
 _ERR = Console(stderr=True)
 
 
-def simulate(chosen: Mapping[str, Any], *, as_json: bool = False) -> int:
+def simulate(chosen: Mapping[str, Any], engine: Engine, *, as_json: bool = False) -> int:
     """Run what was chosen (`simulations.options.chosen_run_config`) and return the exit status.
 
     With `as_json`, standard output is report.json and nothing else.
@@ -52,10 +66,11 @@ def simulate(chosen: Mapping[str, Any], *, as_json: bool = False) -> int:
     Raises
     ------
     ConfigError
-        If the configuration is wrong; nothing was started or changed then.
+        If the configuration is wrong, or the Ray cluster cannot run it; nothing was started or changed then.
     """
     config = load_config(chosen)
     _check_checkpoint(config)
+    run = run_in_process if engine.is_in_process(config.network.num_clients) else partial(run_on_ray, _reached(engine))
     with contextlib.ExitStack() as held:
         try:
             folder = ResultFolder(Path(config.results.output_dir or default_folder(config)).expanduser())
@@ -69,7 +84,10 @@ def simulate(chosen: Mapping[str, Any], *, as_json: bool = False) -> int:
             return EXIT_USAGE
         try:
             with signals_as_exceptions():
-                return run_scenario(config, folder, environment=environment, as_json=as_json)
+                started = time.monotonic()
+                report = run(config, folder, environment=environment)
+                closing = f"{time.monotonic() - started:.0f} s; results: {folder.path}"
+                return show_outcome(report, closing=closing, as_json=as_json) if report else EXIT_FAILED
         except Interrupted as interruption:
             _say(f"{interruption}; everything that was started has ended")
             return 128 + interruption.signum
@@ -94,10 +112,8 @@ def default_folder(config: RunConfig) -> Path:
     return named.with_name(f"{config.run.scenario}-seed{config.run.seed}-{digest[:8]}")
 
 
-def run_scenario(
-    config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str], as_json: bool = False
-) -> int:
-    """Run the Flower App on a private SuperLink, wait, print its report, and return the exit status.
+def run_in_process(config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Run the Flower App with all its clients in this process, and return its report; empty if the run failed.
 
     Parameters
     ----------
@@ -107,30 +123,70 @@ def run_scenario(
         A cleared folder for the results.
     environment : mapping of str to str
         What lets the run into the locked folder.
-    as_json : bool
-        Whether to print report.json instead of a table.
+    """
+    from client.app import app as client_app
+    from riskband.flower.testing import InProcessGrid
+    from server.app import app as server_app
+
+    num_clients = config.network.num_clients
+    os.environ.update(environment)
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # what the stages say already
+    run_config = config.to_run_config() | {"output-dir": str(folder.path)}
+    grid = InProcessGrid(client_app, num_clients=num_clients, run_config=run_config)
+    try:
+        # The ServerApp prints the report too, which is for Flower's log.
+        with _progress_beside(folder, num_clients=num_clients), contextlib.redirect_stdout(io.StringIO()):
+            grid.run_server_app(server_app)
+    except Exception:
+        reason = folder.read_json(FAILURE_FILE).get("reason", "see above")
+        _say(f"{traceback.format_exc()}---\nthe run failed: {reason}\nresults: {folder.path}")
+    return folder.read_json(REPORT_FILE)
+
+
+def run_on_ray(
+    engine: Engine, config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """Run the Flower App on a private SuperLink, wait, and return its report; empty if the run failed.
+
+    Parameters
+    ----------
+    engine : Engine
+        Which Ray, with an address that is not "auto", and what it reserves for a client.
+    config, folder, environment :
+        As for `run_in_process`.
 
     Raises
     ------
     LaunchError
         If Flower does not start.
     """
-    started = time.monotonic()
     try:
-        with private_superlink(environment=environment) as superlink:
-            run_config = config.to_run_config() | {"output-dir": str(folder.path)}
-            run = superlink.start_run(APP_FOLDER, num_supernodes=config.network.num_clients, run_config=run_config)
+        with private_superlink(environment={**environment, **_FOR_NUMBA}, ray_address=engine.ray_address) as superlink:
+            run = superlink.start_run(
+                APP_FOLDER,
+                num_supernodes=config.network.num_clients,
+                run_config=config.to_run_config() | {"output-dir": str(folder.path)},
+                client_cpus=engine.client_cpus,
+                client_gpus=engine.client_gpus,
+            )
             show_progress(lambda: run.poll() is None, folder, num_clients=config.network.num_clients)
             status = superlink.run_status()
             folder = replace(folder, run_id=status.run_id)
-            report = folder.read_json(REPORT_FILE)
-            if status.status != COMPLETED or not report:
+            report = folder.read_json(REPORT_FILE) if status.status == COMPLETED else {}
+            if not report:
                 _explain_failure(superlink, status, folder)
-                return EXIT_FAILED
     finally:
         folder.end_progress()  # a run that was killed had no chance to
-    closing = f"{time.monotonic() - started:.0f} s; results: {folder.path}"
-    return show_outcome(report, closing=closing, as_json=as_json)
+    return report
+
+
+def _reached(engine: Engine) -> Engine:
+    """Return the engine with the address of its cluster in numbers, once that has answered and has room."""
+    if not engine.ray_address:
+        return engine
+    cluster = reached_cluster(engine.ray_address)
+    require_room(cluster, engine)
+    return replace(engine, ray_address=cluster.address)
 
 
 def _check_checkpoint(config: RunConfig) -> None:
@@ -145,7 +201,7 @@ def _check_checkpoint(config: RunConfig) -> None:
 def show_progress(is_running: Callable[[], bool], folder: ResultFolder, *, num_clients: int) -> None:
     """Show what the ServerApp writes to its progress file, until the run ends."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("answered")
-    with Progress(*columns, TimeElapsedColumn(), console=_ERR, transient=True) as display:
+    with Progress(*columns, TimeElapsedColumn(), console=_ERR, transient=True, redirect_stdout=False) as display:
         bar = display.add_task("")
         shown = ""
         progress = progress_content("starting Flower")
@@ -157,6 +213,21 @@ def show_progress(is_running: Callable[[], bool], folder: ResultFolder, *, num_c
             total = progress["asked"] or num_clients
             display.update(bar, description=progress_words(progress), completed=progress["answered"], total=total)
             time.sleep(_POLL_INTERVAL)
+
+
+@contextlib.contextmanager
+def _progress_beside(folder: ResultFolder, *, num_clients: int) -> Iterator[None]:
+    """Show the progress of a run in this process: in a thread, as signals end what the main thread does."""
+    ended = threading.Event()
+    shower = threading.Thread(
+        target=show_progress, args=(lambda: not ended.is_set(), folder), kwargs={"num_clients": num_clients}
+    )
+    shower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        shower.join()
 
 
 def progress_words(progress: Mapping[str, Any]) -> str:

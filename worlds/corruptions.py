@@ -28,8 +28,8 @@ from typing import Literal
 from zlib import crc32
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from protocol.checks import checked_count
 from worlds.shifts import OneVersionShift
@@ -202,8 +202,8 @@ def _glass_blur(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: floa
 
 def _defocus_blur(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
     radius, alias = (length * scale for length in parameters)
-    kernel = ndimage.gaussian_filter(_disk(radius), alias, truncate=1 / max(alias, 1e-3), mode="constant")
-    return ndimage.convolve(x, (kernel / kernel.sum())[None, None], mode="mirror")
+    kernel = scipy.ndimage.gaussian_filter(_disk(radius), alias, truncate=1 / max(alias, 1e-3), mode="constant")
+    return scipy.ndimage.convolve(x, (kernel / kernel.sum())[None, None], mode="mirror")
 
 
 def _zoom_blur(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
@@ -225,7 +225,7 @@ def _enlarged(x: Array, factor: float, *, axis: int) -> Array:
 
 
 def _blurred(x: Array, sigma: float) -> Array:
-    return ndimage.gaussian_filter(x, sigma, axes=_SPATIAL, mode="nearest")
+    return scipy.ndimage.gaussian_filter(x, sigma, axes=_SPATIAL, mode="nearest")
 
 
 def _disk(radius: float) -> Array:
@@ -265,13 +265,13 @@ def _elastic_transform(x: Array, rngs: Rngs, parameters: tuple[float, ...], scal
     for number, (image, rng) in enumerate(zip(x, rngs, strict=True)):
         matrix, offset = _jittered(side, rng.uniform(-jitter, jitter, (3, 2)))
         noise = rng.uniform(-1, 1, (2, *x.shape[2:]))
-        field = height * ndimage.gaussian_filter(noise, sigma, axes=(1, 2), mode="reflect", truncate=3)
+        field = height * scipy.ndimage.gaussian_filter(noise, sigma, axes=(1, 2), mode="reflect", truncate=3)
         for channel in range(len(image)):
             border: Border = "constant" if is_grey else "mirror"
-            moved = ndimage.affine_transform(image[channel], matrix, offset, order=1, mode=border)
+            moved = scipy.ndimage.affine_transform(image[channel], matrix, offset, order=1, mode=border)
             border = "constant" if is_grey else "reflect"
             at = pixels + field.reshape(2, -1)
-            found[number, channel] = ndimage.map_coordinates(moved, at, order=1, mode=border).reshape(x.shape[2:])
+            found[number, channel] = scipy.ndimage.map_coordinates(moved, at, order=1, mode=border).reshape(x.shape[2:])
     return found
 
 
@@ -299,7 +299,7 @@ def _mapped(x: Array, matrices: Sequence[Array], steps: Array | None = None) -> 
     for number, (image, matrix, step) in enumerate(zip(x, matrices, steps, strict=True)):
         offset = centre - matrix @ centre + step
         for channel in range(len(image)):
-            found[number, channel] = ndimage.affine_transform(image[channel], matrix, offset, order=1)
+            found[number, channel] = scipy.ndimage.affine_transform(image[channel], matrix, offset, order=1)
     return found
 
 
@@ -310,7 +310,9 @@ def _fog(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> A
     strength, decay = parameters
     # One at a time: a map fits into a cache, sixty do not.
     maps = [_plasma(rng, decay)[:_FOG_CORNER, :_FOG_CORNER] for rng in rngs]
-    fog = ndimage.zoom(np.stack(maps)[:, None], (1, 1, x.shape[2] / _FOG_CORNER, x.shape[3] / _FOG_CORNER), order=1)
+    fog = scipy.ndimage.zoom(
+        np.stack(maps)[:, None], (1, 1, x.shape[2] / _FOG_CORNER, x.shape[3] / _FOG_CORNER), order=1
+    )
     brightest = x.max(axis=(1, 2, 3), keepdims=True)
     found: Array = (x + strength * fog) * brightest / (brightest + strength)
     return found

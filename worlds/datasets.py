@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -103,11 +104,13 @@ def npz_arrays(path: str | Path, names: Sequence[str] | None = None) -> dict[str
 
 
 def _digits(seed: int) -> BaseData:
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    x = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
-    y = labels.astype(np.int64)
+    # scikit-learn's own file: importing its loader takes seconds, in the server and in every worker of a simulation.
+    place = find_spec("sklearn")
+    if place is None or place.origin is None:
+        raise ValueError('the digits come with scikit-learn, got none installed; pip install "riskband[app]"')
+    rows = np.loadtxt(Path(place.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    x = (rows[:, :-1] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    y = rows[:, -1].astype(np.int64)
     train, pool = _stratified_halves(y, np.random.default_rng(seed))
     return BaseData(x[train], y[train], x[pool], y[pool], num_classes=10)
 

@@ -6,13 +6,14 @@ caller sets: `torch.set_num_threads` is never called here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.optim.adam import adam
 
 from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.models import build_model
@@ -102,14 +103,42 @@ def train_epochs(
     return mean_loss
 
 
-def _optimizer(model: nn.Module, *, learning_rate: float, momentum: float | None) -> torch.optim.Optimizer:
+class _Adam:
+    """Adam, as `torch.optim.Adam` with its defaults, by the same function of torch.
+
+    Making a `torch.optim.Optimizer` imports torch's compiler, which takes longer than a small training.
+    """
+
+    def __init__(self, parameters: Iterable[torch.Tensor], *, learning_rate: float) -> None:
+        self._parameters = [each for each in parameters if each.requires_grad]
+        self._learning_rate = learning_rate
+        self._state = [(torch.tensor(0.0), torch.zeros_like(each), torch.zeros_like(each)) for each in self._parameters]
+
+    def zero_grad(self) -> None:
+        for each in self._parameters:
+            each.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for each, (num_steps, mean, square) in zip(self._parameters, self._state, strict=True):
+            if each.grad is not None:
+                adam(
+                    [each], [each.grad], [mean], [square], [], [num_steps],
+                    foreach=False, amsgrad=False, beta1=0.9, beta2=0.999, lr=self._learning_rate, weight_decay=0.0,
+                    eps=1e-8, maximize=False,
+                )  # fmt: skip
+
+
+def _optimizer(model: nn.Module, *, learning_rate: float, momentum: float | None) -> _Adam | torch.optim.Optimizer:
     if momentum is None:
-        return torch.optim.Adam(model.parameters(), lr=learning_rate)
+        return _Adam(model.parameters(), learning_rate=learning_rate)
     momentum = checked_number("momentum", momentum, minimum=0, maximum=1, remedy="0.9 is a usual choice")
     return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
 
 
-def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:
+def _step(
+    model: nn.Module, optimizer: _Adam | torch.optim.Optimizer, x: NDArray[np.float32], y: NDArray[np.int64]
+) -> float:
     """Take one step on one batch and return its mean loss before the step."""
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y))

@@ -18,10 +18,6 @@ import numpy as np
 from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.server.superlink.linkstate.utils import (
-    create_message_error_unavailable_ins_message,
-    create_message_error_unavailable_res_message,
-)
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -209,6 +205,10 @@ class InProcessGrid(Grid):
 
     def _arrived(self, message_id: str) -> list[Message]:
         if message_id not in self._deliveries:
+            from flwr.server.superlink.linkstate.utils import (  # loads a database
+                create_message_error_unavailable_ins_message,
+            )
+
             return [create_message_error_unavailable_ins_message(message_id, _RUN_ID)]
         deliveries = self._deliveries[message_id]
         arrived = [d.reply for d in deliveries if d.after_pulls == 0]
@@ -221,6 +221,8 @@ class InProcessGrid(Grid):
 
 def node_unavailable(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
     """Behave as a node that went offline: the SuperLink (node 1) answers with error code 5."""
+    from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
+
     return [Delivery(create_message_error_unavailable_res_message(message.metadata, "node_unavail"))]
 
 

@@ -38,9 +38,9 @@ LISTENING = "0A"
 SMALL = ["num-unseen=10", "examples-per-client=40", "training-epochs=1", "thresholds=10", "quorum=1.0", "seed=3"]
 
 
-def start(*arguments: str, home: Path) -> subprocess.Popen[str]:
-    """Start ``python -m simulations`` with a home folder of its own."""
-    command = [sys.executable, "-m", "simulations", *arguments]
+def start(*arguments: str, home: Path, engine: str = "ray") -> subprocess.Popen[str]:
+    """Start ``python -m simulations`` with a home folder of its own; what is looked at here is Flower and Ray."""
+    command = [sys.executable, "-m", "simulations", "--engine", engine, *arguments]
     environment = {**os.environ, "HOME": str(home)}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=pipe, stderr=pipe, text=True)
@@ -153,6 +153,56 @@ def test_a_run_listens_on_the_loopback_interface_only(run: dict[str, Any]) -> No
 def test_flower_and_the_in_process_engine_give_the_same_report(run: dict[str, Any], tmp_path: Path) -> None:
     assert_the_engine_gives_the_same_report(run["home"] / "out", tmp_path, num_clients=50)
     assert metrics_of(run["home"] / "out") == metrics_of(tmp_path)
+
+
+def test_ray_and_the_command_in_one_process_give_the_same_bytes(run: dict[str, Any], tmp_path: Path) -> None:
+    arguments = ["quickstart", "--clients", "50", "--out", str(tmp_path / "out"), "--set", *SMALL]
+    status, out, err = finish(start(*arguments, home=tmp_path, engine="in-process"))
+    assert status == 0, err
+    assert "asking the clients" in err
+    assert out.splitlines()[:20] == run["out"].splitlines()[:20]  # the table
+    here, there = tmp_path / "out", run["home"] / "out"
+    assert {path.name for path in here.iterdir()} == {path.name for path in there.iterdir()}
+    reports = [json.loads((folder / "report.json").read_text()) for folder in (here, there)]
+    for report in reports:
+        del report["timing"]
+    assert json.dumps(reports[0]) == json.dumps(reports[1])
+    for name in ("band.png", "band.svg", *(entry["file"] for entry in reports[0]["certificates"].values())):
+        assert (here / name).read_bytes() == (there / name).read_bytes(), name
+    assert not (tmp_path / ".flwr").exists()
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_in_one_process_is_resumed(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    size = ["--clients", "60", "--out", str(folder), "--set", "examples-per-client=20000", "num-unseen=0"]
+    size += ["model=mlp", "training-epochs=1", "figure-format=svg"]
+    process = start(*size, home=tmp_path, engine="in-process")
+    ledger = folder / "ledger.jsonl"
+    wait_until(lambda: ledger.exists() and ledger.read_text().count("\n") > 5)
+    process.send_signal(signal.SIGINT)
+    status, _, err = finish(process, timeout=60)
+    assert status == 130
+    assert "interrupted by SIGINT" in err
+    assert not {"report.json", "progress.json", LOCK_FILE} & {path.name for path in folder.iterdir()}
+    status, _, err = finish(start(*size, "--resume", home=tmp_path, engine="in-process"))
+    assert status == 0, err
+    report = json.loads((folder / "report.json").read_text())
+    assert report["network"]["num_answered"] == 60
+    assert 0 < report["metrics"]["by_type"]["query.loss"]["num_messages"] < 60
+
+
+@pytest.mark.slow
+def test_a_failing_server_app_in_one_process_is_a_failing_command(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.npz"
+    broken.write_text("no arrays")
+    arguments = ["--clients", "2", "--out", str(tmp_path / "out"), "--set", f"dataset=npz:{broken}"]
+    status, _, err = finish(start(*arguments, home=tmp_path, engine="in-process"))
+    assert status == 1
+    assert "Traceback" in err
+    reason = json.loads((tmp_path / "out" / "failed.json").read_text())["reason"]
+    assert f"the run failed: {reason}" in err
+    assert "broken.npz" in reason
 
 
 @pytest.mark.slow

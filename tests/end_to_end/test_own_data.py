@@ -102,7 +102,7 @@ def test_a_users_module_and_checkpoint_are_certified_by_one_command(tmp_path, mo
         f'checkpoint = "{tmp_path / "final_model.pt"}"\noutput-dir = "{tmp_path / "out"}"\n'
     )
     environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-m", "simulations", str(tmp_path / "mine.toml")]
+    command = [sys.executable, "-m", "simulations", "--engine", "ray", str(tmp_path / "mine.toml")]
     done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads((tmp_path / "out" / "report.json").read_text())

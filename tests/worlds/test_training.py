@@ -16,7 +16,7 @@ from protocol.models import build_model, load_arrays, load_checkpoint, model_arr
 from worlds.datasets import load_dataset
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import AffineShift
-from worlds.training import train_centrally, train_epochs
+from worlds.training import _Adam, train_centrally, train_epochs
 
 QUICK = {"model": "mlp", "seed": 0, "num_epochs": 2, "learning_rate": 0.003}
 STEPS = {"seed": 0, "num_epochs": 1, "learning_rate": 0.01}
@@ -179,3 +179,26 @@ def test_tensors_that_numpy_does_not_have_are_refused_and_parameters_are_not(tmp
             load_checkpoint(tmp_path / name)
     torch.save({"weight": nn.Parameter(weights)}, tmp_path / "parameters.pt")
     np.testing.assert_array_equal(load_checkpoint(tmp_path / "parameters.pt")["weight"], weights.numpy())
+
+
+@pytest.mark.slow  # torch.optim.Adam loads torch's compiler
+def test_adam_is_torchs_bit_for_bit(monkeypatch):
+    def trained() -> nn.Module:
+        return train_centrally(load_dataset("digits"), model="cnn", seed=3, num_epochs=2, learning_rate=0.003)
+
+    ours = trained()
+    monkeypatch.setattr(
+        "worlds.training._optimizer",
+        lambda model, *, learning_rate, momentum: torch.optim.Adam(model.parameters(), lr=learning_rate),
+    )
+    assert same(ours, trained())
+
+
+def test_adams_first_step_moves_every_weight_by_the_learning_rate():
+    weights = nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+    frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+    adam = _Adam([weights, frozen], learning_rate=0.01)
+    (weights * torch.tensor([5.0, -0.2, 0.0])).sum().backward()
+    adam.step()  # the mean gradient over the root of the mean square is its sign, up to 1e-8 over it
+    assert weights.tolist() == pytest.approx([0.99, -1.99, 3.0], abs=1e-6)
+    assert frozen.tolist() == [1.0, 1.0]
