@@ -19,7 +19,7 @@ CHAPTERS = {  # title: modules, by the beginning of their names
     "Worst cases": ("riskband.worst_cases",),
     "Groups": ("riskband.groups",),
     "Selection": ("riskband.selection",),
-    "Certificates": ("riskband.certificate", "riskband.verification", "riskband.search"),
+    "Certificates": ("riskband.certificate", "riskband.verification", "riskband.search", "riskband.report"),
     "Adversaries": ("riskband.adversaries",),
     "Flower": ("riskband.flower",),
 }

@@ -105,6 +105,7 @@ _NAMES = {
     ),
     "groups.group_bands": "GroupBands group_bands",
     "means": "mean_bound",
+    "report.page": "report_page",
     "search": "Bracket",
     "selection": "CandidateBound Objective Selection select",
     "tuning": "OptimisedLevels",
@@ -211,6 +212,7 @@ if TYPE_CHECKING:
     )
     from riskband.groups.group_bands import GroupBands as GroupBands, group_bands
     from riskband.means import mean_bound
+    from riskband.report.page import report_page as report_page
     from riskband.search import Bracket as Bracket
     from riskband.selection import CandidateBound as CandidateBound, Objective, Selection as Selection, select
     from riskband.tuning import OptimisedLevels

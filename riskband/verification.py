@@ -14,7 +14,7 @@ from riskband.answers.histogram import HistogramLimits, HistogramRisks
 from riskband.answers.joint import JointRisks
 from riskband.answers.responses import FRESH_CLIENTS
 from riskband.answers.risks import ClientRisks
-from riskband.bands.band import band
+from riskband.bands.band import Band, band
 from riskband.bands.joint import joint_band, joint_cdf
 from riskband.bands.local_steps import GRID_OF_ETAS
 from riskband.certificate import SCHEMA_1, Certificate
@@ -104,6 +104,28 @@ def _source(recipe: Recipe) -> Any:
     if recipe["band"] is None:
         return answers
     return (joint_band if isinstance(answers, JointRisks) else band)(answers, **recipe["band"])
+
+
+def source_of(certificate: Certificate) -> Any:
+    """Return what a certificate was made of, by its recipe: answers, a band of them, or a band for each group.
+
+    Raises ValueError if the recipe cannot be followed.
+    """
+    try:
+        return _source(_completed(certificate.recipe))
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
+        raise ValueError(f"the recipe of the certificate cannot be followed ({error!r}); is the file whole?") from error
+
+
+def band_behind(certificate: Certificate) -> Band | None:
+    """Return the band that a certificate was read off, or one made of its answers at its delta; `None` for neither.
+
+    There is none of several models, of adversarial curves, of groups, or of a band without a lower side.
+    """
+    source = source_of(certificate)
+    if isinstance(source, (ClientRisks, HistogramRisks, HistogramLimits)):
+        return band(source, delta=certificate.delta)
+    return source if isinstance(source, Band) and source.sides != "upper" else None
 
 
 class Verification(NamedTuple):

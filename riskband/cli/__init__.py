@@ -18,6 +18,7 @@ import riskband as rb
 
 COMMANDS = {
     "certify": "certificates from a CSV file with one row per client",
+    "report": "a page for the person who signs, from certificates",
     "verify": "compute certificates again from the answers they store",
 }
 

@@ -7,16 +7,18 @@ forgets the rest. `KeepRisks` stands there, remembers them, and lets the same av
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 
 from riskband.answers.responses import ANSWERED_BY, WhoAnswered
 from riskband.answers.risks import ClientRisks
-from riskband.certificate import Certificate
+from riskband.certificate import USUAL_DELTA, Certificate
 from riskband.checks import check_choice, check_installed, check_number, clip_rounding
 from riskband.means import mean_bound
 
@@ -211,6 +213,36 @@ class KeepRisks:
                 "was fixed then, use mean_bound(kept.risks(round), delta=...); to choose the best: docs/selection.md"
             )
         return mean_bound(self.risks(round, **who), delta=delta)
+
+    def report(
+        self,
+        path: str | Path,
+        *,
+        delta: float = USUAL_DELTA,
+        require: str | Sequence[str] = (),
+        title: str = "Federated evaluation",
+        public: bool = False,
+        **who: Unpack[WhoAnswered],
+    ) -> None:
+        """Write a page on the last round for the person who signs; needs the extra ``report``.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to; ending in .html.
+        delta, require, title, public :
+            As for `riskband.report_page`.
+        **who : WhoAnswered
+            See `risks`. Unless `answered_by="fresh"` is said, all numbers of the page are estimates, and it is red.
+
+        Raises
+        ------
+        ValueError
+            As for `risks` and `report_page`.
+        """
+        report_page = import_module("riskband.report.page").report_page  # by its name: only this method knows pages
+        page = report_page(self.risks(**who), delta=delta, require=require, title=title, public=public)
+        Path(path).write_text(page, encoding="utf-8")
 
     def _note_trained(self, nodes: frozenset[int]) -> None:
         self._trained |= nodes

@@ -1,4 +1,4 @@
-"""A run's results: report.json, one file per certificate, a figure.
+"""A run's results: report.json, one file per certificate, a figure, and report.html for the person who signs.
 
 The same run with the same seed gives the same bytes, apart from the section "timing" of report.json.
 """
@@ -17,7 +17,8 @@ from client.privacy import epsilon_at
 from protocol.mechanisms import GAUSSIAN, mechanism_of
 from riskband.plots.bands import save_figure
 from riskband.verification import why_it_says_nothing
-from server.run.folder import CERTIFICATE_FOLDER, ResultFolder, failure_fields
+from server.report.page import run_page
+from server.run.folder import CERTIFICATE_FOLDER, PAGE_FILE, ResultFolder, failure_fields
 from server.run.ledger import part_of_a_run
 from strategies.asking.failures import Failure
 
@@ -40,7 +41,7 @@ def write_report(
     recorded: str | None,
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Write the certificates and the figure, then report.json as the sign that all is there.
+    """Write the certificates, the figure and the page, then report.json as the sign that all is there.
 
     Parameters
     ----------
@@ -94,6 +95,9 @@ def write_report(
             "node_ids_of_failures": [failure_fields(each)["node_id"] for each in result.outcome.failures],
         },
     }
+    if result.certificates:  # a sequence of tests may certify no candidate
+        page = run_page(evaluation, report)
+        (folder.path / PAGE_FILE).write_text(page, encoding="utf-8")
     folder.finish(report)
     return report
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from protocol.mechanisms import mechanism_of
 from riskband.certificate import CERTIFICATE
 from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_up
-from server.report.cells import are_estimates, num_rounds
+from server.report.cells import check_lines, num_rounds
 from server.studies import STUDIES
 
 _NUM_FAILURES = 10  # the table shows so many
@@ -48,8 +48,7 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         for name, entry in certificates.items()
         if entry["says_nothing"]
     ]
-    checked = {name: entry for name, entry in certificates.items() if entry["check"] is not None}
-    lines += [_verdict(checked, worst_network=study.worst_network(report))] if checked else []
+    lines += check_lines(certificates, worst_network=study.worst_network(report))
     text = Text("\n".join([*lines, *study.lines(report), *_assumptions(report), *_required(report.get("gate"))]))
     text.highlight_words([TRAINERS_ANSWERED], style="bold red")
     text.highlight_regex(r"(?m)^ *FAIL\b", style="bold red")
@@ -171,24 +170,6 @@ def _warnings(report: Mapping[str, Any]) -> list[Text]:
     if report["network"].get("answered_by") != "trainers":
         return []
     return [Text(f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}.", style="bold red")]
-
-
-def _verdict(checked: Mapping[str, Any], *, worst_network: str) -> str:
-    failed = [name for name, entry in checked.items() if not entry["check"]["holds"]]
-    if failed:
-        outside = [name for name in failed if "lower" in checked[name]]
-        above = [name for name in failed if name not in outside]
-        words = [f"exceed {', '.join(above)}"] if above else []
-        words += [f"are outside of {', '.join(outside)}"] if outside else []
-        return f"Check: the unseen clients {' and '.join(words)}."
-    is_any_shifted = any(entry["axes"].keys() & {"budget", "cost_budget"} for entry in checked.values())
-    has_curves = any(entry["axes"] for entry in checked.values())
-    kind = "estimate" if are_estimates(checked) else "certificate"
-    holds = f"the {kind} holds" if len(checked) == 1 else f"all {len(checked)} {kind}s hold"
-    return (
-        f"Check: {holds} on the unseen clients"
-        f"{', at every point of every curve' if has_curves else ''}{f' ({worst_network})' if is_any_shifted else ''}."
-    )
 
 
 def _assumptions(report: Mapping[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.replies import QuorumError, RoundOutcome
 
 REPORT_FILE = "report.json"
+PAGE_FILE = "report.html"
 FAILURE_FILE = "failed.json"
 PROGRESS_FILE = "progress.json"
 LEDGER_FILE = "ledger.jsonl"
@@ -33,7 +34,7 @@ LOG_FILES = ("superlink.log", "run.log")
 LOG_HEADER = "riskband: Flower's log of a run that failed"
 """The first line of `LOG_FILES`."""
 
-# What a file of ours has near its beginning, or a PDF near its end.
+# What a file of ours has near its beginning, or a PDF near its end; the page as a figure.
 _SCHEMA_SIGN, _EVENTS_SIGN, _FIGURE_SIGN = b'"schema": "riskband.', b'"event": "run_', b"riskband"
 _SIGN_RANGE = 16_384
 _ASKING = "asking the clients"
@@ -113,7 +114,7 @@ class ResultFolder:
         from server.studies import STUDIES
 
         figures = [f"{study.figure_stem}.{suffix}" for study in STUDIES.values() for suffix in FIGURE_SUFFIXES]
-        return signs | {self.path / name: _FIGURE_SIGN for name in figures}
+        return signs | {self.path / name: _FIGURE_SIGN for name in (*figures, PAGE_FILE)}
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON object; a reader sees the old file or the new one, never a part."""

@@ -281,3 +281,23 @@ def test_a_strategy_that_hands_its_metrics_elsewhere_is_not_watched():
 
 def test_keeping_loads_flower_only_with_the_run():
     assert house.loaded_by("import riskband.flower as f; f.KeepRisks(accuracy='eval_acc')") == []
+
+
+def test_the_report_is_red_for_trainers_and_green_only_for_fresh_clients_with_a_requirement(tmp_path):
+    names = {"name": "who", "group": "where"}
+    kept = KeepRisks(accuracy="eval_acc", **names)
+    told = app(told=lambda k: {"who": f"<b>Ward {k}</b>", "where": f"floor {k % 2}"})
+    start(kept.watch(fedavg(kept, fraction_train=0.0)), told, num_rounds=1)
+    paths = [tmp_path / f"{name}.html" for name in ("usual", "fresh", "required")]
+    kept.report(paths[0])
+    kept.report(paths[1], answered_by="fresh")
+    kept.report(str(paths[2]), answered_by="fresh", require="mean<=0.9", delta=0.2, title="Wards")
+    for path, light in zip(paths, ("light red", "light grey", "light green"), strict=True):
+        page = path.read_text(encoding="utf-8")
+        assert f'<div class="{light}"' in page
+        assert "&lt;b&gt;Ward 3&lt;/b&gt;" in page
+        assert "floor 1" in page
+        assert "<b>Ward" not in page
+    with pytest.raises(ValueError, match="no evaluation was kept"):
+        KeepRisks(accuracy="eval_acc").report(tmp_path / "none.html")
+    assert not (tmp_path / "none.html").exists()

@@ -48,6 +48,7 @@ def test_everything_lands_in_the_folder(finished: Path) -> None:
     }
     assert {path.name for path in finished.iterdir()} == {
         "report.json",
+        "report.html",
         "ledger.jsonl",
         "events.jsonl",
         "certificates",
@@ -91,7 +92,12 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
     first, second = (json.loads((folder / "report.json").read_text()) for folder in (finished, tmp_path))
     del first["timing"], second["timing"]
     assert json.dumps(first) == json.dumps(second)
-    for name in ("band.png", "band.svg", *(f"certificates/{name}.json" for name in first["certificates"])):
+    for name in (
+        "report.html",
+        "band.png",
+        "band.svg",
+        *(f"certificates/{name}.json" for name in first["certificates"]),
+    ):
         assert (finished / name).read_bytes() == (tmp_path / name).read_bytes(), name
 
 

@@ -60,7 +60,15 @@ def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) 
     assert {path.name for path in (finished / "certificates").iterdir()} == {
         f"{name}.json" for name in report["certificates"]
     }
-    files = {"report.json", "ledger.jsonl", "events.jsonl", "certificates", "dispersion.png", "dispersion.svg"}
+    files = {
+        "certificates",
+        "report.json",
+        "report.html",
+        "ledger.jsonl",
+        "events.jsonl",
+        "dispersion.png",
+        "dispersion.svg",
+    }
     assert {path.name for path in finished.iterdir()} == files
     assert report["breakdowns"] == {}
 

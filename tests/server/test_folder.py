@@ -35,7 +35,15 @@ STEMS = ("band", "transport", "dispersion", "selection")
 FIGURES = sorted(
     {f"{stem}.{suffix}" for stem in ("band", "transport", "dispersion", "selection") for suffix in FIGURE_SUFFIXES}
 )
-RESULTS = ["report.json", "failed.json", "progress.json", "ledger.jsonl", "events.jsonl", "certificates/mine.json"]
+RESULTS = [
+    "report.json",
+    "failed.json",
+    "progress.json",
+    "ledger.jsonl",
+    "events.jsonl",
+    "certificates/mine.json",
+    "report.html",
+]
 STRANGERS = [b'{"mine": 1}', b"\x89PNG mine", b"mine\n" * 9, b"[]"]
 
 

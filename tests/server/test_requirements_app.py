@@ -139,3 +139,9 @@ def test_what_is_no_report_does_not_fit_the_schema(asked, place, value):
         section = section[each]
     section[name] = value
     assert problems("report", report) != []
+
+
+def test_the_page_of_the_run_has_the_verdicts(asked):
+    page = (asked[0] / "report.html").read_text()
+    assert '<div class="light red"' in page
+    assert all(each["verdict"] in page for each in asked[1]["gate"]["requirements"])

@@ -80,7 +80,15 @@ def models(defaults: Mapping[str, Any]) -> dict[int, Any]:
 
 def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) -> None:
     assert list(report["certificates"]) == ["selection"]
-    files = {"report.json", "ledger.jsonl", "events.jsonl", "certificates", "selection.png", "selection.svg"}
+    files = {
+        "certificates",
+        "report.json",
+        "report.html",
+        "ledger.jsonl",
+        "events.jsonl",
+        "selection.png",
+        "selection.svg",
+    }
     assert {path.name for path in finished.iterdir()} == files
     assert [path.name for path in (finished / "certificates").iterdir()] == ["selection.json"]
     assert report["breakdowns"] == {}

@@ -64,7 +64,15 @@ def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) 
     assert report["network"]["num_answered"] == 12
     assert list(report["certificates"]) == NAMES
     assert {path.name for path in (finished / "certificates").iterdir()} == {f"{name}.json" for name in NAMES}
-    files = {"report.json", "ledger.jsonl", "events.jsonl", "certificates", "transport.png", "transport.svg"}
+    files = {
+        "report.json",
+        "report.html",
+        "ledger.jsonl",
+        "events.jsonl",
+        "certificates",
+        "transport.png",
+        "transport.svg",
+    }
     assert {path.name for path in finished.iterdir()} == files
     assert set(report["timing"]["seconds"]) == {"model", "answers", "unseen", "targets", "requirements"}
 

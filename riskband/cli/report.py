@@ -1,0 +1,119 @@
+"""`riskband report`: certificates as a page for the person who signs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import riskband as rb
+from riskband.cli.verify import read_document
+from riskband.verification import band_behind, source_of
+from riskband.worst_cases.requirements import Gate, Requirement, require
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tell the parser of the sub-command what it takes."""
+    parser.add_argument(
+        "files", metavar="FILE.json", nargs="+", help="certificates of one evaluation; the first is on top"
+    )
+    parser.add_argument("-o", "--out", metavar="PAGE.html", required=True, help="where to write the page")
+    parser.add_argument("--title", help="what was evaluated (default: the name of the first file)")
+    parser.add_argument(
+        "--require",
+        metavar="REQUIREMENT",
+        nargs="+",
+        default=[],
+        help='such as "mean<=0.2"; fixed before any answer was seen, sharing the delta of the first certificate',
+    )
+    parser.add_argument(
+        "--public", action="store_true", help="without the clients' losses; such a page cannot be computed again"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compute every certificate again, then write the page."""
+    out, sources = Path(options.out), {Path(file).resolve() for file in options.files}
+    if out.suffix.lower() not in (".html", ".htm") or out.resolve() in sources:
+        raise ValueError(f"--out must be a new page that ends in .html, got {options.out!r}")
+    requirements = [Requirement.of(text) for text in options.require]
+    entries, gates = _read(options.files)
+    certificates = {name: _checked(name, entry) for name, entry in entries.items()}
+    gate = _gate(certificates, gates, requirements)
+    own = {name: each for name, each in certificates.items() if not name.startswith("require ")}
+    title = options.title or Path(options.files[0]).stem
+    report_page = import_module(
+        "riskband.report.page"
+    ).report_page  # by its name: it stands on all that this room knows
+    page = report_page(own or certificates, title=title, require=gate or (), public=options.public)
+    out.write_text(page, encoding="utf-8")
+    print(f"report: {options.out}{_what_it_holds(options.public)}")
+    return 0
+
+
+def _what_it_holds(public: bool) -> str:
+    if public:
+        return " (without the clients' losses; with very few clients, bounds may still tell them)"
+    return " (it holds the losses of all clients; --public leaves them out)"
+
+
+def _read(files: list[str]) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:
+    """Certificates by name, in the order of the files, and the verdicts that the files hold."""
+    if len({Path(file).resolve() for file in files}) < len(files):
+        raise ValueError(f"every file may be given once, got {', '.join(files)}")
+    entries: dict[str, Any] = {}
+    gates = []
+    for file in files:
+        document = read_document(file)
+        for name, entry in document["certificates"].items():
+            called = Path(file).stem if name == "certificate" else name
+            entries[called if called not in entries else f"{called} of {file}"] = entry
+        gates += [document["gate"]] if "gate" in document else []
+    return entries, gates
+
+
+def _checked(name: str, entry: Any) -> rb.Certificate:
+    """The certificate, if it follows from its answers."""
+    outcome = rb.verify(entry)
+    if not outcome.ok:
+        raise ValueError(f"{name} does not follow from its answers, so no page is made of it: {outcome.problems[0]}")
+    return rb.Certificate.from_dict(entry)
+
+
+def _gate(
+    certificates: Mapping[str, rb.Certificate], gates: list[Mapping[str, Any]], asked: list[Requirement]
+) -> Gate | None:
+    """The verdicts, computed again: those that a file holds, or on what is asked now."""
+    if gates and asked:
+        raise ValueError("the file has requirements already, which were fixed before its answers; leave out --require")
+    if len(gates) > 1:
+        raise ValueError("requirements of two files have no delta in common; make a page for each")
+    if not gates and not asked:
+        return None
+    first = next((each for name, each in certificates.items() if name.startswith("require ")), None)
+    first = first or next(iter(certificates.values()))
+    source = source_of(first)
+    if not isinstance(source, (rb.Band, rb.ClientRisks)) or (asked and not _is_plain(source)):
+        source = band_behind(first)
+    if source is None:
+        raise ValueError("requirements need the plain losses of one model, and these certificates have others")
+    if asked:
+        return _from(source, asked, delta=first.delta)
+    try:
+        said = {each["requirement"]: each["verdict"] for each in gates[0]["requirements"]}
+        gate = _from(source, list(map(Requirement.of, said)), gates[0]["delta"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the verdicts of the file cannot be read ({error!r}); was it cut?") from error
+    if {str(each.requirement): each.verdict for each in gate.verdicts} != said:
+        raise ValueError("the verdicts of the file do not follow from its answers, so no page is made of them")
+    return gate
+
+
+def _is_plain(source: rb.Band | rb.ClientRisks) -> bool:
+    return isinstance(source, rb.ClientRisks) and source.are_as_measured
+
+
+def _from(source: rb.Band | rb.ClientRisks, requirements: list[Requirement], delta: float) -> Gate:
+    return require(source, requirements, delta=delta if isinstance(source, rb.ClientRisks) else None)

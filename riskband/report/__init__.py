@@ -1,0 +1,1 @@
+"""The report page: certificates as one HTML file, for the person who signs."""

@@ -1,0 +1,371 @@
+# ruff: noqa: E501 - markup is no Python
+"""The template of the report page, its style and its script.
+
+They are Python since Flower bundles no other text with an app: of .html, .css and .js nothing arrives where a run is
+served. Everything in double braces is escaped by jinja2; style and script stand in the page as they are, and a browser
+runs no other (their hashes are in the page's content security policy).
+"""
+
+from __future__ import annotations
+
+PAGE = r"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="riskband {{ version }}">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src '{{ style_hash }}'; script-src '{{ script_hash }}'; base-uri 'none'; form-action 'none'">
+<meta name="color-scheme" content="light dark">
+<title>{{ view.title }} – risk report</title>
+<style>{{ style|safe }}</style>
+</head>
+<body>
+{% macro chart(figure, id) %}
+<figure class="chart" id="{{ id }}" data-chart="{{ figure.data()|tojson|forceescape }}">
+<figcaption><b>{{ figure.title }}.</b> {{ figure.description }}</figcaption>
+<svg viewBox="{{ figure.view_box }}" role="img" aria-label="{{ figure.title }}. {{ figure.description }}">
+{% set f = figure.frame %}
+<g class="grid">
+{% for y, text in figure.y_ticks %}
+<line x1="{{ f.left }}" x2="{{ f.right }}" y1="{{ '%.1f'|format(y) }}" y2="{{ '%.1f'|format(y) }}"/><text x="{{ f.left - 8 }}" y="{{ '%.1f'|format(y + 4) }}" text-anchor="end">{{ text }}</text>
+{% endfor %}
+{% for x, text in figure.x_ticks %}
+<text x="{{ '%.1f'|format(x) }}" y="{{ f.bottom + 18 }}" text-anchor="middle">{{ text }}</text>
+{% endfor %}
+<line class="axis" x1="{{ f.left }}" x2="{{ f.right }}" y1="{{ f.bottom }}" y2="{{ f.bottom }}"/>
+<text x="{{ (f.left + f.right) / 2 }}" y="{{ f.bottom + 38 }}" text-anchor="middle">{{ figure.x_label }}</text>
+<text transform="translate(14 {{ (f.top + f.bottom) / 2 }}) rotate(-90)" text-anchor="middle">{{ figure.y_label }}</text>
+</g>
+{% for curve in figure.curves %}
+<path class="{{ curve.kind }}{{ ' area' if curve.lower is not none }}" d="{{ figure.path(curve) }}"/>
+{% for x, y in figure.dots(curve) %}
+<circle class="{{ curve.kind }}" cx="{{ '%.1f'|format(x) }}" cy="{{ '%.1f'|format(y) }}" r="1.6"/>
+{% endfor %}
+{% endfor %}
+</svg>
+<ul class="legend">
+{% for curve in figure.curves %}
+<li><svg viewBox="0 0 28 12" width="28" height="12" aria-hidden="true"><path class="{{ curve.kind }}{{ ' area' if curve.lower is not none }}" d="{{ 'M1 1H27V11H1Z' if curve.lower is not none else 'M0 6H28' }}"/></svg> {{ curve.name }}</li>
+{% endfor %}
+</ul>
+</figure>
+{% endmacro %}
+{% macro numbers(rows, caption) %}
+<table>
+<caption>{{ caption }}</caption>
+<thead><tr><th scope="col">What is bounded</th><th scope="col">Bound</th><th scope="col">It is</th></tr></thead>
+<tbody>
+{% for row in rows %}
+<tr><th scope="row">{{ row.quantity }}{% if row.note %}<br><small>{{ row.note }}.</small>{% endif %}</th><td class="number">{{ row.bound }}</td><td>{{ label(row.label) }}</td></tr>
+{% endfor %}
+</tbody>
+</table>
+{% endmacro %}
+{% macro label(text) %}<span class="label{{ ' estimate' if text == 'ESTIMATE' }}">{{ text }}</span>{% endmacro %}
+<a class="skip" href="#answer">Skip to the answer</a>
+<header>
+<p class="kind">Risk report{% if view.is_public %} · public version, without the clients’ losses{% endif %}</p>
+<h1>{{ view.title }}</h1>
+</header>
+<main>
+<section id="answer" aria-labelledby="h1">
+<h2 id="h1">1. The answer</h2>
+<div class="light {{ view.light.colour }}" role="status">
+<span class="sign" aria-hidden="true">{{ view.light.sign }}</span>
+<div><p class="word">{{ view.light.word }}</p><p>{{ view.light.reason }}</p></div>
+</div>
+<p class="sentence">{{ view.sentence }} {{ label(view.label) }}</p>
+<p>A <i>risk</i> is the mean loss of the model on one client, from 0 (no error) to 1.</p>
+{% if view.gate %}
+<table>
+<caption>What was required.{% if view.light.word != 'ESTIMATE ONLY' %} With probability at least {{ '%.15g'|format(1 - view.gate.delta) }} no verdict is a wrong PASS or a wrong FAIL.{% endif %}</caption>
+<thead><tr><th scope="col">Requirement</th><th scope="col">Verdict</th><th scope="col">Why</th></tr></thead>
+<tbody>
+{% for each in view.gate.verdicts %}
+<tr><th scope="row"><code>{{ each.requirement }}</code></th><td><span class="verdict {{ each.verdict|lower|replace(' ', '-') }}">{{ {'PASS': '✔', 'FAIL': '✖'}.get(each.verdict, '▲') }} {{ each.verdict }}</span></td><td>{{ each.statement.partition(': ')[2] }}</td></tr>
+{% endfor %}
+</tbody>
+</table>
+{% else %}
+<p>No requirement was set, so this page has no verdict. State one before the next evaluation, for example <code>--require "mean&lt;=0.2"</code>.</p>
+{% endif %}
+</section>
+
+<section id="who" aria-labelledby="h2">
+<h2 id="h2">2. Who was measured</h2>
+<dl>
+{% for name, text in view.who.items() %}
+<div><dt>{{ name }}</dt><dd>{{ text }}</dd></div>
+{% endfor %}
+</dl>
+<p><b>Did they make the model?</b> {{ view.answered_by }}</p>
+{% if view.clients %}
+<details>
+<summary>What each client measured{% if view.num_unlisted %} (the worst {{ view.clients|length }}; {{ view.num_unlisted }} more are in the certificates){% endif %}</summary>
+<table>
+<caption>Measured on each client’s own examples: not a bound, and not certified.</caption>
+<thead><tr><th scope="col">Client</th><th scope="col">Group</th><th scope="col">Mean loss</th><th scope="col">Examples</th></tr></thead>
+<tbody>
+{% for each in view.clients %}
+<tr><th scope="row">{{ each.name }}</th><td>{{ each.group }}</td><td class="number">{{ each.loss }}</td><td class="number">{{ each.num_examples }}</td></tr>
+{% endfor %}
+</tbody>
+</table>
+</details>
+{% elif view.is_public %}
+<p>What each client measured is left out of this version.</p>
+{% endif %}
+</section>
+
+<section id="change" aria-labelledby="h3">
+<h2 id="h3">3. What may change</h2>
+{% set shift = view.shift %}
+{% if shift %}
+{% if shift.kind == 'divergence' %}
+<p>Tomorrow’s clients need not be like those measured: some kinds may become more frequent. The <i>budget</i> says how far ({{ shift.unit }}). The table says what that means for a kind of client, and what is then the most that can happen. {{ label(shift.label) }}</p>
+{% else %}
+<p>Tomorrow’s clients may have other examples. The <i>budget</i> is how far they may have moved on average ({{ shift.unit }}). {{ label(shift.label) }}</p>
+{% endif %}
+<div class="slider" hidden>
+<label for="budget">Budget <output id="budget-value" for="budget"></output></label>
+<input type="range" id="budget" min="0" max="{{ shift.steps|length - 1 }}" value="{{ shift.shown[shift.shown|length // 2] }}" step="1">
+<p id="budget-words" aria-live="polite"></p>
+</div>
+<table id="steps" data-steps="{{ shift.steps|tojson|forceescape }}" data-kind="{{ shift.kind }}" data-columns="{{ shift.columns|tojson|forceescape }}">
+<caption>{{ 'What may happen within each budget.' if shift.kind == 'divergence' else 'What may happen within each cost.' }}</caption>
+<thead><tr><th scope="col">Budget</th>{% if shift.kind == 'divergence' %}{% for kind in ('1 %', '10 %', '30 %') %}<th scope="col">A kind of client that is {{ kind }} today may become</th>{% endfor %}{% endif %}{% for column in shift.columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for index in shift.shown %}
+{% set step = shift.steps[index] %}
+<tr><th scope="row">{{ step.budget }}</th>{% for kind in step.kinds %}<td class="number">{{ kind }}</td>{% endfor %}{% for bound in step.bounds %}<td class="number">{{ bound }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody>
+</table>
+{{ chart(shift.chart, 'shift-chart') }}
+<h3>Where it breaks</h3>
+{% for sentence in shift.breaks %}
+<p>{{ sentence }}</p>
+{% else %}
+<p>No limit was set, so there is no budget at which one is exceeded. Read off the table what you could bear.</p>
+{% endfor %}
+<p class="note">{{ shift.together }}</p>
+{% else %}
+<p>Nothing here is certified of clients that differ from those measured: the bounds hold for clients like these.</p>
+{% endif %}
+</section>
+
+<section id="suffers" aria-labelledby="h4">
+<h2 id="h4">4. Who suffers</h2>
+{% if view.rows %}
+{{ numbers(view.rows, 'The middle and the worst-off, among clients like those measured.') }}
+<p class="note">What is not said to stand by itself is read off the band of section 3, and holds together with it.</p>
+{% endif %}
+{% if view.groups %}
+<table>
+<caption>Mean risk by group.</caption>
+<thead><tr><th scope="col">Group</th><th scope="col">Clients</th><th scope="col">Mean risk lies in</th></tr></thead>
+<tbody>
+{% for name, size, interval in view.groups %}
+<tr><th scope="row">{{ name }}</th><td class="number">{{ size }}</td><td class="number">{{ interval }}</td></tr>
+{% endfor %}
+</tbody>
+</table>
+<p class="note">{{ view.groups_together }}</p>
+{% endif %}
+{% if view.others %}
+{{ numbers(view.others, 'Other numbers of this evaluation. Section 7 says which hold together.') }}
+{% endif %}
+{% for figure in view.charts %}
+{{ chart(figure, 'chart-' ~ loop.index) }}
+{% endfor %}
+{% if view.carriers %}<p>{{ view.carriers }}</p>{% endif %}
+{% for line in view.notes %}
+<p>{{ line }}</p>
+{% endfor %}
+{% if not (view.rows or view.groups or view.others or view.charts or view.notes) %}
+<p>These certificates say nothing about the worst-off or about groups of clients.</p>
+{% endif %}
+</section>
+
+<section id="true" aria-labelledby="h5">
+<h2 id="h5">5. What must be true</h2>
+<p>The bounds hold if each answer below is yes. Tick, and name who stands for it. <b>What you enter is stored nowhere</b>: print the page, or save it as PDF, to keep it.</p>
+<form>
+<table class="questions">
+<caption class="visually-hidden">Assumptions as questions</caption>
+<thead><tr><th scope="col">Yes</th><th scope="col">Question</th><th scope="col">Owner</th><th scope="col">Date</th></tr></thead>
+<tbody>
+{% for question, exact in view.questions %}
+<tr><td><input type="checkbox" id="q{{ loop.index }}" autocomplete="off"></td><th scope="row"><label for="q{{ loop.index }}">{{ question }}</label>{% if exact not in question %}<br><small>Exact words: {{ exact }}.</small>{% endif %}</th><td><input type="text" aria-label="Owner of question {{ loop.index }}" autocomplete="off"></td><td><input type="date" aria-label="Date of question {{ loop.index }}" autocomplete="off"></td></tr>
+{% endfor %}
+</tbody>
+</table>
+</form>
+</section>
+
+<section id="limits" aria-labelledby="h6">
+<h2 id="h6">6. What this does not say</h2>
+<ul>
+{% for limit in view.limits %}
+<li>{{ limit }}</li>
+{% endfor %}
+</ul>
+</section>
+
+<section id="auditor" aria-labelledby="h7">
+<h2 id="h7">7. For the auditor</h2>
+{% if view.is_public %}
+<p><b>This version cannot be verified:</b> {{ withheld }}. Ask for the certificates. Bounds are made of the clients’ losses: where very few clients answered, who knows the formulas may work some of them out.</p>
+{% elif is_whole %}
+<p>The page holds its certificates, with the answers of all clients. To compute them again: <code>pip install riskband=={{ version.partition('+')[0] }}</code> and <code>riskband verify report.html</code>.</p>
+{% else %}
+<p>The certificates are too large for this page. To compute them again: <code>riskband verify FILE.json</code> for each file it was made of.</p>
+{% endif %}
+{% if view.made_here and not view.is_public %}
+<p>Made for this page from the same answers: {{ view.made_here|join(', ') }}.</p>
+{% endif %}
+<dl>
+<div><dt>Made by</dt><dd>riskband {{ version }}</dd></div>
+{% for name, text in view.hashes.items() %}
+<div><dt>{{ name }}</dt><dd><code>{{ text }}</code></dd></div>
+{% endfor %}
+</dl>
+<details>
+<summary>All {{ view.certificates|length }} certificates</summary>
+<table>
+<caption>What each certificate says{% if digests %}, with the SHA-256 of its file{% endif %}.</caption>
+<thead><tr><th scope="col">Name</th><th scope="col">Statement</th><th scope="col">It is</th><th scope="col">δ</th><th scope="col">Holds</th><th scope="col">Method</th>{% if digests %}<th scope="col">SHA-256</th>{% endif %}</tr></thead>
+<tbody>
+{% for name, each in view.certificates.items() %}
+<tr><th scope="row">{{ name }}</th><td>{{ each.statement }}</td><td>{{ label('ESTIMATE' if each.validity == 'estimate' else each.validity) }}</td><td>{{ '%.15g'|format(each.delta) }}</td><td>{{ view.holds[name] }}</td><td>{{ each.method }}</td>{% if digests %}<td><code class="hash">{{ digests[name] }}</code></td>{% endif %}</tr>
+{% endfor %}
+</tbody>
+</table>
+</details>
+</section>
+</main>
+<script type="application/json" id="certificates">{{ stored|tojson }}</script>
+<script>{{ script|safe }}</script>
+</body>
+</html>
+"""
+
+STYLE = r"""
+:root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --soft: #5b6470; --line: #d5dae1; --card: #f5f7f9; --bound: #0067a6; --worst-0: #b3450b; --worst-1: #7a3fa0; --worst-2: #00745a; --worst-3: #7a5c00; --green: #00644a; --amber: #7a4d00; --red: #a01c2c; --grey: #4a5361; --wash: 8%; }
+@media (prefers-color-scheme: dark) { :root { --back: #14181d; --text: #e6e9ed; --soft: #a5aeba; --line: #39414c; --card: #1d232a; --bound: #62b5ee; --worst-0: #f79a5e; --worst-1: #cf9df0; --worst-2: #4fd0ac; --worst-3: #e3c25a; --green: #52d1a5; --amber: #f0b75a; --red: #ff8f96; --grey: #b4bdc9; --wash: 16%; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1.25rem 4rem; background: var(--back); color: var(--text); font: 1rem/1.55 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+h1 { margin: 0; font-size: 1.9rem; line-height: 1.2; overflow-wrap: anywhere; }
+h2 { margin: 2.6rem 0 .8rem; padding-top: .9rem; border-top: 1px solid var(--line); font-size: 1.3rem; }
+h3 { margin: 1.4rem 0 .4rem; font-size: 1.05rem; }
+p { margin: .6rem 0; max-width: 46rem; }
+.kind { margin: 0 0 .2rem; color: var(--soft); font-size: .9rem; }
+.skip { position: absolute; left: -99rem; }
+.skip:focus { position: static; }
+.visually-hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+.light { --colour: var(--grey); display: flex; gap: 1.1rem; align-items: center; padding: 1rem 1.2rem; border: 2px solid var(--colour); border-left-width: 12px; border-radius: 8px; background: color-mix(in srgb, var(--colour) var(--wash), transparent); }
+.light.green { --colour: var(--green); } .light.amber { --colour: var(--amber); } .light.red { --colour: var(--red); }
+.light p { margin: 0; }
+.sign { flex: none; width: 3.2rem; height: 3.2rem; border-radius: 50%; background: var(--colour); color: var(--back); font-size: 1.7rem; line-height: 3.2rem; text-align: center; }
+.light.amber .sign { border-radius: 6px; } .light.red .sign { clip-path: polygon(30% 0, 70% 0, 100% 30%, 100% 70%, 70% 100%, 30% 100%, 0 70%, 0 30%); }
+.word { color: var(--colour); font-size: 1.35rem; font-weight: 700; letter-spacing: .02em; }
+.sentence { margin: 1.1rem 0 .6rem; font-size: 1.2rem; }
+.label { display: inline-block; padding: 0 .5em; border: 1px solid var(--bound); border-radius: 99px; color: var(--bound); font-size: .78rem; line-height: 1.5; vertical-align: .1em; white-space: nowrap; }
+.label.estimate { border-color: var(--red); color: var(--red); font-weight: 700; }
+.verdict { font-weight: 700; white-space: nowrap; } .verdict.pass { color: var(--green); } .verdict.fail { color: var(--red); } .verdict.not-decided { color: var(--amber); }
+.note, small { color: var(--soft); font-size: .88rem; }
+dl { margin: .6rem 0; } dl div { display: flex; flex-wrap: wrap; gap: .2rem 1rem; padding: .25rem 0; border-bottom: 1px solid var(--line); }
+dt { flex: 0 0 17rem; color: var(--soft); } dd { flex: 1 1 18rem; margin: 0; overflow-wrap: anywhere; }
+table { width: 100%; margin: 1rem 0; border-collapse: collapse; font-size: .93rem; }
+caption { padding-bottom: .4rem; color: var(--soft); text-align: left; }
+th, td { padding: .42rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; overflow-wrap: anywhere; }
+thead th:first-child { white-space: nowrap; } thead th { border-bottom: 2px solid var(--line); font-size: .85rem; vertical-align: bottom; }
+tbody th { font-weight: 400; }
+tbody th code, .number { white-space: nowrap; } .number { font-variant-numeric: tabular-nums; white-space: nowrap; }
+tr.now > * { background: color-mix(in srgb, var(--bound) var(--wash), transparent); }
+details { margin: 1rem 0; } summary { padding: .4rem 0; color: var(--bound); cursor: pointer; }
+code { font: .9em ui-monospace, Consolas, Menlo, monospace; overflow-wrap: anywhere; } .hash { display: block; min-width: 9rem; font-size: .68rem; }
+.slider { margin: 1rem 0; padding: .9rem 1.1rem; border-radius: 8px; background: var(--card); }
+.slider label { font-weight: 700; } .slider input { display: block; width: 100%; margin: .5rem 0; accent-color: var(--bound); } .slider p { margin: 0; min-height: 3.2rem; }
+.chart { position: relative; margin: 1.4rem 0; } .chart > svg { display: block; width: 100%; height: auto; } figcaption { max-width: 46rem; margin-bottom: .5rem; font-size: .93rem; }
+.chart > svg:focus-visible, input:focus-visible, summary:focus-visible, a:focus-visible { outline: 3px solid var(--bound); outline-offset: 2px; }
+svg text { fill: var(--soft); font-size: 12px; } .grid line { stroke: var(--line); } .grid .axis, .cursor { stroke: var(--soft); } .cursor { stroke-dasharray: 3 3; }
+path, circle { fill: none; stroke-width: 2.2; } path.area { stroke-width: 1.6; }
+.bound { stroke: var(--bound); --fill: var(--bound); } .measured { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 2 3; }
+.worst-0 { stroke: var(--worst-0); } .worst-1 { stroke: var(--worst-1); stroke-dasharray: 8 3; } .worst-2 { stroke: var(--worst-2); stroke-dasharray: 3 2; } .worst-3 { stroke: var(--worst-3); stroke-dasharray: 10 3 2 3; }
+path.area { fill: color-mix(in srgb, var(--fill, var(--bound)) 22%, transparent); } circle { stroke-width: 1; }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.4rem; margin: .2rem 0 0; padding: 0; list-style: none; font-size: .88rem; }
+.readout { position: absolute; top: 3.2rem; right: 1rem; max-width: 20rem; padding: .4rem .7rem; border: 1px solid var(--line); border-radius: 6px; background: var(--back); font-size: .85rem; pointer-events: none; }
+.questions td:first-child { width: 2.5rem; } .questions td:nth-child(3) { width: 11rem; } .questions td:nth-child(4) { width: 10rem; }
+.questions input[type=text], .questions input[type=date] { width: 100%; padding: .25rem; border: 1px solid var(--soft); border-radius: 4px; background: var(--back); color: var(--text); font: inherit; font-size: .88rem; } .questions input[type=checkbox] { width: 1.2rem; height: 1.2rem; accent-color: var(--bound); }
+@media (max-width: 40rem) { table { display: block; overflow-x: auto; } dt { flex-basis: 100%; } }
+@page { margin: 14mm; }
+@media print { :root { color-scheme: light; --back: #fff; --text: #000; --soft: #444; --line: #bbb; --card: #fff; --bound: #0067a6; --worst-0: #b3450b; --worst-1: #7a3fa0; --worst-2: #00745a; --worst-3: #7a5c00; --green: #00644a; --amber: #7a4d00; --red: #a01c2c; --grey: #4a5361; --wash: 8%; } body { max-width: none; padding: 0; font-size: 10pt; -webkit-print-color-adjust: exact; print-color-adjust: exact; } .slider, .skip, .readout, .cursor { display: none; } h2, h3, figcaption, caption { break-after: avoid; } tr, figure, .light { break-inside: avoid; } }
+"""
+
+SCRIPT = r"""
+"use strict";
+(() => {
+  const table = document.getElementById("steps");
+  if (table) {
+    const steps = JSON.parse(table.dataset.steps), columns = JSON.parse(table.dataset.columns);
+    const slider = document.getElementById("budget"), words = document.getElementById("budget-words");
+    const first = (text) => text.charAt(0).toLowerCase() + text.slice(1);
+    const show = () => {
+      const [budget, kinds, bounds] = steps[slider.value];
+      document.getElementById("budget-value").textContent = budget;
+      slider.setAttribute("aria-valuetext", "budget " + budget);
+      const kind = kinds.length ? `A kind of client that is 10 % today may become ${kinds[1]}, one that is 30 % may become ${kinds[2]}. ` : "";
+      const said = columns.map((column, i) => `the ${first(column)} is ${bounds[i] === "not bounded" ? "not bounded" : "at most " + bounds[i]}`).join("; ");
+      words.textContent = kind + said.charAt(0).toUpperCase() + said.slice(1) + ".";
+      for (const row of table.tBodies[0].rows) row.classList.toggle("now", row.cells[0].textContent === budget);
+      const chart = document.getElementById("shift-chart");
+      if (chart && chart.mark) chart.mark(Number(slider.value));
+    };
+    slider.addEventListener("input", show);
+    document.querySelector(".slider").hidden = false;
+    window.addEventListener("load", show);
+  }
+  for (const figure of document.querySelectorAll("[data-chart]")) {
+    const { x, rows, x_label, steps, frame } = JSON.parse(figure.dataset.chart);
+    const svg = figure.querySelector("svg"), last = x.length - 1;
+    const cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
+    cursor.setAttribute("class", "cursor");
+    cursor.setAttribute("y1", frame.top);
+    cursor.setAttribute("y2", frame.bottom);
+    const readout = document.createElement("div");
+    readout.className = "readout";
+    readout.setAttribute("aria-live", "polite");
+    readout.hidden = true;
+    figure.append(readout);
+    svg.setAttribute("tabindex", "0");
+    let at = 0;
+    figure.mark = (index) => {
+      at = Math.min(Math.max(index, 0), last);
+      const place = frame.left + ((x[at] - x[0]) / (x[last] - x[0] || 1)) * (frame.right - frame.left);
+      cursor.setAttribute("x1", place);
+      cursor.setAttribute("x2", place);
+      if (!cursor.parentNode) svg.append(cursor);
+    };
+    const read = (index) => {
+      figure.mark(index);
+      readout.textContent = `${x_label}: ${Number(x[at].toPrecision(4))}. ${rows[at].join(". ")}.`;
+      readout.hidden = false;
+    };
+    svg.addEventListener("pointermove", (event) => {
+      const box = svg.getBoundingClientRect(), wide = svg.viewBox.baseVal.width;
+      const inside = ((event.clientX - box.left) / box.width) * wide;
+      const value = x[0] + ((inside - frame.left) / (frame.right - frame.left)) * (x[last] - x[0]);
+      const after = x.findIndex((each) => each > value);
+      const before = after < 0 ? last : Math.max(after - 1, 0), next = after < 0 ? last : after;
+      read(steps === "after" ? before : steps === "before" ? next : value - x[before] < x[next] - value ? before : next);
+    });
+    svg.addEventListener("pointerleave", () => { readout.hidden = true; });
+    svg.addEventListener("blur", () => { readout.hidden = true; });
+    svg.addEventListener("keydown", (event) => {
+      const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (move) { event.preventDefault(); read(at + move); }
+    });
+  }
+})();
+"""

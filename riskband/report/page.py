@@ -1,0 +1,170 @@
+"""Certificates as one HTML file: no network, no script needed, at most 1 MB."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import riskband
+from riskband.answers.risks import ClientRisks
+from riskband.checks import check_installed
+from riskband.report.markup import PAGE, SCRIPT, STYLE
+from riskband.report.view import RunFacts, View, view_of
+from riskband.verification import FUNCTIONS
+from riskband.worst_cases.requirements import Gate
+from riskband.worst_cases.requirements import require as gate_of
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from riskband.certificate import Certificate
+
+COLLECTION_SCHEMA = "riskband.certificates/1"
+PUBLIC_SCHEMA = "riskband.public/1"
+NOT_RECOMPUTABLE = "the clients' losses were left out of this page, so nothing on it can be computed again"
+_LARGEST_STORED = 700_000  # characters of JSON; a page is to stay below 1 MB
+
+
+def report_page(
+    source: ClientRisks | Certificate | Mapping[str, Certificate],
+    *,
+    delta: float | None = None,
+    require: str | Sequence[str] | Gate = (),
+    title: str = "Evaluation",
+    facts: RunFacts | None = None,
+    public: bool = False,
+) -> str:
+    """Answers or certificates as a page for the person who signs: one self-contained HTML file.
+
+    Parameters
+    ----------
+    source : ClientRisks, Certificate or mapping of str to Certificate
+        Answers, whose mean risk is bounded; the page then has the names and groups of clients, which certificates do
+        not hold. Or certificates of one evaluation, the first of which is the sentence at the top.
+    delta : float, optional
+        With answers: probability that the bound on the mean fails, in (0, 1); the verdicts, the band and the groups of
+        the page have as much, each by itself.
+    require : str, sequence of str or Gate
+        Requirements such as "mean<=0.2", fixed before any answer was seen; with certificates the `Gate` of them.
+        Without any the page has no verdict.
+    title : str
+        What was evaluated.
+    facts : RunFacts, optional
+        What is known beside the certificates.
+    public : bool
+        Leave the clients' losses and names out, and everything that shows them one by one. Such a page cannot be
+        computed again, and says so. Bounds are made of losses all the same: of very few clients, who knows the formulas
+        can work losses out.
+
+    Returns
+    -------
+    str
+        The page. It stores all its certificates, for `riskband verify`, unless they are too large. Where the
+        certificates were read off no band, the page makes one of the same answers at the same delta, for what may
+        change and who suffers, and says so.
+
+    Raises
+    ------
+    ValueError
+        If there is no certificate, they are of different answers, a recipe cannot be followed, or as for `mean_bound`
+        and `require`.
+    ImportError
+        If jinja2 is not installed, with what to do.
+
+    Examples
+    --------
+    >>> import riskband as rb
+    >>> answers = rb.ClientRisks([0.02, 0.05, 0.1, 0.04] * 10, num_examples=100)
+    >>> "PASS" in rb.report_page(answers, delta=0.05, require="mean<=0.2")
+    True
+    """
+    check_installed("jinja2", extra="report")
+    certificates, gate, answers = _given(source, delta, require)
+    _check_one_evaluation(certificates)
+    view = view_of(certificates, title=title, gate=gate, answers=answers, facts=facts or RunFacts(), public=public)
+    stored, is_whole = _stored(view)
+    return _template().render(
+        view=view,
+        stored=stored,
+        is_whole=is_whole,
+        withheld=NOT_RECOMPUTABLE,
+        version=riskband.__version__,
+        style=STYLE,
+        script=SCRIPT,
+        style_hash=_hash(STYLE),
+        script_hash=_hash(SCRIPT),
+        digests={} if public else {name: _digest(each) for name, each in view.certificates.items()},
+    )
+
+
+def _given(
+    source: ClientRisks | Certificate | Mapping[str, Certificate],
+    delta: float | None,
+    require: str | Sequence[str] | Gate,
+) -> tuple[dict[str, Certificate], Gate | None, ClientRisks | None]:
+    """The certificates of a page, its verdicts, and the answers, if they were given."""
+    if isinstance(source, ClientRisks):
+        if isinstance(require, Gate):
+            raise ValueError("with answers, require must be requirements, got their Gate; give its requirements")
+        if delta is None:
+            raise ValueError("with answers, delta must be given: the probability that a bound fails; 0.05 is usual")
+        mean = FUNCTIONS["mean_bound"](source, delta=delta)
+        return {"mean": mean}, gate_of(source, require, delta=delta) if require else None, source
+    if delta is not None or not (isinstance(require, Gate) or not require):
+        raise ValueError("delta and requirements are for answers; certificates have a delta, and take require=Gate")
+    given = dict(source) if isinstance(source, Mapping) else {"certificate": source}
+    return given, require if isinstance(require, Gate) else None, None
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined  # only pages need it
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}  # and keys as they are: the order of axes counts
+    return environment.from_string(PAGE)
+
+
+def _check_one_evaluation(certificates: Mapping[str, Certificate]) -> None:
+    if not certificates:
+        raise ValueError("a report needs at least one certificate, got none")
+    (name, first), *others = ((name, _answers(each)) for name, each in certificates.items())
+    for other, answers in others:
+        if answers != first:
+            raise ValueError(
+                f"certificates of a report must be of the same answers, got others in {other!r} than in {name!r}; "
+                "make a page for each evaluation"
+            )
+
+
+def _answers(certificate: Certificate) -> dict[str, Any]:
+    """The answers of a certificate, without the names, which only some certificates hold."""
+    return {key: value for key, value in certificate.recipe.get("answers", {}).items() if key != "names"}
+
+
+def _stored(view: View) -> tuple[dict[str, Any], bool]:
+    """What the page holds of its certificates, and whether that is all of them."""
+    if view.is_public:
+        said = {
+            name: {"statement": each.statement, "validity": each.validity, "delta": each.delta, "method": each.method}
+            for name, each in view.certificates.items()
+        }
+        return {"schema": PUBLIC_SCHEMA, "withheld": NOT_RECOMPUTABLE, "certificates": said}, False
+    whole = {name: each.to_dict() for name, each in view.certificates.items()}
+    document = {"schema": COLLECTION_SCHEMA, "certificates": whole}
+    if len(json.dumps(document)) <= _LARGEST_STORED:
+        return document, True
+    return {"schema": PUBLIC_SCHEMA, "withheld": "the certificates are too large for this page"}, False
+
+
+def _digest(certificate: Certificate) -> str:
+    return hashlib.sha256(certificate.to_json().encode("utf-8")).hexdigest()
+
+
+def _hash(text: str) -> str:
+    """Hash of a script or style in the form of a content security policy."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")

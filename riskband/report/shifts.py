@@ -1,0 +1,263 @@
+"""What may change: bounds over a budget, in words and as a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from riskband.report.charts import Chart, over_budgets
+from riskband.report.words import LABELS, capital, percent, upper
+from riskband.verification import FUNCTIONS
+from riskband.wording import TRAINERS_ANSWERED, confidence, exactly, rounded_down
+from riskband.worst_cases.divergences import DIVERGENCES, binary_worst_case, resolve_divergence
+from riskband.worst_cases.reweighting import breakdown
+
+if TYPE_CHECKING:
+    from riskband.bands.band import Band
+    from riskband.certificate import Certificate
+    from riskband.search import Bracket
+    from riskband.worst_cases.requirements import Gate
+
+    Certificates = Mapping[str, Certificate]
+
+KINDS = (0.01, 0.1, 0.3)  # shares of clients of which the page says what may become of them
+_NUM_BUDGETS, _NUM_PUBLIC_BUDGETS = 41, 11
+_USUAL_DIVERGENCE, _USUAL_BUDGET = "chi2", 0.25
+
+
+class Step(NamedTuple):
+    """What may change at one budget, in words: what kinds of clients may become, and the bounds."""
+
+    budget: str
+    kinds: tuple[str, ...]
+    bounds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What may change: bounds over a budget.
+
+    Attributes
+    ----------
+    kind : {"divergence", "cost"}
+        Whether the shares of kinds of clients change, or the clients' examples move.
+    unit : str
+        What the budget is measured in.
+    steps : tuple of Step
+        One for each budget.
+    shown : tuple of int
+        Which of them the table has.
+    columns : tuple of str
+        What is bounded.
+    chart : Chart
+        The same as a figure.
+    label : str
+        What kind of bounds they are.
+    breaks : tuple of str
+        Where a limit is no longer certified.
+    together : str
+        What holds at once with what.
+    """
+
+    kind: str
+    unit: str
+    label: str
+    steps: tuple[Step, ...]
+    shown: tuple[int, ...]
+    columns: tuple[str, ...]
+    chart: Chart
+    breaks: tuple[str, ...]
+    together: str
+
+
+def divergence_shift(
+    certificates: Certificates,
+    band: Band,
+    gate: Gate | None,
+    *,
+    threshold: float | None,
+    breaks: Sequence[str],
+    public: bool,
+    together: str,
+) -> tuple[Shift, dict[str, Certificate]]:
+    """What may change if kinds of clients become more frequent, read off a band.
+
+    Parameters
+    ----------
+    certificates, gate :
+        Which divergence and budgets the evaluation was about: χ² if it was about none.
+    band : Band
+        With a lower side.
+    threshold : float or None
+        A risk from which on a client fails.
+    breaks : sequence of str
+        More sentences on where it breaks.
+    public : bool
+        Whether few budgets must do.
+    together : str
+        What holds at once with what.
+
+    Returns
+    -------
+    Shift, dict of str to Certificate
+        The section, and the certificates that it was made of.
+    """
+    name, given = _asked_divergence(certificates, gate)
+    grid = _grid(given, _NUM_PUBLIC_BUDGETS if public else _NUM_BUDGETS)
+    curves = _divergence_curves(band, name, grid, threshold)
+    found = _divergence_shift(
+        name, grid, curves, breaks=(*_breaks(band, name, gate), *breaks), shown=given, together=together
+    )
+    return found, curves
+
+
+def _divergence_curves(
+    band: Band, divergence: str, grid: np.ndarray[Any, Any], threshold: float | None
+) -> dict[str, Certificate]:
+    """Bounds within a divergence by what they are of, read off the band at every budget of a grid."""
+    within: dict[str, Any] = {"divergence": divergence, "budget": grid}
+    curves = {"largest mean risk of a network": FUNCTIONS["worst_case_mean"](band, **within)}
+    if threshold is not None:
+        share = FUNCTIONS["worst_case_cdf"](band, **within, thresholds=threshold)
+        curves[f"largest share of clients with a risk of {threshold:g} or more"] = share
+    return curves
+
+
+def _divergence_shift(
+    divergence: str,
+    grid: np.ndarray[Any, Any],
+    curves: Mapping[str, Certificate],
+    *,
+    breaks: tuple[str, ...],
+    shown: Sequence[float],
+    together: str,
+) -> Shift:
+    kinds = binary_worst_case(np.array(KINDS)[:, None], divergence=divergence, budget=grid)
+    bounds = {what: np.asarray(each.value) for what, each in curves.items()}
+    steps = tuple(
+        Step(
+            exactly(budget),
+            tuple(map(percent, kinds[:, index])),
+            tuple(upper(each[index]) for each in bounds.values()),
+        )
+        for index, budget in enumerate(grid.tolist())
+    )
+    unit = resolve_divergence(divergence).title
+    chart = over_budgets(
+        grid.tolist(),
+        tuple(bounds.items()),
+        title="Bounds over the budget",
+        description=f"Upper bounds, which rise with the budget in {unit}; the table has the same numbers.",
+        x_label=f"budget ({unit})",
+        y_label="upper bound",
+    )
+    return Shift(
+        kind="divergence",
+        unit=unit,
+        label=LABELS[next(iter(curves.values())).validity],
+        steps=steps,
+        shown=tuple(i for i, budget in enumerate(grid.tolist()) if budget in shown or i % (len(grid) // 5) == 0),
+        columns=tuple(map(capital, curves)),
+        chart=chart,
+        breaks=breaks,
+        together=together,
+    )
+
+
+def _asked_divergence(certificates: Certificates, gate: Gate | None) -> tuple[str, list[float]]:
+    """The divergence that the evaluation was about, and its budgets: of the certificates, else of a requirement."""
+    for each in certificates.values():
+        arguments = each.recipe["arguments"]
+        if arguments.get("divergence") in DIVERGENCES:
+            return str(arguments["divergence"]), np.ravel(arguments["budget"]).tolist()
+    for verdict in () if gate is None else gate.verdicts:
+        head, _, rest = verdict.requirement.name.partition(":")
+        if head == "worst_mean":
+            divergence, _, budget = rest.partition(":")
+            return divergence, [float(budget)]
+    return _USUAL_DIVERGENCE, []
+
+
+def _grid(given: Sequence[float], num_points: int) -> np.ndarray[Any, Any]:
+    top = 2.0 * max([*given, _USUAL_BUDGET])
+    return np.unique(np.round([*np.linspace(0.0, top, num_points), *given], 9))
+
+
+def _breaks(band: Band, divergence: str, gate: Gate | None) -> Iterator[str]:
+    """Sentences on the largest budget at which a limit for the mean, or for a share, is still certified."""
+    for verdict in () if gate is None else gate.verdicts:
+        requirement = verdict.requirement
+        head, _, point = requirement.name.partition(":")
+        if requirement.relation == "<=" and head in ("mean", "worst_mean", "share"):
+            at = float(point) if head == "share" else None
+            found = breakdown(band, divergence=divergence, target=requirement.limit, threshold=at)
+            what = "the mean risk" if at is None else f"the share of clients with a risk of {at:g} or more"
+            yield _break(found, f"{what} is at most {requirement.limit:g}", is_estimate=_is_estimate(band))
+
+
+def _break(found: Bracket, goal: str, *, is_estimate: bool) -> str:
+    if found.lower < 0.0:
+        return (
+            "The band, which bounds every budget at once and so none as sharply as section 1 its one number, "
+            f"does not show that {goal}, not even without a shift."
+        )
+    if is_estimate:
+        return f"By an estimate, {goal} up to budget {rounded_down(found.lower)}."
+    if np.isinf(found.upper):
+        return f"Up to budget {found.lower:g}, and possibly beyond, it is certified that {goal}."
+    return (
+        f"Up to budget {rounded_down(found.lower)} it is certified that {goal}. Beyond, the band certifies it no more."
+    )
+
+
+def _is_estimate(source: Band | Certificate) -> bool:
+    return TRAINERS_ANSWERED in source.assumptions
+
+
+def cost_shift(certificates: Certificates, gate: Gate | None, breaks: Sequence[str]) -> Shift | None:
+    """What may change if examples move, at the cost budgets of the certificates; `None` if they have none."""
+    mean = next((each for each in certificates.values() if tuple(each.axes) == ("cost_budget",)), None)
+    if mean is None:
+        return None
+    budgets, curves = mean.axes["cost_budget"], _cost_curves(mean, certificates)
+    steps = tuple(
+        Step(exactly(budget), (), tuple(upper(bounds[index]) for bounds in curves.values()))
+        for index, budget in enumerate(budgets.tolist())
+    )
+    chart = over_budgets(
+        budgets.tolist(),
+        tuple(curves.items()),
+        title="Bounds over the cost",
+        description="Upper bounds, which rise with the mean cost of moving examples; the table has the same numbers.",
+        x_label="mean cost of moving a client's examples",
+        y_label="upper bound",
+    )
+    sure = f"with probability at least {confidence(mean.delta)}, by itself"
+    return Shift(
+        kind="cost",
+        unit="transport cost",
+        label=LABELS[mean.validity],
+        steps=steps,
+        shown=tuple(range(len(steps))),
+        columns=tuple(map(capital, curves)),
+        chart=chart,
+        breaks=tuple(breaks),
+        together=(
+            f"The means hold for every cost at once{'' if _is_estimate(mean) else f', {sure}'}; so do the shares, "
+            "for every cost and risk. Between two costs the bound at the larger one holds."
+        ),
+    )
+
+
+def _cost_curves(mean: Certificate, certificates: Certificates) -> dict[str, np.ndarray[Any, Any]]:
+    """The certified means, and the shares at the same costs, by what they are of."""
+    curves = {"largest mean risk of a network": np.asarray(mean.value)}
+    shares = next((each for each in certificates.values() if tuple(each.axes) == ("cost_budget", "threshold")), None)
+    if shares is not None and np.array_equal(shares.axes["cost_budget"], mean.axes["cost_budget"]):
+        for index, point in enumerate(shares.axes["threshold"].tolist()):
+            name = f"largest share of clients with a risk of {point:g} or more"
+            curves[name] = np.asarray(shares.value)[:, index]
+    return curves

@@ -1,0 +1,286 @@
+"""The report page: its numbers are certificates', its light is never too green, and it holds nothing foreign."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import riskband as rb
+from riskband.answers.responses import FRESH_CLIENTS
+from riskband.certificate import SCHEMA_1
+from riskband.cli import main
+from riskband.cli.verify import stored_certificates
+from riskband.report.page import report_page
+from riskband.report.view import RunFacts
+
+HOSTILE = ("<script>alert(1)</script>", '" onload="alert(2)', "</script><img src=x>", "{{ 7 * 7 }}", "O'Brien & Sons")
+SECTIONS = (
+    "1. The answer",
+    "2. Who was measured",
+    "3. What may change",
+    "4. Who suffers",
+    "5. What must be true",
+    "6. What this does not say",
+    "7. For the auditor",
+)
+
+
+def answers_of(num_clients, **more):
+    rng = np.random.default_rng(num_clients)
+    return rb.ClientRisks(rng.binomial(200, rng.beta(3, 27, num_clients)) / 200, 200, **more)
+
+
+class Read(HTMLParser):
+    """What a page shows, by a parser that knows nothing of how it was made."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.text, self.scripts, self._inside = [], [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._inside.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag in ("script", "style"):
+            self._inside.pop()
+
+    def handle_data(self, data):
+        (self.scripts if self._inside else self.text).append(data)
+
+    @property
+    def shown(self):
+        return re.sub(r"\s+", " ", " ".join(self.text))
+
+    def of(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def page():
+    return report_page(answers_of(300), delta=0.05, require=["mean<=0.15", "share:0.3<=0.2"])
+
+
+def test_the_sections_stand_in_their_order_once_each(page):
+    shown = Read(page).shown
+    assert [shown.count(title) for title in SECTIONS] == [1] * 7
+    assert sorted(SECTIONS, key=shown.index) == list(SECTIONS)
+
+
+def test_what_a_kind_of_client_may_become_is_the_closed_form(page):
+    steps = json.loads(Read(page).of("table")[2]["data-steps"])
+    for budget, kinds, _ in steps:
+        for share, said in zip((0.01, 0.1, 0.3), kinds, strict=True):
+            exact = min(share + math.sqrt(float(budget) * share * (1 - share)), 1.0)
+            assert exact <= float(said.removesuffix("\u00a0%")) / 100 + 1e-12 <= exact + 0.001 + 1e-9
+    assert ["0.2", "23.5\u00a0%"] in [[budget, kinds[1]] for budget, kinds, _ in steps]
+
+
+def test_bounds_over_the_budget_are_those_of_the_band_and_break_where_the_formula_does(page):
+    band = rb.band(answers_of(300), delta=0.05)
+    steps = json.loads(Read(page).of("table")[2]["data-steps"])
+    for budget, _, (mean, share) in steps[::10]:
+        exact = rb.worst_case_mean(band, divergence="chi2", budget=float(budget)).value
+        assert exact <= float(mean) <= exact + 1.001e-4
+        exact = rb.worst_case_cdf(band, divergence="chi2", budget=float(budget), thresholds=0.3).value
+        assert exact <= float(share) <= exact + 1.001e-4
+    p = rb.survival(band, thresholds=0.3).value
+    exact = (0.2 - p) ** 2 / (p * (1 - p))  # where p + sqrt(budget p (1 - p)) is 0.2
+    found = re.search(r"Up to budget ([\d.]+) it is certified that the share of clients", Read(page).shown)
+    assert exact - 1.2e-4 <= float(found[1]) <= exact
+
+
+@pytest.mark.parametrize(
+    ("required", "who", "colour"),
+    [
+        ((), {}, "grey"),
+        ("mean<=0.2", {}, "green"),
+        ("mean<=0.05", {}, "red"),
+        ("mean<=0.105", {}, "amber"),
+        (["mean<=0.2", "mean<=0.05"], {}, "red"),
+        (["mean<=0.2", "mean<=0.105"], {}, "amber"),
+        ("mean<=0.2", {"answered_by": "trainers"}, "red"),
+        ((), {"answered_by": "trainers"}, "red"),
+    ],
+)
+def test_the_light_is_green_only_for_a_certified_pass_of_fresh_clients(required, who, colour, monkeypatch):
+    monkeypatch.setattr("riskband.worst_cases.requirements._LARGEST_TRIED", 100)  # no estimate, which takes time
+    found = Read(report_page(answers_of(80, **who), delta=0.05, require=required))
+    assert [each["class"] for each in found.of("div") if each.get("class", "").startswith("light")] == [
+        f"light {colour}"
+    ]
+    labels = [each["class"] for each in found.of("span") if each.get("class", "").startswith("label")]
+    assert set(labels) == ({"label estimate"} if who else {"label"})  # by trainers, nothing is called a certificate
+    assert ("it is certified" in found.shown) <= (not who)
+
+
+def test_a_pass_is_not_green_where_nobody_said_who_made_the_model():
+    risks = answers_of(80)
+    gate = rb.require(risks, "mean<=0.2", delta=0.05)
+    certificate = rb.mean_bound(risks, delta=0.05)
+    lines = tuple(line for line in certificate.assumptions if line != FRESH_CLIENTS)
+    earlier = replace(certificate, assumptions=lines, schema=SCHEMA_1)
+    found = Read(report_page(earlier, require=gate))
+    assert "light amber" in [each.get("class") for each in found.of("div")]
+    assert "not stated whether" in found.shown
+
+
+def test_names_that_users_give_are_text_wherever_they_stand():
+    risks = answers_of(
+        60, names=[f"{HOSTILE[k % 5]}{k}" for k in range(60)], groups=[HOSTILE[k % 5] for k in range(60)]
+    )
+    facts = RunFacts(who={HOSTILE[0]: HOSTILE[2]}, notes=HOSTILE, breaks=HOSTILE, hashes={"model": HOSTILE[1]})
+    found = Read(report_page(risks, delta=0.05, title=HOSTILE[2], facts=facts))
+    plain = Read(report_page(answers_of(60), delta=0.05))
+    assert len(found.of("script")) == len(plain.of("script")) == 2
+    assert not found.of("img")
+    assert not any(name.startswith("on") for _, attrs in found.tags for name in attrs)
+    for name in HOSTILE:
+        assert name in found.shown  # as it was written: neither run, nor cut
+
+
+def test_nothing_is_fetched_and_only_its_own_script_and_style_may_run(page):
+    found = Read(page)
+    assert not any(attrs.keys() & {"src", "srcset", "action", "background"} for _, attrs in found.tags)
+    assert all(attrs["href"].startswith("#") for _, attrs in found.tags if "href" in attrs)
+    assert not any("style" in attrs for _, attrs in found.tags)  # the policy would refuse them
+    (policy,) = [each["content"] for each in found.of("meta") if each.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none';")
+    for element in ("style", "script"):
+        text = re.findall(rf"<{element}>(.*?)</{element}>", page, re.DOTALL)
+        (digest,) = {base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in text}
+        assert f"{element}-src 'sha256-{digest}'" in policy
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", page)
+
+
+def test_every_input_has_a_label_and_every_table_a_caption(page):
+    found = Read(page)
+    labelled = {each.get("for") for each in found.of("label")}
+    assert all("aria-label" in each or each["id"] in labelled for each in found.of("input"))
+    assert len(found.of("caption")) == len(found.of("table"))
+    assert all("aria-label" in each or "aria-hidden" in each for each in found.of("svg"))
+    assumptions = {line for each in stored_certificates(page)["certificates"].values() for line in each["assumptions"]}
+    assert len([each for each in found.of("input") if each["type"] == "checkbox"]) >= len(assumptions) > 3
+
+
+def test_the_page_holds_its_certificates_and_they_verify(page, tmp_path, capsys):
+    path = tmp_path / "report.html"
+    path.write_text(page, encoding="utf-8")
+    assert main(["verify", str(path)]) == 0
+    assert "largest mean risk of a network: follows from its answers" in capsys.readouterr().out
+    value = re.findall(r'"value": (0\.\d+)', page)[0]
+    path.write_text(page.replace(f'"value": {value}', '"value": 0.01'), encoding="utf-8")
+    assert main(["verify", str(path)]) == 1
+    path.write_text("<!doctype html><p>nothing", encoding="utf-8")
+    assert main(["verify", str(path)]) == 2
+    assert "this is no report page" in capsys.readouterr().err
+
+
+def test_a_public_page_has_no_losses_and_says_that_it_cannot_be_computed_again(tmp_path, capsys):
+    losses = np.round(np.random.default_rng(0).uniform(0.05, 0.4, 40), 7)
+    risks = rb.ClientRisks(losses, 73, binary=False, names=[f"Spital-{k}" for k in range(40)])
+    page = report_page(risks, delta=0.05, public=True)
+    assert "Spital-" not in page
+    assert not [loss for loss in losses if str(loss) in page]
+    assert not [word for word in ('"values"', "recipe", "SHA-256") if word in page]  # a hash lets few losses be guessed
+    assert "This version cannot be verified" in Read(page).shown
+    path = tmp_path / "public.html"
+    path.write_text(page, encoding="utf-8")
+    assert main(["verify", str(path)]) == 2
+    assert "losses were left out" in capsys.readouterr().err
+    whole = report_page(risks, delta=0.05)
+    assert "Spital-" in whole
+    assert str(losses[0]) in whole
+
+
+@pytest.mark.parametrize("num_clients", [5, 500, pytest.param(3_000, marks=pytest.mark.slow)])
+def test_a_page_stays_below_a_megabyte(num_clients):
+    page = report_page(answers_of(num_clients), delta=0.05)
+    assert len(page.encode()) < 1_000_000
+    assert ("riskband verify report.html" in page) == (num_clients <= 500)
+    assert "1.0000" not in Read(page).shown.split(SECTIONS[6])[0]  # a bound of 1 is none, and says so
+
+
+def test_names_that_a_certificate_holds_are_shown_and_left_out_of_a_public_page():
+    risks = answers_of(40, names=[f"Spital-{k}" for k in range(40)])
+    worst = rb.worst_case_mean(rb.band(risks, delta=0.05), divergence="kl", budget=[0.1, 0.2])
+    certificates = {"mean": rb.mean_bound(risks, delta=0.05), "worst": worst}
+    assert "Spital-7" in report_page(certificates)
+    assert "Spital-" not in report_page(certificates, public=True)
+
+
+def test_groups_have_intervals_of_their_own():
+    risks = answers_of(60, groups=["city", "country"] * 30)
+    expected = rb.group_intervals(rb.group_bands(risks, risks.groups, delta=0.05), "mean")
+    shown = Read(report_page(risks, delta=0.05)).shown
+    for name, (lower, upper) in expected.items():
+        found = re.search(rf"{name} 30 ([\d.]+) to ([\d.]+)", shown)
+        assert lower - 1e-4 <= float(found[1]) <= lower
+        assert upper <= float(found[2]) <= upper + 1e-4
+
+
+def test_the_command_makes_a_page_of_what_certify_wrote(tmp_path, capsys):
+    table, out, page = tmp_path / "risks.csv", tmp_path / "out.json", tmp_path / "report.html"
+    table.write_text("loss\n" + "\n".join(map(str, answers_of(80).values)) + "\n")
+    usual = ["certify", str(table), "--num-examples", "200", "--out", str(out)]
+    assert main([*usual, "--divergence", "kl", "--require", "mean<=0.2"]) == 0
+    assert main(["report", str(out), "-o", str(page), "--title", "Ward 7"]) == 0
+    found = Read(page.read_text())
+    assert "light green" in [each.get("class") for each in found.of("div")]
+    assert all(words in found.shown for words in ("Ward 7", "KL divergence", "Nine in ten unseen clients"))
+    capsys.readouterr()
+
+
+def test_what_makes_no_honest_page_is_refused_with_a_reason(tmp_path, capsys):
+    risks, page = answers_of(30), tmp_path / "report.html"
+    good, changed, other, gated = (tmp_path / f"{name}.json" for name in ("good", "changed", "other", "gated"))
+    rb.mean_bound(risks, delta=0.05).save(good)
+    changed.write_text(json.dumps(rb.mean_bound(risks, delta=0.05).to_dict() | {"value": 0.01, "statement": "fine"}))
+    rb.mean_bound(answers_of(31), delta=0.05).save(other)
+    gate = rb.require(risks, "mean<=0.3", delta=0.05)
+    document = {"schema": "riskband.certificates/1", "gate": gate.to_dict()}
+    document["certificates"] = {name: each.to_dict() for name, each in gate.certificates.items()}
+    document["gate"]["requirements"][0]["requirement"] = "mean<=0.01"  # and still "PASS"
+    gated.write_text(json.dumps(document))
+    for files, message in (
+        ([changed], "does not follow from its answers"),
+        ([good, other], "must be of the same answers"),
+        ([good, good], "may be given once"),
+        ([gated], "verdicts of the file do not follow"),
+        ([good, "--require", "mean<=20"], "limit of 'mean' must"),
+        ([tmp_path / "nowhere.json"], "cannot use"),
+    ):
+        assert main(["report", "-o", str(page), *map(str, files)]) == 2
+        assert message in capsys.readouterr().err
+        assert not page.exists()
+    assert main(["report", "-o", str(tmp_path / "page.pdf"), str(good)]) == 2
+    assert "must be a new page that ends in .html" in capsys.readouterr().err
+    for wrong, message in (
+        (lambda: report_page({}), "at least one certificate"),
+        (lambda: report_page(risks), "delta must be given"),
+        (lambda: report_page(rb.mean_bound(risks, delta=0.05), require="mean<=0.2"), "are for answers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            wrong()
+
+
+@pytest.mark.slow
+def test_a_stored_certificate_of_every_function_makes_a_page():
+    stored = sorted((Path(__file__).parents[1] / "laws" / "stored").glob("*.json"))
+    entries = [entry for path in stored for entry in json.loads(path.read_text())["certificates"].values()]
+    by_function = {entry["recipe"]["function"]: entry for entry in entries}
+    assert len(by_function) > 10
+    for name, entry in by_function.items():
+        certificate = rb.Certificate.from_dict(entry)
+        assert certificate.statement[1:] in Read(report_page(certificate, title=name)).shown, name
