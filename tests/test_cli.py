@@ -11,7 +11,7 @@ import pytest
 
 import riskband as rb
 from riskband.answers.responses import FRESH_CLIENTS
-from riskband.cli import main
+from riskband.cli import COMMANDS, main
 from riskband.wording import TRAINERS_ANSWERED, rounded_down, rounded_up
 
 NUM_EXAMPLES = 100
@@ -611,3 +611,22 @@ def test_json_is_printed_and_nothing_else(tmp_path, table, capsys):
     assert {name for name, each in found["certificates"].items() if not each["ok"]} == {"mean"}
     assert any(line.startswith("value: stored 0.0") for line in found["certificates"]["mean"]["problems"])
     assert found["certificates"]["mean"]["statement"] is None
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_speaks_json(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "--json" in capsys.readouterr().out
+
+
+def test_what_a_page_says_as_json(table, tmp_path, capsys):
+    out, page = tmp_path / "c.json", tmp_path / "page.html"
+    main(["certify", str(table), "--num-examples", "100", "--out", str(out)])
+    capsys.readouterr()
+    assert main(["report", str(out), "-o", str(page), "--require", "mean<=0.9", "--public", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    stored = json.loads(out.read_text())["certificates"]
+    assert said["statements"] == {name: entry["statement"] for name, entry in stored.items()}
+    assert (said["page"], said["public"], said["gate"]["verdict"]) == (str(page), True, "PASS")
+    assert page.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--public", action="store_true", help="without the clients' losses; such a page cannot be computed again"
     )
+    parser.add_argument("--json", action="store_true", help="print what the page says as JSON, and nothing else")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,7 +51,12 @@ def run(options: argparse.Namespace) -> int:
     ).report_page  # by its name: it stands on all that this room knows
     page = report_page(own or certificates, title=title, require=gate or (), public=options.public)
     out.write_text(page, encoding="utf-8")
-    print(f"report: {options.out}{_what_it_holds(options.public)}")
+    if options.json:
+        said = {name: each.statement for name, each in certificates.items()}
+        verdicts = None if gate is None else gate.to_dict()
+        print(json.dumps({"page": str(out), "public": options.public, "statements": said, "gate": verdicts}, indent=1))
+    else:
+        print(f"report: {options.out}{_what_it_holds(options.public)}")
     return 0
 
 

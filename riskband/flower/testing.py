@@ -12,17 +12,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import cast
 
 import numpy as np
-from flwr.app import Context, Error, Message, RecordDict, UserConfig
-from flwr.clientapp import ClientApp
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+
+try:
+    from flwr.app import Context, Error, Message, RecordDict, UserConfig
+    from flwr.clientapp import ClientApp
+    from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+    from flwr.supercore.run import Run
+    from flwr.supercore.task_identity import TaskIdentity
+except ImportError as error:
+    raise ImportError(
+        f"InProcessGrid needs flwr 1.41 or later, got {version('flwr')}; upgrade it: pip install -U flwr"
+    ) from error
 
 _RUN_ID = 1
 _TASK_ID = 1
