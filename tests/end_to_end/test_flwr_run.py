@@ -128,7 +128,7 @@ def test_a_run_succeeds_and_its_results_are_in_the_users_folder(run: dict[str, A
     assert len(read_ledger(folder / "ledger.jsonl")[1]) == 50
     for name, entry in report["certificates"].items():
         assert rb.verify(rb.Certificate.load(folder / entry["file"])).ok, name
-    names = {"report.json", "ledger.jsonl", "events.jsonl", "certificates", "band.png", "band.svg"}
+    names = {"report.json", "report.html", "ledger.jsonl", "events.jsonl", "certificates", "band.png", "band.svg"}
     assert {path.name for path in folder.iterdir()} == names
     assert not (run["home"] / ".flwr").exists()
 
