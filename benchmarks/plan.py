@@ -4,7 +4,7 @@
 
 At each of 20 settings `rb.plan` names a number of clients and the probability that they pass. As many clients are then
 drawn anew, from numpy's Beta and binomial distributions, and bounded by the library's own functions; the share of
-networks that meet the limit has a standard error of half a percentage point or less. The last lines name the largest
+networks that meet the limit has a standard error of about 0.6 percentage points. The last line names the largest
 difference, and how many are beyond two points.
 """
 
