@@ -122,7 +122,8 @@ class AdversarialQuery(MayBePrivate):
     Raises
     ------
     ValueError
-        If radii or multipliers are not finite, out of range or do not increase, or with privacy radii are not 0 alone.
+        If radii or multipliers are not finite, out of range or do not increase, or with privacy radii are not 0 alone
+        or the model is smoothed.
     """
 
     model: str
@@ -138,6 +139,8 @@ class AdversarialQuery(MayBePrivate):
         # Any sequence is welcome; a query must be hashable, and two equal ones the same bytes.
         object.__setattr__(self, "radii", checked_grid("radii", self.radii))
         object.__setattr__(self, "multipliers", checked_grid("multipliers", self.multipliers))
+        if self.privacy and self.problem.smoothing is not None:
+            raise ValueError("with privacy there is no smoothing: equal examples of two clients would share its noise")
         if self.privacy and self.radii != (0.0,):
             raise ValueError("with privacy radii must be 0 alone; the noise is added to the conjugates, at multipliers")
 

@@ -47,9 +47,10 @@ class EmpiricalWorstCase:
     ----------
     cost_budgets : ndarray, shape (num_budgets,)
         In units of the transport cost.
-    about : {"clients", "upper-bounds", "attacks", "noise"}
+    about : {"clients", "upper-bounds", "noise-samples", "attacks", "noise"}
         Whose worst mean: that of the clients' risks, or of what they answered instead, their upper bounds (a bisection
-        sees only those) or what an attack reached. "noise": the answers have noise, and both ends are an estimate.
+        sees only those), what is an upper bound in the mean over the noise samples of a smoothed model, or what an
+        attack reached. "noise": the answers have noise, and both ends are an estimate.
     lower, upper : ndarray, shape (num_budgets,)
         Ends of the bracket at each budget.
     num_rounds, num_messages : int
@@ -232,11 +233,13 @@ class Wasserstein(CertifyingStrategy):
         if self.query.privacy:
             estimate = np.clip(dual, 0.0, 1.0)
             return EmpiricalWorstCase(about="noise", lower=estimate, upper=estimate, **size)
-        lower, _ = one_round(self.query.radii, [answer.values_lower for answer in outcome.answers])
+        is_smoothed = self.query.problem.smoothing is not None
+        reached = [answer.values if is_smoothed else answer.values_lower for answer in outcome.answers]
+        lower, _ = one_round(self.query.radii, reached)
         _, upper = one_round(self.query.radii, [answer.values for answer in outcome.answers])
         # Without a budget nothing moves: the clean risks are known, whatever a chord says.
         ends = np.where(self.cost_budgets == 0.0, lower(0.0), np.minimum(upper(self.cost_budgets), dual))
-        about = "attacks" if is_attack else "clients"
+        about = "attacks" if is_attack else "noise-samples" if is_smoothed else "clients"
         return EmpiricalWorstCase(about=about, lower=lower(self.cost_budgets), upper=ends, **size)
 
     def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> WassersteinConclusion:
@@ -250,7 +253,7 @@ class Wasserstein(CertifyingStrategy):
             )
             worst_means = rounds.worst_means(widened)[1]
         empirical = EmpiricalWorstCase(
-            about={"exact": "clients", "upper": "upper-bounds", "lower": "attacks"}[answers.guarantee],
+            about=self._about(answers.guarantee),
             cost_budgets=self.cost_budgets,
             lower=lower,
             upper=upper,
@@ -259,6 +262,12 @@ class Wasserstein(CertifyingStrategy):
             later_failures=tuple(rounds.failures),
         )
         return self._concluded(first, answers, empirical, rounds.budgets_left, worst_means)
+
+    def _about(self, guarantee: str) -> str:
+        """Whose worst mean a bisection finds."""
+        if self.query.problem.smoothing is not None:
+            return "noise-samples"
+        return {"exact": "clients", "upper": "upper-bounds", "lower": "attacks"}[guarantee]
 
     def _certificates(self, answers: rb.AdversarialAnswers) -> dict[str, rb.Certificate]:
         """What the multipliers of the first message certify, whatever the protocol."""

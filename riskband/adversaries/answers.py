@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import CurveNumbers, TransportProblem
 from riskband.adversaries.registry import adversarial_curves
 from riskband.answers.adversarial import GUARANTEES, AdversarialAnswers, default_multipliers
@@ -114,7 +113,7 @@ def joined_answers(
         [client.num_examples for client in clients],
         cost=_cost_words(problem, clients, guarantee),
         guarantee=guarantee,
-        binary=get_loss(problem.loss).binary,
+        binary=problem.is_binary,
         multipliers=multipliers,
         conjugates=[client.conjugates for client in clients],
         unit=float(np.mean(units)) if units else None,
@@ -140,6 +139,13 @@ def _cost_words(problem: TransportProblem, clients: Sequence[CurveNumbers], guar
     layer = problem.layer
     place = f"in {problem.space} space" if layer is None else f"at the output of layer {layer}"
     words = f"order {problem.order}, {problem.norm} distance, {place}"
+    noise = problem.smoothing
+    if noise is not None:
+        words += (
+            f"; of the smoothed model, with Gaussian noise of standard deviation {noise.sigma!r} on its inputs, "
+            f"measured on {noise.num_samples} samples of the noise for each example, whose seed {problem.seed} was "
+            "chosen before any answer was seen"
+        )
     if guarantee != "lower":  # what is proved is proved of all inputs, or outputs, and needs no gradient
         return words
     if problem.box is not None:

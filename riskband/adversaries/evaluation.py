@@ -86,7 +86,7 @@ def logit_batches(
     with in_eval_mode(model):
         for xs, ys in zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True):
             with torch.no_grad():
-                logits = _logits(model, xs.clone(), ys)  # what is yielded stays as it was
+                logits = checked_logits(model, xs.clone(), ys)  # what is yielded stays as it was
             yield xs, ys, logits
 
 
@@ -102,7 +102,8 @@ def in_eval_mode(model: nn.Module) -> Iterator[None]:
             module.training = is_training
 
 
-def _logits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def checked_logits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the logits of a batch in float64; errors are those of `example_losses`."""
     # float64 before the loss: a softmax in float32 would cost digits that the mean shows.
     try:
         logits: torch.Tensor = model(x).double()

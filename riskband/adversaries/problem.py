@@ -18,6 +18,10 @@ REPRESENTATION = "representation"
 """The space before the model's last linear layer."""
 LAYER_PREFIX = "layer:"
 """What the name of the space at a layer's output begins with: "layer:2"."""
+SMOOTHING_PREFIX = "smoothing:"
+"""What the adversary's name begins with if the smoothed model is meant: "smoothing:0.25"."""
+NUM_NOISE_SAMPLES = (100, 300, 1000, 3000)
+"""Noise samples of an example for which the bound of a smoothed model is proved."""
 
 
 def layer_name(space: str) -> str | None:
@@ -56,6 +60,43 @@ def checked_grid(name: str, values: Iterable[float]) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
+class Smoothing:
+    """Gaussian noise that makes a randomised classifier of a model, and how often it is drawn for each example.
+
+    Attributes
+    ----------
+    sigma : float
+        Standard deviation of the noise on every entry of an input.
+    num_samples : int
+        One of `NUM_NOISE_SAMPLES`.
+    """
+
+    sigma: float
+    num_samples: int = 1000
+
+    @classmethod
+    def of(cls, adversary: str) -> Smoothing | None:
+        """Return the noise of "smoothing:SIGMA" or "smoothing:SIGMA:SAMPLES"; None for any other adversary.
+
+        Raises ValueError if the numbers make no sense.
+        """
+        if not adversary.startswith(SMOOTHING_PREFIX):
+            return None
+        sigma, _, samples = adversary.removeprefix(SMOOTHING_PREFIX).partition(":")
+        try:
+            noise = cls(float(sigma), int(samples or cls.num_samples))
+        except ValueError:
+            noise = cls(math.nan)
+        if not (SMALLEST_COST <= noise.sigma <= LARGEST_COST and noise.num_samples in NUM_NOISE_SAMPLES):
+            raise ValueError(
+                "smoothing must be 'smoothing:SIGMA', a standard deviation above 0, or 'smoothing:SIGMA:SAMPLES' with "
+                f"one of {', '.join(map(str, NUM_NOISE_SAMPLES))} noise samples of each example, got {adversary!r}; "
+                "such as 'smoothing:0.25'"
+            )
+        return noise
+
+
+@dataclass(frozen=True)
 class TransportProblem:
     """How bad a loss gets when examples may move: what a client is asked, at all cost budgets at once.
 
@@ -74,7 +115,8 @@ class TransportProblem:
         In representation space "exact", "ascent", or "auto": exact where there is an exact one. Elsewhere a name in
         `riskband.adversaries.registry.INPUT_ADVERSARIES`, or "foolbox:NAME" for an attack of Foolbox. "lipschitz"
         proves a bound, "sandwich:ATTACK" does so above an attack, "sandwich" above "wda-knapsack"; "auto" is "sandwich"
-        where a bound is known for the loss and the layers, else "wda-knapsack".
+        where a bound is known for the loss and the layers, else "wda-knapsack". "smoothing:SIGMA" and
+        "smoothing:SIGMA:SAMPLES" prove one of the smoothed model (0-1 loss, norm "l2", inputs), see `Smoothing`.
     head : str or None
         Name of the last linear layer; None: it is found. Representation space only, unlike what follows.
     box : (float, float) or None
@@ -84,7 +126,8 @@ class TransportProblem:
         Distances > 0, increasing strictly, at which attacks within a ball look; none: they choose some for each
         example.
     seed : int
-        Of the random starts of attacks, from 0 to 2**63 - 1; the same seed gives the same answer.
+        Of the random starts of attacks, and the noise of smoothing, from 0 to 2**63 - 1; the same seed gives the same
+        answer.
 
     Raises
     ------
@@ -133,6 +176,18 @@ class TransportProblem:
     def layer(self) -> str | None:
         """Name of the layer at whose output examples move; None in every other space."""
         return layer_name(self.space)
+
+    @property
+    def smoothing(self) -> Smoothing | None:
+        """The noise, if the losses are those of the smoothed model."""
+        return Smoothing.of(self.adversary)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether an example that did not move has loss 0 or 1; that of a smoothed model is a share."""
+        from riskband.adversaries.losses import get_loss
+
+        return get_loss(self.loss).binary and self.smoothing is None
 
 
 @dataclass(frozen=True)

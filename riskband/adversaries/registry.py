@@ -29,10 +29,18 @@ from riskband.adversaries.bounds.sandwich import (
     check_bounded_loss,
     is_bounded_loss,
 )
+from riskband.adversaries.bounds.smoothing import SmoothingAdversary
 from riskband.adversaries.curves import AdversarialCurves
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import DUAL_EXPONENTS
-from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, TransportProblem, layer_name
+from riskband.adversaries.problem import (
+    LAYER_PREFIX,
+    REPRESENTATION,
+    SMOOTHING_PREFIX,
+    Smoothing,
+    TransportProblem,
+    layer_name,
+)
 from riskband.adversaries.representation.ascent import AscentAdversary
 from riskband.adversaries.representation.exact import ExactAdversary, LinearHead, RepresentationAdversary, is_exact
 from riskband.adversaries.representation.growth import GROWTHS
@@ -94,13 +102,15 @@ INPUT_ADVERSARIES: dict[str, Kind] = {
     "lipschitz": Kind(LipschitzAdversary, proves=True),
     "sandwich": Kind(partial(_above, WdaKnapsack), proves=True, needs_gradients=False),
 }
-"""Elsewhere, by name; besides, "foolbox:NAME", and "sandwich:ATTACK" with any attack below."""
+"""Elsewhere, by name; besides, "foolbox:NAME", "sandwich:ATTACK" with any attack below, and "smoothing:SIGMA"."""
 
 
 def input_adversary(name: object) -> Kind | None:
-    """Return the adversary of inputs of this name; None if there is none."""
+    """Return the adversary of inputs of this name; None if there is none. Raises ValueError for noise of no meaning."""
     if not isinstance(name, str):
         return None
+    if Smoothing.of(name) is not None:
+        return Kind(SmoothingAdversary, proves=True, needs_gradients=False)
     if name.startswith(FOOLBOX_PREFIX):
         return Kind(partial(FoolboxAttack, name=name.removeprefix(FOOLBOX_PREFIX)))
     if name.startswith(SANDWICH_PREFIX):
@@ -190,6 +200,8 @@ def check_names(problem: TransportProblem) -> None:
     if problem.space != REPRESENTATION:  # an attack needs no slopes of the loss: it may raise the margin
         if adversary != "auto" and _elsewhere(problem).proves:
             check_bounded_loss(loss)
+        if problem.smoothing is not None:
+            _check_smoothing(problem)
         return
     if adversary == "exact" and not is_exact(problem):
         raise ValueError(
@@ -202,6 +214,16 @@ def check_names(problem: TransportProblem) -> None:
         raise ValueError(f"the adversary 'ascent' needs a loss with slopes, got {loss!r}; use 'exact' or 'auto'")
 
 
+def _check_smoothing(problem: TransportProblem) -> None:
+    """Check that the bound of a smoothed model is about this loss, norm and space; raises ValueError."""
+    for name, wanted in (("loss", "zero_one"), ("norm", "l2"), ("space", "input")):
+        if getattr(problem, name) != wanted:
+            raise ValueError(
+                f"{name} must be {wanted!r} with smoothing, got {getattr(problem, name)!r}; what is proved is the "
+                "probability of an error with Gaussian noise on the inputs, by their l2 distance"
+            )
+
+
 def check_adversary_name(adversary: str, *, space: str) -> None:
     """Check that there is such a space, and an adversary of this name in it; raises ValueError."""
     if not (isinstance(space, str) and layer_name(space)):
@@ -209,7 +231,7 @@ def check_adversary_name(adversary: str, *, space: str) -> None:
     if space == REPRESENTATION:
         _check_choice("adversary", adversary, ("auto", *REPRESENTATION_ADVERSARIES))
     elif input_adversary(adversary) is None:
-        further = f"{FOOLBOX_PREFIX}NAME, {SANDWICH_PREFIX}ATTACK"
+        further = f"{FOOLBOX_PREFIX}NAME, {SMOOTHING_PREFIX}SIGMA, {SANDWICH_PREFIX}ATTACK"
         _check_choice("adversary", adversary, tuple(INPUT_ADVERSARIES), further=further)
 
 

@@ -144,8 +144,8 @@ class Study(ABC):
             Takes a line about how far it is.
         """
 
-    def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen:
-        """Return what can be known of the unseen clients."""
+    def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen | None:
+        """Return what can be known of the unseen clients; None: nothing."""
         return unseen_clients(config, tested.models[0])
 
     def targets(self, config: RunConfig, tested: UnderTest, show: Callable[[str], None]) -> Sequence[Any]:

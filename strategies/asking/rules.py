@@ -180,7 +180,9 @@ def _broken_risk_rules(risk: float, num_examples: int, loss: str, query: Query) 
     if num_examples > MAX_EXAMPLES:
         yield FailureReason.OUT_OF_RANGE, f"num_examples must be at most {MAX_EXAMPLES:g}, got {num_examples}"
     # With noise the numbers of an adversarial answer are in finer steps, for all losses the same.
-    counts_errors = get_loss(loss).binary and not (query.privacy and isinstance(query, AdversarialQuery))
+    counts_errors = get_loss(loss).binary
+    if isinstance(query, AdversarialQuery):
+        counts_errors = query.problem.is_binary and not query.privacy
     if counts_errors and not _is_whole(risk, num_examples, is_noisy=bool(query.privacy)):
         yield (
             FailureReason.IMPOSSIBLE_COUNT,

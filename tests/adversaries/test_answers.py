@@ -53,6 +53,7 @@ def answered_over_flower(folder: Any, clients: Any, asked: dict[str, Any]) -> rb
         {"order": 2},
         {"order": 1, "space": "input", "adversary": "sandwich:pgd", "norm": "linf", "seed": 4},
         {"order": 1, "space": "layer:2", "adversary": "min-norm", "box": (-50.0, 50.0)},
+        {"order": 1, "space": "input", "adversary": "smoothing:0.5:100", "seed": 4},
     ],
     ids=lambda asked: asked.get("space", "representation"),
 )

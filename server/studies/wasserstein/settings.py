@@ -9,7 +9,7 @@ from pydantic import Field
 
 from riskband.adversaries.attacks.foolbox import FOOLBOX_PREFIX
 from riskband.adversaries.losses import OWN
-from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, TransportProblem, layer_name
+from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, SMOOTHING_PREFIX, TransportProblem, layer_name
 from riskband.adversaries.registry import (
     INPUT_ADVERSARIES,
     NORMS,
@@ -62,7 +62,7 @@ class Settings(Section):
     adversary: str = Field(
         description=f'use "auto"; in representation space {", ".join(REPRESENTATION_ADVERSARIES)}: "exact" fits the '
         f'loss zero_one (and margin with order 1), "ascent" the others; elsewhere {", ".join(INPUT_ADVERSARIES)}, '
-        f"sandwich:ATTACK, or {FOOLBOX_PREFIX}NAME with a box"
+        f"sandwich:ATTACK, {FOOLBOX_PREFIX}NAME with a box, or {SMOOTHING_PREFIX}SIGMA without privacy"
     )
     head: str = Field(
         description='give the name of the model\'s last linear layer, or "" to let the clients find it; only in '
@@ -72,7 +72,7 @@ class Settings(Section):
     bisection_tolerance: float = Field(gt=0, lt=1, description="where the bisection stops, in units of the loss")
     cost_bound: float = Field(ge=0, description="a bound on the cost between any two clients; 0 means: none is known")
     target_sigmas: Annotated[AnyNumbers, rule(is_distinct)] = Field(
-        description='give different strengths such as "0.05,0.1", or "" for no targets'
+        description='give different strengths such as "0.05,0.1", or "" for no targets; with smoothing ""'
     )
     num_targets: Count = Field(description="clients of each target network")
 
@@ -82,6 +82,7 @@ class Settings(Section):
             ("box", "attack_distances"), lambda value, known: not value or known.get("space") != REPRESENTATION
         ),
         "adversary": _fits_question,
+        "target_sigmas": lambda sigmas, known: not sigmas or not _is_smoothed(known),
         "head": lambda head, known: not head or known.get("space", REPRESENTATION) == REPRESENTATION,
     }
 
@@ -90,7 +91,11 @@ def fits_noise(noise: str, known: Mapping[str, Any]) -> bool:
     """Return whether the certificates can account for this noise."""
     has_box_at_layer = known.get("box") and layer_name(known.get("space", ""))  # clients refuse that
     needs_values = known.get("protocol") == "bisection" or known.get("cost_bound")
-    return not noise or not (needs_values or has_box_at_layer)
+    return not noise or not (needs_values or has_box_at_layer or _is_smoothed(known))
+
+
+def _is_smoothed(known: Mapping[str, Any]) -> bool:
+    return str(known.get("adversary", "")).startswith(SMOOTHING_PREFIX)
 
 
 def transport_problem(config: RunConfig) -> TransportProblem:

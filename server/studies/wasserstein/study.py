@@ -15,7 +15,7 @@ import riskband as rb
 from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.answers import without_gradient
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import REPRESENTATION
+from riskband.adversaries.problem import REPRESENTATION, Smoothing
 from riskband.adversaries.registry import input_adversary
 from riskband.plots.bands import transport_figure
 from riskband.wording import rounded_up
@@ -39,6 +39,7 @@ _ASKED |= {"bisection_tolerance"}  # these keys are the strategy's own settings
 _SUBJECTS = {
     "clients": "The worst mean risk of the clients that answered",
     "upper-bounds": "The worst mean of the upper bounds that the clients answered (no more than a bound of their risk)",
+    "noise-samples": "The worst mean of what the clients answered (a bound of their risk, in the mean over the noise)",
     "attacks": "The worst mean that the clients' attacks reached (no bound of their risk)",
     "noise": "The worst mean risk of the clients that answered",
 }
@@ -77,8 +78,10 @@ class WassersteinStudy(Study):
         """Return a band of the risks without movement."""
         return rb.band(conclusion.risks, delta=config.question.delta)
 
-    def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen:
+    def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen | None:
         """Return the exact risks of the unseen clients, with their exact curves where those are known."""
+        if Smoothing.of(config.of(Settings).adversary) is not None:
+            return None  # their risks are those of the model, not of the smoothed one
         if config.of(Settings).space == REPRESENTATION and get_loss(config.question.loss).binary:
             return exact_curves(config, tested.models[0])
         return unseen_clients(config, tested.models[0], is_measured=False)
@@ -137,7 +140,8 @@ class WassersteinStudy(Study):
             unit=result.answers.unit,
             unit_words=_unit_words(evaluation.config.of(Settings).space),
             attack_note=_attack_note(_attacks(result.outcome.answers)),
-            title=evaluation.title,
+            title=evaluation.title
+            + (", smoothed model" if Smoothing.of(evaluation.config.of(Settings).adversary) else ""),
         )
 
     def tables(self, report: Mapping[str, Any]) -> list[Table]:
@@ -161,6 +165,12 @@ class WassersteinStudy(Study):
         """Yield what is to be said of the cost, and of how the clients answered."""
         transport, space = report["transport"], report["config"]["space"]
         unit, ends = transport["mean_cost_that_makes_an_example_wrong"], transport["empirical_worst_mean"]
+        noise = Smoothing.of(report["config"]["adversary"])
+        if noise is not None:
+            yield (
+                f"All risks are those of the smoothed model, with noise of standard deviation {noise.sigma:g} on its "
+                "inputs, not of the model itself; unseen clients are not compared with them."
+            )
         if unit is not None:
             yield f"Costs: {transport['cost']}; 1 u = {unit:.4g}, {_unit_words(space)}."
         gap = max(np.subtract(ends["upper"], ends["lower"]))

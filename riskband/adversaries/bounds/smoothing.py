@@ -1,0 +1,152 @@
+"""Randomised smoothing: what is proved of any model once Gaussian noise is added to its inputs (math §6.9).
+
+The smoothed model predicts what the model predicts at x + noise, anew each time, so its 0-1 loss at x is the
+probability of an error. Moved by an l2 distance t, a probability g becomes at most Phi(Phi^{-1}(g) + t / sigma) (Cohen
+et al. 2019; Salman et al. 2019; Levine and Feizi 2020 for Wasserstein balls). It is not known, but counted on noise
+samples; with one error more than was counted the bound holds in the mean over the noise, and certificates need no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.special import ndtr, ndtri
+from torch import Tensor, nn
+
+from riskband.adversaries.base import Adversary, Batch, Evidence
+from riskband.adversaries.curves import AdversarialCurves, Points
+from riskband.adversaries.evaluation import checked_logits, in_eval_mode
+from riskband.adversaries.problem import TransportProblem
+from riskband.checks import FloatArray, RefusedError
+
+EXTRA_ERRORS = 1.0
+"""So many more errors than were counted make the bound hold in the mean. Fewer than 0.8 do not."""
+LARGEST_SCORE = 2.0
+"""A bound above Phi of this, 0.977, counts as 1: one that held there too would need more extra errors."""
+
+_NUM_STEPS = 48
+_LARGEST_BEND = 0.242  # of the normal distribution function: |x| exp(-x^2 / 2) / sqrt(2 pi) at x = 1
+_MAX_NUMBERS = 2**22  # of the inputs that the model is shown at once
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothedBatch(Batch):
+    """Examples whose losses are the shares of noise samples on which the model errs."""
+
+
+class SmoothingAdversary(Adversary):
+    """Proves from above, in the mean over its noise, what no movement does to the smoothed model; attacks nothing.
+
+    Parameters
+    ----------
+    model : Module
+        Any, with logits for each example by itself. It is left as it was.
+    problem : TransportProblem
+        What is asked: 0-1 loss, norm "l2", inputs; its adversary names the noise, its seed decides it.
+
+    Raises
+    ------
+    RefusedError
+        If the problem's adversary is no smoothing.
+    """
+
+    def __init__(self, model: nn.Module, problem: TransportProblem) -> None:
+        if problem.smoothing is None:
+            raise RefusedError(
+                f"the adversary must be 'smoothing:SIGMA', got {problem.adversary!r}; such as smoothing:0.25"
+            )
+        self.model, self.noise = model, problem.smoothing
+        self.order, self.seed = problem.order, problem.seed
+
+    def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:
+        """Return the curves of a client; the noise is decided by the seed and all its examples, not by the batches."""
+        held = list(batches)
+        source = _digest(held)
+        return super().curves(self._smoothed(held, source))
+
+    def examine(self, batch: Batch) -> Evidence:
+        """Return bounding points; what is attained is the measured loss, and nothing is known of misclassified ones."""
+        if not isinstance(batch, SmoothedBatch):
+            raise RefusedError("smoothing needs all examples of a client at once; use its method curves")
+        counts, rows = np.unique(np.rint(batch.losses.numpy() * self.noise.num_samples), return_inverse=True)
+        bounds = [bounding_curve(count, self.noise.num_samples, self.order) for count in counts.tolist()]
+        costs, losses = (torch.from_numpy(np.array(column))[rows] for column in zip(*bounds, strict=True))
+        return Evidence(
+            attained=Points(torch.zeros_like(batch.losses)[:, None], batch.losses[:, None]),
+            bounding=Points(costs * self.noise.sigma**self.order, losses),
+            flip_costs=torch.full_like(batch.losses, torch.inf),
+        )
+
+    def _smoothed(self, batches: Iterable[Batch], source: int) -> Iterator[SmoothedBatch]:
+        """Batches with measured losses. Each example has noise of its own, whatever batch it is in."""
+        position = 0
+        for batch in batches:
+            shares = []
+            for x, label in zip(batch.x, batch.labels, strict=True):
+                sequence = np.random.SeedSequence([self.seed, source], spawn_key=(position,))
+                shares.append(self._num_errors(x, label, np.random.default_rng(sequence)) / self.noise.num_samples)
+                position += 1
+            losses = torch.tensor(shares, dtype=torch.float64)
+            yield SmoothedBatch(x=batch.x, labels=batch.labels, logits=batch.logits, losses=losses)
+
+    def _num_errors(self, x: Tensor, label: Tensor, rng: np.random.Generator) -> int:
+        """How many noise samples are misclassified. Noise is added in float64: only then is the input rounded."""
+        start, num_errors = x.double().numpy(), 0
+        # Of a size that the input alone decides: how the model rounds must not depend on the batches.
+        largest = max(1, _MAX_NUMBERS // max(1, x.numel()))
+        with in_eval_mode(self.model), torch.no_grad():
+            for first in range(0, self.noise.num_samples, largest):
+                size = min(largest, self.noise.num_samples - first)
+                noisy = start + self.noise.sigma * rng.standard_normal((size, *start.shape))
+                labels = label.expand(size)
+                logits = checked_logits(self.model, torch.from_numpy(noisy).to(x.dtype), labels)
+                num_errors += int((logits.argmax(dim=1) != labels).sum())
+        return num_errors
+
+
+def bounding_curve(num_errors: float, num_samples: int, order: int) -> tuple[FloatArray, FloatArray]:
+    """Return points whose concave hull lies above the bound of an example, for noise of standard deviation 1.
+
+    The bound of the loss after a move by t is Phi(score + t) up to `LARGEST_SCORE`, and 1 beyond, where Phi(score) is
+    the share of errors with `EXTRA_ERRORS`. Its mean over the noise is at least the loss: math §6.9.
+
+    Parameters
+    ----------
+    num_errors, num_samples : float, int
+        How many noise samples were misclassified, out of how many.
+    order : int
+        The cost of a move is t**order; 1 or 2.
+
+    Returns
+    -------
+    costs, losses : ndarray, shape (num_points,)
+        The number of points is the same for all counts.
+    """
+    share = (num_errors + EXTRA_ERRORS) / num_samples
+    score = float(ndtri(share)) if share < 1.0 else np.inf
+    if score >= LARGEST_SCORE:
+        return np.zeros(2 * _NUM_STEPS + 2), np.ones(2 * _NUM_STEPS + 2)
+    # Closer near 0, where the square root of a cost is steep.
+    distances = (LARGEST_SCORE - score) * np.linspace(0.0, 1.0, _NUM_STEPS + 1) ** 2
+    # A chord may run below a function of this bend by so much; lifted, its ends are above.
+    lifts = _LARGEST_BEND * np.diff(distances) ** 2 / 8.0
+    heights = ndtr(score + distances) + np.append(lifts, lifts[-1])  # a step is longer than the one before
+    # Linear in the distance is concave in its square: tangents at the ends of a step meet in the middle (math §6.3).
+    # For order 1 that point is on the chord, where it changes nothing.
+    middles = (distances[1:] + distances[:-1]) / 2.0 if order == 1 else distances[1:] * distances[:-1]
+    costs = np.concatenate([distances**order, middles, [distances[-1] ** order]])
+    losses = np.concatenate([heights, (heights[1:] + heights[:-1]) / 2.0, [1.0]])
+    return costs, losses
+
+
+def _digest(batches: Iterable[Batch]) -> int:
+    """A number that is another one for other examples: clients that hold different ones have independent noise."""
+    digest = hashlib.sha256()
+    for batch in batches:
+        for x, label in zip(batch.x, batch.labels, strict=True):
+            digest.update(np.ascontiguousarray(x.numpy()).tobytes() + int(label).to_bytes(8, "big", signed=True))
+    return int.from_bytes(digest.digest(), "big")
