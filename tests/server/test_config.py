@@ -14,6 +14,7 @@ from server.studies.f_divergence import Settings, settings_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEFAULTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+SMOOTHED = {"space": "input", "adversary": "smoothing:0.25"}
 SCENARIOS = sorted((PROJECT / "simulations" / "scenarios").glob("*.toml"))
 
 
@@ -98,6 +99,8 @@ def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
         ("training", {"training": "dg:unknown", "group-angles": "0,15"}, "dg:vrex"),
         ("group-angles", {"group-angles": "0,15", "group-sigmas": "0.1,0.2"}, "not with group-sigmas"),
         ("dg-factor", {"dg-factor": -1}, "0 means"),
+        ("adversary", SMOOTHED | {"require": "mean<=0.5"}, "the model itself"),
+        ("target-sigmas", SMOOTHED | {"target-sigmas": "0.1"}, "with smoothing"),
     ],
 )
 def test_what_does_not_go_together_is_reported_under_one_key(key: str, wrong: dict[str, object], remedy: str) -> None:
@@ -115,6 +118,7 @@ def test_what_does_not_go_together_is_reported_under_one_key(key: str, wrong: di
         {"transport-order": "1", "transport-norm": "l1", "loss": "margin", "adversary": "exact"},
         {"loss": "brier", "adversary": "ascent"},
         {"target-sigmas": ""},
+        SMOOTHED,
         {"target-sigmas": 0.1},
         {"cost-budgets": 3},
         {"band": "truncated:0.5:0.95"},

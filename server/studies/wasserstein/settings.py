@@ -9,7 +9,14 @@ from pydantic import Field
 
 from riskband.adversaries.attacks.foolbox import FOOLBOX_PREFIX
 from riskband.adversaries.losses import OWN
-from riskband.adversaries.problem import LAYER_PREFIX, REPRESENTATION, SMOOTHING_PREFIX, TransportProblem, layer_name
+from riskband.adversaries.problem import (
+    LAYER_PREFIX,
+    REPRESENTATION,
+    SMOOTHING_PREFIX,
+    Smoothing,
+    TransportProblem,
+    layer_name,
+)
 from riskband.adversaries.registry import (
     INPUT_ADVERSARIES,
     NORMS,
@@ -31,6 +38,8 @@ def _fits_question(adversary: str, known: Mapping[str, Any]) -> bool:
     if known.keys() >= set(fields) and known["loss"] != OWN:  # else another mistake comes first
         loss, order, norm, space = (known[field] for field in fields)
         TransportProblem(loss, order, norm, space, adversary)
+    if known.get("require") and Smoothing.of(adversary) is not None:
+        return False
     return not (FOOLBOX_PREFIX in adversary and known.get("box") == ())
 
 
@@ -62,7 +71,8 @@ class Settings(Section):
     adversary: str = Field(
         description=f'use "auto"; in representation space {", ".join(REPRESENTATION_ADVERSARIES)}: "exact" fits the '
         f'loss zero_one (and margin with order 1), "ascent" the others; elsewhere {", ".join(INPUT_ADVERSARIES)}, '
-        f"sandwich:ATTACK, {FOOLBOX_PREFIX}NAME with a box, or {SMOOTHING_PREFIX}SIGMA without privacy"
+        f"sandwich:ATTACK, {FOOLBOX_PREFIX}NAME with a box, or {SMOOTHING_PREFIX}SIGMA without privacy and "
+        "require, which is about the model itself"
     )
     head: str = Field(
         description='give the name of the model\'s last linear layer, or "" to let the clients find it; only in '
