@@ -1,13 +1,14 @@
-"""Read per-client losses from a CSV file, and say everything that is wrong with it at once."""
+"""Read per-client losses from a CSV file or another table, and say everything that is wrong with it at once."""
 
 from __future__ import annotations
 
 import csv
 import re
 import warnings
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
@@ -35,6 +36,18 @@ class TableError(ValueError):
         self.problems = tuple(problems)
 
 
+Row = tuple[str, dict[str, str]]
+"""Its place in the file, for messages, and the fields by column."""
+
+
+class Table(NamedTuple):
+    """A table with a row per client, and the clients' names where the file has them."""
+
+    header: list[str]
+    rows: list[Row]
+    names: list[str] | None = None
+
+
 def read_risks(
     path: str | Path,
     *,
@@ -44,6 +57,7 @@ def read_risks(
     is_accuracy: bool = False,
     is_binary: bool | None = None,
     noise: str | None = None,
+    read: Callable[[Path], Table] | None = None,
     **who: Unpack[WhoAnswered],
 ) -> ClientRisks:
     """Read one row per client, in the order of the rows, from a CSV file with a header line.
@@ -59,6 +73,8 @@ def read_risks(
     is_percent, is_accuracy : bool
         Whether `column` holds accuracies in percent, or in [0, 1]; the loss is then 1 - value / 100, or 1 - value. The
         second adds nothing to the first.
+    read : callable, optional
+        What reads another file as a table, such as those in `riskband.answers.frameworks`.
     is_binary, noise, **who :
         See `ClientRisks`.
 
@@ -69,7 +85,7 @@ def read_risks(
     """
     if noise is not None and (is_percent or is_accuracy):
         raise TableError(["--noise needs losses, not accuracies; put 1 - accuracy into the table"])
-    header, rows = _read_rows(path)
+    header, rows, names = (read or _csv_table)(Path(path))
     has_constant = num_examples.isascii() and num_examples.isdecimal()
     wanted = [column] if has_constant else [column, num_examples]
     if not has_constant and _is_number(num_examples):
@@ -81,19 +97,19 @@ def read_risks(
         raise TableError([f"column {name!r} must be in {path} once; its columns are: {found}{hint}" for name in absent])
     # A decimal comma moves all that follow into the next column.
     remedy = "write numbers with points and without other commas, or put them in quotes"
-    too_wide = [f"line {line}" for line, row in rows if None in row]
+    too_wide = [place for place, row in rows if None in row]
     problems = _listed(f"every row must have {len(header)} values, as the header has, not more", too_wide, remedy)
-    lines, values = _numbers(rows, column, problems)
+    places, values = _numbers(rows, column, problems)
     if noise is None:
-        problems += _outside_scale(values, lines, column, is_percent, is_accuracy)
+        problems += _outside_scale(values, places, column, is_percent, is_accuracy)
     if has_constant:
         sizes = np.array(float(num_examples))
         if not 1 <= sizes <= MAX_EXAMPLES:
             problems.append(f"examples behind each mean must be {_WHOLE_NUMBERS}, got {num_examples}")
     else:
-        lines, sizes = _numbers(rows, num_examples, problems)
+        places, sizes = _numbers(rows, num_examples, problems)
         is_right = (sizes >= 1) & (sizes <= MAX_EXAMPLES) & (sizes == np.floor(sizes))
-        wrong = [f"line {n}: {size:g}" for n, size, right in zip(lines, sizes, is_right, strict=True) if not right]
+        wrong = [f"{at}: {size:g}" for at, size, right in zip(places, sizes, is_right, strict=True) if not right]
         rule = f"numbers of examples in column {num_examples!r} must be {_WHOLE_NUMBERS}"
         problems += _listed(rule, wrong, "leave out clients without examples")
     if problems:
@@ -102,21 +118,17 @@ def read_risks(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary says it
-            return ClientRisks(losses, sizes, is_binary, noise=noise, **who)
+            return ClientRisks(losses, sizes, is_binary, noise=noise, names=names, **who)
     except ValueError as error:
         raise TableError([str(error)]) from error
 
 
-Row = tuple[int, dict[str, str]]
-"""Line number in the file, and the fields by column."""
-
-
-def _read_rows(path: str | Path) -> tuple[list[str], list[Row]]:
+def _csv_table(path: Path) -> Table:
     try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             header = list(reader.fieldnames or [])
-            return header, [(reader.line_num, row) for row in reader]
+            return Table(header, [(f"line {reader.line_num}", row) for row in reader])
     except (UnicodeDecodeError, csv.Error) as error:
         raise TableError([f"{path} must be a CSV file in UTF-8, got {error}; export it again"]) from error
 
@@ -134,22 +146,22 @@ def _losses(accuracies: FloatArray, *, scale: int) -> FloatArray:
     return np.array([float(1 - Decimal(repr(value)) / scale) for value in accuracies.tolist()])
 
 
-def _numbers(rows: list[Row], column: str, problems: list[str]) -> tuple[list[int], FloatArray]:
-    """Lines and numbers of a column, but for cells that hold no number."""
-    lines, numbers, wrong = [], [], []
-    for line, row in rows:
-        text = (row[column] or "").strip()
+def _numbers(rows: list[Row], column: str, problems: list[str]) -> tuple[list[str], FloatArray]:
+    """Places and numbers of a column, but for cells that hold no number."""
+    places, numbers, wrong = [], [], []
+    for place, row in rows:
+        text = (row.get(column) or "").strip()
         try:
             numbers.append(float(text))
-            lines.append(line)
+            places.append(place)
         except ValueError:
-            wrong.append(f"line {line}: {text!r}")
-    has_commas = any(_DECIMAL_COMMA.fullmatch((row[column] or "").strip()) for _, row in rows)
+            wrong.append(f"{place}: {text!r}")
+    has_commas = any(_DECIMAL_COMMA.fullmatch((row.get(column) or "").strip()) for _, row in rows)
     remedy = f"leave rows without an answer out, and count them with --num-missing {len(wrong)}"
     if has_commas:
         remedy = "write a point for a decimal comma, and nothing between thousands"
     problems += _listed(f"column {column!r} must hold numbers", wrong, remedy)
-    return lines, np.array(numbers)
+    return places, np.array(numbers)
 
 
 def _is_number(text: str) -> bool:
@@ -159,11 +171,13 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _outside_scale(values: FloatArray, lines: list[int], column: str, is_percent: bool, is_accuracy: bool) -> list[str]:
+def _outside_scale(
+    values: FloatArray, places: list[str], column: str, is_percent: bool, is_accuracy: bool
+) -> list[str]:
     shares = clip_rounding(values / (100.0 if is_percent else 1.0))
     outside = [
-        f"line {line}: {in_full(value)}"
-        for line, value, share in zip(lines, values, shares, strict=True)
+        f"{place}: {in_full(value)}"
+        for place, value, share in zip(places, values, shares, strict=True)
         if not 0.0 <= share <= 1.0
     ]
     if is_percent and values.size and not outside and values.max() <= 1.0:

@@ -16,6 +16,7 @@ import numpy as np
 
 import riskband as rb
 from riskband.answers.csv import TableError, read_risks
+from riskband.answers.frameworks import FRAMEWORKS
 from riskband.answers.responses import ANSWERED_BY, MISSING, check_contamination, check_num_missing
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, binary_doubt
 from riskband.bands.band import SIDES
@@ -157,7 +158,8 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
             missing=options.missing,
             contamination=options.contamination,
             noise=options.noise,
-            answered_by=options.answered_by,
+            answered_by=options.answered_by or ("trainers" if options.framework else "fresh"),
+            read=FRAMEWORKS.get(options.framework),
         )
     )
     if problems or not isinstance(risks, rb.ClientRisks):
@@ -409,6 +411,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = again | {"type": spelled, "nargs": "*"}
     levels = again | {"type": float, "nargs": "*", "metavar": "LEVEL", "default": [0.9]}
     add("file", "table with a header line and one row per client", metavar="FILE.csv")
+    frameworks = "FILE is NVFlare's cross_val_results.json, or a folder of FL4Health's reports of clients"
+    add("--from", frameworks, dest="framework", type=spelled, choices=tuple(FRAMEWORKS))
     add("--column", "column with each client's mean loss, in [0, 1] (default: loss)", default="loss")
     behind = "examples behind each mean: one number for all clients, or the name of a column"
     add("--num-examples", behind, required=True, metavar="N|COLUMN")
@@ -422,9 +426,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-missing", "clients that were asked and did not answer (default: 0)", type=int, metavar="N")
     add("--missing", "count them as missing at random (default), or as worst", **one_of(MISSING, "ignore"))
     add("--contamination", "answers that may be wrong in any way (default: 0)", type=int, default=0, metavar="N")
-    fresh = "fresh (default): the clients had no part in training, tuning or choosing the model"
+    fresh = "fresh (default, but with --from): the clients had no part in training, tuning or choosing the model"
     trainers = "trainers: they had, so nothing is certified and all bounds are estimates"
-    add("--answered-by", f"{fresh}; {trainers}", **one_of(ANSWERED_BY, "fresh"))
+    add("--answered-by", f"{fresh}; {trainers}", type=spelled, choices=ANSWERED_BY)
     add("--noise", "noise in the losses: laplace:EPSILON or gaussian:RHO of this column alone", metavar="NAME:BUDGET")
     add("--delta", "probability that a certificate fails (default: 0.05)", type=float, default=0.05)
     methods = "band: berk_jones (default), dkw, truncated:LOW:HIGH or tail:LEVEL"

@@ -1,0 +1,105 @@
+"""`riskband certify --from`: files as NVFlare and FL4Health write them, against the same numbers in a CSV file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from riskband.cli import main
+
+ACCURACIES = [75.0, 77.0, 80.5, 66.0, 91.25, 70.0]
+
+
+def nvflare_file(folder):
+    """cross_val_results.json of NVFlare's cross-site evaluation, whose hello-pt example has accuracies in percent."""
+    models = ("SRV_FL_global_model.pt", "SRV_best_FL_global_model.pt")
+    found = {f"site-{k + 1}": {model: {"accuracy": value} for model in models} for k, value in enumerate(ACCURACIES)}
+    path = folder / "cross_val_results.json"
+    path.write_text(json.dumps(found))
+    return path
+
+
+def fl4health_folder(folder):
+    """Reports of FL4Health's JsonReporter: a file for each client and one for the server."""
+    reports = folder / "reports"
+    reports.mkdir()
+    for k, value in enumerate(ACCURACIES):
+        rounds = {
+            "1": {"fit_round_losses": {"backward": 0.7}, "eval_round_metrics": {"val - prediction - accuracy": 0.1}},
+            "2": {
+                "eval_round_loss": 0.5,
+                "eval_round_metrics": {"val - prediction - accuracy": value / 100, "val - num_examples": 400},
+            },
+        }
+        (reports / f"client_{k}.json").write_text(json.dumps({"host_type": "client", "rounds": rounds}))
+    (reports / "server.json").write_text(json.dumps({"host_type": "server", "rounds": {}}))
+    return reports
+
+
+def certified(capsys, *arguments):
+    assert main(["certify", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["certificates"]
+
+
+@pytest.fixture
+def of_csv(tmp_path, capsys):
+    table = tmp_path / "same.csv"
+    table.write_text("\n".join(["accuracy", *map(str, ACCURACIES)]))
+    return certified(
+        capsys, table, "--column", "accuracy", "--percent", "--num-examples", 400, "--answered-by", "trainers"
+    )
+
+
+def test_nvflares_results_are_those_of_the_same_table_and_an_estimate(tmp_path, capsys, of_csv):
+    column = "SRV_FL_global_model.pt/accuracy"
+    path = nvflare_file(tmp_path)
+    found = certified(capsys, path, "--from", "nvflare", "--column", column, "--percent", "--num-examples", 400)
+    assert found == of_csv
+    assert {each["validity"] for each in found.values()} == {"estimate"}
+
+
+def test_fl4healths_last_evaluation_is_read_with_its_number_of_examples(tmp_path, capsys, of_csv):
+    asked = ["--column", "val - prediction - accuracy", "--accuracy", "--num-examples", "val - num_examples"]
+    assert certified(capsys, fl4health_folder(tmp_path), "--from", "fl4health", *asked) == of_csv
+
+
+def test_a_worst_mean_names_the_sites(tmp_path, capsys):
+    asked = [
+        "--column",
+        "SRV_FL_global_model.pt/accuracy",
+        "--percent",
+        "--num-examples",
+        "400",
+        "--answered-by",
+        "fresh",
+    ]
+    path = str(nvflare_file(tmp_path))
+    assert main(["certify", path, "--from", "nvflare", *asked, "--divergence", "chi2", "--at-once", "--json"]) == 0
+    worst = json.loads(capsys.readouterr().out)["certificates"]["worst_case_mean_chi2"]
+    assert worst["validity"] == "certificate"
+    assert worst["recipe"]["answers"]["names"] == [f"site-{k + 1}" for k in range(len(ACCURACIES))]
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "said"),
+    [
+        ("[1]", "a", "must be a JSON object"),
+        ('{"site-1": 3}', "a", "must be as the framework writes it"),
+        ('{"site-1": {"m": {"accuracy": 0.5}}}', "accuracy", "its columns are: m/accuracy"),
+        ('{"a": {"m": {"accuracy": 0.5}}, "b": {}}', "m/accuracy", "client b: ''"),
+        ('{"a": {"m": {"accuracy": null}}, "b": {}}', "m/accuracy", "client a: 'None'"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, capsys, text, column, said):
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    assert main(["certify", str(path), "--from", "nvflare", "--column", column, "--num-examples", "10"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_client_that_was_never_evaluated_is_named(tmp_path, capsys):
+    path = tmp_path / "client_0.json"
+    path.write_text(json.dumps({"host_type": "client", "rounds": {"1": {"fit_round_metrics": {"accuracy": 1.0}}}}))
+    assert main(["certify", str(path), "--from", "fl4health", "--column", "accuracy", "--num-examples", "10"]) == 2
+    assert "client_0.json must have a round with eval_round_metrics" in capsys.readouterr().err
