@@ -66,6 +66,24 @@ def bisect(
     return low, high
 
 
+def smallest_size(
+    too_few: int, suffices: Callable[[int], bool], *, most: int, fineness: int | None = None
+) -> int | None:
+    """Smallest size above `too_few` that suffices, by doubling and then halving; None if not even `most` does.
+
+    Exact, or with a `fineness` to one part in so many.
+    """
+    enough = too_few
+    while not suffices(enough := min(2 * enough, most)):
+        if enough == most:
+            return None
+        too_few = enough
+    while enough - too_few > (max(too_few // fineness, 1) if fineness else 1):
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if suffices(middle) else (middle, enough)
+    return enough
+
+
 def root_from_above(
     excess: Callable[[float], float], *, low: float, high: float, guess: float, tolerance: float
 ) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from riskband.certificate import Certificate
+from riskband.checks import check_installed
 
 
 def log_to_mlflow(certificates: Certificate | Mapping[str, Certificate], *, step: int | None = None) -> None:
@@ -27,6 +28,7 @@ def log_to_mlflow(certificates: Certificate | Mapping[str, Certificate], *, step
     ImportError
         If MLflow is not installed: ``pip install "riskband[tracking]"``.
     """
+    check_installed("mlflow", extra="tracking")
     import mlflow
 
     for name, certificate in _by_name(certificates).items():
@@ -52,6 +54,7 @@ def log_to_wandb(certificates: Certificate | Mapping[str, Certificate], *, run: 
     ImportError
         If wandb is not installed: ``pip install "riskband[tracking]"``.
     """
+    check_installed("wandb", extra="tracking")
     import wandb
 
     run = wandb.run if run is None else run

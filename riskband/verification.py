@@ -25,6 +25,7 @@ from riskband.functionals.weights import QuantileWeight
 from riskband.groups.comparisons import group_certificate
 from riskband.groups.group_bands import rebuilt_group_bands
 from riskband.means import mean_bound
+from riskband.search import smallest_size
 from riskband.selection import FRESH_FOR_CANDIDATES, selection_certificate
 from riskband.wording import CHOSEN_BEFORE
 from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
@@ -223,7 +224,7 @@ def why_it_says_nothing(certificate: Certificate) -> str | None:
     taken = recipe["answers"]
     in_doubt = taken.get("contamination", 0) or (taken.get("num_missing", 0) and taken.get("missing") == "worst")
     doubt = "missing or doubtful clients count as the worst, here in proportion; " if in_doubt else ""
-    enough = _smallest_size(num_clients, lambda size: _is_below_one(recipe, size))
+    enough = smallest_size(num_clients, lambda size: _is_below_one(recipe, size), most=_LARGEST_TRIED)
     if enough is None:
         return f"{doubt}it would stay 1 with {_LARGEST_TRIED:,} clients that answer as these {num_clients} did"
     return f"{doubt}{num_clients} clients are too few; with {enough} that answer as these did it would be just below 1"
@@ -234,19 +235,6 @@ def _num_values(recipe: Recipe) -> int | None:
     is_tuned = isinstance((recipe["band"] or {}).get("method"), Mapping)  # its levels are for so many clients
     is_own = recipe["arguments"].get("divergence", "kl") not in DIVERGENCES  # a divergence that only its user has
     return None if is_tuned or is_own or "values" not in answers or "radii" in answers else len(answers["values"])
-
-
-def _smallest_size(too_few: int, suffices: Callable[[int], bool]) -> int | None:
-    """Smallest number of clients that suffices, if any up to `_LARGEST_TRIED` does."""
-    enough = too_few
-    while not suffices(enough := min(2 * enough, _LARGEST_TRIED)):
-        if enough == _LARGEST_TRIED:
-            return None
-        too_few = enough
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        too_few, enough = (too_few, middle) if suffices(middle) else (middle, enough)
-    return enough
 
 
 def _is_below_one(recipe: Recipe, num_clients: int) -> bool:

@@ -198,24 +198,35 @@ def _wrong_combinations(options: argparse.Namespace) -> list[str]:
 
 def _wrong_outputs(options: argparse.Namespace) -> list[str]:
     """What could not be written in the end, found before anything is computed."""
-    problems = []
-    outputs = _given(options, "out", "plot", "plot_dispersion")
-    for flag, path in outputs:
-        if flag != "--out" and Path(path).suffix.lower() not in FIGURE_ENDINGS:
-            problems.append(f"{flag} must end in one of {', '.join(FIGURE_ENDINGS)}, got {path!r}")
-        folder = Path(path).parent
-        if not path or Path(path).is_dir():
-            problems.append(f"{flag} must be a file, got {path!r}; add a name for it")
-        elif not (folder.is_dir() and os.access(folder, os.W_OK)):
-            rule = f"{flag} must be in a folder that exists and can be written"
-            problems.append(f"{rule}, got {path!r}; make {folder} first")
-    named = [options.file, *(path for _, path in outputs if path)]
+    problems = [] if options.out is None else _file_problems("--out", options.out)
+    problems += figure_problems("--plot", options.plot) + figure_problems("--plot-dispersion", options.plot_dispersion)
+    named = [options.file, *(path for _, path in _given(options, "out", "plot", "plot_dispersion") if path)]
     if len({Path(path).resolve() for path in named}) < len(named):
         files = "the table, --out, --plot and --plot-dispersion"
         problems.append(f"{files} must be different files; one would overwrite another")
-    if (options.plot or options.plot_dispersion) and importlib.util.find_spec("matplotlib") is None:
+    return problems
+
+
+def figure_problems(flag: str, path: str | None) -> list[str]:
+    """Return why no figure can be written where a flag says; none without the flag."""
+    if path is None:
+        return []
+    problems = _file_problems(flag, path)
+    if Path(path).suffix.lower() not in FIGURE_ENDINGS:
+        problems.append(f"{flag} must end in one of {', '.join(FIGURE_ENDINGS)}, got {path!r}")
+    if importlib.util.find_spec("matplotlib") is None:
         problems.append('figures need matplotlib, which is not installed; run: pip install "riskband[plots]"')
     return problems
+
+
+def _file_problems(flag: str, path: str) -> list[str]:
+    if not path or Path(path).is_dir():
+        return [f"{flag} must be a file, got {path!r}; add a name for it"]
+    folder = Path(path).parent
+    if folder.is_dir() and os.access(folder, os.W_OK):
+        return []
+    rule = f"{flag} must be in a folder that exists and can be written"
+    return [f"{rule}, got {path!r}; make {folder} first"]
 
 
 def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:

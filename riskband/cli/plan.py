@@ -9,14 +9,14 @@ from functools import partial
 
 import riskband as rb
 from riskband.answers.csv import read_risks
-from riskband.cli.certify import FIGURE_ENDINGS
-from riskband.worst_cases.planning import DEFAULT_POWER
+from riskband.cli.certify import figure_problems
+from riskband.worst_cases.planning import DEFAULT_POWER, MOST_CLIENTS
 
 
 def run(options: argparse.Namespace) -> int:
     """Read the pilot, if there is one, make the plan, and print it."""
-    if options.plot and not options.plot.endswith(FIGURE_ENDINGS):
-        raise ValueError(f"a figure must end in {', '.join(FIGURE_ENDINGS)}, got {options.plot!r}")
+    if problems := figure_problems("--plot", options.plot):
+        raise ValueError("\n".join(problems))
     plan = rb.plan(
         options.target,
         delta=options.delta,
@@ -54,7 +54,7 @@ def _summary(plan: rb.Plan) -> str:
     lines = [plan.statement]
     if len(plan.options) > 1:
         lines += ["clients and examples of each that are enough:", *map(_line, plan.options)]
-    lines += [f"  with {size:,} examples each, no number of clients up to 4,096 is" for size in plan.too_few]
+    lines += [f"  with {size:,} examples each, no number of clients up to {MOST_CLIENTS:,} is" for size in plan.too_few]
     return "\n".join([*lines, "if all of this is true:", *(f"  - {line}" for line in plan.assumptions)])
 
 

@@ -34,19 +34,29 @@ if TYPE_CHECKING:
 
 PLAN_SCHEMA = "riskband.plan/1"
 DEFAULT_POWER = 0.8
-FEWEST, MOST = 2, 4_096  # clients that are tried
-LARGEST_SIZE = 20_000  # examples of a client
+_FEWEST, MOST_CLIENTS = 2, 4_096  # clients that are tried
+_LARGEST_SIZE = 20_000  # examples of a client
 _NUM_ATOMS = 2_000  # of a Beta distribution
-_BATCH, _MOST_ROUGHLY, _MOST_CERTIFIED = 20, 160, 600  # networks
-_PRECISION, _ROUGHLY = 0.006, 0.012  # standard errors of a power at which no more networks are certified
+_FIRST_CERTIFIED = 40  # networks
 _SURE = 3.0  # standard errors between a power and the wanted one that settle which is larger
-FIRST = 32  # clients with which a search begins
-_SOME, _MANY, _MOST_AT_ONCE = 5_000, 20_000, 2_000_000  # networks that are only drawn; numbers at once
+_FIRST = 32  # clients with which a search begins
+_MOST_AT_ONCE = 2_000_000  # numbers
 _LEVELS = np.array([0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.995])  # of what clients measure
 _FINENESS = 32  # the number of clients is found to one part in so many
 _DOUBT = 0.1  # of a network, that a prediction is wrong where none was seen to be
-_PENALTY = 0.01  # of the regression, which has about as many averages as networks at first
+_RIDGE = 0.01  # of the regression, which has about as many averages as networks at first
 _PRIOR = "write prior='beta:MEAN:SD', as in 'beta:0.12:0.07', or give a RiskDistribution"
+
+
+class _Effort(NamedTuple):
+    """How closely a power is estimated."""
+
+    precision: float  # standard error at which no more networks are certified
+    most_certified: int
+    num_drawn: int  # networks whose answers are drawn, and not certified
+
+
+_ROUGH, _PRECISE = _Effort(0.012, 160, 5_000), _Effort(0.006, 600, 20_000)
 
 
 class Option(NamedTuple):
@@ -226,21 +236,21 @@ def plan(
     """
     requirement = _with_shift(Requirement.of(target), shift)
     sizes = _checked_sizes(num_examples, pilot)
-    world = _World.of(prior, pilot, binary)
+    world = _Assumed.of(prior, pilot, binary)
     truth = _checked_truth(requirement, world)
     delta, power = check_delta(delta), _checked_power(power, delta)
     price = _checked_cost(cost)
-    here = None if num_clients is None else check_count("num_clients", num_clients, minimum=FEWEST, remedy=_WHO)
+    here = None if num_clients is None else check_count("num_clients", num_clients, minimum=_FEWEST, remedy=_WHO)
     goal = _Goal(requirement, world, truth, delta, power, price, check_seed(seed), say or (lambda line: None))
     searches = [_Search(goal, size) for size in sizes]
     best: dict[int, Option | None] = {}
     for search in searches:
         known = [option.num_clients for option in best.values() if option is not None]
-        best[search.num_examples] = search.smallest(known[-1] if known else FIRST)
+        best[search.num_examples] = search.smallest(known[-1] if known else _FIRST)
     options = tuple(option for option in best.values() if option is not None)
     if not options:
         raise ValueError(
-            f"no plan for {requirement}: not even {MOST:,} clients with {max(sizes):,} examples each pass with "
+            f"no plan for {requirement}: not even {MOST_CLIENTS:,} clients with {max(sizes):,} examples each pass with "
             f"probability {power:g}; the number is {truth:.4g} if the assumption is right: ask for more examples, or a "
             "limit farther from it"
         )
@@ -270,13 +280,13 @@ def _checked_sizes(num_examples: int | Sequence[int] | None, pilot: ClientRisks 
     if num_examples is None:
         if pilot is None:
             raise ValueError("num_examples must be given with a prior; it is how many examples each client will have")
-        return [min(int(np.median(pilot.num_examples)), LARGEST_SIZE)]
+        return [min(int(np.median(pilot.num_examples)), _LARGEST_SIZE)]
     sizes = np.unique(
         [check_count("num_examples", size, minimum=1, remedy=_EACH) for size in np.atleast_1d(num_examples)]
     )
-    if not sizes.size or sizes[-1] > LARGEST_SIZE:
+    if not sizes.size or sizes[-1] > _LARGEST_SIZE:
         raise ValueError(
-            f"num_examples must be from 1 to {LARGEST_SIZE:,}, got {num_examples!r:.80}; more make hardly a difference"
+            f"num_examples must be from 1 to {_LARGEST_SIZE:,}, got {num_examples!r:.80}; more make hardly a difference"
         )
     return [int(size) for size in sizes]
 
@@ -284,7 +294,7 @@ def _checked_sizes(num_examples: int | Sequence[int] | None, pilot: ClientRisks 
 _EACH = "it is how many examples each client will have"
 
 
-def _checked_truth(requirement: Requirement, world: _World) -> float:
+def _checked_truth(requirement: Requirement, world: _Assumed) -> float:
     truth = requirement.number.value(world.risks)
     if requirement.verdict(truth, truth) == FAIL:
         raise ValueError(
@@ -312,7 +322,7 @@ def _checked_cost(cost: object) -> tuple[float, float] | None:
     return float(prices[0]), float(prices[1])
 
 
-class _World(NamedTuple):
+class _Assumed(NamedTuple):
     """What is assumed of clients."""
 
     risks: RiskDistribution
@@ -320,7 +330,7 @@ class _World(NamedTuple):
     assumptions: tuple[str, ...]
 
     @classmethod
-    def of(cls, prior: str | RiskDistribution | None, pilot: ClientRisks | None, binary: bool | None) -> _World:
+    def of(cls, prior: str | RiskDistribution | None, pilot: ClientRisks | None, binary: bool | None) -> _Assumed:
         if (prior is None) == (pilot is None):
             raise ValueError(
                 f"a plan needs either a prior or a pilot, got {'none' if prior is None else 'both'}; {_PRIOR}"
@@ -330,13 +340,13 @@ class _World(NamedTuple):
                 "pilot", pilot, ClientRisks, remedy="make it of the earlier answers: ClientRisks(losses, num_examples)"
             )
         is_binary = (pilot is None or pilot.binary) if binary is None else check_flag("binary", binary)
-        risks, lines = prior_distribution(prior) if pilot is None else pilot_distribution(pilot)
+        risks, lines = _prior_distribution(prior) if pilot is None else pilot_distribution(pilot)
         kind = "the loss is 0-1" if is_binary else "losses are 0 or 1, the noisiest kind, but the gate does not know it"
         fresh = "the clients that will answer are fresh, drawn like these, and those of a pilot are not counted again"
         return cls(risks, is_binary, (*lines, "every client has the same number of examples", kind, fresh))
 
 
-def prior_distribution(prior: str | RiskDistribution | None) -> tuple[RiskDistribution, tuple[str, ...]]:
+def _prior_distribution(prior: str | RiskDistribution | None) -> tuple[RiskDistribution, tuple[str, ...]]:
     """Distribution of risks that a prior stands for, and what it assumes; raises ValueError if it cannot be read."""
     if isinstance(prior, RiskDistribution):
         RiskDistribution.of_values(prior.risks)
@@ -438,7 +448,7 @@ class _Goal(NamedTuple):
     """What is to pass, and what is known."""
 
     requirement: Requirement
-    world: _World
+    world: _Assumed
     truth: float
     delta: float
     power: float
@@ -476,21 +486,22 @@ class _Search:
 
     def smallest(self, first: int) -> Option | None:
         """Narrow the bracket of the number of clients, each time to where the last one tried says that it is."""
-        low, high, tried = FEWEST - 1, MOST + 1, first
+        low, high, tried = _FEWEST - 1, MOST_CLIENTS + 1, first
         while high - low > max(1, high // _FINENESS):
-            is_enough = self._look(tried, _ROUGHLY).option.power >= self.goal.power
+            is_enough = self._look(tried, _ROUGH).option.power >= self.goal.power
             low, high = (low, tried) if is_enough else (tried, high)
             tried = self._next(self.found[tried], low, high)
-        while high <= MOST and self._look(high, _PRECISION).option.power < self.goal.power:  # the search was lucky
+        # A rough search may have been lucky.
+        while high <= MOST_CLIENTS and self._look(high, _PRECISE).option.power < self.goal.power:
             high += max(1, high // _FINENESS)
-        return self.found[high].option if high <= MOST else None
+        return self.found[high].option if high <= MOST_CLIENTS else None
 
     def at(self, num_clients: int) -> Option:
         """Power with so many clients, as an option."""
-        return self._look(num_clients, _PRECISION).option
+        return self._look(num_clients, _PRECISE).option
 
-    def _look(self, num_clients: int, precision: float) -> _Seen:
-        power, margins = self._power(num_clients, precision)
+    def _look(self, num_clients: int, effort: _Effort) -> _Seen:
+        power, margins = self._power(num_clients, effort)
         cost = self.goal.cost
         price = None if cost is None else num_clients * (cost[0] + self.num_examples * cost[1])
         option = Option(num_clients, self.num_examples, power, price)
@@ -509,23 +520,22 @@ class _Search:
         margin = min((most - least) / 8.0, 0.02 * guess)
         return int(np.clip(np.clip(round(guess), least + margin, most - margin), low + 1, high - 1))
 
-    def _power(self, num_clients: int, precision: float) -> tuple[float, FloatArray]:
+    def _power(self, num_clients: int, effort: _Effort) -> tuple[float, FloatArray]:
         """Estimated probability of PASS, and margins: bounds are predicted for many networks, and made for some.
 
         A bound is nearly a smooth function of a few averages over the clients. What a regression on them predicts for
         many networks is corrected by its errors on those that were certified: so the estimate is right however good the
         regression is, and needs few certificates where it is good (math §15).
         """
-        is_precise = precision == _PRECISION
         seed = self.goal.seed, self.num_examples, num_clients
-        drawn = self.answers.drawn_averages(_MANY if is_precise else _SOME, num_clients, *seed, 1)
-        most = _MOST_CERTIFIED if is_precise else _MOST_ROUGHLY
-        networks, size = self.answers.draw((most, num_clients), *seed, 0), 2 * _BATCH
+        drawn = self.answers.drawn_averages(effort.num_drawn, num_clients, *seed, 1)
+        most = effort.most_certified
+        networks, size = self.answers.draw((most, num_clients), *seed, 0), _FIRST_CERTIFIED
         margins = self._margins(networks[:size])
         while True:
-            power, error = _corrected(self.answers.averages(networks[:size]), margins, drawn)
-            is_far = not is_precise and abs(power - self.goal.power) > _SURE * error
-            if is_far or error <= precision or size >= most:
+            power, error = _cross_fitted_power(self.answers.averages(networks[:size]), margins, drawn)
+            is_far = effort is _ROUGH and abs(power - self.goal.power) > _SURE * error
+            if is_far or error <= effort.precision or size >= most:
                 return float(np.clip(power, 0.0, 1.0)), margins
             size = min(2 * size, most)
             margins = np.append(margins, self._margins(networks[margins.size : size]))
@@ -535,8 +545,10 @@ class _Search:
         return self.goal.margins(ClientRisks(values[each], self.num_examples, is_binary) for each in counts)
 
 
-def _corrected(certified: FloatArray, margins: FloatArray, drawn: FloatArray) -> tuple[float, float]:
+def _cross_fitted_power(certified: FloatArray, margins: FloatArray, drawn: FloatArray) -> tuple[float, float]:
     """Share of networks that pass, by predictions for many and certificates of some, and its standard error.
+
+    A cross-fitted difference estimator, also known as prediction-powered inference.
 
     Each half of the certified networks is predicted from the other.
     """
@@ -560,7 +572,7 @@ def _predictor(certified: FloatArray, margins: FloatArray) -> Callable[[FloatArr
         return lambda averages: np.full(len(averages), float(np.mean(margins >= 0.0)))
     centre, scale = certified.mean(axis=0), certified.std(axis=0) + 1e-12
     design = (certified - centre) / scale
-    penalty = _PENALTY * margins.size * np.eye(design.shape[1])
+    penalty = _RIDGE * margins.size * np.eye(design.shape[1])
     slopes = np.linalg.solve(design.T @ design + penalty, design.T @ (margins - margins.mean()))
     errors = np.sort(margins - margins.mean() - design @ slopes)
 

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from riskband.checks import as_spelled, check_budget, check_number, set_fields
 from riskband.functionals.dispersion import UnboundedError, dispersion_certificate
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import Functional, resolve
+from riskband.search import smallest_size
 from riskband.wording import chosen_before, confidence, exactly, in_full, rounded_down, rounded_up
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
@@ -423,20 +424,18 @@ def _can_grow(source: Band | ClientRisks) -> bool:
 def _enough(source: Band | ClientRisks, requirement: Requirement, delta: float | None) -> tuple[int, str]:
     """About how many clients decide a requirement, and how: the answers are repeated, twice as often until it is."""
 
+    @cache
     def then(num_clients: int) -> str:
         bounds = _number(requirement.name).bounds(_grown(source, num_clients), delta)
         return requirement.verdict(bounds.lower, bounds.upper)
 
-    too_few = enough = _clients_of(source).num_clients
-    verdict = NOT_DECIDED
-    while verdict == NOT_DECIDED and enough < _LARGEST_TRIED:
-        too_few, enough = enough, min(2 * enough, _LARGEST_TRIED)
-        verdict = then(enough)
-    while verdict != NOT_DECIDED and enough - too_few > max(too_few // _FINENESS, 1):
-        middle = (too_few + enough) // 2
-        found = then(middle)
-        too_few, enough, verdict = (middle, enough, verdict) if found == NOT_DECIDED else (too_few, middle, found)
-    return enough, verdict
+    enough = smallest_size(
+        _clients_of(source).num_clients,
+        lambda size: then(size) != NOT_DECIDED,
+        most=_LARGEST_TRIED,
+        fineness=_FINENESS,
+    )
+    return (_LARGEST_TRIED, NOT_DECIDED) if enough is None else (enough, then(enough))
 
 
 def _grown(source: Band | ClientRisks, num_clients: int) -> Band | ClientRisks:

@@ -29,7 +29,7 @@ LARGEST_SCORE = 2.0
 """A bound above Phi of this, 0.977, counts as 1: one that held there too would need more extra errors."""
 
 _NUM_STEPS = 48
-_LARGEST_BEND = 0.242  # of the normal distribution function: |x| exp(-x^2 / 2) / sqrt(2 pi) at x = 1
+_LARGEST_CURVATURE = 0.242  # of the normal distribution function: |x| exp(-x^2 / 2) / sqrt(2 pi) at x = 1
 _MAX_NUMBERS = 2**22  # of the inputs that the model is shown at once
 
 
@@ -133,7 +133,7 @@ def bounding_curve(num_errors: float, num_samples: int, order: int) -> tuple[Flo
     # Closer near 0, where the square root of a cost is steep.
     distances = (LARGEST_SCORE - score) * np.linspace(0.0, 1.0, _NUM_STEPS + 1) ** 2
     # A chord may run below a function of this bend by so much; lifted, its ends are above.
-    lifts = _LARGEST_BEND * np.diff(distances) ** 2 / 8.0
+    lifts = _LARGEST_CURVATURE * np.diff(distances) ** 2 / 8.0
     heights = ndtr(score + distances) + np.append(lifts, lifts[-1])  # a step is longer than the one before
     # Linear in the distance is concave in its square: tangents at the ends of a step meet in the middle (math §6.3).
     # For order 1 that point is on the chord, where it changes nothing.
