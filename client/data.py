@@ -25,6 +25,9 @@ DATA_KEY = "data"
 NO_DATASET = "none"
 """The run config's ``dataset`` of a run in which every client brings its own examples."""
 
+EVALUATOR_KEY = "evaluator"
+"""Of the node config and of the run config: "module:function"; see `client.evaluator`."""
+
 ALLOW_KEY = "allow-run-dataset"
 """The node config's leave, ``true``, for a run config to name files, repositories or functions to answer from."""
 
@@ -59,10 +62,10 @@ def data_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) ->
         The owner's; its key ``data`` comes first.
     run_config : mapping
         The server's: a ``dataset`` of the form "module:function" stands for ``data`` on every client that has none, as
-        in a simulation, whose nodes have no configuration of their own. A client with a ``client-id`` of its own is no
-        simulation's: there a dataset other than the bundled ones needs the node config's ``allow-run-dataset=true``. To
-        a client with a privacy budget no run names another one: its config also says how many examples are drawn from
-        how few, and the budget pays for one example that counts once.
+        in a simulation, whose nodes have no configuration of their own. A client with a ``client-id`` or an
+        ``evaluator`` of its own is no simulation's: there a dataset other than the bundled ones needs the node config's
+        ``allow-run-dataset=true``. To a client with a privacy budget no run names another one: its config also says how
+        many examples are drawn from how few, and the budget pays for one example that counts once.
 
     Raises
     ------
@@ -82,7 +85,8 @@ def data_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) ->
             f"the node config must have {DATA_KEY!r} beside a {PRIVACY_KEY}, got none: a run that names the dataset "
             "also chooses how often an example counts"
         )
-    is_free = is_bundled(run_config) or "client-id" not in node_config or node_config.get(ALLOW_KEY) is True
+    is_simulated = "client-id" not in node_config and EVALUATOR_KEY not in node_config
+    is_free = is_bundled(run_config) or is_simulated or node_config.get(ALLOW_KEY) is True
     if not is_free:
         raise RefusedError(
             f"the node config must have {DATA_KEY!r}, or {ALLOW_KEY}=true, in a run whose config names files, a "

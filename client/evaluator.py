@@ -13,18 +13,17 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from client.data import ALLOW_KEY, DATA_KEY, imported, is_function_name
+from client.data import ALLOW_KEY, EVALUATOR_KEY, imported, is_function_name
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private
 from protocol.examples import Examples
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
 from riskband.checks import MAX_EXAMPLES, RefusedError
 
-EVALUATOR_KEY = "evaluator"
-"""Of the node config and of the run config: "module:function"."""
-
 OWN_EVALUATOR = "own"
 """The run config's ``evaluator`` of a run in which the node config of every client names one."""
+
+_OF_A_SIMULATION = {"partition-id", "num-partitions"}  # keys of its nodes, which nobody else configured
 
 NO_MODEL = "none"
 """The model of a question that every client answers with its evaluator."""
@@ -51,7 +50,7 @@ def evaluator_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any
             f"the node config must have the key {EVALUATOR_KEY!r} in a run that sends no model, got none of the form "
             '"module:function"; name the function that returns the mean loss and the number of examples'
         )
-    is_somebodys = "client-id" in node_config or DATA_KEY in node_config
+    is_somebodys = not node_config.keys() <= _OF_A_SIMULATION
     if EVALUATOR_KEY not in node_config and is_somebodys and node_config.get(ALLOW_KEY) is not True:
         raise RefusedError(
             f"the node config must have {EVALUATOR_KEY!r}, or {ALLOW_KEY}=true, in a run whose config names a "

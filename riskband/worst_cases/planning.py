@@ -282,7 +282,7 @@ def _checked_sizes(num_examples: int | Sequence[int] | None, pilot: ClientRisks 
             raise ValueError("num_examples must be given with a prior; it is how many examples each client will have")
         return [min(int(np.median(pilot.num_examples)), _LARGEST_SIZE)]
     sizes = np.unique(
-        [check_count("num_examples", size, minimum=1, remedy=_EACH) for size in np.atleast_1d(num_examples)]
+        [check_count("num_examples", size, minimum=1, remedy=_EACH) for size in np.atleast_1d(num_examples).tolist()]
     )
     if not sizes.size or sizes[-1] > _LARGEST_SIZE:
         raise ValueError(

@@ -38,7 +38,7 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         _recorded(report["timing"]["configuration_recorded"]),
         _traffic(report),
         *study.answer_lines(report),
-        *_guarantees(certificates),
+        *_guarantees(certificates, has_gate=bool(report.get("gate"))),
         *_privacy(report.get("privacy")),
         *study.privacy_lines(report),
     ]
@@ -122,7 +122,7 @@ def _traffic(report: Mapping[str, Any]) -> str:
     )
 
 
-def _guarantees(certificates: Mapping[str, Any]) -> Iterator[str]:
+def _guarantees(certificates: Mapping[str, Any], *, has_gate: bool) -> Iterator[str]:
     """One line for each kind of guarantee: how valid, how sure, together with which others."""
     groups: dict[tuple[str, float, str], list[str]] = {}
     for name, entry in certificates.items():
@@ -137,7 +137,8 @@ def _guarantees(certificates: Mapping[str, Any]) -> Iterator[str]:
     ]
     spent, num_events = sum(delta * count for delta, count in events), sum(count for _, count in events)
     if num_events > 1 and spent < 1.0:
-        yield f"All certificates hold at once with confidence {confidence(spent)}: their deltas add up to {spent:g}."
+        which = "All of these" if has_gate else "All certificates"  # what is required has a delta beside theirs
+        yield f"{which} hold at once with confidence {confidence(spent)}: their deltas add up to {spent:g}."
 
 
 def _scope(event: str, num_certificates: int) -> str:

@@ -10,7 +10,8 @@ import pytest
 from flwr.app import Context, RecordDict
 
 import riskband as rb
-from client.evaluator import NO_MODEL, evaluated
+from client.data import data_place
+from client.evaluator import NO_MODEL, evaluated, evaluator_place
 from protocol.questions import LossQuery
 from riskband.checks import RefusedError
 from server.config import ConfigError, load_config
@@ -161,12 +162,27 @@ def test_a_server_names_no_function_to_a_client_with_a_name_unless_it_may(tmp_pa
         run_app(tmp_path / "private", defaults, node_configs=private, **asked)
 
 
+@pytest.mark.parametrize(
+    "own", [{"query-budget": 5}, {"client-id": "north"}, {"data": "my_forest:own"}, {"group": "a"}]
+)
+def test_of_a_node_that_somebody_configured_a_run_names_no_evaluator(own):
+    run = {"evaluator": "my_forest:risk"}
+    assert evaluator_place({"partition-id": 0, "num-partitions": 2}, run) == "my_forest:risk"
+    assert evaluator_place({"partition-id": 0, **own, "allow-run-dataset": True}, run) == "my_forest:risk"
+    with pytest.raises(RefusedError, match="it is not for a server to choose"):
+        evaluator_place({"partition-id": 0, **own}, run)
+
+
+def test_of_a_node_with_an_evaluator_a_run_names_no_data():
+    with pytest.raises(RefusedError, match="it is not for a server to choose"):
+        data_place({"partition-id": 0, "evaluator": "my_forest:risk"}, {"dataset": "os:getcwd"})
+
+
 @pytest.mark.slow
 def test_the_query_budget_counts_what_an_evaluator_says(tmp_path, defaults):
-    own = {
-        k: {"partition-id": k, "query-budget": 1, "query-budget-file": str(tmp_path / f"{k}.sqlite")} for k in range(2)
-    }
-    asked = {"evaluator": "my_forest:risk", "num_clients": 2, "node_configs": own, **EVALUATED}
+    limit = {"evaluator": "my_forest:risk", "query-budget": 1}
+    own = {k: {"partition-id": k, "query-budget-file": str(tmp_path / f"{k}.sqlite"), **limit} for k in range(2)}
+    asked = {"evaluator": "own", "num_clients": 2, "node_configs": own, **EVALUATED}
     run_app(tmp_path / "first", defaults, **asked)
     with pytest.raises(QuorumError, match="query budget of 1 values"):
         run_app(tmp_path / "second", defaults, **asked)
