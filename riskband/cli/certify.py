@@ -30,7 +30,15 @@ from riskband.functionals.functional import resolve
 from riskband.functionals.weights import check_tail_level
 from riskband.tuning import tuned_weight
 from riskband.verification import why_it_says_nothing
-from riskband.wording import CHOSEN_BEFORE, TRAINERS_ANSWERED, confidence, exactly, rounded_down, rounded_up
+from riskband.wording import (
+    CHOSEN_BEFORE,
+    TRAINERS_ANSWERED,
+    confidence,
+    down_to_digits,
+    exactly,
+    rounded_down,
+    rounded_up,
+)
 from riskband.worst_cases.requirements import Gate, Requirement, require
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
@@ -351,7 +359,7 @@ def _breakdown_lines(report: Report, options: argparse.Namespace) -> Iterator[st
         if np.isneginf(bracket.lower):
             yield f"  no {divergence} budget keeps {goal} at most {options.target:g}, not even 0"
         else:
-            yield f"  {goal} stays at most {options.target:g} up to {divergence} budget {bracket.lower:.4g}"
+            yield f"  {goal} stays at most {options.target:g} up to {divergence} budget {down_to_digits(bracket.lower)}"
 
 
 def _how_read(options: argparse.Namespace) -> str:

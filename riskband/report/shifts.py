@@ -11,7 +11,7 @@ import numpy as np
 from riskband.report.charts import Chart, over_budgets
 from riskband.report.words import LABELS, capital, percent, upper
 from riskband.verification import FUNCTIONS
-from riskband.wording import TRAINERS_ANSWERED, confidence, exactly, rounded_down
+from riskband.wording import TRAINERS_ANSWERED, confidence, down_to_digits, exactly
 from riskband.worst_cases.divergences import DIVERGENCES, binary_worst_case, resolve_divergence
 from riskband.worst_cases.reweighting import breakdown
 
@@ -204,13 +204,12 @@ def _break(found: Bracket, goal: str, *, is_estimate: bool) -> str:
             "The band, which bounds every budget at once and so none as sharply as section 1 its one number, "
             f"does not show that {goal}, not even without a shift."
         )
+    budget = down_to_digits(found.lower)
     if is_estimate:
-        return f"By an estimate, {goal} up to budget {rounded_down(found.lower)}."
+        return f"By an estimate, {goal} up to budget {budget}."
     if np.isinf(found.upper):
-        return f"Up to budget {found.lower:g}, and possibly beyond, it is certified that {goal}."
-    return (
-        f"Up to budget {rounded_down(found.lower)} it is certified that {goal}. Beyond, the band certifies it no more."
-    )
+        return f"Up to budget {budget}, and possibly beyond, it is certified that {goal}."
+    return f"Up to budget {budget} it is certified that {goal}. Beyond, the band certifies it no more."
 
 
 def _is_estimate(source: Band | Certificate) -> bool:
