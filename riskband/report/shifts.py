@@ -174,10 +174,8 @@ def _asked_divergence(certificates: Certificates, gate: Gate | None) -> tuple[st
         if arguments.get("divergence") in DIVERGENCES:
             return str(arguments["divergence"]), np.ravel(arguments["budget"]).tolist()
     for verdict in () if gate is None else gate.verdicts:
-        head, _, rest = verdict.requirement.name.partition(":")
-        if head == "worst_mean":
-            divergence, _, budget = rest.partition(":")
-            return divergence, [float(budget)]
+        if shift := verdict.requirement.number.shift:
+            return shift[0], [shift[1]]
     return _USUAL_DIVERGENCE, []
 
 
@@ -189,10 +187,9 @@ def _grid(given: Sequence[float], num_points: int) -> np.ndarray[Any, Any]:
 def _breaks(band: Band, divergence: str, gate: Gate | None) -> Iterator[str]:
     """Sentences on the largest budget at which a limit for the mean, or for a share, is still certified."""
     for verdict in () if gate is None else gate.verdicts:
-        requirement = verdict.requirement
-        head, _, point = requirement.name.partition(":")
-        if requirement.relation == "<=" and head in ("mean", "worst_mean", "share"):
-            at = float(point) if head == "share" else None
+        requirement, number = verdict.requirement, verdict.requirement.number
+        at, is_of_mean = number.threshold, number.name == "mean" or number.shift is not None
+        if requirement.relation == "<=" and (is_of_mean or at is not None):
             found = breakdown(band, divergence=divergence, target=requirement.limit, threshold=at)
             what = "the mean risk" if at is None else f"the share of clients with a risk of {at:g} or more"
             yield _break(found, f"{what} is at most {requirement.limit:g}", is_estimate=_is_estimate(band))

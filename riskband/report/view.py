@@ -246,8 +246,8 @@ def _together(band: Band | None, source_name: str) -> str:
 
 def _threshold(gate: Gate | None) -> float | None:
     """The risk at which a client fails, if a requirement names one."""
-    names = () if gate is None else [each.requirement.name.partition(":") for each in gate.verdicts]
-    return next((float(point) for head, _, point in names if head == "share"), None)
+    points = () if gate is None else [each.requirement.number.threshold for each in gate.verdicts]
+    return next((point for point in points if point is not None), None)
 
 
 def _num_clients(certificate: Certificate) -> int:

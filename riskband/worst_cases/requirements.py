@@ -49,12 +49,22 @@ class _Bounds(NamedTuple):
 
 
 class Number(NamedTuple):
-    """What can be required: a functional, or a worst mean or share over shifted networks."""
+    """What can be required: a functional, or a worst mean or share over shifted networks.
+
+    Attributes
+    ----------
+    threshold : float or None
+        The risk of a share: which clients it counts.
+    shift : tuple of str and float, or None
+        Name of the divergence and the budget, within which any network may be.
+    """
 
     name: str
     range: tuple[float, float]
     bounds: Callable[[Band | ClientRisks, float | None], _Bounds]
     value: Callable[[RiskDistribution], float]  # of a network whose risks are known
+    threshold: float | None = None
+    shift: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -342,7 +352,9 @@ def _number(name: object) -> Number:
     if shifted is not None:
         return _worst_mean(name, parameters) if shifted == WORST_MEAN else _worst_share(name, parameters)
     chosen = resolve(name, called="the number of a requirement")
-    return Number(chosen.name, chosen.range, partial(_both_ends, chosen=chosen), chosen.value)
+    family, _, point = chosen.name.partition(":")
+    threshold = float(point) if family == "share" else None
+    return Number(chosen.name, chosen.range, partial(_both_ends, chosen=chosen), chosen.value, threshold=threshold)
 
 
 def _both_ends(source: Band | ClientRisks, delta: float | None, *, chosen: Functional) -> _Bounds:
@@ -369,7 +381,7 @@ def _worst_mean(name: object, parameters: Sequence[str]) -> Number:
         risks, weights = np.append(law.risks, 1.0), np.append(law.weights, 0.0)
         return min(robust_mean(risks, weights, divergence=f, budget=size)[0], 1.0)
 
-    return Number(f"{WORST_MEAN}:{f.name}:{exactly(size)}", (0.0, 1.0), bounds, value)
+    return Number(f"{WORST_MEAN}:{f.name}:{exactly(size)}", (0.0, 1.0), bounds, value, shift=(f.name, size))
 
 
 def _worst_share(name: object, parameters: Sequence[str]) -> Number:
@@ -389,7 +401,8 @@ def _worst_share(name: object, parameters: Sequence[str]) -> Number:
     def value(law: RiskDistribution) -> float:
         return float(binary_worst_case(min(share.value(law), 1.0), divergence=f, budget=size))
 
-    return Number(f"{WORST_SHARE}:{exactly(threshold)}:{f.name}:{exactly(size)}", (0.0, 1.0), bounds, value)
+    called = f"{WORST_SHARE}:{exactly(threshold)}:{f.name}:{exactly(size)}"
+    return Number(called, (0.0, 1.0), bounds, value, threshold=threshold, shift=(f.name, size))
 
 
 def _shift(name: object, parameters: Sequence[str], *, example: str) -> tuple[FDivergence, float]:
@@ -424,7 +437,7 @@ def _enough(source: Band | ClientRisks, requirement: Requirement, delta: float |
     """About how many clients decide a requirement, and how: the answers are repeated, twice as often until it is."""
 
     def then(num_clients: int) -> str:
-        bounds = _number(requirement.name).bounds(_grown(source, num_clients), delta)
+        bounds = requirement.number.bounds(_grown(source, num_clients), delta)
         return requirement.verdict(bounds.lower, bounds.upper)
 
     too_few = enough = _clients_of(source).num_clients
