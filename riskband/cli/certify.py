@@ -24,12 +24,11 @@ from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS, resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_delta, check_fraction, spelled
-from riskband.cli.verify import COLLECTION_SCHEMA
 from riskband.functionals.dispersion import UnboundedError
 from riskband.functionals.functional import resolve
 from riskband.functionals.weights import check_tail_level
 from riskband.tuning import tuned_weight
-from riskband.verification import why_it_says_nothing
+from riskband.verification import COLLECTION_SCHEMA, why_it_says_nothing
 from riskband.wording import (
     CHOSEN_BEFORE,
     TRAINERS_ANSWERED,

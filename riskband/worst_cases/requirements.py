@@ -33,6 +33,9 @@ EXIT_STATUS: Mapping[str, int] = {FAIL: 1, NOT_DECIDED: 3, PASS: 0}
 """Of a command that asks for requirements, by verdict: the first that any of them has counts. 2 is for wrong input."""
 
 GATE_SCHEMA = "riskband.gate/1"
+REQUIRED = "require "
+"""Begins the name of a certificate that a verdict follows from."""
+
 WORST_MEAN, WORST_SHARE = "worst_mean", "worst_share"
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
 _LARGEST_TRIED = 4_096  # clients
@@ -250,7 +253,7 @@ class Gate:
     def certificates(self) -> dict[str, Certificate]:
         """Every certificate that a verdict follows from, by number and function."""
         return {
-            f"require {each.requirement.name}{' from below' if place else ''}": certificate
+            f"{REQUIRED}{each.requirement.name}{' from below' if place else ''}": certificate
             for each in self.verdicts
             for place, certificate in enumerate(each.certificates)
         }
