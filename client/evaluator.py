@@ -29,8 +29,8 @@ NO_MODEL = "none"
 """The model of a question that every client answers with its evaluator."""
 
 
-def is_evaluator(value: str) -> bool:
-    """Return whether the run config's ``evaluator`` is one; "" is none."""
+def is_evaluator_setting(value: str) -> bool:
+    """Return whether a run config's ``evaluator`` is valid; "" means that there is none."""
     return value in ("", OWN_EVALUATOR) or is_function_name(value)
 
 

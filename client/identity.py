@@ -10,6 +10,7 @@ from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
 from client.data import data_place
+from client.evaluator import EVALUATOR_KEY
 from client.refusals import WithheldError, details_withheld
 from protocol import wire
 from protocol.hashes import code_hash
@@ -55,7 +56,7 @@ def client_group(context: Context) -> str | None:
                 "shorten it, or leave it out for no group"
             )
         return name
-    is_evaluated = bool(context.run_config.get("evaluator"))
+    is_evaluated = bool(context.run_config.get(EVALUATOR_KEY))
     if is_evaluated or data_place(context.node_config, context.run_config) is not None:
         return None
     partition = partition_of(context.node_config)

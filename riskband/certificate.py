@@ -32,7 +32,7 @@ SCHEMA_1 = "riskband.certificate/1"
 USUAL_DELTA = 0.05
 
 _NUM_SHOWN, _LONG = 3, 8  # points of a curve or clients in a sentence, and characters of a threshold
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # of a weight: a client that weighs as all do does not carry the worst case
 
 CERTIFICATE = "certificate"
 AS_PUBLISHED = "as-published"

@@ -39,6 +39,9 @@ from riskband.worst_cases.wasserstein import (
 
 Recipe = Mapping[str, Any]
 
+COLLECTION_SCHEMA = "riskband.certificates/1"
+"""Of a file or a page that holds several certificates by name."""
+
 _SHOWN = 80  # characters of a stored and of a recomputed field, from shortly before they differ
 
 FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
@@ -127,6 +130,13 @@ def band_behind(certificate: Certificate) -> Band | None:
     if isinstance(source, (ClientRisks, HistogramRisks, HistogramLimits)):
         return band(source, delta=certificate.delta)
     return source if isinstance(source, Band) and source.sides != "upper" else None
+
+
+def event_of(recipe: Recipe) -> str:
+    """Return what a certificate shares its probability of error with: all of "groups", of its "band", or its "own"."""
+    if "groups" in recipe:
+        return "groups"
+    return "own" if recipe.get("band") is None else "band"
 
 
 class Verification(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, create_model, field_validator
 
 from client.data import NO_DATASET, is_function_name
-from client.evaluator import NO_MODEL, is_evaluator
+from client.evaluator import NO_MODEL, is_evaluator_setting
 from client.identity import client_id
 from protocol.mechanisms import mechanism_of
 from protocol.models import MAX_NUM_CLASSES
@@ -109,7 +109,7 @@ class Network(Section):
         description='use "digits", "colour-digits", "npz:/absolute/path.npz" (a file that exists), "hf:OWNER/NAME", '
         '"none" (each client brings its own data) or "module:function" (which gives them)'
     )
-    evaluator: Annotated[str, rule(is_evaluator)] = Field(
+    evaluator: Annotated[str, rule(is_evaluator_setting)] = Field(
         description='give "module:function", "own" (that of each node config) or ""; with dataset "none"'
     )
     x_shape: AnyCounts = Field(

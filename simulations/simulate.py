@@ -50,7 +50,7 @@ from simulations.ray_cluster import reached_cluster, require_room
 
 _POLL_INTERVAL = 0.2
 _NUMBA_CACHES = "simulations.compiled_code.OriginalCacheLocator,InTreeCacheLocator,UserWideCacheLocator"
-_FOR_NUMBA = {  # which does not know it before 0.62, and compiles in every run
+_FOR_NUMBA = {  # numba before 0.62 ignores the setting and compiles again in every run
     "NUMBA_CACHE_LOCATOR_CLASSES": _NUMBA_CACHES,
     APP_FOLDER_VARIABLE: str(APP_FOLDER),
 }

@@ -209,7 +209,7 @@ def test_breakdown_is_printed_from_the_safe_end(table, losses, capsys):
     bracket = rb.breakdown(band, divergence="kl", target=0.4, threshold=0.4)
     printed = re.search(r"up to kl budget ([0-9.]+)", capsys.readouterr().out)
     assert printed
-    assert float(printed[1]) == pytest.approx(bracket.lower, rel=1e-3)
+    assert bracket.lower * (1.0 - 1e-3) <= float(printed[1]) <= bracket.lower
 
 
 def test_figure_is_written_and_the_same_every_time(tmp_path, table):

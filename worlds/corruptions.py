@@ -28,7 +28,7 @@ from typing import Literal
 from zlib import crc32
 
 import numpy as np
-import scipy
+import scipy  # its ndimage is slow to load, and loads at its first use
 from numpy.typing import NDArray
 
 from protocol.checks import checked_count

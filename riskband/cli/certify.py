@@ -24,13 +24,20 @@ from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS, resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_delta, check_fraction, spelled
-from riskband.cli.verify import COLLECTION_SCHEMA
 from riskband.functionals.dispersion import UnboundedError
 from riskband.functionals.functional import resolve
 from riskband.functionals.weights import check_tail_level
 from riskband.tuning import tuned_weight
-from riskband.verification import why_it_says_nothing
-from riskband.wording import CHOSEN_BEFORE, TRAINERS_ANSWERED, confidence, exactly, rounded_down, rounded_up
+from riskband.verification import COLLECTION_SCHEMA, why_it_says_nothing
+from riskband.wording import (
+    CHOSEN_BEFORE,
+    TRAINERS_ANSWERED,
+    confidence,
+    down_to_digits,
+    exactly,
+    rounded_down,
+    rounded_up,
+)
 from riskband.worst_cases.requirements import Gate, Requirement, require
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
@@ -362,7 +369,7 @@ def _breakdown_lines(report: Report, options: argparse.Namespace) -> Iterator[st
         if np.isneginf(bracket.lower):
             yield f"  no {divergence} budget keeps {goal} at most {options.target:g}, not even 0"
         else:
-            yield f"  {goal} stays at most {options.target:g} up to {divergence} budget {bracket.lower:.4g}"
+            yield f"  {goal} stays at most {options.target:g} up to {divergence} budget {down_to_digits(bracket.lower)}"
 
 
 def _how_read(options: argparse.Namespace) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import riskband as rb
 from riskband.cli.verify import read_document
 from riskband.verification import band_behind, source_of
-from riskband.worst_cases.requirements import Gate, Requirement, require
+from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, require
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,11 +44,10 @@ def run(options: argparse.Namespace) -> int:
     entries, gates = _read(options.files)
     certificates = {name: _checked(name, entry) for name, entry in entries.items()}
     gate = _gate(certificates, gates, requirements)
-    own = {name: each for name, each in certificates.items() if not name.startswith("require ")}
+    own = {name: each for name, each in certificates.items() if not name.startswith(REQUIRED)}
     title = options.title or Path(options.files[0]).stem
-    report_page = import_module(
-        "riskband.report.page"
-    ).report_page  # by its name: it stands on all that this room knows
+    # By name: an import would make the house one floor higher (tests/house.py).
+    report_page = import_module("riskband.report.page").report_page
     page = report_page(own or certificates, title=title, require=gate or (), public=options.public)
     out.write_text(page, encoding="utf-8")
     if options.json:
@@ -99,10 +98,12 @@ def _gate(
         raise ValueError("requirements of two files have no delta in common; make a page for each")
     if not gates and not asked:
         return None
-    first = next((each for name, each in certificates.items() if name.startswith("require ")), None)
+    first = next((each for name, each in certificates.items() if name.startswith(REQUIRED)), None)
     first = first or next(iter(certificates.values()))
     source = source_of(first)
-    if not isinstance(source, (rb.Band, rb.ClientRisks)) or (asked and not _is_plain(source)):
+    if not isinstance(source, (rb.Band, rb.ClientRisks)) or (
+        asked and not (isinstance(source, rb.ClientRisks) and source.are_as_measured)
+    ):
         source = band_behind(first)
     if source is None:
         raise ValueError("requirements need the plain losses of one model, and these certificates have others")
@@ -116,10 +117,6 @@ def _gate(
     if {str(each.requirement): each.verdict for each in gate.verdicts} != said:
         raise ValueError("the verdicts of the file do not follow from its answers, so no page is made of them")
     return gate
-
-
-def _is_plain(source: rb.Band | rb.ClientRisks) -> bool:
-    return isinstance(source, rb.ClientRisks) and source.are_as_measured
 
 
 def _from(source: rb.Band | rb.ClientRisks, requirements: list[Requirement], delta: float) -> Gate:

@@ -11,8 +11,8 @@ from typing import Any
 
 import riskband as rb
 from riskband.answers.csv import TableError
+from riskband.verification import COLLECTION_SCHEMA
 
-COLLECTION_SCHEMA = "riskband.certificates/1"
 VERIFICATION_SCHEMA = "riskband.verification/1"
 _STORED = re.compile(r'<script type="application/json" id="certificates">(.*?)</script>', re.DOTALL)  # in a report page
 

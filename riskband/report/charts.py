@@ -103,7 +103,7 @@ class Chart:
         return [] if self.steps else self._points(curve.y) + ([] if curve.lower is None else self._points(curve.lower))
 
     def data(self) -> dict[str, Any]:
-        """Return what the page's script reads: at each point the bounds in words, rounded to the safe side."""
+        """Return what the page's script reads: points, the bounds there in words, rounded safely, and the frame."""
         rows = [[_said(curve, index) for curve in self.curves] for index in range(self.x.size)]
         return {
             "x": [round(value, 6) for value in self.x.tolist()],

@@ -131,9 +131,9 @@ PAGE = r"""<!doctype html>
 <input type="range" id="budget" min="0" max="{{ shift.steps|length - 1 }}" value="{{ shift.shown[shift.shown|length // 2] }}" step="1">
 <p id="budget-words" aria-live="polite"></p>
 </div>
-<table id="steps" data-steps="{{ shift.steps|tojson|forceescape }}" data-kind="{{ shift.kind }}" data-columns="{{ shift.columns|tojson|forceescape }}">
+<table id="steps" data-steps="{{ shift.steps|tojson|forceescape }}" data-kinds="{{ shift.kinds|tojson|forceescape }}" data-columns="{{ shift.columns|tojson|forceescape }}">
 <caption>{{ 'What may happen within each budget.' if shift.kind == 'divergence' else 'What may happen within each cost.' }}</caption>
-<thead><tr><th scope="col">Budget</th>{% if shift.kind == 'divergence' %}{% for kind in ('1 %', '10 %', '30 %') %}<th scope="col">A kind of client that is {{ kind }} today may become</th>{% endfor %}{% endif %}{% for column in shift.columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
+<thead><tr><th scope="col">Budget</th>{% for kind in shift.kinds %}<th scope="col">A kind of client that is {{ kind }} today may become</th>{% endfor %}{% for column in shift.columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
 <tbody>
 {% for index in shift.shown %}
 {% set step = shift.steps[index] %}
@@ -215,7 +215,7 @@ PAGE = r"""<!doctype html>
 <section id="auditor" aria-labelledby="h7">
 <h2 id="h7">7. For the auditor</h2>
 {% if view.is_public %}
-<p><b>This version cannot be verified:</b> {{ withheld }}. Ask for the certificates. Bounds are made of the clients’ losses: where very few clients answered, who knows the formulas may work some of them out.</p>
+<p><b>This version cannot be verified:</b> {{ withheld }}. Ask for the certificates. With a handful of clients, anyone who knows the formulas can work out losses from exact bounds. To prevent that, ask for noisy answers and make the page from these.</p>
 {% elif is_whole %}
 <p>The page holds its certificates, with the answers of all clients. To compute them again: <code>pip install riskband=={{ version.partition('+')[0] }}</code> and <code>riskband verify report.html</code>.</p>
 {% else %}
@@ -252,7 +252,7 @@ PAGE = r"""<!doctype html>
 
 STYLE = r"""
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --soft: #5b6470; --line: #d5dae1; --card: #f5f7f9; --bound: #0067a6; --worst-0: #b3450b; --worst-1: #7a3fa0; --worst-2: #00745a; --worst-3: #7a5c00; --green: #00644a; --amber: #7a4d00; --red: #a01c2c; --grey: #4a5361; --wash: 8%; }
-@media (prefers-color-scheme: dark) { :root { --back: #14181d; --text: #e6e9ed; --soft: #a5aeba; --line: #39414c; --card: #1d232a; --bound: #62b5ee; --worst-0: #f79a5e; --worst-1: #cf9df0; --worst-2: #4fd0ac; --worst-3: #e3c25a; --green: #52d1a5; --amber: #f0b75a; --red: #ff8f96; --grey: #b4bdc9; --wash: 16%; } }
+@media screen and (prefers-color-scheme: dark) { :root { --back: #14181d; --text: #e6e9ed; --soft: #a5aeba; --line: #39414c; --card: #1d232a; --bound: #62b5ee; --worst-0: #f79a5e; --worst-1: #cf9df0; --worst-2: #4fd0ac; --worst-3: #e3c25a; --green: #52d1a5; --amber: #f0b75a; --red: #ff8f96; --grey: #b4bdc9; --wash: 16%; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1.25rem 4rem; background: var(--back); color: var(--text); font: 1rem/1.55 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 h1 { margin: 0; font-size: 1.9rem; line-height: 1.2; overflow-wrap: anywhere; }
@@ -300,7 +300,7 @@ path.area { fill: color-mix(in srgb, var(--fill, var(--bound)) 22%, transparent)
 .questions input[type=text], .questions input[type=date] { width: 100%; padding: .25rem; border: 1px solid var(--soft); border-radius: 4px; background: var(--back); color: var(--text); font: inherit; font-size: .88rem; } .questions input[type=checkbox] { width: 1.2rem; height: 1.2rem; accent-color: var(--bound); }
 @media (max-width: 40rem) { table { display: block; overflow-x: auto; } dt { flex-basis: 100%; } }
 @page { margin: 14mm; }
-@media print { :root { color-scheme: light; --back: #fff; --text: #000; --soft: #444; --line: #bbb; --card: #fff; --bound: #0067a6; --worst-0: #b3450b; --worst-1: #7a3fa0; --worst-2: #00745a; --worst-3: #7a5c00; --green: #00644a; --amber: #7a4d00; --red: #a01c2c; --grey: #4a5361; --wash: 8%; } body { max-width: none; padding: 0; font-size: 10pt; -webkit-print-color-adjust: exact; print-color-adjust: exact; } .slider, .skip, .readout, .cursor { display: none; } h2, h3, figcaption, caption { break-after: avoid; } tr, figure, .light { break-inside: avoid; } }
+@media print { :root { color-scheme: light; --text: #000; --soft: #444; --line: #bbb; --card: #fff; } body { max-width: none; padding: 0; font-size: 10pt; -webkit-print-color-adjust: exact; print-color-adjust: exact; } .slider, .skip, .readout, .cursor { display: none; } h2, h3, figcaption, caption { break-after: avoid; } tr, figure, .light { break-inside: avoid; } }
 """
 
 SCRIPT = r"""
@@ -308,14 +308,14 @@ SCRIPT = r"""
 (() => {
   const table = document.getElementById("steps");
   if (table) {
-    const steps = JSON.parse(table.dataset.steps), columns = JSON.parse(table.dataset.columns);
+    const steps = JSON.parse(table.dataset.steps), today = JSON.parse(table.dataset.kinds), columns = JSON.parse(table.dataset.columns);
     const slider = document.getElementById("budget"), words = document.getElementById("budget-words");
     const first = (text) => text.charAt(0).toLowerCase() + text.slice(1);
     const show = () => {
       const [budget, kinds, bounds] = steps[slider.value];
       document.getElementById("budget-value").textContent = budget;
       slider.setAttribute("aria-valuetext", "budget " + budget);
-      const kind = kinds.length ? `A kind of client that is 10 % today may become ${kinds[1]}, one that is 30 % may become ${kinds[2]}. ` : "";
+      const kind = kinds.length ? `A kind of client that is ${today[1]} today may become ${kinds[1]}, one that is ${today[2]} may become ${kinds[2]}. ` : "";
       const said = columns.map((column, i) => `the ${first(column)} is ${bounds[i] === "not bounded" ? "not bounded" : "at most " + bounds[i]}`).join("; ");
       words.textContent = kind + said.charAt(0).toUpperCase() + said.slice(1) + ".";
       for (const row of table.tBodies[0].rows) row.classList.toggle("now", row.cells[0].textContent === budget);

@@ -14,7 +14,7 @@ from riskband.answers.risks import ClientRisks
 from riskband.checks import check_installed
 from riskband.report.markup import PAGE, SCRIPT, STYLE
 from riskband.report.view import RunFacts, View, view_of
-from riskband.verification import FUNCTIONS
+from riskband.verification import COLLECTION_SCHEMA, FUNCTIONS
 from riskband.worst_cases.requirements import Gate
 from riskband.worst_cases.requirements import require as gate_of
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from riskband.certificate import Certificate
 
-COLLECTION_SCHEMA = "riskband.certificates/1"
 PUBLIC_SCHEMA = "riskband.public/1"
 NOT_RECOMPUTABLE = "the clients' losses were left out of this page, so nothing on it can be computed again"
 _LARGEST_STORED = 700_000  # characters of JSON; a page is to stay below 1 MB
@@ -57,8 +56,8 @@ def report_page(
         What is known beside the certificates.
     public : bool
         Leave the clients' losses and names out, and everything that shows them one by one. Such a page cannot be
-        computed again, and says so. Bounds are made of losses all the same: of very few clients, who knows the formulas
-        can work losses out.
+        computed again, and says so. With a handful of clients, anyone who knows the formulas can work out losses from
+        exact bounds. To prevent that, ask for noisy answers and make the page from these.
 
     Returns
     -------

@@ -10,10 +10,9 @@ import numpy as np
 
 from riskband.report.charts import Chart, over_budgets
 from riskband.report.words import LABELS, capital, percent, upper
-from riskband.verification import FUNCTIONS
-from riskband.wording import TRAINERS_ANSWERED, confidence, exactly, rounded_down
+from riskband.wording import TRAINERS_ANSWERED, confidence, down_to_digits, exactly
 from riskband.worst_cases.divergences import DIVERGENCES, binary_worst_case, resolve_divergence
-from riskband.worst_cases.reweighting import breakdown
+from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
 
 if TYPE_CHECKING:
     from riskband.bands.band import Band
@@ -46,6 +45,10 @@ class Shift:
         Whether the shares of kinds of clients change, or the clients' examples move.
     unit : str
         What the budget is measured in.
+    label : str
+        What kind of bounds they are.
+    kinds : tuple of str
+        Today's shares of the kinds of clients of which the steps say what they may become; none for a cost.
     steps : tuple of Step
         One for each budget.
     shown : tuple of int
@@ -54,8 +57,6 @@ class Shift:
         What is bounded.
     chart : Chart
         The same as a figure.
-    label : str
-        What kind of bounds they are.
     breaks : tuple of str
         Where a limit is no longer certified.
     together : str
@@ -65,6 +66,7 @@ class Shift:
     kind: str
     unit: str
     label: str
+    kinds: tuple[str, ...]
     steps: tuple[Step, ...]
     shown: tuple[int, ...]
     columns: tuple[str, ...]
@@ -105,66 +107,39 @@ def divergence_shift(
     Shift, dict of str to Certificate
         The section, and the certificates that it was made of.
     """
-    name, given = _asked_divergence(certificates, gate)
+    divergence, given = _asked_divergence(certificates, gate)
     grid = _grid(given, _NUM_PUBLIC_BUDGETS if public else _NUM_BUDGETS)
-    curves = _divergence_curves(band, name, grid, threshold)
-    found = _divergence_shift(
-        name, grid, curves, breaks=(*_breaks(band, name, gate), *breaks), shown=given, together=together
-    )
-    return found, curves
-
-
-def _divergence_curves(
-    band: Band, divergence: str, grid: np.ndarray[Any, Any], threshold: float | None
-) -> dict[str, Certificate]:
-    """Bounds within a divergence by what they are of, read off the band at every budget of a grid."""
-    within: dict[str, Any] = {"divergence": divergence, "budget": grid}
-    curves = {"largest mean risk of a network": FUNCTIONS["worst_case_mean"](band, **within)}
+    budgets = grid.tolist()
+    made = {"largest mean risk of a network": worst_case_mean(band, divergence=divergence, budget=grid)}
     if threshold is not None:
-        share = FUNCTIONS["worst_case_cdf"](band, **within, thresholds=threshold)
-        curves[f"largest share of clients with a risk of {threshold:g} or more"] = share
-    return curves
-
-
-def _divergence_shift(
-    divergence: str,
-    grid: np.ndarray[Any, Any],
-    curves: Mapping[str, Certificate],
-    *,
-    breaks: tuple[str, ...],
-    shown: Sequence[float],
-    together: str,
-) -> Shift:
+        share = worst_case_cdf(band, divergence=divergence, budget=grid, thresholds=threshold)
+        made[f"largest share of clients with a risk of {threshold:g} or more"] = share
+    bounds = {what: np.asarray(each.value) for what, each in made.items()}
     kinds = binary_worst_case(np.array(KINDS)[:, None], divergence=divergence, budget=grid)
-    bounds = {what: np.asarray(each.value) for what, each in curves.items()}
-    steps = tuple(
-        Step(
-            exactly(budget),
-            tuple(map(percent, kinds[:, index])),
-            tuple(upper(each[index]) for each in bounds.values()),
-        )
-        for index, budget in enumerate(grid.tolist())
-    )
     unit = resolve_divergence(divergence).title
-    chart = over_budgets(
-        grid.tolist(),
-        tuple(bounds.items()),
-        title="Bounds over the budget",
-        description=f"Upper bounds, which rise with the budget in {unit}; the table has the same numbers.",
-        x_label=f"budget ({unit})",
-        y_label="upper bound",
-    )
-    return Shift(
+    shift = Shift(
         kind="divergence",
         unit=unit,
-        label=LABELS[next(iter(curves.values())).validity],
-        steps=steps,
-        shown=tuple(i for i, budget in enumerate(grid.tolist()) if budget in shown or i % (len(grid) // 5) == 0),
-        columns=tuple(map(capital, curves)),
-        chart=chart,
-        breaks=breaks,
+        label=LABELS[next(iter(made.values())).validity],
+        kinds=tuple(map(percent, KINDS)),
+        steps=tuple(
+            Step(exactly(budget), tuple(map(percent, kinds[:, at])), tuple(upper(each[at]) for each in bounds.values()))
+            for at, budget in enumerate(budgets)
+        ),
+        shown=tuple(at for at, budget in enumerate(budgets) if budget in given or at % (len(budgets) // 5) == 0),
+        columns=tuple(map(capital, made)),
+        chart=over_budgets(
+            budgets,
+            tuple(bounds.items()),
+            title="Bounds over the budget",
+            description=f"Upper bounds, which rise with the budget in {unit}; the table has the same numbers.",
+            x_label=f"budget ({unit})",
+            y_label="upper bound",
+        ),
+        breaks=(*_breaks(band, divergence, gate), *breaks),
         together=together,
     )
+    return shift, made
 
 
 def _asked_divergence(certificates: Certificates, gate: Gate | None) -> tuple[str, list[float]]:
@@ -174,10 +149,8 @@ def _asked_divergence(certificates: Certificates, gate: Gate | None) -> tuple[st
         if arguments.get("divergence") in DIVERGENCES:
             return str(arguments["divergence"]), np.ravel(arguments["budget"]).tolist()
     for verdict in () if gate is None else gate.verdicts:
-        head, _, rest = verdict.requirement.name.partition(":")
-        if head == "worst_mean":
-            divergence, _, budget = rest.partition(":")
-            return divergence, [float(budget)]
+        if shift := verdict.requirement.number.shift:
+            return shift[0], [shift[1]]
     return _USUAL_DIVERGENCE, []
 
 
@@ -189,10 +162,9 @@ def _grid(given: Sequence[float], num_points: int) -> np.ndarray[Any, Any]:
 def _breaks(band: Band, divergence: str, gate: Gate | None) -> Iterator[str]:
     """Sentences on the largest budget at which a limit for the mean, or for a share, is still certified."""
     for verdict in () if gate is None else gate.verdicts:
-        requirement = verdict.requirement
-        head, _, point = requirement.name.partition(":")
-        if requirement.relation == "<=" and head in ("mean", "worst_mean", "share"):
-            at = float(point) if head == "share" else None
+        requirement, number = verdict.requirement, verdict.requirement.number
+        at, is_of_mean = number.threshold, number.name == "mean" or number.shift is not None
+        if requirement.relation == "<=" and (is_of_mean or at is not None):
             found = breakdown(band, divergence=divergence, target=requirement.limit, threshold=at)
             what = "the mean risk" if at is None else f"the share of clients with a risk of {at:g} or more"
             yield _break(found, f"{what} is at most {requirement.limit:g}", is_estimate=_is_estimate(band))
@@ -204,20 +176,19 @@ def _break(found: Bracket, goal: str, *, is_estimate: bool) -> str:
             "The band, which bounds every budget at once and so none as sharply as section 1 its one number, "
             f"does not show that {goal}, not even without a shift."
         )
+    budget = down_to_digits(found.lower)
     if is_estimate:
-        return f"By an estimate, {goal} up to budget {rounded_down(found.lower)}."
+        return f"By an estimate, {goal} up to budget {budget}."
     if np.isinf(found.upper):
-        return f"Up to budget {found.lower:g}, and possibly beyond, it is certified that {goal}."
-    return (
-        f"Up to budget {rounded_down(found.lower)} it is certified that {goal}. Beyond, the band certifies it no more."
-    )
+        return f"Up to budget {budget}, and possibly beyond, it is certified that {goal}."
+    return f"Up to budget {budget} it is certified that {goal}. Beyond, the band certifies it no more."
 
 
 def _is_estimate(source: Band | Certificate) -> bool:
     return TRAINERS_ANSWERED in source.assumptions
 
 
-def cost_shift(certificates: Certificates, gate: Gate | None, breaks: Sequence[str]) -> Shift | None:
+def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> Shift | None:
     """What may change if examples move, at the cost budgets of the certificates; `None` if they have none."""
     mean = next((each for each in certificates.values() if tuple(each.axes) == ("cost_budget",)), None)
     if mean is None:
@@ -240,6 +211,7 @@ def cost_shift(certificates: Certificates, gate: Gate | None, breaks: Sequence[s
         kind="cost",
         unit="transport cost",
         label=LABELS[mean.validity],
+        kinds=(),
         steps=steps,
         shown=tuple(range(len(steps))),
         columns=tuple(map(capital, curves)),

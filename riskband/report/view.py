@@ -17,7 +17,7 @@ from riskband.groups.group_bands import group_bands
 from riskband.report.charts import Chart, Curve, thinned
 from riskband.report.shifts import Shift, cost_shift, divergence_shift
 from riskband.report.words import LABELS, LIMITS, WHO_ANSWERED, capital, percent, question
-from riskband.verification import FUNCTIONS, band_behind, why_it_says_nothing
+from riskband.verification import FUNCTIONS, band_behind, event_of, why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_down, rounded_up
 from riskband.worst_cases.requirements import FAIL, PASS
 
@@ -34,6 +34,7 @@ _TAILS = (
     ("Nine in ten unseen clients have a risk of", "quantile", 0.9),
     ("The mean risk of the worst-off tenth of unseen clients is", "cvar", 0.9),
 )
+_HOLDS = {"groups": "with those of the same groups", "band": "with all of its band", "own": "by itself"}
 _MOST_CLIENTS_LISTED, _MOST_GROUPS = 1_000, 50
 _MOST_FOR_A_BAND = 20_000  # beyond, only what is in the certificates is shown
 
@@ -49,7 +50,7 @@ class RunFacts:
     hashes : mapping of str to str
         What was evaluated by what.
     notes : tuple of str
-        Sentences for the section on who suffers, and on where certified numbers break.
+        Sentences for the section on who suffers.
     breaks : tuple of str
         Sentences that say up to which shift a goal is met.
     names : tuple of str
@@ -136,19 +137,23 @@ def view_of(
     threshold = _threshold(gate) if facts.threshold is None else facts.threshold
     given = {**certificates, **({} if gate is None else gate.certificates)}
     band, source_name = _band(certificates)
-    made: dict[str, Certificate] = {}
     answered_by = _answered_by(given.values())
     main = next(iter(certificates.values()))
     names = _names(certificates, answers, facts)
     together = _together(band, source_name)
-    shift = cost_shift(certificates, gate, facts.breaks)
+    made: dict[str, Certificate] = {}
+    shift = cost_shift(certificates, facts.breaks)
     if shift is None and band is not None:
-        shift, curves = divergence_shift(
+        shift, made = divergence_shift(
             certificates, band, gate, threshold=threshold, breaks=facts.breaks, public=public, together=together
         )
-        made |= curves
-    rows = tuple(_tails(certificates, band, threshold, made)) if band is not None else ()
-    groups, groups_together = _groups(certificates, answers, main.delta, made)
+    rows: tuple[Row, ...] = ()
+    if band is not None:
+        rows, tails = _tails(certificates, band, threshold)
+        made |= tails
+    of_groups = _group_certificate(certificates, answers, main.delta)
+    made |= of_groups
+    groups, groups_together = _groups([*certificates.values(), *of_groups.values()])
     everything = {**given, **{_unused(name, given): each for name, each in made.items()}}
     shown = {_certified(certificates, name, {"level": level}) for _, name, level in _TAILS} | {main}
     return View(
@@ -174,16 +179,9 @@ def view_of(
         limits=LIMITS,
         hashes=facts.hashes,
         certificates=everything,
-        holds={name: _held(each) for name, each in everything.items()},
+        holds={name: _HOLDS[event_of(each.recipe)] for name, each in everything.items()},
         made_here=tuple(made),
     )
-
-
-def _held(certificate: Certificate) -> str:
-    """What a certificate shares its probability of error with."""
-    if "groups" in certificate.recipe:
-        return "with those of the same groups"
-    return "with all of its band" if certificate.recipe.get("band") else "by itself"
 
 
 def _unused(name: str, taken: Certificates) -> str:
@@ -246,8 +244,8 @@ def _together(band: Band | None, source_name: str) -> str:
 
 def _threshold(gate: Gate | None) -> float | None:
     """The risk at which a client fails, if a requirement names one."""
-    names = () if gate is None else [each.requirement.name.partition(":") for each in gate.verdicts]
-    return next((float(point) for head, _, point in names if head == "share"), None)
+    points = () if gate is None else [each.requirement.number.threshold for each in gate.verdicts]
+    return next((point for point in points if point is not None), None)
 
 
 def _num_clients(certificate: Certificate) -> int:
@@ -298,9 +296,11 @@ def _names(certificates: Certificates, answers: ClientRisks | None, facts: RunFa
 
 
 def _tails(
-    certificates: Certificates, band: Band, threshold: float | None, made: dict[str, Certificate]
-) -> Iterator[Row]:
-    """The middle, the tail and the share that fails: as certified already, else read off the band."""
+    certificates: Certificates, band: Band, threshold: float | None
+) -> tuple[tuple[Row, ...], dict[str, Certificate]]:
+    """The middle, the tail and the share that fails: as certified already, else read off the band and returned too."""
+    rows: list[Row] = []
+    made: dict[str, Certificate] = {}
     wanted = [(words, name, {"level": level}) for words, name, level in _TAILS]
     if threshold is not None:
         words = f"The share of unseen clients with a risk of {threshold:g} or more is"
@@ -312,7 +312,8 @@ def _tails(
             found = made[f"{function}:{point:g}"] = FUNCTIONS[function](band, **at)
         row = _row(found)
         alone = "" if found.recipe.get("band") else "By itself, with its own probability of error"
-        yield row._replace(quantity=words, note=row.note or alone)
+        rows.append(row._replace(quantity=words, note=row.note or alone))
+    return tuple(rows), made
 
 
 def _certified(certificates: Certificates, function: str, at: Mapping[str, float]) -> Certificate | None:
@@ -338,16 +339,24 @@ def _row(certificate: Certificate) -> Row:
     return Row(capital(certificate.quantity), bound, LABELS[certificate.validity], capital(nothing or ""))
 
 
-def _groups(
-    certificates: Certificates, answers: ClientRisks | None, delta: float, made: dict[str, Certificate]
-) -> tuple[tuple[tuple[str, str, str], ...], str]:
+def _is_of_groups(certificate: Certificate) -> bool:
+    return "group_lower" in certificate.details and "groups" in certificate.recipe
+
+
+def _group_certificate(certificates: Certificates, answers: ClientRisks | None, delta: float) -> dict[str, Certificate]:
+    """A certificate of the groups' mean risks, if there is none yet and the answers have groups that allow for one."""
+    if answers is None or answers.groups is None or any(map(_is_of_groups, certificates.values())):
+        return {}
+    counts = {name: answers.groups.count(name) for name in answers.groups if name is not None}
+    if not (1 < len(counts) <= _MOST_GROUPS and min(counts.values()) > 1):
+        return {}
+    bands = group_bands(answers, answers.groups, delta=delta)
+    return {"worst group": group_certificate(bands, "worst_group", "mean")}
+
+
+def _groups(certificates: Iterable[Certificate]) -> tuple[tuple[tuple[str, str, str], ...], str]:
     """For each group its name, number of clients and interval for the mean risk."""
-    found = next((c for c in certificates.values() if "group_lower" in c.details and "groups" in c.recipe), None)
-    if found is None and answers is not None and answers.groups is not None:
-        counts = {name: answers.groups.count(name) for name in answers.groups if name is not None}
-        if 1 < len(counts) <= _MOST_GROUPS and min(counts.values()) > 1:
-            bands = group_bands(answers, answers.groups, delta=delta)
-            found = made["worst group"] = group_certificate(bands, "worst_group", "mean")
+    found = next(filter(_is_of_groups, certificates), None)
     if found is None or found.recipe["arguments"].get("functional") != "mean":
         return (), ""
     sizes, lower, upper = (found.details[f"group_{name}"] for name in ("num_clients", "lower", "upper"))
@@ -376,15 +385,17 @@ def _carriers(certificates: Certificates, names: Sequence[str]) -> str:
 
 
 def _charts(certificates: Certificates, band: Band | None, *, public: bool) -> Iterator[Chart]:
-    """The band, which would show the clients' losses, and curves over one axis of the page's kind."""
-    if band is not None and not public:
+    """The band, and what is bounded from both sides along one axis; nothing in public, since bands show the losses."""
+    if public:
+        return
+    if band is not None:
         yield _band_chart(band)
     for name, each in certificates.items():
-        if len(each.axes) != 1 or each.lower is None or public:
+        if len(each.axes) != 1 or each.lower is None:
             continue
         ((axis, points),) = each.axes.items()
         values, label = np.asarray(each.value), LABELS[each.validity]
-        curve = Curve(f"{label}, between", "bound", values, None if each.lower is None else np.asarray(each.lower))
+        curve = Curve(f"{label}, between", "bound", values, np.asarray(each.lower))
         top = max(1.0, float(values.max()))
         words = f"{capital(each.quantity)}, certified at the marked points."
         yield Chart(name.replace("_", " "), words, axis.replace("_", " "), "bound", points, (curve,), top=top)

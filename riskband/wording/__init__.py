@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import ROUND_FLOOR, Context
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,12 @@ def rounded_down(value: npt.ArrayLike, num_digits: int = 4) -> str:
     """Return a lower bound with so many digits after the point, rounded down."""
     scale = 10.0**num_digits
     return f"{math.floor(float(np.asarray(value)) * scale + _ROUNDING) / scale:.{num_digits}f}"
+
+
+def down_to_digits(value: float, num_digits: int = 4) -> str:
+    """Return the largest budget that is certified with so many significant digits, rounded down: it may be tiny."""
+    rounded = Context(prec=num_digits, rounding=ROUND_FLOOR).create_decimal(repr(float(value)))
+    return f"{float(rounded):.{num_digits}g}"
 
 
 def chosen_before(**choices: tuple[object, object]) -> tuple[str, ...]:

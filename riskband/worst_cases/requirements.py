@@ -34,6 +34,9 @@ EXIT_STATUS: Mapping[str, int] = {FAIL: 1, NOT_DECIDED: 3, PASS: 0}
 """Of a command that asks for requirements, by verdict: the first that any of them has counts. 2 is for wrong input."""
 
 GATE_SCHEMA = "riskband.gate/1"
+REQUIRED = "require "
+"""Begins the name of a certificate that a verdict follows from."""
+
 WORST_MEAN, WORST_SHARE = "worst_mean", "worst_share"
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
 _LARGEST_TRIED = 4_096  # clients
@@ -50,12 +53,22 @@ class _Bounds(NamedTuple):
 
 
 class Number(NamedTuple):
-    """What can be required: a functional, or a worst mean or share over shifted networks."""
+    """What can be required: a functional, or a worst mean or share over shifted networks.
+
+    Attributes
+    ----------
+    threshold : float or None
+        The risk of a share: which clients it counts.
+    shift : tuple of str and float, or None
+        Name of the divergence and the budget, within which any network may be.
+    """
 
     name: str
     range: tuple[float, float]
     bounds: Callable[[Band | ClientRisks, float | None], _Bounds]
     value: Callable[[RiskDistribution], float]  # of a network whose risks are known
+    threshold: float | None = None
+    shift: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -241,7 +254,7 @@ class Gate:
     def certificates(self) -> dict[str, Certificate]:
         """Every certificate that a verdict follows from, by number and function."""
         return {
-            f"require {each.requirement.name}{' from below' if place else ''}": certificate
+            f"{REQUIRED}{each.requirement.name}{' from below' if place else ''}": certificate
             for each in self.verdicts
             for place, certificate in enumerate(each.certificates)
         }
@@ -343,7 +356,9 @@ def _number(name: object) -> Number:
     if shifted is not None:
         return _worst_mean(name, parameters) if shifted == WORST_MEAN else _worst_share(name, parameters)
     chosen = resolve(name, called="the number of a requirement")
-    return Number(chosen.name, chosen.range, partial(_both_ends, chosen=chosen), chosen.value)
+    family, _, point = chosen.name.partition(":")
+    threshold = float(point) if family == "share" else None
+    return Number(chosen.name, chosen.range, partial(_both_ends, chosen=chosen), chosen.value, threshold=threshold)
 
 
 def _both_ends(source: Band | ClientRisks, delta: float | None, *, chosen: Functional) -> _Bounds:
@@ -370,7 +385,7 @@ def _worst_mean(name: object, parameters: Sequence[str]) -> Number:
         risks, weights = np.append(law.risks, 1.0), np.append(law.weights, 0.0)
         return min(robust_mean(risks, weights, divergence=f, budget=size)[0], 1.0)
 
-    return Number(f"{WORST_MEAN}:{f.name}:{exactly(size)}", (0.0, 1.0), bounds, value)
+    return Number(f"{WORST_MEAN}:{f.name}:{exactly(size)}", (0.0, 1.0), bounds, value, shift=(f.name, size))
 
 
 def _worst_share(name: object, parameters: Sequence[str]) -> Number:
@@ -390,7 +405,8 @@ def _worst_share(name: object, parameters: Sequence[str]) -> Number:
     def value(law: RiskDistribution) -> float:
         return float(binary_worst_case(min(share.value(law), 1.0), divergence=f, budget=size))
 
-    return Number(f"{WORST_SHARE}:{exactly(threshold)}:{f.name}:{exactly(size)}", (0.0, 1.0), bounds, value)
+    called = f"{WORST_SHARE}:{exactly(threshold)}:{f.name}:{exactly(size)}"
+    return Number(called, (0.0, 1.0), bounds, value, threshold=threshold, shift=(f.name, size))
 
 
 def _shift(name: object, parameters: Sequence[str], *, example: str) -> tuple[FDivergence, float]:
@@ -426,7 +442,7 @@ def _enough(source: Band | ClientRisks, requirement: Requirement, delta: float |
 
     @cache
     def then(num_clients: int) -> str:
-        bounds = _number(requirement.name).bounds(_grown(source, num_clients), delta)
+        bounds = requirement.number.bounds(_grown(source, num_clients), delta)
         return requirement.verdict(bounds.lower, bounds.upper)
 
     enough = smallest_size(

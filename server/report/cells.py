@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -43,6 +44,12 @@ def interval(ends: Mapping[str, float | None]) -> str:
 def num_rounds(number: int) -> str:
     """Return a number of rounds in words."""
     return "1 round" if number == 1 else f"{number} rounds"
+
+
+def reasons(failures: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many failed for which reason; "none" if nobody did."""
+    counts = Counter(failure["reason"] for failure in failures)
+    return ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.items())) or "none"
 
 
 def are_estimates(certificates: Mapping[str, Any]) -> bool:

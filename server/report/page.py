@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import riskband as rb
 from riskband.report.view import RunFacts
-from server.report.cells import check_lines
+from server.report.cells import check_lines, reasons
 
 if TYPE_CHECKING:
     from server.studies.study import Evaluation, Study
@@ -51,8 +50,7 @@ def _who(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     network, config = report["network"], report["config"]
     yield "Clients that answered", f"{network['num_answered']} of {network['num_asked']} that were asked"
     if network["failures"]:
-        reasons = Counter(failure["reason"] for failure in network["failures"])
-        yield "Failures", ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
+        yield "Failures", reasons(network["failures"])
     yield "Loss", config["loss"].replace("_", " ")
     yield "Model", f"{config['model']}, training: {config['training']}"
     yield "Data", config["dataset"] if config["dataset"] != "none" else "each client's own"

@@ -16,7 +16,7 @@ import riskband as rb
 from client.privacy import epsilon_at
 from protocol.mechanisms import GAUSSIAN, mechanism_of
 from riskband.plots.bands import save_figure
-from riskband.verification import why_it_says_nothing
+from riskband.verification import event_of, why_it_says_nothing
 from server.report.page import run_page
 from server.run.folder import CERTIFICATE_FOLDER, PAGE_FILE, ResultFolder, failure_fields
 from server.run.ledger import part_of_a_run
@@ -146,20 +146,13 @@ def failure_entries(failures: Iterable[Failure]) -> list[dict[str, str | None]]:
     return [{key: value for key, value in entry.items() if key != "node_id"} for entry in entries]  # that is random
 
 
-def _event(recipe: Mapping[str, Any]) -> str:
-    """What a certificate shares its delta with: those of one event hold together."""
-    if "groups" in recipe:
-        return "groups"
-    return "own" if recipe["band"] is None else "band"
-
-
 def _certificate_entry(name: str, certificate: rb.Certificate, check: Check | None) -> dict[str, Any]:
     entry = certificate.to_dict()
     for key in ("recipe", "details", "schema"):  # they are in the certificate's own file
         del entry[key]
     entry["function"] = certificate.recipe["function"]
     entry["divergence"] = certificate.recipe["arguments"].get("divergence")
-    entry["event"] = _event(certificate.recipe)
+    entry["event"] = event_of(certificate.recipe)
     entry["file"] = f"{CERTIFICATE_FOLDER}/{name}.json"
     entry["says_nothing"] = why_it_says_nothing(certificate)
     entry["check"] = None if check is None else check_entry(check)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.text import Text
 from protocol.mechanisms import mechanism_of
 from riskband.certificate import CERTIFICATE
 from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_up
-from server.report.cells import check_lines, num_rounds
+from server.report.cells import check_lines, num_rounds, reasons
 from server.studies import STUDIES
 
 _NUM_FAILURES = 10  # the table shows so many
@@ -87,8 +86,7 @@ def show_outcome(report: Mapping[str, Any], *, closing: str, as_json: bool = Fal
 
 def _who(network: Mapping[str, Any]) -> str:
     asked, expected, answered = (network[key] for key in ("num_asked", "num_clients", "num_answered"))
-    reasons = Counter(failure["reason"] for failure in network["failures"])
-    failed = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items())) or "none"
+    failed = reasons(network["failures"])
     return f"Clients: {expected} expected, {asked} asked, {answered} answered validly; failures: {failed}."
 
 

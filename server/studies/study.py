@@ -18,6 +18,7 @@ from riskband.answers.risks import ClientRisks
 from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE
 from riskband.search import Bracket
+from riskband.wording import down_to_digits
 from riskband.worst_cases.requirements import Gate, require
 from server.checks.unseen import Check, Unseen, unseen_clients
 from server.report.cells import certificate_table
@@ -242,8 +243,8 @@ def _breakdown_words(bracket: Bracket, budget: str, found: str) -> str:
     if np.isneginf(bracket.lower):
         return f"not even without a shift {found.replace('it is', 'is it', 1)}"
     if np.isposinf(bracket.upper):
-        return f"up to {budget} {bracket.lower:g} and possibly beyond, {found}"
-    return f"up to {budget} {bracket.lower:.4g} {found}"
+        return f"up to {budget} {down_to_digits(bracket.lower)} and possibly beyond, {found}"
+    return f"up to {budget} {down_to_digits(bracket.lower)} {found}"
 
 
 def finite_ends(interval: Any) -> dict[str, float | None]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband.wording import exactly, rounded_down, rounded_up
+from riskband.wording import down_to_digits, exactly, rounded_down, rounded_up
 
 
 @given(st.floats(0, 1), st.integers(1, 8))
@@ -21,6 +21,17 @@ def test_rounded_bounds_hold(value, num_digits):
 @given(st.integers(0, 10_000))
 def test_numbers_with_few_digits_stay_as_they_are(count):
     assert rounded_up(count / 10_000) == rounded_down(count / 10_000) == f"{count / 10_000:.4f}"
+
+
+@given(st.floats(1e-6, 1e3))
+def test_a_budget_is_never_said_to_be_larger_than_it_is(budget):
+    said = float(down_to_digits(budget))
+    assert budget * (1.0 - 1.001e-3) <= said <= budget
+
+
+def test_a_budget_keeps_the_digits_that_it_has():
+    assert [down_to_digits(each) for each in (0.0, 0.3, 1e3, np.inf)] == ["0", "0.3", "1000", "inf"]
+    assert down_to_digits(3.45678e-5) == "3.456e-05"
 
 
 def test_tiny_bounds_are_not_nothing():

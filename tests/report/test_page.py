@@ -284,3 +284,20 @@ def test_a_stored_certificate_of_every_function_makes_a_page():
     for name, entry in by_function.items():
         certificate = rb.Certificate.from_dict(entry)
         assert certificate.statement[1:] in Read(report_page(certificate, title=name)).shown, name
+
+
+def test_a_worst_share_that_is_required_is_what_the_page_is_about():
+    answers = answers_of(100)
+    said = Read(report_page(answers, delta=0.05, require="worst_share:0.3:kl:0.1<=0.4"))
+    assert "says how far (KL divergence)" in said.shown
+    steps = json.loads(said.of("table")[2]["data-steps"])
+    ((_, _, (mean, share)),) = [step for step in steps if step[0] == "0.1"]
+    band = rb.band(answers, delta=0.05)
+    found = rb.worst_case_cdf(band, divergence="kl", budget=0.1, thresholds=0.3).value
+    assert found <= float(share) <= found + 1.001e-4
+    assert 0.0 < float(mean) <= 1.0
+    breaks = rb.breakdown(band, divergence="kl", target=0.4, threshold=0.3).lower
+    (budget,) = re.findall(
+        r"Up to budget ([\d.]+) it is certified that the share of clients with a risk of 0.3", said.shown
+    )
+    assert breaks * (1 - 1e-3) <= float(budget) <= breaks

@@ -1,11 +1,14 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from riskband.search import Bracket
 from riskband.wording import TRAINERS_ANSWERED
 from server.report.table import report_table
+from server.studies.study import _breakdown_words
 
 
 def entry(function: str, value: Any, observed: Any, **changes: Any) -> dict[str, Any]:
@@ -177,3 +180,8 @@ def test_of_many_failures_the_table_shows_some() -> None:
     text = rendered(REPORT | {"network": REPORT["network"] | {"failures": failures}})
     assert text.count(": no-reply:") == 10
     assert "and 3 more" in text
+
+
+def test_a_certified_budget_is_rounded_down() -> None:
+    said = [_breakdown_words(Bracket(0.21499593, upper), "budget", "it is certified") for upper in (0.21499594, np.inf)]
+    assert said == ["up to budget 0.2149 it is certified", "up to budget 0.2149 and possibly beyond, it is certified"]
