@@ -75,7 +75,7 @@ PAGE = r"""<!doctype html>
 <div><p class="word">{{ view.light.word }}</p><p>{{ view.light.reason }}</p></div>
 </div>
 <p class="sentence">{{ view.sentence }} {{ label(view.label) }}</p>
-<p>A <i>risk</i> is the mean loss of the model on one client, from 0 (no error) to 1.</p>
+<p>A <i>risk</i> is the mean loss of the model on one client, from 0 (no error) to 1.{% if view.has_measured %} A <i>measured risk</i> is that mean over a client’s own test examples; its true risk may be higher or lower.{% endif %}</p>
 {% if view.gate %}
 <table>
 <caption>What was required.{% if view.light.word != 'ESTIMATE ONLY' %} With probability at least {{ '%.15g'|format(1 - view.gate.delta) }} no verdict is a wrong PASS or a wrong FAIL.{% endif %}</caption>

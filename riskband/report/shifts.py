@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from riskband.report.charts import Chart, over_budgets
-from riskband.report.words import LABELS, capital, percent, upper
+from riskband.report.words import LABELS, about_measured, capital, percent, upper
 from riskband.wording import TRAINERS_ANSWERED, confidence, down_to_digits, exactly
 from riskband.worst_cases.divergences import DIVERGENCES, binary_worst_case, resolve_divergence
 from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
@@ -109,11 +109,11 @@ def divergence_shift(
     """
     divergence, given = _asked_divergence(certificates, gate)
     grid = _grid(given, _NUM_PUBLIC_BUDGETS if public else _NUM_BUDGETS)
-    budgets = grid.tolist()
+    budgets, is_measured = grid.tolist(), band.local == "observed"
     made = {"largest mean risk of a network": worst_case_mean(band, divergence=divergence, budget=grid)}
     if threshold is not None:
         share = worst_case_cdf(band, divergence=divergence, budget=grid, thresholds=threshold)
-        made[f"largest share of clients with a risk of {threshold:g} or more"] = share
+        made[about_measured(f"largest share of clients with a risk of {threshold:g} or more", is_measured)] = share
     bounds = {what: np.asarray(each.value) for what, each in made.items()}
     kinds = binary_worst_case(np.array(KINDS)[:, None], divergence=divergence, budget=grid)
     unit = resolve_divergence(divergence).title
@@ -167,6 +167,7 @@ def _breaks(band: Band, divergence: str, gate: Gate | None) -> Iterator[str]:
         if requirement.relation == "<=" and (is_of_mean or at is not None):
             found = breakdown(band, divergence=divergence, target=requirement.limit, threshold=at)
             what = "the mean risk" if at is None else f"the share of clients with a risk of {at:g} or more"
+            what = about_measured(what, band.local == "observed")
             yield _break(found, f"{what} is at most {requirement.limit:g}", is_estimate=_is_estimate(band))
 
 

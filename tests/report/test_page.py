@@ -301,3 +301,15 @@ def test_a_worst_share_that_is_required_is_what_the_page_is_about():
         r"Up to budget ([\d.]+) it is certified that the share of clients with a risk of 0.3", said.shown
     )
     assert breaks * (1 - 1e-3) <= float(budget) <= breaks
+
+
+def test_of_measured_risks_the_page_says_nothing_of_true_ones():
+    measured = np.random.default_rng(0).binomial(5, 0.25, 400) / 5  # every true risk is 0.25
+    band = rb.band(rb.ClientRisks(measured, 5), delta=0.05, local="observed")
+    gate = rb.require(band, ["share:0.3<=0.9", "quantile:0.5<=0.21"])
+    said = Read(report_page(rb.quantile(band, level=0.5), require=gate)).shown
+    assert not re.search(r"(have|with|whose) (a )?risk (is )?(of|at most)", said)  # half have one of at most 0.2: false
+    assert "Half of the unseen clients would measure a risk of at most 0.2000" in said
+    assert "share of clients that would measure a risk of 0.3 or more is at most 0.9" in said
+    assert "its true risk may be higher or lower" in said
+    assert "would measure" not in Read(report_page(answers_of(60), delta=0.05, require="share:0.3<=0.9")).shown
