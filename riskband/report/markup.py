@@ -124,7 +124,7 @@ PAGE = r"""<!doctype html>
 {% if shift.kind == 'divergence' %}
 <p>Tomorrow’s clients need not be like those measured: some kinds may become more frequent. The <i>budget</i> says how far ({{ shift.unit }}). The table says what that means for a kind of client, and what is then the most that can happen. {{ label(shift.label) }}</p>
 {% else %}
-<p>Tomorrow’s clients may have other examples. The <i>budget</i> is how far they may have moved on average ({{ shift.unit }}). {{ label(shift.label) }}</p>
+<p>Tomorrow’s clients may have other examples. The <i>budget</i> is the mean transport cost of that change ({{ shift.unit }}).{% if shift.unit.startswith('order 2') %} A cost of order 2 is a squared distance.{% endif %} {{ label(shift.label) }}</p>
 {% endif %}
 <div class="slider" hidden>
 <label for="budget">Budget <output id="budget-value" for="budget"></output></label>
@@ -189,7 +189,7 @@ PAGE = r"""<!doctype html>
 
 <section id="true" aria-labelledby="h5">
 <h2 id="h5">5. What must be true</h2>
-<p>The bounds hold if each answer below is yes. Tick, and name who stands for it. <b>What you enter is stored nowhere</b>: print the page, or save it as PDF, to keep it.</p>
+<p>{{ view.premise }} Tick, and name who stands for it. <b>What you enter is stored nowhere</b>: print the page, or save it as PDF, to keep it.</p>
 <form>
 <table class="questions">
 <caption class="visually-hidden">Assumptions as questions</caption>

@@ -83,7 +83,7 @@ def report_page(
     """
     check_installed("jinja2", extra="report")
     certificates, gate, answers = _given(source, delta, require)
-    _check_one_evaluation(certificates)
+    _check_one_evaluation({**certificates, **({} if gate is None else gate.certificates)})
     view = view_of(certificates, title=title, gate=gate, answers=answers, facts=facts or RunFacts(), public=public)
     stored, is_whole = _stored(view)
     return _template().render(

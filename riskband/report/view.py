@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from riskband.certificate import CERTIFICATE
 from riskband.groups.comparisons import group_certificate
 from riskband.groups.group_bands import group_bands
 from riskband.report.charts import Chart, Curve, thinned
@@ -117,6 +118,7 @@ class View:
     carriers: str
     charts: tuple[Chart, ...]
     notes: tuple[str, ...]
+    premise: str
     questions: tuple[tuple[str, str], ...]
     limits: tuple[str, ...]
     hashes: Mapping[str, str]
@@ -177,6 +179,7 @@ def view_of(
         carriers="" if public else _carriers(made, names),
         charts=tuple(_charts(certificates, band, public=public)),
         notes=facts.notes,
+        premise=_premise(everything.values()),
         questions=_questions([*(() if gate is None else gate.assumptions), *_assumptions(everything)]),
         limits=LIMITS,
         hashes=facts.hashes,
@@ -440,6 +443,15 @@ def _band_chart(band: Band) -> Chart:
 
 def _assumptions(certificates: Certificates) -> Iterator[str]:
     yield from (line for each in certificates.values() for line in each.assumptions)
+
+
+def _premise(certificates: Iterable[Certificate]) -> str:
+    are_proved = {each.validity == CERTIFICATE for each in certificates}
+    if are_proved == {True}:
+        return "The bounds hold if each answer below is yes."
+    if are_proved == {False}:
+        return "The numbers are no certificates: they need not hold even if each answer below is yes."
+    return "What is labelled certificate holds if each answer below is yes; other numbers need not hold even then."
 
 
 def _questions(assumptions: Iterable[str]) -> tuple[tuple[str, str], ...]:

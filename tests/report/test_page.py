@@ -313,3 +313,34 @@ def test_of_measured_risks_the_page_says_nothing_of_true_ones():
     assert "share of clients that would measure a risk of 0.3 or more is at most 0.9" in said
     assert "its true risk may be higher or lower" in said
     assert "would measure" not in Read(report_page(answers_of(60), delta=0.05, require="share:0.3<=0.9")).shown
+
+
+def adversarial_answers(cost="order 1, l2 distance, in input space", guarantee="exact", **who):
+    curves = [[risk, risk + 0.1] for risk in [0.1, 0.2, 0.3, 0.1] * 10]
+    return rb.AdversarialAnswers([0.0, 1.0], curves, 10, cost=cost, guarantee=guarantee, binary=True, **who)
+
+
+@pytest.mark.parametrize(("guarantee", "who"), [("lower", {}), ("exact", {"answered_by": "trainers"}), ("exact", {})])
+def test_an_estimate_has_no_probability_and_no_answer_of_section_5_makes_it_hold(guarantee, who):
+    worst = rb.wasserstein_mean(adversarial_answers(guarantee=guarantee, **who), delta=0.05, cost_budget=[0.0, 0.1])
+    is_estimate = worst.validity == "estimate"
+    said = Read(report_page(worst)).shown
+    assert is_estimate == (guarantee == "lower" or bool(who))
+    assert ("for every cost at once, with probability at least 0.95" in said) == (not is_estimate)
+    assert ("The bounds hold if each answer below is yes" in said) == (not is_estimate)
+    assert ("need not hold even if each answer below is yes" in said) == is_estimate
+    assert ("a movement of examples that it did not find may be worse" in said) == (guarantee == "lower")
+
+
+def test_a_transport_budget_is_said_with_its_order_norm_and_space():
+    for cost, is_squared in (("order 1, linf distance, in input space", False), ("order 2, l2 distance", True)):
+        said = Read(report_page(rb.wasserstein_mean(adversarial_answers(cost), delta=0.05, cost_budget=[0.0, 0.1])))
+        assert f"mean transport cost of that change ({cost})" in said.shown
+        assert ("A cost of order 2 is a squared distance" in said.shown) == is_squared
+        assert "moved on average" not in said.shown
+
+
+def test_verdicts_of_other_answers_make_no_page():
+    gate = rb.require(answers_of(60), "mean<=0.2", delta=0.05)
+    with pytest.raises(ValueError, match="must be of the same answers"):
+        report_page(rb.mean_bound(answers_of(61), delta=0.05), require=gate)
