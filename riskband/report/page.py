@@ -154,7 +154,9 @@ def _stored(view: View) -> tuple[dict[str, Any], bool]:
         }
         return {"schema": PUBLIC_SCHEMA, "withheld": NOT_RECOMPUTABLE, "certificates": said}, False
     whole = {name: each.to_dict() for name, each in view.certificates.items()}
-    document = {"schema": COLLECTION_SCHEMA, "certificates": whole}
+    document: dict[str, Any] = {"schema": COLLECTION_SCHEMA, "certificates": whole}
+    if view.gate is not None:
+        document["gate"] = view.gate.to_dict()
     if len(json.dumps(document)) <= _LARGEST_STORED:
         return document, True
     return {"schema": PUBLIC_SCHEMA, "withheld": "the certificates are too large for this page"}, False

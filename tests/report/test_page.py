@@ -344,3 +344,25 @@ def test_verdicts_of_other_answers_make_no_page():
     gate = rb.require(answers_of(60), "mean<=0.2", delta=0.05)
     with pytest.raises(ValueError, match="must be of the same answers"):
         report_page(rb.mean_bound(answers_of(61), delta=0.05), require=gate)
+
+
+@pytest.mark.parametrize("required", [["mean<=0.05"], ["worst_share:0.3:kl:0.1<=0.9", "mean<=0.2"]])
+def test_verify_computes_the_verdicts_of_a_page_again_and_vouches_for_no_text(required, tmp_path, capsys):
+    page, path = report_page(answers_of(80), delta=0.05, require=required), tmp_path / "report.html"
+    verdict = "FAIL" if len(required) == 1 else "PASS"
+    path.write_text(page.replace("light red", "light green").replace("✖ FAIL", "✔ PASS"), encoding="utf-8")
+    assert main(["verify", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert all(f"{verdict}: {each} is required" in said for each in required)
+    assert "the text around the certificates was not checked" in said
+    other = {"FAIL": "PASS", "PASS": "FAIL"}[verdict]
+    path.write_text(page.replace(f'"verdict": "{verdict}"', f'"verdict": "{other}"'), encoding="utf-8")
+    assert main(["verify", str(path)]) == 1
+    assert "verdicts DO NOT FOLLOW" in capsys.readouterr().out
+
+
+def test_verdicts_read_off_a_band_are_computed_again_off_the_same_band(tmp_path):
+    band = rb.band(answers_of(60), delta=0.05, local="observed")
+    gate, path = rb.require(band, ["share:0.3<=0.5", "gini<=0.5"]), tmp_path / "report.html"
+    path.write_text(report_page(rb.quantile(band, level=0.5), require=gate), encoding="utf-8")
+    assert main(["verify", str(path)]) == 0
