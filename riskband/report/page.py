@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import riskband
+from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
 from riskband.checks import check_installed
 from riskband.report.markup import PAGE, SCRIPT, STYLE
@@ -83,7 +84,9 @@ def report_page(
     """
     check_installed("jinja2", extra="report")
     certificates, gate, answers = _given(source, delta, require)
-    _check_one_evaluation({**certificates, **({} if gate is None else gate.certificates)})
+    _check_one_evaluation({name: _answers(each) for name, each in certificates.items()})
+    given = {**dict(list(certificates.items())[:1]), **({} if gate is None else gate.certificates)}
+    _check_one_evaluation({name: _without_movement(_answers(each)) for name, each in given.items()})
     view = view_of(certificates, title=title, gate=gate, answers=answers, facts=facts or RunFacts(), public=public)
     stored, is_whole = _stored(view)
     return _template().render(
@@ -128,10 +131,10 @@ def _template() -> Template:
     return environment.from_string(PAGE)
 
 
-def _check_one_evaluation(certificates: Mapping[str, Certificate]) -> None:
-    if not certificates:
+def _check_one_evaluation(answers_of: Mapping[str, Mapping[str, Any]]) -> None:
+    if not answers_of:
         raise ValueError("a report needs at least one certificate, got none")
-    (name, first), *others = ((name, _answers(each)) for name, each in certificates.items())
+    (name, first), *others = answers_of.items()
     for other, answers in others:
         if answers != first:
             raise ValueError(
@@ -143,6 +146,11 @@ def _check_one_evaluation(certificates: Mapping[str, Certificate]) -> None:
 def _answers(certificate: Certificate) -> dict[str, Any]:
     """The answers of a certificate, without the names, which only some certificates hold."""
     return {key: value for key, value in certificate.recipe.get("answers", {}).items() if key != "names"}
+
+
+def _without_movement(answers: dict[str, Any]) -> dict[str, Any]:
+    """Adversarial answers as the plain losses, which requirements are about; others as they are."""
+    return AdversarialAnswers(**answers).clean.to_dict() if "radii" in answers else answers
 
 
 def _stored(view: View) -> tuple[dict[str, Any], bool]:

@@ -344,6 +344,11 @@ def test_verdicts_of_other_answers_make_no_page():
     gate = rb.require(answers_of(60), "mean<=0.2", delta=0.05)
     with pytest.raises(ValueError, match="must be of the same answers"):
         report_page(rb.mean_bound(answers_of(61), delta=0.05), require=gate)
+    attacked = adversarial_answers()
+    worst = rb.wasserstein_mean(attacked, delta=0.05, cost_budget=[0.0, 0.1])
+    with pytest.raises(ValueError, match="must be of the same answers"):
+        report_page(worst, require=gate)
+    assert "PASS" in report_page(worst, require=rb.require(attacked.clean, "mean<=0.6", delta=0.05))
 
 
 @pytest.mark.parametrize("required", [["mean<=0.05"], ["worst_share:0.3:kl:0.1<=0.9", "mean<=0.2"]])
