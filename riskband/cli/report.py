@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _what_it_holds(public: bool) -> str:
     if public:
-        return " (without the clients' losses; with very few clients, bounds may still tell them)"
+        return " (without the clients' losses; exact bounds, quantiles above all, may still tell some of them)"
     return " (it holds the losses of all clients; --public leaves them out)"
 
 

@@ -146,7 +146,7 @@ PAGE = r"""<!doctype html>
 {% for sentence in shift.breaks %}
 <p>{{ sentence }}</p>
 {% else %}
-<p>No limit was set, so there is no budget at which one is exceeded. Read off the table what you could bear.</p>
+<p>{{ 'Where the required limits break is not shown here.' if view.gate else 'No limit was set, so there is no budget at which one is exceeded.' }} Read off the table what you could bear.</p>
 {% endfor %}
 <p class="note">{{ shift.together }}</p>
 {% else %}
@@ -215,7 +215,7 @@ PAGE = r"""<!doctype html>
 <section id="auditor" aria-labelledby="h7">
 <h2 id="h7">7. For the auditor</h2>
 {% if view.is_public %}
-<p><b>This version cannot be verified:</b> {{ withheld }}. Ask for the certificates. With a handful of clients, anyone who knows the formulas can work out losses from exact bounds. To prevent that, ask for noisy answers and make the page from these.</p>
+<p><b>This version cannot be verified:</b> {{ withheld }}. Ask for the certificates. {{ still_public }}</p>
 {% elif is_whole %}
 <p>The page holds its certificates, with the answers of all clients. To compute them again: <code>pip install riskband=={{ version.partition('+')[0] }}</code> and <code>riskband verify report.html</code>.</p>
 {% else %}
@@ -349,7 +349,7 @@ SCRIPT = r"""
     };
     const read = (index) => {
       figure.mark(index);
-      readout.textContent = `${x_label}: ${Number(x[at].toPrecision(4))}. ${rows[at].join(". ")}.`;
+      readout.textContent = `${x_label}: ${x[at]}. ${rows[at].join(". ")}.`;
       readout.hidden = false;
     };
     svg.addEventListener("pointermove", (event) => {

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 PUBLIC_SCHEMA = "riskband.public/1"
 NOT_RECOMPUTABLE = "the clients' losses were left out of this page, so nothing on it can be computed again"
+STILL_PUBLIC = (
+    "It still has the names, sizes and intervals of groups, and the smallest and the largest number of examples of a "
+    "client. Anyone who knows the formulas can work out losses from exact bounds: with a handful of clients from any "
+    "of them, and from a quantile the loss of one client, however many there are. To prevent that, ask for noisy "
+    "answers and make the page from these."
+)
 _LARGEST_STORED = 700_000  # characters of JSON; a page is to stay below 1 MB
 
 
@@ -57,8 +63,10 @@ def report_page(
         What is known beside the certificates.
     public : bool
         Leave the clients' losses and names out, and everything that shows them one by one. Such a page cannot be
-        computed again, and says so. With a handful of clients, anyone who knows the formulas can work out losses from
-        exact bounds. To prevent that, ask for noisy answers and make the page from these.
+        computed again, and says so. It still has the names, sizes and intervals of groups, and the smallest and the
+        largest number of examples of a client. Anyone who knows the formulas can work out losses from exact bounds:
+        with a handful of clients from any of them, and from a quantile the loss of one client, however many there are.
+        To prevent that, ask for noisy answers and make the page from these.
 
     Returns
     -------
@@ -94,6 +102,7 @@ def report_page(
         stored=stored,
         is_whole=is_whole,
         withheld=NOT_RECOMPUTABLE,
+        still_public=STILL_PUBLIC,
         version=riskband.__version__,
         style=STYLE,
         script=SCRIPT,

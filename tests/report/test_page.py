@@ -194,7 +194,10 @@ def test_a_public_page_has_no_losses_and_says_that_it_cannot_be_computed_again(t
     assert "Spital-" not in page
     assert not [loss for loss in losses if str(loss) in page]
     assert not [word for word in ('"values"', "recipe", "SHA-256") if word in page]  # a hash lets few losses be guessed
-    assert "This version cannot be verified" in Read(page).shown
+    shown = Read(page).shown
+    assert "This version cannot be verified" in shown
+    assert "It still has the names, sizes and intervals of groups" in shown
+    assert "from a quantile the loss of one client, however many there are" in shown
     path = tmp_path / "public.html"
     path.write_text(page, encoding="utf-8")
     assert main(["verify", str(path)]) == 2
@@ -371,3 +374,20 @@ def test_verdicts_read_off_a_band_are_computed_again_off_the_same_band(tmp_path)
     gate, path = rb.require(band, ["share:0.3<=0.5", "gini<=0.5"]), tmp_path / "report.html"
     path.write_text(report_page(rb.quantile(band, level=0.5), require=gate), encoding="utf-8")
     assert main(["verify", str(path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("require", "said"),
+    [((), "No limit was set"), ("quantile:0.9<=0.5", "Where the required limits break is not shown here")],
+)
+def test_a_required_limit_is_not_said_to_be_none(require, said):
+    shown = Read(report_page(answers_of(60), delta=0.05, require=require)).shown
+    assert said in shown
+    assert ("No limit was set" in shown) == (not require)
+
+
+def test_the_readout_has_the_budget_of_its_bound_with_all_digits():
+    budgets = [0.0, 0.0123456, 0.01234567891]
+    worst = rb.wasserstein_mean(adversarial_answers(), delta=0.05, cost_budget=budgets)
+    (chart,) = [each["data-chart"] for each in Read(report_page(worst)).of("figure") if each["id"] == "shift-chart"]
+    assert json.loads(chart)["x"] == budgets
