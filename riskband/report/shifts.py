@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from riskband.certificate import CERTIFICATE
 from riskband.report.charts import Chart, over_budgets
 from riskband.report.words import LABELS, about_measured, capital, percent, upper
 from riskband.wording import TRAINERS_ANSWERED, confidence, down_to_digits, exactly
@@ -207,7 +206,7 @@ def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> Shift | Non
         x_label="mean cost of moving a client's examples",
         y_label="upper bound",
     )
-    sure = f", with probability at least {confidence(mean.delta)}, by itself" if mean.validity == CERTIFICATE else ""
+    sure = f", with probability at least {confidence(mean.delta)}, by itself" if mean.validity == "certificate" else ""
     answers = mean.recipe["answers"]
     is_attack = answers.get("guarantee") == "lower"
     return Shift(

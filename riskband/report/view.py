@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from riskband.certificate import CERTIFICATE
 from riskband.groups.comparisons import group_certificate
 from riskband.groups.group_bands import group_bands
 from riskband.report.charts import Chart, Curve, thinned
@@ -446,7 +445,7 @@ def _assumptions(certificates: Certificates) -> Iterator[str]:
 
 
 def _premise(certificates: Iterable[Certificate]) -> str:
-    are_proved = {each.validity == CERTIFICATE for each in certificates}
+    are_proved = {each.validity == "certificate" for each in certificates}
     if are_proved == {True}:
         return "The bounds hold if each answer below is yes."
     if are_proved == {False}:
