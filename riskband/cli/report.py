@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
-from riskband.cli.verify import read_document
+from riskband.cli.verify import gate_again, gate_of, read_document
 from riskband.verification import band_behind, source_of
-from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, require
+from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _what_it_holds(public: bool) -> str:
     if public:
-        return " (without the clients' losses; with very few clients, bounds may still tell them)"
+        return " (without the clients' losses; exact bounds, quantiles above all, may still tell some of them)"
     return " (it holds the losses of all clients; --public leaves them out)"
 
 
@@ -98,26 +98,13 @@ def _gate(
         raise ValueError("requirements of two files have no delta in common; make a page for each")
     if not gates and not asked:
         return None
-    first = next((each for name, each in certificates.items() if name.startswith(REQUIRED)), None)
-    first = first or next(iter(certificates.values()))
+    if gates:
+        gate = gate_again(certificates, gates[0])
+        if gate is None:
+            raise ValueError("the verdicts of the file do not follow from its answers, so no page is made of them")
+        return gate
+    first = next(iter(certificates.values()))
     source = source_of(first)
-    if not isinstance(source, (rb.Band, rb.ClientRisks)) or (
-        asked and not (isinstance(source, rb.ClientRisks) and source.are_as_measured)
-    ):
+    if not (isinstance(source, rb.ClientRisks) and source.are_as_measured):
         source = band_behind(first)
-    if source is None:
-        raise ValueError("requirements need the plain losses of one model, and these certificates have others")
-    if asked:
-        return _from(source, asked, delta=first.delta)
-    try:
-        said = {each["requirement"]: each["verdict"] for each in gates[0]["requirements"]}
-        gate = _from(source, list(map(Requirement.of, said)), gates[0]["delta"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the verdicts of the file cannot be read ({error!r}); was it cut?") from error
-    if {str(each.requirement): each.verdict for each in gate.verdicts} != said:
-        raise ValueError("the verdicts of the file do not follow from its answers, so no page is made of them")
-    return gate
-
-
-def _from(source: rb.Band | rb.ClientRisks, requirements: list[Requirement], delta: float) -> Gate:
-    return require(source, requirements, delta=delta if isinstance(source, rb.ClientRisks) else None)
+    return gate_of(source, asked, delta=first.delta)

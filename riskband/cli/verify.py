@@ -11,7 +11,8 @@ from typing import Any
 
 import riskband as rb
 from riskband.answers.csv import TableError
-from riskband.verification import COLLECTION_SCHEMA
+from riskband.verification import COLLECTION_SCHEMA, band_behind, source_of
+from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, require
 
 VERIFICATION_SCHEMA = "riskband.verification/1"
 _STORED = re.compile(r'<script type="application/json" id="certificates">(.*?)</script>', re.DOTALL)  # in a report page
@@ -25,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compute every certificate in a file again; 0 only if all agree."""
-    entries = read_document(options.file)["certificates"]
+    document = read_document(options.file)
+    entries = document["certificates"]
     outcomes, unreadable = {}, []
     for name, entry in entries.items():
         try:
@@ -38,9 +40,18 @@ def run(options: argparse.Namespace) -> int:
     is_well = all(outcome.ok for outcome in outcomes.values())
     if unreadable:
         raise TableError(unreadable)
+    verdicts = {}
+    if is_well and "gate" in document:
+        gate = gate_again({name: rb.Certificate.from_dict(each) for name, each in entries.items()}, document["gate"])
+        is_well, verdicts = gate is not None, {"verdicts_follow": gate is not None}
+        if not options.json:
+            follow = "its verdicts DO NOT FOLLOW from its answers"
+            print(follow if gate is None else f"what was required, from the same answers again:\n{gate.statement}")
+    if not options.json and _is_page(options.file):
+        print("the text around the certificates was not checked; make the page again to compare")
     if options.json:
         found = {name: _plain(entries[name], outcome) for name, outcome in outcomes.items()}
-        print(json.dumps({"schema": VERIFICATION_SCHEMA, "ok": is_well, "certificates": found}, indent=1))
+        print(json.dumps({"schema": VERIFICATION_SCHEMA, "ok": is_well, **verdicts, "certificates": found}, indent=1))
     return 0 if is_well else 1
 
 
@@ -54,7 +65,7 @@ def read_document(file: str) -> dict[str, Any]:
     """
     try:
         text = Path(file).read_text(encoding="utf-8")
-        document = stored_certificates(text) if Path(file).suffix.lower() in (".html", ".htm") else json.loads(text)
+        document = stored_certificates(text) if _is_page(file) else json.loads(text)
     except (json.JSONDecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} must be JSON as riskband writes it: {error}") from error
     if not (isinstance(document, dict) and document.get("schema") == COLLECTION_SCHEMA):
@@ -80,6 +91,40 @@ def stored_certificates(page: str) -> dict[str, Any]:
         why = document.get("withheld") if isinstance(document, dict) else None
         raise ValueError(f"{why or 'its certificates cannot be read'}; verify the certificates it was made of")
     return document
+
+
+def gate_again(certificates: Mapping[str, rb.Certificate], said: Mapping[str, Any]) -> Gate | None:
+    """Return the verdicts of a file, computed again; `None` if it has others than its answers give.
+
+    Raises
+    ------
+    ValueError
+        If they cannot be read, or the certificates are not of plain losses.
+    """
+    required = (each for name, each in certificates.items() if name.startswith(REQUIRED))
+    first = next(required, None) or next(iter(certificates.values()))
+    source = source_of(first)
+    if not isinstance(source, (rb.Band, rb.ClientRisks)):
+        source = band_behind(first)
+    try:
+        if isinstance(source, rb.Band) and source.delta != said["delta"]:
+            source = source.answers  # of a band for one requirement, which had a part of delta
+        verdicts = {each["requirement"]: each["verdict"] for each in said["requirements"]}
+        gate = gate_of(source, list(map(Requirement.of, verdicts)), delta=said["delta"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the verdicts of the file cannot be read ({error!r}); was it cut?") from error
+    return gate if {str(each.requirement): each.verdict for each in gate.verdicts} == verdicts else None
+
+
+def gate_of(source: object, requirements: list[Requirement], *, delta: float) -> Gate:
+    """Return the verdicts on answers or a band; raises ValueError for anything else."""
+    if not isinstance(source, (rb.Band, rb.ClientRisks)):
+        raise ValueError("requirements need the plain losses of one model, and these certificates have others")
+    return require(source, requirements, delta=delta if isinstance(source, rb.ClientRisks) else None)
+
+
+def _is_page(file: str) -> bool:
+    return Path(file).suffix.lower() in (".html", ".htm")
 
 
 def _plain(entry: Mapping[str, Any], outcome: rb.Verification) -> dict[str, Any]:

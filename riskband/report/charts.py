@@ -106,7 +106,7 @@ class Chart:
         """Return what the page's script reads: points, the bounds there in words, rounded safely, and the frame."""
         rows = [[_said(curve, index) for curve in self.curves] for index in range(self.x.size)]
         return {
-            "x": [round(value, 6) for value in self.x.tolist()],
+            "x": self.x.tolist(),  # all digits: the bounds are those at these points
             "rows": rows,
             "x_label": self.x_label,
             "steps": self.steps,

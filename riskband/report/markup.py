@@ -75,7 +75,7 @@ PAGE = r"""<!doctype html>
 <div><p class="word">{{ view.light.word }}</p><p>{{ view.light.reason }}</p></div>
 </div>
 <p class="sentence">{{ view.sentence }} {{ label(view.label) }}</p>
-<p>A <i>risk</i> is the mean loss of the model on one client, from 0 (no error) to 1.</p>
+<p>A <i>risk</i> is the mean loss of the model on one client, from 0 (no error) to 1.{% if view.has_measured %} A <i>measured risk</i> is that mean over a client’s own test examples; its true risk may be higher or lower.{% endif %}</p>
 {% if view.gate %}
 <table>
 <caption>What was required.{% if view.light.word != 'ESTIMATE ONLY' %} With probability at least {{ '%.15g'|format(1 - view.gate.delta) }} no verdict is a wrong PASS or a wrong FAIL.{% endif %}</caption>
@@ -124,7 +124,7 @@ PAGE = r"""<!doctype html>
 {% if shift.kind == 'divergence' %}
 <p>Tomorrow’s clients need not be like those measured: some kinds may become more frequent. The <i>budget</i> says how far ({{ shift.unit }}). The table says what that means for a kind of client, and what is then the most that can happen. {{ label(shift.label) }}</p>
 {% else %}
-<p>Tomorrow’s clients may have other examples. The <i>budget</i> is how far they may have moved on average ({{ shift.unit }}). {{ label(shift.label) }}</p>
+<p>Tomorrow’s clients may have other examples. The <i>budget</i> is the mean transport cost of that change ({{ shift.unit }}).{% if shift.unit.startswith('order 2') %} A cost of order 2 is a squared distance.{% endif %} {{ label(shift.label) }}</p>
 {% endif %}
 <div class="slider" hidden>
 <label for="budget">Budget <output id="budget-value" for="budget"></output></label>
@@ -146,7 +146,7 @@ PAGE = r"""<!doctype html>
 {% for sentence in shift.breaks %}
 <p>{{ sentence }}</p>
 {% else %}
-<p>No limit was set, so there is no budget at which one is exceeded. Read off the table what you could bear.</p>
+<p>{{ 'Where the required limits break is not shown here.' if view.gate else 'No limit was set, so there is no budget at which one is exceeded.' }} Read off the table what you could bear.</p>
 {% endfor %}
 <p class="note">{{ shift.together }}</p>
 {% else %}
@@ -189,7 +189,7 @@ PAGE = r"""<!doctype html>
 
 <section id="true" aria-labelledby="h5">
 <h2 id="h5">5. What must be true</h2>
-<p>The bounds hold if each answer below is yes. Tick, and name who stands for it. <b>What you enter is stored nowhere</b>: print the page, or save it as PDF, to keep it.</p>
+<p>{{ view.premise }} Tick, and name who stands for it. <b>What you enter is stored nowhere</b>: print the page, or save it as PDF, to keep it.</p>
 <form>
 <table class="questions">
 <caption class="visually-hidden">Assumptions as questions</caption>
@@ -215,7 +215,7 @@ PAGE = r"""<!doctype html>
 <section id="auditor" aria-labelledby="h7">
 <h2 id="h7">7. For the auditor</h2>
 {% if view.is_public %}
-<p><b>This version cannot be verified:</b> {{ withheld }}. Ask for the certificates. With a handful of clients, anyone who knows the formulas can work out losses from exact bounds. To prevent that, ask for noisy answers and make the page from these.</p>
+<p><b>This version cannot be verified:</b> {{ withheld }}. Ask for the certificates. {{ still_public }}</p>
 {% elif is_whole %}
 <p>The page holds its certificates, with the answers of all clients. To compute them again: <code>pip install riskband=={{ version.partition('+')[0] }}</code> and <code>riskband verify report.html</code>.</p>
 {% else %}
@@ -349,7 +349,7 @@ SCRIPT = r"""
     };
     const read = (index) => {
       figure.mark(index);
-      readout.textContent = `${x_label}: ${Number(x[at].toPrecision(4))}. ${rows[at].join(". ")}.`;
+      readout.textContent = `${x_label}: ${x[at]}. ${rows[at].join(". ")}.`;
       readout.hidden = false;
     };
     svg.addEventListener("pointermove", (event) => {

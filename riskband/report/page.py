@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import riskband
+from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
 from riskband.checks import check_installed
 from riskband.report.markup import PAGE, SCRIPT, STYLE
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 
 PUBLIC_SCHEMA = "riskband.public/1"
 NOT_RECOMPUTABLE = "the clients' losses were left out of this page, so nothing on it can be computed again"
+STILL_PUBLIC = (
+    "It still has the names, sizes and intervals of groups, and the smallest and the largest number of examples of a "
+    "client. Anyone who knows the formulas can work out losses from exact bounds: with a handful of clients from any "
+    "of them, and from a quantile the loss of one client, however many there are. To prevent that, ask for noisy "
+    "answers and make the page from these."
+)
 _LARGEST_STORED = 700_000  # characters of JSON; a page is to stay below 1 MB
 
 
@@ -56,8 +63,10 @@ def report_page(
         What is known beside the certificates.
     public : bool
         Leave the clients' losses and names out, and everything that shows them one by one. Such a page cannot be
-        computed again, and says so. With a handful of clients, anyone who knows the formulas can work out losses from
-        exact bounds. To prevent that, ask for noisy answers and make the page from these.
+        computed again, and says so. It still has the names, sizes and intervals of groups, and the smallest and the
+        largest number of examples of a client. Anyone who knows the formulas can work out losses from exact bounds:
+        with a handful of clients from any of them, and from a quantile the loss of one client, however many there are.
+        To prevent that, ask for noisy answers and make the page from these.
 
     Returns
     -------
@@ -83,7 +92,9 @@ def report_page(
     """
     check_installed("jinja2", extra="report")
     certificates, gate, answers = _given(source, delta, require)
-    _check_one_evaluation(certificates)
+    _check_one_evaluation({name: _answers(each) for name, each in certificates.items()})
+    given = {**dict(list(certificates.items())[:1]), **({} if gate is None else gate.certificates)}
+    _check_one_evaluation({name: _without_movement(_answers(each)) for name, each in given.items()})
     view = view_of(certificates, title=title, gate=gate, answers=answers, facts=facts or RunFacts(), public=public)
     stored, is_whole = _stored(view)
     return _template().render(
@@ -91,6 +102,7 @@ def report_page(
         stored=stored,
         is_whole=is_whole,
         withheld=NOT_RECOMPUTABLE,
+        still_public=STILL_PUBLIC,
         version=riskband.__version__,
         style=STYLE,
         script=SCRIPT,
@@ -128,10 +140,10 @@ def _template() -> Template:
     return environment.from_string(PAGE)
 
 
-def _check_one_evaluation(certificates: Mapping[str, Certificate]) -> None:
-    if not certificates:
+def _check_one_evaluation(answers_of: Mapping[str, Mapping[str, Any]]) -> None:
+    if not answers_of:
         raise ValueError("a report needs at least one certificate, got none")
-    (name, first), *others = ((name, _answers(each)) for name, each in certificates.items())
+    (name, first), *others = answers_of.items()
     for other, answers in others:
         if answers != first:
             raise ValueError(
@@ -145,6 +157,11 @@ def _answers(certificate: Certificate) -> dict[str, Any]:
     return {key: value for key, value in certificate.recipe.get("answers", {}).items() if key != "names"}
 
 
+def _without_movement(answers: dict[str, Any]) -> dict[str, Any]:
+    """Adversarial answers as the plain losses, which requirements are about; others as they are."""
+    return AdversarialAnswers(**answers).clean.to_dict() if "radii" in answers else answers
+
+
 def _stored(view: View) -> tuple[dict[str, Any], bool]:
     """What the page holds of its certificates, and whether that is all of them."""
     if view.is_public:
@@ -154,7 +171,9 @@ def _stored(view: View) -> tuple[dict[str, Any], bool]:
         }
         return {"schema": PUBLIC_SCHEMA, "withheld": NOT_RECOMPUTABLE, "certificates": said}, False
     whole = {name: each.to_dict() for name, each in view.certificates.items()}
-    document = {"schema": COLLECTION_SCHEMA, "certificates": whole}
+    document: dict[str, Any] = {"schema": COLLECTION_SCHEMA, "certificates": whole}
+    if view.gate is not None:
+        document["gate"] = view.gate.to_dict()
     if len(json.dumps(document)) <= _LARGEST_STORED:
         return document, True
     return {"schema": PUBLIC_SCHEMA, "withheld": "the certificates are too large for this page"}, False

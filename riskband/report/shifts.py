@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from riskband.report.charts import Chart, over_budgets
-from riskband.report.words import LABELS, capital, percent, upper
+from riskband.report.words import LABELS, about_measured, capital, percent, upper
 from riskband.wording import TRAINERS_ANSWERED, confidence, down_to_digits, exactly
 from riskband.worst_cases.divergences import DIVERGENCES, binary_worst_case, resolve_divergence
 from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 KINDS = (0.01, 0.1, 0.3)  # shares of clients of which the page says what may become of them
 _NUM_BUDGETS, _NUM_PUBLIC_BUDGETS = 41, 11
+_OF_ATTACKS = " They are estimates of an attack: a movement of examples that it did not find may be worse."
 _USUAL_DIVERGENCE, _USUAL_BUDGET = "chi2", 0.25
 
 
@@ -109,11 +110,11 @@ def divergence_shift(
     """
     divergence, given = _asked_divergence(certificates, gate)
     grid = _grid(given, _NUM_PUBLIC_BUDGETS if public else _NUM_BUDGETS)
-    budgets = grid.tolist()
+    budgets, is_measured = grid.tolist(), band.local == "observed"
     made = {"largest mean risk of a network": worst_case_mean(band, divergence=divergence, budget=grid)}
     if threshold is not None:
         share = worst_case_cdf(band, divergence=divergence, budget=grid, thresholds=threshold)
-        made[f"largest share of clients with a risk of {threshold:g} or more"] = share
+        made[about_measured(f"largest share of clients with a risk of {threshold:g} or more", is_measured)] = share
     bounds = {what: np.asarray(each.value) for what, each in made.items()}
     kinds = binary_worst_case(np.array(KINDS)[:, None], divergence=divergence, budget=grid)
     unit = resolve_divergence(divergence).title
@@ -167,7 +168,10 @@ def _breaks(band: Band, divergence: str, gate: Gate | None) -> Iterator[str]:
         if requirement.relation == "<=" and (is_of_mean or at is not None):
             found = breakdown(band, divergence=divergence, target=requirement.limit, threshold=at)
             what = "the mean risk" if at is None else f"the share of clients with a risk of {at:g} or more"
-            yield _break(found, f"{what} is at most {requirement.limit:g}", is_estimate=_is_estimate(band))
+            what = about_measured(what, band.local == "observed")
+            yield _break(
+                found, f"{what} is at most {requirement.limit:g}", is_estimate=TRAINERS_ANSWERED in band.assumptions
+            )
 
 
 def _break(found: Bracket, goal: str, *, is_estimate: bool) -> str:
@@ -182,10 +186,6 @@ def _break(found: Bracket, goal: str, *, is_estimate: bool) -> str:
     if np.isinf(found.upper):
         return f"Up to budget {budget}, and possibly beyond, it is certified that {goal}."
     return f"Up to budget {budget} it is certified that {goal}. Beyond, the band certifies it no more."
-
-
-def _is_estimate(source: Band | Certificate) -> bool:
-    return TRAINERS_ANSWERED in source.assumptions
 
 
 def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> Shift | None:
@@ -206,10 +206,12 @@ def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> Shift | Non
         x_label="mean cost of moving a client's examples",
         y_label="upper bound",
     )
-    sure = f"with probability at least {confidence(mean.delta)}, by itself"
+    sure = f", with probability at least {confidence(mean.delta)}, by itself" if mean.validity == "certificate" else ""
+    answers = mean.recipe["answers"]
+    is_attack = answers.get("guarantee") == "lower"
     return Shift(
         kind="cost",
-        unit="transport cost",
+        unit=answers.get("cost", "transport cost"),
         label=LABELS[mean.validity],
         kinds=(),
         steps=steps,
@@ -218,8 +220,8 @@ def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> Shift | Non
         chart=chart,
         breaks=tuple(breaks),
         together=(
-            f"The means hold for every cost at once{'' if _is_estimate(mean) else f', {sure}'}; so do the shares, "
-            "for every cost and risk. Between two costs the bound at the larger one holds."
+            f"The means are for every cost at once{sure}; the shares too, for every cost and risk. Between two costs "
+            f"read the bound at the larger one.{_OF_ATTACKS if is_attack else ''}"
         ),
     )
 

@@ -16,7 +16,7 @@ from riskband.groups.comparisons import group_certificate
 from riskband.groups.group_bands import group_bands
 from riskband.report.charts import Chart, Curve, thinned
 from riskband.report.shifts import Shift, cost_shift, divergence_shift
-from riskband.report.words import LABELS, LIMITS, WHO_ANSWERED, capital, percent, question
+from riskband.report.words import LABELS, LIMITS, WHO_ANSWERED, about_measured, capital, percent, question
 from riskband.verification import FUNCTIONS, band_behind, event_of, why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_down, rounded_up
 from riskband.worst_cases.requirements import FAIL, PASS
@@ -103,6 +103,7 @@ class View:
     light: Light
     sentence: str
     label: str
+    has_measured: bool
     gate: Gate | None
     who: Mapping[str, str]
     answered_by: str
@@ -116,6 +117,7 @@ class View:
     carriers: str
     charts: tuple[Chart, ...]
     notes: tuple[str, ...]
+    premise: str
     questions: tuple[tuple[str, str], ...]
     limits: tuple[str, ...]
     hashes: Mapping[str, str]
@@ -162,6 +164,7 @@ def view_of(
         light=_light(gate, answered_by),
         sentence=capital(main.statement),
         label=LABELS[main.validity],
+        has_measured=any(map(_is_measured, everything.values())),
         gate=gate,
         who=_who(main, facts),
         answered_by=WHO_ANSWERED[answered_by],
@@ -175,6 +178,7 @@ def view_of(
         carriers="" if public else _carriers(made, names),
         charts=tuple(_charts(certificates, band, public=public)),
         notes=facts.notes,
+        premise=_premise(everything.values()),
         questions=_questions([*(() if gate is None else gate.assumptions), *_assumptions(everything)]),
         limits=LIMITS,
         hashes=facts.hashes,
@@ -310,7 +314,7 @@ def _tails(
         if found is None:
             ((_, point),) = at.items()
             found = made[f"{function}:{point:g}"] = FUNCTIONS[function](band, **at)
-        row = _row(found)
+        row, words = _row(found), about_measured(words, _is_measured(found))
         alone = "" if found.recipe.get("band") else "By itself, with its own probability of error"
         rows.append(row._replace(quantity=words, note=row.note or alone))
     return tuple(rows), made
@@ -337,6 +341,12 @@ def _row(certificate: Certificate) -> Row:
     if nothing is not None:
         bound = "not bounded by these answers"
     return Row(capital(certificate.quantity), bound, LABELS[certificate.validity], capital(nothing or ""))
+
+
+def _is_measured(certificate: Certificate) -> bool:
+    """Whether it is about the risks that clients would measure, and not about their true ones."""
+    made_with = certificate.recipe.get("band") or certificate.recipe["arguments"]
+    return bool(made_with.get("local") == "observed")
 
 
 def _is_of_groups(certificate: Certificate) -> bool:
@@ -407,7 +417,7 @@ def _band_chart(band: Band) -> Chart:
     right = min(1.0, float(np.ceil((widest + 0.02) * 10.0) / 10.0))
     x = thinned(np.concatenate([band.lower_points, band.upper_points]), right)
     label = LABELS["estimate" if TRAINERS_ANSWERED in band.assumptions else "certificate"]
-    has_both = band.sides == "two"
+    has_both, is_measured = band.sides == "two", band.local == "observed"
     upper = band.upper(x) if has_both else np.ones_like(x)
     share = np.searchsorted(measured, x, side="right") / measured.size
     curves = (
@@ -415,16 +425,32 @@ def _band_chart(band: Band) -> Chart:
         Curve("share of the clients that answered, as measured", "measured", share),
     )
     words = (
-        "The shaded band holds the share of unseen clients whose risk is at most the value below, everywhere at once"
+        f"The shaded band holds the share of unseen clients {'that would measure' if is_measured else 'with'} at most "
+        "the risk below, everywhere at once"
         f"{'' if TRAINERS_ANSWERED in band.assumptions else f', with probability at least {confidence(band.delta)}'}."
     )
     return Chart(
-        "Who does how badly", words, "risk of a client (mean loss, 0 to 1)", "share of clients", x, curves, "after"
+        "Who does how badly",
+        words,
+        f"{'measured ' if is_measured else ''}risk of a client (mean loss, 0 to 1)",
+        "share of clients",
+        x,
+        curves,
+        "after",
     )
 
 
 def _assumptions(certificates: Certificates) -> Iterator[str]:
     yield from (line for each in certificates.values() for line in each.assumptions)
+
+
+def _premise(certificates: Iterable[Certificate]) -> str:
+    are_proved = {each.validity == "certificate" for each in certificates}
+    if are_proved == {True}:
+        return "The bounds hold if each answer below is yes."
+    if are_proved == {False}:
+        return "The numbers are no certificates: they need not hold even if each answer below is yes."
+    return "What is labelled certificate holds if each answer below is yes; other numbers need not hold even then."
 
 
 def _questions(assumptions: Iterable[str]) -> tuple[tuple[str, str], ...]:

@@ -71,6 +71,13 @@ def question(assumption: str) -> str:
     return f"Is it true that {assumption}?"
 
 
+def about_measured(words: str, is_measured: bool) -> str:
+    """Return words on the clients that have a risk; if measured risks were bounded, as words on these."""
+    if not is_measured:
+        return words
+    return words.replace("have a risk", "would measure a risk").replace("with a risk", "that would measure a risk")
+
+
 def upper(bound: float) -> str:
     """Return an upper bound of a risk or share; 1 is none."""
     return "not bounded" if bound >= 1.0 else rounded_up(bound)

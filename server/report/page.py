@@ -38,12 +38,18 @@ def _facts(study: Study, report: Mapping[str, Any]) -> RunFacts:
     checked = check_lines(report["certificates"], worst_network=study.worst_network(report))
     return RunFacts(
         who=dict(_who(report)),
-        hashes={"Hash of the model": report["hashes"]["model"], "Hash of the code": report["hashes"]["code"]},
+        hashes=_hashes(report),
         notes=(*study.lines(report), *study.privacy_lines(report), *checked),
         breaks=tuple(f"For {name}, {entry['statement']}." for name, entry in breakdowns.items()),
         names=tuple(report["network"]["client_ids"]),
         threshold=report["config"]["breakdown-threshold"] if breakdowns else None,
     )
+
+
+def _hashes(report: Mapping[str, Any]) -> dict[str, str]:
+    """What was evaluated by what; an evaluator's model has no hash, since the server never saw it."""
+    of_model = {} if report["config"]["evaluator"] else {"Hash of the model": report["hashes"]["model"]}
+    return {**of_model, "Hash of the code": report["hashes"]["code"]}
 
 
 def _who(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -52,5 +58,8 @@ def _who(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if network["failures"]:
         yield "Failures", reasons(network["failures"])
     yield "Loss", config["loss"].replace("_", " ")
-    yield "Model", f"{config['model']}, training: {config['training']}"
+    if config["evaluator"]:
+        yield "Model", f"each client's own function ({config['evaluator']}); nothing ties the answers to one model"
+    else:
+        yield "Model", f"{config['model']}, training: {config['training']}"
     yield "Data", config["dataset"] if config["dataset"] != "none" else "each client's own"

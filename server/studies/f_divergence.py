@@ -86,7 +86,10 @@ class FDivergenceStudy(Study):
         asked = evaluation.config.question
         chosen = evaluation.config.of(Settings)
         asked_of: dict[str, Any] = {"divergences": chosen.divergences, "budgets": chosen.budgets}
-        goal = f"at most {asked.breakdown_target:g} of the clients have a risk of {asked.breakdown_threshold:g} or more"
+        have = "would measure" if asked.local == "observed" else "have"
+        goal = (
+            f"at most {asked.breakdown_target:g} of the clients {have} a risk of {asked.breakdown_threshold:g} or more"
+        )
         return {
             "breakdowns": breakdowns(evaluation, budget="budget", source="worst_case_cdf_{}", goal=goal),
             "target": target_entry(evaluation, evaluation.targets[0], **asked_of) if evaluation.targets else None,

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import riskband as rb
 from riskband.report.page import report_page
 from tests.house import ROOT
-from tests.report.test_page import HOSTILE, SECTIONS, answers_of
+from tests.report.test_page import HOSTILE, SECTIONS, adversarial_answers, answers_of
 from tests.server.running import run_app
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -83,6 +84,16 @@ def test_the_band_is_read_by_pointer_and_by_keys(browser, path):
         page.keyboard.press("ArrowLeft")
         assert readout.is_visible()
         assert readout.inner_text() != said
+
+
+def test_the_readout_rounds_no_budget(browser, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(report_page(rb.wasserstein_mean(adversarial_answers(), delta=0.05, cost_budget=[0.0, 0.0123456])))
+    with opened(browser, path) as page:
+        page.get_by_role("img", name="Bounds over the cost").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        assert "examples: 0.0123456. " in page.locator("#shift-chart .readout").inner_text()
 
 
 def test_it_is_read_aloud_in_its_order_and_works_without_script(browser, path):

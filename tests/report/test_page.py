@@ -194,7 +194,10 @@ def test_a_public_page_has_no_losses_and_says_that_it_cannot_be_computed_again(t
     assert "Spital-" not in page
     assert not [loss for loss in losses if str(loss) in page]
     assert not [word for word in ('"values"', "recipe", "SHA-256") if word in page]  # a hash lets few losses be guessed
-    assert "This version cannot be verified" in Read(page).shown
+    shown = Read(page).shown
+    assert "This version cannot be verified" in shown
+    assert "It still has the names, sizes and intervals of groups" in shown
+    assert "from a quantile the loss of one client, however many there are" in shown
     path = tmp_path / "public.html"
     path.write_text(page, encoding="utf-8")
     assert main(["verify", str(path)]) == 2
@@ -301,3 +304,90 @@ def test_a_worst_share_that_is_required_is_what_the_page_is_about():
         r"Up to budget ([\d.]+) it is certified that the share of clients with a risk of 0.3", said.shown
     )
     assert breaks * (1 - 1e-3) <= float(budget) <= breaks
+
+
+def test_of_measured_risks_the_page_says_nothing_of_true_ones():
+    measured = np.random.default_rng(0).binomial(5, 0.25, 400) / 5  # every true risk is 0.25
+    band = rb.band(rb.ClientRisks(measured, 5), delta=0.05, local="observed")
+    gate = rb.require(band, ["share:0.3<=0.9", "quantile:0.5<=0.21"])
+    said = Read(report_page(rb.quantile(band, level=0.5), require=gate)).shown
+    assert not re.search(r"(have|with|whose) (a )?risk (is )?(of|at most)", said)  # half have one of at most 0.2: false
+    assert "Half of the unseen clients would measure a risk of at most 0.2000" in said
+    assert "share of clients that would measure a risk of 0.3 or more is at most 0.9" in said
+    assert "its true risk may be higher or lower" in said
+    assert "would measure" not in Read(report_page(answers_of(60), delta=0.05, require="share:0.3<=0.9")).shown
+
+
+def adversarial_answers(cost="order 1, l2 distance, in input space", guarantee="exact", **who):
+    curves = [[risk, risk + 0.1] for risk in [0.1, 0.2, 0.3, 0.1] * 10]
+    return rb.AdversarialAnswers([0.0, 1.0], curves, 10, cost=cost, guarantee=guarantee, binary=True, **who)
+
+
+@pytest.mark.parametrize(("guarantee", "who"), [("lower", {}), ("exact", {"answered_by": "trainers"}), ("exact", {})])
+def test_an_estimate_has_no_probability_and_no_answer_of_section_5_makes_it_hold(guarantee, who):
+    worst = rb.wasserstein_mean(adversarial_answers(guarantee=guarantee, **who), delta=0.05, cost_budget=[0.0, 0.1])
+    is_estimate = worst.validity == "estimate"
+    said = Read(report_page(worst)).shown
+    assert is_estimate == (guarantee == "lower" or bool(who))
+    assert ("for every cost at once, with probability at least 0.95" in said) == (not is_estimate)
+    assert ("The bounds hold if each answer below is yes" in said) == (not is_estimate)
+    assert ("need not hold even if each answer below is yes" in said) == is_estimate
+    assert ("a movement of examples that it did not find may be worse" in said) == (guarantee == "lower")
+
+
+def test_a_transport_budget_is_said_with_its_order_norm_and_space():
+    for cost, is_squared in (("order 1, linf distance, in input space", False), ("order 2, l2 distance", True)):
+        said = Read(report_page(rb.wasserstein_mean(adversarial_answers(cost), delta=0.05, cost_budget=[0.0, 0.1])))
+        assert f"mean transport cost of that change ({cost})" in said.shown
+        assert ("A cost of order 2 is a squared distance" in said.shown) == is_squared
+        assert "moved on average" not in said.shown
+
+
+def test_verdicts_of_other_answers_make_no_page():
+    gate = rb.require(answers_of(60), "mean<=0.2", delta=0.05)
+    with pytest.raises(ValueError, match="must be of the same answers"):
+        report_page(rb.mean_bound(answers_of(61), delta=0.05), require=gate)
+    attacked = adversarial_answers()
+    worst = rb.wasserstein_mean(attacked, delta=0.05, cost_budget=[0.0, 0.1])
+    with pytest.raises(ValueError, match="must be of the same answers"):
+        report_page(worst, require=gate)
+    assert "PASS" in report_page(worst, require=rb.require(attacked.clean, "mean<=0.6", delta=0.05))
+
+
+@pytest.mark.parametrize("required", [["mean<=0.05"], ["worst_share:0.3:kl:0.1<=0.9", "mean<=0.2"]])
+def test_verify_computes_the_verdicts_of_a_page_again_and_vouches_for_no_text(required, tmp_path, capsys):
+    page, path = report_page(answers_of(80), delta=0.05, require=required), tmp_path / "report.html"
+    verdict = "FAIL" if len(required) == 1 else "PASS"
+    path.write_text(page.replace("light red", "light green").replace("✖ FAIL", "✔ PASS"), encoding="utf-8")
+    assert main(["verify", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert all(f"{verdict}: {each} is required" in said for each in required)
+    assert "the text around the certificates was not checked" in said
+    other = {"FAIL": "PASS", "PASS": "FAIL"}[verdict]
+    path.write_text(page.replace(f'"verdict": "{verdict}"', f'"verdict": "{other}"'), encoding="utf-8")
+    assert main(["verify", str(path)]) == 1
+    assert "verdicts DO NOT FOLLOW" in capsys.readouterr().out
+
+
+def test_verdicts_read_off_a_band_are_computed_again_off_the_same_band(tmp_path):
+    band = rb.band(answers_of(60), delta=0.05, local="observed")
+    gate, path = rb.require(band, ["share:0.3<=0.5", "gini<=0.5"]), tmp_path / "report.html"
+    path.write_text(report_page(rb.quantile(band, level=0.5), require=gate), encoding="utf-8")
+    assert main(["verify", str(path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("require", "said"),
+    [((), "No limit was set"), ("quantile:0.9<=0.5", "Where the required limits break is not shown here")],
+)
+def test_a_required_limit_is_not_said_to_be_none(require, said):
+    shown = Read(report_page(answers_of(60), delta=0.05, require=require)).shown
+    assert said in shown
+    assert ("No limit was set" in shown) == (not require)
+
+
+def test_the_readout_has_the_budget_of_its_bound_with_all_digits():
+    budgets = [0.0, 0.0123456, 0.01234567891]
+    worst = rb.wasserstein_mean(adversarial_answers(), delta=0.05, cost_budget=budgets)
+    (chart,) = [each["data-chart"] for each in Read(report_page(worst)).of("figure") if each["id"] == "shift-chart"]
+    assert json.loads(chart)["x"] == budgets

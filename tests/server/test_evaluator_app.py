@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import sys
 
@@ -80,6 +81,10 @@ def test_a_scikit_learn_model_is_certified_as_it_stands(tmp_path, defaults, fore
     assert stored["recipe"]["answers"]["binary"] is True
     assert report["network"]["mean_empirical_risk"] == pytest.approx(np.mean(expected))
     assert report["gate"]["verdict"] == "PASS"
+    page = html.unescape((tmp_path / "report.html").read_text())
+    assert "each client's own function (my_forest:risk); nothing ties the answers to one model" in page
+    assert report["hashes"]["model"] not in page  # the hash of no weights
+    assert report["hashes"]["code"] in page
     assert rb.verify(stored).ok
     answers = rb.ClientRisks(**stored["recipe"]["answers"])
     assert stored["value"] == rb.mean_bound(answers, delta=0.05, seed=0).value
