@@ -9,8 +9,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
-from client.data import data_place
-from client.evaluator import EVALUATOR_KEY
+from client.data import EVALUATOR_KEY, data_place
 from client.refusals import WithheldError, details_withheld
 from protocol import wire
 from protocol.hashes import code_hash

@@ -128,7 +128,10 @@ def test_arrays_that_do_not_fit(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda value: np.where(value == value.max(), np.nan, value), "must be finite, got NaN or infinity in '0.weight'"),
+        (
+            lambda value: np.where(value == value.max(), np.nan, value),
+            "must be finite, got NaN or infinity in '0.weight'",
+        ),
         (lambda value: value + np.inf, "must be finite"),
         (lambda value: value.astype(np.complex64), "type complex64 instead of torch.float32"),
         (lambda value: value.astype(np.int32), "type int32 instead of torch.float32"),
