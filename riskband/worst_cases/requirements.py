@@ -373,18 +373,16 @@ def _both_ends(source: Band | ClientRisks, delta: float | None, *, chosen: Funct
 def _worst_mean(name: object, parameters: Sequence[str]) -> Number:
     f, size = _shift(name, parameters, example=f"{WORST_MEAN}:chi2:0.1")
 
-    def bounds(source: Band | ClientRisks, delta: float | None) -> _Bounds:
-        half = None if delta is None else delta / 2.0
-        above = worst_case_mean(source, divergence=f, budget=size, delta=half)
-        below = dispersion_certificate(source, "mean", delta=half)  # the network without shift is within every budget
-        quantity = f"the largest mean risk over the clients of {_any_network(f, size)}"
-        return _Bounds(quantity, float(np.asarray(below.lower)), float(above.value), (above, below))
+    def above(source: Band | ClientRisks, delta: float | None) -> Certificate:
+        return worst_case_mean(source, divergence=f, budget=size, delta=delta)
 
     def value(law: RiskDistribution) -> float:
         # Clients that the network does not have may have any risk, up to 1.
         risks, weights = np.append(law.risks, 1.0), np.append(law.weights, 0.0)
         return min(robust_mean(risks, weights, divergence=f, budget=size)[0], 1.0)
 
+    quantity = f"the largest mean risk over the clients of {_any_network(f, size)}"
+    bounds = partial(_worst_ends, quantity=quantity, above=above, plain="mean")
     return Number(f"{WORST_MEAN}:{f.name}:{exactly(size)}", (0.0, 1.0), bounds, value, shift=(f.name, size))
 
 
@@ -393,20 +391,31 @@ def _worst_share(name: object, parameters: Sequence[str]) -> Number:
     share = resolve(f"share:{parameters[0]}", called="the number of a requirement")
     threshold = float(share.name.partition(":")[2])
 
-    def bounds(source: Band | ClientRisks, delta: float | None) -> _Bounds:
-        half = None if delta is None else delta / 2.0
-        band = source if isinstance(source, Band) else band_of(source, delta=own_delta(half), sides="lower")
-        above = worst_case_cdf(band, divergence=f, budget=size, thresholds=threshold)
-        below = dispersion_certificate(source, share.name, delta=half)
-        quantity = f"the largest share of clients with a risk of at least {exactly(threshold)} in"
-        lower, upper = float(np.asarray(below.lower)), float(above.value)
-        return _Bounds(f"{quantity} {_any_network(f, size)}", lower, upper, (above, below))
+    def above(source: Band | ClientRisks, delta: float | None) -> Certificate:
+        band = source if isinstance(source, Band) else band_of(source, delta=own_delta(delta), sides="lower")
+        return worst_case_cdf(band, divergence=f, budget=size, thresholds=threshold)
 
     def value(law: RiskDistribution) -> float:
         return float(binary_worst_case(min(share.value(law), 1.0), divergence=f, budget=size))
 
+    quantity = f"the largest share of clients with a risk of at least {exactly(threshold)} in {_any_network(f, size)}"
+    bounds = partial(_worst_ends, quantity=quantity, above=above, plain=share.name)
     called = f"{WORST_SHARE}:{exactly(threshold)}:{f.name}:{exactly(size)}"
     return Number(called, (0.0, 1.0), bounds, value, threshold=threshold, shift=(f.name, size))
+
+
+def _worst_ends(
+    source: Band | ClientRisks,
+    delta: float | None,
+    *,
+    quantity: str,
+    above: Callable[[Band | ClientRisks, float | None], Certificate],
+    plain: str,
+) -> _Bounds:
+    """Both ends of a worst value, half of delta for each: the network without shift is within every budget."""
+    half = None if delta is None else delta / 2.0
+    upper, lower = above(source, half), dispersion_certificate(source, plain, delta=half)
+    return _Bounds(quantity, float(np.asarray(lower.lower)), float(upper.value), (upper, lower))
 
 
 def _shift(name: object, parameters: Sequence[str], *, example: str) -> tuple[FDivergence, float]:
