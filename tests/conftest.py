@@ -8,6 +8,7 @@ To look for new ones: HYPOTHESIS_PROFILE=explore pytest tests/laws tests/strateg
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 # `pytest -n auto` starts one process per core, and the models here are so small that a second thread only gets in the
@@ -27,6 +28,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # These start servers and wait for them: first, so that nothing waits for them at the end, and one at a time, because
 # two SuperLinks with their SuperNodes on two cores may take longer to find each other than a run is patient.
 SERVERS = ("tests/end_to_end/", "tests/deployment/")
+
+
+@pytest.fixture
+def idle_clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Deadlines of an exchange pass while it waits for somebody, and only then: a busy machine cannot miss one."""
+    from strategies.asking import exchange
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=sleep)
+    monkeypatch.setattr(exchange, "time", clock)
+    return clock
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

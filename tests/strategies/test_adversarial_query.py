@@ -263,6 +263,7 @@ def test_nobody_can_be_asked_for_nothing():
     assert (outcome.answers, outcome.failures, outcome.num_asked) == ((), (), 0)
 
 
+@pytest.mark.usefixtures("idle_clock")
 def test_a_client_that_fails_later_is_named_and_the_others_are_heard():
     class FailingLater:
         def __init__(self, behaviour):

@@ -70,6 +70,7 @@ def hostile_round(kind, *, says_hello):
 KINDS = [kind for kind in HARMFUL if kind != "hello"]
 
 
+@pytest.mark.usefixtures("idle_clock")
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_said_hello_fails_under_its_own_name_whatever_it_replies(kind):
     failures, nodes = hostile_round(kind, says_hello=True)
@@ -79,6 +80,7 @@ def test_who_said_hello_fails_under_its_own_name_whatever_it_replies(kind):
     }
 
 
+@pytest.mark.usefixtures("idle_clock")
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_is_met_for_the_first_time_is_named_by_its_node_and_by_no_name_that_is_not_its(kind):
     failures, nodes = hostile_round(kind, says_hello=False)
@@ -185,6 +187,7 @@ class Registered(InProcessGrid):
         return [NodeInfo(node_id=node_id, name=f"node-{k}") for k, node_id in enumerate(self.get_node_ids(), start=1)]
 
 
+@pytest.mark.usefixtures("idle_clock")
 def test_the_name_of_the_registered_key_is_in_every_failure():
     behaviours = {2: silent, 3: raising, 4: claiming(risk=np.nan)}
     grid = Registered(network()._client_app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours)

@@ -42,6 +42,7 @@ def test_the_rest_of_a_steady_round_is_foreseen() -> None:
     assert steps[-1].eta_seconds == 0.0
 
 
+@pytest.mark.usefixtures("idle_clock")
 def test_no_round_is_foreseen_to_last_beyond_its_deadline() -> None:
     steps = watched(network({9: silent}, clients_per_pull=1), reply_timeout=1.0)
     assert steps[-2].answered == 9
@@ -50,6 +51,7 @@ def test_no_round_is_foreseen_to_last_beyond_its_deadline() -> None:
     assert max(foreseen) <= 1.0
 
 
+@pytest.mark.usefixtures("idle_clock")
 def test_a_pause_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "_REPORT_INTERVAL", 0.1)
     steps = watched(network({9: silent}), reply_timeout=1.0)

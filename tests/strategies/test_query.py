@@ -207,12 +207,14 @@ def test_a_late_answer_before_the_deadline_counts():
     assert names(ask({3: late(20), 7: late(50)})) == everyone_but()
 
 
+@pytest.mark.usefixtures("idle_clock")
 def test_a_client_that_never_answers_is_given_up_at_the_deadline():
     outcome = ask({3: silent}, reply_timeout=1.0)
     assert names(outcome) == everyone_but(3)
     assert reasons(outcome) == [(None, "no-reply")]
 
 
+@pytest.mark.usefixtures("idle_clock")
 def test_an_answer_after_the_deadline_does_not_leak_into_the_next_round():
     asking, grid = strategy(reply_timeout=1.0), network({3: late(10**6)})
     first = asking.ask(grid, QUERY, ARRAYS)

@@ -144,6 +144,7 @@ def test_answers_are_handed_over_before_the_network_breaks():
     assert len({answer.client_id for answer in received}) == len(received) == 6
 
 
+@pytest.mark.usefixtures("idle_clock")
 def test_progress_only_grows_and_ends_with_the_whole_round():
     steps = []
     ask({3: raising, 4: silent}, reply_timeout=1.0, on_progress=steps.append)

@@ -139,6 +139,7 @@ def plain_answer(message, answer):
     return [Delivery(Message(wire.encode_answer(other), reply_to=message))]
 
 
+@pytest.mark.usefixtures("idle_clock")
 def test_whoever_fails_is_missing_for_every_candidate():
     behaviours = {1: raising, 3: plain_answer, 5: node_unavailable, 7: lambda message, answer: []}
     found = ask(behaviours, reply_timeout=1.0, missing="worst")
