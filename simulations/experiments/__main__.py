@@ -68,7 +68,7 @@ def performed(experiment: Experiment, request: Request) -> dict[str, Any]:
     cpu, wall = time.process_time(), time.monotonic()
     result = experiment.run(request)
     seconds = {"cpu": round(time.process_time() - cpu, 1), "wall": round(time.monotonic() - wall, 1)}
-    asked = {
+    asked: dict[str, Any] = {
         "quick": request.quick,
         "clients": request.clients,
         "seed": request.seed,

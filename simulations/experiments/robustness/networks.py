@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from protocol.models import build_model, load_arrays, load_checkpoint
+from protocol.models import build_model, load_weights
 from simulations.experiments.experiment import Request
 from simulations.experiments.networks import kept
 from worlds.cifar10 import load_network
@@ -131,7 +131,7 @@ def of_checkpoint(request: Request) -> tuple[nn.Module, BaseData]:
     data = table_data(request.dataset_of_model, request)
     model = build_model(request.model, x_shape=data.x_pool.shape[1:], num_classes=data.num_classes, seed=request.seed)
     assert request.checkpoint is not None  # the row exists with it only
-    load_arrays(model, load_checkpoint(request.checkpoint))
+    load_weights(model, request.checkpoint)
     return model.eval(), data
 
 
