@@ -163,12 +163,11 @@ def random_tree(seed):
 
 
 def around(layers, model, x, labels, norm):
-    """Balls with nothing known of the whole space, and the margins of the examples."""
+    """Balls, and the margins of the examples."""
     with torch.no_grad():
         logits = model(x)
     margins = logits - logits.gather(1, labels[:, None])
-    speeds = torch.full_like(margins, torch.inf)
-    return Balls(layers, x, labels, norm=norm, margins=margins, speeds=speeds, rounding=0.0), margins
+    return Balls(layers, x, labels, norm=norm, margins=margins, rounding=0.0), margins
 
 
 def excesses(model, x, norm, scale, layers=None):

@@ -75,9 +75,8 @@ class Balls:
         Examples in float64, (num_examples, *x_shape), and their labels.
     norm : str
         Of the balls: "l1", "l2" or "linf".
-    margins, speeds : Tensor, shape (num_examples, num_classes)
-        Bounds of the margins of the examples, `-inf` at the label, and their constants on the whole space, 0 there; or
-        `inf` where there is none.
+    margins : Tensor, shape (num_examples, num_classes)
+        Bounds of the margins of the examples, `-inf` at the label.
     rounding : float
         By what share of how far the logits move the margins are raised.
     """
@@ -90,10 +89,9 @@ class Balls:
         *,
         norm: str,
         margins: Tensor,
-        speeds: Tensor,
         rounding: float,
     ) -> None:
-        self.layers, self.x, self.margins, self.speeds = layers, x, margins, speeds
+        self.layers, self.x, self.margins = layers, x, margins
         self.scale = math.sqrt(math.prod(layers.x_shape)) if norm == "linf" else 1.0  # of l2 over this norm
         self.pulls = (layers.head[None] - layers.head[labels][:, None]).abs()
         sizes = layers.head.norm(dim=1)
@@ -109,7 +107,7 @@ class Balls:
         by_entries = (self.pulls @ moves.entries.flatten(1)[:, :, None]).squeeze(2)
         length = moves.lengths[:, None]
         around = (1.0 + ROUNDING) * by_entries.minimum(self.pulls.norm(dim=2) * length) + self.drifts * length
-        return torch.nan_to_num(around.minimum(self.speeds * radii[:, None]), nan=_ANY_MARGIN, posinf=_ANY_MARGIN)
+        return torch.nan_to_num(around, nan=_ANY_MARGIN, posinf=_ANY_MARGIN)
 
     def largest(self, holds: Callable[[Tensor], Tensor]) -> Tensor:
         """Return radii at which `holds` was true of `rises`, about the largest, or 0."""

@@ -116,7 +116,7 @@ class SequentialLayers:
         """Compare what was read with the model, at points that do not depend on any example."""
         twin = copy.deepcopy(model).double().eval()
         probes = torch.randn(_NUM_PROBES, *self.x_shape, generator=torch.Generator().manual_seed(0)).double()
-        for size in (0.0, 0.1, 1.0, 10.0):
+        for size in (0.3, 10.0):
             with torch.no_grad():
                 self.check_same(size * probes, twin(size * probes))
 

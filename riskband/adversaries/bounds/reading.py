@@ -45,6 +45,8 @@ Named = list[tuple[str, nn.Module]]
 
 MAX_LAYERS = 2000
 """Of what was read: branches that part before others meet are written out once for each way through them."""
+MAX_WEIGHTS = 2**22
+"""Of a model that is no chain: a deeper one costs minutes to read, and bounds of it say nothing."""
 # Another number than most axes have: an axis of this length is taken for that of the examples.
 _NUM_PROBES = 3
 
@@ -117,6 +119,12 @@ def traced(model: nn.Module, x_shape: Sequence[int]) -> Named:
 
     Raises RefusedError if a part of it has hooks, if the forward cannot be traced, or has a call that is not known.
     """
+    num_weights = sum(value.numel() for value in model.parameters())
+    if num_weights > MAX_WEIGHTS:
+        raise RefusedError(
+            f"a model that is no nn.Sequential must have at most {MAX_WEIGHTS} weights, got {num_weights}; use an "
+            "attack, or the adversary smoothing:SIGMA, which proves something of any model"
+        )
     for name, module in model.named_modules():
         if has_hooks(module):
             check_layer(name or type(module).__name__, module)  # refuses it in the words of all layers

@@ -159,21 +159,24 @@ class LipschitzAdversary(Adversary):
             reach=reach,
         )
 
+    def _is_around(self, layers: SequentialLayers) -> bool:
+        """Return whether bounds are those of balls around the examples alone: constants cost more and say less."""
+        return self.method in ("auto", "local") and has_local_rules(layers)
+
     def _constants(self, layers: SequentialLayers) -> Constants:
-        """Return constants of the margins and logits; infinite ones of a model that has local bounds only."""
-        if self.method in ("auto", "local") and not layers.has_constants:
-            speeds = torch.full((len(layers.head), len(layers.head)), torch.inf, dtype=torch.float64)
-            return Constants(speeds, speeds[0])
+        """Return constants of the margins and logits on the whole space; infinite ones where none are needed."""
+        if self._is_around(layers):
+            unknown = torch.full((len(layers.head), len(layers.head)), torch.inf, dtype=torch.float64)
+            return Constants(unknown, unknown[0])
         method = "auto" if self.method == "local" else self.method
         return lipschitz_constants(layers, norm=self.norm, method=method)
 
     def _balls(self, batch: Batch, layers: SequentialLayers, found: Geometry) -> Balls | None:
-        """Return balls around the examples if the model has layers that are bounded better there."""
-        if self.method not in ("auto", "local") or not has_local_rules(layers):
+        """Return balls around the examples if these are what is used."""
+        if not self._is_around(layers):
             return None
         return Balls(
-            layers, batch.x.double(), batch.labels, norm=self.norm, margins=found.margins, speeds=found.speeds,
-            rounding=_ROUNDING_OF_LOGITS,
+            layers, batch.x.double(), batch.labels, norm=self.norm, margins=found.margins, rounding=_ROUNDING_OF_LOGITS,
         )  # fmt: skip
 
     def _local_network(self, layers: SequentialLayers) -> LocalNetwork | None:
