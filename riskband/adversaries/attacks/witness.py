@@ -324,7 +324,7 @@ class Witness:
         is_wrong = self.logits.argmax(dim=1) != self.labels
         self.closest = self.x
         self.distances = torch.where(is_wrong, 0.0, math.inf).double()
-        self.highest = wrong_margin(self.logits, self.labels)
+        self.highest: Tensor = wrong_margin(self.logits, self.labels)
         self._costs: list[Tensor] = []
         self._losses: list[Tensor] = []
 
