@@ -20,6 +20,9 @@ from protocol.models import build_model
 from worlds.datasets import BaseData
 from worlds.shifts import AffineShift, check_pairs
 
+Change = Callable[[nn.Module, NDArray[np.float32], NDArray[np.int64], np.random.Generator], NDArray[np.float32]]
+"""(model, images, labels, rng) -> the images that a step of the training sees instead."""
+
 
 def train_centrally(
     data: BaseData,
@@ -49,6 +52,7 @@ def train_epochs(
     batch_size: int = 32,
     momentum: float | None = None,
     augment_sigma: float = 0.0,
+    change: Change | None = None,
     after_epoch: Callable[[int, nn.Module], None] | None = None,
 ) -> float:
     """Train `model` in place on the cross-entropy, by Adam or gradient descent whose state is fresh at each call.
@@ -69,6 +73,9 @@ def train_epochs(
         In [0, 1], of stochastic gradient descent; None for Adam.
     augment_sigma
         ≥ 0; each batch is seen under a fresh `AffineShift` of this strength, 0 for none.
+    change
+        What each batch is made of its images last of all, such as an attack on the model as it is (adversarial
+        training); None: nothing.
     after_epoch
         Called with the number of epochs done (from 1) and the model, which it must leave as it is.
 
@@ -96,6 +103,8 @@ def train_epochs(
             total = 0.0
             for batch in batches:
                 inputs, labels = shift.apply(x[batch], y[batch], rng)
+                if change is not None:
+                    inputs = change(model, inputs, labels, rng)
                 total += len(batch) * _step(model, optimizer, inputs, labels)
             mean_loss = total / len(y)
             if after_epoch is not None:
