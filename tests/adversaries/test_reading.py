@@ -157,7 +157,7 @@ def of_batches(self, x):
         (lambda self, x: x - x.mean(), "got 'sub'|must be left to the examples|one shape|got 'mean'"),
         (lambda self, x: x - x.mean(0, keepdim=True), "must have one shape"),
         (lambda self, x: x.flip(0), "got 'flip'"),
-        (lambda self, x: x[:, [1, 0]], "got 'getitem'|one that torch.fx can trace"),
+        (lambda self, x: x[[1, 0]] + x, "x_shape must fit"),
         (lambda self, x: x.t().t(), "got 't'"),
         (lambda self, x: functional.dropout(x), "got 'dropout'"),
         (lambda self, x: x + self.scale.sum().item() * x.amax(), "got"),
