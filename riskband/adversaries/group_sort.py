@@ -29,9 +29,9 @@ class GroupSort(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the sorted channels; same shape."""
-        groups = x.unflatten(1, (self.group_size, -1))
+        groups: Tensor = torch.unflatten(x, 1, (self.group_size, -1))
         if self.group_size != 2:
-            return groups.sort(dim=1, descending=True).values.flatten(1, 2)
+            return torch.flatten(groups.sort(dim=1, descending=True).values, 1, 2)
         first, second = groups.unbind(dim=1)
         excess = torch.relu(first - second)  # a fifth of the time of torch.maximum, going back
         return torch.cat((second + excess, first - excess), dim=1)

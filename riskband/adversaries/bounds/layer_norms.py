@@ -200,7 +200,7 @@ def _max_pool_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
 def _sorted_moves(layer: nn.Module, moves: Tensor) -> Tensor:
     """Return for each channel the largest move in its group: each order statistic moves by no more."""
     assert isinstance(layer, GroupSort)
-    groups = moves.unflatten(1, (layer.group_size, -1))
+    groups: Tensor = torch.unflatten(moves, 1, (layer.group_size, -1))
     return groups.amax(dim=1, keepdim=True).expand_as(groups).flatten(1, 2)
 
 
