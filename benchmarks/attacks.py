@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protocol.models import build_model, load_arrays, load_checkpoint
+from protocol.models import build_model, load_weights
 from riskband.adversaries import INPUT_ADVERSARIES, adversarial_curves, wda_attack
 from riskband.adversaries.base import Batch
 from riskband.adversaries.losses import get_loss
@@ -178,7 +178,7 @@ def digits_network() -> tuple[nn.Module, BaseData]:
 def given_network(file: str, name: str, checkpoint: str) -> tuple[nn.Module, BaseData]:
     data = load_dataset(f"npz:{file}")
     model = build_model(name, x_shape=data.x_pool.shape[1:], num_classes=data.num_classes, seed=0)
-    load_arrays(model, load_checkpoint(checkpoint))
+    load_weights(model, checkpoint)
     return model, data
 
 

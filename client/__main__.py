@@ -33,7 +33,7 @@ from client.privacy import PrivacyBudget, PrivacyBudgetError, epsilon_at, privac
 from protocol import wire
 from protocol.hashes import code_hash, examples_hash, model_hash
 from protocol.mechanisms import Mechanism, all_digits
-from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays
+from protocol.models import build_model, load_weights, model_arrays
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossQuery, Query
 from protocol.weight_sets import packed
 from riskband.adversaries.problem import TransportProblem, checked_box
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", required=True, help="the only thing that this command does")
     parser.add_argument("--node-config", required=True, help='as for flower-supernode: \'client-id="a" data="/path"\'')
     parser.add_argument("--query", choices=[_LOSS, _ADVERSARIAL, _CANDIDATES], default=_LOSS)
-    parser.add_argument("--model", required=True, help="cnn, mlp or module:factory")
+    parser.add_argument("--model", required=True, help="a name as in a run's config, such as cnn or module:factory")
     parser.add_argument(
         "--checkpoint",
         action="append",
@@ -164,7 +164,7 @@ def _question(options: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> tupl
 def _weights(model: nn.Module, checkpoint: str | None) -> dict[str, np.ndarray]:
     """Those of a file, else those that the model came with."""
     if checkpoint is not None:
-        load_arrays(model, load_checkpoint(checkpoint))
+        load_weights(model, checkpoint)
     return model_arrays(model)
 
 

@@ -8,6 +8,7 @@ import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,16 @@ MAX_NUM_CLASSES = 100_000
 """A client builds the model that a message names: without a limit, a number in it could take all memory."""
 
 
+BUILT_IN_MODELS = ("cnn", "mlp", "lipschitz-cnn", "lipschitz-mlp", "preact-resnet-18", "wrn-28-10", "vit-small")
+ROBUSTBENCH = "robustbench/"
+"""What the name of a model of RobustBench begins with; its identifier there follows."""
+
+
+def is_model_name(name: str) -> bool:
+    """Return whether a name is that of a model here, or may be one of a model elsewhere; nothing is imported."""
+    return name in BUILT_IN_MODELS or name.removeprefix(ROBUSTBENCH) not in ("", name) or all(name.partition(":"))
+
+
 def build_model(name: str, *, x_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
     """Build a model with random weights decided by `seed`; torch's global state is left untouched.
 
@@ -30,9 +41,12 @@ def build_model(name: str, *, x_shape: tuple[int, ...], num_classes: int, seed: 
     name
         ``"cnn"`` (two convolutions and two linear layers, about 20,000 weights; images only), ``"mlp"``
         (one hidden layer; inputs of any shape), ``"lipschitz-cnn"`` and ``"lipschitz-mlp"`` (Lipschitz by design:
-        orthogonal layers and `GroupSort`), or ``"module:factory"``: something of yours, importable
-        where clients run: a function, called as ``factory(x_shape=..., num_classes=...)``, or a class of modules,
-        called with those of the two that its constructor knows, such as none.
+        orthogonal layers and `GroupSort`), ``"preact-resnet-18"``, ``"wrn-28-10"``, ``"vit-small"`` or
+        ``"robustbench/IDENTIFIER"`` (`protocol.architectures`; images only), or ``"module:factory"``: something of
+        yours, importable where clients run: a function, called as ``factory(x_shape=..., num_classes=...)``, or a
+        class of modules, called with those of the two that its constructor knows, such as none. A function that does
+        not name ``x_shape`` is called as ``factory(num_classes=...)`` if it names that, and as
+        ``factory(weights=None, num_classes=...)`` if it is one of torchvision's.
     x_shape
         Shape of one input; for "cnn" (channels, height, width).
     num_classes
@@ -59,9 +73,10 @@ def build_model(name: str, *, x_shape: tuple[int, ...], num_classes: int, seed: 
         checked_count("each entry of x_shape", size, minimum=1, remedy="give the shape of one input")
         for size in x_shape
     )
-    factory = _FACTORIES.get(name) or _imported_factory(name)
+    factory = _own_factory(name) or _imported_factory(name)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # torch.manual_seed would also note the seed, with a stack trace, for every kind of accelerator: 3 ms each time.
+        torch.default_generator.manual_seed(seed)
         model = _built(factory, name, {"x_shape": x_shape, "num_classes": num_classes})
     if not isinstance(model, nn.Module):
         raise ValueError(
@@ -95,10 +110,11 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
         expected = tuple(state[name].shape) if name in state else "none"
         given = np.shape(arrays[name]) if name in arrays else "none"
         if expected != given:
+            others = _num_misfits(state, arrays) - 1
             raise ValueError(
                 f"the arrays must fit the model, got a model that does not fit: {name!r} has shape {given} "
-                f"instead of {expected}; build the model with the name, input shape and number of classes "
-                "that the arrays were made with"
+                f"instead of {expected}{f' ({others} more differ)' if others else ''}; build the model with the name, "
+                "input shape and number of classes that the arrays were made with"
             )
     for name, value in state.items():
         array = np.asarray(arrays[name])
@@ -115,6 +131,12 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
         model.load_state_dict(tensors)
 
 
+def _num_misfits(state: Mapping[str, torch.Tensor], arrays: Mapping[str, NDArray[np.generic]]) -> int:
+    """Return how many names one of the two lacks, or has with another shape."""
+    shared = {name for name in state if name in arrays and tuple(state[name].shape) == np.shape(arrays[name])}
+    return len({*state, *arrays} - shared)
+
+
 def save_checkpoint(model: nn.Module, path: str | Path) -> None:
     """Write the weights of `model` to the file `path` with torch.save, as a state dict."""
     torch.save(model.state_dict(), path)
@@ -123,7 +145,8 @@ def save_checkpoint(model: nn.Module, path: str | Path) -> None:
 def load_checkpoint(path: str | Path) -> dict[str, NDArray[np.generic]]:
     """Read weights written by `save_checkpoint`, or any state dict, as arrays by name; no code in the file is run.
 
-    `load_arrays` checks that they fit. Raises ValueError if the file is no readable state dict.
+    The state dict may be the entry "state_dict", "last", "model_state_dict", "model" or "net" of the file (the first
+    there is). `load_weights` checks that it fits a model. Raises ValueError if the file is no readable state dict.
     """
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -132,18 +155,66 @@ def load_checkpoint(path: str | Path) -> dict[str, NDArray[np.generic]]:
             f"the checkpoint must be a readable state dict, got {str(path)!r} ({type(error).__name__}); "
             "save it with torch.save(model.state_dict(), path)"
         ) from error
+    if isinstance(state, dict):
+        state = next((state[name] for name in _WRAPPERS if isinstance(state.get(name), dict)), state)
     if not (isinstance(state, dict) and all(isinstance(value, torch.Tensor) for value in state.values())):
         raise ValueError(
             f"the checkpoint must be a state dict of tensors, got {type(state).__name__} in {str(path)!r}; "
             "save model.state_dict(), not the model"
         )
     try:
-        return {name: value.detach().numpy() for name, value in state.items()}
+        return {str(name): value.detach().numpy() for name, value in state.items()}
     except (RuntimeError, TypeError) as error:
         raise ValueError(
             f"the checkpoint must hold dense tensors of types that NumPy has, got others in {str(path)!r}; "
             "convert them, for example with tensor.float()"
         ) from error
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Copy the weights in a file, as for `load_checkpoint`, into `model`; files of RobustBench need no conversion.
+
+    Where the names do not fit as they are, the prefixes "module." (of `nn.DataParallel`) and "model." that all have
+    are taken off. Counts of batches may be missing, for nothing is computed with them. A mean and a deviation of the
+    inputs ("mu", "sigma"; "mean", "std"; "normalize.mean", "normalize.std") must be those that the model has inside.
+
+    Raises
+    ------
+    ValueError
+        As `load_checkpoint` and `load_arrays`, or if the file normalises the inputs in another way than the model.
+    """
+    arrays, state = load_checkpoint(path), _state(model)
+    if set(arrays) != set(state):
+        arrays = _without_prefixes(_without_normalisation(model, arrays))
+        counts = {name: value.numpy() for name, value in state.items() if name.endswith("num_batches_tracked")}
+        arrays = {**counts, **arrays}
+    load_arrays(model, arrays)
+
+
+def _without_prefixes(arrays: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+    for prefix in ("module.", "model."):
+        if all(name.startswith(prefix) for name in arrays):
+            arrays = {name.removeprefix(prefix): value for name, value in arrays.items()}
+    return arrays
+
+
+def _without_normalisation(
+    model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]
+) -> dict[str, NDArray[np.generic]]:
+    """Leave out how a file normalises inputs, if the model does so too; raises ValueError if in another way."""
+    arrays = dict(arrays)
+    for name in list(arrays):
+        kind = _NORMALISATIONS.get(name.removeprefix("module.").removeprefix("normalize."))
+        inside = getattr(model, kind, None) if kind is not None else None
+        if not isinstance(inside, torch.Tensor) or kind in _state(model):
+            continue
+        given, own = arrays.pop(name).ravel(), inside.numpy().ravel()
+        if not np.allclose(given, own if len(own) == len(given) else np.resize(own, len(given)), atol=1e-6):
+            raise ValueError(
+                f"the checkpoint must normalise inputs as the model does, got {name!r} {given.tolist()} instead of "
+                f"{own.tolist()}; name the model that the file is of"
+            )
+    return arrays
 
 
 def _cnn(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -243,22 +314,51 @@ def _kinds(value: torch.Tensor) -> str:
     return "c" if value.is_complex() else "b" if value.dtype is torch.bool else "iu"
 
 
-_FACTORIES: dict[str, Callable[..., nn.Module]] = {
-    "cnn": _cnn,
-    "mlp": _mlp,
-    "lipschitz-cnn": _lipschitz_cnn,
-    "lipschitz-mlp": _lipschitz_mlp,
+_WRAPPERS = ("state_dict", "last", "model_state_dict", "model", "net")
+_NORMALISATIONS = {"mu": "mean", "mean": "mean", "sigma": "std", "std": "std"}
+_ARCHITECTURES = {
+    "preact-resnet-18": "preact_resnet_18",
+    "wrn-28-10": "wrn_28_10",
+    "vit-small": "VisionTransformer",
 }
-MODELS = tuple(_FACTORIES)
-"""Names of models that are built here."""
+
+
+def _own_factory(name: str) -> Callable[..., nn.Module] | None:
+    """Return the factory of a model that is named here; None for the name of any other."""
+    simple: dict[str, Callable[..., nn.Module]] = {
+        "cnn": _cnn,
+        "mlp": _mlp,
+        "lipschitz-cnn": _lipschitz_cnn,
+        "lipschitz-mlp": _lipschitz_mlp,
+    }
+    if name in simple:
+        return simple[name]
+    if name not in _ARCHITECTURES and not str(name).startswith(ROBUSTBENCH):
+        return None
+    from protocol import architectures  # few runs need it
+
+    if name in _ARCHITECTURES:
+        factory: Callable[..., nn.Module] = getattr(architectures, _ARCHITECTURES[name])
+        return partial(_of_images, factory, name)
+    return architectures.of_robustbench(name.removeprefix(ROBUSTBENCH))
+
+
+def _of_images(
+    factory: Callable[..., nn.Module], name: str, *, x_shape: tuple[int, ...], num_classes: int
+) -> nn.Module:
+    if len(x_shape) != 3:
+        raise ValueError(
+            f"the model {name!r} needs inputs of shape (channels, height, width), got {x_shape}; use 'mlp'"
+        )
+    return factory(x_shape=x_shape, num_classes=num_classes)
 
 
 def _imported_factory(name: str) -> Callable[..., nn.Module]:
     module, _, attribute = str(name).partition(":")
     if not (module and attribute):
         raise ValueError(
-            f"model must be one of {', '.join(_FACTORIES)} or 'module:factory', got {name!r}; "
-            "for a model of your own give the function that builds it, as in 'mypackage.nets:small'"
+            f"model must be one of {', '.join(BUILT_IN_MODELS)}, '{ROBUSTBENCH}IDENTIFIER' or 'module:factory', got "
+            f"{name!r}; for a model of your own give the function that builds it, as in 'mypackage.nets:small'"
         )
     try:
         factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
@@ -275,13 +375,16 @@ def _imported_factory(name: str) -> Callable[..., nn.Module]:
 def _built(factory: Callable[..., nn.Module], name: str, arguments: dict[str, object]) -> nn.Module:
     """Call a factory with the arguments that it takes.
 
-    The name may come in a message, so a function is called only if it is made for this: it takes both. A class of
-    modules, which only builds itself, may know fewer.
+    The name may come in a message, so a function is called only if it is made for this: it takes both, or names the
+    number of classes. A class of modules, which only builds itself, may know fewer.
     """
     is_module = isinstance(factory, type) and issubclass(factory, nn.Module)
     try:
         signature = inspect.signature(factory)
-        if is_module and not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+        has_more = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+        if not is_module and _is_torchvisions(factory, signature):
+            arguments = {"weights": None, "num_classes": arguments["num_classes"]}
+        elif not has_more and (is_module or "num_classes" in signature.parameters):
             arguments = {key: value for key, value in arguments.items() if key in signature.parameters}
         signature.bind(**arguments)
     except Exception:
@@ -294,9 +397,18 @@ def _built(factory: Callable[..., nn.Module], name: str, arguments: dict[str, ob
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # see `_own_words`
-        if isinstance(error, ValueError) and name in _FACTORIES:
+        if isinstance(error, ValueError) and (name in BUILT_IN_MODELS or name.startswith(ROBUSTBENCH)):
             raise
         raise ValueError(
             f"the model factory must build a model of inputs {arguments.get('x_shape', 'of its own choice')}, got "
             f"{type(error).__name__} from {name!r}; call it by hand to see why"
         ) from error
+
+
+def _is_torchvisions(factory: Callable[..., object], signature: inspect.Signature) -> bool:
+    """Whether a function builds a model as those of torchvision do: ``(*, weights=None, **kwargs)``."""
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
+    home = str(getattr(factory, "__module__", ""))
+    return (
+        home.startswith("torchvision.") and "weights" in signature.parameters and inspect.Parameter.VAR_KEYWORD in kinds
+    )

@@ -19,7 +19,7 @@ from client.data import NO_DATASET, is_function_name
 from client.evaluator import NO_MODEL, is_evaluator_setting
 from client.identity import client_id
 from protocol.mechanisms import mechanism_of
-from protocol.models import MAX_NUM_CLASSES, MODELS, is_lipschitz
+from protocol.models import BUILT_IN_MODELS, MAX_NUM_CLASSES, ROBUSTBENCH, is_lipschitz, is_model_name
 from riskband.adversaries.losses import LOSSES, OWN
 from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
@@ -172,8 +172,9 @@ class Network(Section):
 class Model(Section):
     """The model that is evaluated."""
 
-    model: Annotated[str, rule(lambda name: name in MODELS or all(name.partition(":")))] = Field(
-        min_length=1, description=f'use one of {", ".join(MODELS)}, or "module:factory"'
+    model: Annotated[str, rule(is_model_name)] = Field(
+        min_length=1,
+        description=f'use {", ".join(BUILT_IN_MODELS)}, "{ROBUSTBENCH}IDENTIFIER" or "module:factory"',
     )
     training: Literal[("central", "fedavg", "checkpoint", *DG_TRAINING)] = Field(  # type: ignore[valid-type]
         description=f'use "central", "fedavg" or "checkpoint"; where the server has no dataset, "checkpoint"; with two '
@@ -183,7 +184,8 @@ class Model(Section):
         ge=0, le=1e3, description='F of DR-DG with training "dg:METHOD"; 0 means: the method alone'
     )
     checkpoint: str = Field(
-        description="give the absolute path of an existing file that torch.save(model.state_dict(), path) wrote"
+        description="give the absolute path of an existing file that torch.save(model.state_dict(), path) wrote, or "
+        "of one of RobustBench"
     )
     training_rounds: Count = Field(description='rounds of FedAvg; only used when training is "fedavg"')
     num_training_clients: int = Field(

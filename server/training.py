@@ -13,7 +13,7 @@ from torch import nn
 
 from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import model_hash
-from protocol.models import build_model, load_arrays, load_checkpoint, model_arrays
+from protocol.models import build_model, load_arrays, load_weights, model_arrays
 from protocol.wire import decode_refusal, num_training_examples
 from strategies.asking.replies import num_needed, one_line
 from worlds.datasets import load_dataset
@@ -112,7 +112,7 @@ def _train_on_groups(config: RunConfig, model: nn.Module) -> None:
 def model_of_checkpoint(config: RunConfig) -> nn.Module:
     """Return the model with the weights in the file ``checkpoint``; raises as `prepare_model`."""
     model = _initial_model(config)
-    load_arrays(model, load_checkpoint(config.model.checkpoint))
+    load_weights(model, config.model.checkpoint)
     return model
 
 

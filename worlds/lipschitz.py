@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from riskband.adversaries import Batch, LipschitzAdversary, TransportProblem, ma
 from riskband.adversaries.evaluation import logit_batches, mean_loss
 from riskband.adversaries.losses import get_loss
 from worlds.datasets import BaseData, load_dataset
-from worlds.training import Augmentation, train_epochs
+from worlds.training import train_epochs
 
 DISTANCES: Mapping[str, tuple[float, ...]] = {
     "digits": (0.1, 0.2, 0.5),
@@ -32,6 +32,14 @@ DISTANCES: Mapping[str, tuple[float, ...]] = {
     "cifar10": (36 / 255, 72 / 255, 108 / 255),
 }
 """In l2, at which certified accuracy is printed; pixels lie in [0, 1]."""
+
+
+Augmentation = Callable[[NDArray[np.float32], np.random.Generator], NDArray[np.float32]]
+
+
+def unchanged(images: NDArray[np.float32], _: np.random.Generator) -> NDArray[np.float32]:
+    """Return the images."""
+    return images
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Recipe:
     learning_rate: float
     batch_size: int
     margin: float
-    augment: Augmentation | None = None
+    augment: Augmentation = unchanged
 
 
 def cropped(images: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
@@ -63,7 +71,7 @@ def cropped_and_mirrored(images: NDArray[np.float32], rng: np.random.Generator) 
 
 
 RECIPES: Mapping[str, Recipe] = {
-    "digits": Recipe(num_epochs=40, learning_rate=0.02, batch_size=64, margin=0.5, augment=None),
+    "digits": Recipe(num_epochs=40, learning_rate=0.02, batch_size=64, margin=0.5),
     "mnist": Recipe(num_epochs=5, learning_rate=0.02, batch_size=256, margin=1.0, augment=cropped),
     "cifar10": Recipe(num_epochs=20, learning_rate=0.02, batch_size=256, margin=0.5, augment=cropped_and_mirrored),
 }
@@ -90,7 +98,7 @@ def trained(data: BaseData, recipe: Recipe, *, seed: int) -> nn.Module:
         is_orthogonal=True,
         is_one_cycle=True,
         margin=recipe.margin,
-        augment=recipe.augment,
+        change=lambda _model, images, _labels, rng: recipe.augment(images, rng),
         after_epoch=say,
     )
     return model.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload, no-any-return]

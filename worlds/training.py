@@ -23,7 +23,8 @@ from worlds.datasets import BaseData
 from worlds.orthogonal import OrthogonalDescent
 from worlds.shifts import AffineShift, check_pairs
 
-Augmentation = Callable[[NDArray[np.float32], np.random.Generator], NDArray[np.float32]]
+Change = Callable[[nn.Module, NDArray[np.float32], NDArray[np.int64], np.random.Generator], NDArray[np.float32]]
+"""(model, images, labels, rng) -> the images that a step of the training sees instead."""
 
 # Of the loss with a margin, in units of the margin; and the share of the steps in which the rate of one cycle rises.
 _TEMPERATURE = 0.4
@@ -62,7 +63,7 @@ def train_epochs(
     margin: float = 0.0,
     is_one_cycle: bool = False,
     augment_sigma: float = 0.0,
-    augment: Augmentation | None = None,
+    change: Change | None = None,
     after_epoch: Callable[[int, nn.Module], None] | None = None,
 ) -> float:
     """Train `model` in place on the cross-entropy, by an optimiser whose state is fresh at each call.
@@ -90,8 +91,9 @@ def train_epochs(
         Whether the learning rate rises from 0 during the first 15 % of the steps and then falls to 0, both linearly.
     augment_sigma
         ≥ 0; each batch is seen under a fresh `AffineShift` of this strength, 0 for none.
-    augment
-        (images of a batch, generator) -> the same images changed, before that.
+    change
+        What each batch is made of its images last of all, such as an attack on the model as it is (adversarial
+        training); None: nothing.
     after_epoch
         Called with the number of epochs done (from 1) and the model, which it must leave as it is.
 
@@ -120,8 +122,9 @@ def train_epochs(
             batches = [order[start : start + batch_size] for start in range(0, len(y), batch_size)]
             total = 0.0
             for batch in batches:
-                images = x[batch] if augment is None else augment(x[batch], rng)
-                inputs, labels = shift.apply(images, y[batch], rng)
+                inputs, labels = shift.apply(x[batch], y[batch], rng)
+                if change is not None:
+                    inputs = change(model, inputs, labels, rng)
                 _set_rate(optimizer, learning_rate * next(shares))
                 total += len(batch) * _step(model, optimizer, inputs, labels, margin=margin)
             mean_loss = total / len(y)

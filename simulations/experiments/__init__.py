@@ -14,5 +14,6 @@ EXPERIMENTS: dict[str, str] = {
     "dg-table": "simulations.experiments.domain_generalisation.table:EXPERIMENT",
     "dg-figures": "simulations.experiments.domain_generalisation.figures:EXPERIMENT",
     "dg-certificate": "simulations.experiments.domain_generalisation.certified_line:EXPERIMENT",
+    "attacks-table": "simulations.experiments.robustness.attacks_table:ATTACKS_TABLE",
 }
 """For each name, where its `Experiment` is: "module:attribute", imported on use."""

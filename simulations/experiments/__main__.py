@@ -43,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             panels=tuple(options.panels),
             cache=out,
             settings=dict(options.set),
+            checkpoint=options.checkpoint,
+            model=options.model,
+            dataset_of_model=options.dataset,
         )
         experiment.check(request)
         out.mkdir(parents=True, exist_ok=True)
@@ -52,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     _write(experiment, content, out)
     print(table(content["result"].get("table", ())))
+    print("".join(f"{remark}\n" for remark in content["result"].get("remarks", ())), end="")
     print(f"{content['seconds']['cpu']:.0f} s of CPU; {out / experiment.name}.json, .svg")
     return 0
 
@@ -64,13 +68,15 @@ def performed(experiment: Experiment, request: Request) -> dict[str, Any]:
     cpu, wall = time.process_time(), time.monotonic()
     result = experiment.run(request)
     seconds = {"cpu": round(time.process_time() - cpu, 1), "wall": round(time.monotonic() - wall, 1)}
-    asked = {
+    asked: dict[str, Any] = {
         "quick": request.quick,
         "clients": request.clients,
         "seed": request.seed,
         "panels": list(request.panels),
         "settings": dict(request.settings),
     }
+    if request.checkpoint is not None:
+        asked |= {"checkpoint": str(request.checkpoint), "model": request.model, "dataset": request.dataset_of_model}
     return {
         "experiment": experiment.name,
         "paper": experiment.paper,
@@ -136,6 +142,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--panels", metavar="NAME", nargs="+", default=[], help="make these panels only")
     parser.add_argument(
         "--set", metavar="NAME=NUMBER", nargs="+", type=_setting, default=[], help="replace numbers of the experiment"
+    )
+    parser.add_argument("--checkpoint", metavar="FILE", type=Path, help="examine a model of yours, too: its weights")
+    parser.add_argument("--model", metavar="NAME", default=Request.model, help="... its name, as in a run's config")
+    parser.add_argument(
+        "--dataset",
+        metavar="NAME",
+        default=Request.dataset_of_model,
+        help="... its data: digits, or NAME.npz of --data",
     )
     return parser
 

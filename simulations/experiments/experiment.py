@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Result = dict[str, Any]
 """Plain JSON. Numbers depend on the request only, apart from those under keys named "seconds"; the rows of "table" are
-flat, have the same keys, and are printed."""
+flat, have the same keys, and are printed; then the lines of "remarks"."""
 
 DATA_FOLDER = Path.home() / ".cache" / "riskband-data"
 
@@ -42,6 +42,9 @@ class Request:
         Folder where a trained model may be kept, and is looked for; None to keep none.
     settings
         Numbers ≥ 0 by name that replace an experiment's own, such as those of a training that is too long.
+    checkpoint, model, dataset_of_model
+        File with the weights of a model of one's own, the model's name for `protocol.models.build_model`, and the data
+        set in the folder, or "digits", that it is examined on; None: no such model.
     """
 
     data: Path = DATA_FOLDER
@@ -51,6 +54,9 @@ class Request:
     panels: tuple[str, ...] = ()
     cache: Path | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
+    checkpoint: Path | None = None
+    model: str = "worlds.cifar10:network"
+    dataset_of_model: str = "cifar10"
 
     def __post_init__(self) -> None:
         checked_seed(self.seed)
@@ -115,6 +121,8 @@ class Experiment:
         Names of the numbers that `Request.settings` may replace.
     has_clients
         Whether `Request.clients` says anything.
+    has_checkpoint
+        Whether `Request.checkpoint` does.
     """
 
     name: str
@@ -125,12 +133,18 @@ class Experiment:
     panels: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     has_clients: bool = True
+    has_checkpoint: bool = False
 
     def check(self, request: Request) -> None:
         """Raise ValueError, with all that is wrong, if what is asked for is unknown or data it needs are missing."""
         problems = []
         if request.clients is not None and not self.has_clients:
-            problems.append(f"clients must be left out, got {request.clients}: {self.name} is about domains")
+            about = "single models" if self.has_checkpoint else "domains"
+            problems.append(f"clients must be left out, got {request.clients}: {self.name} is about {about}")
+        if request.checkpoint is not None and not self.has_checkpoint:
+            problems.append(f"checkpoint must be left out: {self.name} examines models of its own only")
+        if request.checkpoint is not None and not request.checkpoint.is_file():
+            problems.append(f"checkpoint must be a file, got {str(request.checkpoint)!r}, which is none")
         if unknown := set(request.settings) - set(self.settings):
             known = ", ".join(self.settings) or "none"
             problems.append(f"settings of {self.name} must be among {known}, got {', '.join(sorted(unknown))}")

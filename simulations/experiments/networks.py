@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protocol.models import build_model, load_arrays, load_checkpoint, save_checkpoint
+from protocol.models import build_model, load_weights, save_checkpoint
 from worlds.population import Population, PopulationSpec
 from worlds.training import train_epochs
 
@@ -90,7 +90,7 @@ def kept(
     path = None if cache is None else cache / f"{name}-{digest}.pt"
     if path is not None and path.is_file():
         _LOG.info("%s: trained before, read from %s", name, path)
-        load_arrays(model, load_checkpoint(path))
+        load_weights(model, path)
         return model.eval()
     _LOG.info("%s: training", name)
     train()

@@ -40,6 +40,12 @@ class Telling(nn.Module):
         raise ValueError("/data/patients/x")
 def telling(*, x_shape, num_classes):
     raise FileNotFoundError("/data/patients/x")
+def of_classes(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+def resnet(*, weights=None, progress=True, **kwargs):
+    assert weights is None and list(kwargs) == ["num_classes"]
+    return of_classes(**kwargs)
+resnet.__module__ = "torchvision.models.resnet"
 def careless():
     raise AssertionError("a name in a message must not call just any function")
 """
@@ -161,6 +167,10 @@ def test_a_class_is_called_with_what_it_knows(plug):
     first, again = (build_model(f"{plug}:Net", seed=3, **DIGITS) for _ in range(2))
     assert model_arrays(first)["fc.weight"].shape == (10, 64)
     np.testing.assert_array_equal(model_arrays(first)["fc.weight"], model_arrays(again)["fc.weight"])
+    classes = build_model(f"{plug}:of_classes", x_shape=(1, 8, 8), num_classes=4, seed=0)  # it names no x_shape
+    assert model_arrays(classes)["1.weight"].shape == (4, 64)
+    torchvisions = build_model(f"{plug}:resnet", x_shape=(1, 8, 8), num_classes=4, seed=0)
+    assert model_arrays(torchvisions)["1.weight"].shape == (4, 64)
     sized = build_model(f"{plug}:Sized", x_shape=(3,), num_classes=4, seed=0)
     assert model_arrays(sized)["fc.weight"].shape == (4, 3)
 
@@ -176,7 +186,7 @@ def test_wrong_factories(plug):
         f"{plug}:Failing": "must build a model of inputs of its own choice, got KeyError",
         "os:abort": "must take x_shape and num_classes",
         ".relative:net": "must be importable, got .*TypeError",
-        "resnet": "model must be one of cnn, mlp or 'module:factory', got 'resnet'; for a model",
+        "resnet": "model must be one of cnn, mlp, .* or 'module:factory', got 'resnet'; for a model",
         "": "model must be one of",
         "module:": "model must be one of",
     }.items():

@@ -1,0 +1,1 @@
+"""Attacks and proofs on models that move inputs: what each leaves standing, beside what is certified."""

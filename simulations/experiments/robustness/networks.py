@@ -1,0 +1,143 @@
+"""The models of the attacks table, trained here or read from a file, and the images that each is examined on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from protocol.models import build_model, load_weights
+from simulations.experiments.experiment import Request
+from simulations.experiments.networks import kept
+from worlds.cifar10 import load_network
+from worlds.datasets import BaseData, load_dataset
+from worlds.training import Change, train_epochs
+
+RESIDUAL = "simulations.experiments.robustness.networks:residual"
+"""Name of the small residual net in a run config."""
+
+_STEP = 1.25  # of FGSM, in radii (Wong et al. 2020)
+
+
+class Block(nn.Module):
+    """Two convolutions, and around them the way past them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.into = nn.Conv2d(channels, channels, kernel_size=3, padding=1)
+        self.relu = nn.ReLU()
+        self.out = nn.Conv2d(channels, channels, kernel_size=3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ReLU(x + the convolutions)."""
+        sum_: Tensor = self.relu(x + self.out(self.relu(self.into(x))))
+        return sum_
+
+
+def residual(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Build a convolution, two residual blocks, a mean over 4 × 4 fields and a linear layer: about 15,000 weights."""
+    return nn.Sequential(
+        nn.Conv2d(x_shape[0], 16, kernel_size=3, padding=1),
+        nn.ReLU(),
+        Block(16),
+        Block(16),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(16 * 4 * 4, num_classes),
+    )
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model of the table is trained.
+
+    Attributes
+    ----------
+    model
+        Name of the architecture.
+    dataset
+        "digits", or a file in the folder of data sets.
+    num_epochs
+        Passes over the training images.
+    fgsm_radius
+        Each batch is moved by one step of FGSM from a random start within this ℓ∞ distance (Wong et al. 2020); 0: not.
+    noise
+        Standard deviation of the Gaussian noise on each batch, for smoothing; 0: none.
+    """
+
+    model: str
+    dataset: str = "digits"
+    num_epochs: int = 10
+    fgsm_radius: float = 0.0
+    noise: float = 0.0
+
+    def __call__(self, request: Request) -> tuple[nn.Module, BaseData]:
+        """Return the trained model, kept in the request's cache, and its data."""
+        data = table_data(self.dataset, request)
+        model = build_model(self.model, x_shape=data.x_pool.shape[1:], num_classes=data.num_classes, seed=request.seed)
+
+        def train() -> None:
+            train_epochs(
+                model,
+                data.x_train,
+                data.y_train,
+                seed=request.seed,
+                num_epochs=self.num_epochs,
+                learning_rate=0.003 if self.dataset == "digits" else 0.001,
+                batch_size=32 if self.dataset == "digits" else 128,
+                change=self._change(),
+            )
+
+        return kept(model, train, cache=request.cache, arguments=(self, request.seed), name=self.dataset), data
+
+    def _change(self) -> Change | None:
+        if self.fgsm_radius:
+            return partial(fgsm_from_random_start, radius=self.fgsm_radius)
+        return partial(gaussian_noise, sigma=self.noise) if self.noise else None
+
+
+def fgsm_from_random_start(
+    model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64], rng: np.random.Generator, *, radius: float
+) -> NDArray[np.float32]:
+    """Return images one signed gradient step from a random start, all within an ℓ∞ distance and in [0, 1]."""
+    start = torch.from_numpy(rng.uniform(-radius, radius, x.shape).astype(np.float32)).requires_grad_()
+    images = torch.from_numpy(x)
+    loss = nn.functional.cross_entropy(model(images + start), torch.from_numpy(y))
+    (slope,) = torch.autograd.grad(loss, start)
+    move = (start.detach() + _STEP * radius * slope.sign()).clamp(-radius, radius)
+    return (images + move).clamp(0.0, 1.0).numpy()
+
+
+def gaussian_noise(
+    model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64], rng: np.random.Generator, *, sigma: float
+) -> NDArray[np.float32]:
+    """Return images with noise, as smoothing shows them to the model."""
+    del model, y  # other changes look at them
+    return x + np.float32(sigma) * rng.standard_normal(x.shape, dtype=np.float32)
+
+
+def published_cifar10(request: Request) -> tuple[nn.Module, BaseData]:
+    """Return the trained CIFAR-10 model of `worlds.cifar10`, from the folder of data sets."""
+    return load_network(request.file("cifar10_cnn")), table_data("cifar10", request)
+
+
+def of_checkpoint(request: Request) -> tuple[nn.Module, BaseData]:
+    """Return the request's own model, with the weights of its file."""
+    data = table_data(request.dataset_of_model, request)
+    model = build_model(request.model, x_shape=data.x_pool.shape[1:], num_classes=data.num_classes, seed=request.seed)
+    assert request.checkpoint is not None  # the row exists with it only
+    load_weights(model, request.checkpoint)
+    return model.eval(), data
+
+
+def table_data(name: str, request: Request) -> BaseData:
+    """Return the digits, or a data set of the folder."""
+    return load_dataset(name if name == "digits" else f"npz:{request.file(name)}")
+
+
+Network = Callable[[Request], tuple[nn.Module, BaseData]]
