@@ -1,4 +1,4 @@
-"""How far features move when an input moves within a ball around one example: layer by layer (math §6.10).
+"""How far features move when an input moves within a ball around one example: layer by layer (math §6.11).
 
 Some layers have small constants where they are used and large ones, or none, elsewhere: a normalisation divides by the
 deviation of its own input, and attention is only locally Lipschitz (Kim et al. 2021). So the features of an example are
@@ -240,7 +240,7 @@ def _normalised(layer: nn.Module, x: Tensor, moves: Moves) -> Moves:
 
 
 def _attended(layer: nn.Module, x: Tensor, moves: Moves) -> Moves:
-    """Values move, and the shares with which they are mixed do: math §6.10."""
+    """Values move, and the shares with which they are mixed do: math §6.11."""
     assert isinstance(layer, SelfAttention)
     heads = layer.heads(x)
     shares, out = layer.shares(heads), layer.out.weight

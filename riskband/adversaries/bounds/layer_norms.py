@@ -34,6 +34,7 @@ from riskband.adversaries.bounds.parts import (
     Sum,
 )
 from riskband.adversaries.evaluation import PRECISIONS
+from riskband.adversaries.group_sort import GroupSort
 from riskband.checks import RefusedError
 
 # Up to here a matrix has its singular values computed (about a second); larger ones get a bound from Gram iteration.
@@ -322,6 +323,13 @@ def _max_pool_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
     return float(num_windows.amax().sqrt())
 
 
+def _sorted_moves(layer: nn.Module, moves: Tensor) -> Tensor:
+    """Return for each channel the largest move in its group: each order statistic moves by no more."""
+    assert isinstance(layer, GroupSort)
+    groups: Tensor = torch.unflatten(moves, 1, (layer.group_size, -1))
+    return groups.amax(dim=1, keepdim=True).expand_as(groups).flatten(1, 2)
+
+
 def _elementwise(rate: Callable[[nn.Module], float]) -> LayerRule:
     return LayerRule(lambda layer, moves: moves * rate(layer), lambda layer, _: rate(layer), False, True)
 
@@ -383,6 +391,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.AdaptiveAvgPool2d: _linear(_average_spectral, keeps_channels=True),
     nn.Upsample: _linear(_average_spectral, keeps_channels=True),
     nn.MaxPool2d: LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, False, True),
+    GroupSort: LayerRule(_sorted_moves, lambda *_: 1.0, is_linear=False),
     nn.ReLU: _elementwise(lambda _: 1.0),
     nn.LeakyReLU: _elementwise(lambda layer: max(1.0, abs(leaky_slope(layer)))),
     nn.Tanh: _elementwise(lambda _: 1.0),
@@ -466,7 +475,7 @@ def check_layer(name: str, layer: nn.Module) -> None:
             "(register_module_forward_hook)"
         )
     if type(layer) not in RULES:
-        known = ", ".join(kind.__name__ for kind in RULES if kind.__module__.startswith("torch."))
+        known = ", ".join(kind.__name__ for kind in RULES if not kind.__module__.endswith(".parts"))
         raise RefusedError(
             f"every layer must be one of {known}, got {type(layer).__name__} at "
             f"{name!r}; for any other nothing is proved: use an attack, which needs no proof"
@@ -488,6 +497,8 @@ def check_layer(name: str, layer: nn.Module) -> None:
         raise RefusedError(f"upsampling must be nearest or bilinear, got {layer.mode!r} at {name!r}; use one of these")
     if isinstance(layer, nn.CELU) and not layer.alpha > 0.0:
         raise RefusedError(f"CELU must have alpha > 0, got another at {name!r}; it has no largest slope")
+    if isinstance(layer, GroupSort) and type(layer.group_size) is not int:
+        raise RefusedError(f"group_size must be a whole number, got {layer.group_size!r} at {name!r}; 2 is MaxMin")
     if isinstance(layer, nn.AvgPool2d) and layer.divisor_override is not None and layer.divisor_override <= 0:
         raise RefusedError(f"average pools must divide by a number > 0, got {layer.divisor_override} at {name!r}")
     if isinstance(layer, CONVOLUTIONS) and layer.padding_mode != "zeros":
