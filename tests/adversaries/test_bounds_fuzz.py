@@ -81,11 +81,11 @@ def random_image_layer(rng, shape, kinds):
 def random_rearrangement(rng, shape):
     """A layer that sorts or moves what it gets, of those that fit."""
     channels, height, width = shape
-    sizes = [size for size in range(1, channels + 1) if channels % size == 0]
-    fitting = [GroupSort(int(rng.choice(sizes)))]
-    fitting += [nn.PixelUnshuffle(2)] if height % 2 == width % 2 == 0 else []
-    fitting += [nn.PixelShuffle(2)] if channels % 4 == 0 else []
-    return fitting[rng.integers(len(fitting))]
+    if channels % 4 == 0 and rng.integers(2):
+        return nn.PixelShuffle(2)
+    if height % 2 == width % 2 == 0 and rng.integers(2):
+        return nn.PixelUnshuffle(2)
+    return GroupSort(int(rng.choice([size for size in range(1, channels + 1) if channels % size == 0])))
 
 
 def random_vector_layer(rng, size, kinds):
