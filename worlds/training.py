@@ -17,6 +17,7 @@ from torch.optim.adam import adam
 
 from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.models import build_model
+from riskband.adversaries.evaluation import chosen_device, computed
 from worlds.datasets import BaseData
 from worlds.shifts import AffineShift, check_pairs
 
@@ -29,16 +30,18 @@ def train_centrally(
     *,
     model: str,
     seed: int,
+    device: str = "cpu",
     **training: Any,
 ) -> nn.Module:
     """Build a model and train it on the training split of `data`; the pool is not looked at.
 
     `model` is a name for `protocol.models.build_model`; `seed` decides the first weights and the order of the examples.
-    The rest is that of `train_epochs`, which raises the same errors.
+    It is trained on a device of `riskband.adversaries.evaluation.DEVICES` and returned on the CPU. The rest is that of
+    `train_epochs`, which raises the same errors.
     """
     net = build_model(model, x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=seed)
-    train_epochs(net, data.x_train, data.y_train, seed=seed, **training)
-    return net
+    train_epochs(net.to(chosen_device(device)), data.x_train, data.y_train, seed=seed, **training)
+    return net.cpu()
 
 
 def train_epochs(
@@ -150,7 +153,7 @@ def _step(
 ) -> float:
     """Take one step on one batch and return its mean loss before the step."""
     optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y))
+    loss = nn.functional.cross_entropy(computed(model, torch.from_numpy(x)), torch.from_numpy(y))
     value = loss.item()
     if not np.isfinite(value):
         raise ValueError(f"the training loss must stay finite, got {value}; lower learning_rate, or check the images")

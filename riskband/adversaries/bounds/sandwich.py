@@ -26,6 +26,7 @@ from riskband.adversaries.bounds.lipschitz import (
     lipschitz_constants,
 )
 from riskband.adversaries.curves import AdversarialCurves, Points
+from riskband.adversaries.evaluation import on_cpu
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS, bounding_points
@@ -91,7 +92,7 @@ class LipschitzAdversary(Adversary):
 
     def examine(self, batch: Batch) -> Evidence:
         """Return bounding points; the cost of a misclassification is only known where the example is misclassified."""
-        layers = SequentialLayers(self.model, batch.x.shape[1:])
+        layers = SequentialLayers(on_cpu(self.model), batch.x.shape[1:])
         found = self.geometry(batch, layers)
         if self.loss == "zero_one":
             costs = self._flip_distances(batch, layers, found)[:, None].pow(self.order)
@@ -112,7 +113,7 @@ class LipschitzAdversary(Adversary):
         method = "auto" if self.method == "local" else self.method
         constants = lipschitz_constants(layers, norm=self.norm, method=method)
         with torch.no_grad():
-            logits = copy.deepcopy(self.model).double().eval()(batch.x.to(torch.float64, copy=True))
+            logits = copy.deepcopy(on_cpu(self.model)).double().eval()(batch.x.to(torch.float64, copy=True))
         size = logits.abs().amax(dim=1, keepdim=True)
         error = (logits - batch.logits).abs().amax(dim=1, keepdim=True)
         # A margin is a difference of two logits. At a distance t each is at most size + t * its constant.
@@ -224,7 +225,7 @@ class AutomaticAdversary(Adversary):
 def is_understood(model: nn.Module, x_shape: Sequence[int]) -> bool:
     """Return whether Lipschitz bounds are known for all layers of the model, given the shape of one input."""
     try:
-        SequentialLayers(model, x_shape)
+        SequentialLayers(on_cpu(model), x_shape)
     except RefusedError:
         return False
     return True

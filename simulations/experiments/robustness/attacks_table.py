@@ -22,6 +22,7 @@ from riskband.adversaries import Adversary, LipschitzAdversary, TransportProblem
 from riskband.adversaries.attacks.apgd import Apgd
 from riskband.adversaries.base import Batch
 from riskband.adversaries.curves import Pool
+from riskband.adversaries.evaluation import chosen_device
 from riskband.adversaries.registry import input_adversary
 from riskband.adversaries.spaces import point_batches
 from riskband.checks import RefusedError
@@ -171,7 +172,7 @@ def standing(adversary: Adversary, batches: Sequence[Batch], *, distance: float)
 
 def run(request: Request) -> Result:
     """Examine every model that is there; say which are not."""
-    chosen = request.chosen(PANELS)
+    chosen, device = request.chosen(PANELS), chosen_device(request.device)
     found, remarks = [], []
     for row in _rows(request, chosen):
         try:
@@ -182,7 +183,7 @@ def run(request: Request) -> Result:
             remarks.append(f"{row.name} is skipped: {error}")
             continue
         num_images = request.count("images", full=100, quick=20)
-        found.append(examined(row, model, data.x_pool[:num_images], data.y_pool[:num_images], request))
+        found.append(examined(row, model.to(device), data.x_pool[:num_images], data.y_pool[:num_images], request))
     lines = [line for each in found for line in each["lines"]]
     for line in lines:
         remarks += [f"{line['row']}, {line['norm']} {line['distance']:.3g}: {broken}" for broken in line["broken"]]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from protocol.models import build_model, load_weights
+from riskband.adversaries.evaluation import chosen_device, computed
 from simulations.experiments.experiment import Request
 from simulations.experiments.networks import kept
 from worlds.cifar10 import load_network
@@ -83,7 +84,7 @@ class Training:
 
         def train() -> None:
             train_epochs(
-                model,
+                model.to(chosen_device(request.device)),
                 data.x_train,
                 data.y_train,
                 seed=request.seed,
@@ -107,7 +108,7 @@ def fgsm_from_random_start(
     """Return images one signed gradient step from a random start, all within an ℓ∞ distance and in [0, 1]."""
     start = torch.from_numpy(rng.uniform(-radius, radius, x.shape).astype(np.float32)).requires_grad_()
     images = torch.from_numpy(x)
-    loss = nn.functional.cross_entropy(model(images + start), torch.from_numpy(y))
+    loss = nn.functional.cross_entropy(computed(model, images + start), torch.from_numpy(y))
     (slope,) = torch.autograd.grad(loss, start)
     move = (start.detach() + _STEP * radius * slope.sign()).clamp(-radius, radius)
     return (images + move).clamp(0.0, 1.0).numpy()
