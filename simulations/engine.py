@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from server.problems import ConfigError
@@ -68,49 +68,46 @@ def chosen_engine(options: argparse.Namespace, environment: Mapping[str, str]) -
     Raises
     ------
     ConfigError
-        If a value breaks its rule, or an option of Ray's is given for clients in this process.
+        With all mistakes: values that break their rules, and options of Ray's for clients in this process.
     """
-    if options.engine not in (None, IN_PROCESS, RAY):
-        raise ConfigError([f"--engine must be {IN_PROCESS} or {RAY}, got {options.engine!r}; leave it out if unsure"])
     given = [name for name in _RAY_OPTIONS if getattr(options, name) is not None]
-    if options.engine == IN_PROCESS and given:
-        option = f"--{given[0].replace('_', '-')}"
-        raise ConfigError([f"{option} must come with --engine {RAY}, got --engine {IN_PROCESS}; leave one of them out"])
-    return Engine(
-        name=RAY if given else options.engine or "",
-        ray_address=_ray_address(options, environment),
-        client_cpus=_client_cpus(options.client_cpus or "1"),
-        client_gpus=_client_gpus(options.client_gpus or "0"),
-    )
+    address, source = options.ray_address, "--ray-address"
+    if address is None:
+        address, source = environment.get("RAY_ADDRESS", "") if options.engine != IN_PROCESS else "", "RAY_ADDRESS"
+    cpus, gpus = options.client_cpus or "1", options.client_gpus or "0"
+    problems = [*_engine_problems(options.engine, given)]
+    if (address or source != "RAY_ADDRESS") and not _is_address(address):
+        problems.append(f'{source} must be "auto" or HOST:PORT, got {address!r}; {_ADDRESS_REMEDY}')
+    if not (_is_whole(cpus) and int(cpus) >= 1):
+        problems.append(
+            f"--client-cpus must be a whole number of at least 1, got {cpus!r}; Flower reserves whole processors"
+        )
+    if not 0 <= _number(gpus) < math.inf:
+        problems.append(f"--client-gpus must be a number of at least 0, got {gpus!r}; 0.25 puts 4 clients on a GPU")
+    if problems:
+        raise ConfigError(problems)
+    return Engine(RAY if given else options.engine or "", address, int(cpus), float(gpus))
 
 
-def _ray_address(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
-    if options.ray_address is not None:
-        return _checked_address(options.ray_address, "--ray-address")
-    in_use = options.engine != IN_PROCESS and environment.get("RAY_ADDRESS")
-    return _checked_address(in_use, "RAY_ADDRESS") if in_use else ""
+def _engine_problems(engine: str | None, given: Sequence[str]) -> Iterator[str]:
+    if engine not in (None, IN_PROCESS, RAY):
+        yield f"--engine must be {IN_PROCESS} or {RAY}, got {engine!r}; leave it out if unsure"
+    for name in given if engine == IN_PROCESS else ():
+        option = f"--{name.replace('_', '-')}"
+        yield f"{option} must come with --engine {RAY}, got --engine {IN_PROCESS}; leave one of them out"
 
 
-def _checked_address(value: str, source: str) -> str:
-    host, _, port = value.rpartition(":")
-    is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 65_536
-    if value != "auto" and not (host and "/" not in host and is_port):
-        raise ConfigError([f'{source} must be "auto" or HOST:PORT, got {value!r}; {_ADDRESS_REMEDY}'])
-    return value
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return text == "auto" or bool(host and "/" not in host and _is_whole(port) and 0 < int(port) < 65_536)
 
 
-def _client_cpus(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-        remedy = "Flower reserves whole processors"
-        raise ConfigError([f"--client-cpus must be a whole number of at least 1, got {text!r}; {remedy}"])
-    return int(text)
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
-def _client_gpus(text: str) -> float:
+def _number(text: str) -> float:
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise ConfigError([f"--client-gpus must be a number of at least 0, got {text!r}; 0.25 puts 4 clients on a GPU"])
-    return value
+        return math.nan

@@ -15,10 +15,11 @@ from torch import nn
 
 from riskband.adversaries.attacks.apgd import Apgd
 from riskband.adversaries.attacks.base import client_curves
+from riskband.adversaries.attacks.ensembles import A3, AUTOATTACK, A3PlusPlus, InOrder
 from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.foolbox import FOOLBOX_PREFIX, FoolboxAttack
 from riskband.adversaries.attacks.pgd import Pgd
-from riskband.adversaries.attacks.square import Square
+from riskband.adversaries.attacks.square import SQUARE_PREFIX, Square, num_queries
 from riskband.adversaries.attacks.wc_dg import WcDg
 from riskband.adversaries.attacks.wda import Wda, WdaKnapsack
 from riskband.adversaries.base import Adversary
@@ -94,21 +95,29 @@ INPUT_ADVERSARIES: dict[str, Kind] = {
     "auto": Kind(AutomaticAdversary, proves=True, needs_gradients=False),
     "pgd": Kind(Pgd),
     "apgd": Kind(Apgd),
+    "apgd-ce": Kind(partial(Apgd, objective="cross_entropy", num_steps=100)),
+    "apgd-dlr": Kind(partial(Apgd, objective="dlr", num_steps=100)),
     "min-norm": Kind(MinNorm),
     "wc-dg": Kind(WcDg),
     "wda": Kind(Wda),
     "wda-knapsack": Kind(WdaKnapsack, needs_gradients=False),
     "square": Kind(Square, needs_gradients=False),
+    "autoattack": Kind(partial(InOrder, name="autoattack", parts=AUTOATTACK)),
+    "a3": Kind(A3),
+    "a3++": Kind(A3PlusPlus),
     "lipschitz": Kind(LipschitzAdversary, proves=True),
     "sandwich": Kind(partial(_above, WdaKnapsack), proves=True, needs_gradients=False),
 }
-"""Elsewhere, by name; besides, "foolbox:NAME", "sandwich:ATTACK" with any attack below, and "smoothing:SIGMA"."""
+"""By name. Besides "foolbox:NAME", "sandwich:ATTACK" with any attack, "smoothing:SIGMA", "square:QUERIES"."""
 
 
 def input_adversary(name: object) -> Kind | None:
-    """Return the adversary of inputs of this name; None if there is none. Raises ValueError for noise of no meaning."""
+    """Return the adversary of inputs of this name; None if there is none. Raises ValueError for a senseless number."""
     if not isinstance(name, str):
         return None
+    if name.startswith(SQUARE_PREFIX):
+        published = partial(Square, num_steps=num_queries(name), num_refinements=0)
+        return Kind(published, needs_gradients=False)
     if Smoothing.of(name) is not None:
         return Kind(SmoothingAdversary, proves=True, needs_gradients=False)
     if name.startswith(FOOLBOX_PREFIX):
@@ -231,7 +240,7 @@ def check_adversary_name(adversary: str, *, space: str) -> None:
     if space == REPRESENTATION:
         _check_choice("adversary", adversary, ("auto", *REPRESENTATION_ADVERSARIES))
     elif input_adversary(adversary) is None:
-        further = f"{FOOLBOX_PREFIX}NAME, {SMOOTHING_PREFIX}SIGMA, {SANDWICH_PREFIX}ATTACK"
+        further = f"{FOOLBOX_PREFIX}NAME, {SMOOTHING_PREFIX}SIGMA, {SANDWICH_PREFIX}ATTACK, {SQUARE_PREFIX}QUERIES"
         _check_choice("adversary", adversary, tuple(INPUT_ADVERSARIES), further=further)
 
 

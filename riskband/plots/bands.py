@@ -133,9 +133,7 @@ def draw_legend_below(figure: Figure) -> None:
     """Draw the legend of a figure below its axes: in two columns, or in one where two are wider than the figure."""
     for num_columns in (2, 1):
         legend = figure.legend(loc="outside lower center", ncols=num_columns, fontsize="small", frameon=False)
-        figure.draw_without_rendering()  # only then the legend has a size
-        extent, page = legend.get_window_extent(), figure.bbox
-        if num_columns == 1 or (extent.x0 >= page.x0 and extent.x1 <= page.x1):
+        if num_columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
             return
         legend.remove()
 

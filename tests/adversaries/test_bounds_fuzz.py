@@ -264,10 +264,10 @@ def test_a_few_networks():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_many_networks():
-    """Two minutes of one core."""
-    count = sum((looked_at(seed) for seed in range(1000, 1300)), Counter())
+    """One minute of one core."""
+    count = sum((looked_at(seed) for seed in range(1000, 1150)), Counter())
     assert not wrong(count)
-    assert (count["nets"], count["layers"] > 1200, count["distances"] > 8000) == (300, True, True)
+    assert (count["nets"], count["layers"] > 600, count["distances"] > 4000) == (150, True, True)
     in_body = {kind.__name__ for kind in RULES} - {"Identity", "Dropout", "Dropout2d"}  # these do nothing
     assert all(count[name] > 0 for name in in_body)
 

@@ -202,7 +202,7 @@ def test_an_answer_is_the_sum_with_whole_number_noise_of_the_laplace_law(tmp_pat
     grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
     (node,) = grid.get_node_ids()
     content = wire.encode_query(query, arrays)
-    messages = [Message(content, node, wire.message_type(query)) for _ in range(300)]
+    messages = [Message(content, node, wire.message_type(query)) for _ in range(150)]
     kind = wire.answer_type(query)
     answers = [wire.decode_answer(reply.content, kind) for reply in grid.send_and_receive(messages, timeout=100)]
     risks = np.array([[answer.risk] if num_values == 1 else answer.risks for answer in answers])
@@ -218,7 +218,7 @@ def test_other_losses_are_rounded_up_and_their_noise_is_gaussian(own):
     own["privacy-budget"] = "gaussian:1000"
     losses = example_losses(MODEL, *examples(), loss="brier")
     total = sum(math.ceil(loss * LOSS_STEPS) for loss in losses)
-    risks = np.array([ask(own, question("gaussian:2", "brier")).risk for _ in range(60)])
+    risks = np.array([ask(own, question("gaussian:2", "brier")).risk for _ in range(40)])
     noise = risks * 40 * LOSS_STEPS - total
     np.testing.assert_allclose(noise, np.rint(noise), atol=1e-3)  # whole numbers of steps
     # s = steps / sqrt(2 rho) = steps / 2; a law so wide is a Gaussian to any test. Fails by chance once in a million.

@@ -120,7 +120,7 @@ QUERIES = {
         ("exact", "Net"),
         ("exact", "Exits"),
         ("attack", "PlainMemory"),
-        ("attack", "Exits"),
+        pytest.param("attack", "Exits", marks=pytest.mark.slow),
     ],
 )
 def test_an_example_moves_each_number_by_at_most_one_loss_whatever_it_is(hostile, tmp_path, kind, name):

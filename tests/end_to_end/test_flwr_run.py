@@ -80,7 +80,7 @@ def is_alive(pid: int, started: str) -> bool:
     return stat is not None and stat[2] == started and stat[0] != "Z"
 
 
-def wait_until(condition: Callable[[], Any], *, timeout: float = 120.0) -> None:
+def wait_until(condition: Callable[[], Any], *, timeout: float = 300.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

@@ -55,7 +55,7 @@ def test_bounds_are_right_continuous_and_their_left_limits_come_before(risks, me
     np.testing.assert_array_equal(both.lower_left_limit(knots), both.lower(np.nextafter(knots, 0.0)))
 
 
-@settings(deadline=None)
+@settings(max_examples=20)
 @given(client_risks(max_clients=10), METHODS, LOCALS, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_quantile_bounds_are_the_generalised_inverses(risks, method, local, x, p):
     """q(p) <= x if and only if p <= F(x): the Galois connection, on either side."""

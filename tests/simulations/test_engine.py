@@ -55,6 +55,12 @@ def test_a_wrong_engine_is_refused_by_rule_value_and_remedy(arguments, words, ca
     assert [word for word in words if word not in error] == []
 
 
+def test_all_mistakes_are_named_at_once(capsys):
+    assert main(["--engine", "spark", "--ray-address", "", "--client-cpus", "0", "--client-gpus", "x"]) == EXIT_USAGE
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines] == ["--engine", "--ray-address", "--client-cpus", "--client-gpus"]
+
+
 def test_a_cluster_that_does_not_listen_is_refused_and_nothing_is_written(tmp_path, capsys, monkeypatch):
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))

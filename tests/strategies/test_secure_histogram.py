@@ -144,6 +144,7 @@ def test_one_drop_out_too_many_and_nothing_is_concluded(action):
         run(NUM, {k: raising_in(action) for k in range(TOLERATED + 1)})
 
 
+@pytest.mark.usefixtures("idle_clock")
 def test_silent_clients_are_waited_for_and_then_left_out():
     found, _ = run(NUM, {0: silent_in("secure_histogram"), 1: silent_in("secure_unmask")}, reply_timeout=4.0)
     assert found.outcome.counts == (tuple(plain_counts(range(1, NUM)).tolist()),)

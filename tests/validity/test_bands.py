@@ -85,7 +85,7 @@ def test_bands_hold_when_clients_measure_their_risk_without_noise(sides):
 @pytest.mark.parametrize("num_clients", [50, 500])
 @pytest.mark.parametrize("law", ["beta", "two points"])
 def test_every_band_holds_in_larger_studies(law, num_clients, sizes):
-    num_networks = {50: 600, 500: 200}[num_clients]
+    num_networks = {50: 300, 500: 100}[num_clients]
     found = failures(
         LAWS[law],
         num_networks=num_networks,

@@ -82,10 +82,11 @@ def band_failures(law, sizes, cases, *, num_networks, seed, num_clients=60):
 AIMS = (("lower", HIDE_RISK), ("upper", HIDE_SAFETY), ("two", HIDE_RISK), ("two", HIDE_SAFETY), ("two", "both"))
 
 
+@study(30, slow=60)
 @pytest.mark.parametrize("law", [BETA, pytest.param(TWO_POINTS, marks=pytest.mark.slow)], ids=["beta", "two points"])
-def test_every_band_holds_for_equal_numbers_of_examples(law):
+def test_every_band_holds_for_equal_numbers_of_examples(law, num_networks):
     cases = [(local, method, *aim) for local, method, aim in product(LOCALS, METHODS, AIMS)]
-    assert rejected(band_failures(law, 20, cases, num_networks=60, seed=1), DELTA) == {}
+    assert rejected(band_failures(law, 20, cases, num_networks=num_networks, seed=1), DELTA) == {}
 
 
 @pytest.mark.parametrize("sizes", [pytest.param("unequal", marks=pytest.mark.slow), "dependent"])

@@ -83,7 +83,7 @@ def failures(*, num_networks, num_clients, num_examples, delta, seed, **settings
     return found
 
 
-@study(30, slow=80)
+@study(20, slow=80)
 def test_every_comparison_holds(num_networks):
     """33 tests: some is wrongly rejected with probability below 0.0033."""
     found = failures(num_networks=num_networks, num_clients=60, num_examples=400, delta=0.2, seed=1)

@@ -8,7 +8,7 @@ from scipy.stats import beta, multivariate_normal, norm
 
 import riskband as rb
 from riskband.bands.joint import JointLevels
-from tests.validity.coverage import is_rejected
+from tests.validity.coverage import is_rejected, study
 
 GRID = np.stack(np.meshgrid(np.linspace(0.05, 0.5, 10), np.linspace(0.05, 0.5, 10)), axis=-1).reshape(-1, 2)
 
@@ -36,10 +36,17 @@ def joint_failures(*, correlation, num_networks, num_clients, num_examples, delt
     return missed
 
 
+@study(30, slow=60)
 @pytest.mark.parametrize("correlation", [-0.9, pytest.param(0.7, marks=pytest.mark.slow)])
-def test_joint_bands_hold(correlation):
+def test_joint_bands_hold(correlation, num_networks):
     missed = joint_failures(
-        correlation=correlation, num_networks=60, num_clients=60, num_examples=3000, delta=0.3, seed=1, method="dkw"
+        correlation=correlation,
+        num_networks=num_networks,
+        num_clients=60,
+        num_examples=3000,
+        delta=0.3,
+        seed=1,
+        method="dkw",
     )
     assert not is_rejected(missed, 0.3)
 
@@ -106,7 +113,7 @@ def gini_failures(*, correlation, num_networks, num_clients, num_examples, delta
 )
 def test_gini_correlations_hold(local, num_examples):
     missed = gini_failures(
-        correlation=0.7, num_networks=50, num_clients=400, num_examples=num_examples, delta=0.3, seed=4, local=local
+        correlation=0.7, num_networks=30, num_clients=400, num_examples=num_examples, delta=0.3, seed=4, local=local
     )
     assert not is_rejected(missed, 0.3)
 

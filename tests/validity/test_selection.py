@@ -66,7 +66,7 @@ def failures_of_select(objective, found, **arguments):
 
 
 @pytest.mark.parametrize(
-    ("num_networks", "seed"), [(60, 0), *(pytest.param(200, seed, marks=pytest.mark.slow) for seed in (0, None))]
+    ("num_networks", "seed"), [(30, 0), *(pytest.param(200, seed, marks=pytest.mark.slow) for seed in (0, None))]
 )
 @pytest.mark.parametrize(
     ("objective", "paired"),
@@ -84,7 +84,7 @@ def test_the_bound_of_the_chosen_candidate_holds(objective, paired, num_networks
     assert not is_rejected(failures_of_select(objective, found, seed=seed), DELTA)
 
 
-@study(60, slow=150)
+@study(30, slow=150)
 @pytest.mark.parametrize("dispersion", [pytest.param("sharp", marks=pytest.mark.slow), "plugin"])
 def test_the_bound_holds_with_every_bound_on_dispersion(dispersion, num_networks):
     found = networks(num_networks, seed=2, num_candidates=8, num_clients=40, num_examples=30)
@@ -150,5 +150,5 @@ def test_a_sequence_certifies_no_candidate_wrongly(margin, num_networks):
 def test_the_bound_holds_in_larger_studies(num_candidates, num_examples, mean_share):
     settings = {"num_candidates": num_candidates, "num_clients": 100, "num_examples": num_examples}
     for seed, objective in enumerate(["mean", "mean+gini", "mean+quantile:0.9"], start=8):
-        found = networks(300, seed=seed, **settings)
+        found = networks(150, seed=seed, **settings)
         assert not is_rejected(failures_of_select(objective, found, mean_share=mean_share), DELTA)

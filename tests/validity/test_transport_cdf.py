@@ -77,7 +77,7 @@ def test_negative_control_a_share_may_not_be_capped_before_the_mean():
             bounds.append(np.min(np.outer(BUDGETS, steepness * price) + excess, axis=1))
         return np.min(bounds, axis=0), true_shares([0.2])[:, 0]
 
-    assert is_rejected(failures(capped, num_networks=12, num_clients=500, num_examples=100, seed=13), 0.2)
+    assert is_rejected(failures(capped, num_networks=8, num_clients=500, num_examples=100, seed=13), 0.2)
 
 
 def test_negative_control_the_mean_over_the_sample_is_no_bound():

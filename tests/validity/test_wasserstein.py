@@ -67,8 +67,8 @@ TRUE_SHARES = np.array([[true_worst_share(budget, t) for t in THRESHOLDS] for bu
 
 
 def test_truth_agrees_with_a_large_network():
-    """The closed forms against the pooled knapsack of 2,000 clients with 2,000 examples each."""
-    curves = [knapsack_curve(costs) for costs in flip_costs(np.random.default_rng(0), 2000, 2000)]
+    """The closed forms against the pooled knapsack of 1,000 clients with 1,000 examples each."""
+    curves = [knapsack_curve(costs) for costs in flip_costs(np.random.default_rng(0), 1000, 1000)]
     np.testing.assert_allclose(network_curve(curves)(BUDGETS), TRUE_MEANS, atol=0.01)
     for j, threshold in enumerate(THRESHOLDS):
         pushed = knapsack_curve([float(curve.inverse(threshold)) for curve in curves])
@@ -104,7 +104,7 @@ def test_mean_covers(method, seed, num_networks, num_clients, num_examples):
     assert not is_rejected(found, 0.2)
 
 
-@study(30, slow=60)
+@study(20, slow=60)
 @pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), pytest.param(200, 200, marks=pytest.mark.slow)])
 def test_cdf_covers(num_clients, num_examples, num_networks):
     def make(network):

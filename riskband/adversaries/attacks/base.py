@@ -20,7 +20,7 @@ from riskband.adversaries.evaluation import in_eval_mode
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.spaces import point_batches
-from riskband.checks import check_count
+from riskband.checks import RefusedError, check_count
 
 # Distances at which attacks look, in units of `Witness.units`.
 _FACTORS_OF_FLIPS = (1.001, 1.5, 2.5)  # the first just beyond where a linear model flips, whatever the rounding
@@ -61,7 +61,7 @@ class InputAdversary(Adversary):
         for name, count in counts.items():
             if not name.startswith("num_") or not hasattr(type(self), name):
                 raise ValueError(f"{type(self).__name__} has no setting {name!r}; see its class")
-            minimum = 0 if name == "num_restarts" else 1
+            minimum = 0 if name in ("num_restarts", "num_refinements") else 1
             setattr(self, name, check_count(name, count, minimum=minimum, remedy="it decides how long is searched"))
         self.restart()
 
@@ -122,6 +122,12 @@ class InputAdversary(Adversary):
         drawn = self.rng.standard_normal((num_examples, num_copies, num_features), dtype=np.float32)
         directions = torch.from_numpy(drawn).transpose(0, 1)
         return (directions / lengths(directions, self.problem.norm)[..., None]).to(witness.x.dtype)
+
+
+def check_within_balls(problem: TransportProblem, name: str) -> None:
+    """Check that an attack within balls knows their radii; raises RefusedError."""
+    if not problem.distances:
+        raise RefusedError(f"distances must be given for {name!r}, got none; it attacks within a ball")
 
 
 def client_curves(

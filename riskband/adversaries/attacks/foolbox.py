@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from riskband.adversaries.attacks.base import InputAdversary
+from riskband.adversaries.attacks.base import InputAdversary, check_within_balls
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.evaluation import device_of
 from riskband.adversaries.problem import TransportProblem
@@ -37,8 +37,8 @@ class FoolboxAttack(InputAdversary):
         if problem.box is None:
             raise RefusedError("box must be given for attacks of Foolbox, got None; give the range of what moves")
         is_within_ball = isinstance(self._attack, bases.FixedEpsilonAttack)
-        if is_within_ball and not problem.distances:
-            raise RefusedError(f"distances must be given for {name!r}, got none; it attacks within a ball")
+        if is_within_ball:
+            check_within_balls(problem, name)
         self._name = name
         self._radii = list(problem.distances) if is_within_ball else [None]
 

@@ -19,12 +19,17 @@ from functools import cache
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from riskband.adversaries.attacks.base import INSIDE, InputAdversary
+from riskband.adversaries.attacks.base import INSIDE, InputAdversary, check_within_balls
 from riskband.adversaries.attacks.pgd import fitting_objective
 from riskband.adversaries.attacks.witness import OBJECTIVES, Objective, Witness
 from riskband.adversaries.norms import EXPONENTS
+from riskband.adversaries.problem import TransportProblem
+
+SQUARE_PREFIX = "square:"
+"""What the name of the published attack begins with: "square:5000" asks the model 5000 times in every ball."""
+_MOST_QUERIES = 100_000
 
 # The published schedule (authors' code): after these shares of the steps, in 1/10000, the share of the features that a
 # window covers halves. The first share is that of AutoAttack (Croce and Hein 2020).
@@ -38,24 +43,42 @@ _FACTORS_OF_FLIPS = (1.0, 4.0)
 _FACTORS_OF_SLOPES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 # The first refinement looks within this share of the distance of the nearest flip. Where one finds nothing, the next
 # looks within the root of its share.
-_FIRST_NEARER, _NUM_REFINEMENTS = 0.5, 12
+_FIRST_NEARER = 0.5
 # Before division, so that nothing divides by 0.
 _TINY = 1e-12
+
+
+def num_queries(name: str) -> int:
+    """Return the number in "square:QUERIES"; raises ValueError if there is none, or one out of range."""
+    digits = name.removeprefix(SQUARE_PREFIX)
+    queries = int(digits) if digits.isdecimal() and digits.isascii() else 0
+    if not 1 <= queries <= _MOST_QUERIES:
+        raise ValueError(
+            f"square must be 'square:QUERIES', a whole number from 1 to {_MOST_QUERIES}, got {name!r}; as published: "
+            "'square:5000'"
+        )
+    return queries
 
 
 class Square(InputAdversary):
     """Random search in balls around the examples; for the 0-1 loss then in smaller balls, from what it found.
 
-    The model need not be differentiable.
+    The model need not be differentiable. Without refinements it is the published attack, in the balls asked alone.
     """
 
     follows_gradients = False
     num_steps = 100  # in each ball
+    num_refinements = 12  # smaller balls
 
     @property
     def objective(self) -> Objective:
         """What is raised."""
         return OBJECTIVES[fitting_objective(self.problem.loss)]
+
+    def __init__(self, model: nn.Module, problem: TransportProblem, **counts: int) -> None:
+        super().__init__(model, problem, **counts)
+        if self.num_refinements == 0:
+            check_within_balls(problem, "square:QUERIES")
 
     def perturb(self, witness: Witness) -> None:
         """Search in every ball of the ladder; for the 0-1 loss then nearer than what was found."""
@@ -63,13 +86,15 @@ class Square(InputAdversary):
         seeds, number = self.rng.integers(2**63, size=len(witness.x)), 0
         for number, radii in enumerate(self.ladder(witness)):
             self._search(witness, radii, seeds, number)
-        if self.problem.loss == "zero_one":
+        if self.problem.loss == "zero_one" and self.num_refinements > 0:
             self._refine(witness, seeds, number + 1)
 
     def ladder(self, witness: Witness) -> Iterator[Tensor]:
         """Yield the problem's distances and multiples of the witness's reach: slopes are not asked for."""
         if self.problem.distances:
             yield from super().ladder(witness)
+        if self.num_refinements == 0:
+            return
         if self.problem.loss == "zero_one":
             yield from (factor * INSIDE * witness.reach for factor in _FACTORS_OF_FLIPS)
         elif not self.problem.distances:
@@ -77,7 +102,7 @@ class Square(InputAdversary):
 
     def _refine(self, witness: Witness, seeds: np.ndarray, first: int) -> None:
         shares = torch.full_like(witness.distances, _FIRST_NEARER)
-        for number in range(first, first + _NUM_REFINEMENTS):
+        for number in range(first, first + self.num_refinements):
             witness.shorten()
             radii = torch.where(torch.isfinite(witness.distances), shares * witness.distances, 0.0)
             starts = shares[:, None].to(witness.x.dtype) * (witness.closest - witness.x)

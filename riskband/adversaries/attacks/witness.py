@@ -118,7 +118,11 @@ class Witness:
         Nearest misclassified input that was shown; the example itself if there was none.
     distances : Tensor of float64, shape (num_examples,)
         From the example to `closest`; `inf` if there was none.
+    highest : Tensor of float64, shape (num_examples,)
+        Largest `wrong_margin` of the example and of what was shown: how near a misclassification it came.
     """
+
+    highest: Tensor
 
     def __init__(self, model: nn.Module, batch: Batch, problem: TransportProblem) -> None:
         self.model, self.labels, self.logits = model, batch.labels, batch.logits
@@ -280,6 +284,7 @@ class Witness:
             self.closest.index_copy(0, rows, other.closest),
             torch.full_like(self.distances, math.inf).index_copy(0, rows, other.distances),
         )
+        self.highest = self.highest.index_copy(0, rows, self.highest[rows].maximum(other.highest))
         for costs, losses in zip(other._costs, other._losses, strict=True):
             shape = (len(costs), len(self.x))
             self._costs.append(costs.new_full(shape, math.inf).index_copy(1, rows, costs))
@@ -321,6 +326,7 @@ class Witness:
         is_wrong = self.logits.argmax(dim=1) != self.labels
         self.closest = self.x
         self.distances = torch.where(is_wrong, 0.0, math.inf).double()
+        self.highest = wrong_margin(self.logits, self.labels)
         self._costs: list[Tensor] = []
         self._losses: list[Tensor] = []
 
@@ -336,6 +342,7 @@ class Witness:
         # and may differ by rounding where the batch is another.
         counts = torch.isfinite(logits).all(dim=-1) & (distances > 0.0)
         distances = torch.where(counts, distances, math.inf)
+        self.highest = torch.where(counts, self.margins(logits), -math.inf).amax(dim=0).maximum(self.highest)
         is_wrong = logits.argmax(dim=-1) != self.labels
         nearest, number = torch.where(is_wrong, distances, math.inf).min(dim=0)
         found = shown.gather(0, number[None, :, None].expand(1, *self.x.shape)).squeeze(0)
