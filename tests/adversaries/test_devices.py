@@ -51,6 +51,8 @@ class Elsewhere(TorchFunctionMode):
                 return args[0].as_subclass(torch.Tensor)
             if func == torch.Tensor.device.__get__:
                 return GPU if isinstance(args[0], OnGpu) else func(*args)
+            if func is torch._has_compatible_shallow_copy_type:  # of two devices never
+                return False
             there = {isinstance(each, OnGpu) for each in _tensors((args, kwargs)) if each.dim() > 0}
             assert len(there) < 2, f"{getattr(func, '__name__', func)} takes tensors of two devices"
             found = func(*args, **kwargs)
@@ -75,14 +77,6 @@ def _moved(found):
     if isinstance(found, torch.Tensor) and not isinstance(found, OnGpu):
         return found.as_subclass(OnGpu)
     return type(found)(map(_moved, found)) if type(found) in (list, tuple) else found
-
-
-@pytest.fixture(autouse=True)
-def _parameters_change_their_kind():
-    """A module that moves makes new parameters: one of `OnGpu` would stay one."""
-    torch.__future__.set_overwrite_module_params_on_conversion(True)
-    yield
-    torch.__future__.set_overwrite_module_params_on_conversion(False)
 
 
 def examined(seed: int = 0) -> tuple[nn.Module, np.ndarray, np.ndarray]:
