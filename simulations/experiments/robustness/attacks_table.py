@@ -20,6 +20,7 @@ from torch import nn
 
 from riskband.adversaries import Adversary, LipschitzAdversary, TransportProblem, adversarial_curves, wda_accuracy
 from riskband.adversaries.attacks.apgd import Apgd
+from riskband.adversaries.attacks.wda import Wda
 from riskband.adversaries.base import Batch
 from riskband.adversaries.curves import Pool
 from riskband.adversaries.evaluation import chosen_device
@@ -43,6 +44,8 @@ _LOG = logging.getLogger(__name__)
 
 BOX = (0.0, 1.0)
 KAPPAS = (1.0, 2.0, 3.0, 4.0, 5.0)
+STEPS = (0.01, 0.02, 0.04, 0.1, 0.2, 0.4, 1.0)
+"""Of WDA, in units of the ball: the paper's l2 steps from .005 to .5 in a ball of .5."""
 _TOLERANCE = 1e-9  # a sum of shares
 _ROUNDING = 1.0 + 1e-4
 """Images are in single precision, so a distance in a picture may be off by so much; proofs look as far."""
@@ -219,6 +222,7 @@ def examined(row: Row, model: nn.Module, x: np.ndarray, y: np.ndarray, request: 
         "name": row.name,
         "num_images": len(y),
         "lines": lines,
+        "steps": [_by_step(model, batches, norm="l2", distance=radius) for norm, radius in row.balls if norm == "l2"],
         "risks": _risks(row, model, x, y, seed=request.seed),
     }
 
@@ -252,6 +256,13 @@ def _line(
         "refused": refused,
         "broken": broken_orders(accuracy),
     }
+
+
+def _by_step(model: nn.Module, batches: Sequence[Batch], *, norm: str, distance: float) -> dict[str, Any]:
+    """Accuracy that WDA with kappa 1 leaves, by the length of its steps."""
+    problem = TransportProblem("zero_one", 1, norm, "input", box=BOX, distances=(distance,))
+    left = [standing(Wda(model, problem, step=step), batches, distance=distance).pointwise for step in STEPS]
+    return {"norm": norm, "distance": distance, "accuracy": left}
 
 
 def _builders(request: Request, *, is_first: bool) -> dict[str, tuple[Build, tuple[float, ...]]]:
@@ -307,11 +318,12 @@ def figure(result: Result) -> Figure:
     from riskband.plots.bands import blank_figure, draw_legend_below
 
     lines = [line for each in result["models"] for line in each["lines"]]
-    drawn = blank_figure(10.0, 3.4 + 0.34 * len(lines))
-    grid = drawn.add_gridspec(2, 2, height_ratios=(0.34 * len(lines) + 0.4, 2.4))
+    drawn = blank_figure(11.5, 3.4 + 0.34 * len(lines))
+    grid = drawn.add_gridspec(2, 3, height_ratios=(0.34 * len(lines) + 0.4, 2.4))
     _draw_standing(drawn.add_subplot(grid[0, :]), lines)
     _draw_kappas(drawn.add_subplot(grid[1, 0]), [line for line in lines if "WDA 3" in line["accuracy"]])
-    _draw_seconds(drawn.add_subplot(grid[1, 1]), lines)
+    _draw_steps(drawn.add_subplot(grid[1, 1]), result["models"])
+    _draw_seconds(drawn.add_subplot(grid[1, 2]), lines)
     draw_legend_below(drawn)
     return drawn
 
@@ -355,6 +367,14 @@ def _draw_kappas(axes: Axes, lines: Sequence[Mapping[str, Any]]) -> None:
         axes.annotate(line["row"], (KAPPAS[-1], points[-1][1]), xytext=(4, 0), textcoords="offset points", fontsize=7)
     axes.set(xlabel="kappa of WDA; dotted: ours at the same mean distance", ylabel="accuracy", xlim=(0.8, 6.9))
     axes.set_xticks(KAPPAS)
+    axes.grid(alpha=0.25, lw=0.6)
+
+
+def _draw_steps(axes: Axes, models: Sequence[Mapping[str, Any]]) -> None:
+    for number, found in enumerate(models):
+        for ball in found["steps"]:
+            axes.plot(STEPS, ball["accuracy"], "o-", color=f"C{number}", ms=4, lw=1.2)
+    axes.set(xscale="log", xlabel="step of WDA in l2, in units of the ball", ylabel="accuracy")
     axes.grid(alpha=0.25, lw=0.6)
 
 
