@@ -22,6 +22,7 @@ from torch.nn import functional
 from torch.nn.modules import module as hooks_of_all
 
 from riskband.adversaries.evaluation import PRECISIONS
+from riskband.adversaries.group_sort import GroupSort
 from riskband.checks import RefusedError
 
 # Up to here a matrix has its singular values computed (about a second); larger ones get a bound from Gram iteration.
@@ -196,6 +197,13 @@ def _max_pool_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
     return float(num_windows.amax().sqrt())
 
 
+def _sorted_moves(layer: nn.Module, moves: Tensor) -> Tensor:
+    """Return for each channel the largest move in its group: each order statistic moves by no more."""
+    assert isinstance(layer, GroupSort)
+    groups: Tensor = torch.unflatten(moves, 1, (layer.group_size, -1))
+    return groups.amax(dim=1, keepdim=True).expand_as(groups).flatten(1, 2)
+
+
 def _elementwise(rate: Callable[[nn.Module], float]) -> LayerRule:
     return LayerRule(lambda layer, moves: moves * rate(layer), lambda layer, _: rate(layer), False, True)
 
@@ -229,6 +237,8 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.Dropout2d: IDENTITY,
     nn.Flatten: _SHAPE,
     nn.Unflatten: _SHAPE,
+    nn.PixelShuffle: _SHAPE,
+    nn.PixelUnshuffle: _SHAPE,
     nn.Linear: _linear(_linear_spectral),
     nn.Conv2d: _linear(_conv_spectral),
     nn.BatchNorm1d: _linear(_batch_norm_spectral),
@@ -236,6 +246,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.AvgPool2d: _linear(_average_spectral, keeps_channels=True),
     nn.AdaptiveAvgPool2d: _linear(_average_spectral, keeps_channels=True),
     nn.MaxPool2d: LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, False, True),
+    GroupSort: LayerRule(_sorted_moves, lambda *_: 1.0, is_linear=False),
     nn.ReLU: _elementwise(lambda _: 1.0),
     nn.LeakyReLU: _elementwise(lambda layer: max(1.0, abs(leaky_slope(layer)))),
     nn.Tanh: _elementwise(lambda _: 1.0),
@@ -247,7 +258,9 @@ RULES: dict[type[nn.Module], LayerRule] = {
 }
 """By exact type. A new kind of layer is an entry here."""
 
-OF_IMAGES = (nn.Conv2d, nn.BatchNorm2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d)
+OF_IMAGES = (
+    nn.Conv2d, nn.BatchNorm2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d, nn.PixelShuffle, nn.PixelUnshuffle,
+)  # fmt: skip
 """Layers for (channels, height, width). With an axis less, torch takes the examples for the channels of one image."""
 BOUNDED = (nn.Tanh, nn.Sigmoid)
 """Activations whose values are bounded."""
@@ -302,6 +315,8 @@ def check_layer(name: str, layer: nn.Module) -> None:
         raise RefusedError(f"GELU must be exact, got approximate={layer.approximate!r} at {name!r}; use 'none'")
     if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.running_var is None:
         raise RefusedError(f"batch norms must track running statistics, got {name!r} without; it mixes the examples")
+    if isinstance(layer, GroupSort) and type(layer.group_size) is not int:
+        raise RefusedError(f"group_size must be a whole number, got {layer.group_size!r} at {name!r}; 2 is MaxMin")
     if isinstance(layer, nn.AvgPool2d) and layer.divisor_override is not None and layer.divisor_override <= 0:
         raise RefusedError(f"average pools must divide by a number > 0, got {layer.divisor_override} at {name!r}")
     if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":

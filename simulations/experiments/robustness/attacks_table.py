@@ -32,6 +32,7 @@ from simulations.experiments.robustness.networks import (
     RESIDUAL,
     Network,
     Training,
+    lipschitz_by_design,
     of_checkpoint,
     published_cifar10,
 )
@@ -111,6 +112,9 @@ ROWS = (
         (("linf", 0.1), ("l2", 1.0)),
         (0.1, 0.2, 0.4),
     ),
+    Row("digits-lipschitz", partial(lipschitz_by_design, dataset="digits"), (("l2", 0.5),), (0.05, 0.1, 0.2)),
+    Row("mnist-lipschitz", partial(lipschitz_by_design, dataset="mnist"), (("l2", 1.0),), (0.1, 0.2, 0.4)),
+    Row("cifar10-lipschitz", partial(lipschitz_by_design, dataset="cifar10"), (("l2", 36 / 255),), (0.01, 0.03, 0.1)),
     Row("cifar10", published_cifar10, (("linf", 1 / 255), ("linf", 2 / 255)), (0.01, 0.03, 0.1)),
 )
 CHECKPOINT = Row("checkpoint", of_checkpoint, (("linf", 8 / 255), ("l2", 0.5)), (0.05, 0.1, 0.25))

@@ -15,6 +15,7 @@ from protocol.models import build_model, load_weights
 from riskband.adversaries.evaluation import chosen_device, computed
 from simulations.experiments.experiment import Request
 from simulations.experiments.networks import kept
+from worlds import lipschitz
 from worlds.cifar10 import load_network
 from worlds.datasets import BaseData, load_dataset
 from worlds.training import Change, train_epochs
@@ -100,6 +101,23 @@ class Training:
         if self.fgsm_radius:
             return partial(fgsm_from_random_start, radius=self.fgsm_radius)
         return partial(gaussian_noise, sigma=self.noise) if self.noise else None
+
+
+def lipschitz_by_design(request: Request, *, dataset: str) -> tuple[nn.Module, BaseData]:
+    """Return a "lipschitz-cnn" trained by the recipe of `worlds.lipschitz`, kept in the request's cache, and its data."""
+    data, recipe = table_data(dataset, request), lipschitz.RECIPES[dataset]
+    shape = {"x_shape": data.x_pool.shape[1:], "num_classes": data.num_classes}
+    model = build_model("lipschitz-cnn", **shape, seed=request.seed)
+
+    def train() -> None:
+        model.load_state_dict(lipschitz.trained(data, recipe, seed=request.seed).state_dict())
+
+    return kept(model, train, cache=request.cache, arguments=(*_settings(recipe), request.seed), name=dataset), data
+
+
+def _settings(recipe: lipschitz.Recipe) -> tuple[object, ...]:
+    """All of a recipe, without an address in its `repr`."""
+    return tuple(getattr(value, "__name__", value) for value in vars(recipe).values())
 
 
 def fgsm_from_random_start(
