@@ -130,7 +130,7 @@ def _named(name: str) -> Build:
 def attacks(request: Request) -> dict[str, Build]:
     """Return the pointwise attacks by the name of their column; the ensembles are left out where `quick`."""
     num_steps = request.count("steps", full=100, quick=10)
-    single = {
+    single: dict[str, Build] = {
         "APGD-CE": partial(Apgd, objective="cross_entropy", num_steps=num_steps),
         "APGD-DLR": partial(Apgd, objective="dlr", num_steps=num_steps),
         "WDA 1": _named("wda"),
@@ -287,7 +287,7 @@ def _risks(row: Row, model: nn.Module, x: np.ndarray, y: np.ndarray, *, seed: in
         box = None if adversary.startswith("smoothing") else BOX
         problem = TransportProblem("zero_one", 1, "l2", "input", adversary, box=box, seed=seed)
         lower, upper = adversarial_curves(model, x, y, problem).values((0.0, *row.budgets))
-        return lower.tolist(), upper.tolist()
+        return lower.round(12).tolist(), upper.round(12).tolist()
 
     try:
         certified, why = values(row.proof)[1], ""

@@ -104,10 +104,10 @@ class Training:
 
 
 def lipschitz_by_design(request: Request, *, dataset: str) -> tuple[nn.Module, BaseData]:
-    """Return a "lipschitz-cnn" trained by the recipe of `worlds.lipschitz`, kept in the request's cache, and its data."""
+    """Return a "lipschitz-cnn" trained by its recipe in `worlds.lipschitz`, kept in the cache, and its data."""
     data, recipe = table_data(dataset, request), lipschitz.RECIPES[dataset]
-    shape = {"x_shape": data.x_pool.shape[1:], "num_classes": data.num_classes}
-    model = build_model("lipschitz-cnn", **shape, seed=request.seed)
+    x_shape, num_classes = data.x_pool.shape[1:], data.num_classes
+    model = build_model("lipschitz-cnn", x_shape=x_shape, num_classes=num_classes, seed=request.seed)
 
     def train() -> None:
         model.load_state_dict(lipschitz.trained(data, recipe, seed=request.seed).state_dict())
