@@ -179,7 +179,7 @@ class Model(Section):
     )
     training: Literal[("central", "fedavg", "checkpoint", *DG_TRAINING)] = Field(  # type: ignore[valid-type]
         description=f'use "central", "fedavg" or "checkpoint"; where the server has no dataset, "checkpoint"; with two '
-        f"groups or more, which are the domains, and a model that is not lipschitz, one of {', '.join(DG_TRAINING)}"
+        f"groups or more, which are the domains, and a model other than lipschitz-…, one of {', '.join(DG_TRAINING)}"
     )
     dg_factor: float = Field(
         ge=0, le=1e3, description='F of DR-DG with training "dg:METHOD"; 0 means: the method alone'
