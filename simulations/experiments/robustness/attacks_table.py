@@ -180,7 +180,7 @@ def standing(adversary: Adversary, batches: Sequence[Batch], *, distance: float)
 
 
 def run(request: Request) -> Result:
-    """Examine every model that is there; say which are not."""
+    """Examine every model that is there; say which are not. Raises ValueError if none is."""
     chosen, device = request.chosen(PANELS), chosen_device(request.device)
     found, remarks = [], []
     for row in _rows(request, chosen):
@@ -193,6 +193,8 @@ def run(request: Request) -> Result:
             continue
         num_images = request.count("images", full=100, quick=20)
         found.append(examined(row, model.to(device), data.x_pool[:num_images], data.y_pool[:num_images], request))
+    if not found:
+        raise ValueError("\n".join(remarks) or "the panel checkpoint needs a model, got none; give --checkpoint FILE")
     lines = [line for each in found for line in each["lines"]]
     for line in lines:
         remarks += [f"{line['row']}, {line['norm']} {line['distance']:.3g}: {broken}" for broken in line["broken"]]
