@@ -16,7 +16,7 @@ from torch import nn
 from client.refusals import details_withheld
 from protocol.examples import Examples
 from protocol.hashes import model_hash
-from protocol.models import build_model, load_arrays, model_arrays
+from protocol.models import build_model, is_lipschitz, load_arrays, model_arrays
 from worlds.datasets import load_dataset
 from worlds.loss_table import LossTable, PopulationRisks
 from worlds.population import Population, PopulationSpec, spec_from_config
@@ -151,6 +151,8 @@ def trained(
             seed=local_seed(int(config["seed"]), round=server_round, partition=partition),
             num_epochs=int(config["training-epochs"]),
             learning_rate=float(config["learning-rate"]),
+            is_orthogonal=is_lipschitz(str(config["model"])),
+            margin=float(config["training-margin"]),
         )
     return model_arrays(model), len(own.y), loss
 

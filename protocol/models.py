@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from protocol.checks import checked_count, checked_seed
+from riskband.adversaries.group_sort import GroupSort
 
 MAX_NUM_CLASSES = 100_000
 """A client builds the model that a message names: without a limit, a number in it could take all memory."""
 
 
-BUILT_IN_MODELS = ("cnn", "mlp", "preact-resnet-18", "wrn-28-10", "vit-small")
+BUILT_IN_MODELS = ("cnn", "mlp", "lipschitz-cnn", "lipschitz-mlp", "preact-resnet-18", "wrn-28-10", "vit-small")
 ROBUSTBENCH = "robustbench/"
 """What the name of a model of RobustBench begins with; its identifier there follows."""
 
@@ -39,7 +40,8 @@ def build_model(name: str, *, x_shape: tuple[int, ...], num_classes: int, seed: 
     ----------
     name
         ``"cnn"`` (two convolutions and two linear layers, about 20,000 weights; images only), ``"mlp"``
-        (one hidden layer; inputs of any shape), ``"preact-resnet-18"``, ``"wrn-28-10"``, ``"vit-small"`` or
+        (one hidden layer; inputs of any shape), ``"lipschitz-cnn"`` and ``"lipschitz-mlp"`` (Lipschitz by design:
+        orthogonal layers and `GroupSort`), ``"preact-resnet-18"``, ``"wrn-28-10"``, ``"vit-small"`` or
         ``"robustbench/IDENTIFIER"`` (`protocol.architectures`; images only), or ``"module:factory"``: something of
         yours, importable where clients run: a function, called as ``factory(x_shape=..., num_classes=...)``, or a
         class of modules, called with those of the two that its constructor knows, such as none. A function that does
@@ -82,6 +84,11 @@ def build_model(name: str, *, x_shape: tuple[int, ...], num_classes: int, seed: 
             "return the module itself"
         )
     return model
+
+
+def is_lipschitz(name: str) -> bool:
+    """Return whether a model of this name is Lipschitz by design: training is to keep its layers orthogonal."""
+    return name.startswith("lipschitz-")
 
 
 def model_arrays(model: nn.Module) -> dict[str, NDArray[np.generic]]:
@@ -231,6 +238,52 @@ def _mlp(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(x_shape), 64), nn.ReLU(), nn.Linear(64, num_classes))
 
 
+def _lipschitz_cnn(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Halve the image while that leaves at least 4 x 4, each time for twice the channels; 3 x 3 while it is larger."""
+    if len(x_shape) != 3 or min(x_shape[1:]) < 8 or any(size % 2 for size in x_shape[1:]):
+        raise ValueError(
+            "the model 'lipschitz-cnn' needs inputs of shape (channels, height, width), both even and at least 8, got "
+            f"{x_shape}; use 'lipschitz-mlp', or pad the images"
+        )
+    channels, height, width = x_shape
+    layers: list[nn.Module] = []
+    after = 32
+    while height % 2 == width % 2 == 0 and min(height, width) >= 8:
+        kernel = 1 if layers else 3
+        layers += [nn.PixelUnshuffle(2), nn.Conv2d(4 * channels, after, kernel, padding=kernel // 2), GroupSort()]
+        channels, height, width, after = after, height // 2, width // 2, 2 * after
+        for _ in range(2 if max(height, width) > 4 else 0):
+            layers += [nn.Conv2d(channels, channels, kernel_size=3, padding=1), GroupSort()]
+    layers += [nn.Flatten(), nn.Linear(channels * height * width, 256), GroupSort(), nn.Linear(256, num_classes)]
+    return _made_orthogonal(nn.Sequential(*layers))
+
+
+def _lipschitz_mlp(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    hidden = [nn.Linear(math.prod(x_shape), 64), GroupSort(), nn.Linear(64, 64), GroupSort()]
+    return _made_orthogonal(nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, num_classes)))
+
+
+@torch.no_grad()
+def _made_orthogonal(model: nn.Sequential) -> nn.Sequential:
+    """Give linear layers and convolutions random orthogonal weights, and biases of 0.
+
+    Of a 3 x 3 convolution: channels are rotated, shifted by at most a pixel, each its own way, and rotated again.
+    """
+    for layer in model:
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            assert layer.bias is not None
+            layer.bias.zero_()
+            kernel = layer.weight.reshape(*layer.weight.shape[:2], -1)  # a view
+            rank = min(kernel.shape[:2])
+            into, out = torch.empty(rank, kernel.shape[1]), torch.empty(len(kernel), rank)
+            nn.init.orthogonal_(into)
+            nn.init.orthogonal_(out)
+            for place in range(kernel.shape[2]):
+                shifted = slice(place, None, kernel.shape[2])
+                kernel[:, :, place] = out[:, shifted] @ into[shifted]
+    return model
+
+
 def _state(model: nn.Module) -> dict[str, torch.Tensor]:
     with _own_words("have a state dict"):
         state = dict(model.state_dict())
@@ -272,7 +325,12 @@ _ARCHITECTURES = {
 
 def _own_factory(name: str) -> Callable[..., nn.Module] | None:
     """Return the factory of a model that is named here; None for the name of any other."""
-    simple: dict[str, Callable[..., nn.Module]] = {"cnn": _cnn, "mlp": _mlp}
+    simple: dict[str, Callable[..., nn.Module]] = {
+        "cnn": _cnn,
+        "mlp": _mlp,
+        "lipschitz-cnn": _lipschitz_cnn,
+        "lipschitz-mlp": _lipschitz_mlp,
+    }
     if name in simple:
         return simple[name]
     if name not in _ARCHITECTURES and not str(name).startswith(ROBUSTBENCH):

@@ -19,7 +19,7 @@ from client.data import NO_DATASET, is_function_name
 from client.evaluator import NO_MODEL, is_evaluator_setting
 from client.identity import client_id
 from protocol.mechanisms import mechanism_of
-from protocol.models import BUILT_IN_MODELS, MAX_NUM_CLASSES, ROBUSTBENCH, is_model_name
+from protocol.models import BUILT_IN_MODELS, MAX_NUM_CLASSES, ROBUSTBENCH, is_lipschitz, is_model_name
 from riskband.adversaries.losses import LOSSES, OWN
 from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
@@ -178,7 +178,7 @@ class Model(Section):
     )
     training: Literal[("central", "fedavg", "checkpoint", *DG_TRAINING)] = Field(  # type: ignore[valid-type]
         description=f'use "central", "fedavg" or "checkpoint"; where the server has no dataset, "checkpoint"; with two '
-        f"groups or more, which are the domains, one of {', '.join(DG_TRAINING)}"
+        f"groups or more, which are the domains, and a model that is not lipschitz, one of {', '.join(DG_TRAINING)}"
     )
     dg_factor: float = Field(
         ge=0, le=1e3, description='F of DR-DG with training "dg:METHOD"; 0 means: the method alone'
@@ -195,12 +195,19 @@ class Model(Section):
     )
     training_epochs: Count = Field(description="passes over the training examples (per round in FedAvg)")
     learning_rate: float = Field(gt=0, le=1, description="0.001 to 0.1 is usual")
+    training_margin: float = Field(
+        ge=0,
+        le=1e3,
+        description="the margin between logits that training asks for; 0 means: the cross-entropy as it is",
+    )
 
     rules: ClassVar[Mapping[str, Rule]] = {
         "training": lambda training, known: (
             training not in DG_TRAINING
-            or len(known.get("group_sigmas", ())) >= 2
-            or len(known.get("group_angles", ())) >= 2
+            or (
+                max(len(known.get("group_sigmas", ())), len(known.get("group_angles", ()))) >= 2
+                and not is_lipschitz(known.get("model", ""))
+            )
         ),
         "checkpoint": lambda path, known: (
             known.get("training") != "checkpoint" or (is_absolute(path) and Path(path).is_file())

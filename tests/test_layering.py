@@ -15,6 +15,8 @@ TORCH_HOMES = (
         "worlds.training",
         "worlds.domain_generalisation",
         "worlds.cifar10",
+        "worlds.lipschitz",
+        "worlds.orthogonal",
         "worlds.loss_table",
         "worlds.recommendation",
     ),

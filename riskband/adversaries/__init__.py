@@ -14,6 +14,7 @@ __all__ = [
     "Adversary",
     "Batch",
     "Evidence",
+    "GroupSort",
     "InputAdversary",
     "LipschitzAdversary",
     "Points",
@@ -37,6 +38,7 @@ _NAMES = {
     "bounds.relu_slopes": "growth_slopes",
     "bounds.sandwich": "LipschitzAdversary SandwichAdversary",
     "curves": "AdversarialCurves Points",
+    "group_sort": "GroupSort",
     "losses": "LOSSES",
     "problem": "TransportProblem",
     "registry": "INPUT_ADVERSARIES REPRESENTATION_ADVERSARIES adversarial_curves",
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from riskband.adversaries.bounds.relu_slopes import growth_slopes
     from riskband.adversaries.bounds.sandwich import LipschitzAdversary, SandwichAdversary
     from riskband.adversaries.curves import AdversarialCurves, Points
+    from riskband.adversaries.group_sort import GroupSort
     from riskband.adversaries.losses import LOSSES
     from riskband.adversaries.problem import TransportProblem
     from riskband.adversaries.registry import INPUT_ADVERSARIES, REPRESENTATION_ADVERSARIES, adversarial_curves

@@ -103,7 +103,7 @@ def test_only_an_attack_goes_below(adversary, space, rule):
 
 def test_a_sandwich_that_was_named_is_refused_where_no_bound_is_known():
     x, y = examples(UNKNOWN, 4)
-    with pytest.raises(RefusedError, match="got Squared"):
+    with pytest.raises(RefusedError, match="in the forward of Squared at '0'"):
         curves_of(UNKNOWN, x, y, loss="zero_one", order=1, adversary="sandwich:pgd", space="input")
     with pytest.raises(RefusedError, match="bounds are known for the losses"):
         curves_of(CHAIN, x, y, loss="abstain:0.8", order=1, adversary="sandwich:pgd", space="input")

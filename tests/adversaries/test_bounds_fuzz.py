@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from riskband.adversaries import Batch, LipschitzAdversary, margin_constants
+from riskband.adversaries import Batch, GroupSort, LipschitzAdversary, margin_constants
 from riskband.adversaries.bounds.layer_norms import RULES
 from riskband.adversaries.bounds.lipschitz import SequentialLayers
 from riskband.adversaries.losses import get_loss
@@ -73,7 +73,19 @@ def random_image_layer(rng, shape, kinds):
         return nn.AvgPool2d(kernel, int(rng.integers(1, 3)), padding, ceil_mode=is_ceiled, **settings)
     if kind == 6:
         return nn.AdaptiveAvgPool2d((int(rng.integers(1, size + 1)), int(rng.integers(1, size + 1))))
+    if rng.integers(3) == 0:
+        return random_rearrangement(rng, shape)
     return nn.Dropout2d() if rng.integers(4) == 0 else random_activation(rng, kinds)
+
+
+def random_rearrangement(rng, shape):
+    """A layer that sorts or moves what it gets, of those that fit."""
+    channels, height, width = shape
+    sizes = [size for size in range(1, channels + 1) if channels % size == 0]
+    fitting = [GroupSort(int(rng.choice(sizes)))]
+    fitting += [nn.PixelUnshuffle(2)] if height % 2 == width % 2 == 0 else []
+    fitting += [nn.PixelShuffle(2)] if channels % 4 == 0 else []
+    return fitting[rng.integers(len(fitting))]
 
 
 def random_vector_layer(rng, size, kinds):
@@ -82,6 +94,8 @@ def random_vector_layer(rng, size, kinds):
         return nn.Linear(size, int(rng.integers(2, 7)), bias=bool(rng.integers(2)))
     if kind == 1:
         return random_norm(rng, nn.BatchNorm1d, size)
+    if rng.integers(4) == 0:
+        return GroupSort(int(rng.choice([group for group in range(1, size + 1) if size % group == 0])))
     return nn.Dropout() if rng.integers(8) == 0 else random_activation(rng, kinds)
 
 
@@ -281,6 +295,9 @@ SHRUNK = [
     (nn.AdaptiveAvgPool2d(2), (1, 5, 5)),
     (nn.MaxPool2d(2, 2), (1, 4, 4)),
     (nn.Flatten(), (1, 2, 2)),
+    (nn.PixelUnshuffle(2), (1, 4, 2)),
+    (nn.PixelShuffle(2), (4, 2, 1)),
+    (GroupSort(), (4,)),
     (nn.ReLU(), (3,)),
     (nn.LeakyReLU(2.0), (3,)),
     (nn.Tanh(), (3,)),

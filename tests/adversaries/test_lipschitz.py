@@ -334,7 +334,7 @@ def pruned():
         (nn.Sequential(nn.Linear(3, 2).half()), (3,), {}, "float32 or float64, got float16 at '0'"),
         (nn.Sequential(nn.Linear(3, 2).bfloat16()), (3,), {}, "got bfloat16 at '0'; convert: model.float"),
         (nn.Sequential(nn.Linear(3, 2, dtype=torch.complex64)), (3,), {}, "got complex64 at '0'"),
-        (nn.Sequential(nn.Linear(3, 4), nn.Mish(), nn.Linear(4, 2)), (3,), {}, "got Mish at '1'"),
+        (nn.Sequential(nn.Linear(3, 4), nn.Softmin(1), nn.Linear(4, 2)), (3,), {}, "got Softmin at '1'"),
         (nn.Sequential(nn.Sequential(nn.Linear(3, 4), nn.Softmax(1))), (3,), {}, r"got Softmax at '0\.1'"),
         (nn.Sequential(Twice(3, 2)), (3,), {}, "got Twice at '0'"),
         (hooked(), (3,), {}, "'0' with hooks"),

@@ -156,7 +156,7 @@ def test_what_stands_before_the_layer_may_be_anything():
     model = nn.Sequential(Squared(), nn.Dropout(0.5), mlp(5, 6, 3, seed=2))
     x, y = examples(model, 5)
     asked = {"loss": "zero_one", "order": 1, "adversary": "lipschitz"}
-    with pytest.raises(RefusedError, match="got Squared"):
+    with pytest.raises(RefusedError, match="in the forward of Squared at '0'"):
         curves_of(model, x, y, space="input", **asked)
     assert curves_of(model, x, y, space="layer:1", **asked).guarantee == "upper"
     assert all(module.training for module in model.modules())

@@ -113,6 +113,7 @@ def test_augmentation_helps_under_affine_shifts():
         ({"learning_rate": float("nan")}, "learning_rate must be"),
         ({"augment_sigma": -1}, "sigma must be"),
         ({"seed": "0"}, "seed must be"),
+        ({"margin": -0.5}, "margin must be"),
         ({"learning_rate": 1.5}, "learning_rate must be .*> 0 and <= 1, got 1.5"),
     ],
 )
@@ -120,6 +121,38 @@ def test_wrong_arguments(change, message):
     data = load_dataset("digits")
     with pytest.raises(ValueError, match=message):
         train_centrally(data, **(QUICK | change))
+
+
+def test_a_margin_lowers_the_logit_of_the_label():
+    # Truth: the formula, by numpy, of a model that does not move because its learning rate is almost 0.
+    rng = np.random.default_rng(0)
+    x, y, net = rng.normal(size=(6, 4)).astype(np.float32), np.arange(6) % 3, nn.Linear(4, 3)
+    logits = net(torch.from_numpy(x)).detach().double().numpy()
+    for margin in (0.0, 0.7):
+        moved = (logits - margin * np.eye(3)[y]) / (0.4 * margin if margin else 1.0)
+        truth = np.mean(np.log(np.exp(moved).sum(axis=1)) - moved[np.arange(6), y])
+        loss = train_epochs(net, x, y, seed=0, num_epochs=1, learning_rate=1e-9, margin=margin)
+        assert loss == pytest.approx(truth, rel=1e-5)
+
+
+ONE_CYCLE = [
+    pytest.param({}, id="adam"),
+    pytest.param({"momentum": 0.0}, id="sgd", marks=pytest.mark.slow),  # it loads torch's compiler
+    pytest.param({"is_orthogonal": True}, id="orthogonal"),
+]
+
+
+@pytest.mark.parametrize("kind", ONE_CYCLE)
+def test_one_cycle_begins_and_ends_slowly(kind):
+    x, y, net = np.ones((1, 4), np.float32), np.array([1]), nn.Linear(4, 2)
+    biases = [net.bias.detach().clone()]
+    settings = {"seed": 0, "num_epochs": 20, "learning_rate": 0.01, "is_one_cycle": True}
+    train_epochs(net, x, y, after_epoch=lambda _, model: biases.append(model.bias.detach().clone()), **settings, **kind)
+    steps = torch.stack(biases).diff(dim=0).norm(dim=1)
+    assert steps[0] == 0.0  # the rate rises from 0
+    assert steps.argmax() in (3, 4)  # of 20 steps 15 % are for rising
+    assert torch.all(steps[4:].diff() < 0.0)
+    assert steps[-1] < 0.1 * steps.max()
 
 
 def test_wrong_examples():

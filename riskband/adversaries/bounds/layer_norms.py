@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -21,7 +21,20 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as hooks_of_all
 
+from riskband.adversaries.bounds.parts import (
+    Concatenation,
+    Constant,
+    Mean,
+    Permuted,
+    Reshaped,
+    Scale,
+    Selected,
+    SelfAttention,
+    Shift,
+    Sum,
+)
 from riskband.adversaries.evaluation import PRECISIONS
+from riskband.adversaries.group_sort import GroupSort
 from riskband.checks import RefusedError
 
 # Up to here a matrix has its singular values computed (about a second); larger ones get a bound from Gram iteration.
@@ -141,18 +154,32 @@ def scale_of(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Tensor:
 
 
 def _linear_part(layer: nn.Module, x: Tensor, *, is_absolute: bool = False) -> Tensor:
-    """Apply a Linear, Conv2d, BatchNorm or pooling layer without its bias; with absolute weights if so asked."""
+    """Apply an affine layer without its offset; with absolute weights if so asked."""
     if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
         weight = scale_of(layer)
         return x * (weight.abs() if is_absolute else weight).reshape(1, -1, *[1] * (x.dim() - 2))
-    if isinstance(layer, nn.Linear | nn.Conv2d):
+    if isinstance(layer, Scale):
+        return x * (layer.constant.double().abs() if is_absolute else layer.constant.double())
+    if isinstance(layer, Shift):
+        return x
+    if isinstance(layer, Constant):
+        return torch.zeros_like(layer(x), dtype=torch.float64)
+    if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
         weight = layer.weight.detach().double()
-        weight = weight.abs() if is_absolute else weight
-        if isinstance(layer, nn.Linear):
-            return functional.linear(x, weight)
-        return functional.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+        return _weighted(layer, weight.abs() if is_absolute else weight, x)
     result: Tensor = layer(x)
     return result
+
+
+def _weighted(layer: Any, weight: Tensor, x: Tensor) -> Tensor:
+    """Apply a Linear layer or a convolution with this weight and without its bias."""
+    if isinstance(layer, nn.Linear):
+        return functional.linear(x, weight)
+    settings = {key: getattr(layer, key) for key in ("stride", "padding", "dilation", "groups")}
+    if isinstance(layer, nn.ConvTranspose2d):
+        return functional.conv_transpose2d(x, weight, output_padding=layer.output_padding, **settings)
+    convolve: Callable[..., Tensor] = functional.conv1d if isinstance(layer, nn.Conv1d) else functional.conv2d
+    return convolve(x, weight, **settings)
 
 
 def _absolute(layer: nn.Module, moves: Tensor) -> Tensor:
@@ -165,11 +192,111 @@ def _linear_spectral(layer: nn.Module, _: tuple[int, ...]) -> float:
 
 
 def _conv_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
-    assert isinstance(layer, nn.Conv2d)
-    num_outputs = _linear_part(layer, torch.zeros(1, *shape, dtype=torch.float64)).numel()
-    if num_outputs * math.prod(shape) <= _LARGEST_UNROLLED:
+    out_shape = shape_behind(layer, shape)
+    if math.prod(out_shape) * math.prod(shape) <= _LARGEST_UNROLLED:
         return matrix_bound(unrolled(layer, shape))
-    return min(torus_bound(layer, shape), mixed_bound(layer, shape))
+    bound = mixed_bound(layer, shape)
+    if isinstance(layer, nn.ConvTranspose2d):
+        return min(bound, torus_bound(_adjoint(layer), out_shape))
+    return min(bound, torus_bound(layer, shape)) if isinstance(layer, nn.Conv2d) else bound
+
+
+def _adjoint(layer: nn.ConvTranspose2d) -> nn.Conv2d:
+    """Return the convolution that a transposed one is the transpose of: the same weight, and the same norm."""
+    settings: dict[str, Any] = {key: getattr(layer, key) for key in ("stride", "padding", "dilation", "groups")}
+    kernel: Any = layer.kernel_size
+    convolution = nn.Conv2d(layer.out_channels, layer.in_channels, kernel, bias=False, **settings)
+    convolution.weight = layer.weight
+    return convolution
+
+
+def shape_behind(layer: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of what a layer makes of one example."""
+    return tuple(RULES[type(layer)].spread(layer, torch.zeros(1, *shape, dtype=torch.float64)).shape[1:])
+
+
+def chain_spread(chain: Iterable[nn.Module], moves: Tensor) -> Tensor:
+    """Return `spread` of layers in a row."""
+    for layer in chain:
+        moves = RULES[type(layer)].spread(layer, moves)
+    return moves
+
+
+def chain_spectral(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> float:
+    """Return the product of the norms of layers in a row."""
+    bound = 1.0
+    for layer in chain:
+        bound, shape = bound * RULES[type(layer)].spectral(layer, shape), shape_behind(layer, shape)
+    return bound
+
+
+def _sum_spread(layer: nn.Module, moves: Tensor) -> Tensor:
+    assert isinstance(layer, Sum)
+    return torch.stack([chain_spread(branch, moves) for branch in layer.chains]).sum(dim=0)
+
+
+def _sum_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    assert isinstance(layer, Sum)
+    return math.fsum(chain_spectral(branch, shape) for branch in layer.chains)
+
+
+def _concatenated_spread(layer: nn.Module, moves: Tensor) -> Tensor:
+    assert isinstance(layer, Concatenation)
+    return torch.cat([chain_spread(branch, moves) for branch in layer.chains], dim=layer.axis)
+
+
+def _concatenated_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    assert isinstance(layer, Concatenation)
+    return math.hypot(*(chain_spectral(branch, shape) for branch in layer.chains))
+
+
+def in_groups(layer: nn.Module, x: Tensor) -> Tensor:
+    """Return features as a normalisation sees them, (num_examples, num_groups, size): each group has one scale."""
+    assert isinstance(layer, NORMALISATIONS)
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+        if x.shape[1:][-len(layer.normalized_shape) :] != tuple(layer.normalized_shape):
+            raise ValueError(f"features must end with {tuple(layer.normalized_shape)}, got {tuple(x.shape[1:])}")
+        return x.reshape(len(x), -1, math.prod(layer.normalized_shape))
+    num_channels = layer.num_channels if isinstance(layer, nn.GroupNorm) else layer.num_features
+    if x.shape[1] != num_channels:
+        raise ValueError(f"features must have {num_channels} channels, got {x.shape[1]}")
+    return x.reshape(len(x), layer.num_groups if isinstance(layer, nn.GroupNorm) else num_channels, -1)
+
+
+def group_weights(layer: nn.Module, size: int) -> Tensor:
+    """Return the sizes of a normalisation's weights, float64, (1 or num_groups, size)."""
+    assert isinstance(layer, NORMALISATIONS)
+    if layer.weight is None:
+        return torch.ones(1, size, dtype=torch.float64)
+    weight = layer.weight.detach().double().abs()
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+        return weight.reshape(1, size)
+    num_groups = layer.num_groups if isinstance(layer, nn.GroupNorm) else len(weight)
+    return weight.repeat_interleave(num_groups * size // len(weight)).reshape(num_groups, size)
+
+
+def _normalised_spread(layer: nn.Module, moves: Tensor) -> Tensor:
+    assert isinstance(layer, NORMALISATIONS)
+    groups = in_groups(layer, moves)
+    lengths = torch.linalg.vector_norm(groups, dim=2, keepdim=True) / math.sqrt(float(layer.eps or 0.0))
+    spread: Tensor = group_weights(layer, groups.shape[2]) * lengths
+    return spread.reshape(moves.shape)
+
+
+def _normalised_spectral(layer: nn.Module, _: tuple[int, ...]) -> float:
+    assert isinstance(layer, NORMALISATIONS)
+    largest = 1.0 if layer.weight is None else float(layer.weight.detach().double().abs().amax())
+    return largest / math.sqrt(float(layer.eps or 0.0))
+
+
+def _scale_spectral(layer: nn.Module, _: tuple[int, ...]) -> float:
+    assert isinstance(layer, Scale)
+    return float(layer.constant.abs().amax())
+
+
+def _mean_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    assert isinstance(layer, Mean)
+    return 1.0 / math.sqrt(math.prod(shape[axis - 1] for axis in layer.axes))
 
 
 def _average_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
@@ -196,6 +323,13 @@ def _max_pool_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
     return float(num_windows.amax().sqrt())
 
 
+def _sorted_moves(layer: nn.Module, moves: Tensor) -> Tensor:
+    """Return for each channel the largest move in its group: each order statistic moves by no more."""
+    assert isinstance(layer, GroupSort)
+    groups: Tensor = torch.unflatten(moves, 1, (layer.group_size, -1))
+    return groups.amax(dim=1, keepdim=True).expand_as(groups).flatten(1, 2)
+
+
 def _elementwise(rate: Callable[[nn.Module], float]) -> LayerRule:
     return LayerRule(lambda layer, moves: moves * rate(layer), lambda layer, _: rate(layer), False, True)
 
@@ -212,12 +346,22 @@ def leaky_slope(layer: nn.Module) -> float:
 # The largest slope of GELU, at sqrt 2: Phi + sqrt 2 phi there. That of SiLU, s + x s (1 - s), is 1.09984 near 2.4.
 _GELU_SLOPE = 0.5 * (1.0 + math.erf(1.0)) + math.exp(-1.0) / math.sqrt(math.pi)
 _SILU_SLOPE = 1.0999
+_SELU_SLOPE = 1.7580994  # its scale times its alpha, just below 0
+_MISH_SLOPE = 1.0885  # 1.08850 near 1.49 is below; so is 1.5 at 3 of hardswish, where it is reached from one side
 
 
 def _elu_scale(layer: nn.Module) -> float:
     assert isinstance(layer, nn.ELU)
     return float(layer.alpha)
 
+
+def _steepest(layer: nn.Module) -> float:
+    assert isinstance(layer, nn.PReLU)
+    return max(1.0, float(layer.weight.detach().double().abs().amax()))
+
+
+NORMALISATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
+"""Layers that divide groups of features by their own deviation, or root mean square."""
 
 _SHAPE = LayerRule(lambda layer, moves: layer(moves), lambda *_: 1.0, is_linear=True)
 IDENTITY = LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True)
@@ -226,16 +370,28 @@ IDENTITY = LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True)
 RULES: dict[type[nn.Module], LayerRule] = {
     nn.Identity: IDENTITY,
     nn.Dropout: IDENTITY,
+    nn.Dropout1d: IDENTITY,
     nn.Dropout2d: IDENTITY,
+    nn.Dropout3d: IDENTITY,
+    nn.AlphaDropout: IDENTITY,
+    nn.FeatureAlphaDropout: IDENTITY,
     nn.Flatten: _SHAPE,
     nn.Unflatten: _SHAPE,
+    nn.ZeroPad2d: _SHAPE,
+    nn.PixelShuffle: _SHAPE,
+    nn.PixelUnshuffle: _SHAPE,
+    nn.ChannelShuffle: _SHAPE,
     nn.Linear: _linear(_linear_spectral),
+    nn.Conv1d: _linear(_conv_spectral),
     nn.Conv2d: _linear(_conv_spectral),
+    nn.ConvTranspose2d: _linear(_conv_spectral),
     nn.BatchNorm1d: _linear(_batch_norm_spectral),
     nn.BatchNorm2d: _linear(_batch_norm_spectral),
     nn.AvgPool2d: _linear(_average_spectral, keeps_channels=True),
     nn.AdaptiveAvgPool2d: _linear(_average_spectral, keeps_channels=True),
+    nn.Upsample: _linear(_average_spectral, keeps_channels=True),
     nn.MaxPool2d: LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, False, True),
+    GroupSort: LayerRule(_sorted_moves, lambda *_: 1.0, is_linear=False),
     nn.ReLU: _elementwise(lambda _: 1.0),
     nn.LeakyReLU: _elementwise(lambda layer: max(1.0, abs(leaky_slope(layer)))),
     nn.Tanh: _elementwise(lambda _: 1.0),
@@ -244,19 +400,51 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.ELU: _elementwise(lambda layer: max(1.0, abs(_elu_scale(layer)))),
     nn.GELU: _elementwise(lambda _: _GELU_SLOPE),
     nn.SiLU: _elementwise(lambda _: _SILU_SLOPE),
+    nn.Mish: _elementwise(lambda _: _MISH_SLOPE),
+    nn.Hardswish: _elementwise(lambda _: 1.5),
+    nn.Hardsigmoid: _elementwise(lambda _: 1.0 / 6.0),
+    nn.Hardtanh: _elementwise(lambda _: 1.0),
+    nn.ReLU6: _elementwise(lambda _: 1.0),
+    nn.CELU: _elementwise(lambda _: 1.0),
+    nn.SELU: _elementwise(lambda _: _SELU_SLOPE),
+    nn.PReLU: _elementwise(_steepest),
+    nn.Softsign: _elementwise(lambda _: 1.0),
+    nn.Softshrink: _elementwise(lambda _: 1.0),
+    nn.Tanhshrink: _elementwise(lambda _: 1.0),
+    nn.LogSigmoid: _elementwise(lambda _: 1.0),
+    **dict.fromkeys(NORMALISATIONS, LayerRule(_normalised_spread, _normalised_spectral, is_linear=False)),
+    Sum: LayerRule(_sum_spread, _sum_spectral, is_linear=False),
+    Concatenation: LayerRule(_concatenated_spread, _concatenated_spectral, is_linear=False),
+    # No constant on the whole space (Kim et al. 2021); around an example: `balls`.
+    SelfAttention: LayerRule(lambda _, moves: torch.full_like(moves, torch.inf), lambda *_: math.inf, is_linear=False),
+    Shift: LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True),
+    Scale: _linear(_scale_spectral),
+    Constant: _linear(lambda *_: 0.0),
+    Reshaped: _SHAPE,
+    Permuted: _SHAPE,
+    Selected: _SHAPE,
+    Mean: _linear(_mean_spectral),
 }
 """By exact type. A new kind of layer is an entry here."""
 
-OF_IMAGES = (nn.Conv2d, nn.BatchNorm2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
+OF_IMAGES = (
+    nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.InstanceNorm2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d,
+    nn.Upsample, nn.ZeroPad2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle,
+)  # fmt: skip
 """Layers for (channels, height, width). With an axis less, torch takes the examples for the channels of one image."""
+OF_SEQUENCES = (nn.Conv1d, nn.InstanceNorm1d)
+"""Layers for (channels, length), where the same may happen."""
 BOUNDED = (nn.Tanh, nn.Sigmoid)
 """Activations whose values are bounded."""
 LIKE_RELU = (nn.Softplus, nn.ELU, nn.GELU, nn.SiLU)
 """Smooth activations that differ from ReLU by no more than a constant."""
 
 
+COMPOSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+"""Modules of torch that are read as several layers."""
 # As torch defines them: a class may have been changed since.
-_FORWARDS = {kind: getattr(kind, "forward", None) for kind in (nn.Sequential, *RULES)}
+_FORWARDS = {kind: getattr(kind, "forward", None) for kind in (nn.Sequential, *COMPOSED, *RULES)}
 
 
 def has_hooks(layer: nn.Module) -> bool:
@@ -287,8 +475,9 @@ def check_layer(name: str, layer: nn.Module) -> None:
             "(register_module_forward_hook)"
         )
     if type(layer) not in RULES:
+        known = ", ".join(kind.__name__ for kind in RULES if not kind.__module__.endswith(".parts"))
         raise RefusedError(
-            f"every layer must be one of {', '.join(kind.__name__ for kind in RULES)}, got {type(layer).__name__} at "
+            f"every layer must be one of {known}, got {type(layer).__name__} at "
             f"{name!r}; for any other nothing is proved: use an attack, which needs no proof"
         )
     _check_settings(name, layer)
@@ -302,12 +491,30 @@ def check_layer(name: str, layer: nn.Module) -> None:
         raise RefusedError(f"GELU must be exact, got approximate={layer.approximate!r} at {name!r}; use 'none'")
     if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.running_var is None:
         raise RefusedError(f"batch norms must track running statistics, got {name!r} without; it mixes the examples")
+    if isinstance(layer, NORMALISATIONS):
+        _check_normalisation(name, layer)
+    if isinstance(layer, nn.Upsample) and layer.mode not in ("nearest", "nearest-exact", "bilinear"):
+        raise RefusedError(f"upsampling must be nearest or bilinear, got {layer.mode!r} at {name!r}; use one of these")
+    if isinstance(layer, nn.CELU) and not layer.alpha > 0.0:
+        raise RefusedError(f"CELU must have alpha > 0, got another at {name!r}; it has no largest slope")
+    if isinstance(layer, GroupSort) and type(layer.group_size) is not int:
+        raise RefusedError(f"group_size must be a whole number, got {layer.group_size!r} at {name!r}; 2 is MaxMin")
     if isinstance(layer, nn.AvgPool2d) and layer.divisor_override is not None and layer.divisor_override <= 0:
         raise RefusedError(f"average pools must divide by a number > 0, got {layer.divisor_override} at {name!r}")
-    if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
+    if isinstance(layer, CONVOLUTIONS) and layer.padding_mode != "zeros":
         raise RefusedError(f"convolutions must pad with zeros, got padding_mode={layer.padding_mode!r} at {name!r}")
     if isinstance(layer, nn.MaxPool2d) and (layer.dilation not in (1, (1, 1)) or layer.return_indices):
         raise RefusedError(f"max pooling must have dilation 1 and return values only, got another at {name!r}")
+
+
+def _check_normalisation(name: str, layer: nn.Module) -> None:
+    """Check that a normalisation looks at one example, and divides by more than 0; raises RefusedError."""
+    assert isinstance(layer, NORMALISATIONS)
+    kind = type(layer).__name__
+    if layer.eps is None or not layer.eps > 0.0:
+        raise RefusedError(f"{kind} must have eps > 0, got {layer.eps!r} at {name!r}; without it there is no constant")
+    if getattr(layer, "track_running_stats", False):
+        raise RefusedError(f"{kind} must not track running statistics, got one at {name!r} that does; use BatchNorm")
 
 
 def _check_settings(name: str, layer: nn.Module) -> None:

@@ -10,7 +10,7 @@ import copy
 import hashlib
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -23,15 +23,17 @@ from riskband.adversaries.bounds.layer_norms import (
     IDENTITY,
     LIKE_RELU,
     OF_IMAGES,
+    OF_SEQUENCES,
     RULES,
     Prefix,
     balanced_prefixes,
     check_layer,
-    has_hooks,
     leaky_slope,
     plain_prefixes,
     transposed,
 )
+from riskband.adversaries.bounds.parts import Branched, SelfAttention
+from riskband.adversaries.bounds.reading import flat, is_layer, traced
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
 from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.checks import RefusedError
@@ -49,15 +51,23 @@ _CHUNK = 256
 _NUM_REMEMBERED = 16
 # Of one example it could not be seen that a layer mixes them.
 _TWO_EXAMPLES = 2
+# Of a model and what was read of it, as a share of its largest logit; another number of points than those of `reading`.
+_LARGEST_DIFFERENCE, _NUM_PROBES = 1e-8, 5
+_AXES: tuple[tuple[tuple[type[nn.Module], ...], str, int], ...] = (
+    (OF_IMAGES, "images (channels, height, width)", 3),
+    (OF_SEQUENCES, "sequences (channels, length)", 2),
+    ((SelfAttention,), "sequences (tokens, features)", 2),
+)
 
 
 class SequentialLayers:
     """A model as a chain of layers of known kinds, with a linear last layer.
 
-    The model is an `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, or one of these layers. It
-    is read, not changed: the layers here are copies in float64 and in eval mode. Raises RefusedError if a layer is of
-    another kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the shapes, or mixes
-    examples.
+    The model is an `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, one of these layers, or any
+    module whose forward `reading` can follow: what it adds up or puts side by side is a layer then, of branches that
+    are chains. It is read, not changed: the layers here are copies in float64 and in eval mode. Raises RefusedError if
+    a layer is of another kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the shapes,
+    or mixes examples, or if what was read of a forward does not compute what the model does.
 
     Attributes
     ----------
@@ -72,12 +82,16 @@ class SequentialLayers:
     def __init__(self, model: nn.Module, x_shape: Sequence[int]) -> None:
         if not isinstance(model, nn.Module):
             raise RefusedError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-        named = list(_flat("", model))
-        for name, layer in named:
-            check_layer(name, layer)
+        self.x_shape = _checked_shape(x_shape)
+        named = list(flat("", model))
+        self.is_traced = not all(is_layer(layer) for _, layer in named)
+        if self.is_traced:
+            named = traced(model, self.x_shape)
+        else:
+            for name, layer in named:
+                check_layer(name, layer)
         # Copies: whatever happens to the model later, this and what is remembered of it stay about the same weights.
         named = [(name, _copied(layer)) for name, layer in named if RULES[type(layer)] is not IDENTITY]
-        self.x_shape = _checked_shape(x_shape)
         last = named[-1][1] if named else None
         head = last if isinstance(last, nn.Linear) else None
         moves, body = torch.zeros(_TWO_EXAMPLES, *self.x_shape, dtype=torch.float64), []
@@ -95,6 +109,32 @@ class SequentialLayers:
         bias = None if head is None else head.bias
         self.head_offset = torch.zeros(len(self.head)).double() if bias is None else bias.detach().double()
         self._layers = [layer for _, layer in named]
+        if self.is_traced:
+            self._check_probes(model)
+
+    def _check_probes(self, model: nn.Module) -> None:
+        """Compare what was read with the model, at points that do not depend on any example."""
+        twin = copy.deepcopy(model).double().eval()
+        probes = torch.randn(_NUM_PROBES, *self.x_shape, generator=torch.Generator().manual_seed(0)).double()
+        for size in (0.3, 10.0):
+            with torch.no_grad():
+                self.check_same(size * probes, twin(size * probes))
+
+    def check_same(self, x: Tensor, logits: Tensor) -> None:
+        """Check that what was read has these logits at these points, all float64; raises RefusedError."""
+        with torch.no_grad():
+            mine = nn.Sequential(*self._layers)(x.clone())
+        is_same = mine.shape == logits.shape
+        if not is_same or float((mine - logits).abs().amax()) > _LARGEST_DIFFERENCE * (1.0 + float(mine.abs().amax())):
+            raise RefusedError(
+                "the model must compute what torch.fx shows of its forward, and has other logits; write it without "
+                "randomness and without choices in Python, or use an attack, which needs no proof"
+            )
+
+    @property
+    def has_constants(self) -> bool:
+        """Whether each layer has a Lipschitz constant on the whole space."""
+        return not any(isinstance(part, SelfAttention) for layer in self._layers for part in layer.modules())
 
     def spread(self, moves: Tensor) -> Tensor:
         """Return how far the last layer's features move at most, entry by entry, if the inputs move by `moves`."""
@@ -110,9 +150,10 @@ class SequentialLayers:
     def fingerprint(self) -> str:
         """SHA-256 of all that decides a bound: the input's shape, and kinds, settings and weights of the layers."""
         digest = hashlib.sha256(repr(self.x_shape).encode())
-        for layer in self._layers:
+        parts = (part for layer in self._layers for part in layer.named_modules(remove_duplicate=False))
+        for name, layer in parts:
             settings = {key: value for key, value in vars(layer).items() if key[0] != "_"}
-            digest.update(repr((type(layer), sorted(settings.items()))).encode())
+            digest.update(repr((name, type(layer), sorted(settings.items()))).encode())
             # Not the state dict: it leaves out buffers that are not persistent, and hooks may change it.
             tensors = {**layer._parameters, **layer._buffers}
             for key, tensor in sorted(tensors.items()):
@@ -187,6 +228,11 @@ def lipschitz_constants(layers: SequentialLayers, *, norm: str, method: str = "a
     """
     check_norm(norm)
     check_choice_of_method(method, METHODS)
+    if not layers.has_constants:
+        raise RefusedError(
+            "attention has no Lipschitz constant on the whole space; use the method 'auto' or 'local' of "
+            "LipschitzAdversary, which stays around the examples"
+        )
     if method == "exact":
         check_enumerable(layers)
     found = _constants(_Question(layers.fingerprint, norm, method, layers))
@@ -327,11 +373,17 @@ def enumerated_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
 def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
     """Return how far what a layer returns moves; raises RefusedError if it does not fit the shape or mixes examples."""
     shape = tuple(moves.shape[1:])
-    if isinstance(layer, OF_IMAGES) and len(shape) != 3:
-        raise RefusedError(
-            f"{type(layer).__name__} must get images (channels, height, width), got features of shape {shape} at "
-            f"{name!r}: they may be mixed up with the examples; add the missing axis in x_shape or by nn.Unflatten"
-        )
+    if isinstance(layer, Branched):
+        for branch in layer.chains:
+            inside = moves
+            for part in branch:
+                inside = _moves_behind(name, part, inside)
+    for kinds, what, num_axes in _AXES:
+        if isinstance(layer, kinds) and len(shape) != num_axes:
+            raise RefusedError(
+                f"{type(layer).__name__} must get {what}, got features of shape {shape} at {name!r}: they may be mixed "
+                "up with the examples; add the missing axis in x_shape or by nn.Unflatten"
+            )
     try:
         moved = RULES[type(layer)].spread(layer, moves)
     except (RuntimeError, IndexError, ValueError) as error:
@@ -355,14 +407,8 @@ def _checked_shape(x_shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _copied(layer: nn.Module) -> nn.Module:
-    return copy.deepcopy(layer).double().eval().requires_grad_(False)
-
-
-def _flat(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    if type(module) is not nn.Sequential or has_hooks(module):
-        yield name or type(module).__name__, module
-        return
-    for key, child in module._modules.items():  # named_children passes over a layer that comes twice
-        if child is None:
-            raise RefusedError(f"a chain must have a layer at every place, got None at {key!r}; leave it out")
-        yield from _flat(f"{name}.{key}" if name else key, child)
+    twin = copy.deepcopy(layer).double().eval().requires_grad_(False)
+    for part in twin.modules():
+        if getattr(part, "inplace", False):
+            part.__dict__["inplace"] = False  # what goes into a layer may be needed again
+    return twin

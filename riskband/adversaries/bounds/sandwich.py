@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.wda import WdaKnapsack
 from riskband.adversaries.base import Adversary, Batch, Evidence
+from riskband.adversaries.bounds.balls import Balls, has_local_rules
 from riskband.adversaries.bounds.crown import LocalNetwork, is_cheap, local_distances, local_network
 from riskband.adversaries.bounds.lipschitz import (
     METHODS,
+    Constants,
     SequentialLayers,
     check_choice_of_method,
     lipschitz_constants,
@@ -93,9 +95,13 @@ class LipschitzAdversary(Adversary):
         """Return bounding points; the cost of a misclassification is only known where the example is misclassified."""
         layers = SequentialLayers(self.model, batch.x.shape[1:])
         found = self.geometry(batch, layers)
+        balls = self._balls(batch, layers, found)
         if self.loss == "zero_one":
-            costs = self._flip_distances(batch, layers, found)[:, None].pow(self.order)
+            distances = self._flip_distances(batch, layers, found) if balls is None else balls.safe_distances()
+            costs = distances[:, None].pow(self.order)
             bounding = Points(costs, torch.ones_like(costs))
+        elif balls is not None:
+            bounding = balls.bounding_points(GROWTHS[self.loss], found.losses, order=self.order)
         else:
             growth = GROWTHS[self.loss]
             bounding = bounding_points(growth, found.margins, found.speeds, found.losses, order=self.order)
@@ -109,10 +115,11 @@ class LipschitzAdversary(Adversary):
 
     def geometry(self, batch: Batch, layers: SequentialLayers) -> Geometry:
         """Return what is proved of the margins, from the logits and the constants of the model's layers."""
-        method = "auto" if self.method == "local" else self.method
-        constants = lipschitz_constants(layers, norm=self.norm, method=method)
+        constants = self._constants(layers)
         with torch.no_grad():
             logits = copy.deepcopy(self.model).double().eval()(batch.x.to(torch.float64, copy=True))
+        if layers.is_traced:
+            layers.check_same(batch.x.double(), logits)
         size = logits.abs().amax(dim=1, keepdim=True)
         error = (logits - batch.logits).abs().amax(dim=1, keepdim=True)
         # A margin is a difference of two logits. At a distance t each is at most size + t * its constant.
@@ -151,6 +158,26 @@ class LipschitzAdversary(Adversary):
             drift=found.drift,
             reach=reach,
         )
+
+    def _is_around(self, layers: SequentialLayers) -> bool:
+        """Return whether bounds are those of balls around the examples alone: constants cost more and say less."""
+        return self.method in ("auto", "local") and has_local_rules(layers)
+
+    def _constants(self, layers: SequentialLayers) -> Constants:
+        """Return constants of the margins and logits on the whole space; infinite ones where none are needed."""
+        if self._is_around(layers):
+            unknown = torch.full((len(layers.head), len(layers.head)), torch.inf, dtype=torch.float64)
+            return Constants(unknown, unknown[0])
+        method = "auto" if self.method == "local" else self.method
+        return lipschitz_constants(layers, norm=self.norm, method=method)
+
+    def _balls(self, batch: Batch, layers: SequentialLayers, found: Geometry) -> Balls | None:
+        """Return balls around the examples if these are what is used."""
+        if not self._is_around(layers):
+            return None
+        return Balls(
+            layers, batch.x.double(), batch.labels, norm=self.norm, margins=found.margins, rounding=_ROUNDING_OF_LOGITS,
+        )  # fmt: skip
 
     def _local_network(self, layers: SequentialLayers) -> LocalNetwork | None:
         """Return what local bounds need; None where constants say as much, or where it is too much work."""

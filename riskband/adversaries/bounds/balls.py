@@ -1,0 +1,292 @@
+"""How far features move when an input moves within a ball around one example: layer by layer (math §6.11).
+
+Some layers have small constants where they are used and large ones, or none, elsewhere: a normalisation divides by the
+deviation of its own input, and attention is only locally Lipschitz (Kim et al. 2021). So the features of an example are
+carried along with two bounds of their moves: entry by entry, and in l2 all together. Each layer makes the next two of
+them, from what it can do on that ball; layers that are not in `_LOCAL`, from their rules for the whole space.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from riskband.adversaries.bounds.layer_norms import (
+    NORMALISATIONS,
+    RULES,
+    group_weights,
+    in_groups,
+    matrix_bound,
+    shape_behind,
+)
+from riskband.adversaries.bounds.lipschitz import ROUNDING, SequentialLayers
+from riskband.adversaries.bounds.parts import Branched, Concatenation, SelfAttention, Sum
+from riskband.adversaries.curves import Points
+from riskband.adversaries.representation.growth import Growth
+
+_NUM_HALVINGS = 12
+_SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-30, 2.0**30
+_NUM_STEPS = 24
+_NUM_REMEMBERED = 16
+# Of the largest feature of an example: far more than float64 loses on the way to it.
+_SLACK = 1e-12
+# Scores that move further may leave all attention on one token.
+_LARGEST_SCORE_MOVE = 50.0
+
+# Where every loss is 1; infinity would become NaN on the way.
+_ANY_MARGIN = 1e100
+
+
+class Moves(NamedTuple):
+    """How far the features of examples move at most.
+
+    Attributes
+    ----------
+    entries : Tensor, shape (num_examples, *shape)
+        Each of them.
+    lengths : Tensor, shape (num_examples,)
+        All together, in l2.
+    """
+
+    entries: Tensor
+    lengths: Tensor
+
+
+def has_local_rules(layers: SequentialLayers) -> bool:
+    """Return whether some layer of a model does less around an example than its constant says, or is a sum."""
+    kinds = {type(part) for layer, _ in layers.body for part in layer.modules()}
+    return not kinds.isdisjoint((*NORMALISATIONS, SelfAttention, Sum, Concatenation))
+
+
+class Balls:
+    """Balls around a few examples, and bounds of the margins on them.
+
+    Parameters
+    ----------
+    layers : SequentialLayers
+        The model.
+    x, labels : Tensor
+        Examples in float64, (num_examples, *x_shape), and their labels.
+    norm : str
+        Of the balls: "l1", "l2" or "linf".
+    margins : Tensor, shape (num_examples, num_classes)
+        Bounds of the margins of the examples, `-inf` at the label.
+    rounding : float
+        By what share of how far the logits move the margins are raised.
+    """
+
+    def __init__(
+        self,
+        layers: SequentialLayers,
+        x: Tensor,
+        labels: Tensor,
+        *,
+        norm: str,
+        margins: Tensor,
+        rounding: float,
+    ) -> None:
+        self.layers, self.x, self.margins = layers, x, margins
+        self.scale = math.sqrt(math.prod(layers.x_shape)) if norm == "linf" else 1.0  # of l2 over this norm
+        self.pulls = (layers.head[None] - layers.head[labels][:, None]).abs()
+        sizes = layers.head.norm(dim=1)
+        self.drifts = rounding * (sizes[None] + sizes[labels][:, None])
+        self.norms = _norms(_Chain(layers.fingerprint, layers))
+
+    def rises(self, radii: Tensor) -> Tensor:
+        """Return by how much each margin grows on the balls, (num_examples, num_classes); one radius per example."""
+        entries = radii.reshape(-1, *[1] * (self.x.dim() - 1)).expand_as(self.x)
+        start = Moves(entries, self.scale * radii)
+        with torch.no_grad():
+            _, moves = propagated((layer for layer, _ in self.layers.body), self.x, start, iter(self.norms))
+        by_entries = (self.pulls @ moves.entries.flatten(1)[:, :, None]).squeeze(2)
+        length = moves.lengths[:, None]
+        around = (1.0 + ROUNDING) * by_entries.minimum(self.pulls.norm(dim=2) * length) + self.drifts * length
+        return torch.nan_to_num(around, nan=_ANY_MARGIN, posinf=_ANY_MARGIN)
+
+    def largest(self, holds: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return radii at which `holds` was true of `rises`, about the largest, or 0."""
+        best = torch.zeros(len(self.x), dtype=torch.float64)
+        near, far = torch.full_like(best, _SMALLEST_RADIUS), torch.full_like(best, _LARGEST_RADIUS)
+        for _ in range(_NUM_HALVINGS):
+            radii = (near * far).sqrt()
+            is_held = holds(self.rises(radii))
+            best = torch.where(is_held, best.maximum(radii), best)
+            near, far = torch.where(is_held, radii, near), torch.where(is_held, far, radii)
+        return best
+
+    def safe_distances(self) -> Tensor:
+        """Return distances within which no example is misclassified, shape (num_examples,)."""
+        return self.largest(lambda rises: (self.margins + rises < 0.0).all(dim=1))
+
+    def bounding_points(self, growth: Growth, losses: Tensor, *, order: int) -> Points:
+        """Return points whose concave hull lies above the loss, of examples that have these losses where they are.
+
+        Between two radii the loss is at most what it is at the larger one, and beyond the last one at most 1. A move by
+        t costs t**order.
+        """
+
+        def heights(rises: Tensor) -> Tensor:
+            return growth.bound(self.margins + rises).minimum(losses + growth.slope * rises.amax(dim=1))
+
+        end = self.largest(lambda rises: heights(rises) < 1.0)
+        shares = (torch.arange(_NUM_STEPS + 1, dtype=torch.float64) / _NUM_STEPS).square()
+        radii = end[:, None] * shares
+        within = [heights(self.rises(column)) for column in radii[:, 1:].T]
+        return Points(radii.pow(order), torch.stack([*within, torch.ones_like(end)], dim=1).cummax(dim=1).values)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Equal to another if the layers are."""
+
+    fingerprint: str
+    layers: SequentialLayers = field(compare=False)
+
+
+@lru_cache(maxsize=_NUM_REMEMBERED)
+def _norms(chain: _Chain) -> tuple[float, ...]:
+    return tuple(_each_norm((layer for layer, _ in chain.layers.body), chain.layers.x_shape))
+
+
+def _each_norm(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> Iterator[float]:
+    """Yield the norms of the layers that `propagated` takes from their rules, in its order."""
+    for layer in chain:
+        if isinstance(layer, Branched):
+            for branch in layer.chains:
+                yield from _each_norm(branch, shape)
+        elif type(layer) not in _LOCAL:
+            yield RULES[type(layer)].spectral(layer, shape)
+        shape = shape_behind(layer, shape)
+
+
+def propagated(chain: Iterable[nn.Module], x: Tensor, moves: Moves, norms: Iterator[float]) -> tuple[Tensor, Moves]:
+    """Return the features behind layers in a row, and how far they move if those before, x, do by at most `moves`."""
+    for layer in chain:
+        if isinstance(layer, Branched):
+            x, moves = _joined(layer, [propagated(branch, x, moves, norms) for branch in layer.chains])
+        else:
+            rule = _LOCAL.get(type(layer))
+            moves = _by_rule(layer, moves, next(norms)) if rule is None else rule(layer, x, moves)
+            x = layer(x)
+    return x, moves
+
+
+def _tightened(entries: Tensor, lengths: Tensor) -> Moves:
+    """No entry moves further than all of them together, and these no further than their moves add up to."""
+    lengths = lengths.minimum(torch.linalg.vector_norm(entries.flatten(1), dim=1))
+    return Moves(entries.minimum(_beside(lengths, entries)), lengths)
+
+
+def _beside(values: Tensor, x: Tensor) -> Tensor:
+    return values.reshape(-1, *[1] * (x.dim() - 1))
+
+
+def _joined(layer: Branched, parts: list[tuple[Tensor, Moves]]) -> tuple[Tensor, Moves]:
+    features = [x for x, _ in parts]
+    entries, lengths = [moves.entries for _, moves in parts], torch.stack([moves.lengths for _, moves in parts])
+    if isinstance(layer, Concatenation):
+        return torch.cat(features, dim=layer.axis), _tightened(torch.cat(entries, dim=layer.axis), lengths.norm(dim=0))
+    return torch.stack(features).sum(dim=0), _tightened(torch.stack(entries).sum(dim=0), lengths.sum(dim=0))
+
+
+def _by_rule(layer: nn.Module, moves: Moves, norm: float) -> Moves:
+    entries = RULES[type(layer)].spread(layer, moves.entries)
+    if isinstance(layer, nn.Linear):
+        rows = layer.weight.norm(dim=1)
+        entries = entries.minimum(rows * _row_lengths(moves)[..., None])
+    elif isinstance(layer, nn.Conv1d | nn.Conv2d):
+        rows = layer.weight.flatten(1).norm(dim=1).reshape(1, -1, *[1] * (entries.dim() - 2))
+        entries = entries.minimum(rows * _beside(moves.lengths, entries))
+    return _tightened(entries, norm * moves.lengths)
+
+
+def _row_lengths(moves: Moves) -> Tensor:
+    """How far each vector along the last axis moves in l2, such as a token."""
+    lengths: Tensor = torch.linalg.vector_norm(moves.entries, dim=-1)
+    return lengths.minimum(_beside(moves.lengths, lengths))
+
+
+def _relu(_: nn.Module, x: Tensor, moves: Moves) -> Moves:
+    """A unit that cannot become active does not move; one that is not active moves by what it is beyond 0 at most."""
+    slack = _beside(_SLACK * x.flatten(1).abs().amax(dim=1), x)
+    return _tightened(moves.entries.minimum((x + moves.entries + slack).clamp(min=0.0)), moves.lengths)
+
+
+def _normalised(layer: nn.Module, x: Tensor, moves: Moves) -> Moves:
+    """On the ball the deviation, which has constant 1 / sqrt(size), is at least what is left of it."""
+    assert isinstance(layer, NORMALISATIONS)
+    groups = in_groups(layer, x)
+    size = groups.shape[2]
+    if not isinstance(layer, nn.RMSNorm):
+        groups = groups - groups.mean(dim=2, keepdim=True)
+    asked = in_groups(layer, moves.entries).norm(dim=2)
+    asked = asked.minimum(moves.lengths[:, None])
+    deviation = groups.norm(dim=2) / math.sqrt(size)
+    slack = _SLACK * x.flatten(1).abs().amax(dim=1, keepdim=True)
+    least = (deviation - asked / math.sqrt(size) - slack).clamp(min=0.0)
+    rates = (least.square() + layer.eps).rsqrt()
+    # What is normalised has length at most sqrt(size), wherever it goes.
+    moved = (rates * asked).clamp(max=2.0 * math.sqrt(size))
+    weights = group_weights(layer, size)
+    largest = weights.amax(dim=1)
+    lengths = (largest * moved).norm(dim=1).minimum((largest * rates).amax(dim=1) * moves.lengths)
+    return _tightened((weights * moved[:, :, None]).reshape(x.shape), lengths)
+
+
+def _attended(layer: nn.Module, x: Tensor, moves: Moves) -> Moves:
+    """Values move, and the shares with which they are mixed do: math §6.11."""
+    assert isinstance(layer, SelfAttention)
+    heads = layer.heads(x)
+    shares, out = layer.shares(heads), layer.out.weight
+    into_values = layer.into.weight.reshape(3, layer.num_heads, layer.head_size, -1)[2]
+    tokens = _row_lengths(moves)
+    turned = _score_moves(layer, heads.queries, heads.keys, tokens, moves.lengths)
+    most = _largest_shares(shares, turned)
+    # Of the means of the values, whose shares change.
+    away = torch.cdist(shares @ heads.values, heads.values, compute_mode="donot_use_mm_for_euclid_dist")
+    swing = (most * turned.square()).sum(dim=3).sqrt().minimum(turned.amax(dim=3))
+    width = (most * away.square()).sum(dim=3).sqrt().minimum(away.amax(dim=3))
+    mixed = (swing * width).minimum(away.amax(dim=3))  # (num_examples, num_heads, num_tokens)
+    # Of the values themselves, with the shares that they have then.
+    norms = torch.linalg.matrix_norm(into_values, ord=2)[:, None]
+    carried = (most @ tokens[:, None, :, None]).squeeze(3).minimum(tokens.amax(dim=1)[:, None, None])
+    each = (norms * carried + mixed).norm(dim=1)  # (num_examples, num_tokens)
+    gathered = most.sum(dim=2).amax(dim=(1, 2)).sqrt() * matrix_bound(into_values.flatten(0, 1))
+    together = (gathered * moves.lengths + mixed.flatten(1).norm(dim=1)).minimum(each.norm(dim=1))
+    return _tightened(each[:, :, None] * out.norm(dim=1), matrix_bound(out) * together)
+
+
+def _score_moves(layer: SelfAttention, queries: Tensor, keys: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
+    """How far the score of each token for each other moves, (num_examples, num_heads, num_tokens, num_tokens)."""
+    into_queries, into_keys, _ = layer.into.weight.reshape(3, layer.num_heads, layer.head_size, -1)
+    by_query = (keys @ into_queries).norm(dim=3)[:, :, None, :]  # per move of the token that asks
+    by_key = (queries @ into_keys).norm(dim=3)[:, :, :, None]  # and of the one that is asked
+    curvature = torch.linalg.matrix_norm(into_queries.transpose(1, 2) @ into_keys, ord=2)[:, None, None]
+    asking, asked = tokens[:, None, :, None], tokens[:, None, None, :]
+    one_by_one = by_query * asking + by_key * asked + curvature * asking * asked
+    # Both moves together are at most the length: for two tokens a sum of squares.
+    is_other = ~torch.eye(tokens.shape[1], dtype=torch.bool)
+    length = lengths[:, None, None, None]
+    at_once = length * (by_query.square() + by_key.square()).sqrt() + 0.5 * curvature * length.square()
+    moved = torch.where(is_other, one_by_one.minimum(at_once), one_by_one)
+    return moved / math.sqrt(layer.head_size)
+
+
+def _largest_shares(shares: Tensor, turned: Tensor) -> Tensor:
+    """Upper bounds of the shares of attention while no score moves further than this."""
+    most, least = shares * turned.exp(), shares * (-turned).exp()
+    largest = most / (most + (least.sum(dim=3, keepdim=True) - least).clamp(min=0.0)) + _SLACK
+    return torch.where(turned.amax(dim=3, keepdim=True) > _LARGEST_SCORE_MOVE, 1.0, largest).clamp(max=1.0)
+
+
+_LOCAL: dict[type[nn.Module], Callable[[nn.Module, Tensor, Moves], Moves]] = {
+    nn.ReLU: _relu,
+    **dict.fromkeys(NORMALISATIONS, _normalised),
+    SelfAttention: _attended,
+}
