@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -32,12 +33,13 @@ from riskband.adversaries.base import Batch
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
+from simulations.experiments.robustness.networks import fgsm_from_random_start
 from worlds.datasets import BaseData, load_dataset
-from worlds.training import train_centrally
+from worlds.training import train_centrally, train_epochs
 
 RADII = {
     "digits": {"l2": 0.5, "linf": 0.1, "l1": 2.0},
-    "mnist": {"l2": 1.5, "linf": 0.3, "l1": 10.0},
+    "mnist": {"l2": 1.5, "linf": 0.2, "l1": 10.0},
     "cifar": {"l2": 0.5, "linf": 8 / 255, "l1": 12.0},
 }
 KAPPAS = (1.0, 2.0, 3.0)
@@ -180,24 +182,13 @@ def digits_network() -> tuple[nn.Module, BaseData]:
     return train_centrally(data, model="cnn", seed=0, num_epochs=10, learning_rate=0.003), data
 
 
-def robust_network(file: str, *, num_epochs: int = 5, batch_size: int = 128) -> tuple[nn.Module, BaseData]:
-    """Train a convolutional network on MNIST, each batch one linf step from random points (Wong et al. 2020)."""
+def robust_network(file: str) -> tuple[nn.Module, BaseData]:
+    """Train the convolutional network on MNIST, each batch one step from random points (Wong et al. 2020)."""
     data, radius = load_dataset(f"npz:{file}"), RADII["mnist"]["linf"]
-    model = build_model("cnn", x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=0).train()
-    x, y, rng = torch.from_numpy(data.x_train), torch.from_numpy(data.y_train), torch.Generator().manual_seed(0)
-    num_batches = num_epochs * len(y) // batch_size
-    optimizer = torch.optim.Adam(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.004, total_steps=num_batches)
-    for number in range(num_batches):
-        rows = torch.randint(len(y), (batch_size,), generator=rng)
-        reach = radius * min(1.0, 3.0 * number / num_batches)  # the ball grows: at once, little would be learned
-        moves = (reach * (2.0 * torch.rand(x[rows].shape, generator=rng) - 1.0)).requires_grad_()
-        (slope,) = torch.autograd.grad(nn.functional.cross_entropy(model(x[rows] + moves), y[rows]), moves)
-        moves = (moves + 1.25 * reach * slope.sign()).clamp(-reach, reach).detach()
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model((x[rows] + moves).clamp(*BOX)), y[rows]).backward()
-        optimizer.step()
-        schedule.step()
+    model = build_model("cnn", x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=0)
+    moved = partial(fgsm_from_random_start, radius=radius)
+    images = (data.x_train, data.y_train)
+    train_epochs(model, *images, seed=0, num_epochs=5, learning_rate=0.001, batch_size=128, change=moved)
     return model, data
 
 
