@@ -43,8 +43,12 @@ from protocol.models import build_model, load_arrays
 from protocol.questions import CandidatesQuery, HelloAnswer, HelloQuery, LossQuery, Query
 from protocol.secure.questions import ConsistencyQuery, KeysQuery, MaskedQuery, SharesQuery, UnmaskQuery
 from protocol.weight_sets import separated
+from riskband.adversaries.evaluation import chosen_device
 from riskband.adversaries.losses import get_loss
 from riskband.checks import RefusedError
+
+DEVICE_KEY = "device"
+"""Of the node config, or else of the run config: where this client's models compute."""
 
 app = ClientApp(mods=[sign_refusals, refuse_in_the_open])
 
@@ -169,7 +173,7 @@ def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -
     # The examples come first: the shapes of a model that does not fit them might take all memory.
     examples = _fitting_examples(query, context)
     sets = separated(arrays, num_sets=several.num_weights) if several else [arrays]
-    models = [_model(query, weights) for weights in sets]
+    models = [_model(query, weights, context) for weights in sets]
     return answered(query, arrays, examples, context, partial(answer_numbers, query, models))
 
 
@@ -183,10 +187,11 @@ def _own_numbers(
     return answered(query, arrays, as_examples(risk, size), context, lambda examples, noise: found)
 
 
-def _model(query: Query, arrays: Mapping[str, np.ndarray]) -> nn.Module:
+def _model(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -> nn.Module:
     torch.set_num_threads(1)
     model = build_model(query.model, x_shape=query.x_shape, num_classes=query.num_classes, seed=0)
     load_arrays(model, arrays)
+    model.to(chosen_device(str(context.node_config.get(DEVICE_KEY, context.run_config.get(DEVICE_KEY, "cpu")))))
     if query.mechanism is not None:
         with details_withheld("copying the model"):  # as is done for every example, when it has been paid for
             deepcopy(model)

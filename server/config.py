@@ -20,6 +20,7 @@ from client.evaluator import NO_MODEL, is_evaluator_setting
 from client.identity import client_id
 from protocol.mechanisms import mechanism_of
 from protocol.models import BUILT_IN_MODELS, MAX_NUM_CLASSES, ROBUSTBENCH, is_lipschitz, is_model_name
+from riskband.adversaries.evaluation import DEVICES
 from riskband.adversaries.losses import LOSSES, OWN
 from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
@@ -178,7 +179,7 @@ class Model(Section):
     )
     training: Literal[("central", "fedavg", "checkpoint", *DG_TRAINING)] = Field(  # type: ignore[valid-type]
         description=f'use "central", "fedavg" or "checkpoint"; where the server has no dataset, "checkpoint"; with two '
-        f"groups or more, which are the domains, and a model that is not lipschitz, one of {', '.join(DG_TRAINING)}"
+        f"groups or more, which are the domains, and a model other than lipschitz-…, one of {', '.join(DG_TRAINING)}"
     )
     dg_factor: float = Field(
         ge=0, le=1e3, description='F of DR-DG with training "dg:METHOD"; 0 means: the method alone'
@@ -186,6 +187,9 @@ class Model(Section):
     checkpoint: str = Field(
         description="give the absolute path of an existing file that torch.save(model.state_dict(), path) wrote, or "
         "of one of RobustBench"
+    )
+    device: Literal[DEVICES] = Field(  # type: ignore[valid-type]
+        description='use "cpu", "cuda" or "auto" (a GPU if there is one); the node config of a client may say otherwise'
     )
     training_rounds: Count = Field(description='rounds of FedAvg; only used when training is "fedavg"')
     num_training_clients: int = Field(

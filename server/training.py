@@ -82,6 +82,7 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
             seed=config.run.seed,
             num_epochs=config.model.training_epochs,
             learning_rate=config.model.learning_rate,
+            device=config.model.device,
             margin=config.model.training_margin,
         )
     if config.model.training == "checkpoint":

@@ -73,7 +73,7 @@ def cropped_and_mirrored(images: NDArray[np.float32], rng: np.random.Generator) 
 RECIPES: Mapping[str, Recipe] = {
     "digits": Recipe(num_epochs=40, learning_rate=0.02, batch_size=64, margin=0.5),
     "mnist": Recipe(num_epochs=5, learning_rate=0.02, batch_size=256, margin=1.0, augment=cropped),
-    "cifar10": Recipe(num_epochs=20, learning_rate=0.02, batch_size=256, margin=0.5, augment=cropped_and_mirrored),
+    "cifar10": Recipe(num_epochs=24, learning_rate=0.02, batch_size=256, margin=0.5, augment=cropped_and_mirrored),
 }
 
 

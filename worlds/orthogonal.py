@@ -16,6 +16,7 @@ _MOMENTUM = 0.9
 # The polynomial of Muon (Jordan et al. 2024): five times, it takes all singular values to 0.7 to 1.2.
 _MUON = (3.4445, -4.7750, 2.0315)
 _NUM_MUON_STEPS = 5
+# How much a bias changes in a step, in learning rates.
 _BIAS_RATE = 0.15
 
 
@@ -46,9 +47,9 @@ def orthogonalised(weight: Tensor) -> Tensor:
 
 
 class OrthogonalDescent:
-    """Muon for weights, then a step of `orthogonalised`; Adam's sign-like steps for biases.
+    """Muon for weights, each step followed by one of `orthogonalised`; for biases momentum of a fixed length.
 
-    Muon replaces the momentum M of a matrix by about its polar factor, so all singular values of a step are about the
+    Muon replaces the momentum of a matrix by about its polar factor, so all singular values of a step are about the
     learning rate, and one step back is enough to stay near the orthogonal matrices.
 
     Parameters

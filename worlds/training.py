@@ -19,6 +19,7 @@ from torch.optim.adam import adam
 
 from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.models import build_model, is_lipschitz
+from riskband.adversaries.evaluation import chosen_device, computed
 from worlds.datasets import BaseData
 from worlds.orthogonal import OrthogonalDescent
 from worlds.shifts import AffineShift, check_pairs
@@ -36,17 +37,20 @@ def train_centrally(
     *,
     model: str,
     seed: int,
+    device: str = "cpu",
     **training: Any,
 ) -> nn.Module:
     """Build a model and train it on the training split of `data`; the pool is not looked at.
 
     `model` is a name for `protocol.models.build_model`; `seed` decides the first weights and the order of the examples.
-    The layers of a model that is Lipschitz by design are kept orthogonal. The rest is that of `train_epochs`, which
-    raises the same errors.
+    The layers of a model that is Lipschitz by design are kept orthogonal. It is trained on a device of
+    `riskband.adversaries.evaluation.DEVICES` and returned on the CPU. The rest is that of `train_epochs`, which raises
+    the same errors.
     """
     net = build_model(model, x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=seed)
+    net = net.to(chosen_device(device))
     train_epochs(net, data.x_train, data.y_train, seed=seed, is_orthogonal=is_lipschitz(model), **training)
-    return net
+    return net.cpu()
 
 
 def train_epochs(
@@ -190,7 +194,7 @@ def _step(
 ) -> float:
     """Take one step on one batch and return its mean loss before the step."""
     optimizer.zero_grad()
-    logits, labels = model(torch.from_numpy(x)), torch.from_numpy(y)
+    logits, labels = computed(model, torch.from_numpy(x)), torch.from_numpy(y)
     if margin > 0.0:
         logits = (logits - margin * nn.functional.one_hot(labels, logits.shape[1])) / (_TEMPERATURE * margin)
     loss = nn.functional.cross_entropy(logits, labels)

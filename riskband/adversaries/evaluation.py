@@ -1,9 +1,15 @@
-"""The loss of a model on a client's examples: a plain function, no Flower."""
+"""The loss of a model on a client's examples: a plain function, no Flower.
+
+A model may be on any device. Only what it computes is computed there (`computed`): examples, attacks and proofs stay on
+the CPU, where the same numbers are drawn and the same sums made, whatever the device.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 import numpy as np
 import torch
@@ -12,8 +18,17 @@ from torch import nn
 from riskband.adversaries.losses import get_loss
 from riskband.checks import RefusedError
 
+DEVICES = ("auto", "cpu", "cuda")
+"""Where a model computes, by name; "auto" is a GPU if there is one."""
+
 PRECISIONS = (torch.float32, torch.float64)
 """Of the weights of a model that is evaluated; examples are shown to it in the same."""
+
+
+# A model of fewer weights is shown as many examples as are asked for; of a larger one, attacks hold this many numbers,
+# 4 GB, with so many copies of an example: one for each rival, and itself.
+_LARGE_MODEL, _ANY_BATCH = 2_000_000, 10**9
+_NUMBERS_AT_ONCE, _COPIES = 1e9, 10
 
 
 def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> np.ndarray:
@@ -35,7 +50,8 @@ def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str,
     loss : str
         A name in `riskband.adversaries.losses.LOSSES`.
     batch_size : int
-        Examples per forward pass; bounds the memory, does not change the result beyond rounding.
+        Examples per forward pass, fewer for a large model (`largest_batch`); bounds the memory, does not change the
+        result beyond rounding.
 
     Returns
     -------
@@ -84,10 +100,68 @@ def logit_batches(
     inputs = torch.from_numpy(np.array(x, dtype=np.float64 if is_double else np.float32))
     labels = torch.from_numpy(np.array(y, dtype=np.int64))
     with in_eval_mode(model):
+        batch_size = min(batch_size, largest_batch(model, inputs[:1]))
         for xs, ys in zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True):
             with torch.no_grad():
                 logits = checked_logits(model, xs.clone(), ys)  # what is yielded stays as it was
             yield xs, ys, logits
+
+
+def chosen_device(name: str) -> torch.device:
+    """Return the device of a name in `DEVICES`.
+
+    On a GPU, torch is told for the whole process to multiply in full single precision, as the CPU does, and to choose
+    its ways of computing a convolution without trying them out. Raises ValueError if there is no such name, or no GPU.
+    """
+    if name not in DEVICES:
+        raise ValueError(f"device must be one of {', '.join(DEVICES)}, got {name!r}; auto is a GPU if there is one")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, and torch sees no GPU here; use auto or cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    return torch.device("cuda")
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where a model computes: where its first parameter or buffer is; the CPU if it has none."""
+    first = next(chain(model.parameters(), model.buffers()), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def computed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return what a model, on whatever device, computes of inputs on the CPU: on the CPU, differentiable in them."""
+    device = device_of(model)
+    found: torch.Tensor = model(x) if device.type == "cpu" else model(x.to(device)).cpu()
+    return found
+
+
+def on_cpu(model: nn.Module) -> nn.Module:
+    """Return the model, or if it is on another device a copy on the CPU, where proofs are made."""
+    return model if device_of(model).type == "cpu" else copy.deepcopy(model).cpu()
+
+
+def largest_batch(model: nn.Module, x: torch.Tensor) -> int:
+    """Return how many examples an attack may move at once, by what one of them, x, takes in the model's layers.
+
+    The model alone decides, and not what memory is free: so answers do not depend on the machine.
+    """
+    if sum(value.numel() for value in model.parameters()) < _LARGE_MODEL:
+        return _ANY_BATCH
+    sizes: list[int] = []
+
+    def note(_: nn.Module, __: object, found: object) -> None:
+        sizes.append(found.numel() if isinstance(found, torch.Tensor) else 0)
+
+    hooks = [layer.register_forward_hook(note) for layer in model.modules() if next(layer.children(), None) is None]
+    try:
+        with torch.no_grad():
+            computed(model, x.clone())
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return max(1, int(_NUMBERS_AT_ONCE / max(1, _COPIES * sum(sizes))))
 
 
 @contextmanager
@@ -106,7 +180,7 @@ def checked_logits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.
     """Return the logits of a batch in float64; errors are those of `example_losses`."""
     # float64 before the loss: a softmax in float32 would cost digits that the mean shows.
     try:
-        logits: torch.Tensor = model(x).double()
+        logits: torch.Tensor = computed(model, x).double()
     except RuntimeError as error:
         if len({value.dtype for value in model.parameters() if value.is_floating_point()}) < 2:
             raise

@@ -20,6 +20,8 @@ LAYER_PREFIX = "layer:"
 """What the name of the space at a layer's output begins with: "layer:2"."""
 SMOOTHING_PREFIX = "smoothing:"
 """What the adversary's name begins with if the smoothed model is meant: "smoothing:0.25"."""
+SANDWICH_PREFIX = "sandwich:"
+"""What the adversary's name begins with if an attack is named below a bound: "sandwich:pgd"."""
 NUM_NOISE_SAMPLES = (100, 300, 1000, 3000)
 """Noise samples of an example for which the bound of a smoothed model is proved."""
 
@@ -69,22 +71,26 @@ class Smoothing:
         Standard deviation of the noise on every entry of an input.
     num_samples : int
         One of `NUM_NOISE_SAMPLES`.
+    is_attacked : bool
+        Whether the smoothed model is attacked as well, for an estimate below its bound.
     """
 
     sigma: float
     num_samples: int = 1000
+    is_attacked: bool = False
 
     @classmethod
     def of(cls, adversary: str) -> Smoothing | None:
         """Return the noise of "smoothing:SIGMA" or "smoothing:SIGMA:SAMPLES"; None for any other adversary.
 
-        Raises ValueError if the numbers make no sense.
+        With "sandwich:" before it the smoothed model is attacked, too. Raises ValueError if the numbers make no sense.
         """
-        if not adversary.startswith(SMOOTHING_PREFIX):
+        name = adversary.removeprefix(SANDWICH_PREFIX)
+        if not name.startswith(SMOOTHING_PREFIX):
             return None
-        sigma, _, samples = adversary.removeprefix(SMOOTHING_PREFIX).partition(":")
+        sigma, _, samples = name.removeprefix(SMOOTHING_PREFIX).partition(":")
         try:
-            noise = cls(float(sigma), int(samples or cls.num_samples))
+            noise = cls(float(sigma), int(samples or cls.num_samples), is_attacked=name != adversary)
         except ValueError:
             noise = cls(math.nan)
         if not (SMALLEST_COST <= noise.sigma <= LARGEST_COST and noise.num_samples in NUM_NOISE_SAMPLES):
@@ -116,7 +122,8 @@ class TransportProblem:
         `riskband.adversaries.registry.INPUT_ADVERSARIES`, or "foolbox:NAME" for an attack of Foolbox. "lipschitz"
         proves a bound, "sandwich:ATTACK" does so above an attack, "sandwich" above "wda-knapsack"; "auto" is "sandwich"
         where a bound is known for the loss and the layers, else "wda-knapsack". "smoothing:SIGMA" and
-        "smoothing:SIGMA:SAMPLES" prove one of the smoothed model (0-1 loss, norm "l2", inputs), see `Smoothing`.
+        "smoothing:SIGMA:SAMPLES" prove one of the smoothed model (0-1 loss, norm "l2", inputs), see `Smoothing`; with
+        "sandwich:" before them it is attacked, too.
     head : str or None
         Name of the last linear layer; None: it is found. Representation space only, unlike what follows.
     box : (float, float) or None

@@ -37,6 +37,7 @@ from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.problem import (
     LAYER_PREFIX,
     REPRESENTATION,
+    SANDWICH_PREFIX,
     SMOOTHING_PREFIX,
     Smoothing,
     TransportProblem,
@@ -53,8 +54,6 @@ ORDERS = (1, 2)
 """The cost of moving by a distance t is t**order."""
 NORMS = tuple(DUAL_EXPONENTS)
 """Ground norms of the distance."""
-SANDWICH_PREFIX = "sandwich:"
-"""What the name of an attack below a proved bound begins with."""
 
 REPRESENTATION_ADVERSARIES: dict[
     str, Callable[[LinearHead, TransportProblem, Sequence[float]], RepresentationAdversary]
@@ -118,8 +117,9 @@ def input_adversary(name: object) -> Kind | None:
     if name.startswith(SQUARE_PREFIX):
         published = partial(Square, num_steps=num_queries(name), num_refinements=0)
         return Kind(published, needs_gradients=False)
-    if Smoothing.of(name) is not None:
-        return Kind(SmoothingAdversary, proves=True, needs_gradients=False)
+    noise = Smoothing.of(name)
+    if noise is not None:
+        return Kind(SmoothingAdversary, proves=True, needs_gradients=noise.is_attacked)
     if name.startswith(FOOLBOX_PREFIX):
         return Kind(partial(FoolboxAttack, name=name.removeprefix(FOOLBOX_PREFIX)))
     if name.startswith(SANDWICH_PREFIX):

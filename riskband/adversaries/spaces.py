@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from riskband.adversaries.base import Batch
 from riskband.adversaries.bounds.layer_norms import has_hooks
-from riskband.adversaries.evaluation import logit_batches
+from riskband.adversaries.evaluation import computed, logit_batches
 from riskband.adversaries.losses import get_loss
 from riskband.checks import RefusedError
 
@@ -35,7 +35,7 @@ def points_at(front: nn.Module, x: Tensor) -> Tensor:
     Raises RefusedError if the front does not return finite features, a row for each example.
     """
     with torch.no_grad():
-        points: Tensor = front(x.clone())  # a copy: a layer may work in place
+        points: Tensor = computed(front, x.clone())  # a copy: a layer may work in place
     is_tensor = isinstance(points, Tensor) and points.is_floating_point()
     if not is_tensor or points.dim() < 2 or len(points) != len(x) or not bool(torch.isfinite(points).all()):
         raise RefusedError(

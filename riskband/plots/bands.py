@@ -14,7 +14,7 @@ import numpy.typing as npt
 from riskband.bands.band import Band
 from riskband.certificate import AS_PUBLISHED, ESTIMATE, Certificate, weakest_validity
 from riskband.checks import FloatArray, check_installed
-from riskband.wording import TRAINERS_ANSWERED, confidence
+from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_up
 from riskband.worst_cases.divergences import DIVERGENCES
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 BOUNDS, ANSWERS, UNSEEN, TARGET = "#3b6ea5", "#444444", "#d1701f", "#2e8b57"
 MEASURED_POINT: Mapping[str, Any] = {"color": "black", "marker": "|", "ms": 13, "mew": 1.8, "ls": ""}
 UNSEEN_POINT: Mapping[str, Any] = {"color": UNSEEN, "marker": "o", "mec": "white", "ms": 8, "ls": ""}
+SHARES = ("#9dbfe0", "#3b6ea5", "#1b3a5c", "#7a8794")  # darker as the threshold grows
 WORST = ("#dd94a6", "#c05a76", "#96234a", "#5c0f2e")  # darker as the budget grows
 
 
@@ -190,12 +191,13 @@ def transport_figure(
     draw_transport_mean(panels[0], mean, networks, worst_mean)
     if reached_mean is not None:
         _draw_reached(panels[0], mean, np.asarray(reached_mean)[:, np.newaxis], colors=(BOUNDS,))
+    panels[0].set_title(_headline(mean, reached_mean), fontsize="medium")
     if attack_note:
         panels[0].plot([], [], " ", label=f"estimate: {attack_note}")  # an entry of the legend without a mark
     if cdf is not None:
         draw_transport_shares(panels[1], cdf, networks, worst_shares)
         if reached_shares is not None:
-            _draw_reached(panels[1], cdf, np.asarray(reached_shares), colors=WORST)
+            _draw_reached(panels[1], cdf, np.asarray(reached_shares), colors=SHARES)
     for axes in panels:
         axes.set_ylim(-0.02, 1.02)  # points on the axis stay visible
         axes.set_xlabel("cost budget: how far examples may move on average (transport cost)")
@@ -304,6 +306,14 @@ def _draw_band(axes: Axes, band: Band, grid: FloatArray) -> None:
             axes.step(grid, bound(grid), where="post", color=BOUNDS, lw=lw, label=label)
 
 
+def _headline(mean: Certificate, reached: npt.ArrayLike | None) -> str:
+    """Say one point of the curve: the last budget up to which the mean risk is at most a half, or else the first."""
+    budgets, bounds = mean.axes["cost_budget"], np.asarray(mean.value)
+    index = int(max(np.flatnonzero(bounds <= 0.5), default=0))
+    words = f"{mean.validity}: mean risk at most {rounded_up(float(bounds[index]), 3)} up to cost {budgets[index]:g}"
+    return words if reached is None else f"{words}; attacks reach {np.asarray(reached)[index]:.3f}"
+
+
 def draw_transport_mean(
     axes: Axes, mean: Certificate, networks: Sequence[TransportPoint], worst: npt.ArrayLike | None
 ) -> None:
@@ -316,7 +326,10 @@ def draw_transport_mean(
         axes.plot(budgets, np.asarray(worst), color=UNSEEN, lw=1.4, label=label)
     if networks:
         costs, risks = [network.cost for network in networks], [network.mean_risk for network in networks]
-        label = "unseen clients that were moved at random, at their distance (simulated)"
+        label = (
+            "other clients, moved at random (simulated): their true mean risk, at the\n"
+            "distance measured; random moves harm less than the worst ones of that cost"
+        )
         axes.plot(costs, risks, "o", color=UNSEEN, mec="white", ms=7, label=label)
     axes.set_ylabel("mean risk of all clients (mean loss, 0 to 1)")
 
@@ -327,19 +340,18 @@ def draw_transport_shares(
     """Draw the certified shares of failing clients over the cost budget, as `transport_figure` does."""
     budgets, thresholds = cdf.axes["cost_budget"], cdf.axes["threshold"]
     for index, threshold in enumerate(thresholds):
-        color = WORST[index % len(WORST)]
+        color = SHARES[index % len(SHARES)]
         label = f"{cdf.validity}: share with risk ≥ {threshold:g} at most this, {how_sure(cdf.validity, cdf.delta)}"
         axes.plot(budgets, np.asarray(cdf.value)[:, index], color=color, lw=2.0, ls="--", marker=".", label=label)
         if worst is not None:
             axes.plot(budgets, np.asarray(worst)[:, index], color=color, lw=1.2)
         for network in networks:
-            axes.plot(network.cost, np.mean(network.risks >= threshold), "o", color=color, mec="white", ms=6)
+            axes.plot(network.cost, np.mean(network.risks >= threshold), "o", color=UNSEEN, mec=color, ms=6)
     if worst is not None:
-        axes.plot([], [], color=WORST[-1], lw=1.2, label="the same on the worst network (simulated)")
+        axes.plot([], [], color=SHARES[1], lw=1.2, label="the same on the worst network (simulated)")
     if networks:
-        axes.plot(
-            [], [], "o", color=WORST[-1], mec="white", ms=6, label="the same of clients moved at random (simulated)"
-        )
+        label = "the same of clients moved at random (simulated), one dot per threshold"
+        axes.plot([], [], "o", color=UNSEEN, mec=SHARES[1], ms=6, label=label)
     axes.set_ylabel("share of clients (0 to 1)")
 
 

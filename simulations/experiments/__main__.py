@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             panels=tuple(options.panels),
             cache=out,
             settings=dict(options.set),
+            device=options.device,
             checkpoint=options.checkpoint,
             model=options.model,
             dataset_of_model=options.dataset,
@@ -75,6 +76,8 @@ def performed(experiment: Experiment, request: Request) -> dict[str, Any]:
         "panels": list(request.panels),
         "settings": dict(request.settings),
     }
+    if request.device != Request.device:
+        asked["device"] = request.device
     if request.checkpoint is not None:
         asked |= {"checkpoint": str(request.checkpoint), "model": request.model, "dataset": request.dataset_of_model}
     return {
@@ -143,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--set", metavar="NAME=NUMBER", nargs="+", type=_setting, default=[], help="replace numbers of the experiment"
     )
+    parser.add_argument("--device", default=Request.device, help="where models compute: auto, cpu or cuda")
     parser.add_argument("--checkpoint", metavar="FILE", type=Path, help="examine a model of yours, too: its weights")
     parser.add_argument("--model", metavar="NAME", default=Request.model, help="... its name, as in a run's config")
     parser.add_argument(

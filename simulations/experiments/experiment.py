@@ -42,6 +42,8 @@ class Request:
         Folder where a trained model may be kept, and is looked for; None to keep none.
     settings
         Numbers ≥ 0 by name that replace an experiment's own, such as those of a training that is too long.
+    device
+        Where models are trained and attacked, one of `riskband.adversaries.evaluation.DEVICES`.
     checkpoint, model, dataset_of_model
         File with the weights of a model of one's own, the model's name for `protocol.models.build_model`, and the data
         set in the folder, or "digits", that it is examined on; None: no such model.
@@ -54,6 +56,7 @@ class Request:
     panels: tuple[str, ...] = ()
     cache: Path | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
+    device: str = "cpu"
     checkpoint: Path | None = None
     model: str = "worlds.cifar10:network"
     dataset_of_model: str = "cifar10"
@@ -122,7 +125,7 @@ class Experiment:
     has_clients
         Whether `Request.clients` says anything.
     has_checkpoint
-        Whether `Request.checkpoint` does.
+        Whether `Request.checkpoint` and `Request.device` do.
     """
 
     name: str
@@ -141,6 +144,8 @@ class Experiment:
         if request.clients is not None and not self.has_clients:
             about = "single models" if self.has_checkpoint else "domains"
             problems.append(f"clients must be left out, got {request.clients}: {self.name} is about {about}")
+        if request.device != "cpu" and not self.has_checkpoint:
+            problems.append(f"device must be cpu, got {request.device!r}: {self.name} computes there only")
         if request.checkpoint is not None and not self.has_checkpoint:
             problems.append(f"checkpoint must be left out: {self.name} examines models of its own only")
         if request.checkpoint is not None and not request.checkpoint.is_file():

@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 from torch import nn
 
 from protocol.questions import AdversarialQuery
-from riskband.adversaries import adversarial_answers, adversarial_curves
+from riskband.adversaries import Batch, adversarial_answers, adversarial_curves
 from riskband.adversaries.bounds import smoothing
 from riskband.adversaries.bounds.smoothing import LARGEST_SCORE, SmoothingAdversary, bounding_curve
 from riskband.adversaries.problem import NUM_NOISE_SAMPLES, TransportProblem
@@ -201,7 +201,9 @@ def test_the_model_is_left_as_it_was_and_nothing_is_said_of_attacks() -> None:
         ({"adversary": "smoothing:nan"}, "above 0"),
         ({"adversary": "smoothing:0.25:99"}, "100, 300, 1000, 3000"),
         ({"adversary": "smoothing:0.25:100:1"}, "100, 300, 1000, 3000"),
-        ({"adversary": "sandwich:smoothing:0.25"}, "must be one of"),
+        ({"adversary": "sandwich:smoothing:0"}, "above 0"),
+        ({"adversary": "sandwich:sandwich:smoothing:0.25"}, "must be one of"),
+        ({"adversary": "sandwich:smoothing:0.25", "norm": "l1"}, "norm must be 'l2'"),
         ({"norm": "linf"}, "norm must be 'l2'"),
         ({"loss": "brier"}, "loss must be 'zero_one'"),
         ({"space": "layer:1"}, "space must be 'input'"),
@@ -255,3 +257,39 @@ def test_answers_say_that_they_are_about_the_smoothed_model() -> None:
     assert "seed 11" in answers.cost
     assert answers.guarantee == "upper"
     assert not answers.binary  # limits for the law of errors would not hold
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_an_attack_on_the_smoothed_model_comes_close_to_what_is_proved_of_a_linear_one(order: int) -> None:
+    """There the bound is the truth, and the best move is along the gradient. What is proved does not change."""
+    model, x, y = plane(30)
+    radii = [0.0, 0.05, 0.1]
+    named = ("sandwich:smoothing:0.25:300", "smoothing:0.25:300")
+    asked = (input_problem("zero_one", order, adversary=name, seed=1) for name in named)
+    attacked, proved = (adversarial_curves(model, x, y, problem) for problem in asked)
+    np.testing.assert_array_equal(attacked.values(radii)[1], proved.values(radii)[1])
+    lower, upper = attacked.values(radii)
+    assert np.all(lower <= upper)
+    assert np.all(upper - lower < (0.012 if order == 1 else 0.08))
+    assert np.all(proved.values(radii)[0] == lower[0])  # without an attack nothing is reached but the example itself
+
+
+def test_what_an_attack_on_the_smoothed_model_reaches_is_there() -> None:
+    """Its shares are of other noise samples than those of the examples, so they are unbiased: known for a plane."""
+    model, x, y = plane(40)
+    problem = input_problem("zero_one", 1, adversary="sandwich:smoothing:0.25:3000", distances=(0.1, 0.3))
+    adversary = SmoothingAdversary(model, problem)
+    batch = Batch(torch.from_numpy(x), torch.from_numpy(y), torch.zeros(40, 2), torch.zeros(40))
+    reached = next(adversary._smoothed([batch], 0)).reached.numpy()
+    truth = norm.cdf((np.array([0.1, 0.3]) - x[:, :1]) / 0.25)  # the nearest way to the line
+    tails = 2.0 * np.minimum(binom.cdf(np.rint(reached * 3000), 3000, truth), 1.0)
+    assert np.all(reached <= truth + 5.0 * np.sqrt(truth * (1.0 - truth) / 3000) + 1e-3)
+    assert np.all(tails > 1e-4 / 80)  # nor less: the attack found the way; false alarms: 1e-4
+
+
+def test_attacked_or_not_it_is_the_same_in_batches_of_any_size() -> None:
+    model, x, y = residual()
+    problem = input_problem("zero_one", 1, adversary="sandwich:smoothing:0.5:100")
+    one, other = (adversarial_curves(model, x, y, problem, batch_size=size) for size in (3, 64))
+    np.testing.assert_array_equal(one.values([0.0, 0.2]), other.values([0.0, 0.2]))
+    assert one.values([0.2])[0] > one.clean_risk

@@ -9,6 +9,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import nn
 
 from riskband.adversaries.attacks.wc_dg import surrogate
+from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.spaces import points_at, split_at
 from tests.adversaries.nets import mlp
 from tests.adversaries.test_spaces import examples
@@ -157,3 +158,28 @@ def test_small_radii_are_reached_without_being_asked_for():
         module._FACTORS = before
     radii = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]) * few.adversarial_unit
     assert np.max(many.values(radii)[0] - few.values(radii)[0]) < 0.01
+
+
+def test_the_cross_entropy_that_is_climbed_is_the_bounded_one():
+    """A certificate needs losses in [0, 1]: without the cap, of a model of large weights, these would be thousands."""
+    model, x, y, points, (weight, bias) = linear_where_it_moves("input")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1000.0)
+    asked = {"loss": "cross_entropy", "order": 2, "space": "input", "adversary": "sandwich:wc-dg"}
+    lower, upper = curves_of(model, x, y, **asked).values([0.0, 0.1, 1.0, 1e4])
+    logits = 1000.0 * (points @ weight.T + bias)
+    nats = np.log(np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)) + logits.max(axis=1)
+    nats -= logits[np.arange(len(y)), y]
+    assert nats.max() > 100.0
+    assert lower[0] == pytest.approx((np.minimum(nats, 10.0) / 10.0).mean(), abs=1e-6)
+    assert np.all((lower >= 0.0) & (lower <= upper) & (upper <= 1.0))
+    assert upper[-1] == 1.0
+    assert surrogate("cross_entropy")(torch.tensor([[0.0, 1e4]]), torch.tensor([0])).item() == 1.0
+
+
+@pytest.mark.parametrize("loss", ["nats", "hinge"])
+def test_losses_without_a_bound_cannot_be_asked_of_an_adversary(loss):
+    """They are an estimate of their own (`representation.unbounded`); no answer and no certificate can hold them."""
+    with pytest.raises(ValueError, match=rf"got '{loss}'"):
+        TransportProblem(loss, 2, "l2", "input", "wc-dg")

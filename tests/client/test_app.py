@@ -93,6 +93,21 @@ def test_answers_read_off_a_loss_table_are_those_of_the_clients_images():
     assert answered[1] != answered[2]
 
 
+def test_the_device_is_that_of_the_node_config_or_else_of_the_run():
+    def answer(**settings):
+        (reply,) = send(network(1, **settings), wire.encode_query(QUERY, model_arrays(MODEL)))
+        return wire.decode_answer(reply.content, LossAnswer)
+
+    wrong = CONFIG | {"device": "gpu"}
+    assert answer() == answer(config=wrong, node_configs={0: {"device": "cpu"}})
+    assert answer().risk == pytest.approx(
+        answer(config=CONFIG | {"device": "auto"}).risk, abs=0.04
+    )  # one example of 30
+    assert "device must be one of auto, cpu, cuda" in refusal(config=wrong)
+    if not torch.cuda.is_available():
+        assert "torch sees no GPU here" in refusal(node_configs={0: {"device": "cuda"}})
+
+
 def test_a_client_id_of_the_node_config_comes_first():
     grid = network(1, node_configs={0: {"client-id": "hospital-a"}})
     (reply,) = send(grid, wire.encode_query(QUERY, model_arrays(MODEL)))

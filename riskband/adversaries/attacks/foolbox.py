@@ -13,6 +13,7 @@ from torch import nn
 
 from riskband.adversaries.attacks.base import InputAdversary, check_within_balls
 from riskband.adversaries.attacks.witness import Witness
+from riskband.adversaries.evaluation import device_of
 from riskband.adversaries.problem import TransportProblem
 from riskband.checks import RefusedError
 
@@ -43,18 +44,19 @@ class FoolboxAttack(InputAdversary):
 
     def perturb(self, witness: Witness) -> None:
         """Run the attack; examples that are misclassified as they are come back as they are, or nearly."""
-        wrapped = self._foolbox.PyTorchModel(self.model, bounds=self.problem.box, device="cpu")
-        images = witness.x.reshape(-1, *witness.x_shape)
+        device = device_of(self.model)
+        wrapped = self._foolbox.PyTorchModel(self.model, bounds=self.problem.box, device=device)
+        images = witness.x.reshape(-1, *witness.x_shape).to(device)
         with _seeded(self.rng):
             try:
-                found, _, _ = self._attack(wrapped, images, witness.labels, epsilons=self._radii)
+                found, _, _ = self._attack(wrapped, images, witness.labels.to(device), epsilons=self._radii)
             except Exception as error:  # whatever it is, its text may hold data
                 raise RefusedError(
                     f"the attack {self._name!r} of Foolbox failed with {type(error).__name__}; it may not suit the "
                     "model, or need more than its defaults: name another"
                 ) from error
         for points in found:
-            points = points.detach().flatten(start_dim=1)
+            points = points.detach().cpu().flatten(start_dim=1)
             # An attack that gave up on an example may return NaN there.
             witness(torch.where(torch.isfinite(points), points, witness.x))
 

@@ -26,12 +26,17 @@ class Wda(InputAdversary):
 
     The ascent runs in balls of radius kappa * epsilon. A curve over all cost budgets holds the attack for every kappa:
     moving a share 1/kappa of each example to such a distance is one way to spend a mean cost of epsilon.
+
+    `step` is the length of a step in units of the ball, above 0.
     """
 
     num_steps, num_probes = 30, 10  # in all, and of the probe, as published
 
-    def __init__(self, model: nn.Module, problem: TransportProblem, **counts: int) -> None:
+    def __init__(self, model: nn.Module, problem: TransportProblem, *, step: float = _STEP, **counts: int) -> None:
         super().__init__(model, problem, **counts)
+        if not 0.0 < step < float("inf"):
+            raise ValueError(f"step must be finite and > 0, got {step}; it is in units of the ball")
+        self.step = step
         if self.num_probes > self.num_steps:
             sizes = f"{self.num_probes} of {self.num_steps}"
             raise ValueError(f"num_probes must be at most num_steps, got {sizes}; raise num_steps")
@@ -57,7 +62,7 @@ class Wda(InputAdversary):
             points = points.gather(0, leader[..., None].expand(1, *witness.x.shape)).squeeze(0)
 
     def _step(self, witness: Witness, points: Tensor, slopes: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
-        sizes = (_STEP * radii)[:, None].to(points.dtype)
+        sizes = (self.step * radii)[:, None].to(points.dtype)
         moves = points + sizes * steepest(witness.open_slopes(points, slopes), self.problem.norm) - witness.x
         moves = project(moves, radii, self.problem.norm, room=witness.room(moves))
         ahead = witness.x + moves

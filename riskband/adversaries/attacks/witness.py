@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from riskband.adversaries.base import Batch
 from riskband.adversaries.curves import Points
+from riskband.adversaries.evaluation import computed
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import DUALS, lengths
 from riskband.adversaries.problem import TransportProblem
@@ -319,8 +320,7 @@ class Witness:
 
     def _evaluated(self, points: Tensor) -> Tensor:
         # A copy: a model may work in place on its inputs.
-        logits: Tensor = self.model(points.clone().reshape(-1, *self.x_shape))
-        return logits
+        return computed(self.model, points.clone().reshape(-1, *self.x_shape))
 
     def _forget(self) -> None:
         is_wrong = self.logits.argmax(dim=1) != self.labels

@@ -28,6 +28,7 @@ from riskband.adversaries.bounds.lipschitz import (
     lipschitz_constants,
 )
 from riskband.adversaries.curves import AdversarialCurves, Points
+from riskband.adversaries.evaluation import on_cpu
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS, bounding_points
@@ -93,7 +94,7 @@ class LipschitzAdversary(Adversary):
 
     def examine(self, batch: Batch) -> Evidence:
         """Return bounding points; the cost of a misclassification is only known where the example is misclassified."""
-        layers = SequentialLayers(self.model, batch.x.shape[1:])
+        layers = SequentialLayers(on_cpu(self.model), batch.x.shape[1:])
         found = self.geometry(batch, layers)
         balls = self._balls(batch, layers, found)
         if self.loss == "zero_one":
@@ -117,7 +118,7 @@ class LipschitzAdversary(Adversary):
         """Return what is proved of the margins, from the logits and the constants of the model's layers."""
         constants = self._constants(layers)
         with torch.no_grad():
-            logits = copy.deepcopy(self.model).double().eval()(batch.x.to(torch.float64, copy=True))
+            logits = copy.deepcopy(on_cpu(self.model)).double().eval()(batch.x.to(torch.float64, copy=True))
         if layers.is_traced:
             layers.check_same(batch.x.double(), logits)
         size = logits.abs().amax(dim=1, keepdim=True)
@@ -251,7 +252,7 @@ class AutomaticAdversary(Adversary):
 def is_understood(model: nn.Module, x_shape: Sequence[int]) -> bool:
     """Return whether Lipschitz bounds are known for all layers of the model, given the shape of one input."""
     try:
-        SequentialLayers(model, x_shape)
+        SequentialLayers(on_cpu(model), x_shape)
     except RefusedError:
         return False
     return True

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from scipy.special import ndtr, ndtri
 from torch import Tensor, nn
+from torch.nn import functional
 
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import AdversarialCurves, Points
@@ -30,16 +31,33 @@ LARGEST_SCORE = 2.0
 
 _NUM_STEPS = 48
 _LARGEST_CURVATURE = 0.242  # of the normal distribution function: |x| exp(-x^2 / 2) / sqrt(2 pi) at x = 1
+_INSIDE, _SMALLEST_SLOPE = 1.0 - 1e-6, 1e-30
 _MAX_NUMBERS = 2**22  # of the inputs that the model is shown at once
+
+
+# The attack on the smoothed model, of a published kind (Salman et al. 2019, SmoothAdv): steps along the gradient of the
+# mean over a few noise samples, in balls of these radii if none are given, in units of the noise's deviation.
+_ATTACKED_RADII = (0.5, 1.0, 2.0)
+_NUM_ATTACK_STEPS, _NUM_ATTACK_SAMPLES = 8, 8
 
 
 @dataclass(frozen=True, eq=False)
 class SmoothedBatch(Batch):
-    """Examples whose losses are the shares of noise samples on which the model errs."""
+    """Examples whose losses are the shares of noise samples on which the model errs.
+
+    Attributes
+    ----------
+    reached : Tensor, shape (num_examples, num_radii)
+        The same shares, of other samples, where the attack led within each radius.
+    """
+
+    reached: Tensor
 
 
 class SmoothingAdversary(Adversary):
-    """Proves from above, in the mean over its noise, what no movement does to the smoothed model; attacks nothing.
+    """Proves from above, in the mean over its noise, what no movement does to the smoothed model.
+
+    It attacks nothing, or the smoothed model, if the problem asks for a sandwich.
 
     Parameters
     ----------
@@ -61,6 +79,8 @@ class SmoothingAdversary(Adversary):
             )
         self.model, self.noise = model, problem.smoothing
         self.order, self.seed = problem.order, problem.seed
+        distances = problem.distances or tuple(radius * problem.smoothing.sigma for radius in _ATTACKED_RADII)
+        self.radii = distances if problem.smoothing.is_attacked else ()
 
     def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:
         """Return the curves of a client; the noise is decided by the seed and all its examples, not by the batches."""
@@ -69,14 +89,23 @@ class SmoothingAdversary(Adversary):
         return super().curves(self._smoothed(held, source))
 
     def examine(self, batch: Batch) -> Evidence:
-        """Return bounding points; what is attained is the measured loss, and nothing is known of misclassified ones."""
+        """Return bounding points; what is attained is the measured loss, and what an attack reached, if there was one.
+
+        Both are counted on samples, so an attack may seem to reach more than was proved: such points are lowered.
+        """
         if not isinstance(batch, SmoothedBatch):
             raise RefusedError("smoothing needs all examples of a client at once; use its method curves")
         counts, rows = np.unique(np.rint(batch.losses.numpy() * self.noise.num_samples), return_inverse=True)
         bounds = [bounding_curve(count, self.noise.num_samples, self.order) for count in counts.tolist()]
         costs, losses = (torch.from_numpy(np.array(column))[rows] for column in zip(*bounds, strict=True))
+        reached = torch.tensor(self.radii, dtype=torch.float64).expand(len(batch.losses), -1)
+        shares = (batch.losses + EXTRA_ERRORS / self.noise.num_samples).clamp(max=1.0)
+        largest = torch.special.ndtr(torch.special.ndtri(shares)[:, None] + reached / self.noise.sigma)
         return Evidence(
-            attained=Points(torch.zeros_like(batch.losses)[:, None], batch.losses[:, None]),
+            attained=Points(
+                torch.cat([torch.zeros_like(shares)[:, None], reached.pow(self.order)], dim=1),
+                torch.cat([batch.losses[:, None], batch.reached.minimum(largest)], dim=1),
+            ),
             bounding=Points(costs * self.noise.sigma**self.order, losses),
             flip_costs=torch.full_like(batch.losses, torch.inf),
         )
@@ -85,13 +114,38 @@ class SmoothingAdversary(Adversary):
         """Batches with measured losses. Each example has noise of its own, whatever batch it is in."""
         position = 0
         for batch in batches:
-            shares = []
+            shares, reached = [], []
             for x, label in zip(batch.x, batch.labels, strict=True):
                 sequence = np.random.SeedSequence([self.seed, source], spawn_key=(position,))
-                shares.append(self._num_errors(x, label, np.random.default_rng(sequence)) / self.noise.num_samples)
+                rng = np.random.default_rng(sequence)
+                # The attack's noise comes after, so that the losses are the same with an attack and without.
+                points = [x, *self._attacked(x, label, sequence)]
+                errors = [self._num_errors(point, label, rng) for point in points]
+                shares.append(errors[0] / self.noise.num_samples)
+                reached.append([count / self.noise.num_samples for count in errors[1:]])
                 position += 1
-            losses = torch.tensor(shares, dtype=torch.float64)
-            yield SmoothedBatch(x=batch.x, labels=batch.labels, logits=batch.logits, losses=losses)
+            yield SmoothedBatch(
+                x=batch.x,
+                labels=batch.labels,
+                logits=batch.logits,
+                losses=torch.tensor(shares, dtype=torch.float64),
+                reached=torch.tensor(reached, dtype=torch.float64).reshape(len(shares), -1),
+            )
+
+    def _attacked(self, x: Tensor, label: Tensor, sequence: np.random.SeedSequence) -> Iterator[Tensor]:
+        """Yield the inputs to which the attack leads within each radius; its noise is its own."""
+        rng = np.random.default_rng(sequence.spawn(1)[0])
+        noise = torch.from_numpy(self.noise.sigma * rng.standard_normal((_NUM_ATTACK_SAMPLES, *x.shape))).to(x.dtype)
+        labels, move = label.expand(_NUM_ATTACK_SAMPLES), torch.zeros_like(x)
+        for radius in self.radii:
+            for _ in range(_NUM_ATTACK_STEPS):
+                at = move.clone().requires_grad_()
+                with in_eval_mode(self.model), torch.enable_grad():
+                    loss = functional.cross_entropy(checked_logits(self.model, x + at + noise, labels), labels)
+                    (slope,) = torch.autograd.grad(loss, at)
+                move = move + 2.5 * radius / _NUM_ATTACK_STEPS * slope / slope.norm().clamp(min=_SMALLEST_SLOPE)
+                move = move * (radius * _INSIDE / move.norm().clamp(min=_SMALLEST_SLOPE)).clamp(max=1.0)
+            yield x + move
 
     def _num_errors(self, x: Tensor, label: Tensor, rng: np.random.Generator) -> int:
         """How many noise samples are misclassified. Noise is added in float64: only then is the input rounded."""

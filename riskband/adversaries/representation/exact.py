@@ -98,7 +98,7 @@ class LinearHead:
         """W, float64, shape (num_classes, num_features); known after the first `check`."""
         if self._found is None:
             raise RuntimeError("the head is only known after a forward pass was checked")
-        return self._found.weight.detach().double()
+        return self._found.weight.detach().cpu().double()
 
     def dual_distances(self, norm: str) -> Tensor:
         """Return the norms dual to `norm` of all w_j - w_k, shape (num_classes, num_classes)."""
@@ -107,13 +107,13 @@ class LinearHead:
 
     def _note(self, layer: nn.Linear, inputs: tuple[Tensor, ...], _: Tensor) -> None:
         self._inputs.pop(layer, None)  # a layer that is called twice counts as called last
-        self._inputs[layer] = inputs[0].detach()
+        self._inputs[layer] = inputs[0].detach().cpu()
 
     def _explains(self, layer: nn.Linear, logits: Tensor) -> bool:
-        z, weight = self._inputs[layer].double(), layer.weight.detach().double()
+        z, weight = self._inputs[layer].double(), layer.weight.detach().cpu().double()
         if z.shape != (len(logits), weight.shape[1]) or logits.shape[1] != len(weight):
             return False
-        bias = torch.zeros(len(weight)).double() if layer.bias is None else layer.bias.detach().double()
+        bias = torch.zeros(len(weight)).double() if layer.bias is None else layer.bias.detach().cpu().double()
         error = (z @ weight.T + bias - logits).abs()
         said = (logits - logits.mean(dim=1, keepdim=True)).abs().max()
         summed = z.abs() @ weight.abs().T + bias.abs()

@@ -12,6 +12,7 @@ from riskband.adversaries.losses import OWN
 from riskband.adversaries.problem import (
     LAYER_PREFIX,
     REPRESENTATION,
+    SANDWICH_PREFIX,
     SMOOTHING_PREFIX,
     Smoothing,
     TransportProblem,
@@ -105,7 +106,7 @@ def fits_noise(noise: str, known: Mapping[str, Any]) -> bool:
 
 
 def _is_smoothed(known: Mapping[str, Any]) -> bool:
-    return str(known.get("adversary", "")).startswith(SMOOTHING_PREFIX)
+    return str(known.get("adversary", "")).removeprefix(SANDWICH_PREFIX).startswith(SMOOTHING_PREFIX)
 
 
 def transport_problem(config: RunConfig) -> TransportProblem:

@@ -20,8 +20,10 @@ from torch import nn
 
 from riskband.adversaries import Adversary, LipschitzAdversary, TransportProblem, adversarial_curves, wda_accuracy
 from riskband.adversaries.attacks.apgd import Apgd
+from riskband.adversaries.attacks.wda import Wda
 from riskband.adversaries.base import Batch
 from riskband.adversaries.curves import Pool
+from riskband.adversaries.evaluation import chosen_device
 from riskband.adversaries.registry import input_adversary
 from riskband.adversaries.spaces import point_batches
 from riskband.checks import RefusedError
@@ -30,6 +32,7 @@ from simulations.experiments.robustness.networks import (
     RESIDUAL,
     Network,
     Training,
+    lipschitz_by_design,
     of_checkpoint,
     published_cifar10,
 )
@@ -42,6 +45,8 @@ _LOG = logging.getLogger(__name__)
 
 BOX = (0.0, 1.0)
 KAPPAS = (1.0, 2.0, 3.0, 4.0, 5.0)
+STEPS = (0.01, 0.02, 0.04, 0.1, 0.2, 0.4, 1.0)
+"""Of WDA, in units of the ball: the paper's l2 steps from .005 to .5 in a ball of .5."""
 _TOLERANCE = 1e-9  # a sum of shares
 _ROUNDING = 1.0 + 1e-4
 """Images are in single precision, so a distance in a picture may be off by so much; proofs look as far."""
@@ -107,7 +112,10 @@ ROWS = (
         (("linf", 0.1), ("l2", 1.0)),
         (0.1, 0.2, 0.4),
     ),
-    Row("cifar10", published_cifar10, (("linf", 1 / 255), ("linf", 2 / 255), ("l2", 0.1)), (0.01, 0.03, 0.1)),
+    Row("digits-lipschitz", partial(lipschitz_by_design, dataset="digits"), (("l2", 0.5),), (0.05, 0.1, 0.2)),
+    Row("mnist-lipschitz", partial(lipschitz_by_design, dataset="mnist"), (("l2", 1.0),), (0.1, 0.2, 0.4)),
+    Row("cifar10-lipschitz", partial(lipschitz_by_design, dataset="cifar10"), (("l2", 36 / 255),), (0.01, 0.03, 0.1)),
+    Row("cifar10", published_cifar10, (("linf", 1 / 255), ("linf", 2 / 255)), (0.01, 0.03, 0.1)),
 )
 CHECKPOINT = Row("checkpoint", of_checkpoint, (("linf", 8 / 255), ("l2", 0.5)), (0.05, 0.1, 0.25))
 PANELS = (*(row.name for row in ROWS), CHECKPOINT.name)
@@ -120,13 +128,15 @@ def _named(name: str) -> Build:
 
 
 def attacks(request: Request) -> dict[str, Build]:
-    """Return the pointwise attacks by the name of their column, from the weakest on in their papers' order."""
+    """Return the pointwise attacks by the name of their column; the ensembles take most of the time."""
     num_steps = request.count("steps", full=100, quick=10)
-    return {
+    single: dict[str, Build] = {
         "APGD-CE": partial(Apgd, objective="cross_entropy", num_steps=num_steps),
         "APGD-DLR": partial(Apgd, objective="dlr", num_steps=num_steps),
         "WDA 1": _named("wda"),
     }
+    ensembles = {"AA": _named("autoattack"), "A3": _named("a3"), "A3++": _named("a3++")}
+    return {**single, **ensembles} if request.setting("ensembles", full=1, quick=0) else single
 
 
 def broken_orders(accuracy: Mapping[str, float]) -> list[str]:
@@ -164,14 +174,14 @@ def standing(adversary: Adversary, batches: Sequence[Batch], *, distance: float)
     curve = pool.curve(round_up=is_proved)
     return Standing(
         pointwise=float(is_standing.double().mean()),
-        transported=max(0.0, 1.0 - float(curve(distance * _ROUNDING))),
+        transported=round(max(0.0, 1.0 - float(curve(distance * _ROUNDING))), 12),
         seconds=round(time.process_time() - start, 2),
     )
 
 
 def run(request: Request) -> Result:
     """Examine every model that is there; say which are not."""
-    chosen = request.chosen(PANELS)
+    chosen, device = request.chosen(PANELS), chosen_device(request.device)
     found, remarks = [], []
     for row in _rows(request, chosen):
         try:
@@ -182,7 +192,7 @@ def run(request: Request) -> Result:
             remarks.append(f"{row.name} is skipped: {error}")
             continue
         num_images = request.count("images", full=100, quick=20)
-        found.append(examined(row, model, data.x_pool[:num_images], data.y_pool[:num_images], request))
+        found.append(examined(row, model.to(device), data.x_pool[:num_images], data.y_pool[:num_images], request))
     lines = [line for each in found for line in each["lines"]]
     for line in lines:
         remarks += [f"{line['row']}, {line['norm']} {line['distance']:.3g}: {broken}" for broken in line["broken"]]
@@ -216,6 +226,7 @@ def examined(row: Row, model: nn.Module, x: np.ndarray, y: np.ndarray, request: 
         "name": row.name,
         "num_images": len(y),
         "lines": lines,
+        "steps": [_by_step(model, batches, norm="l2", distance=radius) for norm, radius in row.balls if norm == "l2"],
         "risks": _risks(row, model, x, y, seed=request.seed),
     }
 
@@ -231,6 +242,7 @@ def _line(
         problem = TransportProblem("zero_one", 1, norm, "input", box=BOX, distances=distances, seed=request.seed)
         try:
             found[name] = standing(build(model, problem), batches, distance=distances[0])
+            _LOG.info("%s: %.3f in %.0f s", name, found[name].pointwise, found[name].seconds)
         except RefusedError as error:
             refused[name] = str(error)
     clean = 1.0 - float(torch.cat([batch.losses for batch in batches]).mean())
@@ -248,6 +260,13 @@ def _line(
         "refused": refused,
         "broken": broken_orders(accuracy),
     }
+
+
+def _by_step(model: nn.Module, batches: Sequence[Batch], *, norm: str, distance: float) -> dict[str, Any]:
+    """Accuracy that WDA with kappa 1 leaves, by the length of its steps."""
+    problem = TransportProblem("zero_one", 1, norm, "input", box=BOX, distances=(distance,))
+    left = [standing(Wda(model, problem, step=step), batches, distance=distance).pointwise for step in STEPS]
+    return {"norm": norm, "distance": distance, "accuracy": left}
 
 
 def _builders(request: Request, *, is_first: bool) -> dict[str, tuple[Build, tuple[float, ...]]]:
@@ -268,7 +287,7 @@ def _risks(row: Row, model: nn.Module, x: np.ndarray, y: np.ndarray, *, seed: in
         box = None if adversary.startswith("smoothing") else BOX
         problem = TransportProblem("zero_one", 1, "l2", "input", adversary, box=box, seed=seed)
         lower, upper = adversarial_curves(model, x, y, problem).values((0.0, *row.budgets))
-        return lower.tolist(), upper.tolist()
+        return lower.round(12).tolist(), upper.round(12).tolist()
 
     try:
         certified, why = values(row.proof)[1], ""
@@ -303,11 +322,12 @@ def figure(result: Result) -> Figure:
     from riskband.plots.bands import blank_figure, draw_legend_below
 
     lines = [line for each in result["models"] for line in each["lines"]]
-    drawn = blank_figure(10.0, 3.4 + 0.34 * len(lines))
-    grid = drawn.add_gridspec(2, 2, height_ratios=(0.34 * len(lines) + 0.4, 2.4))
+    drawn = blank_figure(11.5, 3.4 + 0.34 * len(lines))
+    grid = drawn.add_gridspec(2, 3, height_ratios=(0.34 * len(lines) + 0.4, 2.4))
     _draw_standing(drawn.add_subplot(grid[0, :]), lines)
     _draw_kappas(drawn.add_subplot(grid[1, 0]), [line for line in lines if "WDA 3" in line["accuracy"]])
-    _draw_seconds(drawn.add_subplot(grid[1, 1]), lines)
+    _draw_steps(drawn.add_subplot(grid[1, 1]), result["models"])
+    _draw_seconds(drawn.add_subplot(grid[1, 2]), lines)
     draw_legend_below(drawn)
     return drawn
 
@@ -354,6 +374,14 @@ def _draw_kappas(axes: Axes, lines: Sequence[Mapping[str, Any]]) -> None:
     axes.grid(alpha=0.25, lw=0.6)
 
 
+def _draw_steps(axes: Axes, models: Sequence[Mapping[str, Any]]) -> None:
+    for number, found in enumerate(models):
+        for ball in found["steps"]:
+            axes.plot(STEPS, ball["accuracy"], "o-", color=f"C{number}", ms=4, lw=1.2)
+    axes.set(xscale="log", xlabel="step of WDA in l2, in units of the ball", ylabel="accuracy")
+    axes.grid(alpha=0.25, lw=0.6)
+
+
 def _draw_seconds(axes: Axes, lines: Sequence[Mapping[str, Any]]) -> None:
     names = [name for name in COLUMNS if any(name in line["seconds"] for line in lines)]
     for place, name in enumerate(reversed(names)):
@@ -371,7 +399,7 @@ ATTACKS_TABLE = Experiment(
     run=run,
     figure=figure,
     panels=PANELS,
-    settings=("images", "steps"),
+    settings=("images", "steps", "ensembles"),
     has_clients=False,
     has_checkpoint=True,
 )

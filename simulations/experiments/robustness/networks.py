@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from protocol.models import build_model, load_weights
+from riskband.adversaries.evaluation import chosen_device, computed
 from simulations.experiments.experiment import Request
 from simulations.experiments.networks import kept
+from worlds import lipschitz
 from worlds.cifar10 import load_network
 from worlds.datasets import BaseData, load_dataset
 from worlds.training import Change, train_epochs
@@ -83,7 +85,7 @@ class Training:
 
         def train() -> None:
             train_epochs(
-                model,
+                model.to(chosen_device(request.device)),
                 data.x_train,
                 data.y_train,
                 seed=request.seed,
@@ -101,13 +103,30 @@ class Training:
         return partial(gaussian_noise, sigma=self.noise) if self.noise else None
 
 
+def lipschitz_by_design(request: Request, *, dataset: str) -> tuple[nn.Module, BaseData]:
+    """Return a "lipschitz-cnn" trained by its recipe in `worlds.lipschitz`, kept in the cache, and its data."""
+    data, recipe = table_data(dataset, request), lipschitz.RECIPES[dataset]
+    x_shape, num_classes = data.x_pool.shape[1:], data.num_classes
+    model = build_model("lipschitz-cnn", x_shape=x_shape, num_classes=num_classes, seed=request.seed)
+
+    def train() -> None:
+        model.load_state_dict(lipschitz.trained(data, recipe, seed=request.seed).state_dict())
+
+    return kept(model, train, cache=request.cache, arguments=(*_settings(recipe), request.seed), name=dataset), data
+
+
+def _settings(recipe: lipschitz.Recipe) -> tuple[object, ...]:
+    """All of a recipe, without an address in its `repr`."""
+    return tuple(getattr(value, "__name__", value) for value in vars(recipe).values())
+
+
 def fgsm_from_random_start(
     model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64], rng: np.random.Generator, *, radius: float
 ) -> NDArray[np.float32]:
     """Return images one signed gradient step from a random start, all within an ℓ∞ distance and in [0, 1]."""
     start = torch.from_numpy(rng.uniform(-radius, radius, x.shape).astype(np.float32)).requires_grad_()
     images = torch.from_numpy(x)
-    loss = nn.functional.cross_entropy(model(images + start), torch.from_numpy(y))
+    loss = nn.functional.cross_entropy(computed(model, images + start), torch.from_numpy(y))
     (slope,) = torch.autograd.grad(loss, start)
     move = (start.detach() + _STEP * radius * slope.sign()).clamp(-radius, radius)
     return (images + move).clamp(0.0, 1.0).numpy()
