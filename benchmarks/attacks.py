@@ -1,7 +1,7 @@
 """Our attacks on inputs against those of Foolbox and torchattacks, and against WDA: one model, one run.
 
-    python -m benchmarks.attacks [--examples 200] [--norms l2 linf l1] [--without wda CW]
-        [--cifar FILE --model NAME --checkpoint FILE]
+    python -m benchmarks.attacks [--examples 200] [--norms l2 linf l1] [--without wda CW] [--only AutoAttack a3]
+        [--mnist FILE | --cifar FILE --model NAME --checkpoint FILE]
 
 Robust accuracy is the share of examples without a misclassified input within a distance, inside the box [0, 1]. Every
 library's outputs are measured in the same way. The second table moves mass: accuracy at a budget of the mean distance.
@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -32,10 +33,15 @@ from riskband.adversaries.base import Batch
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
+from simulations.experiments.robustness.networks import fgsm_from_random_start
 from worlds.datasets import BaseData, load_dataset
-from worlds.training import train_centrally
+from worlds.training import train_centrally, train_epochs
 
-RADII = {"digits": {"l2": 0.5, "linf": 0.1, "l1": 2.0}, "cifar": {"l2": 0.5, "linf": 8 / 255, "l1": 12.0}}
+RADII = {
+    "digits": {"l2": 0.5, "linf": 0.1, "l1": 2.0},
+    "mnist": {"l2": 1.5, "linf": 0.2, "l1": 10.0},
+    "cifar": {"l2": 0.5, "linf": 8 / 255, "l1": 12.0},
+}
 KAPPAS = (1.0, 2.0, 3.0)
 NUM_STEPS = 40
 BOX = (0.0, 1.0)
@@ -106,7 +112,7 @@ def attacks(norm: str, radius: float) -> Iterator[tuple[str, Attack]]:
     """Yield attacks by name; those within a ball know its radius, the others look for the nearest flip."""
     for num_steps in (9, 18):
         yield f"{OURS}apgd, {num_steps} steps", ours("apgd", norm, (radius,), num_steps=num_steps)
-    for name in ("apgd", "pgd", "wda", "square", "wda-knapsack"):
+    for name in ("apgd", "apgd-ce", "apgd-dlr", "pgd", "wda", "square", "autoattack", "a3", "a3++", "wda-knapsack"):
         yield f"{OURS}{name}", ours(name, norm, (radius,))
     yield f"{OURS}min-norm", ours("min-norm", norm, ())
     yield f"{OURS}wda-knapsack, not told", ours("wda-knapsack", norm, ())
@@ -151,6 +157,7 @@ def torchattacks_attacks(kinds: ModuleType, norm: str, radius: float) -> Iterato
         yield "CW (100 steps)", kinds.CW, {"steps": 100}
     yield "FAB", kinds.FAB, {"norm": kind, "eps": radius, "steps": NUM_STEPS // 2}
     yield "Square (1000 queries)", kinds.Square, {"norm": kind, "eps": radius, "n_queries": 1000}
+    yield "AutoAttack", kinds.AutoAttack, {"norm": kind, "eps": radius, "seed": 0}
     yield "APGD-CE", kinds.APGD, {"norm": kind, **options}
     yield "APGD-CE, 4 restarts", kinds.APGD, {"norm": kind, "n_restarts": 4, **options}
     for num_steps in (NUM_STEPS // 4, NUM_STEPS // 2):
@@ -175,6 +182,16 @@ def digits_network() -> tuple[nn.Module, BaseData]:
     return train_centrally(data, model="cnn", seed=0, num_epochs=10, learning_rate=0.003), data
 
 
+def robust_network(file: str) -> tuple[nn.Module, BaseData]:
+    """Train the convolutional network on MNIST, each batch one step from random points (Wong et al. 2020)."""
+    data, radius = load_dataset(f"npz:{file}"), RADII["mnist"]["linf"]
+    model = build_model("cnn", x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=0)
+    moved = partial(fgsm_from_random_start, radius=radius)
+    images = (data.x_train, data.y_train)
+    train_epochs(model, *images, seed=0, num_epochs=5, learning_rate=0.001, batch_size=128, change=moved)
+    return model, data
+
+
 def given_network(file: str, name: str, checkpoint: str) -> tuple[nn.Module, BaseData]:
     data = load_dataset(f"npz:{file}")
     model = build_model(name, x_shape=data.x_pool.shape[1:], num_classes=data.num_classes, seed=0)
@@ -183,14 +200,21 @@ def given_network(file: str, name: str, checkpoint: str) -> tuple[nn.Module, Bas
 
 
 def compare_flips(
-    model: nn.Module, x: np.ndarray, y: np.ndarray, *, norm: str, radius: float, left_out: Sequence[str]
+    model: nn.Module,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    norm: str,
+    radius: float,
+    only: Sequence[str],
+    left_out: Sequence[str],
 ) -> None:
     images, labels = torch.from_numpy(x.copy()), torch.from_numpy(y.copy())
     print(f"\n{norm}, distance {radius:.4g}")
     print(f"{'attack':<32}{'robust accuracy':>16}{'flips':>7}{'mean distance':>15}{'seconds':>9}")
     outcomes = {}
     for name, attack in attacks(norm, radius):
-        if any(part in name for part in left_out):
+        if any(part in name for part in left_out) or not any(part in name for part in only):
             continue
         torch.manual_seed(0)
         start = time.process_time()
@@ -248,6 +272,8 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=200)
     parser.add_argument("--norms", nargs="+", default=list(RADII["digits"]), choices=RADII["digits"])
     parser.add_argument("--without", nargs="+", default=[], help="leave out attacks with these words in their names")
+    parser.add_argument("--only", nargs="+", default=[""], help="only attacks with one of these in their names")
+    parser.add_argument("--mnist", help="an npz file of MNIST: a model is trained on it to be robust")
     parser.add_argument("--cifar", help="an npz file of CIFAR-10, as the dataset 'npz:FILE' of a run")
     parser.add_argument("--model", default="worlds.cifar10:network", help="architecture of the network for --cifar")
     parser.add_argument("--checkpoint", help="its weights")
@@ -255,7 +281,10 @@ def main() -> None:
     if (arguments.cifar is None) != (arguments.checkpoint is None):
         parser.error("--cifar and --checkpoint go together")
     torch.set_num_threads(1)
-    if arguments.cifar is None:
+    dataset = "mnist" if arguments.mnist else "cifar" if arguments.cifar else "digits"
+    if dataset == "mnist":
+        model, data = robust_network(arguments.mnist)
+    elif dataset == "digits":
         model, data = digits_network()
     else:
         model, data = given_network(arguments.cifar, arguments.model, arguments.checkpoint)
@@ -264,10 +293,10 @@ def main() -> None:
     with torch.no_grad():
         clean = float((model(torch.from_numpy(x.copy())).argmax(dim=1).numpy() == y).mean())
     print(f"{len(x)} images, clean accuracy {clean:.4f}; mean distances are over the flips found")
-    radii = RADII["digits" if arguments.cifar is None else "cifar"]
+    radii = RADII[dataset]
     for norm, radius in ((norm, radii[norm]) for norm in arguments.norms):
-        compare_flips(model, x, y, norm=norm, radius=radius, left_out=arguments.without)
-        if "wda" not in arguments.without:
+        compare_flips(model, x, y, norm=norm, radius=radius, only=arguments.only, left_out=arguments.without)
+        if arguments.only == [""] and "wda" not in arguments.without:
             compare_budgets(model, x, y, norm=norm, radius=radius)
 
 

@@ -240,7 +240,7 @@ def check_adversary_name(adversary: str, *, space: str) -> None:
     if space == REPRESENTATION:
         _check_choice("adversary", adversary, ("auto", *REPRESENTATION_ADVERSARIES))
     elif input_adversary(adversary) is None:
-        further = f"{FOOLBOX_PREFIX}NAME, {SMOOTHING_PREFIX}SIGMA, {SANDWICH_PREFIX}ATTACK, {SQUARE_PREFIX}QUERIES"
+        further = f"{FOOLBOX_PREFIX}NAME, {SMOOTHING_PREFIX}SIGMA, {SQUARE_PREFIX}QUERIES, {SANDWICH_PREFIX}ATTACK"
         _check_choice("adversary", adversary, tuple(INPUT_ADVERSARIES), further=further)
 
 

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import Pgd
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.base import Batch
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.registry import INPUT_ADVERSARIES
+from tests.adversaries.nets import mlp
 from tests.adversaries.test_exact import COSTS, DoubleLinear, nearest_boundary_points, problem
 from tests.adversaries.test_inputs import examples_of, small_net, witness_of
 from tests.adversaries.transports import EXPONENTS, best_transports, losses_at
@@ -160,3 +162,20 @@ def test_many_classes_are_attacked_at_the_likeliest_rivals():
     exact = flip_distances(weight, bias, x, y, "l2")
     assert np.all(witness.distances.numpy() >= exact - 1e-6)
     assert np.median(witness.distances.numpy() - exact) < 0.06
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+def test_slides_find_nearer_flips_than_the_linear_steps_before_them_and_never_lose_one(norm):
+    net = mlp(20, 60, 60, 10, seed=0)
+    x = np.random.default_rng(2).uniform(-1.0, 1.0, (40, 20)).astype(np.float32)
+    y = net(torch.from_numpy(x)).argmax(dim=1).numpy()
+    asked = input_problem("zero_one", 1, norm, box=(-1.0, 1.0))
+    distances = []
+    for num_slides in (1, 20):
+        witness = witness_of(net, x, y, norm=norm)
+        MinNorm(net, asked, num_slides=num_slides).perturb(witness)
+        distances.append(witness.distances)
+    before, after = distances
+    assert bool((after <= before * (1.0 + 1e-3)).all())
+    assert float((after < 0.9999 * before).double().mean()) > 0.2
+    assert float(after.mean()) < 0.995 * float(before.mean())

@@ -57,7 +57,15 @@ def test_nothing_to_look_at_is_an_error_in_the_same_words(name):
         adversary.curves([])
 
 
-@pytest.mark.parametrize("attack", [name for name, kind in INPUT_ADVERSARIES.items() if not kind.proves])
+ENSEMBLES = ("autoattack", "a3", "a3++")
+ATTACKS = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in ENSEMBLES))
+    for name, kind in INPUT_ADVERSARIES.items()
+    if not kind.proves
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_a_sandwich_is_named_with_the_attack_below(attack):
     x, y = examples(CHAIN, 4)
     asked = {"loss": "margin", "order": 1, "space": "input", "seed": 2, "distances": (0.3,)}

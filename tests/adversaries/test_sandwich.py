@@ -315,7 +315,7 @@ def test_logits_that_grow_on_the_way_are_rounded_to_fewer_digits():
 
 
 def test_slack_at_the_example_alone_is_caught_by_an_attack():
-    """Negative control."""
+    """Negative control: where the walk ends, rounding has made a flip nearer than any is."""
 
     class Still(LipschitzAdversary):
         def geometry(self, batch, layers):
@@ -324,7 +324,7 @@ def test_slack_at_the_example_alone_is_caught_by_an_attack():
 
     model, x, y = common_mode()
     asked = input_problem("zero_one", 1, "linf")
-    attack = INPUT_ADVERSARIES["min-norm"].build(model, asked)
+    attack = INPUT_ADVERSARIES["min-norm"].build(model, asked, num_steps=20)
     curves = curves_of(SandwichAdversary(attack, Still(model, asked)), model, x, y, "zero_one")
     with pytest.raises(RuntimeError, match="the bound is wrong"):
         curves.values(RADII)
@@ -362,7 +362,8 @@ def test_a_frozen_layer_stays_frozen():
     assert [module.training for module in model.modules()] == [True, False, True]
 
 
-@pytest.mark.parametrize("adversary", [*INPUT_ADVERSARIES])
+# The DLR objective needs a third class.
+@pytest.mark.parametrize("adversary", [name for name in INPUT_ADVERSARIES if name not in ("apgd-dlr", "autoattack")])
 def test_a_model_in_double_precision_is_asked_in_double_precision(adversary):
     """Its examples are those that were given, not what float32 makes of them: 1e-9 decides here."""
     model = seeded(lambda: nn.Linear(2, 2)).double()

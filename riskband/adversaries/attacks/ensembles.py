@@ -40,12 +40,12 @@ AUTOATTACK: tuple[Part, ...] = (
 class InOrder(InputAdversary):
     """Attacks one after the other, at every distance of the problem each on the examples that still stand there.
 
-    So it is never weaker within these distances than an attack in the list, run alone. Raises RefusedError if the
-    problem has no distances.
+    So it is never weaker within these distances than an attack in the list, run alone. It refuses a problem without
+    distances.
     """
 
     def __init__(self, model: nn.Module, problem: TransportProblem, *, name: str, parts: Sequence[Part]) -> None:
-        check_within_balls(problem, name)
+        self._name = name
         within = [replace(problem, distances=(distance,)) for distance in problem.distances]
         self._parts = [[part(model, ball) for part in parts] for ball in within]
         super().__init__(model, problem)
@@ -58,6 +58,7 @@ class InOrder(InputAdversary):
 
     def perturb(self, witness: Witness) -> None:
         """Run the parts."""
+        check_within_balls(self.problem, self._name)
         for radii, parts in zip(self.ladder(witness), self._parts, strict=True):
             for part in parts:
                 rows = witness.is_open(radii).nonzero().squeeze(1)

@@ -19,13 +19,12 @@ from functools import cache
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from riskband.adversaries.attacks.base import INSIDE, InputAdversary, check_within_balls
 from riskband.adversaries.attacks.pgd import fitting_objective
 from riskband.adversaries.attacks.witness import OBJECTIVES, Objective, Witness
 from riskband.adversaries.norms import EXPONENTS
-from riskband.adversaries.problem import TransportProblem
 
 SQUARE_PREFIX = "square:"
 """What the name of the published attack begins with: "square:5000" asks the model 5000 times in every ball."""
@@ -75,13 +74,10 @@ class Square(InputAdversary):
         """What is raised."""
         return OBJECTIVES[fitting_objective(self.problem.loss)]
 
-    def __init__(self, model: nn.Module, problem: TransportProblem, **counts: int) -> None:
-        super().__init__(model, problem, **counts)
-        if self.num_refinements == 0:
-            check_within_balls(problem, "square:QUERIES")
-
     def perturb(self, witness: Witness) -> None:
         """Search in every ball of the ladder; for the 0-1 loss then nearer than what was found."""
+        if self.num_refinements == 0:
+            check_within_balls(self.problem, "square:QUERIES")
         # One seed for each example: what is drawn for it depends neither on the batch nor on when others are done.
         seeds, number = self.rng.integers(2**63, size=len(witness.x)), 0
         for number, radii in enumerate(self.ladder(witness)):
