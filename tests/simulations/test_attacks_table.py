@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -122,12 +123,19 @@ def test_the_small_table_runs_and_keeps_its_proved_order(tmp_path, capsys):
     assert (tmp_path / "attacks-table.svg").stat().st_size > 10_000
 
 
-def test_a_model_without_its_data_is_skipped_by_name(tmp_path):
-    result = attacks_table.run(Request(data=tmp_path, panels=("mnist-cnn",)))
-    (remark,) = result["remarks"]
-    assert remark.startswith("mnist-cnn is skipped: ")
-    assert "fetch mnist" in remark
-    assert result["table"] == []
+def test_a_model_without_its_data_is_skipped_by_name_and_without_any_there_is_no_table(tmp_path, line, monkeypatch):
+    with pytest.raises(ValueError, match=r"mnist-cnn is skipped: .*mnist\.npz is missing; .*fetch mnist"):
+        attacks_table.run(Request(data=tmp_path, panels=("mnist-cnn",)))
+    with pytest.raises(ValueError, match="needs a model, got none; give --checkpoint FILE"):
+        attacks_table.run(Request(data=tmp_path, panels=("checkpoint",)))
+    rows = {row.name: row for row in attacks_table.ROWS}
+    data = SimpleNamespace(x_pool=line[1], y_pool=line[2])
+    own = Row("digits-line", lambda request: (line[0], data), (("l2", DISTANCE),), (0.05, 0.1, 0.2))
+    monkeypatch.setattr(attacks_table, "ROWS", (rows["mnist-cnn"], own))
+    monkeypatch.setattr(attacks_table, "PANELS", ("mnist-cnn", "digits-line"))
+    result = attacks_table.run(Request(data=tmp_path, settings={"images": 3, "steps": 2, "ensembles": 0}))
+    assert result["remarks"][0].startswith("mnist-cnn is skipped: ")
+    assert [row["model"] for row in result["table"]] == ["digits-line"]
 
 
 def test_a_checkpoint_is_checked_before_anything_runs(tmp_path, capsys):

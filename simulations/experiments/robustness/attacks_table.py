@@ -180,7 +180,7 @@ def standing(adversary: Adversary, batches: Sequence[Batch], *, distance: float)
 
 
 def run(request: Request) -> Result:
-    """Examine every model that is there; say which are not."""
+    """Examine every model that is there; say which are not. Raises ValueError if none is."""
     chosen, device = request.chosen(PANELS), chosen_device(request.device)
     found, remarks = [], []
     for row in _rows(request, chosen):
@@ -193,6 +193,8 @@ def run(request: Request) -> Result:
             continue
         num_images = request.count("images", full=100, quick=20)
         found.append(examined(row, model.to(device), data.x_pool[:num_images], data.y_pool[:num_images], request))
+    if not found:
+        raise ValueError("\n".join(remarks) or "the panel checkpoint needs a model, got none; give --checkpoint FILE")
     lines = [line for each in found for line in each["lines"]]
     for line in lines:
         remarks += [f"{line['row']}, {line['norm']} {line['distance']:.3g}: {broken}" for broken in line["broken"]]
@@ -351,11 +353,12 @@ COLUMNS = tuple(_STYLES)
 
 
 def _draw_standing(axes: Axes, lines: Sequence[Mapping[str, Any]]) -> None:
-    for place, line in enumerate(reversed(lines)):
-        for name, style in _STYLES.items():
-            if name in line["accuracy"]:
-                label = name if place == 0 else ""
-                axes.plot(line["accuracy"][name], place, ls="", label=label, **{"ms": 6, **style})
+    for name, style in _STYLES.items():
+        points = [
+            (line["accuracy"][name], place) for place, line in enumerate(reversed(lines)) if name in line["accuracy"]
+        ]
+        if points:
+            axes.plot(*zip(*points, strict=True), ls="", label=name, **{"ms": 6, **style})
     names = [f"{line['row']}, {line['norm']} {line['distance']:.3g}" for line in reversed(lines)]
     axes.set_yticks(range(len(lines)), names)
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.6, len(lines) - 0.4))
@@ -366,10 +369,9 @@ def _draw_standing(axes: Axes, lines: Sequence[Mapping[str, Any]]) -> None:
 def _draw_kappas(axes: Axes, lines: Sequence[Mapping[str, Any]]) -> None:
     for number, line in enumerate(lines):
         points = [(kappa, line["accuracy"].get(f"WDA {kappa:g}")) for kappa in KAPPAS]
-        (drawn,) = axes.plot(*zip(*points, strict=True), "o-", color=f"C{number}", ms=4, lw=1.2)
-        axes.axhline(line["accuracy"][OURS_W1], color=drawn.get_color(), lw=0.9, ls=":")
-        axes.annotate(line["row"], (KAPPAS[-1], points[-1][1]), xytext=(4, 0), textcoords="offset points", fontsize=7)
-    axes.set(xlabel="kappa of WDA; dotted: ours at the same mean distance", ylabel="accuracy", xlim=(0.8, 6.9))
+        axes.plot(*zip(*points, strict=True), "o-", color=f"C{number}", ms=4, lw=1.2)
+        axes.axhline(line["accuracy"][OURS_W1], color=f"C{number}", lw=0.9, ls=":")
+    axes.set(xlabel="kappa of WDA; dotted: ours", ylabel="accuracy at the mean distance", ylim=(-0.03, 1.0))
     axes.set_xticks(KAPPAS)
     axes.grid(alpha=0.25, lw=0.6)
 
@@ -378,7 +380,11 @@ def _draw_steps(axes: Axes, models: Sequence[Mapping[str, Any]]) -> None:
     for number, found in enumerate(models):
         for ball in found["steps"]:
             axes.plot(STEPS, ball["accuracy"], "o-", color=f"C{number}", ms=4, lw=1.2)
-    axes.set(xscale="log", xlabel="step of WDA in l2, in units of the ball", ylabel="accuracy")
+    names = [axes.plot([], [], "-", color=f"C{number}", label=found["name"])[0] for number, found in enumerate(models)]
+    axes.legend(handles=names, fontsize=6, title="both panels on the left", title_fontsize=6)
+    for line in names:
+        line.set_label("_")  # not in the figure's own legend
+    axes.set(xscale="log", xlabel="l2 step of WDA, in units of the ball", ylabel="accuracy", ylim=(-0.03, 1.0))
     axes.grid(alpha=0.25, lw=0.6)
 
 
