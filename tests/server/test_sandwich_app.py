@@ -213,15 +213,14 @@ def test_at_a_layer_everything_says_so(tmp_path: Path, defaults: Mapping[str, An
     assert at_layer["config"]["attack-distances"] == "0.5,2.0"
 
 
-def no_chain(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(), nn.LayerNorm(int(np.prod(x_shape))), nn.Linear(int(np.prod(x_shape)), num_classes)
-    )
+def not_understood(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Nothing is proved of a softmax between layers."""
+    return nn.Sequential(nn.Flatten(), nn.Softmax(dim=1), nn.Linear(int(np.prod(x_shape)), num_classes))
 
 
 @pytest.mark.slow
 def test_left_open_a_model_of_which_nothing_is_proved_is_attacked(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
-    report = run(tmp_path, defaults, model=f"{__name__}:no_chain", num_unseen=0)
+    report = run(tmp_path, defaults, model=f"{__name__}:not_understood", num_unseen=0)
     assert report["transport"]["guarantee"] == "lower"
     assert report["sandwich"] is None
     assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
@@ -249,7 +248,7 @@ def claiming(**claims: Any) -> Behaviour:
     ("model", "lie", "reason", "validity"),
     [
         ("mlp", "lower", "wrong-guarantee", "certificate"),
-        (f"{__name__}:no_chain", "upper", "contradiction", "estimate"),
+        (f"{__name__}:not_understood", "upper", "contradiction", "estimate"),
     ],
 )
 def test_the_model_decides_what_auto_proves_and_no_single_client(
