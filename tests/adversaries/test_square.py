@@ -129,7 +129,7 @@ def random_risk(net, x, y, *, radius, norm, num_queries):
     return is_wrong.mean()
 
 
-@pytest.mark.parametrize(("norm", "radius"), [("linf", 0.06), ("l2", 0.2)])
+@pytest.mark.parametrize(("norm", "radius"), [pytest.param("linf", 0.06, marks=pytest.mark.slow), ("l2", 0.2)])
 def test_where_inputs_are_rounded_attacks_along_gradients_see_nothing_and_say_so(norm, radius):
     """The first is the negative control: it reaches no more than the clean risk."""
     net, x, y = quantised(20)

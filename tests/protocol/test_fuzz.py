@@ -305,16 +305,16 @@ def send(grid, content, kind):
 @pytest.mark.parametrize(
     ("number", "kind", "num_messages"),
     [
-        (0, "loss", 300),
-        (1, "adversarial_loss", 400),
-        (2, "candidates", 300),
+        (0, "loss", 200),
+        (1, "adversarial_loss", 280),
+        (2, "candidates", 200),
         pytest.param(0, "loss", 1200, marks=pytest.mark.slow),
         pytest.param(1, "adversarial_loss", 1700, marks=pytest.mark.slow),
         pytest.param(2, "candidates", 1100, marks=pytest.mark.slow),
     ],
 )
 def test_hostile_questions_are_refused_and_cost_nothing(tmp_path, number, kind, num_messages):
-    """1,000 messages, 4,000 in the slow suite; between them honest ones, answered until the budget is spent."""
+    """680 messages, 4,000 in the slow suite; between them honest ones, answered until the budget is spent."""
     rng = np.random.default_rng(np.random.SeedSequence(12, spawn_key=(number,)))
     query, arrays, size = QUESTIONS[kind]
     own = own_config(tmp_path, kind)
@@ -341,7 +341,7 @@ def test_hostile_questions_are_refused_and_cost_nothing(tmp_path, number, kind, 
         if step % 50 == 0:  # a look at the file takes longer than a refusal
             assert sum(budget.spent().values()) == spent, what
     assert sum(budget.spent().values()) == spent > 0
-    often = 20 if num_messages >= 1000 else 5
+    often = 20 if num_messages >= 1000 else 2
     assert all(counts[mutation.__name__] > often for mutation in HARMFUL[kind])
 
 

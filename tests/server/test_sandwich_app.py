@@ -140,7 +140,7 @@ def test_only_the_upper_side_is_called_a_certificate(finished: Path, report: dic
     figure = (finished / "transport.svg").read_text()
     assert "estimate: what attacks reached" in figure
     assert "gap: neither reached nor excluded" in figure
-    assert figure.count("certificate: ") == 2
+    assert figure.count("certificate: ") == 3  # above the figure, and in two legends
 
 
 def test_unseen_clients_stay_as_they_are_and_targets_are_measured_between_inputs(report: dict[str, Any]) -> None:
