@@ -7,7 +7,7 @@ exact, what is a bound, and how to add an adversary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -77,11 +77,14 @@ class Kind:
         Whether it proves a bound from above; "auto" does so where one is known. Else it is an attack.
     needs_gradients : bool
         Whether it finds nothing where the model shows none.
+    needs_distances : bool
+        Whether it only attacks within the distances of the problem.
     """
 
     build: Builder
     proves: bool = False
     needs_gradients: bool = True
+    needs_distances: bool = False
 
 
 def _above(
@@ -101,7 +104,7 @@ INPUT_ADVERSARIES: dict[str, Kind] = {
     "wda": Kind(Wda),
     "wda-knapsack": Kind(WdaKnapsack, needs_gradients=False),
     "square": Kind(Square, needs_gradients=False),
-    "autoattack": Kind(partial(InOrder, name="autoattack", parts=AUTOATTACK)),
+    "autoattack": Kind(partial(InOrder, name="autoattack", parts=AUTOATTACK), needs_distances=True),
     "a3": Kind(A3),
     "a3++": Kind(A3PlusPlus),
     "lipschitz": Kind(LipschitzAdversary, proves=True),
@@ -116,7 +119,7 @@ def input_adversary(name: object) -> Kind | None:
         return None
     if name.startswith(SQUARE_PREFIX):
         published = partial(Square, num_steps=num_queries(name), num_refinements=0)
-        return Kind(published, needs_gradients=False)
+        return Kind(published, needs_gradients=False, needs_distances=True)
     noise = Smoothing.of(name)
     if noise is not None:
         return Kind(SmoothingAdversary, proves=True, needs_gradients=noise.is_attacked)
@@ -127,7 +130,7 @@ def input_adversary(name: object) -> Kind | None:
         attack = None if below.startswith(SANDWICH_PREFIX) else input_adversary(below)  # once
         if attack is None or attack.proves:
             return None
-        return Kind(partial(_above, attack.build), proves=True, needs_gradients=attack.needs_gradients)
+        return replace(attack, build=partial(_above, attack.build), proves=True)
     return INPUT_ADVERSARIES.get(name)
 
 

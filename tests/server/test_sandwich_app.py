@@ -279,6 +279,8 @@ def test_examples_outside_the_box_are_refused_without_a_word_about_them(
         ("box", {"box": "0,1", "space": "representation"}),
         ("adversary", {"adversary": "exact"}),
         ("adversary", {"adversary": "foolbox:L2DeepFoolAttack"}),
+        ("adversary", {"adversary": "autoattack"}),
+        ("adversary", {"adversary": "sandwich:square:5000"}),
         ("adversary", {"adversary": "pgd", "space": "representation"}),
         ("head", {"head": "3"}),
         ("head", {"head": "3", "space": "layer:1"}),
@@ -308,6 +310,7 @@ def test_what_does_not_go_together_is_refused_before_anything_starts(
     [
         {"adversary": "foolbox:L2DeepFoolAttack", "box": "0,1"},
         {"adversary": "sandwich:foolbox:L2PGD", "box": "0,1", "attack-distances": "0.1,0.5"},
+        {"adversary": "sandwich:square:5000", "attack-distances": "0.1"},
         {"box": "-1,1"},
         {"adversary": "wda", "attack-distances": 0.3},
         {"space": "layer:features.3", "adversary": "sandwich:pgd", "box": "0,9"},

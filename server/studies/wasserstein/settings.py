@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from riskband.adversaries.attacks.foolbox import FOOLBOX_PREFIX
+from riskband.adversaries.attacks.square import SQUARE_PREFIX
 from riskband.adversaries.losses import OWN
 from riskband.adversaries.problem import (
     LAYER_PREFIX,
@@ -24,6 +25,7 @@ from riskband.adversaries.registry import (
     REPRESENTATION_ADVERSARIES,
     SPACES,
     check_adversary_name,
+    input_adversary,
 )
 from server.sections import AnyNumbers, Count, Ends, Numbers, Rule, Section, increases, is_distinct, one_of, rule
 
@@ -40,6 +42,9 @@ def _fits_question(adversary: str, known: Mapping[str, Any]) -> bool:
         loss, order, norm, space = (known[field] for field in fields)
         TransportProblem(loss, order, norm, space, adversary)
     if known.get("require") and Smoothing.of(adversary) is not None:
+        return False
+    kind = input_adversary(adversary)
+    if kind is not None and kind.needs_distances and known.get("attack_distances") == ():
         return False
     return not (FOOLBOX_PREFIX in adversary and known.get("box") == ())
 
@@ -72,7 +77,8 @@ class Settings(Section):
     adversary: str = Field(
         description=f'use "auto"; in representation space {", ".join(REPRESENTATION_ADVERSARIES)}: "exact" fits the '
         f'loss zero_one (and margin with order 1), "ascent" the others; elsewhere {", ".join(INPUT_ADVERSARIES)}, '
-        f"sandwich:ATTACK, {FOOLBOX_PREFIX}NAME with a box, or {SMOOTHING_PREFIX}SIGMA without privacy and "
+        f"sandwich:ATTACK, {FOOLBOX_PREFIX}NAME with a box, {SQUARE_PREFIX}QUERIES (like autoattack with "
+        f"attack-distances), or {SMOOTHING_PREFIX}SIGMA without privacy and "
         "require, which is about the model itself"
     )
     head: str = Field(
