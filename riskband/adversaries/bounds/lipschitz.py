@@ -55,9 +55,9 @@ _NUM_REMEMBERED = 16
 _TWO_EXAMPLES = 2
 # Of a model and what was read of it, as a share of each logit; another number of points than those of `reading`.
 _LARGEST_DIFFERENCE, _NUM_PROBES = 1e-8, 5
-# Of the same in the model's own precision, as a share of the largest logit: float32 loses a hundredth of it, and half
-# precision ten times as much.
-_LARGEST_ROUNDING = 1e-4
+# Of the same in the model's own precision, as a share of the largest logit: float32 loses less than a thirtieth of it,
+# and float16 ten times as much.
+_LARGEST_ROUNDING = 3e-5
 _AXES: tuple[tuple[tuple[type[nn.Module], ...], str, int], ...] = (
     (OF_IMAGES, "images (channels, height, width)", 3),
     (OF_SEQUENCES, "sequences (channels, length)", 2),
@@ -405,12 +405,9 @@ def _is_close(mine: Tensor, logits: Tensor, *, is_rounded: bool) -> Tensor:
 def _check_pixels(name: str, layer: nn.Upsample, shape: tuple[int, ...]) -> None:
     """Check that an upsampling takes the same pixels in each precision and memory format; raises RefusedError."""
     image = torch.arange(math.prod(shape), dtype=torch.float64).reshape(1, *shape)
-    found = [
-        layer(image.to(dtype).contiguous(memory_format=memory)).double()
-        for dtype in PRECISIONS
-        for memory in (torch.contiguous_format, torch.channels_last)
-    ]
-    if not all(torch.equal(found[0], other) for other in found):
+    images = [image.to(dtype) for dtype in PRECISIONS]
+    images += [each.contiguous(memory_format=torch.channels_last) for each in images]
+    if not all(torch.equal(layer(image), layer(other).double()) for other in images):
         raise RefusedError(
             f"upsampling must take the same pixels in float32 as in float64, and takes others at {name!r} for features "
             f"of shape {shape}; use whole scale_factors or mode='bilinear'"
@@ -434,10 +431,8 @@ def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
     try:
         moved = RULES[type(layer)].spread(layer, moves)
     except (RuntimeError, IndexError, ValueError) as error:
-        raise RefusedError(
-            f"x_shape must fit the model, got an input of shape {shape} at {name!r}, where {type(layer).__name__} "
-            f"fails with {type(error).__name__}; give the shape of one input, or correct the settings of the layer"
-        ) from error
+        what = f"got an input of shape {shape} at {name!r}, which fails with {type(error).__name__}"
+        raise RefusedError(f"x_shape must fit the model, {what}; change it, or the settings of the layer") from error
     if isinstance(layer, nn.Upsample) and layer.mode != "bilinear":
         _check_pixels(name, layer, shape)
     if len(moved) != _TWO_EXAMPLES:

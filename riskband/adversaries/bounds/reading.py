@@ -219,15 +219,13 @@ class _Reader:
         """Check that nothing was done to the examples beside what was read; raises RefusedError."""
         unused = [node for node in self.sources if node is not start and node not in self.done]
         # Attention returns its weights too, which nothing else is made of.
-        unused = [each for each in unused if each.target is not operator.getitem or not self._is_of_tuple(each)]
+        pairs = [each for each in self.sources if type(self.values[each]) is tuple]
+        unused = [each for each in unused if each.target is not operator.getitem or each.args[0] not in pairs]
         if unused:
             raise RefusedError(
                 f"every step of a forward must lead to its result, got {_called(unused[-1])} whose result is not used: "
                 "it may overwrite what is; remove it, or use an attack, which needs no proof"
             )
-
-    def _is_of_tuple(self, node: fx.Node) -> bool:
-        return type(self.values[node.args[0]]) is tuple
 
     def _note(self, node: fx.Node, start: fx.Node) -> None:
         before = [each for each in node.all_input_nodes if each in self.sources]
@@ -316,9 +314,7 @@ class _Reader:
         name, module = str(node.target), self.model.get_submodule(str(node.target))
         if type(module) is nn.MultiheadAttention:
             given = _given(node, _OF_ATTENTION)
-            if self.sources[node] != [given.get("query")]:
-                raise _not_to_itself(name)
-            return [(name, _self_attention(name, module, given))]
+            return [(name, _self_attention(name, module, given, is_alone=self.sources[node] == [given.get("query")]))]
         if len(node.args) != 1 or any(value is not None for value in node.kwargs.values()):
             raise RefusedError(f"layers must get one input, got more at {name!r}; use an attack, which needs no proof")
         if type(module) in COMPOSED:
@@ -497,13 +493,15 @@ def _index(node: fx.Node) -> list[Any]:
     return plain[1:]
 
 
-def _self_attention(name: str, layer: nn.MultiheadAttention, given: Mapping[str, Any]) -> SelfAttention:
+def _self_attention(
+    name: str, layer: nn.MultiheadAttention, given: Mapping[str, Any], *, is_alone: bool = True
+) -> SelfAttention:
     """Return attention as one layer; raises RefusedError if it is not of one sequence to itself, without masks."""
     same = given.get("query") is given.get("key") is given.get("value")
     masks = [given.get(key) for key in ("key_padding_mask", "attn_mask", "is_causal")]
     positional = set(given) - {"query", "key", "value", "need_weights", "average_attn_weights", "is_causal"}
-    if not same or any(masks) or any(given[key] is not None for key in positional):
-        raise _not_to_itself(name)
+    if not (same and is_alone) or any(masks) or any(given[key] is not None for key in positional):
+        raise RefusedError(f"attention must be of one sequence to itself, without masks, got another at {name!r}")
     if not layer.batch_first or layer.bias_k is not None or layer.add_zero_attn or layer.in_proj_weight is None:
         raise RefusedError(
             "attention must have batch_first=True, one size of queries, keys and values, and no added keys, got "
@@ -513,13 +511,6 @@ def _self_attention(name: str, layer: nn.MultiheadAttention, given: Mapping[str,
     for part in (attention, attention.into, attention.out):
         check_layer(name, part)
     return attention
-
-
-def _not_to_itself(name: str) -> RefusedError:
-    return RefusedError(
-        f"attention must be of one sequence to itself, without masks, got another at {name!r}; use an attack, which "
-        "needs no proof"
-    )
 
 
 def _encoder(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
