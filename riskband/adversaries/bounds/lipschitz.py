@@ -143,10 +143,7 @@ class SequentialLayers:
                 self.check_same(x.double(), own(x).double(), is_rounded=True)
 
     def check_same(self, x: Tensor, logits: Tensor, *, is_rounded: bool = False) -> None:
-        """Check that what was read has these logits at these points, all float64; raises RefusedError.
-
-        Logit by logit: neither a large one nor a far point hides what is wrong with another.
-        """
+        """Check that what was read has each of these logits, all float64; a large one hides no other."""
         with torch.no_grad():
             mine = nn.Sequential(*self._layers)(x.clone())
         if mine.shape != logits.shape or not bool(_is_close(mine, logits, is_rounded=is_rounded).all()):

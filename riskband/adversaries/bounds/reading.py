@@ -396,10 +396,8 @@ class _Reader:
         raise _unknown(node)
 
     def _constant(self, given: object, node: fx.Node) -> Tensor:
-        """Return a number, or a tensor that does not depend on the examples and is the same for each, in float64.
-
-        A number that a call returned may be that of the examples: only those that are written are taken.
-        """
+        """Return a number, or a tensor that does not depend on the examples and is the same for each, in float64."""
+        # A number that a call returned may be that of the examples.
         value = self.values[given] if isinstance(given, fx.Node) else given
         if isinstance(value, int | float) and not isinstance(given, fx.Node):
             value = torch.tensor(float(value), dtype=torch.float64)
