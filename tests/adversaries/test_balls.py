@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from riskband.adversaries import TransportProblem, adversarial_curves
 from riskband.adversaries.bounds import balls, lipschitz
 from riskband.adversaries.bounds.balls import Balls, Moves
 from riskband.adversaries.bounds.layer_norms import NORMALISATIONS, RULES, LayerRule, chain_spectral, chain_spread
@@ -242,7 +243,9 @@ def test_a_normalisation_whose_deviation_does_not_shrink_is_seen(monkeypatch):
     """Negative control: the constant at the example itself, as a gradient there would say."""
     model = seeded(lambda: nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 2, bias=False)))
     assert not caught(model, small_deviations(), 0.36)
-    still = lambda layer, x, moves: Moves(torch.full_like(x, torch.inf), moves.lengths * rate(layer, x))  # noqa: E731
+    still = lambda layer, x, moves: Moves(  # noqa: E731
+        torch.full_like(x, torch.inf), moves.lengths * rate(layer, x), moves.largest
+    )
     rate = lambda layer, x: (x.var(dim=1, correction=0) + layer.eps).rsqrt()  # noqa: E731
     monkeypatch.setitem(balls._LOCAL, nn.LayerNorm, still)
     assert caught(model, small_deviations(), 0.36)
@@ -289,3 +292,26 @@ def test_attention_whose_shares_do_not_move_is_seen(name, wrong_rule, monkeypatc
     assert not caught(model, x, 0.1)
     monkeypatch.setattr(balls, name, wrong_rule)
     assert caught(model, x, 0.1)
+
+
+def test_what_rounding_leaves_before_a_normalisation_is_no_certificate():
+    """A bias of 1e8 that the next layer takes back: multiples of 1.5e-8 are left, and eps is too small to hide them."""
+    there, back, last = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+    model = nn.Sequential(there, back, nn.LayerNorm(2, eps=1e-14), last).double().eval()
+    with torch.no_grad():
+        for layer, bias in ((there, 1e8), (back, -1e8)):
+            layer.weight.copy_(torch.eye(2))
+            layer.bias.fill_(bias)
+        last.weight.copy_(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
+        last.bias.copy_(torch.tensor([0.25, -0.25]))
+    x = torch.zeros(1, 2, dtype=torch.float64)
+    problem = TransportProblem(loss="zero_one", order=1, norm="l2", space="input", adversary="lipschitz")
+    label = model(x).argmax(dim=1)
+    moves = torch.linspace(0.0, 1.7e-8, 200, dtype=torch.float64)[:, None] * torch.tensor([[-1.0, 1.0]]) / 2.0**0.5
+    assert bool((model(moves).argmax(dim=1) != label).any())
+    found = adversarial_curves(model, x.numpy(), label.numpy(), problem)
+    assert found.values([1.7e-8])[1] == 1.0
+    with torch.no_grad():
+        there.bias.fill_(0.0)
+        back.bias.fill_(0.0)
+    assert adversarial_curves(model, x.numpy(), label.numpy(), problem).values([1.7e-8])[1] < 1.0

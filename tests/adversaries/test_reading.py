@@ -34,6 +34,11 @@ def kinds_of(model, shape):
     return [type(layer).__name__ for layer, _ in SequentialLayers(model, shape).body]
 
 
+def swapped(x):
+    height, width = x.shape[1:3]
+    return x.view(-1, width * height)
+
+
 class BasicBlock(nn.Module):
     """As in torchvision: sums and activations in place."""
 
@@ -93,6 +98,10 @@ def test_a_residual_net_as_people_write_it():
         (lambda self, x: x.view(x.size(0), 2, 2).transpose(1, 2).flatten(1),
          ["Linear", "Reshaped", "Permuted", "Reshaped"]),
         (lambda self, x: x + (x + x.relu()), ["Linear", "Sum"]),
+        (lambda self, x: x.view(x.shape[0], -1).reshape(x.shape), ["Linear", "Reshaped", "Reshaped"]),
+        (lambda self, x: x + self.shift[None].expand(x.size(0), -1), ["Linear", "Shift"]),
+        (lambda self, x: swapped(x.view(x.shape[0], 2, 2)), ["Linear", "Reshaped", "Reshaped"]),
+        (lambda self, x: x.unsqueeze(1).flatten(1, 2), ["Linear", "Reshaped", "Reshaped"]),
     ],
 )  # fmt: skip
 def test_what_is_read(forward, kinds):
@@ -143,15 +152,20 @@ def of_batches(self, x):
     return x / x.shape[0]
 
 
+def stated(x, _):
+    """Return x; the other was a statement, whose result is not used."""
+    return x
+
+
 @pytest.mark.parametrize(
     ("forward", "message"),
     [
         (lambda self, x: x if x.sum() > 0 else -x, "one that torch.fx can trace"),
         (lambda self, x: x if x.shape[0] > 1 else -x, "one that torch.fx can trace"),
         (random_noise, "what torch.fx shows of its forward"),
-        (swallowed, "what torch.fx shows|can trace"),
+        (swallowed, "got 'sum' .* whose result is not used"),
         (by_kind, "what torch.fx shows of its forward"),
-        (of_batches, "what torch.fx shows of its forward"),
+        (of_batches, "got 'truediv'"),
         (lambda self, x: x * x, "got 'mul' in the model's own forward"),
         (lambda self, x: x.softmax(1), "got 'softmax'"),
         (lambda self, x: x - x.mean(), "got 'sub'|must be left to the examples|one shape|got 'mean'"),
@@ -164,6 +178,28 @@ def of_batches(self, x):
         (lambda self, x: x.relu_() + x, "must not be used again"),
         (lambda self, x: x + float("nan"), "must be finite"),
         (lambda self, x: x + x[:, :1], "must have one shape"),
+        (lambda self, x: stated(x, x.masked_fill_(x > 50.0, -50.0)), "got 'masked_fill_' .* result is not used"),
+        (lambda self, x: stated(x, x[:, 0].masked_fill_(x[:, 0] > 50.0, -50.0)), "got 'masked_fill_'"),
+        (lambda self, x: stated(x, functional.threshold_(x, -30.0, -100.0)), "got 'threshold_'"),
+        (lambda self, x: stated(x, functional.hardtanh_(x)), "got 'hardtanh_'"),
+        (lambda self, x: stated(x, x.copy_(2.0 * x)), "got 'copy_'"),
+        (lambda self, x: stated(x, self.bend(x)), "got 'bend'"),
+        (lambda self, x: stated(x, self.shift.add_(x.mean(0))) + self.shift, "got 'add_'"),
+        (lambda self, x: x * (x.shape[0] // 3), "got 'floordiv'"),
+        (lambda self, x: x * x.shape[0], "got 'mul'"),
+        (lambda self, x: x * x.size(-1), "got 'mul'"),
+        (lambda self, x: x + self.shift[x.shape[0]], "got 'getitem'"),
+        (lambda self, x: x + self.shift[:1].repeat(1, x.shape[0]).sum(), "got 'repeat'"),
+        (lambda self, x: x + self.shift.expand(x.shape[0], -1).sum(0), "got 'sum'"),
+        (lambda self, x: x.view(-1, x.shape[0], 4).sum(1), "got 'view'|got 'sum'"),
+        (lambda self, x: x.view(x.shape[:2][::-1]).view(x.shape), "got 'getitem'"),
+        (lambda self, x: x.unsqueeze(1).mean(axis=1), "got 'mean'"),
+        (lambda self, x: x.view(3, 4), "failed with RuntimeError"),
+        (lambda self, x: torch.flatten(input=x, start_dim=1), "failed with IndexError"),
+        (lambda self, x: functional.gelu(input=x), "failed with IndexError"),
+        (lambda self, x: x * 10**400, "failed with OverflowError"),
+        (lambda self, x: x @ self.scale[:3], "x_shape must fit the model.*with RuntimeError"),
+        (lambda self, x: x + (1e308 * x * 1e10 - 1e308 * x * 1e10), "NaN or infinite"),
     ],
 )
 def test_what_is_refused(forward, message):
@@ -199,13 +235,51 @@ def hooked_inside():
 
 
 class Attends(nn.Module):
-    def __init__(self, *, others=False, **settings):
+    def __init__(self, *, others=False, masked=None, weight=None, **settings):
         super().__init__()
         self.attention, self.out = nn.MultiheadAttention(4, 2, **settings), nn.Linear(8, 2)
-        self.others = others
+        self.others, self.masked = others, masked
+        if weight is not None:
+            self.attention.out_proj.weight.data[0, 0] = weight
 
     def forward(self, x):
+        if self.masked == "padding":
+            return self.out(self.attention(x, x, x, x.abs().sum(-1) < 0.5)[0].flatten(1))
+        if self.masked == "scores":
+            return self.out(self.attention(x, x, x, None, False, -1e-9 * torch.ones(2, 2))[0].flatten(1))
         return self.out(self.attention(x, x, 2.0 * x if self.others else x)[0].flatten(1))
+
+
+class InHalf(nn.Module):
+    """Computes its linear layer in half precision, which neither a trace nor float64 shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.bend, self.out = nn.ReLU(), nn.Linear(3, 2)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.out(self.bend(x))
+
+
+class Listed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scales, self.out = nn.ParameterList([nn.Parameter(torch.ones(3))]), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.out(x * self.scales[0])
+
+
+def encoder(activation="relu"):
+    layer = nn.TransformerEncoderLayer(4, 2, 5, batch_first=True, activation=activation)
+    return nn.Sequential(layer, nn.Flatten(), nn.Linear(8, 2))
+
+
+def test_which_models_are_read():
+    assert kinds_of(seeded(encoder), (2, 4)) == ["Sum", "LayerNorm", "Sum", "LayerNorm", "Flatten"]
+    assert kinds_of(seeded(Listed), (3,)) == ["Scale"]
+    assert kinds_of(seeded(lambda: Attends(batch_first=True)), (2, 4)) == ["SelfAttention", "Reshaped"]
 
 
 @pytest.mark.parametrize(
@@ -218,8 +292,13 @@ class Attends(nn.Module):
         (Attends(), (2, 4), "batch_first=True"),
         (Attends(batch_first=True, add_bias_kv=True), (2, 4), "no added keys"),
         (Attends(batch_first=True, others=True), (2, 4), "of one sequence to itself"),
-        (nn.Sequential(nn.TransformerEncoderLayer(4, 2, 5, batch_first=True), nn.Flatten(), nn.Linear(4, 2)), (4,),
-         "got TransformerEncoderLayer|x_shape must fit|sequences"),
+        (Attends(batch_first=True, masked="padding"), (2, 4), "of one sequence to itself"),
+        (Attends(batch_first=True, masked="scores"), (2, 4), "of one sequence to itself"),
+        (Attends(batch_first=True, weight=float("nan")), (2, 4), "must be finite"),
+        (Attends(batch_first=True, weight=float("inf")), (2, 4), "must be finite"),
+        (InHalf(), (3,), "without autocast"),
+        (encoder(torch.tanh), (2, 4), "failed with AttributeError"),
+        (encoder(), (4,), "x_shape must fit|sequences"),
         (nn.Sequential(nn.InstanceNorm2d(2), nn.Flatten(), nn.Linear(8, 2)), (4, 2), "InstanceNorm2d must get images"),
         (nn.Sequential(nn.LayerNorm(3, eps=0.0), nn.Linear(3, 2)), (3,), "eps > 0"),
         (nn.Sequential(nn.RMSNorm(3), nn.Linear(3, 2)), (3,), "eps > 0"),
@@ -261,3 +340,28 @@ def test_branches_that_part_again_and_again_are_refused():
 
     with pytest.raises(RefusedError, match="at most 2000 layers"):
         SequentialLayers(seeded(lambda: Of(tangled)), (3,))
+
+
+class Hidden(nn.Module):
+    """Multiplies by ten where a trace does not see it, and has one logit that is huge."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(2, 3)
+        self.register_buffer("mask", torch.tensor([0.0, 0.0, -1e12]))
+
+    def forward(self, x):
+        return self.out(10.0 * x if type(x) is torch.Tensor else x) + self.mask
+
+
+def test_one_large_logit_or_example_hides_no_other():
+    with pytest.raises(RefusedError, match="has other logits"):
+        SequentialLayers(seeded(Hidden), (2,))
+    model = seeded(lambda: nn.Sequential(Residual(nn.Linear(2, 2)), nn.Linear(2, 2)))
+    layers = SequentialLayers(model, (2,))
+    x = torch.tensor([[0.1, 0.2], [1e9, 1e9]], dtype=torch.float64)
+    logits = model.double()(x).detach()
+    layers.check_same(x, logits)
+    for wrong in (logits + torch.tensor([[1e-3], [0.0]]), logits + torch.tensor([[float("nan")], [0.0]])):
+        with pytest.raises(RefusedError, match="has other logits"):
+            layers.check_same(x, wrong)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from riskband.adversaries.bounds.layer_norms import (
+    CONVOLUTIONS,
     NORMALISATIONS,
     RULES,
     group_weights,
@@ -34,7 +35,7 @@ _NUM_HALVINGS = 12
 _SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-30, 2.0**30
 _NUM_STEPS = 24
 _NUM_REMEMBERED = 16
-# Of the largest feature of an example: far more than float64 loses on the way to it.
+# Of the largest number on the way to the features of an example: far more than float64 loses on the way to it.
 _SLACK = 1e-12
 # Scores that move further may leave all attention on one token.
 _LARGEST_SCORE_MOVE = 50.0
@@ -52,10 +53,13 @@ class Moves(NamedTuple):
         Each of them.
     lengths : Tensor, shape (num_examples,)
         All together, in l2.
+    largest : Tensor, shape (num_examples,)
+        The largest number on the way to the features: what they were rounded to is a share of it.
     """
 
     entries: Tensor
     lengths: Tensor
+    largest: Tensor
 
 
 def has_local_rules(layers: SequentialLayers) -> bool:
@@ -101,7 +105,7 @@ class Balls:
     def rises(self, radii: Tensor) -> Tensor:
         """Return by how much each margin grows on the balls, (num_examples, num_classes); one radius per example."""
         entries = radii.reshape(-1, *[1] * (self.x.dim() - 1)).expand_as(self.x)
-        start = Moves(entries, self.scale * radii)
+        start = Moves(entries, self.scale * radii, torch.zeros_like(radii))
         with torch.no_grad():
             _, moves = propagated((layer for layer, _ in self.layers.body), self.x, start, iter(self.norms))
         by_entries = (self.pulls @ moves.entries.flatten(1)[:, :, None]).squeeze(2)
@@ -171,16 +175,27 @@ def propagated(chain: Iterable[nn.Module], x: Tensor, moves: Moves, norms: Itera
         if isinstance(layer, Branched):
             x, moves = _joined(layer, [propagated(branch, x, moves, norms) for branch in layer.chains])
         else:
+            moves = moves._replace(largest=_largest_number(layer, x).maximum(moves.largest))
             rule = _LOCAL.get(type(layer))
-            moves = _by_rule(layer, moves, next(norms)) if rule is None else rule(layer, x, moves)
-            x = layer(x)
+            moved = _by_rule(layer, moves, next(norms)) if rule is None else rule(layer, x, moves)
+            x, moves = layer(x), moved._replace(largest=moves.largest)
     return x, moves
+
+
+def _largest_number(layer: nn.Module, x: Tensor) -> Tensor:
+    """Return the largest feature before a layer, or the largest sum of sizes that the layer makes of them."""
+    is_sum = isinstance(layer, (nn.Linear, *CONVOLUTIONS))
+    return _size(x).maximum(_size(RULES[type(layer)].spread(layer, x.abs()))) if is_sum else _size(x)
+
+
+def _size(x: Tensor) -> Tensor:
+    return x.flatten(1).abs().amax(dim=1)
 
 
 def _tightened(entries: Tensor, lengths: Tensor) -> Moves:
     """No entry moves further than all of them together, and these no further than their moves add up to."""
     lengths = lengths.minimum(torch.linalg.vector_norm(entries.flatten(1), dim=1))
-    return Moves(entries.minimum(_beside(lengths, entries)), lengths)
+    return Moves(entries.minimum(_beside(lengths, entries)), lengths, torch.zeros_like(lengths))
 
 
 def _beside(values: Tensor, x: Tensor) -> Tensor:
@@ -189,10 +204,13 @@ def _beside(values: Tensor, x: Tensor) -> Tensor:
 
 def _joined(layer: Branched, parts: list[tuple[Tensor, Moves]]) -> tuple[Tensor, Moves]:
     features = [x for x, _ in parts]
+    largest = torch.stack([_size(x).maximum(moves.largest) for x, moves in parts]).amax(dim=0)
     entries, lengths = [moves.entries for _, moves in parts], torch.stack([moves.lengths for _, moves in parts])
     if isinstance(layer, Concatenation):
-        return torch.cat(features, dim=layer.axis), _tightened(torch.cat(entries, dim=layer.axis), lengths.norm(dim=0))
-    return torch.stack(features).sum(dim=0), _tightened(torch.stack(entries).sum(dim=0), lengths.sum(dim=0))
+        moves = _tightened(torch.cat(entries, dim=layer.axis), lengths.norm(dim=0))
+        return torch.cat(features, dim=layer.axis), moves._replace(largest=largest)
+    moves = _tightened(torch.stack(entries).sum(dim=0), lengths.sum(dim=0))
+    return torch.stack(features).sum(dim=0), moves._replace(largest=largest)
 
 
 def _by_rule(layer: nn.Module, moves: Moves, norm: float) -> Moves:
@@ -214,7 +232,7 @@ def _row_lengths(moves: Moves) -> Tensor:
 
 def _relu(_: nn.Module, x: Tensor, moves: Moves) -> Moves:
     """A unit that cannot become active does not move; one that is not active moves by what it is beyond 0 at most."""
-    slack = _beside(_SLACK * x.flatten(1).abs().amax(dim=1), x)
+    slack = _beside(_SLACK * moves.largest, x)
     return _tightened(moves.entries.minimum((x + moves.entries + slack).clamp(min=0.0)), moves.lengths)
 
 
@@ -225,17 +243,18 @@ def _normalised(layer: nn.Module, x: Tensor, moves: Moves) -> Moves:
     size = groups.shape[2]
     if not isinstance(layer, nn.RMSNorm):
         groups = groups - groups.mean(dim=2, keepdim=True)
-    asked = in_groups(layer, moves.entries).norm(dim=2)
-    asked = asked.minimum(moves.lengths[:, None])
+    # What the features were rounded to is a move as well: it is divided by the deviation too.
+    slack = _SLACK * moves.largest[:, None]
+    asked = in_groups(layer, moves.entries).norm(dim=2).minimum(moves.lengths[:, None]) + math.sqrt(size) * slack
+    together = moves.lengths + math.sqrt(x[0].numel()) * slack.squeeze(1)
     deviation = groups.norm(dim=2) / math.sqrt(size)
-    slack = _SLACK * x.flatten(1).abs().amax(dim=1, keepdim=True)
-    least = (deviation - asked / math.sqrt(size) - slack).clamp(min=0.0)
+    least = (deviation - asked / math.sqrt(size)).clamp(min=0.0)
     rates = (least.square() + layer.eps).rsqrt()
     # What is normalised has length at most sqrt(size), wherever it goes.
     moved = (rates * asked).clamp(max=2.0 * math.sqrt(size))
     weights = group_weights(layer, size)
     largest = weights.amax(dim=1)
-    lengths = (largest * moved).norm(dim=1).minimum((largest * rates).amax(dim=1) * moves.lengths)
+    lengths = (largest * moved).norm(dim=1).minimum((largest * rates).amax(dim=1) * together)
     return _tightened((weights * moved[:, :, None]).reshape(x.shape), lengths)
 
 

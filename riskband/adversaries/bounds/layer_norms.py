@@ -41,8 +41,8 @@ from riskband.checks import RefusedError
 _LARGEST_SVD_SIDE = 1024
 _LARGEST_UNROLLED = 2**18
 _NUM_SQUARINGS = 8
-# From here on torch takes softplus for linear by default: a jump of 2e-9, and smaller ones beyond.
-_SMOOTH_THRESHOLD = 20.0
+# From here on torch takes softplus for linear by default: a jump of 2e-9 / beta, and smaller ones beyond.
+_SMOOTH_THRESHOLD, _LARGEST_JUMP = 20.0, 1e-8
 
 
 @dataclass(frozen=True)
@@ -482,10 +482,11 @@ def check_layer(name: str, layer: nn.Module) -> None:
         )
     _check_settings(name, layer)
     _check_weights(name, layer)
-    if isinstance(layer, nn.Softplus) and not (layer.beta > 0.0 and layer.threshold >= _SMOOTH_THRESHOLD):
+    if isinstance(layer, nn.Softplus) and not _is_smooth(layer):
         raise RefusedError(
-            f"softplus must have beta > 0 and a threshold of at least {_SMOOTH_THRESHOLD:g}, got another at {name!r}; "
-            "below it jumps where it becomes linear"
+            f"softplus must have beta > 0, a threshold of at least {_SMOOTH_THRESHOLD:g}, and jump by no more than "
+            f"{_LARGEST_JUMP:g} where it becomes linear, exp(-threshold) / beta, got beta={layer.beta} and "
+            f"threshold={layer.threshold} at {name!r}; raise the threshold"
         )
     if isinstance(layer, nn.GELU) and layer.approximate != "none":
         raise RefusedError(f"GELU must be exact, got approximate={layer.approximate!r} at {name!r}; use 'none'")
@@ -505,6 +506,11 @@ def check_layer(name: str, layer: nn.Module) -> None:
         raise RefusedError(f"convolutions must pad with zeros, got padding_mode={layer.padding_mode!r} at {name!r}")
     if isinstance(layer, nn.MaxPool2d) and (layer.dilation not in (1, (1, 1)) or layer.return_indices):
         raise RefusedError(f"max pooling must have dilation 1 and return values only, got another at {name!r}")
+
+
+def _is_smooth(layer: nn.Softplus) -> bool:
+    is_late = layer.beta > 0.0 and layer.threshold >= _SMOOTH_THRESHOLD
+    return is_late and math.exp(-layer.threshold) <= _LARGEST_JUMP * layer.beta
 
 
 def _check_normalisation(name: str, layer: nn.Module) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from riskband.adversaries.bounds.layer_norms import (
+    COMPOSED,
     IDENTITY,
     LIKE_RELU,
     OF_IMAGES,
@@ -35,6 +36,7 @@ from riskband.adversaries.bounds.layer_norms import (
 from riskband.adversaries.bounds.parts import Branched, SelfAttention
 from riskband.adversaries.bounds.reading import flat, is_layer, traced
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
+from riskband.adversaries.evaluation import PRECISIONS, input_dtype
 from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.checks import RefusedError
 
@@ -51,8 +53,11 @@ _CHUNK = 256
 _NUM_REMEMBERED = 16
 # Of one example it could not be seen that a layer mixes them.
 _TWO_EXAMPLES = 2
-# Of a model and what was read of it, as a share of its largest logit; another number of points than those of `reading`.
+# Of a model and what was read of it, as a share of each logit; another number of points than those of `reading`.
 _LARGEST_DIFFERENCE, _NUM_PROBES = 1e-8, 5
+# Of the same in the model's own precision, as a share of the largest logit: float32 loses less than a thirtieth of it,
+# and float16 ten times as much.
+_LARGEST_ROUNDING = 3e-5
 _AXES: tuple[tuple[tuple[type[nn.Module], ...], str, int], ...] = (
     (OF_IMAGES, "images (channels, height, width)", 3),
     (OF_SEQUENCES, "sequences (channels, length)", 2),
@@ -83,8 +88,19 @@ class SequentialLayers:
         if not isinstance(model, nn.Module):
             raise RefusedError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         self.x_shape = _checked_shape(x_shape)
+        try:
+            self._read(model)
+        except RefusedError:
+            raise
+        except Exception as error:  # what a model, or torch for it, raises for the reader's questions may be anything
+            raise RefusedError(
+                f"a model must be one that can be read, and reading this one failed with {type(error).__name__}; give "
+                "the shape of one input, or use an attack, which needs no proof"
+            ) from error
+
+    def _read(self, model: nn.Module) -> None:
         named = list(flat("", model))
-        self.is_traced = not all(is_layer(layer) for _, layer in named)
+        self.is_traced = not all(is_layer(layer) and type(layer) not in COMPOSED for _, layer in named)
         if self.is_traced:
             named = traced(model, self.x_shape)
         else:
@@ -113,22 +129,28 @@ class SequentialLayers:
             self._check_probes(model)
 
     def _check_probes(self, model: nn.Module) -> None:
-        """Compare what was read with the model, at points that do not depend on any example."""
-        twin = copy.deepcopy(model).double().eval()
-        probes = torch.randn(_NUM_PROBES, *self.x_shape, generator=torch.Generator().manual_seed(0)).double()
-        for size in (0.3, 10.0):
-            with torch.no_grad():
-                self.check_same(size * probes, twin(size * probes))
+        """Compare what was read with the model, at points that do not depend on any example.
 
-    def check_same(self, x: Tensor, logits: Tensor) -> None:
-        """Check that what was read has these logits at these points, all float64; raises RefusedError."""
+        In its own precision too: in float64 it may leave out what it does else, such as to compute in half precision.
+        """
+        own, precision = copy.deepcopy(model).eval(), input_dtype(model)
+        twin = copy.deepcopy(model).double().eval()
+        probes = torch.randn(_NUM_PROBES, *self.x_shape, generator=torch.Generator().manual_seed(0))
+        for size in (0.3, 10.0):
+            x = (size * probes).to(precision)
+            with torch.no_grad():
+                self.check_same(x.double(), twin(x.double()))
+                self.check_same(x.double(), own(x).double(), is_rounded=True)
+
+    def check_same(self, x: Tensor, logits: Tensor, *, is_rounded: bool = False) -> None:
+        """Check that what was read has each of these logits, all float64; a large one hides no other."""
         with torch.no_grad():
             mine = nn.Sequential(*self._layers)(x.clone())
-        is_same = mine.shape == logits.shape
-        if not is_same or float((mine - logits).abs().amax()) > _LARGEST_DIFFERENCE * (1.0 + float(mine.abs().amax())):
+        if mine.shape != logits.shape or not bool(_is_close(mine, logits, is_rounded=is_rounded).all()):
             raise RefusedError(
-                "the model must compute what torch.fx shows of its forward, and has other logits; write it without "
-                "randomness and without choices in Python, or use an attack, which needs no proof"
+                "the model must compute what torch.fx shows of its forward, and has other logits, or some that are NaN "
+                "or infinite; write it without randomness, without choices in Python and without autocast, or use an "
+                "attack, which needs no proof"
             )
 
     @property
@@ -370,6 +392,25 @@ def enumerated_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
     return largest
 
 
+def _is_close(mine: Tensor, logits: Tensor, *, is_rounded: bool) -> Tensor:
+    """Return for each logit whether it is close to the other, and both are finite."""
+    sizes = mine.abs()
+    allowed = _LARGEST_ROUNDING * sizes.amax() if is_rounded else _LARGEST_DIFFERENCE * (1.0 + sizes)
+    return torch.isfinite(mine) & torch.isfinite(logits) & ((mine - logits).abs() <= allowed)
+
+
+def _check_pixels(name: str, layer: nn.Upsample, shape: tuple[int, ...]) -> None:
+    """Check that an upsampling takes the same pixels in each precision and memory format; raises RefusedError."""
+    image = torch.arange(math.prod(shape), dtype=torch.float64).reshape(1, *shape)
+    images = [image.to(dtype) for dtype in PRECISIONS]
+    images += [each.contiguous(memory_format=torch.channels_last) for each in images]
+    if not all(torch.equal(layer(image), layer(other).double()) for other in images):
+        raise RefusedError(
+            f"upsampling must take the same pixels in float32 as in float64, and takes others at {name!r} for features "
+            f"of shape {shape}; use whole scale_factors or mode='bilinear'"
+        )
+
+
 def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
     """Return how far what a layer returns moves; raises RefusedError if it does not fit the shape or mixes examples."""
     shape = tuple(moves.shape[1:])
@@ -387,7 +428,10 @@ def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
     try:
         moved = RULES[type(layer)].spread(layer, moves)
     except (RuntimeError, IndexError, ValueError) as error:
-        raise RefusedError(f"x_shape must fit the model, got an input of shape {shape} at {name!r}") from error
+        what = f"got an input of shape {shape} at {name!r}, which fails with {type(error).__name__}"
+        raise RefusedError(f"x_shape must fit the model, {what}; change it, or the settings of the layer") from error
+    if isinstance(layer, nn.Upsample) and layer.mode != "bilinear":
+        _check_pixels(name, layer, shape)
     if len(moved) != _TWO_EXAMPLES:
         raise RefusedError(
             f"layers must leave the first axis to the examples, got {type(layer).__name__} at {name!r}, which does "

@@ -51,6 +51,8 @@ MAX_WEIGHTS = 2**22
 _NUM_PROBES = 3
 
 _CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict)
+# Torch's own classes that say by a `__call__` of theirs that they cannot be called.
+_NOT_CALLED = (nn.ParameterList, nn.ParameterDict)
 
 # Functions and methods with the settings of a layer, in the order in which its class takes them.
 _AS_LAYERS: dict[object, type[nn.Module]] = {
@@ -86,12 +88,17 @@ _RESHAPING = (
 )  # fmt: skip
 _POOLING = (functional.max_pool2d, torch.max_pool2d)
 _POOL_SETTINGS = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+_OF_ATTENTION = (
+    "query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal",
+)  # fmt: skip
 _MOVING_AXES = ("permute", "transpose", torch.permute, torch.transpose)
 _DOING_NOTHING = ("contiguous", "clone", "detach")
 # Numbers that follow from the shapes alone; anything else that is no tensor may follow from the examples.
 _OF_SHAPES = (
     "size", "dim", getattr, operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv, operator.neg,
 )  # fmt: skip
+# What may be told how many examples there are, and has the same for each of them.
+_FOR_EACH = ("expand", "repeat")
 _IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, torch.relu_, functional.relu_)
 # What these return shares no memory with what they got.
 _FRESH = (nn.Linear, *CONVOLUTIONS, nn.BatchNorm1d, nn.BatchNorm2d, *NORMALISATIONS)
@@ -128,7 +135,7 @@ def traced(model: nn.Module, x_shape: Sequence[int]) -> Named:
     for name, module in model.named_modules():
         if has_hooks(module):
             check_layer(name or type(module).__name__, module)  # refuses it in the words of all layers
-        if type(module).__call__ is not nn.Module.__call__:
+        if type(module).__call__ is not nn.Module.__call__ and type(module) not in _NOT_CALLED:
             kind = type(module).__name__
             raise RefusedError(f"modules must be called as torch calls them, got {kind} at {name!r}; use an attack")
     twin = copy.deepcopy(model).double().eval().requires_grad_(False)
@@ -140,7 +147,8 @@ def traced(model: nn.Module, x_shape: Sequence[int]) -> Named:
             values.run(probes)
     except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise RefusedError(
-            f"x_shape must fit the model, which fails for inputs of shape {tuple(x_shape)}; give the shape of one input"
+            f"x_shape must fit the model, which must take float64: it fails for inputs of shape {tuple(x_shape)}, with "
+            f"{type(error).__name__}; give the shape of one input, or make the model take float64, or use an attack"
         ) from error
     return _Reader(twin, values.found).layers(graph)
 
@@ -181,13 +189,16 @@ class _Reader:
     """A graph of calls as chains.
 
     `sources` has, of each call that depends on the examples, the calls among its arguments that do; `passed` the calls
-    that are on every way to it, in their order, itself the last.
+    that are on every way to it, in their order, itself the last; `counts` the calls that say how many examples there
+    are, or have one for each; `done` those that were read.
     """
 
     model: nn.Module
     values: Mapping[Any, Any]
     sources: dict[fx.Node, list[fx.Node]] = field(default_factory=dict)
     passed: dict[fx.Node, list[fx.Node]] = field(default_factory=dict)
+    counts: set[fx.Node] = field(default_factory=set)
+    done: set[fx.Node] = field(default_factory=set)
     num_layers: int = 0
 
     def layers(self, graph: fx.Graph) -> Named:
@@ -200,7 +211,21 @@ class _Reader:
             self._note(node, inputs[0])
         if last not in self.sources:
             raise RefusedError("a model must return one tensor that depends on its input, got another; use an attack")
-        return self._chain(inputs[0], last)
+        layers = self._chain(inputs[0], last)
+        self._check_all_done(inputs[0])
+        return layers
+
+    def _check_all_done(self, start: fx.Node) -> None:
+        """Check that nothing was done to the examples beside what was read; raises RefusedError."""
+        unused = [node for node in self.sources if node is not start and node not in self.done]
+        # Attention returns its weights too, which nothing else is made of.
+        pairs = [each for each in self.sources if type(self.values[each]) is tuple]
+        unused = [each for each in unused if each.target is not operator.getitem or each.args[0] not in pairs]
+        if unused:
+            raise RefusedError(
+                f"every step of a forward must lead to its result, got {_called(unused[-1])} whose result is not used: "
+                "it may overwrite what is; remove it, or use an attack, which needs no proof"
+            )
 
     def _note(self, node: fx.Node, start: fx.Node) -> None:
         before = [each for each in node.all_input_nodes if each in self.sources]
@@ -213,6 +238,42 @@ class _Reader:
                 self.sources[node], self.passed[node] = before, [*common, node]
             elif node.target not in _OF_SHAPES:
                 raise _unknown(node)
+            elif not self._is_fixed(node):
+                self.counts.add(node)
+        elif node.op != "output" and not self.counts.isdisjoint(node.all_input_nodes):
+            self._note_count(node)
+
+    def _note_count(self, node: fx.Node) -> None:
+        """Note a call that is told how many examples there are, and nothing else of them; refuse it if it may count."""
+        if node.target is operator.getitem and isinstance(self.values[node], int | tuple):
+            asked = node.args[1]
+            if isinstance(asked, slice) and (asked.start, asked.step) != (None, None) and not self._is_fixed(node):
+                raise _unknown(node)
+            if self._is_fixed(node):
+                return
+        elif node.target not in _FOR_EACH or not self._is_count_first(node):
+            raise _unknown(node)
+        self.counts.add(node)
+
+    def _is_fixed(self, node: fx.Node) -> bool:
+        """Return whether what a call says of a shape is the same for any number of examples."""
+        if node.target in ("dim", getattr):
+            return node.target == "dim" or node.args[1] in ("dtype", "device", "ndim")
+        if node.target not in ("size", operator.getitem) or len(node.args) != 2 or node.kwargs:
+            return False
+        of, asked = self.values[node.args[0]], node.args[1]
+        num_axes = of.dim() if isinstance(of, Tensor) else len(of)
+        if isinstance(asked, slice) and asked.step is None and type(asked.stop) in (int, type(None)):
+            return type(asked.start) is int and (asked.start > 0 or -num_axes < asked.start < 0)
+        return type(asked) is int and asked % num_axes != 0
+
+    def _is_count_first(self, node: fx.Node) -> bool:
+        """Return whether a call is told the number of examples as the first of its sizes, or not at all."""
+        given: list[fx.Node] = []
+        fx.node.map_arg((node.args, node.kwargs), given.append)
+        told = [each for each in given if each in self.counts]
+        sizes = node.args[1] if isinstance(node.args[1], list | tuple) else node.args[1:]
+        return not told or (len(told) == 1 and len(sizes) > 0 and sizes[0] is told[0])
 
     def _chain(self, start: fx.Node, end: Any) -> Named:
         """Return the layers between what one call returned and what another returns."""
@@ -229,7 +290,11 @@ class _Reader:
 
     def _read(self, node: fx.Node, parting: fx.Node) -> Named:
         """Return what a call makes of what the call `parting` returned, as layers in a row."""
+        self.done.add(node)
         self._check_in_place(node)
+        value = self.values[node]
+        if isinstance(value, Tensor) and value.dtype is not torch.float64:
+            raise _unknown(node)
         if node.op == "call_module":
             return self._module(node)
         if node.target in _ADDING + _SUBTRACTING + _MULTIPLYING + _DIVIDING:
@@ -248,7 +313,8 @@ class _Reader:
     def _module(self, node: fx.Node) -> Named:
         name, module = str(node.target), self.model.get_submodule(str(node.target))
         if type(module) is nn.MultiheadAttention:
-            return [(name, _self_attention(name, module, _given(node, ("query", "key", "value"))))]
+            given = _given(node, _OF_ATTENTION)
+            return [(name, _self_attention(name, module, given, is_alone=self.sources[node] == [given.get("query")]))]
         if len(node.args) != 1 or any(value is not None for value in node.kwargs.values()):
             raise RefusedError(f"layers must get one input, got more at {name!r}; use an attack, which needs no proof")
         if type(module) in COMPOSED:
@@ -299,6 +365,8 @@ class _Reader:
         if kind in _RESHAPING:
             if value.shape[:1] != source.shape[:1] or len(value.shape) < 2:
                 raise RefusedError(f"the first axis must be left to the examples, and is not at {node.name!r}")
+            if not self._is_count_first(node):
+                raise _unknown(node)
             return [Reshaped(value.shape[1:])]
         if any(isinstance(each, fx.Node) for each in node.all_input_nodes[1:]):
             raise _unknown(node)
@@ -313,21 +381,25 @@ class _Reader:
             return [Mean(_checked_axes(node, [0, *axes])[1:], is_kept=bool(given.get("keepdim", False)))]
         if kind is operator.getitem:
             return [Selected(_index(node))]
-        if kind is functional.dropout and _given(node, ("input", "p", "training")).get("training", True) is False:
+        if (
+            kind is functional.dropout
+            and _given(node, ("input", "p", "training", "inplace")).get("training", True) is False
+        ):
             return []
         if kind in ("neg", operator.neg, torch.neg):
             return [_times(-1.0)]
         if kind in _POOLING:
-            pooling: dict[str, Any] = {**dict(zip(_POOL_SETTINGS, settings, strict=False)), **named}
-            return [nn.MaxPool2d(**pooling)]
+            pooling = _given(node, ("input", *_POOL_SETTINGS))
+            return [nn.MaxPool2d(**{key: value for key, value in pooling.items() if key != "input"})]
         if kind in _AS_LAYERS:
             return [_AS_LAYERS[kind](*settings, **named)]
         raise _unknown(node)
 
     def _constant(self, given: object, node: fx.Node) -> Tensor:
         """Return a number, or a tensor that does not depend on the examples and is the same for each, in float64."""
+        # A number that a call returned may be that of the examples.
         value = self.values[given] if isinstance(given, fx.Node) else given
-        if isinstance(value, int | float):
+        if isinstance(value, int | float) and not isinstance(given, fx.Node):
             value = torch.tensor(float(value), dtype=torch.float64)
         if not isinstance(value, Tensor) or not value.is_floating_point():
             raise _unknown(node)
@@ -362,7 +434,9 @@ class _Reader:
 
 
 def _given(node: fx.Node, names: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments of a call by name."""
+    """Return the arguments of a call by name; raises RefusedError if it has others."""
+    if len(node.args) > len(names) or not set(node.kwargs) <= set(names):
+        raise _unknown(node)
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
@@ -417,19 +491,24 @@ def _index(node: fx.Node) -> list[Any]:
     return plain[1:]
 
 
-def _self_attention(name: str, layer: nn.MultiheadAttention, given: Mapping[str, Any]) -> SelfAttention:
+def _self_attention(
+    name: str, layer: nn.MultiheadAttention, given: Mapping[str, Any], *, is_alone: bool = True
+) -> SelfAttention:
     """Return attention as one layer; raises RefusedError if it is not of one sequence to itself, without masks."""
     same = given.get("query") is given.get("key") is given.get("value")
     masks = [given.get(key) for key in ("key_padding_mask", "attn_mask", "is_causal")]
     positional = set(given) - {"query", "key", "value", "need_weights", "average_attn_weights", "is_causal"}
-    if not same or any(masks) or any(given[key] is not None for key in positional):
+    if not (same and is_alone) or any(masks) or any(given[key] is not None for key in positional):
         raise RefusedError(f"attention must be of one sequence to itself, without masks, got another at {name!r}")
     if not layer.batch_first or layer.bias_k is not None or layer.add_zero_attn or layer.in_proj_weight is None:
         raise RefusedError(
             "attention must have batch_first=True, one size of queries, keys and values, and no added keys, got "
             f"another at {name!r}; build it so"
         )
-    return SelfAttention(layer)
+    attention = SelfAttention(layer)
+    for part in (attention, attention.into, attention.out):
+        check_layer(name, part)
+    return attention
 
 
 def _encoder(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -456,12 +535,17 @@ def _encoder(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield from ((name, part) for part in (Sum([[], attend]), norms[0], Sum([[], feed]), norms[1]))
 
 
-def _unknown(node: fx.Node) -> RefusedError:
+def _called(node: fx.Node) -> str:
+    """Return what is called, and where."""
     kind = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", repr(node.target))
     stack = node.meta.get("nn_module_stack")
     place, module = list(stack.values())[-1] if stack else ("", nn.Module)
     where = f"in the forward of {module.__name__} at {place!r}" if place else "in the model's own forward"
+    return f"{kind!r} {where}"
+
+
+def _unknown(node: fx.Node) -> RefusedError:
     return RefusedError(
-        f"every step of a forward must be known here (docs/adversaries.md has them), got {kind!r} {where}; for any "
+        f"every step of a forward must be known here (docs/adversaries.md has them), got {_called(node)}; for any "
         "other nothing is proved: use an attack, which needs no proof"
     )
