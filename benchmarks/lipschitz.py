@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from protocol.models import build_model, load_arrays, load_checkpoint
+from protocol.models import build_model, load_weights
 from riskband.adversaries import LipschitzAdversary, TransportProblem, adversarial_curves, margin_constants
 from riskband.adversaries.attacks.apgd import Apgd
 from riskband.adversaries.base import Batch
@@ -50,7 +50,7 @@ def models(options: argparse.Namespace, data: BaseData) -> Iterator[Named]:
     x_shape = data.x_train.shape[1:]
     if options.checkpoint:
         model = build_model("lipschitz-cnn", x_shape=x_shape, num_classes=data.num_classes, seed=0)
-        load_arrays(model, load_checkpoint(options.checkpoint))
+        load_weights(model, options.checkpoint)
     else:
         model = trained(data, RECIPES[options.recipe], seed=0)
     yield Named("lipschitz-cnn", model.eval())

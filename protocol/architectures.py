@@ -8,6 +8,7 @@ model normalises them, the layer that does so is inside.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -219,13 +220,8 @@ class TransformerBlock(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = (nn.LayerNorm(width, eps=1e-6) for _ in range(2))
         self.attn = Attention(width, num_heads)
-        self.mlp = nn.Sequential()
-        for name, layer in (
-            ("fc1", nn.Linear(width, 4 * width)),
-            ("act", nn.GELU()),
-            ("fc2", nn.Linear(4 * width, width)),
-        ):
-            self.mlp.add_module(name, layer)
+        layers = OrderedDict(fc1=nn.Linear(width, 4 * width), act=nn.GELU(), fc2=nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(layers)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the tokens, of the same shape."""

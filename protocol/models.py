@@ -23,7 +23,6 @@ MAX_NUM_CLASSES = 100_000
 """A client builds the model that a message names: without a limit, a number in it could take all memory."""
 
 
-BUILT_IN_MODELS = ("cnn", "mlp", "lipschitz-cnn", "lipschitz-mlp", "preact-resnet-18", "wrn-28-10", "vit-small")
 ROBUSTBENCH = "robustbench/"
 """What the name of a model of RobustBench begins with; its identifier there follows."""
 
@@ -316,26 +315,29 @@ def _kinds(value: torch.Tensor) -> str:
 
 _WRAPPERS = ("state_dict", "last", "model_state_dict", "model", "net")
 _NORMALISATIONS = {"mu": "mean", "mean": "mean", "sigma": "std", "std": "std"}
+_SMALL: dict[str, Callable[..., nn.Module]] = {
+    "cnn": _cnn,
+    "mlp": _mlp,
+    "lipschitz-cnn": _lipschitz_cnn,
+    "lipschitz-mlp": _lipschitz_mlp,
+}
+# By the name of their factory in `protocol.architectures`, which few runs load.
 _ARCHITECTURES = {
     "preact-resnet-18": "preact_resnet_18",
     "wrn-28-10": "wrn_28_10",
     "vit-small": "VisionTransformer",
 }
+BUILT_IN_MODELS = (*_SMALL, *_ARCHITECTURES)
+"""Names of models, besides `ROBUSTBENCH` with an identifier and "module:factory"."""
 
 
 def _own_factory(name: str) -> Callable[..., nn.Module] | None:
     """Return the factory of a model that is named here; None for the name of any other."""
-    simple: dict[str, Callable[..., nn.Module]] = {
-        "cnn": _cnn,
-        "mlp": _mlp,
-        "lipschitz-cnn": _lipschitz_cnn,
-        "lipschitz-mlp": _lipschitz_mlp,
-    }
-    if name in simple:
-        return simple[name]
+    if name in _SMALL:
+        return _SMALL[name]
     if name not in _ARCHITECTURES and not str(name).startswith(ROBUSTBENCH):
         return None
-    from protocol import architectures  # few runs need it
+    from protocol import architectures
 
     if name in _ARCHITECTURES:
         factory: Callable[..., nn.Module] = getattr(architectures, _ARCHITECTURES[name])

@@ -71,30 +71,36 @@ def chosen_engine(options: argparse.Namespace, environment: Mapping[str, str]) -
         With all mistakes: values that break their rules, and options of Ray's for clients in this process.
     """
     given = [name for name in _RAY_OPTIONS if getattr(options, name) is not None]
-    address, source = options.ray_address, "--ray-address"
-    if address is None:
-        address, source = environment.get("RAY_ADDRESS", "") if options.engine != IN_PROCESS else "", "RAY_ADDRESS"
+    source, address = _named_address(options, environment)
     cpus, gpus = options.client_cpus or "1", options.client_gpus or "0"
-    problems = [*_engine_problems(options.engine, given)]
-    if (address or source != "RAY_ADDRESS") and not _is_address(address):
-        problems.append(f'{source} must be "auto" or HOST:PORT, got {address!r}; {_ADDRESS_REMEDY}')
-    if not (_is_whole(cpus) and int(cpus) >= 1):
-        problems.append(
-            f"--client-cpus must be a whole number of at least 1, got {cpus!r}; Flower reserves whole processors"
-        )
-    if not 0 <= _number(gpus) < math.inf:
-        problems.append(f"--client-gpus must be a number of at least 0, got {gpus!r}; 0.25 puts 4 clients on a GPU")
+    problems = [*_problems_of_engine(options.engine, given), *_problems_of_values(source, address, cpus, gpus)]
     if problems:
         raise ConfigError(problems)
-    return Engine(RAY if given else options.engine or "", address, int(cpus), float(gpus))
+    return Engine(RAY if given else options.engine or "", address or "", int(cpus), float(gpus))
 
 
-def _engine_problems(engine: str | None, given: Sequence[str]) -> Iterator[str]:
+def _named_address(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return who names the address of a cluster, and that address; None if nobody does."""
+    if options.ray_address is not None:
+        return "--ray-address", options.ray_address
+    return "RAY_ADDRESS", environment.get("RAY_ADDRESS") or None if options.engine != IN_PROCESS else None
+
+
+def _problems_of_engine(engine: str | None, given: Sequence[str]) -> Iterator[str]:
     if engine not in (None, IN_PROCESS, RAY):
         yield f"--engine must be {IN_PROCESS} or {RAY}, got {engine!r}; leave it out if unsure"
     for name in given if engine == IN_PROCESS else ():
         option = f"--{name.replace('_', '-')}"
         yield f"{option} must come with --engine {RAY}, got --engine {IN_PROCESS}; leave one of them out"
+
+
+def _problems_of_values(source: str, address: str | None, cpus: str, gpus: str) -> Iterator[str]:
+    if address is not None and not _is_address(address):
+        yield f'{source} must be "auto" or HOST:PORT, got {address!r}; {_ADDRESS_REMEDY}'
+    if not (_is_whole(cpus) and int(cpus) >= 1):
+        yield f"--client-cpus must be a whole number of at least 1, got {cpus!r}; Flower reserves whole processors"
+    if not 0 <= _number(gpus) < math.inf:
+        yield f"--client-gpus must be a number of at least 0, got {gpus!r}; 0.25 puts 4 clients on a GPU"
 
 
 def _is_address(text: str) -> bool:

@@ -13,7 +13,6 @@ from riskband.adversaries.losses import OWN
 from riskband.adversaries.problem import (
     LAYER_PREFIX,
     REPRESENTATION,
-    SANDWICH_PREFIX,
     SMOOTHING_PREFIX,
     Smoothing,
     TransportProblem,
@@ -112,7 +111,7 @@ def fits_noise(noise: str, known: Mapping[str, Any]) -> bool:
 
 
 def _is_smoothed(known: Mapping[str, Any]) -> bool:
-    return str(known.get("adversary", "")).removeprefix(SANDWICH_PREFIX).startswith(SMOOTHING_PREFIX)
+    return Smoothing.of(known.get("adversary", "")) is not None
 
 
 def transport_problem(config: RunConfig) -> TransportProblem:
