@@ -177,7 +177,7 @@ def test_starts_follow_what_misclassified():
 
 
 def test_steps_fall_from_the_radius():
-    short, long = ensembles._falling(8), ensembles._falling(60)
+    short, long = torch.tensor(ensembles._sizes(8)), torch.tensor(ensembles._sizes(60))
     assert short[0] == long[0] == 1.0
     assert bool((short.diff() < 0.0).all())
     assert 0.1 < short[-1] < 0.25

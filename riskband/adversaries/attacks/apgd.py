@@ -22,7 +22,6 @@ from riskband.adversaries.attacks.pgd import (
     has_slopes,
 )
 from riskband.adversaries.attacks.witness import OBJECTIVES, TARGETED_OBJECTIVES, Objective, Witness
-from riskband.adversaries.norms import project
 from riskband.adversaries.problem import TransportProblem
 
 # The published constants. Shares of the steps: of the first check, by how much the next ones come sooner, and of the
@@ -127,10 +126,10 @@ def auto_pgd(
     since, checks = 0, set(_checks(num_steps))
     for step in range(num_steps):
         direction = climbing_direction(witness, moves, slopes, done=step / num_steps)
-        ahead = _inside(witness, moves + sizes[:, None].to(moves.dtype) * direction, radii)
+        ahead = witness.within(moves + sizes[:, None].to(moves.dtype) * direction, radii)
         if step > 0:
             ahead = _MOMENTUM * ahead + (1.0 - _MOMENTUM) * (2.0 * moves - previous)
-            ahead = _inside(witness, ahead, radii)
+            ahead = witness.within(ahead, radii)
         previous, moves = moves, ahead
         before, (values, slopes) = values, witness.climb(witness.x + moves, objective)
         best = best.or_better(_Best(moves, values, slopes))
@@ -168,7 +167,3 @@ def _checks(num_steps: int) -> Iterator[int]:
         yield math.ceil(share * num_steps - 1e-9)  # shares are sums of decimals
         gap = max(gap - _SOONER, _SHORTEST)
         share += gap
-
-
-def _inside(witness: Witness, moves: Tensor, radii: Tensor) -> Tensor:
-    return project(moves, radii, witness.norm, room=witness.room(moves))

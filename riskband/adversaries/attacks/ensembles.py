@@ -8,7 +8,6 @@ distances asked. An example that a restart left alone stands like any other.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,10 +19,9 @@ from torch import Tensor, nn
 from riskband.adversaries.attacks.apgd import Apgd
 from riskband.adversaries.attacks.base import InputAdversary, check_within_balls
 from riskband.adversaries.attacks.fab import MinNorm
-from riskband.adversaries.attacks.pgd import climbing_direction
+from riskband.adversaries.attacks.pgd import falling, stepped
 from riskband.adversaries.attacks.square import Square
 from riskband.adversaries.attacks.witness import Objective, Witness, margin_of, wrong_margin
-from riskband.adversaries.norms import project
 from riskband.adversaries.problem import TransportProblem
 
 Part = Callable[[nn.Module, TransportProblem], InputAdversary]
@@ -160,27 +158,33 @@ class A3(InputAdversary):
         """Start and climb; a witness of the standing examples, and numbers drawn uniformly for each, see `_drawn`."""
         num_features = witness.x.shape[1]
         moves = radii[:, None].to(witness.x.dtype) * (2.0 * drawn[:, :num_features] - 1.0)
-        moves = project(moves, radii, self.problem.norm, room=witness.room(moves))
+        moves = witness.within(moves, radii)
         weights = learned.weights(witness, drawn[:, num_features:], number)
-        moves = self._climb(witness, moves, radii, _weighted(weights), torch.ones(restart.num_starts))
+        moves = self._climb(witness, moves, radii, _weighted(weights), [1.0] * restart.num_starts)
         num_by_starts = len(witness.x) - len(_standing(witness))
         rows = _standing(witness)
         if len(rows) > 0:
             part = witness.select(rows)
             targets = self.targets(part, part.x + moves[rows], radii[rows])
-            sizes = _falling(restart.num_steps + restart.num_starts)
+            sizes = _sizes(restart.num_steps + restart.num_starts)
             self._climb(part, moves[rows], radii[rows], _margin(targets), sizes)
             witness.absorb(part, rows)
         learned.note(witness, weights, num_by_starts, number)
 
     def _climb(
-        self, witness: Witness, moves: Tensor, radii: Tensor, objectives: Callable[[Tensor], Objective], sizes: Tensor
+        self,
+        witness: Witness,
+        moves: Tensor,
+        radii: Tensor,
+        objectives: Callable[[Tensor], Objective],
+        sizes: Sequence[float],
     ) -> Tensor:
         """Return the moves after steps of these sizes, in units of the radii; examples stop where they do not stand."""
         rows, part, moves = torch.arange(len(moves)), witness.fresh(), moves.clone()
-        for step, size in enumerate(sizes.tolist()):
+        for step, size in enumerate(sizes):
             _, slopes = part.climb(part.x + moves[rows], objectives(rows))
-            moves[rows] = _ahead(part, moves[rows], slopes, size, radii[rows], done=step / len(sizes))
+            lengths, done = size * radii[rows].to(moves.dtype), step / len(sizes)
+            moves[rows] = stepped(part, moves[rows], slopes, lengths, radii[rows], done=done)
             left = _standing(part)
             if len(left) < len(rows):
                 witness.absorb(part, rows)
@@ -199,7 +203,7 @@ class A3PlusPlus(A3):
         """Return the rival that leads after one step towards each, which crosses the ball."""
         _, slopes = witness.rival_slopes(points)
         tried = (points - witness.x).expand(slopes.shape)
-        logits = witness(witness.x + _ahead(witness, tried, slopes, 2.0, radii, done=0.0))
+        logits = witness(witness.x + stepped(witness, tried, slopes, 2.0 * radii, radii, done=0.0))
         leader = logits.gather(-1, witness.rivals[..., None]).squeeze(-1).argmax(dim=0, keepdim=True)
         return witness.rivals.gather(0, leader).squeeze(0)
 
@@ -288,14 +292,6 @@ def _margin(targets: Tensor | None) -> Callable[[Tensor], Objective]:
     return lambda rows: wrong_margin if targets is None else margin_of(targets[rows])
 
 
-def _falling(num_steps: int) -> Tensor:
+def _sizes(num_steps: int) -> list[float]:
     last = _LAST_STEPS[0 if num_steps <= _SHORT else 1]
-    done = torch.arange(num_steps).double() / (num_steps + 1)
-    return last + (1.0 - last) * (1.0 + torch.cos(math.pi * done)) / 2.0
-
-
-def _ahead(witness: Witness, moves: Tensor, slopes: Tensor, size: float, radii: Tensor, *, done: float) -> Tensor:
-    """Moves after a steepest step of this size, in units of the radii, in ball and box."""
-    direction = climbing_direction(witness, moves, slopes, done=done)
-    moves = moves + size * radii[:, None].to(moves.dtype) * direction
-    return project(moves, radii, witness.norm, room=witness.room(moves))
+    return [falling(1.0, last, done=step / (num_steps + 1)) for step in range(num_steps)]

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from riskband.adversaries.attacks.base import InputAdversary
-from riskband.adversaries.attacks.pgd import climbing_direction
+from riskband.adversaries.attacks.pgd import falling, stepped
 from riskband.adversaries.attacks.witness import Objective, Witness, margin_of
-from riskband.adversaries.norms import lengths, project, shortest_move
+from riskband.adversaries.norms import lengths, shortest_move
 
 # The published constants: weight of the example at most, overshoot, and the step back after a flip.
 _LARGEST_PULL, _OVERSHOOT, _STEP_BACK = 0.1, 1.05, 0.9
@@ -67,13 +67,11 @@ class MinNorm(InputAdversary):
         for step in range(self.num_slides):
             done = step / self.num_slides
             values, slopes = witness.climb(witness.x + moves, objective)
-            is_beyond, change = values > 0.0, _falling(_CHANGES, done)
+            is_beyond, change = values > 0.0, falling(*_CHANGES, done=done)
             distances = torch.where(is_beyond, distances.minimum(lengths(moves, witness.norm)), distances)
             radii = torch.where(is_beyond, (1.0 - change) * radii, (1.0 + change) * radii)
             radii = radii.minimum((1.0 - change) * distances)
-            sizes = (_falling(_SLIDES, done) * units)[..., None].to(moves.dtype)
-            moves = moves + sizes * climbing_direction(witness, moves, slopes, done=done)
-            moves = project(moves, radii, witness.norm, room=witness.room(moves))
+            moves = stepped(witness, moves, slopes, falling(*_SLIDES, done=done) * units, radii, done=done)
         witness(witness.x + moves)
 
     def _step(self, witness: Witness, points: Tensor, objective: Objective, *, overshoot: float) -> Tensor:
@@ -89,8 +87,3 @@ class MinNorm(InputAdversary):
         pull = pull[..., None].to(points.dtype)
         ahead = (1.0 - pull) * (points + overshoot * moves[0]) + pull * (witness.x + overshoot * moves[1])
         return ahead if witness.box is None else ahead.clamp(*witness.box)
-
-
-def _falling(ends: tuple[float, float], done: float) -> float:
-    first, last = ends
-    return last + (first - last) * (1.0 + math.cos(math.pi * done)) / 2.0

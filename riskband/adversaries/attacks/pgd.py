@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.witness import OBJECTIVES, Witness
 from riskband.adversaries.losses import LOSSES
-from riskband.adversaries.norms import project, steepest
+from riskband.adversaries.norms import steepest
 from riskband.adversaries.problem import TransportProblem
 
 # For l1: a step moves one coordinate at first, later up to this share of them (after Tramer and Boneh, 2019).
@@ -41,7 +41,7 @@ class Pgd(InputAdversary):
         for number, radii in enumerate(self.ladder(witness)):
             if number == 0:
                 starts = noise * radii[:, None].to(noise.dtype)
-                moves = torch.cat([moves, project(starts, radii, self.problem.norm, room=witness.room(starts))])
+                moves = torch.cat([moves, witness.within(starts, radii)])
             rows = witness.is_open(radii).nonzero().squeeze(1)
             if len(rows) > 0:
                 part = witness.select(rows)
@@ -57,11 +57,22 @@ class Pgd(InputAdversary):
             best_values = torch.where(is_better, values, best_values)
             done = step / self.num_steps
             # The first step crosses the ball: where the model is linear, it ends at the best point.
-            size = radii * (1.0 + math.cos(math.pi * done))
-            direction = climbing_direction(witness, moves, gradients, done=done)
-            moves = moves + size[:, None].to(moves.dtype) * direction
-            moves = project(moves, radii, self.problem.norm, room=witness.room(moves))
+            moves = stepped(witness, moves, gradients, falling(2.0, 0.0, done=done) * radii, radii, done=done)
         return best
+
+
+def falling(first: float, last: float, *, done: float) -> float:
+    """Return what falls from the first number to the last like a cosine, when this share of the steps is done."""
+    return last + (first - last) * (1.0 + math.cos(math.pi * done)) / 2.0
+
+
+def stepped(witness: Witness, moves: Tensor, slopes: Tensor, sizes: Tensor, radii: Tensor, *, done: float) -> Tensor:
+    """Return moves after a step of these sizes along `climbing_direction`, cut to the balls of the radii and the box.
+
+    Sizes have shape (..., num_examples), radii (num_examples,); the rest is as there.
+    """
+    direction = climbing_direction(witness, moves, slopes, done=done)
+    return witness.within(moves + sizes[..., None].to(moves.dtype) * direction, radii)
 
 
 def climbing_direction(witness: Witness, moves: Tensor, gradients: Tensor, *, done: float) -> Tensor:

@@ -14,7 +14,7 @@ from riskband.adversaries.attacks.pgd import Pgd, has_slopes
 from riskband.adversaries.attacks.square import Square
 from riskband.adversaries.attacks.wc_dg import WcDg
 from riskband.adversaries.attacks.witness import Witness, margin_of
-from riskband.adversaries.norms import project, steepest
+from riskband.adversaries.norms import steepest
 from riskband.adversaries.problem import TransportProblem
 
 # A step, in units of the ball: that of the paper's strongest l2 attack (0.2 in a ball of 0.5).
@@ -64,8 +64,7 @@ class Wda(InputAdversary):
     def _step(self, witness: Witness, points: Tensor, slopes: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
         sizes = (self.step * radii)[:, None].to(points.dtype)
         moves = points + sizes * steepest(witness.open_slopes(points, slopes), self.problem.norm) - witness.x
-        moves = project(moves, radii, self.problem.norm, room=witness.room(moves))
-        ahead = witness.x + moves
+        ahead = witness.x + witness.within(moves, radii)
         return ahead, witness(ahead)
 
 

@@ -14,7 +14,7 @@ from riskband.adversaries.base import Batch
 from riskband.adversaries.curves import Points
 from riskband.adversaries.evaluation import computed
 from riskband.adversaries.losses import get_loss
-from riskband.adversaries.norms import DUALS, lengths
+from riskband.adversaries.norms import DUALS, lengths, project
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS
 from riskband.checks import RefusedError
@@ -250,6 +250,10 @@ class Witness:
     def room(self, moves: Tensor) -> Tensor:
         """How far the box lets each example move towards the signs of the moves, at least 0."""
         return torch.where(moves > 0.0, self.high(self.x), -self.low(self.x))
+
+    def within(self, moves: Tensor, radii: Tensor) -> Tensor:
+        """Return the moves cut to balls of these radii and to the box, same shape."""
+        return project(moves, radii, self.norm, room=self.room(moves))
 
     def open_slopes(self, points: Tensor, gradients: Tensor) -> Tensor:
         """Return gradients without the entries along which the box lets no point move, same shape."""
