@@ -222,7 +222,7 @@ def test_adam_is_torchs_bit_for_bit(monkeypatch):
     ours = trained()
     monkeypatch.setattr(
         "worlds.training._optimizer",
-        lambda model, *, learning_rate, momentum: torch.optim.Adam(model.parameters(), lr=learning_rate),
+        lambda model, *, learning_rate, **_: torch.optim.Adam(model.parameters(), lr=learning_rate),
     )
     assert same(ours, trained())
 
