@@ -291,9 +291,9 @@ class Results(Section):
     output_dir: Annotated[str, rule(lambda path: path == "" or is_absolute(path))] = Field(
         description='give an absolute path, or "" for ~/riskband-results/<scenario>'
     )
-    figure_format: Annotated[Names, one_of(FIGURE_SUFFIXES)] = Field(
-        description=f"give a comma-separated list of {', '.join(FIGURE_SUFFIXES)}"
-    )
+    figure_format: Annotated[
+        Names, rule(lambda kinds: kinds == ("none",) or (is_distinct(kinds) and {*kinds} <= {*FIGURE_SUFFIXES}))
+    ] = Field(description=f'give a comma-separated list of {", ".join(FIGURE_SUFFIXES)}, or "none"')
 
 
 @dataclass(frozen=True)

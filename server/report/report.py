@@ -1,4 +1,4 @@
-"""A run's results: report.json, one file per certificate, a figure, and report.html for the person who signs.
+"""A run's results: report.json, one file per certificate, a figure if wanted, and report.html for the person who signs.
 
 The same run with the same seed gives the same bytes, apart from the section "timing" of report.json.
 """
@@ -65,9 +65,11 @@ def write_report(
     for name, certificate in (result.certificates | _required(evaluation.gate)).items():
         certificate.save(folder.path / CERTIFICATE_FOLDER / f"{name}.json")
         folder.log_event("certificate_written", name=name)
-    figure, figures = study.figure(evaluation), [f"{study.figure_stem}.{kind}" for kind in config.results.figure_format]
-    for name in figures:
-        save_figure(figure, folder.path / name)
+    figures = [f"{study.figure_stem}.{kind}" for kind in config.results.figure_format if kind != "none"]
+    if figures:
+        figure = study.figure(evaluation)
+        for name in figures:
+            save_figure(figure, folder.path / name)
     report = {
         "schema": SCHEMA,
         "scenario": config.run.scenario,
