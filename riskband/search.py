@@ -66,6 +66,22 @@ def bisect(
     return low, high
 
 
+def largest_where(
+    holds: Callable[[FloatArray], npt.NDArray[np.bool_]],
+    *,
+    most: float,
+    num_steps: int = 60,
+    relative_tolerance: float = 0.0,
+) -> Bracket:
+    """Largest number from 0 to `most` at which a property holds, as a bracket; the other arguments as for `bisect`."""
+    if not holds(np.zeros(())):
+        return Bracket(-np.inf, 0.0)
+    if holds(np.asarray(most)):
+        return Bracket(most, np.inf)
+    low, high = bisect(holds, low=0.0, high=most, num_steps=num_steps, relative_tolerance=relative_tolerance)
+    return Bracket(float(low), float(high))
+
+
 def smallest_size(
     too_few: int, suffices: Callable[[int], bool], *, most: int, fineness: int | None = None
 ) -> int | None:

@@ -48,23 +48,10 @@ def dispersion_interval(
 
 
 def extremal_distributions(band: Band, measure: str | Functional) -> ExtremalDistributions:
-    """Explicit members of a band at which a measure is smallest and largest: the ends of the sharp interval.
+    """Explicit members of a `band` at which a `measure` is smallest and largest: the ends of the sharp interval.
 
-    Parameters
-    ----------
-    band, measure :
-        As for `bound`, the band with both sides.
-
-    Returns
-    -------
-    ExtremalDistributions
-        The distributions; the value of each is the end of the interval, up to rounding (those of mean and CVaR may be
-        sharper).
-
-    Raises
-    ------
-    ValueError
-        If the measure is unknown or the band has one side only.
+    The value of each is that end, up to rounding (those of mean and CVaR may be sharper). Raises ValueError if the
+    measure is unknown or the band has one side only.
     """
     return resolve(measure, called="measure").extremes(QuantileLimits.of_band(band))
 
@@ -263,22 +250,9 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
 
 
 def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") -> Certificate:
-    """Certificate for the Lorenz curve: the part of all risk that the best-off `shares` of the unseen clients bear.
+    """Certificate for `lorenz`, of the same arguments and errors: both ends over the axis "share".
 
-    Parameters
-    ----------
-    band, shares, method :
-        As for `lorenz`.
-
-    Returns
-    -------
-    Certificate
-        Both ends over the axis "share"; `details["measured"]` is the curve of the measured risks. Source: `lorenz`.
-
-    Raises
-    ------
-    ValueError
-        As for `lorenz`.
+    `details["measured"]` is the curve of the measured risks.
     """
     points, method = check_shares(shares), check_choice("method", method, BOUND_METHODS)
     lower, upper = lorenz(band, shares=points, method=method)

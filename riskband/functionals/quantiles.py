@@ -250,23 +250,10 @@ def quantile_rank(num_clients: int, *, level: float, delta: float, num_examples:
 
 
 def num_clients_needed(level: float, *, delta: float) -> int:
-    """Number of clients from which on `quantile` bounds a single quantile at this level below 1.
+    """Number of clients from which on `quantile` bounds a single quantile at a level in [0, 1), for delta in (0, 1).
 
-    Parameters
-    ----------
-    level, delta : float
-        In [0, 1) and in (0, 1).
-
-    Returns
-    -------
-    int
-        The least K with level**K <= delta: with fewer, all of them may be below the quantile. At least 2. The mean of
-        the clients beyond the level, `cvar`, needs a few more.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
+    It is the least K with level**K <= delta, at least 2: with fewer, all of them may be below the quantile. The mean of
+    the clients beyond the level, `cvar`, needs a few more. Raises ValueError if an argument is out of range.
     """
     level, delta = check_tail_level(level), check_delta(delta)
     return 2 if level == 0.0 else max(2, int(np.ceil(np.log(delta) / np.log(level) + 1e-9)))
@@ -455,25 +442,10 @@ def _masses(weight: QuantileWeight | Transform, edges: FloatArray) -> tuple[Floa
 
 
 def quantile_certificate(band: Band, *, level: npt.ArrayLike) -> Certificate:
-    """Certificate for the quantile function of the risk of unseen clients, from both sides.
+    """Certificate for `quantile_interval`, of the same arguments and errors: both ends over the axis "level".
 
-    Parameters
-    ----------
-    band : Band
-        With both sides; for an upper bound alone `quantile` needs only the lower one.
-    level : array_like, shape (num_levels,)
-        Probabilities in [0, 1].
-
-    Returns
-    -------
-    Certificate
-        Both ends over the axis "level"; `details["measured"]` has the quantiles of the measured risks. Source: [DC]
-        proposition 1.
-
-    Raises
-    ------
-    ValueError
-        If a level is out of range or the band has only one side.
+    `details["measured"]` has the quantiles of the measured risks. For an upper bound alone, `quantile` needs only the
+    lower side of the band.
     """
     levels = np.atleast_1d(check_points("level", level))
     lower, upper = quantile_interval(band, level=levels)

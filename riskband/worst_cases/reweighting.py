@@ -25,7 +25,7 @@ from riskband.checks import (
     check_single,
 )
 from riskband.duals import excess_assumptions
-from riskband.search import Bracket, bisect
+from riskband.search import Bracket, largest_where
 from riskband.wording import chosen_before, exactly, in_short
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
 from riskband.worst_cases.published import published_worst_case_cdf, published_worst_case_mean
@@ -247,21 +247,14 @@ def breakdown(
     if check_budget(max_budget).ndim:
         raise ValueError(f"max_budget must be one number, got {max_budget!r:.80}; it is where the search stops")
 
-    def bound(budget: FloatArray) -> FloatArray:
+    def meets(budget: FloatArray) -> npt.NDArray[np.bool_]:
         if at is None:
             value, _ = robust_mean(law.risks, law.weights, divergence=f, budget=float(budget))
-            return np.asarray(min(value, 1.0))
-        return binary_worst_case(1.0 - band.lower_left_limit(at), divergence=f, budget=budget)
+            return np.asarray(min(value, 1.0) <= goal)
+        share = 1.0 - band.lower_left_limit(at)
+        return np.asarray(binary_worst_case(share, divergence=f, budget=budget) <= goal)
 
-    def meets(budget: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        return np.asarray(bound(np.asarray(budget)) <= goal)
-
-    if not meets(0.0):
-        return Bracket(-np.inf, 0.0)
-    if meets(max_budget):
-        return Bracket(float(max_budget), np.inf)
-    lower, upper = bisect(meets, low=0.0, high=max_budget, relative_tolerance=1e-6)
-    return Bracket(float(lower), float(upper))
+    return largest_where(meets, most=float(max_budget), relative_tolerance=1e-6)
 
 
 def reference_robust_mean(
