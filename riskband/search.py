@@ -39,21 +39,10 @@ def bisect(
 ) -> tuple[FloatArray, FloatArray]:
     """Narrow `low <= boundary <= high`, elementwise, for a property that holds below the boundary and not above.
 
-    Parameters
-    ----------
-    holds : callable
-        Maps an array of points to an array of booleans of the same shape.
-    low, high : array_like
-        Ends of the bracket, broadcast against each other. `low` is taken to hold, `high` to fail.
-    num_steps : int
-        Largest number of halvings; 60 reach the resolution of a float.
-    relative_tolerance : float
-        Stop earlier where every bracket is at most this share of its upper end wide.
-
-    Returns
-    -------
-    low, high : ndarray
-        The narrowed bracket. `holds(low)` was true or `low` is the given one; likewise `high`.
+    `holds` maps an array of points to booleans of the same shape; `low` is taken to hold, `high` to fail, and both are
+    broadcast against each other. 60 halvings reach the resolution of a float; they stop earlier where every bracket is
+    at most `relative_tolerance` of its upper end wide. Of the narrowed bracket that is returned, `holds(low)` was true
+    or `low` is the given one; likewise `high`.
     """
     low, high = (np.array(end, dtype=np.float64) for end in np.broadcast_arrays(low, high))
     for _ in range(num_steps):

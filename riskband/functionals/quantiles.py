@@ -250,10 +250,23 @@ def quantile_rank(num_clients: int, *, level: float, delta: float, num_examples:
 
 
 def num_clients_needed(level: float, *, delta: float) -> int:
-    """Number of clients from which on `quantile` bounds a single quantile at a level in [0, 1), for delta in (0, 1).
+    """Number of clients from which on `quantile` bounds a single quantile at this level below 1.
 
-    It is the least K with level**K <= delta, at least 2: with fewer, all of them may be below the quantile. The mean of
-    the clients beyond the level, `cvar`, needs a few more. Raises ValueError if an argument is out of range.
+    Parameters
+    ----------
+    level, delta : float
+        In [0, 1) and in (0, 1).
+
+    Returns
+    -------
+    int
+        The least K with level**K <= delta: with fewer, all of them may be below the quantile. At least 2. The mean of
+        the clients beyond the level, `cvar`, needs a few more.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
     """
     level, delta = check_tail_level(level), check_delta(delta)
     return 2 if level == 0.0 else max(2, int(np.ceil(np.log(delta) / np.log(level) + 1e-9)))
@@ -272,11 +285,8 @@ def survival(
     thresholds : float or array_like, shape (num_thresholds,)
         Risks in [0, 1]; with answers fixed before any answer was seen. Several share delta equally and hold at once, so
         a band is better for many.
-    delta : float, optional
-        With answers: probability that the bound fails, in (0, 1).
-    local : {"marginal", "observed"}
-        With answers: whether it is about the true risk of an unseen client, or about the one that it would measure; as
-        for `riskband.band`.
+    delta, local :
+        As for `quantile`.
 
     Returns
     -------
@@ -442,11 +452,7 @@ def _masses(weight: QuantileWeight | Transform, edges: FloatArray) -> tuple[Floa
 
 
 def quantile_certificate(band: Band, *, level: npt.ArrayLike) -> Certificate:
-    """Certificate for `quantile_interval`, of the same arguments and errors: both ends over the axis "level".
-
-    `details["measured"]` has the quantiles of the measured risks. For an upper bound alone, `quantile` needs only the
-    lower side of the band.
-    """
+    """Certificate for `quantile_interval` of a `band` at each `level`; `details["measured"]` has the measured ones."""
     levels = np.atleast_1d(check_points("level", level))
     lower, upper = quantile_interval(band, level=levels)
     return certificate_of_band(

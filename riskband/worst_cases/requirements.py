@@ -53,22 +53,14 @@ class _Bounds(NamedTuple):
 
 
 class Number(NamedTuple):
-    """What can be required: a functional, or a worst mean or share over shifted networks.
-
-    Attributes
-    ----------
-    threshold : float or None
-        The risk of a share: which clients it counts.
-    shift : tuple of str and float, or None
-        Name of the divergence and the budget, within which any network may be.
-    """
+    """What can be required: a functional, or a worst mean or share over shifted networks."""
 
     name: str
     range: tuple[float, float]
     bounds: Callable[[Band | ClientRisks, float | None], _Bounds]
     value: Callable[[RiskDistribution], float]  # of a network whose risks are known
-    threshold: float | None = None
-    shift: tuple[str, float] | None = None
+    threshold: float | None = None  # the risk from which on a share counts clients
+    shift: tuple[str, float] | None = None  # name of the divergence and the budget, within which any network may be
 
 
 @dataclass(frozen=True)

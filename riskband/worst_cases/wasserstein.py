@@ -274,18 +274,14 @@ def wasserstein_cdf(
         of the two was better for the clients before; for other losses than the 0-1 loss the same as `average`. With
         bands the multipliers share delta in `average`, the thresholds do in `limits`, and `best` is the smaller of the
         two with half of delta each.
-    multipliers : array_like, shape (num_multipliers,), optional
-        As for `wasserstein_mean`; with bands, for `average` only.
+    multipliers, seed, every_budget :
+        As for `wasserstein_mean`; with bands, multipliers are for `average` only.
     eta : float, optional
         For `limits`: error level of one client's limit, in (0, 0.5], fixed beforehand; by default one of several, by
         the clients before, and with bands from the number of clients.
     method : {"betting", "berk_jones", "dkw"}
         The last two are bands for a distribution over clients: of the conjugates at each multiplier, or of the limits.
         With `every_budget`, missing="worst" or contamination betting is replaced by `berk_jones`.
-    seed : int, optional
-        Of the order in which bets look at the clients; as for `mean_bound`.
-    every_budget : bool
-        As for `wasserstein_mean`.
 
     Returns
     -------
@@ -484,10 +480,8 @@ def wasserstein_breakdown(
     multipliers : array_like, optional
         Fixed before any answer was seen; by default a fine grid for budgets from 1/1000 of `max_cost_budget` on, and
         with `every_budget` the clients' own, or else `default_multipliers` of the ends of that range.
-    seed : int, optional
-        Of `wasserstein_mean`.
-    every_budget : bool
-        As for `wasserstein_mean`; also taken with missing="worst", contamination or noise.
+    seed, every_budget :
+        As for `wasserstein_mean`; every budget is also taken with missing="worst", contamination or noise.
 
     Returns
     -------
