@@ -184,7 +184,7 @@ def quantile(
     levels = check_points("level", level)
     name = "" if levels.ndim else f" at level {exactly(float(levels))}"
     quantity = f"the quantile{name} of {band.subject}"
-    axes, value = {"level": levels} if levels.ndim else {}, band.quantile_upper(levels)
+    axes, value = {"level": levels}, band.quantile_upper(levels)
     return certificate_of_band(band, "quantile", {"level": levels}, quantity=quantity, value=value, axes=axes)
 
 
@@ -304,7 +304,6 @@ def survival(
     """
     points = check_points("thresholds", thresholds)
     name = "the threshold" if points.ndim else exactly(float(points))
-    axes = {"threshold": points} if points.ndim else {}
     if isinstance(source, ClientRisks):
         local, delta = check_choice("local", local, SINGLE_LOCAL), own_delta(delta)
         return _standing_alone(
@@ -313,13 +312,13 @@ def survival(
             {"thresholds": points, "delta": delta, "local": local},
             quantity=f"the probability that {subject_of(local)} is at least {name}",
             value=_shares(source, points, delta=delta, local=local),
-            axes=axes,
+            axes={"threshold": points},
             method="stepwise" if local == "marginal" else "exact binomial",
             chosen=chosen_before(thresholds=(in_short(points), None), local=(local, "marginal")),
         )
     band = band_alone(source, delta=delta)
     quantity = f"the probability that {band.subject} is at least {name}"
-    value = 1.0 - band.lower_left_limit(points)
+    axes, value = {"threshold": points}, 1.0 - band.lower_left_limit(points)
     return certificate_of_band(band, "survival", {"thresholds": points}, quantity=quantity, value=value, axes=axes)
 
 

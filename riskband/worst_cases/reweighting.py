@@ -103,7 +103,8 @@ def worst_case_mean(
     """
     f, budgets = resolve_divergence(divergence), check_budget(budget)
     if isinstance(source, ClientRisks):
-        return _direct_mean(source, f, budgets, method=method, delta=delta, seed=seed)
+        check_betting(method)
+        return _direct_mean(source, f, budgets, delta=own_delta(delta), seed=check_own_seed(seed))
     band = band_alone(source, delta=delta, seed=seed)
     method = check_choice("method", "sharp" if method is None else method, WORST_CASE_METHODS)
     details: dict[str, FloatArray] = {}
@@ -130,17 +131,9 @@ def worst_case_mean(
 
 
 def _direct_mean(
-    risks: ClientRisks,
-    f: FDivergence,
-    budgets: FloatArray,
-    *,
-    method: str | None,
-    delta: float | None,
-    seed: int | None,
+    risks: ClientRisks, f: FDivergence, budgets: FloatArray, *, delta: float, seed: int | None
 ) -> Certificate:
     """Bounds that stand alone, one for each budget at equal parts of delta, by bets on their duals (math §2.9)."""
-    check_betting(method)
-    delta, seed = own_delta(delta), check_own_seed(seed)
     risks.require_certain_answers("method='betting'", "a band, rb.band(answers, delta=...)")
     is_built_in = DIVERGENCES.get(f.name) is f  # a name alone says nothing of one's own
     duals_of = BUILT_IN[f.name] if is_built_in else custom_duals(f)
