@@ -157,7 +157,7 @@ def quantile(
     level : float or array_like, shape (num_levels,)
         Probabilities in [0, 1]; with answers a single one, fixed before any answer was seen.
     delta : float, optional
-        With answers: probability that the bound fails, in (0, 1).
+        As for `cvar`, with the same errors.
     local : {"marginal", "observed"}
         With answers: whether it is about the true risk of an unseen client, or about the one that it would measure; as
         for `riskband.band`.
@@ -171,11 +171,6 @@ def quantile(
     Certificate
         A number, or a curve over `level`. 1 where no number of the answers bounds the quantile; `num_clients_needed`
         says how many clients would. Source: math §2.8, for one quantile math §2.7 and math §2.10.
-
-    Raises
-    ------
-    ValueError
-        As for `cvar`.
     """
     if isinstance(source, ClientRisks):
         single = check_single("level", level)

@@ -179,7 +179,7 @@ def worst_case_cdf(
     Parameters
     ----------
     band, divergence, budget :
-        As for `worst_case_mean`.
+        As for `worst_case_mean`, with the same errors.
     thresholds : float or array_like, shape (num_thresholds,), optional
         Risks in [0, 1]. Between two of them the bound at the smaller one holds. By default the points just above
         every jump of the band, which gives the whole curve.
@@ -190,11 +190,6 @@ def worst_case_cdf(
     -------
     Certificate
         A number, or a curve over `budget` and/or `threshold`, in that order. Source: math §3.1.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range or unknown, or the band has no lower side.
     """
     check_band(band)
     method = check_choice("method", method, ("sharp", "published"))
@@ -233,7 +228,7 @@ def breakdown(
     Parameters
     ----------
     band, divergence :
-        As for `worst_case_mean`.
+        As for `worst_case_mean`, with the same errors.
     target : float
         What the bound must not exceed, in [0, 1].
     threshold : float, optional
@@ -247,11 +242,6 @@ def breakdown(
         Both ends, a millionth of them apart: the target is certified at `lower`, and is not at `upper`. `lower` is
         `-inf` if not even a network without shift meets it; `upper` is `inf` if every budget up to `max_budget` does.
         Source: math §3.4.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range or unknown, or the band has no lower side.
     """
     check_band(band)
     goal = check_single("target", target)
