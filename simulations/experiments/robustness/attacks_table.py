@@ -29,7 +29,6 @@ from riskband.adversaries.spaces import point_batches
 from riskband.checks import RefusedError
 from simulations.experiments.experiment import Experiment, Request, Result
 from simulations.experiments.robustness.networks import (
-    RESIDUAL,
     Network,
     Training,
     lipschitz_by_design,
@@ -101,10 +100,11 @@ class Row:
     proof: str = "lipschitz"
 
 
+_RESIDUAL = "protocol.architectures:preact_resnet_8"
 _DIGITS = (("linf", 0.1), ("l2", 0.5))
 ROWS = (
     Row("digits-cnn", Training("cnn"), _DIGITS, (0.05, 0.1, 0.2)),
-    Row("digits-residual", Training(RESIDUAL, noise=0.25), _DIGITS, (0.05, 0.1, 0.2), proof="smoothing:0.25"),
+    Row("digits-residual", Training(_RESIDUAL, noise=0.25), _DIGITS, (0.05, 0.1, 0.2), proof="smoothing:0.25"),
     Row("mnist-cnn", Training("cnn", "mnist", num_epochs=5), (("linf", 0.1), ("l2", 1.0)), (0.1, 0.2, 0.4)),
     Row(
         "mnist-robust",
