@@ -26,12 +26,9 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """For each example, points (cost, loss).
+    """For each example, points (cost, loss): float64, (num_examples, num_points).
 
-    Attributes
-    ----------
-    costs, losses : Tensor of float64, shape (num_examples, num_points)
-        Costs >= 0 in units of the transport cost, `inf` for a point that does not exist.
+    Costs are >= 0, in units of the transport cost, and `inf` for a point that does not exist.
     """
 
     costs: Tensor
@@ -94,17 +91,9 @@ class AdversarialCurves:
         )
 
     def values(self, radii: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """Return lower and upper bounds of Q at the radii, in units of the transport cost.
+        """Return lower and upper bounds of Q at the radii, (num_radii,), cost budgets >= 0.
 
-        Parameters
-        ----------
-        radii : array_like, shape (num_radii,)
-            Cost budgets >= 0.
-
-        Returns
-        -------
-        lower, upper : ndarray, shape (num_radii,)
-            Both in [0, 1], nondecreasing and concave in the radius; equal if the guarantee is "exact".
+        Both are in [0, 1], nondecreasing and concave in the radius; equal if the guarantee is "exact".
         """
         budgets = np.asarray(radii, dtype=np.float64)
         lower, upper = np.minimum(self.lower(budgets), 1.0), np.minimum(self.upper(budgets), 1.0)
@@ -117,15 +106,8 @@ class AdversarialCurves:
     def conjugates(self, multipliers: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return lower and upper bounds of the mean over examples of sup over c of q(c) - multiplier * c.
 
-        Parameters
-        ----------
-        multipliers : array_like, shape (num_multipliers,)
-            Prices >= 0 of a unit of transport cost, increasing.
-
-        Returns
-        -------
-        lower, upper : ndarray, shape (num_multipliers,)
-            Both in [0, 1] and nonincreasing; equal if the guarantee is "exact".
+        Multipliers, (num_multipliers,), are prices >= 0 of a unit of transport cost, increasing. Both bounds are in
+        [0, 1] and nonincreasing; equal if the guarantee is "exact".
         """
         prices = np.asarray(multipliers, dtype=np.float64)
         # One at a time: all at once would need memory for num_multipliers * num_examples numbers.

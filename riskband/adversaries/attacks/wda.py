@@ -117,14 +117,10 @@ class WdaKnapsack(InputAdversary):
 
 @dataclass(frozen=True)
 class WdaResult:
-    """What WDA attained with one budget.
+    """What WDA attained with one budget: shares of examples that are classified rightly.
 
-    Attributes
-    ----------
-    clean_accuracy, attacked_accuracy : float
-        Shares of examples that are classified rightly: as they are, and within a distance kappa * radius.
-    accuracy : float
-        The published figure, `wda_accuracy` of both: on a distribution within W_1 distance `radius`.
+    As they are, within a distance kappa * radius, and, `wda_accuracy` of both, the published figure: on a distribution
+    within W_1 distance `radius`.
     """
 
     clean_accuracy: float

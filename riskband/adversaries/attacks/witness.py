@@ -99,30 +99,18 @@ class Witness:
 
     Calling it with inputs returns logits. Inputs are cut to the box first. Each one counts as a point that the
     adversary attains: its cost is its measured distance from its example to the power of the order. Raises RefusedError
-    if an example lies outside the box.
-
-    Parameters
-    ----------
-    model : Module
-        Differentiable in its inputs, in eval mode.
-    batch : Batch
-        The examples.
-    problem : TransportProblem
-        Its loss, cost and box.
+    if an example lies outside the box. The model is differentiable in its inputs, in eval mode; loss, cost and box are
+    the problem's.
 
     Attributes
     ----------
-    x : Tensor, shape (num_examples, num_features)
-        The examples.
-    closest : Tensor, shape (num_examples, num_features)
-        Nearest misclassified input that was shown; the example itself if there was none.
+    x, closest : Tensor, shape (num_examples, num_features)
+        The examples, and of each the nearest misclassified input that was shown; itself if there was none.
     distances : Tensor of float64, shape (num_examples,)
         From the example to `closest`; `inf` if there was none.
     highest : Tensor of float64, shape (num_examples,)
         Largest `wrong_margin` of the example and of what was shown: how near a misclassification it came.
     """
-
-    highest: Tensor
 
     def __init__(self, model: nn.Module, batch: Batch, problem: TransportProblem) -> None:
         self.model, self.labels, self.logits = model, batch.labels, batch.logits
@@ -251,6 +239,10 @@ class Witness:
         """How far the box lets each example move towards the signs of the moves, at least 0."""
         return torch.where(moves > 0.0, self.high(self.x), -self.low(self.x))
 
+    def inside(self, moves: Tensor) -> Tensor:
+        """Return the moves cut to the box, same shape."""
+        return moves.sign() * moves.abs().minimum(self.room(moves))
+
     def within(self, moves: Tensor, radii: Tensor) -> Tensor:
         """Return the moves cut to balls of these radii and to the box, same shape."""
         return project(moves, radii, self.norm, room=self.room(moves))
@@ -330,7 +322,7 @@ class Witness:
         is_wrong = self.logits.argmax(dim=1) != self.labels
         self.closest = self.x
         self.distances = torch.where(is_wrong, 0.0, math.inf).double()
-        self.highest = wrong_margin(self.logits, self.labels)
+        self.highest: Tensor = wrong_margin(self.logits, self.labels)
         self._costs: list[Tensor] = []
         self._losses: list[Tensor] = []
 

@@ -51,20 +51,9 @@ class Relaxation:
     """What is known of each unit of a layer when its inputs z lie in a box.
 
     It lies between ``lower * z + lower_offset`` and ``upper * z + upper_offset``, within `error` of
-    ``slope * z + center``, and between `low` and `high`.
-
-    Attributes
-    ----------
-    sources : Tensor of int, shape (num_units, width), or None
-        The inputs of each unit, -1 for none; None: unit i has input i.
-    lower, upper, slope : Tensor, shape (num_examples, num_units, width)
-        Weights of the inputs.
-    lower_offset, upper_offset, center, error, low, high : Tensor, shape (num_examples, num_units)
-        See above.
-    num_inputs : int
-        Of the layer.
-    rate : float
-        The Lipschitz constant of a unit, at least 1.
+    ``slope * z + center``, and between `low` and `high`. Weights of the inputs have shape (num_examples, num_units,
+    width), all others (num_examples, num_units). `sources`, (num_units, width), are the inputs of each unit, -1 for
+    none; None: unit i has input i. `rate` is the Lipschitz constant of a unit, at least 1.
     """
 
     sources: Tensor | None
@@ -374,30 +363,13 @@ def _composed_terms(affine: Body, num_inputs: int) -> tuple[Tensor, Tensor]:
 def local_distances(
     network: LocalNetwork, x: Tensor, labels: Tensor, *, norm: str, slack: Tensor, drift: Tensor, reach: Tensor
 ) -> Tensor:
-    """Return distances below which no example is misclassified.
+    """Return distances in a norm below which no example is misclassified, (num_examples,).
 
-    Parameters
-    ----------
-    network : LocalNetwork
-        See `local_network`.
-    x : Tensor, shape (num_examples, num_inputs)
-        Examples, flattened.
-    labels : Tensor of int, shape (num_examples,)
-        Labels.
-    norm : str
-        Of the ball: "l1", "l2" or "linf".
-    slack : Tensor, shape (num_examples, 1)
-        A margin counts as below zero if it is so by more than this, at the example.
-    drift : Tensor, shape (num_examples, num_classes)
-        By how much more per distance from it.
-    reach : Tensor, shape (num_examples, num_classes)
-        Distances below which a class is known not to catch up, such as margin over Lipschitz constant; `inf` at the
-        label.
-
-    Returns
-    -------
-    Tensor of float64, shape (num_examples,)
-        At least the smallest reach, and otherwise radii at which the bounds of the margins were found below zero.
+    They are at least the smallest reach, and otherwise radii at which the bounds of the margins were found below zero.
+    Examples x are flattened, (num_examples, num_inputs). A margin counts as below zero if it is so by more than the
+    slack, (num_examples, 1), and by the drift, (num_examples, num_classes), more per distance from the example. The
+    reach, of the same shape, has distances below which a class is known not to catch up, such as margin over Lipschitz
+    constant; `inf` at the label.
     """
     check_norm(norm)
     widest = max(len(stage.offset) for stage in network.stages)

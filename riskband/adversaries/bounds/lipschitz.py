@@ -74,14 +74,9 @@ class SequentialLayers:
     a layer is of another kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the shapes,
     or mixes examples, or if what was read of a forward does not compute what the model does.
 
-    Attributes
-    ----------
-    body : tuple of (Module, shape of its input)
-        All layers before the last linear layer.
-    x_shape : tuple of int
-        Shape of one input.
-    head, head_offset : Tensor of float64, shapes (num_classes, num_features), (num_classes,)
-        Weight and bias of the last layer; the identity and 0 if that is not linear.
+    `body` has all layers before the last linear layer, each with the shape of its input; `x_shape` is that of one
+    input. `head` and `head_offset` are weight and bias of the last layer, float64, (num_classes, num_features) and
+    (num_classes,); the identity and 0 if that is not linear.
     """
 
     def __init__(self, model: nn.Module, x_shape: Sequence[int]) -> None:
@@ -209,12 +204,8 @@ class SequentialLayers:
 class Constants(NamedTuple):
     """Proved Lipschitz constants of a model, float64, each raised by `ROUNDING`.
 
-    Attributes
-    ----------
-    margins : Tensor, shape (num_classes, num_classes)
-        Of the differences of logits. Symmetric, 0 on the diagonal.
-    logits : Tensor, shape (num_classes,)
-        Of the logits themselves; not as tight.
+    `margins`, (num_classes, num_classes), are those of the differences of logits: symmetric, 0 on the diagonal;
+    `logits`, (num_classes,), those of the logits themselves, not as tight.
     """
 
     margins: Tensor

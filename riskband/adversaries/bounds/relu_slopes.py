@@ -40,14 +40,9 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Ray:
-    """A line on which the margin of a class over a label grows at a constant rate for ever.
+    """A line on which the margin of a class, the rival, over a label grows at a constant rate for ever.
 
-    Attributes
-    ----------
-    label, rival : int
-        The margin is the rival's logit minus the label's.
-    start, direction : ndarray, shape (num_inputs,)
-        A point, flattened, and a vector of norm at most 1.
+    It begins at a point, flattened, and its direction has norm at most 1; both have shape (num_inputs,).
     """
 
     label: int

@@ -45,16 +45,9 @@ _ANY_MARGIN = 1e100
 class Geometry(NamedTuple):
     """What is proved of the margins of a batch: within a distance t none exceeds margins + speeds * t.
 
-    Attributes
-    ----------
-    margins, speeds : Tensor, shape (num_examples, num_classes)
-        `-inf` and 0 at the label.
-    slack : Tensor, shape (num_examples, 1)
-        What of the margins is there for rounding in the model's own precision.
-    drift : Tensor, shape (num_examples, num_classes)
-        What of the speeds is: logits that grow are rounded to fewer digits.
-    losses : Tensor, shape (num_examples,)
-        Upper bounds of the losses of the examples as they are.
+    Both have shape (num_examples, num_classes), and are `-inf` and 0 at the label. For rounding in the model's own
+    precision the margins contain `slack`, (num_examples, 1), and the speeds `drift`, of their shape: logits that grow
+    are rounded to fewer digits. `losses`, (num_examples,), are upper bounds of those of the examples as they are.
     """
 
     margins: Tensor
@@ -189,12 +182,8 @@ class LipschitzAdversary(Adversary):
 class SandwichAdversary(Adversary):
     """An attack below and a certificate above, in one pass over the examples.
 
-    Parameters
-    ----------
-    attack : Adversary
-        Its attained points and costs of misclassification are reported.
-    certificate : Adversary
-        Its bounds are reported; about the same loss, order, norm and space as the attack.
+    Of the attack its attained points and costs of misclassification are reported, of the certificate its bounds; both
+    are about the same loss, order, norm and space.
     """
 
     def __init__(self, attack: Adversary, certificate: Adversary) -> None:

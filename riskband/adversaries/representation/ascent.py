@@ -178,27 +178,10 @@ def ascend(
     """Ascend loss - price * squared distance before a linear head, from a first pull on the logits.
 
     A gradient step of length 1/(2 price) lands at gradient/(2 price) from the example, whatever it started from, so all
-    can be done on the logits: a pull p on them moves z by W'p / (2 price), and the logits by WW'p / (2 price).
+    can be done on the logits: a pull p on them moves z by W'p / (2 price), and the logits by WW'p / (2 price). `gram`
+    is WW', the price > 0, and `pull` a gradient in the logits of the examples as they are, (num_examples, num_classes).
 
-    Parameters
-    ----------
-    gradient : callable
-        Of the loss.
-    logits, labels : Tensor
-        Of the examples as they are, shapes (num_examples, num_classes) and (num_examples,).
-    pull : Tensor, shape (num_examples, num_classes)
-        A gradient in the logits to begin with.
-    price : float
-        > 0.
-    gram : Tensor, shape (num_classes, num_classes)
-        WW' of the head.
-    num_steps : int
-        >= 1.
-
-    Returns
-    -------
-    reached, last, pull : Tensor, shape (num_examples, num_classes)
-        The logits reached, the pull that led there, and the gradient there.
+    Returns the logits reached, the pull that led there, and the gradient there; all of that shape.
     """
     for _ in range(num_steps):
         last = pull

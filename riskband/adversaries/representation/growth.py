@@ -125,17 +125,9 @@ GROWTHS = {
 def reach(margins: Tensor, speeds: Tensor, growth: Growth, level: float) -> Tensor:
     """Return the distance at which margins that grow at these speeds reach a level, to rounding and from below.
 
-    Parameters
-    ----------
-    margins, speeds : Tensor, shape (num_examples, num_classes)
-        `-inf` and 0 at the label.
-    growth, level :
-        The loss, and the value of its pooled margins.
-
-    Returns
-    -------
-    Tensor, shape (num_examples,)
-        `inf` where no margin grows enough, 0 where the level is reached already.
+    Margins and speeds, (num_examples, num_classes), are `-inf` and 0 at the label; the level is one of the loss's
+    pooled margins. The distance, (num_examples,), is `inf` where no margin grows enough, 0 where the level is reached
+    already.
     """
     missing = (level - margins).clamp(min=0.0)
     alone = torch.where(missing == 0.0, 0.0, torch.where(speeds > 0.0, missing / speeds, torch.inf)).amin(dim=1)

@@ -33,15 +33,10 @@ _NUM_STEPS = 15
 
 @dataclass(frozen=True)
 class UnboundedLoss:
-    """A loss of examples, in units of its own.
+    """A loss of examples, in units of its own, from logits (num_examples, num_classes) and labels (num_examples,).
 
-    Attributes
-    ----------
-    per_example : callable
-        (logits (num_examples, num_classes), labels (num_examples,)) -> losses (num_examples,).
-    best_pull : callable
-        (logits, labels, price, gram) -> the pull on the logits that maximises loss - price * squared distance, as far
-        as is known, (num_examples, num_classes); see `ascent.ascend`.
+    `best_pull`: (logits, labels, price, gram) -> the pull on the logits that maximises loss - price * squared distance,
+    as far as is known, (num_examples, num_classes); see `ascent.ascend`.
     """
 
     per_example: Callable[[Tensor, Tensor], Tensor]

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
 import riskband as rb
+from riskband.plots.bands import blank_figure, draw_legend_below
 from simulations.experiments.experiment import Experiment, Request, Result
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DELTA, MEDIAN_WIDTH = 0.05, 0.01
 MEDIAN = f"smoothed_median:{MEDIAN_WIDTH:g}"
@@ -166,8 +165,6 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def figure(result: Result) -> Figure:
     """Draw the certified totals in their two parts, beside the truth and the paper's bounds."""
-    from riskband.plots.bands import blank_figure, draw_legend_below
-
     drawn = blank_figure(9.0, 3.8)
     rows = result["rows"]
     paper = {(each["method"], each["n"]): each["bounds"] for each in result["paper"]}

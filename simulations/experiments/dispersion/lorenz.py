@@ -9,12 +9,15 @@ alternating least squares.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 import riskband as rb
 from riskband.functionals.dispersion import lorenz_of_distribution
+from riskband.plots.bands import ANSWERS, BOUNDS, UNSEEN, blank_figure, legend_under
 from simulations.experiments.experiment import Experiment, Request, Result
 from worlds.movielens import (
     FloatArray,
@@ -27,10 +30,6 @@ from worlds.movielens import (
     recommendation_losses,
     shuffled,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 DELTA, RANK, NUM_HYPOTHESES = 0.05, 16, 100
 MEASURES = ("atkinson:0.5", "gini")
@@ -142,8 +141,6 @@ def _everything(truth: FloatArray, bounds: dict[str, Any]) -> dict[str, float]:
 
 def figure(result: Result) -> Figure:
     """Draw the bounds over the hypotheses, and the Lorenz curves of the two that were chosen."""
-    from riskband.plots.bands import blank_figure
-
     drawn = blank_figure(11.0, 4.8)
     left, right = drawn.subplots(1, 2)
     _draw_bounds(left, result)
@@ -158,8 +155,6 @@ def figure(result: Result) -> Figure:
 
 
 def _draw_bounds(axes: Axes, result: Result) -> None:
-    from riskband.plots.bands import ANSWERS, BOUNDS, UNSEEN, legend_under
-
     scores = result["scores"]
     for method, color, style in (("published", ANSWERS, ":"), ("sharp", BOUNDS, "-")):
         ends = np.array(result["bounds"][method]["atkinson:0.5"])
@@ -177,8 +172,6 @@ COLOURS = {"h0": "#96234a", "h1": "#2e8b57"}
 
 
 def _draw_curves(axes: Axes, result: Result) -> None:
-    from riskband.plots.bands import legend_under
-
     axes.axhline(0, color="black", lw=0.8)
     for name, curve in result["curves"].items():
         shares, color = np.array(curve["shares"]), COLOURS[name]

@@ -11,10 +11,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 
 import riskband as rb
@@ -40,9 +41,6 @@ from strategies.wasserstein import radii_grid
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import RowAffineShift
 from worlds.targets import transport_cost
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LOG = logging.getLogger(__name__)
 FACTORS = (1.25, 1.5, 2.0, 3.0)

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import nn
 
 from riskband.adversaries import Adversary, LipschitzAdversary, TransportProblem, adversarial_curves, wda_accuracy
@@ -27,6 +29,7 @@ from riskband.adversaries.evaluation import chosen_device
 from riskband.adversaries.registry import input_adversary
 from riskband.adversaries.spaces import point_batches
 from riskband.checks import RefusedError
+from riskband.plots.bands import blank_figure, draw_legend_below
 from simulations.experiments.experiment import Experiment, Request, Result
 from simulations.experiments.robustness.networks import (
     Network,
@@ -35,10 +38,6 @@ from simulations.experiments.robustness.networks import (
     of_checkpoint,
     published_cifar10,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _LOG = logging.getLogger(__name__)
 
@@ -321,8 +320,6 @@ def _shown(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def figure(result: Result) -> Figure:
     """Draw what stands of every line, and below it WDA at several kappas and the seconds of each column."""
-    from riskband.plots.bands import blank_figure, draw_legend_below
-
     lines = [line for each in result["models"] for line in each["lines"]]
     drawn = blank_figure(11.5, 3.4 + 0.34 * len(lines))
     grid = drawn.add_gridspec(2, 3, height_ratios=(0.34 * len(lines) + 0.4, 2.4))
