@@ -133,13 +133,8 @@ class PopulationSpec:
 class ClientDistribution:
     """A client distribution P_k itself, as finitely many weighted examples: R(P_k) = (weights * losses).sum().
 
-    Attributes
-    ----------
-    x, y
-        Every image of the pool as the client may see it, (num_seen, *x_shape), and its label, (num_seen,): one version
-        after the other, of those that the client has, each after the transform.
-    weights
-        Probability of each, (num_seen,), summing to 1.
+    They are every image of the pool as the client may see it, (num_seen, *x_shape), and its label: one version after
+    the other, of those that the client has, each after the transform. The weights sum to 1.
     """
 
     x: NDArray[np.float32]

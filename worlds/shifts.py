@@ -67,12 +67,8 @@ class DrawnShift:
     ) -> NDArray[np.float32]:
         """Return images of a pool as the client sees them, each in a version and after the transform, as a new array.
 
-        Parameters
-        ----------
-        x
-            All images of the pool, (num_images, *x_shape).
-        index, version
-            The number of each image in the pool, and of its version in `versions_or_original`, (num_examples,).
+        `x` has all images of the pool, (num_images, *x_shape); `index` and `version`, (num_examples,), are the number
+        of each image in the pool, and of its version in `versions_or_original`.
         """
         chosen = x[index]
         for number, each in enumerate(self.versions):

@@ -48,17 +48,9 @@ def worst_case_probability(probability: ArrayLike, divergence: str, budget: floa
     """Return the largest μ'(E) over the ball, for an event E of probability μ(E).
 
     Only μ(E) matters: the worst case has one density ratio in E and one outside (data processing inequality), so it is
-    max{q ≥ p : p·f(q/p) + (1 − p)·f((1 − q)/(1 − p)) ≤ budget}. An event of probability 0 keeps it, as μ' ≪ μ. Raises
-    ValueError if the divergence is unknown or the budget is negative or not finite.
-
-    Parameters
-    ----------
-    probability
-        μ(E) in [0, 1], of any shape; the result has this shape.
-    divergence
-        "kl", "chi2" or "tv".
-    budget
-        ≥ 0, the radius of the ball.
+    max{q ≥ p : p·f(q/p) + (1 − p)·f((1 − q)/(1 − p)) ≤ budget}. An event of probability 0 keeps it, as μ' ≪ μ. The
+    probability is in [0, 1], of any shape, which the result has; the divergence is "kl", "chi2" or "tv", the budget ≥ 0
+    the radius of the ball, else ValueError is raised.
     """
     perspective, budget = _checked_ball(divergence, budget)
 

@@ -6,15 +6,13 @@ which is exact before a linear head: the mean squared distance to the nearest bo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from riskband.adversaries.attacks.base import frozen
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import adversarial_curves
 
@@ -32,12 +30,8 @@ def adversarial_distance(model: nn.Module, x: NDArray[np.float32], y: NDArray[np
 class WorstPoints:
     """One moved representation for each training example, which ascends a little at each batch.
 
-    Parameters
-    ----------
-    features
-        Where they start, (num_examples, num_features).
-    radius
-        ρ ≥ 0: their mean squared distance from the representations is steered to ρ².
+    They start at the features, (num_examples, num_features); their mean squared distance from the representations is
+    steered to ρ², with the radius ρ ≥ 0.
     """
 
     num_steps, step_size = 20, 0.01
@@ -56,7 +50,7 @@ class WorstPoints:
         target = features.detach()
         points = self.points[index].requires_grad_()
         optimizer = torch.optim.Adam([points], lr=self.step_size, betas=(0.5, 0.999))
-        with _frozen(head):
+        with frozen(head):
             for _ in range(self.num_steps):
                 optimizer.zero_grad()
                 squares = (points - target).square().sum(dim=1)
@@ -67,14 +61,3 @@ class WorstPoints:
                 self.price = float(np.clip(self.price - self.price_step * (self.radius**2 - moved), *self.price_range))
         self.points[index] = points.detach()
         return points.detach()
-
-
-@contextmanager
-def _frozen(module: nn.Module) -> Iterator[None]:
-    """Take no gradients of a module's weights meanwhile."""
-    weights = [weight for weight in module.parameters() if weight.requires_grad]
-    for weight in weights:
-        weight.requires_grad_(False)
-    yield
-    for weight in weights:
-        weight.requires_grad_(True)

@@ -22,6 +22,7 @@ from simulations.experiments.experiment import Experiment, Request, Result
 from worlds.movielens import (
     FloatArray,
     Person,
+    count_films,
     fold_in,
     item_vectors,
     load_ratings,
@@ -87,16 +88,12 @@ def _row(
     return row
 
 
-def _num_films(everyone: Sequence[Person]) -> int:
-    return 1 + max(int(max(person.history.max(), person.to_find.max())) for person in everyone)
-
-
 def _losses(
     training: Sequence[Person], others: Sequence[Person], *, seed: int
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Scores (num_hypotheses,), mean shares of films they recommend to training people, and losses of the others."""
-    likes = [np.concatenate([person.history, person.to_find]) for person in training]
-    items = item_vectors(likes, num_items=_num_films((*training, *others)), rank=RANK, seed=seed)
+    likes = [person.liked for person in training]
+    items = item_vectors(likes, num_items=count_films((*training, *others)), rank=RANK, seed=seed)
     table = fold_in(likes, items) @ items.T
     scores = np.linspace(table.min(), table.max(), NUM_HYPOTHESES)
     lengths = 1.0 - np.searchsorted(np.sort(table, axis=None), scores) / table.size

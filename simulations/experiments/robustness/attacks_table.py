@@ -76,20 +76,10 @@ Build = Callable[[nn.Module, TransportProblem], Adversary]
 
 @dataclass(frozen=True)
 class Row:
-    """A model, the images it is examined on, and the balls in which it is attacked.
+    """A model with the images it is examined on, and norm and distance of the balls in which it is attacked.
 
-    Attributes
-    ----------
-    name
-        On the command line and in the figure.
-    network
-        From the request to the model and its data; raises ValueError where a file is missing.
-    balls
-        Norm and distance of each line of the table.
-    budgets
-        Mean ℓ2 distances at which risks are attacked and certified.
-    proof
-        Adversary that proves the risks at the budgets: "lipschitz", or "smoothing:SIGMA" for the smoothed model.
+    At the budgets, mean ℓ2 distances, risks are attacked, and proved by "lipschitz", or "smoothing:SIGMA" of the
+    smoothed model. `network` raises ValueError where a file is missing.
     """
 
     name: str

@@ -25,20 +25,10 @@ _STEP = 1.25  # of FGSM, in radii (Wong et al. 2020)
 
 @dataclass(frozen=True)
 class Training:
-    """How a model of the table is trained.
+    """How a model of the table is trained, on the digits or a file in the folder of data sets.
 
-    Attributes
-    ----------
-    model
-        Name of the architecture.
-    dataset
-        "digits", or a file in the folder of data sets.
-    num_epochs
-        Passes over the training images.
-    fgsm_radius
-        Each batch is moved by one step of FGSM from a random start within this ℓ∞ distance (Wong et al. 2020); 0: not.
-    noise
-        Standard deviation of the Gaussian noise on each batch, for smoothing; 0: none.
+    Each batch is moved by one step of FGSM from a random start within an ℓ∞ distance (Wong et al. 2020), or gets
+    Gaussian noise of a standard deviation, for smoothing; 0: neither.
     """
 
     model: str
