@@ -21,18 +21,10 @@ from protocol.checks import checked_count, checked_seed
 
 @dataclass(frozen=True, eq=False)
 class BaseData:
-    """Images and labels in two disjoint parts.
+    """Images and labels in two disjoint parts; raises ValueError if one breaks these rules.
 
-    Raises ValueError if a part breaks these rules.
-
-    Attributes
-    ----------
-    x_train, x_pool
-        float32 in [0, 1], shape (num_examples, *x_shape); images as (channels, height, width).
-    y_train, y_pool
-        int64 labels in 0 .. num_classes − 1, shape (num_examples,).
-    num_classes
-        ≥ 2; every class has an image in the pool, so that a label shift can reach it.
+    Images are float32 in [0, 1], (num_examples, *x_shape), as (channels, height, width); labels int64 in 0 ..
+    num_classes − 1.
     """
 
     x_train: NDArray[np.float32]
@@ -40,6 +32,7 @@ class BaseData:
     x_pool: NDArray[np.float32]
     y_pool: NDArray[np.int64]
     num_classes: int
+    """≥ 2; every class has an image in the pool, so that a label shift can reach it."""
 
     def __post_init__(self) -> None:
         checked_count("num_classes", self.num_classes, minimum=2, remedy="check the labels")

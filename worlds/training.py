@@ -32,14 +32,7 @@ _TEMPERATURE = 0.4
 _WARMING = 0.15
 
 
-def train_centrally(
-    data: BaseData,
-    *,
-    model: str,
-    seed: int,
-    device: str = "cpu",
-    **training: Any,
-) -> nn.Module:
+def train_centrally(data: BaseData, *, model: str, seed: int, device: str = "cpu", **training: Any) -> nn.Module:
     """Build a model and train it on the training split of `data`; the pool is not looked at.
 
     `model` is a name for `protocol.models.build_model`; `seed` decides the first weights and the order of the examples.

@@ -125,6 +125,7 @@ class Adversary(ABC):
             raise RuntimeError("an adversary must give one guarantee, at the same multipliers, for all examples")
         guarantee, _ = kinds.pop()
         below = lower.curve(round_up=False)
+        above = upper.curve(round_up=True) if guarantee == "upper" else ConcaveCurve(np.zeros(1), np.ones(1))
         losses, costs = torch.cat(clean), torch.cat(flips)
         costs = costs[torch.isfinite(costs)]
         return AdversarialCurves(
@@ -133,7 +134,7 @@ class Adversary(ABC):
             adversarial_unit=float(costs.mean()) if len(costs) else 0.0,
             guarantee=guarantee,
             lower=below,
-            upper=_upper_curve(guarantee, below, upper),
+            upper=below if guarantee == "exact" else above,
             lines=_mean_lines(suprema, len(losses)),
             asked_lines=_mean_lines(asked_suprema, len(losses)),
             unmoved_risk=float(torch.cat(unmoved).numpy().mean()),
@@ -153,12 +154,6 @@ def _count(parts: Iterable[Tensor | None]) -> int | None:
 
 def _mean_lines(sums: Mapping[float, float], num_examples: int) -> tuple[tuple[float, float], ...]:
     return tuple((multiplier, total / num_examples) for multiplier, total in sorted(sums.items()))
-
-
-def _upper_curve(guarantee: str, lower: ConcaveCurve, upper: Pool) -> ConcaveCurve:
-    if guarantee == "exact":
-        return lower
-    return upper.curve(round_up=True) if guarantee == "upper" else ConcaveCurve(np.zeros(1), np.ones(1))
 
 
 def _checked(points: Points, *, largest: float = np.inf) -> Points:

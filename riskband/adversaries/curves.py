@@ -123,20 +123,15 @@ class Pool:
     """The pieces of many examples' concave hulls, to be sorted by slope."""
 
     def __init__(self) -> None:
-        self.starts: list[Tensor] = []
-        self.runs: list[Tensor] = []
-        self.rises: list[Tensor] = []
+        self.pieces: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(self, losses: Tensor, points: Points) -> None:
         """Add the hulls of a batch; see `concave_pieces`."""
-        start, runs, rises = concave_pieces(losses, points)
-        self.starts.append(start)
-        self.runs.append(runs)
-        self.rises.append(rises)
+        self.pieces.append(concave_pieces(losses, points))
 
     def curve(self, *, round_up: bool) -> ConcaveCurve:
         """Return the curve over the mean cost; what is too small to be seen is dropped, or added at cost 0."""
-        starts, runs, rises = (torch.cat(parts).numpy() for parts in (self.starts, self.runs, self.rises))
+        starts, runs, rises = (torch.cat(parts).numpy() for parts in zip(*self.pieces, strict=True))
         gains = rises / len(starts)
         seen = gains > _NEGLIGIBLE_GAIN
         start = starts.mean() + (gains[~seen].sum() if round_up else 0.0)

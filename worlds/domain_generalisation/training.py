@@ -59,22 +59,16 @@ def train_on_domains(
 ) -> None:
     """Train `model` in place on several domains: Adam (β₁ = 0.5) on a method's loss, and on worst points if asked.
 
+    The model is an `nn.Sequential` that ends with an `nn.Linear`, the head; what comes before it is the encoder. There
+    are examples of at least two domains; the method is a name in `METHODS`. Raises ValueError if an argument breaks its
+    rule, or the loss is no longer finite.
+
     Parameters
     ----------
-    model
-        An `nn.Sequential` that ends with an `nn.Linear`: the head; what comes before it is the encoder.
-    domains
-        At least two; examples of each.
-    method
-        A name in `METHODS`.
     seed
         ≥ 0; decides the order of the examples and what the model and the method draw.
-    num_epochs
-        ≥ 1; an epoch is as many batches as the smallest domain fills.
-    learning_rate
-        In (0, 1].
-    batch_size
-        ≥ 1, of each domain.
+    num_epochs, learning_rate, batch_size
+        ≥ 1, in (0, 1] and ≥ 1; an epoch is as many batches, of each domain, as the smallest domain fills.
     factor
         F ≥ 0 of DR-DG: the radius as a share of the distance to the nearest distribution that is wholly misclassified,
         measured anew every 10 epochs; 0: the method alone.
@@ -82,18 +76,18 @@ def train_on_domains(
         ≥ 0, epochs of the method alone that come first; None: a share `WARM_UP_SHARE` of the epochs.
     adversarial_weight
         ≥ 0, of the mean cross-entropy at the worst points. These are data: the term trains the head.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule, or the loss is no longer finite.
     """
     encoder, head = split_head(model)
     if method not in METHODS:
         raise ValueError(
             f"method must be one of {', '.join(METHODS)}, got {method!r}; see worlds.domain_generalisation"
         )
-    _check_domains(domains)
+    if len(domains) < 2:
+        raise ValueError(
+            f"there must be at least 2 domains, got {len(domains)}; differences between them are the point"
+        )
+    for each in domains:
+        check_pairs(each.x, each.y)
     seed = checked_seed(seed)
     num_epochs = checked_count("num_epochs", num_epochs, minimum=1, remedy="give the number of passes")
     batch_size = checked_count("batch_size", batch_size, minimum=1, remedy="100 is a usual choice")
@@ -132,15 +126,6 @@ def split_head(model: nn.Module) -> tuple[nn.Sequential, nn.Linear]:
             "the last layer is the head, what comes before it the encoder"
         )
     return nn.Sequential(*list(model)[:-1]), model[-1]
-
-
-def _check_domains(domains: Sequence[Examples]) -> None:
-    if len(domains) < 2:
-        raise ValueError(
-            f"there must be at least 2 domains, got {len(domains)}; differences between them are the point"
-        )
-    for each in domains:
-        check_pairs(each.x, each.y)
 
 
 def _batches(sizes: Sequence[int], batch_size: int, rng: np.random.Generator) -> list[list[NDArray[np.intp]]]:

@@ -6,7 +6,7 @@ An attack proves nothing about what it did not find, so its guarantee is "lower"
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -37,6 +37,8 @@ class InputAdversary(Adversary):
     the attack's.
     """
 
+    parts: Sequence[InputAdversary] = ()
+    """Attacks that this one consists of."""
     follows_gradients = True
     """Whether what it finds depends on the model's gradients; then examples that have none are counted."""
     num_steps = 1
@@ -64,8 +66,10 @@ class InputAdversary(Adversary):
                 witness.absorb(part, rows)
 
     def restart(self) -> None:
-        """Draw from the seed anew."""
+        """Draw from the seed anew, also in every part."""
         self.rng = np.random.default_rng(self.problem.seed)
+        for part in self.parts:
+            part.restart()
 
     @abstractmethod
     def perturb(self, witness: Witness) -> None:

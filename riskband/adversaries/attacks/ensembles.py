@@ -45,19 +45,14 @@ class InOrder(InputAdversary):
     def __init__(self, model: nn.Module, problem: TransportProblem, *, name: str, parts: Sequence[Part]) -> None:
         self._name = name
         within = [replace(problem, distances=(distance,)) for distance in problem.distances]
-        self._parts = [[part(model, ball) for part in parts] for ball in within]
+        self._parts_by_ball = [[part(model, ball) for part in parts] for ball in within]
+        self.parts = [part for parts in self._parts_by_ball for part in parts]
         super().__init__(model, problem)
-
-    def restart(self) -> None:
-        """Draw from the seed anew, in every part."""
-        super().restart()
-        for part in (part for parts in self._parts for part in parts):
-            part.restart()
 
     def perturb(self, witness: Witness) -> None:
         """Run the parts."""
         check_within_balls(self.problem, self._name)
-        for radii, parts in zip(self.ladder(witness), self._parts, strict=True):
+        for radii, parts in zip(self.ladder(witness), self._parts_by_ball, strict=True):
             for part in parts:
                 rows = witness.is_open(radii).nonzero().squeeze(1)
                 if len(rows) > 0:

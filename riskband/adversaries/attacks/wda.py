@@ -82,16 +82,10 @@ class WdaKnapsack(InputAdversary):
 
     def __init__(self, model: nn.Module, problem: TransportProblem) -> None:
         kinds = (MinNorm, Pgd, Wda, WcDg) if has_slopes(problem.loss) else (MinNorm, Pgd, Wda)
-        self._parts: tuple[InputAdversary, ...] = tuple(kind(model, problem) for kind in kinds)
-        self._auto_pgd = Apgd(model, problem)
-        self._square = Square(model, problem)
+        self._alone = [kind(model, problem) for kind in kinds]
+        self._auto_pgd, self._square = Apgd(model, problem), Square(model, problem)
+        self.parts = [*self._alone, self._auto_pgd, self._square]
         super().__init__(model, problem)
-
-    def restart(self) -> None:
-        """Draw from the seed anew, in every part."""
-        super().restart()
-        for part in (*self._parts, self._square):
-            part.restart()
 
     def perturb(self, witness: Witness) -> None:
         """Run all parts, each as if it were alone; then look nearer than they did, and where they saw nothing."""
@@ -104,7 +98,7 @@ class WdaKnapsack(InputAdversary):
             witness.absorb(blind, rows)
 
     def _follow_gradients(self, witness: Witness) -> None:
-        for part in self._parts:
+        for part in self._alone:
             own = witness.fresh()
             part.perturb(own)
             own.shorten()

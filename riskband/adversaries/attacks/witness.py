@@ -148,9 +148,7 @@ class Witness:
         """
         points = points.detach().requires_grad_()
         with torch.enable_grad():
-            logits = self(points)
-            labels = self.labels.expand(logits.shape[:-1])
-            values = objective(logits.flatten(end_dim=-2), labels.flatten()).reshape(labels.shape)
+            values = self._each(objective, self(points))
             return values.detach(), self._gradient(values, points, keep=False)
 
     def rival_slopes(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,8 +222,7 @@ class Witness:
 
     def margins(self, logits: Tensor) -> Tensor:
         """Return `wrong_margin` of logits of inputs, shape (..., num_examples)."""
-        labels = self.labels.expand(logits.shape[:-1])
-        return wrong_margin(logits.flatten(end_dim=-2), labels.flatten()).reshape(labels.shape)
+        return self._each(wrong_margin, logits)
 
     def low(self, points: Tensor) -> Tensor:
         """How far down the box lets each entry move, at most 0, broadcastable to the points' shape."""
@@ -318,6 +315,11 @@ class Witness:
         # A copy: a model may work in place on its inputs.
         return computed(self.model, points.clone().reshape(-1, *self.x_shape))
 
+    def _each(self, function: Objective, logits: Tensor) -> Tensor:
+        """What a function says of logits (..., num_examples, num_classes) and the labels, (..., num_examples)."""
+        labels = self.labels.expand(logits.shape[:-1])
+        return function(logits.flatten(end_dim=-2), labels.flatten()).reshape(labels.shape)
+
     def _forget(self) -> None:
         is_wrong = self.logits.argmax(dim=1) != self.labels
         self.closest = self.x
@@ -344,10 +346,8 @@ class Witness:
         found = shown.gather(0, number[None, :, None].expand(1, *self.x.shape)).squeeze(0)
         self._keep_nearest(found, nearest)
         if not self._is_flipped:
-            labels = self.labels.expand(logits.shape[:-1]).flatten()
-            losses = self._loss.per_example(logits.flatten(end_dim=-2), labels).reshape(distances.shape)
             self._costs.append(distances.pow(self.order))
-            self._losses.append(torch.where(counts, losses, 0.0))
+            self._losses.append(torch.where(counts, self._each(self._loss.per_example, logits), 0.0))
 
     def _gradient(self, values: Tensor, points: Tensor, *, keep: bool) -> Tensor:
         if not values.requires_grad:

@@ -68,14 +68,7 @@ class Balls:
     """
 
     def __init__(
-        self,
-        layers: SequentialLayers,
-        x: Tensor,
-        labels: Tensor,
-        *,
-        norm: str,
-        margins: Tensor,
-        rounding: float,
+        self, layers: SequentialLayers, x: Tensor, labels: Tensor, *, norm: str, margins: Tensor, rounding: float
     ) -> None:
         self.layers, self.x, self.margins = layers, x, margins
         self.scale = math.sqrt(math.prod(layers.x_shape)) if norm == "linf" else 1.0  # of l2 over this norm

@@ -245,6 +245,7 @@ class _Block(NamedTuple):
 
     affine: Body
     num_inputs: int
+    num_outputs: int
     bend: tuple[nn.Module, tuple[int, ...]] | None
 
 
@@ -284,8 +285,10 @@ def _blocks(layers: SequentialLayers) -> list[_Block]:
                 "'auto' or 'product'"
             )
         here = [*affine, *([bend] if bend else [])]
-        blocks.append(_Block(affine, math.prod(here[0][1]) if here else layers.head.shape[1], bend))
-    largest = max(_largest_matrix(layers, block) for block in blocks)
+        num_features = layers.head.shape[1]
+        sizes = math.prod(here[0][1]) if here else num_features, math.prod(bend[1]) if bend else num_features
+        blocks.append(_Block(affine, *sizes, bend))
+    largest = max(_largest_matrix(block) for block in blocks)
     if largest > MAX_ENTRIES:
         raise RefusedError(
             f"local bounds are for affine layers of at most {MAX_ENTRIES} weights when unrolled, got {largest}; use "
@@ -300,19 +303,15 @@ def _blocks(layers: SequentialLayers) -> list[_Block]:
     return blocks
 
 
-def _num_outputs(layers: SequentialLayers, block: _Block) -> int:
-    return layers.head.shape[1] if block.bend is None else math.prod(block.bend[1])
-
-
-def _largest_matrix(layers: SequentialLayers, block: _Block) -> int:
+def _largest_matrix(block: _Block) -> int:
     """Entries of the largest matrix on the way to a block's: of one layer, or of all up to it."""
-    ends = [*(math.prod(shape) for _, shape in block.affine), _num_outputs(layers, block)]
+    ends = [*(math.prod(shape) for _, shape in block.affine), block.num_outputs]
     return max((max(before, block.num_inputs) * after for before, after in pairwise(ends)), default=0)
 
 
 def _matrix_sizes(layers: SequentialLayers, blocks: Sequence[_Block]) -> list[tuple[int, int]]:
     """Return rows and columns of the stages' matrices; 0 of the identity."""
-    hidden = [(_num_outputs(layers, block), block.num_inputs) if block.affine else (0, 0) for block in blocks[:-1]]
+    hidden = [(block.num_outputs, block.num_inputs) if block.affine else (0, 0) for block in blocks[:-1]]
     return [*hidden, (len(layers.head), blocks[-1].num_inputs)]
 
 

@@ -218,22 +218,6 @@ def chain_spectral(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> float:
     return bound
 
 
-def _sum_spread(layer: Sum, moves: Tensor) -> Tensor:
-    return torch.stack([chain_spread(branch, moves) for branch in layer.chains]).sum(dim=0)
-
-
-def _sum_spectral(layer: Sum, shape: tuple[int, ...]) -> float:
-    return math.fsum(chain_spectral(branch, shape) for branch in layer.chains)
-
-
-def _concatenated_spread(layer: Concatenation, moves: Tensor) -> Tensor:
-    return torch.cat([chain_spread(branch, moves) for branch in layer.chains], dim=layer.axis)
-
-
-def _concatenated_spectral(layer: Concatenation, shape: tuple[int, ...]) -> float:
-    return math.hypot(*(chain_spectral(branch, shape) for branch in layer.chains))
-
-
 def in_groups(layer: Any, x: Tensor) -> Tensor:
     """Return features as a normalisation sees them, (num_examples, num_groups, size): each group has one scale."""
     if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
@@ -269,20 +253,12 @@ def _normalised_spectral(layer: Any, _: tuple[int, ...]) -> float:
     return largest / math.sqrt(float(layer.eps or 0.0))
 
 
-def _mean_spectral(layer: Mean, shape: tuple[int, ...]) -> float:
-    return 1.0 / math.sqrt(math.prod(shape[axis - 1] for axis in layer.axes))
-
-
 def _average_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
     channel = (1, *shape[-2:])  # every channel is treated alike
     num_outputs = layer(torch.zeros(1, *channel)).numel()
     if num_outputs * math.prod(channel) <= _LARGEST_UNROLLED:
         return matrix_bound(unrolled(layer, channel))
     return mixed_bound(layer, channel)
-
-
-def _batch_norm_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
-    return float(_absolute(layer, torch.ones(1, *shape, dtype=torch.float64)).amax())
 
 
 def _max_pool_spectral(layer: nn.MaxPool2d, shape: tuple[int, ...]) -> float:
@@ -339,7 +315,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
     **dict.fromkeys((nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle), _SHAPE),
     nn.Linear: _linear(lambda layer, _: matrix_bound(layer.weight.detach().double())),
     **dict.fromkeys(CONVOLUTIONS, _linear(_conv_spectral)),
-    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _linear(_batch_norm_spectral)),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _linear(lambda layer, _: float(scale_of(layer).abs().amax()))),
     **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Upsample), _linear(_average_spectral, keeps_channels=True)),
     nn.MaxPool2d: LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, False, True),
     GroupSort: LayerRule(_sorted_moves, lambda *_: 1.0, is_linear=False),
@@ -359,15 +335,23 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.PReLU: _elementwise(lambda layer: max(1.0, float(layer.weight.detach().double().abs().amax()))),
     **dict.fromkeys((nn.Softsign, nn.Softshrink, nn.Tanhshrink, nn.LogSigmoid), _elementwise(1.0)),
     **dict.fromkeys(NORMALISATIONS, LayerRule(_normalised_spread, _normalised_spectral, is_linear=False)),
-    Sum: LayerRule(_sum_spread, _sum_spectral, is_linear=False),
-    Concatenation: LayerRule(_concatenated_spread, _concatenated_spectral, is_linear=False),
+    Sum: LayerRule(
+        lambda layer, moves: torch.stack([chain_spread(branch, moves) for branch in layer.chains]).sum(dim=0),
+        lambda layer, shape: math.fsum(chain_spectral(branch, shape) for branch in layer.chains),
+        is_linear=False,
+    ),
+    Concatenation: LayerRule(
+        lambda layer, moves: torch.cat([chain_spread(branch, moves) for branch in layer.chains], dim=layer.axis),
+        lambda layer, shape: math.hypot(*(chain_spectral(branch, shape) for branch in layer.chains)),
+        is_linear=False,
+    ),
     # No constant on the whole space (Kim et al. 2021); around an example: `balls`.
     SelfAttention: LayerRule(lambda _, moves: torch.full_like(moves, torch.inf), lambda *_: math.inf, is_linear=False),
     Shift: LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True),
     Scale: _linear(lambda layer, _: float(layer.constant.abs().amax())),
     Constant: _linear(lambda *_: 0.0),
     **dict.fromkeys((Reshaped, Permuted, Selected), _SHAPE),
-    Mean: _linear(_mean_spectral),
+    Mean: _linear(lambda layer, shape: 1.0 / math.sqrt(math.prod(shape[axis - 1] for axis in layer.axes))),
 }
 """By exact type. A new kind of layer is an entry here."""
 

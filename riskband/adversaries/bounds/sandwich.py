@@ -19,7 +19,7 @@ from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.wda import WdaKnapsack
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.bounds.balls import Balls, has_local_rules
-from riskband.adversaries.bounds.crown import LocalNetwork, is_cheap, local_distances, local_network
+from riskband.adversaries.bounds.crown import is_cheap, local_distances, local_network
 from riskband.adversaries.bounds.lipschitz import (
     METHODS,
     Constants,
@@ -63,10 +63,10 @@ class LipschitzAdversary(Adversary):
     Parameters
     ----------
     model : Module
-        A chain of layers; see `lipschitz.SequentialLayers`. It is only read, anew for every batch.
+        See `lipschitz.SequentialLayers`. It is only read, anew for every batch.
     problem : TransportProblem
-        What is asked: its loss ("zero_one", or one of `growth.GROWTHS`), order and norm. The rest is for attacks: what
-        no input can do, none in the box can.
+        Its loss ("zero_one", or one of `growth.GROWTHS`), order and norm. The rest is for attacks: what no input can
+        do, none in the box can.
     method : str
         "product" or "exact": with constants from `lipschitz.margin_constants` only. "local": with its constants,
         and for the 0-1 loss what `crown` proves around each example. "auto": so where the model is small
@@ -140,17 +140,13 @@ class LipschitzAdversary(Adversary):
     def _flip_distances(self, batch: Batch, layers: SequentialLayers, found: Geometry) -> Tensor:
         """Return distances below which nothing is misclassified, from the constants and from local bounds."""
         reach = class_distances(found.margins, found.speeds)
-        network = self._local_network(layers)
-        if network is None:
+        # Local bounds are left where constants say as much, or where they are too much work.
+        is_wanted = self.method == "local" or (self.method == "auto" and is_cheap(layers))
+        if not is_wanted or layers.is_affine:
             return reach.amin(dim=1)
+        network = local_network(layers)
         return local_distances(
-            network,
-            batch.x.flatten(1),
-            batch.labels,
-            norm=self.norm,
-            slack=found.slack,
-            drift=found.drift,
-            reach=reach,
+            network, batch.x.flatten(1), batch.labels, norm=self.norm, slack=found.slack, drift=found.drift, reach=reach
         )
 
     def _is_around(self, layers: SequentialLayers) -> bool:
@@ -172,11 +168,6 @@ class LipschitzAdversary(Adversary):
         return Balls(
             layers, batch.x.double(), batch.labels, norm=self.norm, margins=found.margins, rounding=_ROUNDING_OF_LOGITS,
         )  # fmt: skip
-
-    def _local_network(self, layers: SequentialLayers) -> LocalNetwork | None:
-        """Return what local bounds need; None where constants say as much, or where it is too much work."""
-        is_wanted = self.method == "local" or (self.method == "auto" and is_cheap(layers))
-        return local_network(layers) if is_wanted and not layers.is_affine else None
 
 
 class SandwichAdversary(Adversary):

@@ -25,42 +25,29 @@ _BRIER_SATURATION = 10.0
 
 @dataclass(frozen=True)
 class Growth:
-    """How a loss in [0, 1] grows with the margins.
-
-    Attributes
-    ----------
-    pooled : callable
-        Margins (num_examples, num_classes), `-inf` at the label, -> one number k per example, convex and nondecreasing
-        in each margin.
-    bound : callable
-        Margins -> a bound of the loss wherever no margin is larger, shape (num_examples,); at most 1.
-    saturation : float
-        The k from which on the loss counts as 1.
-    slope : float
-        The loss changes by at most `slope` times the largest change of a margin.
-    inflection : float
-        The k up to which the grid over the distance is closer near 0; beyond, its points are equally far apart.
-    bend : float
-        If the margins grow at constant speeds, the bound is the largest of functions with second derivatives at least
-        -bend times the variance of the speeds under the predicted probabilities, 0 for the label. 0: it is convex up to
-        the saturation.
-    curvature : float or None
-        The loss (before any cap) has Hessian at most `curvature` in the logits; None: no such bound.
-    num_steps : int
-        Pieces in which a curve over the distance is resolved up to the inflection, and the rest of it.
-    is_tight : bool
-        The loss is the bound, and depends on the largest margin only: then the bound is attained.
-    """
+    """How a loss in [0, 1] grows with the margins."""
 
     pooled: Callable[[Tensor], Tensor]
+    """Margins (num_examples, num_classes), `-inf` at the label, -> one number k per example, convex and nondecreasing
+    in each margin."""
     bound: Callable[[Tensor], Tensor]
+    """Margins -> a bound of the loss wherever no margin is larger, shape (num_examples,); at most 1."""
     saturation: float
+    """The k from which on the loss counts as 1."""
     slope: float
+    """The loss changes by at most `slope` times the largest change of a margin."""
     inflection: float
+    """The k up to which the grid over the distance is closer near 0; beyond, its points are equally far apart."""
     bend: float
+    """If the margins grow at constant speeds, the bound is the largest of functions with second derivatives at least
+    -bend times the variance of the speeds under the predicted probabilities, 0 for the label. 0: it is convex up to the
+    saturation."""
     curvature: float | None
+    """The loss (before any cap) has Hessian at most `curvature` in the logits; None: no such bound."""
     num_steps: int
+    """Pieces in which a curve over the distance is resolved up to the inflection, and the rest of it."""
     is_tight: bool
+    """The loss is the bound, and depends on the largest margin only: then the bound is attained."""
 
 
 def _largest(margins: Tensor) -> Tensor:

@@ -40,18 +40,12 @@ EMPIRICAL = {100: (0.20395, 0.00004, 0.20399), 200: (0.20148, 0.00010, 0.20158)}
 
 @dataclass(frozen=True)
 class Group:
-    """Comments of a group.
-
-    Attributes
-    ----------
-    flipped
-        Share of labels against the sign of the log-odds, in (0, 0.4).
-    spread
-        Standard deviation of the log-odds.
-    """
+    """Comments of a group."""
 
     flipped: float
+    """Share of labels against the sign of the log-odds, in (0, 0.4)."""
     spread: float
+    """Standard deviation of the log-odds."""
 
     def draw(self, rng: np.random.Generator, number: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Draw |v| of some comments, and whether their labels are flipped; both (number,)."""
@@ -126,11 +120,7 @@ def _methods(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _bounds(
-    drawn: Mapping[str, tuple[NDArray[np.float64], NDArray[np.bool_]]],
-    factor: float,
-    method: Any,
-    *,
-    delta: float,
+    drawn: Mapping[str, tuple[NDArray[np.float64], NDArray[np.bool_]]], factor: float, method: Any, *, delta: float
 ) -> dict[str, tuple[float, float]]:
     """Both ends of each of `MEASURES`, all at once."""
     losses = {name: loss(size, flipped, factor) for name, (size, flipped) in drawn.items()}
