@@ -198,7 +198,7 @@ class RowAffineShift(Shift):
 class _LevelShift(Shift):
     """Each client has its own shares of the levels of a version."""
 
-    of_level: ClassVar[Callable[[Any], ImageVersion]]
+    of_level: ClassVar[type[Any]]
     levels: tuple[float, ...]
     low: tuple[float, ...] = (0.4, 0.7)
     high: tuple[float, ...] = (0.7, 1.0)
@@ -218,7 +218,7 @@ class _LevelShift(Shift):
     @property
     def versions(self) -> tuple[ImageVersion, ...]:
         """One for each level."""
-        return tuple(map(type(self).of_level, self.levels))
+        return tuple(self.of_level(level) for level in self.levels)
 
     def reversed(self) -> Self:
         """Return the shift with the two ranges exchanged."""

@@ -20,59 +20,41 @@ from riskband.answers.concave_curves import ConcaveCurve
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Examples as an adversary gets them.
-
-    Attributes
-    ----------
-    x : Tensor, shape (num_examples, *x_shape)
-        Inputs.
-    labels : Tensor of int, shape (num_examples,)
-        Labels.
-    logits : Tensor of float64, shape (num_examples, num_classes)
-        The model's logits.
-    losses : Tensor of float64, shape (num_examples,)
-        Losses in [0, 1] of the logits.
-    """
+    """Examples as an adversary gets them."""
 
     x: Tensor
+    """Inputs, (num_examples, *x_shape)."""
     labels: Tensor
+    """Whole numbers, (num_examples,)."""
     logits: Tensor
+    """Of the model, float64, (num_examples, num_classes)."""
     losses: Tensor
+    """Of the logits, float64 in [0, 1], (num_examples,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What an adversary found out about a batch.
-
-    Attributes
-    ----------
-    attained : Points
-        Perturbed examples that exist, at most this expensive, with at least this loss (or limits of such).
-    bounding : Points or None
-        Together with the unperturbed example, their concave hull is proven to lie above q. None: nothing is proven.
-        The same object as `attained`: the hull is q.
-    flip_costs : Tensor, shape (num_examples,)
-        Cost of the cheapest misclassified point: 0 if the example is misclassified, `inf` if there is none.
-    suprema : mapping of float to Tensor, shape (num_examples,)
-        Multipliers at which more is proven, the same for every batch: upper bounds of sup over c of
-        q(c) - multiplier * c.
-    unmoved : Tensor, shape (num_examples,), or None
-        With bounding points: upper bounds of the losses of the examples as they are, at most the bounds nearby. None:
-        the losses of the batch, which the model computed, are that.
-    asked_suprema : mapping of float to Tensor, shape (num_examples,)
-        The same, for the conjugates only: whatever multipliers are asked for, the values at the radii are those of one
-        curve, so that answers to several questions belong together.
-    without_gradient : Tensor of bool, shape (num_examples,), or None
-        Examples at which the model showed an attack no gradient to follow. None: no gradient was needed.
-    """
+    """What an adversary found out about a batch."""
 
     attained: Points
+    """Perturbed examples that exist, at most this expensive, with at least this loss (or limits of such)."""
     bounding: Points | None
+    """Together with the unperturbed example, their concave hull is proven to lie above q. None: nothing is proven. The
+    same object as `attained`: the hull is q."""
     flip_costs: Tensor
+    """Cost of the cheapest misclassified point, (num_examples,): 0 if the example is misclassified, `inf` if there is
+    none."""
     suprema: Mapping[float, Tensor] = field(default_factory=dict)
+    """Multipliers at which more is proven, the same for every batch: upper bounds, (num_examples,), of sup over c of
+    q(c) - multiplier * c."""
     asked_suprema: Mapping[float, Tensor] = field(default_factory=dict)
+    """The same, for the conjugates only: whatever multipliers are asked for, the values at the radii are those of one
+    curve, so that answers to several questions belong together."""
     unmoved: Tensor | None = None
+    """With bounding points: upper bounds of the losses of the examples as they are, (num_examples,), at most the bounds
+    nearby. None: the losses of the batch, which the model computed, are that."""
     without_gradient: Tensor | None = None
+    """Whether the model showed an attack no gradient to follow, (num_examples,). None: no gradient was needed."""
 
     @property
     def guarantee(self) -> str:

@@ -112,6 +112,8 @@ class Witness:
         Largest `wrong_margin` of the example and of what was shown: how near a misclassification it came.
     """
 
+    highest: Tensor
+
     def __init__(self, model: nn.Module, batch: Batch, problem: TransportProblem) -> None:
         self.model, self.labels, self.logits = model, batch.labels, batch.logits
         self.order, self.norm, self.box = problem.order, problem.norm, problem.box
@@ -324,7 +326,7 @@ class Witness:
         is_wrong = self.logits.argmax(dim=1) != self.labels
         self.closest = self.x
         self.distances = torch.where(is_wrong, 0.0, math.inf).double()
-        self.highest: Tensor = wrong_margin(self.logits, self.labels)
+        self.highest = wrong_margin(self.logits, self.labels)
         self._costs: list[Tensor] = []
         self._losses: list[Tensor] = []
 

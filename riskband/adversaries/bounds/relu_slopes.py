@@ -53,24 +53,17 @@ class Ray:
 
 @dataclass(frozen=True, eq=False)
 class GrowthSlopes:
-    """Slopes of the worst mean loss over the budget; see the head of this file.
-
-    Attributes
-    ----------
-    lower, upper : float
-        In units of the loss per unit of distance. The upper one is raised by `ROUNDING`; the lower one holds to the
-        tolerance of a linear program.
-    ray : Ray or None
-        Where the lower slope is reached; None if it is 0.
-    is_aligned : bool
-        The sufficient condition for lower = upper: on a cell with the largest gradient of a margin, the direction in
-        which that margin grows fastest never leaves the cell. Not decided, and False, for smooth activations.
-    """
+    """Slopes of the worst mean loss over the budget; see the head of this file."""
 
     lower: float
     upper: float
+    """In units of the loss per unit of distance. The upper one is raised by `ROUNDING`; the lower one holds to the
+    tolerance of a linear program."""
     ray: Ray | None
+    """Where the lower slope is reached; None if it is 0."""
     is_aligned: bool
+    """The sufficient condition for lower = upper: on a cell with the largest gradient of a margin, the direction in
+    which that margin grows fastest never leaves the cell. Not decided, and False, for smooth activations."""
 
 
 def growth_slopes(model: nn.Module, x_shape: Sequence[int], *, norm: str, method: str = "sharp") -> GrowthSlopes:
