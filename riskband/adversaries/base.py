@@ -72,17 +72,10 @@ class Adversary(ABC):
         """Return what can be said about each example of a batch; no loop over examples is needed."""
 
     def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:
-        """Return the curves of a client from its examples.
+        """Return the curves of a client from its examples, at least one in all.
 
-        Parameters
-        ----------
-        batches : iterable of Batch
-            At least one example in all. One batch at a time is held; of a batch only the pieces of its hulls are kept.
-
-        Raises
-        ------
-        RuntimeError
-            If the evidence contradicts itself: the adversary is wrong.
+        One batch at a time is held; of a batch only the pieces of its hulls are kept. Raises RuntimeError if the
+        evidence contradicts itself: the adversary is wrong.
         """
         lower, upper = Pool(), Pool()
         kinds: set[tuple[str, tuple[float, ...]]] = set()

@@ -131,15 +131,9 @@ class Pool:
 def concave_pieces(losses: Tensor, points: Points) -> tuple[Tensor, Tensor, Tensor]:
     """Return the concave hulls of each example's points and of (0, its loss), cut at 1, as pieces with falling slopes.
 
-    The losses, of the unperturbed examples, have shape (num_examples,).
-
-    Returns
-    -------
-    start : Tensor, shape (num_examples,)
-        Value of the hull at cost 0.
-    runs, rises : Tensor, shape (num_pieces,)
-        Width and height > 0 of the rising pieces of all examples (gift wrapping: from each corner to the point in
-        steepest sight).
+    The losses, of the unperturbed examples, have shape (num_examples,), and so has what is returned first: the value of
+    each hull at cost 0. Then come width and height > 0 of the rising pieces of all examples, (num_pieces,) (gift
+    wrapping: from each corner to the point in steepest sight).
     """
     costs, values = points.costs, points.losses
     start = torch.maximum(losses, torch.where(costs == 0.0, values, -torch.inf).amax(dim=1)).clamp(max=1.0)

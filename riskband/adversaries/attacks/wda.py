@@ -164,10 +164,7 @@ def wda_attack(
 def wda_accuracy(clean_accuracy: float, attacked_accuracy: float, *, kappa: float) -> float:
     """Return (1 - 1/kappa) * clean + (1/kappa) * attacked: the accuracy on WDA's distribution (WDA, equation 10).
 
-    Raises
-    ------
-    ValueError
-        If an accuracy is not in [0, 1], or kappa is not finite and at least 1.
+    Raises ValueError if an accuracy is not in [0, 1], or kappa is not finite and at least 1.
     """
     for name, accuracy in (("clean_accuracy", clean_accuracy), ("attacked_accuracy", attacked_accuracy)):
         if not 0.0 <= accuracy <= 1.0:

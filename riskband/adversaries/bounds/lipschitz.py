@@ -235,8 +235,6 @@ def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, met
     RefusedError
         If an argument is unknown, the model is not of the kind that is understood, or too large for "exact".
     """
-    check_norm(norm)
-    check_choice_of_method(method, METHODS)
     return lipschitz_constants(SequentialLayers(model, x_shape), norm=norm, method=method).margins
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -53,9 +52,7 @@ class LinearHead:
         self._hooks = [layer.register_forward_hook(self._note) for layer in self._layers]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
         self._inputs.clear()

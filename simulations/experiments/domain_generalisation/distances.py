@@ -120,9 +120,7 @@ def _draw_domains(axes: Axes, domains: Mapping[str, Mapping[str, float]], key: s
     for kind, colour in zip(MNIST_C, _COLOURS, strict=True):
         rows = [domains[Corruption(kind, severity).name] for severity in SEVERITIES]
         label = kind.replace("-", " ") if is_named else None
-        axes.plot(
-            [row["distance"] for row in rows], [row[key] for row in rows], "o-", color=colour, ms=3.5, label=label
-        )
+        axes.plot(*_at(rows, key), "o-", color=colour, ms=3.5, label=label)
     angles = [domains[f"{angle:g}°"] for angle in TARGET_ANGLES]
     marks = ((angles, "^", f"{', '.join(f'{angle:g}°' for angle in TARGET_ANGLES)}"), ([domains[FRESH]], "*", FRESH))
     for rows, marker, label in marks:
