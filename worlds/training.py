@@ -65,12 +65,11 @@ def train_epochs(
 ) -> float:
     """Train `model` in place on the cross-entropy, by an optimiser whose state is fresh at each call.
 
+    The model maps images (num_examples, *x_shape) to logits. Returned is the mean cross-entropy over the last epoch, in
+    nats, ≥ 0; ValueError is raised if it is not finite.
+
     Parameters
     ----------
-    model
-        Maps inputs to logits.
-    x, y
-        Images (num_examples, *x_shape) and labels (num_examples,).
     seed
         ≥ 0; decides the order of the examples, the augmentation, and what the model itself draws.
     num_epochs, batch_size
@@ -93,11 +92,6 @@ def train_epochs(
         training); None: nothing.
     after_epoch
         Called with the number of epochs done (from 1) and the model, which it must leave as it is.
-
-    Returns
-    -------
-    float
-        Mean cross-entropy over the last epoch, in nats, ≥ 0. Raises ValueError if it is not finite.
     """
     seed = checked_seed(seed)
     num_epochs = checked_count("num_epochs", num_epochs, minimum=1, remedy="give the number of passes")

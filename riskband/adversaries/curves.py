@@ -37,30 +37,42 @@ class Points:
 
 @dataclass(frozen=True, eq=False)
 class AdversarialCurves:
-    """A client's adversarial risk over all radii and all multipliers."""
+    """A client's adversarial risk over all radii and all multipliers.
+
+    Attributes
+    ----------
+    clean_risk : float
+        Mean loss without an adversary, in [0, 1].
+    num_examples : int
+        Number of examples behind the means.
+    adversarial_unit : float
+        Mean cost of the cheapest misclassified point over the examples that have one (rho_adv of Mehra et al. 2022,
+        squared if the order is 2); 0 if none has. Radii may be reported as multiples of it.
+    guarantee : str
+        One of `riskband.answers.adversarial.GUARANTEES`.
+    lower, upper : ConcaveCurve
+        Q lies between them.
+    lines, asked_lines : tuple of (float, float)
+        Pairs (multiplier, bound): Q(radius) <= multiplier * radius + bound. The conjugates use both, the values only
+        `lines`, so that they do not depend on the multipliers that were asked.
+    unmoved_risk : float
+        Upper bound of the mean loss without an adversary, for the guarantee "upper": of the model in exact arithmetic,
+        if that is what its bounds are about.
+    num_without_gradient : int or None
+        Examples at which an attack found no gradient to follow: what it reached of them says little. None: no attack,
+        or one that needs no gradients.
+    """
 
     clean_risk: float
-    """Mean loss without an adversary, in [0, 1]."""
     num_examples: int
-    """Number of examples behind the means."""
     adversarial_unit: float
-    """Mean cost of the cheapest misclassified point over the examples that have one (rho_adv of Mehra et al. 2022,
-    squared if the order is 2); 0 if none has. Radii may be reported as multiples of it."""
     guarantee: str
-    """One of `riskband.answers.adversarial.GUARANTEES`."""
     lower: ConcaveCurve
     upper: ConcaveCurve
-    """Q lies between them."""
     lines: tuple[tuple[float, float], ...]
     asked_lines: tuple[tuple[float, float], ...] = ()
-    """Pairs (multiplier, bound): Q(radius) <= multiplier * radius + bound. The conjugates use both, the values only
-    `lines`, so that they do not depend on the multipliers that were asked."""
     unmoved_risk: float = 0.0
-    """Upper bound of the mean loss without an adversary, for the guarantee "upper": of the model in exact arithmetic,
-    if that is what its bounds are about."""
     num_without_gradient: int | None = None
-    """Examples at which an attack found no gradient to follow: what it reached of them says little. None: no attack, or
-    one that needs no gradients."""
 
     def at(self, radii: npt.ArrayLike, multipliers: npt.ArrayLike) -> CurveNumbers:
         """Return the numbers at radii, shape (num_radii,), and at multipliers, shape (num_multipliers,)."""

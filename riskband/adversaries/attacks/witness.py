@@ -102,14 +102,10 @@ class Witness:
     if an example lies outside the box. The model is differentiable in its inputs, in eval mode; loss, cost and box are
     the problem's.
 
-    Attributes
-    ----------
-    x, closest : Tensor, shape (num_examples, num_features)
-        The examples, and of each the nearest misclassified input that was shown; itself if there was none.
-    distances : Tensor of float64, shape (num_examples,)
-        From the example to `closest`; `inf` if there was none.
-    highest : Tensor of float64, shape (num_examples,)
-        Largest `wrong_margin` of the example and of what was shown: how near a misclassification it came.
+    `x` are the examples, (num_examples, num_features), and `closest` of each the nearest misclassified input that was
+    shown, itself if there was none. `distances`, float64 (num_examples,), lead from the example there, `inf` if there
+    was none. `highest` is the largest `wrong_margin` of the example and of what was shown: how near a misclassification
+    it came.
     """
 
     highest: Tensor

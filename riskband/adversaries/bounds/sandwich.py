@@ -60,23 +60,17 @@ class Geometry(NamedTuple):
 class LipschitzAdversary(Adversary):
     """Proves from above what no perturbation can exceed; attains only what was there without one.
 
+    The model, see `lipschitz.SequentialLayers`, is only read, anew for every batch. Of the problem its loss
+    ("zero_one", or one of `growth.GROWTHS`), order and norm count. The rest is for attacks: what no input can do, none
+    in the box can. Raises RefusedError if an argument is unknown, or nothing is proved for the loss; at the first
+    batch, if nothing is proved for the model.
+
     Parameters
     ----------
-    model : Module
-        See `lipschitz.SequentialLayers`. It is only read, anew for every batch.
-    problem : TransportProblem
-        Its loss ("zero_one", or one of `growth.GROWTHS`), order and norm. The rest is for attacks: what no input can
-        do, none in the box can.
     method : str
         "product" or "exact": with constants from `lipschitz.margin_constants` only. "local": with its constants,
         and for the 0-1 loss what `crown` proves around each example. "auto": so where the model is small
         enough for that.
-
-    Raises
-    ------
-    RefusedError
-        If an argument is unknown, or nothing is proved for the loss; at the first batch, if nothing is proved for the
-        model.
     """
 
     def __init__(self, model: nn.Module, problem: TransportProblem, *, method: str = "auto") -> None:
@@ -89,7 +83,10 @@ class LipschitzAdversary(Adversary):
         """Return bounding points; the cost of a misclassification is only known where the example is misclassified."""
         layers = SequentialLayers(on_cpu(self.model), batch.x.shape[1:])
         found = self.geometry(batch, layers)
-        balls = self._balls(batch, layers, found)
+        balls = None
+        if self._is_around(layers):
+            x, margins = batch.x.double(), found.margins
+            balls = Balls(layers, x, batch.labels, norm=self.norm, margins=margins, rounding=_ROUNDING_OF_LOGITS)
         if self.loss == "zero_one":
             distances = self._flip_distances(batch, layers, found) if balls is None else balls.safe_distances()
             costs = distances[:, None].pow(self.order)
@@ -160,14 +157,6 @@ class LipschitzAdversary(Adversary):
             return Constants(unknown, unknown[0])
         method = "auto" if self.method == "local" else self.method
         return lipschitz_constants(layers, norm=self.norm, method=method)
-
-    def _balls(self, batch: Batch, layers: SequentialLayers, found: Geometry) -> Balls | None:
-        """Return balls around the examples if these are what is used."""
-        if not self._is_around(layers):
-            return None
-        return Balls(
-            layers, batch.x.double(), batch.labels, norm=self.norm, margins=found.margins, rounding=_ROUNDING_OF_LOGITS,
-        )  # fmt: skip
 
 
 class SandwichAdversary(Adversary):
