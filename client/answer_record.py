@@ -36,21 +36,14 @@ _SAID_ANEW = frozenset({"client_id", "loss", "code_hash", "model_hash", "group",
 class AnswerRecord:
     """What a client has answered.
 
-    Attributes
-    ----------
-    client_id : str
-        Whose; clients may share a file.
-    path : Path or None
-        The book, see `client.book`. None: nothing is recorded.
-
     Raises
     ------
     ValueError
         If the file's path is not absolute.
     """
 
-    client_id: str
-    path: Path | None = None
+    client_id: str  # whose; clients may share a file
+    path: Path | None = None  # The book, see `client.book`. None: nothing is recorded.
 
     def __post_init__(self) -> None:
         check_path(self.path, FILE_KEY)

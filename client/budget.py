@@ -31,25 +31,14 @@ class QueryBudgetError(ValueError):
 
 @dataclass(frozen=True)
 class Request:
-    """What one query asks for: counts of numbers, by kind.
+    """What one query asks for: counts of numbers, by kind."""
 
-    Attributes
-    ----------
-    losses : int
-        Mean losses, the clean risk of an adversarial answer among them.
-    radii, multipliers : int
-        Values at radii and conjugates at multipliers; lower and upper bounds are two numbers.
-    units : int
-        Adversarial units.
-    counts : int
-        Numbers of examples without a gradient.
-    """
-
-    losses: int = 0
+    losses: int = 0  # mean losses, the clean risk of an adversarial answer among them
+    # Values at radii and conjugates at multipliers; lower and upper bounds are two numbers.
     radii: int = 0
     multipliers: int = 0
-    units: int = 0
-    counts: int = 0
+    units: int = 0  # adversarial units
+    counts: int = 0  # numbers of examples without a gradient
 
     @property
     def size(self) -> int:
@@ -72,23 +61,15 @@ class Request:
 class QueryBudget:
     """A client's budget.
 
-    Attributes
-    ----------
-    client_id : str
-        Whose; clients may share a file.
-    limit : int or None
-        Values that may be answered in all, >= 0. None: unlimited, nothing is counted.
-    path : Path or None
-        The book, see `client.book`. Needed with a limit: a count that a restart forgets is none.
-
     Raises
     ------
     ValueError
         If the limit is negative, there is a limit and no file, or the file's path is not absolute.
     """
 
-    client_id: str
-    limit: int | None = None
+    client_id: str  # whose; clients may share a file
+    limit: int | None = None  # Values that may be answered in all, >= 0. None: unlimited, nothing is counted.
+    # The book, see `client.book`. Needed with a limit: a count that a restart forgets is none.
     path: Path | None = None
 
     def __post_init__(self) -> None:

@@ -35,24 +35,16 @@ class PrivacyBudgetError(RefusedError):
 class PrivacyBudget:
     """A client's privacy budget.
 
-    Attributes
-    ----------
-    client_id : str
-        Whose; clients may share a file.
-    total : Mechanism or None
-        The mechanism of all answers, with the budget of all of them together. None: no budget, nothing is counted.
-    path : Path or None
-        The book, see `client.book`. Needed with a total.
-
     Raises
     ------
     ValueError
         If there is a total and no file, or the file's path is not absolute.
     """
 
-    client_id: str
+    client_id: str  # whose; clients may share a file
+    # The mechanism of all answers, with the budget of all of them together. None: no budget, nothing is counted.
     total: Mechanism | None = None
-    path: Path | None = None
+    path: Path | None = None  # The book, see `client.book`. Needed with a total.
 
     def __post_init__(self) -> None:
         if self.total is not None and self.path is None:

@@ -32,19 +32,12 @@ _MOST_DIGITS = 60  # a budget has at most 13 before the point and 30 after it
 
 @dataclass(frozen=True)
 class Mechanism:
-    """How an answer is made private, and what that spends.
+    """How an answer is made private, and what that spends."""
 
-    Attributes
-    ----------
-    name : str
-        "laplace": an answer is epsilon-differentially private. "gaussian": it is rho-zero-concentrated so. Neighbours
-        differ in one example, replaced by any other.
-    budget : Fraction
-        The epsilon or rho of one answer with all its numbers (or, of a client's budget, of all answers).
-    """
-
+    # "laplace": an answer is epsilon-differentially private. "gaussian": it is rho-zero-concentrated so. Neighbours
+    # differ in one example, replaced by any other.
     name: str
-    budget: Fraction
+    budget: Fraction  # the epsilon or rho of one answer with all its numbers (or, of a client's budget, of all answers)
 
     @property
     def unit(self) -> str:

@@ -62,21 +62,11 @@ Decoded = TypeVar("Decoded")
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a client gives no answer; the text of Flower's error reply, as JSON.
+    """Why a client gives no answer; the text of Flower's error reply, as JSON."""
 
-    Attributes
-    ----------
-    client_id : str or None
-        The client's name; None if its own config gives it none that is valid.
-    code_hash : str
-        As of `LossAnswer`.
-    text : str
-        Which rule was broken, in words that may travel.
-    """
-
-    client_id: str | None
-    code_hash: str
-    text: str
+    client_id: str | None  # the client's name; None if its own config gives it none that is valid
+    code_hash: str  # as of `LossAnswer`
+    text: str  # which rule was broken, in words that may travel
 
 
 def action(question: type) -> str:

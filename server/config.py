@@ -298,21 +298,14 @@ class Results(Section):
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides a run. Build it with `load_config`.
+    """Everything that decides a run. Build it with `load_config`."""
 
-    Attributes
-    ----------
-    run, network, model, question, asking, results :
-        What every run has.
-    settings : tuple of Section
-        Those of all studies; see `of`.
-    """
-
+    # What every run has.
     run: Run
     network: Network
     model: Model
     question: Question
-    settings: tuple[Section, ...]
+    settings: tuple[Section, ...]  # those of all studies; see `of`
     asking: Asking
     results: Results
 

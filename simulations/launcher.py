@@ -61,43 +61,21 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class RunStatus:
-    """What the SuperLink says of a run.
+    """What the SuperLink says of a run."""
 
-    Attributes
-    ----------
-    status : str
-        `COMPLETED`, or another state such as ``"finished:failed"``.
-    details : str
-        The reason in words when it failed.
-    run_id : str
-        Flower's id of the run.
-    """
-
-    status: str
-    details: str
-    run_id: str
+    status: str  # `COMPLETED`, or another state such as ``"finished:failed"``
+    details: str  # the reason in words when it failed
+    run_id: str  # Flower's id of the run
 
 
 @dataclass(frozen=True)
 class PrivateSuperLink:
-    """A running SuperLink; made by `private_superlink`.
+    """A running SuperLink; made by `private_superlink`."""
 
-    Attributes
-    ----------
-    home : Path
-        The temporary folder that holds everything of Flower and Ray.
-    environment : mapping of str to str
-        The environment for every command that talks to it.
-    port : int
-        Of the loopback interface: where `flwr` and SuperNodes reach it.
-    children : list of Popen
-        The processes started so far, oldest first.
-    """
-
-    home: Path
-    environment: Mapping[str, str]
-    port: int
-    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    home: Path  # the temporary folder that holds everything of Flower and Ray
+    environment: Mapping[str, str]  # the environment for every command that talks to it
+    port: int  # of the loopback interface: where `flwr` and SuperNodes reach it
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # the processes started so far, oldest first
 
     @property
     def logs(self) -> tuple[Path, ...]:

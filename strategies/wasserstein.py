@@ -41,50 +41,32 @@ _NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class EmpiricalWorstCase:
-    """The worst mean risk of the network that answered, without any step to unseen clients.
+    """The worst mean risk of the network that answered, without any step to unseen clients."""
 
-    Attributes
-    ----------
-    cost_budgets : ndarray, shape (num_budgets,)
-        In units of the transport cost.
-    about : {"clients", "upper-bounds", "noise-samples", "attacks", "noise"}
-        Whose worst mean: that of the clients' risks, or of what they answered instead, their upper bounds (a bisection
-        sees only those), what is an upper bound in the mean over the noise samples of a smoothed model, or what an
-        attack reached. "noise": the answers have noise, and both ends are an estimate.
-    lower, upper : ndarray, shape (num_budgets,)
-        Ends of the bracket at each budget.
-    num_rounds, num_messages : int
-        What finding it took, over all budgets, and that of the published bound.
-    later_failures : tuple of Failure
-        Clients that gave no answer, or an impossible one, after the first round; what they had answered still counts.
-    """
-
+    # Whose worst mean: that of the clients' risks ("clients"), or of what they answered instead, their "upper-bounds"
+    # (a bisection sees only those), what is an upper bound in the mean over the "noise-samples" of a smoothed model, or
+    # what "attacks" reached. "noise": the answers have noise, and both ends are an estimate.
     about: str
-    cost_budgets: np.ndarray
+    cost_budgets: np.ndarray  # shape (num_budgets,), in units of the transport cost
+    # Shape (num_budgets,), ends of the bracket at each budget.
     lower: np.ndarray
     upper: np.ndarray
+    # What finding it took, over all budgets, and that of the published bound.
     num_rounds: int
     num_messages: int
+    # Clients that gave no answer, or an impossible one, after the first round; what they had answered still counts.
     later_failures: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True)
 class QueryBudgetUse:
-    """What the clients' query budgets allowed.
+    """What the clients' query budgets allowed."""
 
-    Attributes
-    ----------
-    num_radii, num_multipliers : int
-        Asked of every client in the first message.
-    clients_left_out : tuple of str
-        Not asked: what they have left is less than any useful question takes.
-    smallest_left : int or None
-        Values left after the run to the client that has the fewest, of those that answered; None: no limit.
-    """
-
+    # Asked of every client in the first message.
     num_radii: int
     num_multipliers: int
-    clients_left_out: tuple[str, ...]
+    clients_left_out: tuple[str, ...]  # not asked: what they have left is less than any useful question takes
+    # Values left after the run to the client that has the fewest, of those that answered; None: no limit.
     smallest_left: int | None
 
 
@@ -94,26 +76,15 @@ class WassersteinConclusion(Conclusion):
 
     Each holds by itself, for all budgets and thresholds that were asked at once; "wasserstein_mean" for every budget
     there is where more than a few were asked, since that is no wider then.
-
-    Attributes
-    ----------
-    answers : riskband.AdversarialAnswers
-        The valid answers, in the order of `outcome.answers`.
-    breakdowns : dict of str to riskband.Bracket
-        "wasserstein_mean": the largest cost budget at which the mean is certified to be at most the breakdown target.
-    empirical : EmpiricalWorstCase
-        The worst case on the clients that answered.
-    query_budget : QueryBudgetUse
-        What was asked of the clients, and what they have left.
-    reached : dict of str to riskband.Certificate
-        Estimates under the names of the certificates, from what was reached of clients that also answered proved upper
-        bounds. Empty where there are no two sides.
     """
 
-    answers: rb.AdversarialAnswers
+    answers: rb.AdversarialAnswers  # the valid answers, in the order of `outcome.answers`
+    # "wasserstein_mean": the largest cost budget at which the mean is certified to be at most the breakdown target.
     breakdowns: dict[str, rb.Bracket]
-    empirical: EmpiricalWorstCase
-    query_budget: QueryBudgetUse
+    empirical: EmpiricalWorstCase  # the worst case on the clients that answered
+    query_budget: QueryBudgetUse  # what was asked of the clients, and what they have left
+    # Estimates under the names of the certificates, from what was reached of clients that also answered proved upper
+    # bounds. Empty where there are no two sides.
     reached: dict[str, rb.Certificate] = field(default_factory=dict)
 
 
@@ -124,29 +95,9 @@ class Wasserstein(CertifyingStrategy):
     The protocol "one-round" asks everything in one message, since a round is precious. "bisection" is [RE] Algorithm 1:
     after the first message, other radii for every client in every round, with a line of the bracket to `on_bracket`.
 
-    Parameters
-    ----------
-    query : AdversarialQuery
-        The question; its radii and multipliers are chosen here. With `privacy` the clients are asked for multipliers
-        only, in one round, and the mean is certified, no shares of clients. The seed of its problem is the strategy's.
-    cost_budgets : array_like, shape (num_budgets,)
-        In units of the transport cost, >= 0, at least one > 0.
-    cost_thresholds : array_like, shape (num_thresholds,)
-        Risks in (0, 1] at which the share of clients is certified.
-    num_radii, num_multipliers : int
-        Sizes of the grids, chosen from the budgets before anything is asked.
-    protocol : {"one-round", "bisection"}
-        See above.
-    bisection_tolerance : float
-        Width of the bracket at which the bisection stops, > 0.
-    cost_bound : float
-        Bound on the cost between any two clients, for the published bound; 0 leaves that out.
-    breakdown_target : float
-        Mean risk whose breakdown budget is searched, in [0, 1].
-    on_bracket : callable, optional
-        Called with (cost budget, bracket) after every round of the bisection.
-    **settings
-        Of `strategies.certifying.CertifyingStrategy`; delta is for each certificate on its own.
+    Radii and multipliers of the `query` are chosen here. With `privacy` the clients are asked for multipliers only, in
+    one round, and the mean is certified, no shares of clients. The seed of its problem is the strategy's; `delta` is
+    for each certificate on its own.
 
     Raises
     ------
@@ -154,14 +105,16 @@ class Wasserstein(CertifyingStrategy):
         If an argument is unknown or out of its range.
     """
 
-    cost_budgets: np.ndarray
-    cost_thresholds: np.ndarray
+    cost_budgets: np.ndarray  # shape (num_budgets,), in units of the transport cost, >= 0, at least one > 0
+    cost_thresholds: np.ndarray  # shape (num_thresholds,), risks in (0, 1] at which the share of clients is certified
+    # Sizes of the grids, chosen from the budgets before anything is asked.
     num_radii: int
     num_multipliers: int
-    protocol: str
-    bisection_tolerance: float
-    cost_bound: float
-    breakdown_target: float
+    protocol: str  # "one-round" or "bisection"
+    bisection_tolerance: float  # width of the bracket at which the bisection stops, > 0
+    cost_bound: float  # bound on the cost between any two clients, for the published bound; 0 leaves that out
+    breakdown_target: float  # mean risk whose breakdown budget is searched, in [0, 1]
+    # Called with (cost budget, bracket) after every round of the bisection.
     on_bracket: Callable[[float, rb.Bracket], None] | None = None
 
     def __post_init__(self) -> None:

@@ -46,53 +46,29 @@ SHARES, HISTOGRAM, CONSISTENCY, UNMASK, OVER = "shares", "histogram", "consisten
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramInCompany(HistogramQuery):
-    """The question for a histogram as the client's budget and record know it.
+    """The question for a histogram as the client's budget and record know it."""
 
-    Attributes
-    ----------
-    company : str
-        Whom the client's masks are shared with, as it sees it. In another company it is another question: the
-        difference of two sums shows who is in one only.
-    """
-
+    # Whom the client's masks are shared with, as it sees it. In another company it is another question: the difference
+    # of two sums shows who is in one only.
     company: str
 
 
 @dataclass(frozen=True, repr=False)
 class Part:
-    """A client's part in one run, between two steps; no text shows it.
+    """A client's part in one run, between two steps; no text shows it."""
 
-    Attributes
-    ----------
-    run_id : str
-        Flower's number of the run, unsigned of 64 bits.
-    awaits : str
-        The only question that may come next.
-    secrets : Secrets
-        The client's own; empty once it is over.
-    own, threshold : int
-        The client's number, and how many shares give a secret.
-    members : dict of int to PublicKeys
-        The client's neighbours and itself, by number.
-    is_complete : bool
-        Whether the members are said to be all participants.
-    held : dict of int to bytes
-        Shares of the members whose shares opened, the client's own among them.
-    question : bytes
-        Hash of what the client's vector answers.
-    lists : ConsistencyQuery
-        Who is in the sum, as the client has confirmed it.
-    """
-
-    run_id: str
-    awaits: str
-    secrets: Secrets
+    run_id: str  # Flower's number of the run, unsigned of 64 bits
+    awaits: str  # the only question that may come next
+    secrets: Secrets  # the client's own; empty once it is over
+    # The client's number, and how many shares give a secret.
     own: int = 0
     threshold: int = 0
-    members: dict[int, PublicKeys] = field(default_factory=dict)
-    is_complete: bool = False
+    members: dict[int, PublicKeys] = field(default_factory=dict)  # the client's neighbours and itself, by number
+    is_complete: bool = False  # whether the members are said to be all participants
+    # Shares of the members whose shares opened, the client's own among them.
     held: dict[int, bytes] = field(default_factory=dict)
-    question: bytes = b""
+    question: bytes = b""  # hash of what the client's vector answers
+    # Who is in the sum, as the client has confirmed it.
     lists: ConsistencyQuery = field(default_factory=lambda: ConsistencyQuery((), ()))
 
     @property

@@ -62,19 +62,11 @@ class PublicKeys:
 
 @dataclass(frozen=True, repr=False)
 class Secrets:
-    """What a client makes for one aggregation; no text shows them.
+    """What a client makes for one aggregation; no text shows them."""
 
-    Attributes
-    ----------
-    encryption, masking : bytes
-        Private keys.
-    seed : bytes
-        Of its own mask.
-    """
-
-    encryption: bytes
+    encryption: bytes  # this and the next: private keys
     masking: bytes
-    seed: bytes
+    seed: bytes  # of its own mask
 
     @classmethod
     def fresh(cls) -> Secrets:

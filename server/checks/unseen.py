@@ -29,23 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Unseen:
-    """What is known of the unseen clients.
+    """What is known of the unseen clients."""
 
-    Attributes
-    ----------
-    risks : ndarray, shape (num_unseen,)
-        In [0, 1].
-    curves : tuple of ConcaveCurve
-        Of each client, the largest risk within a cost budget, exact; empty where that is not known.
-    groups : tuple of (str or None)
-        Of each client; empty where that is not known.
-    by_candidate : mapping of str to ndarray, shape (num_unseen,)
-        Risks under each candidate of a selection, one of which is the model of `risks`; empty for one model.
-    """
-
-    risks: np.ndarray
+    risks: np.ndarray  # shape (num_unseen,), in [0, 1]
+    # Of each client, the largest risk within a cost budget, exact; empty where that is not known.
     curves: tuple[ConcaveCurve, ...] = ()
-    groups: tuple[str | None, ...] = ()
+    groups: tuple[str | None, ...] = ()  # of each client; empty where that is not known
+    # Shape (num_unseen,), risks under each candidate of a selection, one of which is the model of `risks`; empty for
+    # one model.
     by_candidate: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -60,21 +51,13 @@ class Unseen:
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """One certificate beside what was found on the unseen clients.
+    """One certificate beside what was found on the unseen clients."""
 
-    Attributes
-    ----------
-    observed : ndarray
-        The certified quantity, computed on the unseen network; shape of the certificate's value. For a
-        worst case it is the worst reweighting of the unseen clients within the budget.
-    holds : bool
-        Whether no observed number exceeds its bound.
-    smallest_margin : float
-        Distance from observed number to bound where they are closest; negative where the certificate fails.
-    """
-
+    # The certified quantity, computed on the unseen network; shape of the certificate's value. For a worst case it is
+    # the worst reweighting of the unseen clients within the budget.
     observed: np.ndarray
-    holds: bool
+    holds: bool  # whether no observed number exceeds its bound
+    # Distance from observed number to bound where they are closest; negative where the certificate fails.
     smallest_margin: float
 
 

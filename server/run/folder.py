@@ -54,17 +54,10 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class ResultFolder:
-    """Where one run writes.
+    """Where one run writes."""
 
-    Attributes
-    ----------
-    path : Path
-        Absolute path of the folder.
-    run_id : str
-        Flower's id of the run, which its files hold; "" for whoever reads them, whatever run they are of.
-    """
-
-    path: Path
+    path: Path  # absolute path of the folder
+    # Flower's id of the run, which its files hold; "" for whoever reads them, whatever run they are of.
     run_id: str = ""
 
     def clear(self, *, resume: bool = False) -> None:

@@ -34,49 +34,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class UnderTest:
-    """What the clients are asked about.
+    """What the clients are asked about."""
 
-    Attributes
-    ----------
-    arrays : dict of str to ndarray
-        All weights, as they travel.
-    models : tuple of Module
-        One for each set of weights.
-    candidates : tuple of Candidate
-        What is compared; empty if there is one model and nothing to choose.
-    """
-
-    arrays: dict[str, np.ndarray]
-    models: tuple[nn.Module, ...]
-    candidates: tuple[Candidate, ...] = ()
+    arrays: dict[str, np.ndarray]  # all weights, as they travel
+    models: tuple[nn.Module, ...]  # one for each set of weights
+    candidates: tuple[Candidate, ...] = ()  # what is compared; empty if there is one model and nothing to choose
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A network that was asked, and what is known beside its answers.
+    """A network that was asked, and what is known beside its answers."""
 
-    Attributes
-    ----------
-    config : RunConfig
-        What was to be evaluated.
-    conclusion : strategies.certifying.Conclusion
-        What the study's strategy concluded.
-    unseen : Unseen or None
-        The unseen clients, if they are known.
-    checks : mapping of str to Check
-        Certificates beside the unseen clients; empty if those are not known.
-    targets : sequence
-        Networks at a known distance, where the study has any.
-    gate : Gate or None
-        The verdicts on what the run requires, if it requires anything.
-    """
-
-    config: RunConfig
-    conclusion: Any
-    unseen: Unseen | None = None
+    config: RunConfig  # what was to be evaluated
+    conclusion: Any  # what the study's strategy concluded
+    unseen: Unseen | None = None  # the unseen clients, if they are known
+    # Certificates beside the unseen clients; empty if those are not known.
     checks: Mapping[str, Check] = field(default_factory=dict)
-    targets: Sequence[Any] = ()
-    gate: Gate | None = None
+    targets: Sequence[Any] = ()  # networks at a known distance, where the study has any
+    gate: Gate | None = None  # the verdicts on what the run requires, if it requires anything
 
     @property
     def title(self) -> str:

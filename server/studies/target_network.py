@@ -33,21 +33,13 @@ NUM_BINS = (10, 50)
 
 @dataclass(frozen=True, eq=False)
 class TargetNetwork:
-    """A network whose clients' shifts are drawn from other distributions.
+    """A network whose clients' shifts are drawn from other distributions."""
 
-    Attributes
-    ----------
-    change : str
-        What is different, as configured.
-    risks : ndarray, shape (num_targets,)
-        Of the kind that the certificates are about: exact, or with ``local = "observed"`` measured; in [0, 1].
-    answers : riskband.ClientRisks
-        What its clients would answer.
-    """
-
-    change: str
+    change: str  # what is different, as configured
+    # Shape (num_targets,), of the kind that the certificates are about: exact, or with ``local = "observed"`` measured;
+    # in [0, 1].
     risks: np.ndarray
-    answers: rb.ClientRisks
+    answers: rb.ClientRisks  # what its clients would answer
 
 
 def target_network(config: RunConfig, model: nn.Module, *, change: str) -> TargetNetwork:

@@ -55,35 +55,6 @@ class QueryResult(Result):
 class QueryStrategy(Strategy):
     """Ask every client one question; hand the valid answers to a subclass.
 
-    Parameters
-    ----------
-    query : Query
-        The question to ask.
-    num_clients : int
-        Number of nodes to wait for.
-    quorum : float, in (0, 1]
-        Fraction of `num_clients` that must answer validly.
-    node_timeout : float, seconds
-        How long to wait for the nodes to register. A simulation's ServerApp starts before its
-        nodes exist: without waiting, a run silently covers part of them. As long a node that went away
-        with a question may take to come back; it is then asked again, see docs/protocol.md.
-    reply_timeout : float, seconds
-        How long to wait for the replies of one round.
-    expected_client_ids : frozenset of str, optional
-        The clients that may answer. None accepts any name, each at most once.
-    on_answer : callable, optional
-        Called with (query, answer, node id) for each valid answer the moment it arrives, before anything can go wrong
-        later. A contested client id is known only at the end of the round, so a ledger may hold answers that the
-        outcome refuses: there, a name under different answers must not be believed.
-    on_progress : callable, optional
-        Called with a `Progress` after the push and whenever replies came in.
-    earlier : sequence of EarlierAnswer, optional
-        What an interrupted run was answered. `start` says hello first and asks only for what is missing.
-    respect_budgets : bool
-        Whether `start` says hello first and fits the question to what the clients have left to answer.
-    poll_interval : float, seconds
-        Pause between two looks at the grid while nothing arrives.
-
     Raises
     ------
     ValueError
@@ -91,16 +62,26 @@ class QueryStrategy(Strategy):
     """
 
     query: Any = field(kw_only=False)
-    num_clients: int
-    quorum: float = 0.9
+    num_clients: int  # number of nodes to wait for
+    quorum: float = 0.9  # fraction, in (0, 1], of `num_clients` that must answer validly
+    # Seconds to wait for the nodes to register. A simulation's ServerApp starts before its nodes exist: without
+    # waiting, a run silently covers part of them. As long a node that went away with a question may take to come back;
+    # it is then asked again, see docs/protocol.md.
     node_timeout: float = 120.0
-    reply_timeout: float = 3600.0
+    reply_timeout: float = 3600.0  # seconds to wait for the replies of one round
+    # The clients that may answer. None accepts any name, each at most once.
     expected_client_ids: frozenset[str] | None = None
+    # Called with (query, answer, node id) for each valid answer the moment it arrives, before anything can go wrong
+    # later. A contested client id is known only at the end of the round, so a ledger may hold answers that the outcome
+    # refuses: there, a name under different answers must not be believed.
     on_answer: Callable[[Any, Any, int], None] | None = None
+    # Called with a `Progress` after the push and whenever replies came in.
     on_progress: Callable[[Progress], None] | None = None
+    # What an interrupted run was answered. `start` says hello first and asks only for what is missing.
     earlier: Sequence[EarlierAnswer] | None = None
+    # Whether `start` says hello first and fits the question to what the clients have left to answer.
     respect_budgets: bool = False
-    poll_interval: float = 0.2
+    poll_interval: float = 0.2  # seconds between two looks at the grid while nothing arrives
 
     def __post_init__(self) -> None:
         self._check()

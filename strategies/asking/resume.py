@@ -16,22 +16,14 @@ Asked = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class EarlierAnswer:
-    """A valid answer of an interrupted run, and the part of the question that varies within a run.
-
-    Attributes
-    ----------
-    answer : LossAnswer or AdversarialAnswer
-        The answer.
-    radii, multipliers : tuple of float
-        Of the `AdversarialQuery` that was asked; empty for a plain loss.
-    node_id : int or None
-        Flower's id of the node that it came from. It is that of the node's key, if keys are registered; else the node
-        has another one now.
-    """
+    """A valid answer of an interrupted run, and the part of the question that varies within a run."""
 
     answer: Answer
+    # Of the `AdversarialQuery` that was asked; empty for a plain loss.
     radii: tuple[float, ...] = ()
     multipliers: tuple[float, ...] = ()
+    # Flower's id of the node that it came from. It is that of the node's key, if keys are registered; else the node has
+    # another one now.
     node_id: int | None = None
 
     def question(self, query: Query) -> Query:

@@ -37,39 +37,18 @@ SIZES = ("equal", "private")
 
 @dataclass(frozen=True)
 class SecureOutcome(RoundOutcome[Any]):
-    """What the rounds brought: `answers` are masked, and nothing can be read in them.
+    """What the rounds brought: `answers` are masked, and nothing can be read in them."""
 
-    Attributes
-    ----------
-    counts : tuple of tuple of int, num_rows of num_bins
-        Sums of the clients' histograms.
-    late_failures : tuple of Failure
-        Clients that are counted and fell silent after that.
-    """
-
-    counts: tuple[tuple[int, ...], ...]
-    late_failures: tuple[Failure, ...] = ()
+    counts: tuple[tuple[int, ...], ...]  # num_rows of num_bins, sums of the clients' histograms
+    late_failures: tuple[Failure, ...] = ()  # clients that are counted and fell silent after that
 
 
 @dataclass(eq=False, kw_only=True)
 class SecureHistogram(FDivergence):
     """Learn how many clients have their loss in each bin, and no client's; certify as `FDivergence` from the counts.
 
-    Parameters
-    ----------
-    query : LossQuery
-        The question, without `privacy`.
-    num_bins : int
-        Bins of equal width.
-    num_examples : int or None
-        What every client has; those with another number refuse. None: numbers are private, and the clients bin
-        limits of their own, at the error level `riskband.answers.risks.default_eta` of `num_clients`.
-    num_neighbours : int
-        With how many others a client shares masks and secrets; even.
-    seed : int
-        Of who is whose neighbour.
-    **settings
-        Of `FDivergence`, but for what needs single answers: `earlier`, `respect_budgets`, `on_answer`.
+    Takes the settings of `FDivergence`, but for what needs single answers: `earlier`, `respect_budgets`, `on_answer`,
+    and `privacy` of the query. The `seed` is also that of who is whose neighbour.
 
     Raises
     ------
@@ -77,9 +56,11 @@ class SecureHistogram(FDivergence):
         If a setting is out of its range or needs single answers.
     """
 
-    num_bins: int
+    num_bins: int  # bins of equal width
+    # What every client has; those with another number refuse. None: numbers are private, and the clients bin limits of
+    # their own, at the error level `riskband.answers.risks.default_eta` of `num_clients`.
     num_examples: int | None
-    num_neighbours: int
+    num_neighbours: int  # with how many others a client shares masks and secrets; even
 
     def __post_init__(self) -> None:
         unfit = [name for name in ("earlier", "respect_budgets", "on_answer") if getattr(self, name)]

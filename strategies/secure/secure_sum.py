@@ -69,21 +69,11 @@ Ask = Callable[[Mapping[str, Asked], int], tuple[dict[str, Any], list[Failure]]]
 
 @dataclass(frozen=True)
 class MaskedQuestion:
-    """The question whose answers are added up.
+    """The question whose answers are added up."""
 
-    Attributes
-    ----------
-    query : HistogramQuery
-        What is asked.
-    model_hash : str
-        Of the model that it is about.
-    digest : bytes
-        What masks depend on: `HistogramQuery.digest`.
-    """
-
-    query: HistogramQuery
-    model_hash: str
-    digest: bytes
+    query: HistogramQuery  # what is asked
+    model_hash: str  # of the model that it is about
+    digest: bytes  # what masks depend on: `HistogramQuery.digest`
 
     def broken_rules(self, answer: MaskedAnswer) -> Iterator[Rule]:
         """Yield each rule that a masked answer breaks; of its numbers nothing can be seen."""

@@ -36,22 +36,13 @@ _CERTIFY = MappingProxyType(
 
 @dataclass(frozen=True, eq=False)
 class TargetNetwork:
-    """A network of unseen clients that were moved once more.
+    """A network of unseen clients that were moved once more."""
 
-    Attributes
-    ----------
-    sigma : float
-        Strength of the move.
-    costs : ndarray, shape (num_targets,)
-        Optimal transport cost of each client from the unseen client it was made of. Their mean bounds the distance
-        between the networks, up to the sampling of the clients.
-    risks : ndarray, shape (num_targets,)
-        Exact risks, in [0, 1].
-    """
-
-    sigma: float
+    sigma: float  # strength of the move
+    # Shape (num_targets,), optimal transport cost of each client from the unseen client it was made of. Their mean
+    # bounds the distance between the networks, up to the sampling of the clients.
     costs: np.ndarray
-    risks: np.ndarray
+    risks: np.ndarray  # shape (num_targets,), exact risks, in [0, 1]
 
     @property
     def point(self) -> TransportPoint:
