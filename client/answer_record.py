@@ -34,13 +34,7 @@ _SAID_ANEW = frozenset({"client_id", "loss", "code_hash", "model_hash", "group",
 
 @dataclass(frozen=True)
 class AnswerRecord:
-    """What a client has answered.
-
-    Raises
-    ------
-    ValueError
-        If the file's path is not absolute.
-    """
+    """What a client has answered; raises ValueError if the file's path is not absolute."""
 
     client_id: str  # whose; clients may share a file
     path: Path | None = None  # The book, see `client.book`. None: nothing is recorded.
@@ -51,10 +45,8 @@ class AnswerRecord:
     def find(self, question: str) -> dict[str, Any] | None:
         """Return the numbers that a question was answered with, lists as tuples; None if it was not answered.
 
-        Raises
-        ------
-        sqlite3.Error, ValueError
-            If the file is no record, or its folder does not exist. What it holds then is not sent.
+        Raises sqlite3.Error, ValueError if the file is no record, or its folder does not exist. What it holds then is
+        not sent.
         """
         if self.path is None:
             return None

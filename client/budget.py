@@ -61,10 +61,7 @@ class Request:
 class QueryBudget:
     """A client's budget.
 
-    Raises
-    ------
-    ValueError
-        If the limit is negative, there is a limit and no file, or the file's path is not absolute.
+    Raises ValueError if the limit is negative, there is a limit and no file, or the file's path is not absolute.
     """
 
     client_id: str  # whose; clients may share a file
@@ -191,11 +188,8 @@ def adversarial_request(query: AdversarialQuery, *, num_radii: int, num_multipli
 def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBudget:
     """Return the budget that a client's node config sets: ``query-budget`` and ``query-budget-file``.
 
-    Raises
-    ------
-    ValueError
-        If the limit is not a whole number >= 0, or has no file with an absolute path, or there is a file without a
-        limit: its owner means to limit the answers, and nothing would be counted.
+    Raises ValueError if the limit is not a whole number >= 0, or has no file with an absolute path, or there is a file
+    without a limit: its owner means to limit the answers, and nothing would be counted.
     """
     limit, path = config.get(LIMIT_KEY), book_path(config, FILE_KEY)
     if path is not None and limit is None:

@@ -19,11 +19,8 @@ from protocol.questions import is_name
 def client_id(node_config: UserConfig) -> str:
     """Return this client's stable name: ``client-id`` of the node config, or one by partition.
 
-    Raises
-    ------
-    ValueError
-        If the node config has neither ``client-id`` nor ``partition-id``, or the name is not one to 100 printable
-        characters.
+    Raises ValueError if the node config has neither ``client-id`` nor ``partition-id``, or the name is not one to 100
+    printable characters.
     """
     if "client-id" in node_config:
         name = str(node_config["client-id"])
@@ -41,10 +38,7 @@ def client_group(context: Context) -> str | None:
 
     A client with data of its own is in no group but its owner's.
 
-    Raises
-    ------
-    ValueError
-        If the name that the owner gave is not one to 100 printable characters. Its text stays here.
+    Raises ValueError if the name that the owner gave is not one to 100 printable characters. Its text stays here.
     """
     own = context.node_config.get("group")
     if own is not None:

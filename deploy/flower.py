@@ -31,10 +31,7 @@ class Connection:
     def ask(self, *command: str) -> dict[str, Any]:
         """Run ``flwr`` with a command and return the JSON that it prints.
 
-        Raises
-        ------
-        FlowerError
-            If it fails or does not answer in time.
+        Raises FlowerError if it fails or does not answer in time.
         """
         with tempfile.TemporaryDirectory(prefix="riskband-") as home:  # the user's ~/.flwr is neither read nor written
             (Path(home) / "config.toml").write_text(self._config(), encoding="utf-8")

@@ -79,11 +79,8 @@ class LossAnswer:
 class AdversarialQuery(MayBePrivate):
     """The question "how large does the mean loss get when your examples move, at these budgets?"; see `LossQuery`.
 
-    Raises
-    ------
-    ValueError
-        If radii or multipliers are not finite, out of range or do not increase, or with privacy radii are not 0 alone
-        or the model is smoothed.
+    Raises ValueError if radii or multipliers are not finite, out of range or do not increase, or with privacy radii are
+    not 0 alone or the model is smoothed.
     """
 
     model: str
@@ -144,10 +141,7 @@ class CandidatesQuery(MayBePrivate):
 
     The candidates share one architecture.
 
-    Raises
-    ------
-    ValueError
-        If there is no candidate, two share a name, a loss has a comma, or a set of weights is left out.
+    Raises ValueError if there is no candidate, two share a name, a loss has a comma, or a set of weights is left out.
     """
 
     model: str

@@ -48,13 +48,7 @@ def joined(sets: Sequence[Weights]) -> dict[str, np.ndarray]:
 
 
 def separated(arrays: Weights, *, num_sets: int) -> tuple[dict[str, np.ndarray], ...]:
-    """Return the sets of weights in their order.
-
-    Raises
-    ------
-    ValueError
-        If an array belongs to none of `num_sets` sets.
-    """
+    """Return the sets of weights in their order; raises ValueError if an array belongs to none of `num_sets` sets."""
     sets: tuple[dict[str, np.ndarray], ...] = tuple({} for _ in range(num_sets))
     number_of = {str(number): number for number in range(num_sets)}
     for key, array in arrays.items():

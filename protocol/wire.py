@@ -155,10 +155,7 @@ def decode_refusal(reason: str) -> Refusal | None:
 def decode_training(content: RecordDict) -> tuple[dict[str, np.ndarray], int]:
     """Return the model's weights and the round number (from 1) from a message of flwr's FedAvg, whose keys these are.
 
-    Raises
-    ------
-    ValueError
-        If a record or key is missing or ill-typed.
+    Raises ValueError if a record or key is missing or ill-typed.
     """
     config = read_record(content, "config", ConfigRecord)
     return decode_weights(content), read(config, "config", "server-round", int)

@@ -47,10 +47,7 @@ class RepeatableFedAvg(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average the models in an order that does not depend on the network.
 
-        Raises
-        ------
-        TrainingError
-            If fewer than `num_needed` clients returned a model.
+        Raises TrainingError if fewer than `num_needed` clients returned a model.
         """
         replies = list(replies)
         returned = [reply for reply in replies if not reply.has_error()]
@@ -68,12 +65,8 @@ class RepeatableFedAvg(FedAvg):
 def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
     """Return the model that the run evaluates, as ``training`` says; "fedavg" asks the clients.
 
-    Raises
-    ------
-    ValueError
-        If the dataset, model or checkpoint cannot be had, or do not fit each other.
-    TrainingError
-        If too few clients take part in the federated training.
+    Raises ValueError if the dataset, model or checkpoint cannot be had, or do not fit each other; TrainingError if too
+    few clients take part in the federated training.
     """
     if config.model.training == "central":
         return train_centrally(

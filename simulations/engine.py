@@ -54,10 +54,8 @@ def chosen_engine(options: argparse.Namespace, environment: Mapping[str, str]) -
 
     An option of Ray's chooses Ray. The variable RAY_ADDRESS does not: it only says which cluster Ray is.
 
-    Raises
-    ------
-    ConfigError
-        With all mistakes: values that break their rules, and options of Ray's for clients in this process.
+    Raises ConfigError with all mistakes: values that break their rules, and options of Ray's for clients in this
+    process.
     """
     given = [name for name in _RAY_OPTIONS if getattr(options, name) is not None]
     source, address = _named_address(options, environment)

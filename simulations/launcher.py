@@ -133,13 +133,7 @@ class PrivateSuperLink:
         return self._popen("flower-supernode", *arguments, log=self.home / f"supernode-{partition_id}.log")
 
     def run_status(self) -> RunStatus:
-        """Return the status of the latest run of this SuperLink.
-
-        Raises
-        ------
-        LaunchError
-            If Flower does not say.
-        """
+        """Return the status of the latest run of this SuperLink; raises LaunchError if Flower does not say."""
         try:
             listing = subprocess.run(
                 [self._script("flwr"), "list", _CONNECTION, "--format", "json"],
@@ -353,13 +347,7 @@ def _ray_environment(home: Path, ray_address: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a free port of the loopback interface.
-
-    Raises
-    ------
-    LaunchError
-        If none of some hundred is free.
-    """
+    """Return a free port of the loopback interface; raises LaunchError if none of some hundred is free."""
     for port in random.SystemRandom().sample(_PORTS, 200):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))

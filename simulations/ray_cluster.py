@@ -56,10 +56,7 @@ def require_room(cluster: RayCluster, engine: Engine) -> None:
 def reached_cluster(address: str) -> RayCluster:
     """Return the cluster at an address, ``"auto"`` or ``"HOST:PORT"``.
 
-    Raises
-    ------
-    ConfigError
-        If there is none, or it does not take this machine.
+    Raises ConfigError if there is none, or it does not take this machine.
     """
     if address != "auto":
         _require_listener(address)

@@ -63,10 +63,8 @@ def simulate(chosen: Mapping[str, Any], engine: Engine, *, as_json: bool = False
 
     With `as_json`, standard output is report.json and nothing else.
 
-    Raises
-    ------
-    ConfigError
-        If the configuration is wrong, or the Ray cluster cannot run it; nothing was started or changed then.
+    Raises ConfigError if the configuration is wrong, or the Ray cluster cannot run it; nothing was started or changed
+    then.
     """
     config = load_config(chosen)
     _check_checkpoint(config)

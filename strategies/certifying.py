@@ -27,10 +27,7 @@ class Conclusion:
 class CertifyingStrategy(QueryStrategy):
     """Ask every client one question and certify from the answers; `start(grid, arrays).conclusion` is a `Conclusion`.
 
-    Raises
-    ------
-    ValueError
-        If a setting of `QueryStrategy` is out of its range.
+    Raises ValueError if a setting of `QueryStrategy` is out of its range.
     """
 
     # Probability that what is certified fails, in (0, 1): for each certificate that is made on its own, and for all
@@ -84,10 +81,7 @@ class CertifyingStrategy(QueryStrategy):
 class BandStrategy(CertifyingStrategy):
     """Ask every client for its plain loss, and read certificates off one two-sided band of the answers.
 
-    Raises
-    ------
-    ValueError
-        If the loss is unknown, or a setting of `QueryStrategy` is out of its range.
+    Raises ValueError if the loss is unknown, or a setting of `QueryStrategy` is out of its range.
     """
 
     # Method and local step of `riskband.band`.

@@ -58,10 +58,7 @@ class DispersionConclusion(Conclusion):
 class Dispersion(BandStrategy):
     """Ask every client for its plain loss once; certify how the risks of unseen clients are spread.
 
-    Raises
-    ------
-    ValueError
-        If a measure is unknown; else see `strategies.certifying.BandStrategy`.
+    Raises ValueError if a measure is unknown; else see `strategies.certifying.BandStrategy`.
     """
 
     measures: Sequence[str]  # such as "gini" or "atkinson:0.5"; see `riskband.bound`
@@ -78,10 +75,7 @@ class Dispersion(BandStrategy):
     def conclude(self, outcome: RoundOutcome[LossAnswer]) -> DispersionConclusion:
         """Return the certificates that the valid answers give.
 
-        Raises
-        ------
-        ValueError
-            If there are fewer than two answers, or an argument of a certificate is out of its range.
+        Raises ValueError if there are fewer than two answers, or an argument of a certificate is out of its range.
         """
         risks = self.plain_risks(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)

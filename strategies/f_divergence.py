@@ -50,10 +50,7 @@ class FDivergence(BandStrategy):
     def conclude(self, outcome: RoundOutcome[Any]) -> FDivergenceConclusion:
         """Return the certificates that the valid answers give.
 
-        Raises
-        ------
-        ValueError
-            If there are fewer than two answers, or an argument of a certificate is out of its range.
+        Raises ValueError if there are fewer than two answers, or an argument of a certificate is out of its range.
         """
         risks = self.answered(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)

@@ -33,11 +33,8 @@ class SelectionStrategy(CertifyingStrategy):
     each, and they share the budget of a noise. `start` takes all sets of weights, as `protocol.weight_sets.packed`
     returns them.
 
-    Raises
-    ------
-    ValueError
-        If a loss is unknown, a candidate or an argument of the selection breaks its rule, or a setting of
-        `QueryStrategy` is out of its range: all before anybody is asked.
+    Raises ValueError if a loss is unknown, a candidate or an argument of the selection breaks its rule, or a setting of
+    `QueryStrategy` is out of its range: all before anybody is asked.
     """
 
     objective: str | Mapping[str, float] | rb.Objective  # for example "mean+0.5*gini"
@@ -55,10 +52,7 @@ class SelectionStrategy(CertifyingStrategy):
     def conclude(self, outcome: RoundOutcome[CandidatesAnswer]) -> SelectionConclusion:
         """Return the candidate that the valid answers certify.
 
-        Raises
-        ------
-        ValueError
-            If there are fewer than two answers, or what is assumed of the clients cannot be.
+        Raises ValueError if there are fewer than two answers, or what is assumed of the clients cannot be.
         """
         risks = {
             candidate.name: self.client_risks(

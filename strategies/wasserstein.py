@@ -99,10 +99,7 @@ class Wasserstein(CertifyingStrategy):
     one round, and the mean is certified, no shares of clients. The seed of its problem is the strategy's; `delta` is
     for each certificate on its own.
 
-    Raises
-    ------
-    ValueError
-        If an argument is unknown or out of its range.
+    Raises ValueError if an argument is unknown or out of its range.
     """
 
     cost_budgets: np.ndarray  # shape (num_budgets,), in units of the transport cost, >= 0, at least one > 0
@@ -168,10 +165,7 @@ class Wasserstein(CertifyingStrategy):
     def conclude(self, outcome: RoundOutcome[AdversarialAnswer]) -> WassersteinConclusion | None:
         """Return the certificates that one round gives; nothing in a bisection, which `start` concludes.
 
-        Raises
-        ------
-        ValueError
-            If there are fewer than two answers, or an argument of a certificate is out of its range.
+        Raises ValueError if there are fewer than two answers, or an argument of a certificate is out of its range.
         """
         if self.protocol == BISECTION:
             return None

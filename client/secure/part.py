@@ -118,11 +118,9 @@ def shared(
 
     The limits are those of `min_clients_of` and `needs_complete_graph`.
 
-    Raises
-    ------
-    ValueError
-        If there are too few members, the client is not among them under its own keys, a key is there twice, numbers do
-        not increase, the threshold is not that of `threshold_of`, or all participants are needed and these are not all.
+    Raises ValueError if there are too few members, the client is not among them under its own keys, a key is there
+    twice, numbers do not increase, the threshold is not that of `threshold_of`, or all participants are needed and
+    these are not all.
     """
     if needs_complete and not query.is_complete:
         raise RefusedError(
@@ -205,11 +203,8 @@ def confirmed(part: Part, lists: ConsistencyQuery, *, min_clients: int) -> tuple
 
     Returns the part afterwards, and what confirms the lists to each neighbour.
 
-    Raises
-    ------
-    ValueError
-        If a number is there twice, a member whose shares the client holds is missing, another member is a survivor, the
-        client itself is none, or too few of those whose shares it holds are.
+    Raises ValueError if a number is there twice, a member whose shares the client holds is missing, another member is a
+    survivor, the client itself is none, or too few of those whose shares it holds are.
     """
     survivors, held = set(lists.survivors), part.held.keys()
     everybody = [*lists.survivors, *lists.dropped]
@@ -231,10 +226,8 @@ def revealed(part: Part, query: UnmaskQuery) -> tuple[Part, list[bytes], list[by
 
     Returns the part afterwards, without any secret; and the shares, in increasing order of number.
 
-    Raises
-    ------
-    ValueError
-        If fewer members than the threshold, the client itself among them, have confirmed the lists that it confirmed.
+    Raises ValueError if fewer members than the threshold, the client itself among them, have confirmed the lists that
+    it confirmed.
     """
     survivors = sorted(part.held.keys() & set(part.lists.survivors))
     dropped = sorted(part.held.keys() & set(part.lists.dropped))

@@ -178,10 +178,7 @@ def sealed(share: bytes, secrets: Secrets, recipient: PublicKeys, *, route: tupl
 def opened(message: bytes, secrets: Secrets, sender: PublicKeys, *, route: tuple[int, int], group: bytes) -> bytes:
     """Decrypt what `sealed` made; parameters as there, seen from the recipient.
 
-    Raises
-    ------
-    ValueError
-        If it is not from this sender to this recipient of the same group, or was changed on its way.
+    Raises ValueError if it is not from this sender to this recipient of the same group, or was changed on its way.
     """
     nonce, rest = message[:_NONCE_BYTES], message[_NONCE_BYTES:]
     try:

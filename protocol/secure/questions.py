@@ -21,11 +21,8 @@ MAX_BINS = 10_000
 class HistogramQuery(LossQuery):
     """The question "in which bin is this model's mean loss on your examples?", to be answered under masks.
 
-    Raises
-    ------
-    ValueError
-        If edges do not increase from 0 to 1 or are too many, not exactly one of the other two is given, it is out of
-        range, or noise is asked for: nothing but the sum is seen of a masked number.
+    Raises ValueError if edges do not increase from 0 to 1 or are too many, not exactly one of the other two is given,
+    it is out of range, or noise is asked for: nothing but the sum is seen of a masked number.
     """
 
     edges: tuple[float, ...]  # of the bins, increasing from 0 to 1; see `riskband.HistogramRisks`

@@ -196,11 +196,8 @@ class RunDisplay:
     def show_progress(self, progress: Progress) -> None:
         """Show how far the round is, and log the failures that are new.
 
-        Raises
-        ------
-        RuntimeError
-            If this process is ending: in a simulation the ServerApp is a thread, which Flower leaves behind when Ray
-            breaks down, and nobody would answer it any more.
+        Raises RuntimeError if this process is ending: in a simulation the ServerApp is a thread, which Flower leaves
+        behind when Ray breaks down, and nobody would answer it any more.
         """
         if not threading.main_thread().is_alive():
             raise RuntimeError(
@@ -274,10 +271,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
     A last line that is not complete, since a crash cut it off or it is being written, is left out.
 
-    Raises
-    ------
-    ValueError
-        If a complete line is not a JSON object with a "time" and an "event".
+    Raises ValueError if a complete line is not a JSON object with a "time" and an "event".
     """
     events = []
     lines = path.read_bytes().split(b"\n")[:-1]  # after the last newline: nothing, or a torn line

@@ -55,10 +55,7 @@ class QueryResult(Result):
 class QueryStrategy(Strategy):
     """Ask every client one question; hand the valid answers to a subclass.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is out of its range.
+    Raises ValueError if a parameter is out of its range.
     """
 
     query: Any = field(kw_only=False)

@@ -50,10 +50,7 @@ class SecureHistogram(FDivergence):
     Takes the settings of `FDivergence`, but for what needs single answers: `earlier`, `respect_budgets`, `on_answer`,
     and `privacy` of the query. The `seed` is also that of who is whose neighbour.
 
-    Raises
-    ------
-    ValueError
-        If a setting is out of its range or needs single answers.
+    Raises ValueError if a setting is out of its range or needs single answers.
     """
 
     num_bins: int  # bins of equal width
