@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client.book import book_path, check_path, is_noted, is_unopened, opened
+from client.book import book_path, check_path, has_entry, is_noted, is_unopened, opened
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
 from riskband.adversaries.problem import REPRESENTATION
 from riskband.checks import RefusedError
@@ -79,25 +79,9 @@ class QueryBudget:
     def spend(self, request: Request, *, question: str | None = None) -> int | None:
         """Count a query that is about to be answered, before its answer is computed, or refuse it whole.
 
-        Parameters
-        ----------
-        request : Request
-            What the query asks for.
-        question : str, optional
-            What tells this question from others. The same question of the same client is counted once only. None: it is
-            counted each time.
-
-        Returns
-        -------
-        int or None
-            Values left after this; None if unlimited.
-
-        Raises
-        ------
-        QueryBudgetError
-            If less is left. Nothing is counted then.
-        ValueError
-            If the file holds another thing than counts.
+        Returns the values left after this; None if unlimited. The same question (what tells it from others) of the same
+        client is counted once only; without one, each time. Raises QueryBudgetError if less is left, and nothing is
+        counted then; ValueError if the file holds another thing than counts.
         """
         if self.limit is None or self.path is None:
             return None
@@ -113,7 +97,9 @@ class QueryBudget:
     def require_left(self, request: Request, *, question: str | None = None) -> None:
         """Raise as `spend` would, and count nothing."""
         left = self.left()
-        if left is not None and request.size > left and not self._is_paid(question):
+        if left is None or request.size <= left:
+            return
+        if question is None or not has_entry(self.path, "paid", client=self.client_id, question=question):
             self._require(request, left)
 
     def left(self) -> int | None:
@@ -146,13 +132,6 @@ class QueryBudget:
                 f"a query must fit the client's query budget of {self.limit} values, got {request.size} with "
                 f"{max(left, 0)} left; ask for fewer radii and multipliers, or ask the client's owner"
             )
-
-    def _is_paid(self, question: str | None) -> bool:
-        if question is None or self.path is None or not self.path.exists():
-            return False
-        with opened(self.path) as book:
-            key = self.client_id, question
-            return book.execute("SELECT 1 FROM paid WHERE client = ? AND question = ?", key).fetchone() is not None
 
 
 def request_of(query: Query) -> Request:

@@ -154,17 +154,8 @@ def privacy_from_config(config: Mapping[str, Any], *, client_id: str) -> Privacy
 
 
 def epsilon_at(mechanism: Mechanism, *, delta: float) -> float:
-    """Return an epsilon such that what spends this budget is (epsilon, delta)-differentially private.
+    """Return an epsilon such that what spends this budget is (epsilon, delta)-differentially private, delta in (0, 1).
 
-    Parameters
-    ----------
-    mechanism : Mechanism
-        With the budget of one answer, or of all.
-    delta : float
-        In (0, 1).
-
-    Notes
-    -----
     Laplace: the budget itself, whatever delta. Gaussian: by the conversion of Canonne, Kamath and Steinke (2020), every
     order alpha > 1 gives epsilon = alpha rho + (log(1/delta) + alpha log(1 - 1/alpha) - log(alpha - 1)) / (alpha - 1).
     The smallest over a grid of orders is returned.

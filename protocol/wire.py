@@ -85,15 +85,10 @@ def answer_type(query: object) -> type:
 
 
 def encode_query(query: object, arrays: Mapping[str, np.ndarray] | ArrayRecord | None = None) -> RecordDict:
-    """Return the content of the message that asks `query`.
+    """Return the content of the message that asks `query`, one of `MESSAGES`.
 
-    Parameters
-    ----------
-    query : dataclass
-        A question of `MESSAGES`.
-    arrays : mapping of str to ndarray, or ArrayRecord, optional
-        The weights of the model that it is about by name, as `protocol.models.model_arrays` returns them; for
-        candidates as `protocol.weight_sets.packed` does. None: it is about no model.
+    With it go the weights of the model that it is about, if it is about one, as `protocol.models.model_arrays` returns
+    them, or for candidates `protocol.weight_sets.packed`.
     """
     content = RecordDict({QUERY_RECORD: encode(query)})
     if arrays is not None:

@@ -67,7 +67,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
             folder.log_event("run_resumed", num_answers_in_ledger=num_earlier)
         display = RunDisplay(folder, ledger)
         settings = _settings(config, ledger, display)
-        strategy = config.study.strategy(config, tested, settings, display.show_detail)
+        strategy = config.study.strategy(config, tested, settings)
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
     folder.log_event("answers_settled", **settled(result.outcome))
@@ -105,6 +105,7 @@ def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[st
         "expected_client_ids": config.known_clients,
         "on_answer": display.accept,
         "on_progress": display.show_progress,
+        "on_detail": display.show_detail,
         "earlier": ledger.earlier,
         "respect_budgets": config.asking.respect_query_budgets,
         "delta": config.question.delta,

@@ -397,18 +397,9 @@ _Flat: type[Section] = create_model(
 
 
 def load_config(run_config: Mapping[str, Any]) -> RunConfig:
-    """Return the checked configuration.
+    """Return the checked configuration from Flower's ``context.run_config``; numbers may come as text.
 
-    Parameters
-    ----------
-    run_config : mapping of str to scalar
-        Flower's run configuration (``context.run_config``). Numbers may come as text, as on a
-        command line.
-
-    Raises
-    ------
-    ConfigError
-        If anything is wrong; it lists every mistake, not only the first.
+    Raises ConfigError if anything is wrong; it lists every mistake, not only the first.
     """
     try:
         flat = _Flat.model_validate(dict(run_config))

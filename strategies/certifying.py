@@ -47,21 +47,10 @@ class CertifyingStrategy(QueryStrategy):
         return {"missing": self.missing, "contamination": self.contamination, "answered_by": self.answered_by}
 
     def client_risks(self, outcome: RoundOutcome[Any], values: Sequence[float], *, loss: str) -> rb.ClientRisks:
-        """Return the clients' risks; those that failed count as missing.
+        """Return the clients' risks from empirical ones, in the order of `outcome.answers`; failed ones are missing.
 
-        Parameters
-        ----------
-        outcome : RoundOutcome
-            Valid answers and failures.
-        values : sequence of float, one per answer
-            Empirical risks, with noise if that was asked for, in the order of `outcome.answers`.
-        loss : str
-            What the values are means of.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer than two answers, or no more than `contamination`.
+        The values have noise if that was asked for, and are means of `loss`. Raises ValueError if there are fewer than
+        two answers, or no more than `contamination`.
         """
         is_binary, noise = get_loss(loss).binary, None
         if self.query.privacy:

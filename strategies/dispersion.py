@@ -73,10 +73,7 @@ class Dispersion(BandStrategy):
         self._measures = tuple(resolve(name, called="measure") for name in self.measures)
 
     def conclude(self, outcome: RoundOutcome[LossAnswer]) -> DispersionConclusion:
-        """Return the certificates that the valid answers give.
-
-        Raises ValueError if there are fewer than two answers, or an argument of a certificate is out of its range.
-        """
+        """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
         risks = self.plain_risks(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)
         is_own = self.method == BETTING and self.local == "marginal" and self.bets(risks)

@@ -48,10 +48,7 @@ class FDivergence(BandStrategy):
         return self.plain_risks(outcome)
 
     def conclude(self, outcome: RoundOutcome[Any]) -> FDivergenceConclusion:
-        """Return the certificates that the valid answers give.
-
-        Raises ValueError if there are fewer than two answers, or an argument of a certificate is out of its range.
-        """
+        """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
         risks = self.answered(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)
         breakdown = {"threshold": self.breakdown_threshold, "target": self.breakdown_target}

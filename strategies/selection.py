@@ -50,10 +50,7 @@ class SelectionStrategy(CertifyingStrategy):
         check_selection([candidate.name for candidate in candidates], **self._arguments)
 
     def conclude(self, outcome: RoundOutcome[CandidatesAnswer]) -> SelectionConclusion:
-        """Return the candidate that the valid answers certify.
-
-        Raises ValueError if there are fewer than two answers, or what is assumed of the clients cannot be.
-        """
+        """Return the candidate that the valid answers certify; see `QueryStrategy.conclude`."""
         risks = {
             candidate.name: self.client_risks(
                 outcome, [answer.risks[index] for answer in outcome.answers], loss=candidate.loss

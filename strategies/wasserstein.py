@@ -93,7 +93,7 @@ class Wasserstein(CertifyingStrategy):
     """Ask every client for its adversarial loss; certify networks that transport can reach.
 
     The protocol "one-round" asks everything in one message, since a round is precious. "bisection" is [RE] Algorithm 1:
-    after the first message, other radii for every client in every round, with a line of the bracket to `on_bracket`.
+    after the first message, other radii for every client in every round, with a line of the bracket to `on_detail`.
 
     Radii and multipliers of the `query` are chosen here. With `privacy` the clients are asked for multipliers only, in
     one round, and the mean is certified, no shares of clients. The seed of its problem is the strategy's; `delta` is
@@ -111,8 +111,6 @@ class Wasserstein(CertifyingStrategy):
     bisection_tolerance: float  # width of the bracket at which the bisection stops, > 0
     cost_bound: float  # bound on the cost between any two clients, for the published bound; 0 leaves that out
     breakdown_target: float  # mean risk whose breakdown budget is searched, in [0, 1]
-    # Called with (cost budget, bracket) after every round of the bisection.
-    on_bracket: Callable[[float, rb.Bracket], None] | None = None
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
@@ -142,8 +140,9 @@ class Wasserstein(CertifyingStrategy):
             num_later = _LATER_ROUNDS * self._num_values(1, 0)
             _, num_multipliers = fitted_sizes(num_later, num_multipliers, budgets=left, num_values=self._with_later)
         else:
-            sizes = fitted_sizes(num_radii, num_multipliers, budgets=left, num_values=self._num_values)
-            num_radii, num_multipliers = sizes
+            num_radii, num_multipliers = fitted_sizes(
+                num_radii, num_multipliers, budgets=left, num_values=self._num_values
+            )
         self.query = self._sized(self.query, num_radii, num_multipliers)
         return request_of(self.query).size
 
@@ -163,17 +162,14 @@ class Wasserstein(CertifyingStrategy):
         return result
 
     def conclude(self, outcome: RoundOutcome[AdversarialAnswer]) -> WassersteinConclusion | None:
-        """Return the certificates that one round gives; nothing in a bisection, which `start` concludes.
-
-        Raises ValueError if there are fewer than two answers, or an argument of a certificate is out of its range.
-        """
+        """Return the certificates that one round gives; nothing in a bisection, which `start` concludes."""
         if self.protocol == BISECTION:
             return None
         answers = usable_answers(outcome, self.query, **self.who_answered)
-        empirical = self._worst_case(outcome, is_attack=answers.guarantee == "lower")
+        empirical = self._worst_case(outcome, answers.guarantee)
         return self._concluded(outcome, answers, empirical, smallest_budgets(outcome.answers))
 
-    def _worst_case(self, outcome: RoundOutcome[AdversarialAnswer], *, is_attack: bool) -> EmpiricalWorstCase:
+    def _worst_case(self, outcome: RoundOutcome[AdversarialAnswer], guarantee: str) -> EmpiricalWorstCase:
         mean_gains = np.mean([answer.conjugates for answer in outcome.answers], axis=0)
         dual = np.min(np.multiply.outer(self.cost_budgets, self.query.multipliers) + mean_gains, axis=1)
         size: dict[str, Any] = {"cost_budgets": self.cost_budgets, "num_rounds": 1, "num_messages": outcome.num_asked}
@@ -186,7 +182,7 @@ class Wasserstein(CertifyingStrategy):
         _, upper = one_round(self.query.radii, [answer.values for answer in outcome.answers])
         # Without a budget nothing moves: the clean risks are known, whatever a chord says.
         ends = np.where(self.cost_budgets == 0.0, lower(0.0), np.minimum(upper(self.cost_budgets), dual))
-        about = "attacks" if is_attack else "noise-samples" if is_smoothed else "clients"
+        about = "attacks" if guarantee == "lower" else "noise-samples" if is_smoothed else "clients"
         return EmpiricalWorstCase(about=about, lower=lower(self.cost_budgets), upper=ends, **size)
 
     def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> WassersteinConclusion:
@@ -237,13 +233,16 @@ class Wasserstein(CertifyingStrategy):
     ) -> WassersteinConclusion:
         certificates = self._certificates(answers)
         if self.cost_bound > 0.0:
-            certificates["wasserstein_published"] = rb.wasserstein_published(
-                answers,
-                delta=self.delta,
-                cost_budget=self.cost_budgets,
-                cost_bound=self.cost_bound,
-                worst_means=worst_means,
-            )
+            size: dict[str, Any] = {"cost_budget": self.cost_budgets, "cost_bound": self.cost_bound}
+            published = rb.wasserstein_published(answers, delta=self.delta, **size, worst_means=worst_means)
+            certificates["wasserstein_published"] = published
+        breakdown = rb.wasserstein_breakdown(
+            answers,
+            delta=self.delta,
+            target=self.breakdown_target,
+            max_cost_budget=float(self.cost_budgets.max()),
+            seed=self.seed,
+        )
         reached = reached_answers(outcome, self.query, **self.who_answered)
         spent = [failure for failure in outcome.failures if failure.reason is FailureReason.BUDGET_SPENT]
         return WassersteinConclusion(
@@ -251,15 +250,7 @@ class Wasserstein(CertifyingStrategy):
             risks=answers.clean,
             certificates=certificates,
             answers=answers,
-            breakdowns={
-                "wasserstein_mean": rb.wasserstein_breakdown(
-                    answers,
-                    delta=self.delta,
-                    target=self.breakdown_target,
-                    max_cost_budget=float(self.cost_budgets.max()),
-                    seed=self.seed,
-                )
-            },
+            breakdowns={"wasserstein_mean": breakdown},
             empirical=empirical,
             query_budget=QueryBudgetUse(
                 num_radii=len(self.query.radii),
@@ -274,21 +265,20 @@ class Wasserstein(CertifyingStrategy):
 def usable_answers(
     outcome: RoundOutcome[AdversarialAnswer], query: AdversarialQuery, **who_answered: Any
 ) -> rb.AdversarialAnswers:
-    """Return the numbers to certify from: of each client what is proved, or else what an attack reached.
+    """Return the numbers of a round to certify from: of each client what is proved, or else what an attack reached.
 
-    Parameters
-    ----------
-    outcome, query :
-        A round, and what it asked.
-    **who_answered
-        missing, contamination and answered_by of `riskband.AdversarialAnswers`.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two answers.
+    The query is what was asked; `who_answered` is missing, contamination and answered_by of
+    `riskband.AdversarialAnswers`. Raises ValueError if there are fewer than two answers.
     """
-    return _answers(outcome, query, outcome.answers, **who_answered)
+    return joined_answers(
+        outcome.answers,
+        query.problem,
+        radii=query.radii,
+        multipliers=query.multipliers,
+        num_missing=len(outcome.failures),
+        noise=rb.AnswerNoise(query.privacy, num_values=query.num_values) if query.privacy else None,
+        **who_answered,
+    )
 
 
 def reached_answers(
@@ -303,48 +293,16 @@ def reached_answers(
         return None
     if all(max(answer.values_lower) <= answer.clean_risk + _NEGLIGIBLE for answer in outcome.answers):
         return None
-    reached = [replace(answer, guarantee="lower") for answer in outcome.answers]
-    return _answers(outcome, query, reached, **who_answered)
-
-
-def _answers(
-    outcome: RoundOutcome[AdversarialAnswer],
-    query: AdversarialQuery,
-    clients: Sequence[AdversarialAnswer],
-    **who_answered: Any,
-) -> rb.AdversarialAnswers:
-    return joined_answers(
-        clients,
-        query.problem,
-        radii=query.radii,
-        multipliers=query.multipliers,
-        num_missing=len(outcome.failures),
-        noise=rb.AnswerNoise(query.privacy, num_values=query.num_values) if query.privacy else None,
-        **who_answered,
-    )
+    reached = tuple(replace(answer, guarantee="lower") for answer in outcome.answers)
+    return usable_answers(replace(outcome, answers=reached), query, **who_answered)
 
 
 def radii_grid(cost_budgets: Sequence[float] | np.ndarray, *, num_radii: int) -> np.ndarray:
-    """Radii to ask every client, from the budgets of interest only.
+    """Radii to ask every client, shape (num_radii,), from the budgets of interest only.
 
-    The adversary spends unevenly: some clients get nothing, others many times the mean budget.
-
-    Parameters
-    ----------
-    cost_budgets : array_like
-        In units of the transport cost; at least one must be > 0.
-    num_radii : int
-        At least 3.
-
-    Returns
-    -------
-    ndarray, shape (num_radii,)
-        0, and a geometric grid from 1/10 of the smallest positive budget to 5 times the largest.
-
-    Raises
-    ------
-    ValueError
-        If no budget is positive or the grid would be too small.
+    The adversary spends unevenly: some clients get nothing, others many times the mean budget. So these are 0, and a
+    geometric grid from 1/10 of the smallest positive budget to 5 times the largest. Raises ValueError if no budget is
+    positive, or the grid would have fewer than 3 radii.
     """
     budgets = np.asarray(cost_budgets, dtype=np.float64)
     positive = budgets[budgets > 0.0]
@@ -360,20 +318,9 @@ def fitted_sizes(
 ) -> tuple[int, int]:
     """Return how many radii and multipliers fit the smallest query budget that allows a useful question.
 
-    Parameters
-    ----------
-    num_radii, num_multipliers : int
-        What is wanted.
-    budgets : iterable of int or None
-        Values that each client has left; None: no limit. One that is less than a question of `MIN_RADII` and
-        `MIN_MULTIPLIERS` takes is not considered: that client cannot be asked.
-    num_values : callable
-        What a question takes, from its numbers of radii and multipliers; the more of either, the more.
-
-    Returns
-    -------
-    num_radii, num_multipliers : int
-        What is wanted, or less: the most that fits, both cut towards their minimum by the same share.
+    They are what is wanted, or less: the most that fits, both cut towards their minimum by the same share. `num_values`
+    says what a question takes, the more of either, the more. A client whose budget (None: no limit) is less than a
+    question of `MIN_RADII` and `MIN_MULTIPLIERS` takes is not considered: it cannot be asked.
     """
     min_radii = min(num_radii, MIN_RADII)
     min_multipliers = min(num_multipliers, MIN_MULTIPLIERS)

@@ -141,42 +141,22 @@ def shared(
             f"the threshold of {len(members)} members must be {threshold_of(len(members))}, got {query.threshold}"
         )
     shares = shares_of(part.secrets, list(members), threshold=query.threshold)
-    after = replace(
-        part,
-        awaits=HISTOGRAM,
-        own=query.own,
-        threshold=query.threshold,
-        members=dict(members),
-        is_complete=query.is_complete,
-        held={query.own: shares[query.own]},
-    )
-    others = [number for number in members if number != query.own]
-    sent = [
-        sealed(shares[number], part.secrets, members[number], route=(query.own, number), group=after.group)
-        for number in others
-    ]
-    return after, HeldShares(tuple(others), tuple(sent))
+    told: dict[str, Any] = {"own": query.own, "threshold": query.threshold, "is_complete": query.is_complete}
+    after = replace(part, awaits=HISTOGRAM, members=dict(members), held={query.own: shares[query.own]}, **told)
+    sent = {
+        number: sealed(shares[number], part.secrets, members[number], route=(query.own, number), group=after.group)
+        for number in members
+        if number != query.own
+    }
+    return after, HeldShares(tuple(sent), tuple(sent.values()))
 
 
 def holding(part: Part, received: HeldShares, *, question: bytes, min_clients: int) -> tuple[Part, tuple[int, ...]]:
     """Take the shares that neighbours sent. The part that comes back has to be kept before any vector is masked.
 
-    Parameters
-    ----------
-    part, received, min_clients :
-        See `shared`; the shares are by sender.
-    question : bytes
-        Hash of what the vector is to answer: `HistogramQuery.digest`.
-
-    Returns
-    -------
-    Part, tuple of int
-        The part afterwards, and the senders whose shares do not open with their keys: no mask is shared with them.
-
-    Raises
-    ------
-    ValueError
-        If a sender is no member, or the shares of too few open.
+    Returns the part afterwards, and the senders whose shares do not open with their keys: no mask is shared with them.
+    The question is the hash of what the vector is to answer: `HistogramQuery.digest`. Raises ValueError if a sender is
+    no member, or the shares of too few open.
     """
     if not set(received.numbers) <= part.members.keys() - {part.own}:
         raise RefusedError("shares must come from members, and one does not")

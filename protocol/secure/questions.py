@@ -57,15 +57,7 @@ class HistogramQuery(LossQuery):
         return self.num_rows * (len(self.edges) - 1)
 
     def digest(self, *, version: int, model_hash: str, code_hash: str) -> bytes:
-        """Return what identifies this question, the same for every client; masks depend on it.
-
-        Parameters
-        ----------
-        version : int
-            Of the protocol.
-        model_hash, code_hash : str
-            From `protocol.hashes`.
-        """
+        """Return what identifies this question, the same for every client; masks depend on it."""
         return digest(version, asdict(self), model_hash, code_hash)
 
 

@@ -62,18 +62,11 @@ class Check:
 
 
 def unseen_clients(config: RunConfig, model: nn.Module, *, is_measured: bool | None = None) -> Unseen:
-    """Return what can be known of the unseen clients.
+    """Return what can be known of the unseen clients of a run.
 
     Risks are exact: every image a client could hold, by its probability. Only for ``local = "observed"``, where the
-    certificates are about the risk that a new client would *measure*, does each unseen client measure on as many
-    examples as the others had.
-
-    Parameters
-    ----------
-    config, model :
-        Which network, and what it evaluated.
-    is_measured : bool, optional
-        Whether they measure, whatever ``local`` is.
+    certificates are about the risk that a new client would *measure*, or if `is_measured` says so, does each unseen
+    client measure on as many examples as the others had.
     """
     population = Population(spec_from_config(config.to_run_config(), network="unseen"))
     number = config.network.num_unseen

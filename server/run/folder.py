@@ -64,18 +64,9 @@ class ResultFolder:
         """Create the folder, and remove what an earlier run left in it; ledgers of answers stay.
 
         Afterwards a report in the folder is the report of this run. What is of an earlier run is told by its content,
-        not by its name.
-
-        Parameters
-        ----------
-        resume : bool
-            Whether the earlier run is continued; then its log of events stays too.
-
-        Raises
-        ------
-        FolderError
-            If something that no run wrote has the name of a result, or the folder holds files but no results of an
-            earlier run: they may be somebody's own. Nothing is removed then.
+        not by its name. If that is resumed, its log of events stays too. Raises FolderError if something that no run
+        wrote has the name of a result, or the folder holds files but no results of an earlier run: they may be
+        somebody's own. Nothing is removed then.
         """
         signs = self._signs()
         found = [path for path in signs if path.exists() or path.is_symlink()]

@@ -31,12 +31,7 @@ class Traffic:
 class MeteredGrid(Grid):
     """A Grid that passes everything on and counts it, by type of message.
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's connection to the clients.
-    on_push : callable, optional
-        Called with the keywords round (a group id), type, num_messages and bytes_sent when messages are sent.
+    `on_push` is called with the keywords round (a group id), type, num_messages and bytes_sent when messages are sent.
     """
 
     def __init__(self, grid: Grid, *, on_push: Callable[..., None] | None = None) -> None:

@@ -76,26 +76,15 @@ class Evaluation:
 
 
 class Study(ABC):
-    """One kind of question about a network, from its keys to its figure; subclasses say what is special about theirs.
+    """One kind of question about a network, from its keys to its figure; subclasses say what is special."""
 
-    Attributes
-    ----------
-    settings : type of Section
-        Its keys.
-    rules : mapping of str to Rule
-        By field of any section, what this study asks of it.
-    figure_stem : str
-        Name of the figure's files.
-    asks_losses : bool
-        Whether it asks for the loss of one model alone, which an evaluator can say as well.
-    """
-
-    settings: ClassVar[type[Section]]
+    settings: ClassVar[type[Section]]  # its keys
+    # By field of any section, what this study asks of it.
     rules: ClassVar[Mapping[str, Rule]] = {
         "privacy": lambda noise, known: not noise or known.get("local") not in ("union", "observed")
     }
-    figure_stem: ClassVar[str]
-    asks_losses: ClassVar[bool] = True
+    figure_stem: ClassVar[str]  # name of the figure's files
+    asks_losses: ClassVar[bool] = True  # whether it asks for the loss of one model, which an evaluator can say too
 
     def prepare(self, config: RunConfig, grid: Grid) -> UnderTest:
         """Return what is put before the clients; they are asked now only when ``training = "fedavg"``."""
@@ -105,20 +94,8 @@ class Study(ABC):
         return UnderTest(model_arrays(model), (model,))
 
     @abstractmethod
-    def strategy(
-        self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
-    ) -> QueryStrategy:
-        """Return what asks the clients.
-
-        Parameters
-        ----------
-        config, tested :
-            What is evaluated.
-        asking : dict
-            Settings of `strategies.certifying.CertifyingStrategy`.
-        show : callable
-            Takes a line about how far it is.
-        """
+    def strategy(self, config: RunConfig, tested: UnderTest, asking: dict[str, Any]) -> QueryStrategy:
+        """Return what asks the clients; `asking` has the settings of `strategies.certifying.CertifyingStrategy`."""
 
     def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen | None:
         """Return what can be known of the unseen clients; None: nothing."""
@@ -193,18 +170,9 @@ def loss_query(config: RunConfig) -> LossQuery:
 
 
 def breakdowns(evaluation: Evaluation, *, budget: str, source: str, goal: str) -> dict[str, dict[str, Any]]:
-    """Return the section "breakdowns".
+    """Return the section "breakdowns": up to which budget, as it is called, a goal is certified.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
-        With a conclusion that has breakdowns.
-    budget : str
-        What the budget is called.
-    source : str
-        The certificate that a breakdown is of, with "{}" for the breakdown's name.
-    goal : str
-        What is certified up to the budget.
+    `source` is the certificate that a breakdown is of, with "{}" for the breakdown's name.
     """
     result, entries = evaluation.conclusion, {}
     for name, bracket in result.breakdowns.items():

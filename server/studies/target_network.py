@@ -18,7 +18,7 @@ import riskband as rb
 from riskband.adversaries.losses import get_loss
 from riskband.wording import confidence
 from server.checks.unseen import compare, shares
-from server.report.cells import VERDICTS, number, upper_bound
+from server.report.cells import VERDICTS, new_table, number, upper_bound
 from worlds.loss_table import PopulationRisks
 from worlds.population import Population
 from worlds.targets import target_spec
@@ -128,14 +128,8 @@ def _checks(
 
 def target_table(section: Mapping[str, Any]) -> Table:
     """Return the table of what is certified at each budget beside the target network."""
-    table = Table(title=f"the target network ({section['change']}), {section['num_clients']} clients")
-    table.add_column("within")
-    table.add_column("which is")
-    table.add_column("mean risk at most", justify="right")
-    table.add_column("it is", justify="right")
-    table.add_column("holds")
-    table.add_column("every share: margin", justify="right")
-    table.add_column("holds")
+    headers = "within", "which is", ">mean risk at most", ">it is", "holds", ">every share: margin", "holds"
+    table = new_table(f"the target network ({section['change']}), {section['num_clients']} clients", *headers)
     for check in section["checks"]:
         table.add_row(
             f"{check['divergence']} {check['budget']:.4g}",

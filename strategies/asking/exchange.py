@@ -226,21 +226,8 @@ def remaining_seconds(arrivals: Sequence[float], *, num_open: int, now: float) -
     """Return the seconds until the open replies are there, if they come as the later half of the replies did.
 
     What the first half waited for (clients that start, a model that travels) is over and does not count; a pause since
-    the last reply does.
-
-    Parameters
-    ----------
-    arrivals : sequence of float
-        When each reply came, in seconds of one clock, nondecreasing.
-    num_open : int
-        Number of replies that are missing.
-    now : float
-        The time on that clock, at or after the last arrival.
-
-    Returns
-    -------
-    float or None
-        Seconds >= 0; None with fewer than `MIN_REPLIES` replies, or where the later half came in no time.
+    the last reply does. `arrivals` and `now` are in seconds of one clock, the former nondecreasing. None with fewer
+    than `MIN_REPLIES` replies, or where the later half came in no time.
     """
     if num_open == 0:
         return 0.0

@@ -15,7 +15,7 @@ from itertools import chain, zip_longest
 from types import MappingProxyType
 from typing import Any, Generic
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from typing_extensions import TypeVar
 
 from protocol.codec import num_bytes
@@ -66,15 +66,6 @@ class Check:
     broken_rules: Callable[[Any], Iterable[Rule]] = field(default=lambda answer: (), compare=False)
     num_bytes: int = 0  # about how long the numbers of an answer are
 
-    @property
-    def max_bytes(self) -> int:
-        """How large a reply may be, which follows from what was asked."""
-        return _ROOM + self.num_bytes
-
-    def decode(self, content: RecordDict) -> Any:
-        """Return the answer that a reply's content carries, or raise ValueError."""
-        return decode_answer(content, answer_type(self.query))
-
     def failure(self, answer: Answer | SignedAnswer) -> Failure | None:
         """Return the first rule that `answer` breaks, or None when it breaks none."""
         for reason, detail in chain(self._broken_identity_rules(answer), self.broken_rules(answer)):
@@ -112,11 +103,12 @@ def _read(reply: Message, check: Check) -> Any:
     if reply.has_error():
         return _failure_of_error(reply.error.code, reply.error.reason or "", check.code_hash)
     size, name = num_bytes(reply.content), claimed_name(reply.content)
-    if size > check.max_bytes:  # Flower has fetched it by now; nothing of it is looked at
-        detail = f"a reply to this question must have at most {check.max_bytes} bytes, got {size}"
+    max_bytes = _ROOM + check.num_bytes
+    if size > max_bytes:  # Flower has fetched it by now; nothing of it is looked at
+        detail = f"a reply to this question must have at most {max_bytes} bytes, got {size}"
         return Failure(name, FailureReason.TOO_LARGE, detail)
     try:
-        answer: Any = check.decode(reply.content)
+        answer: Any = decode_answer(reply.content, answer_type(check.query))
     except ValueError as error:
         return Failure(name, FailureReason.MALFORMED, one_line(str(error)))
     return check.failure(answer) or answer
@@ -137,10 +129,8 @@ def settle(
 
     Parameters
     ----------
-    replies_by_message : iterable of sequences
-        For each message (and each node that never got one) at least one answer or failure.
-    num_asked : int
-        See `RoundOutcome.num_asked`.
+    replies_by_message, num_asked
+        For each message (and each node that never got one) at least one answer or failure; `RoundOutcome.num_asked`.
     nodes : sequence of Node
         Which the messages went to, in the same order.
     owners : mapping of str to int
@@ -170,10 +160,7 @@ def settle(
 
 
 def _contested(
-    result: Received,
-    node: Node | None,
-    claimants: Mapping[str, Sequence[Node | None]],
-    owners: Mapping[str, int],
+    result: Received, node: Node | None, claimants: Mapping[str, Sequence[Node | None]], owners: Mapping[str, int]
 ) -> Received:
     """What is left of a reply once it is known who else claims its name."""
     name = result.client_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +19,9 @@ from protocol.secure.questions import HistogramQuery, KeysQuery, MaskedQuery
 from riskband.adversaries.losses import get_loss
 from riskband.answers.histogram import Histogram
 from riskband.answers.risks import default_eta
-from strategies.asking.exchange import Exchange, Parcel, Replies
+from strategies.asking.exchange import Parcel
 from strategies.asking.failures import Failure, in_order
+from strategies.asking.query import Arrays
 from strategies.asking.replies import Check, QuorumError, RoundOutcome, settle
 from strategies.f_divergence import FDivergence
 from strategies.secure.secure_sum import (
@@ -69,31 +70,11 @@ class SecureHistogram(FDivergence):
         eta = default_eta(self.num_clients) if self.num_examples is None else None
         self.query = HistogramQuery(**vars(self.query), edges=edges, num_examples=self.num_examples, eta=eta)
 
-    def ask(
-        self,
-        grid: Grid,
-        query: Query,
-        arrays: Mapping[str, np.ndarray] | ArrayRecord,
-        *,
-        round: int = 1,
-    ) -> SecureOutcome:
-        """Ask all nodes one question in five rounds, and return the sum of their histograms.
+    def ask(self, grid: Grid, query: Query, arrays: Arrays, *, round: int = 1) -> SecureOutcome:
+        """Ask all nodes a `HistogramQuery` in five rounds from this one on, and return the sum of their histograms.
 
-        Parameters
-        ----------
-        grid, arrays :
-            See `QueryStrategy.ask`.
-        query : HistogramQuery
-            The question.
-        round : int
-            Number of the first round.
-
-        Raises
-        ------
-        QuorumError
-            If fewer than `num_needed` clients are in the sum, which then is not unmasked; or too few are left to do so.
-        ValueError
-            If the counts do not add up to the number of clients in the sum.
+        Raises QuorumError if fewer than `num_needed` clients are in the sum, which then is not unmasked, or too few are
+        left to do so; ValueError if the counts do not add up to the number of clients in the sum.
         """
         assert isinstance(query, HistogramQuery)
         first = self._ask_for_keys(grid, round)
@@ -132,11 +113,8 @@ class SecureHistogram(FDivergence):
         """Return the counts as what the library certifies from; raises ValueError if they contradict each other."""
         assert isinstance(outcome, SecureOutcome)
         query = self.query
-        rest = {
-            "binary": get_loss(query.loss).binary,
-            "num_missing": len(outcome.failures),
-            **self.who_answered,
-        }
+        is_binary, num_missing = get_loss(query.loss).binary, len(outcome.failures)
+        rest = {"binary": is_binary, "num_missing": num_missing, **self.who_answered}
         if query.eta is not None:
             return rb.HistogramLimits(query.edges, outcome.counts, eta=query.eta, **rest)
         return rb.HistogramRisks(query.edges, outcome.counts[0], query.num_examples, **rest)
@@ -146,7 +124,8 @@ class SecureHistogram(FDivergence):
         query = KeysQuery()
         check = Check(query, code_hash(), self.expected_client_ids, broken_key_rules)
         content = wire.encode_query(query)
-        replies = self._send(grid, [Parcel(node, content, check) for node in nodes], round)
+        parcels = [Parcel(node, content, check) for node in nodes]
+        replies = self._send(grid, parcels, round, on_progress=self.on_progress)
         outcome = without_shared_keys(settle([*replies, *missing], num_asked=len(nodes), nodes=nodes))
         self._remember(outcome)
         return outcome
@@ -165,16 +144,13 @@ class SecureHistogram(FDivergence):
         ]
         answers: dict[str, Any] = {}
         failures: list[Failure] = []
-        for parcel, received in zip(parcels, self._send(grid, parcels, round), strict=True):
+        # Nothing is sent again: what a client keeps between the rounds is lost with its node.
+        replies = self._send(grid, parcels, round, on_progress=self.on_progress)
+        for parcel, received in zip(parcels, replies, strict=True):
             outcome = settle([received], num_asked=1, nodes=[parcel.node])
             answers.update((answer.client_id, answer) for answer in outcome.answers)
             failures += outcome.failures
         return answers, failures
-
-    def _send(self, grid: Grid, parcels: Sequence[Parcel], round: int) -> list[Replies]:
-        # Nothing is sent again: what a client keeps between the rounds is lost with its node.
-        timeouts = self.reply_timeout, self.poll_interval
-        return Exchange(grid, parcels, str(round), *timeouts, on_progress=self.on_progress).run()
 
 
 def _masked_question(query: HistogramQuery, record: ArrayRecord) -> MaskedQuestion:
@@ -184,19 +160,10 @@ def _masked_question(query: HistogramQuery, record: ArrayRecord) -> MaskedQuesti
 
 
 def checked_counts(total: np.ndarray, *, num_rows: int, num_clients: int) -> np.ndarray:
-    """Return the sum of histograms by row, shape (num_rows, num_bins).
+    """Return the sum of histograms, shape (num_rows * num_bins,), modulo 2**32, by row, shape (num_rows, num_bins).
 
-    Parameters
-    ----------
-    total : ndarray of int, shape (num_rows * num_bins,)
-        Modulo 2**32.
-    num_rows, num_clients : int
-        Histograms of each client, and how many clients are in the sum.
-
-    Raises
-    ------
-    ValueError
-        If a count is larger than the number of clients, or a row does not sum to it: each honest client adds one.
+    Raises ValueError if a count is larger than the number of clients in the sum, or a row does not sum to it: each
+    honest client adds one.
     """
     counts = total.reshape(num_rows, -1)
     sums = counts.sum(axis=1).tolist()

@@ -87,26 +87,7 @@ class MaskedQuestion:
 
 
 class SecureSum:
-    """Rounds 2 to 5 of secure aggregation, to one sum.
-
-    Parameters
-    ----------
-    keys : mapping of str to KeysAnswer
-        Of the first round: the participants.
-    ask : callable
-        Asks clients by name.
-    num_neighbours : int
-        See `neighbourhoods`.
-    rng : Generator
-        Of the neighbourhoods.
-
-    Attributes
-    ----------
-    failures : list of Failure
-        Participants whose vector is not in the sum.
-    late_failures : list of Failure
-        Participants whose vector is in the sum and who gave no shares in the end; the others' were enough.
-    """
+    """Rounds 2 to 5 of secure aggregation, to one sum of those who sent keys in the first; see `neighbourhoods`."""
 
     def __init__(
         self, keys: Mapping[str, KeysAnswer], ask: Ask, *, num_neighbours: int, rng: np.random.Generator
@@ -117,7 +98,8 @@ class SecureSum:
         self._ask = ask
         self._sent: dict[int, dict[int, bytes]] = {}
         self._held: dict[int, set[int]] = {}
-        self.failures: list[Failure] = []
+        self.failures: list[Failure] = []  # participants whose vector is not in the sum
+        # Participants whose vector is in the sum and who gave no shares in the end; the others' were enough.
         self.late_failures: list[Failure] = []
 
     def collect(self, question: MaskedQuestion) -> dict[str, MaskedAnswer]:
@@ -207,12 +189,8 @@ class SecureSum:
 
     def _shares_question(self, number: int) -> Asked:
         members = self._members[number]
-        query = SharesQuery(
-            number,
-            threshold_of(len(members)),
-            {member: self._public[member] for member in members},
-            is_complete=len(members) == len(self._members),
-        )
+        keys, is_complete = {member: self._public[member] for member in members}, len(members) == len(self._members)
+        query = SharesQuery(number, threshold_of(len(members)), keys, is_complete)
         others = tuple(member for member in members if member != number)
 
         def rules(answer: SharesAnswer) -> Iterator[Rule]:
@@ -275,42 +253,23 @@ def without_shared_keys(outcome: RoundOutcome[Any]) -> RoundOutcome[Any]:
     Which of them made the key is unknown, so none is believed.
     """
     counts = Counter(key for answer in outcome.answers for key in (answer.keys.encryption, answer.keys.masking))
-    sharing = [
-        answer for answer in outcome.answers if max(counts[answer.keys.encryption], counts[answer.keys.masking]) > 1
-    ]
-    detail, node_ids = "two clients sent this public key", outcome.node_ids
-    failures = [
-        Failure(a.client_id, FailureReason.CLAIMED_TWICE, detail, node_id=node_ids.get(a.client_id)) for a in sharing
-    ]
-    return replace(
-        outcome,
-        answers=tuple(answer for answer in outcome.answers if answer not in sharing),
-        failures=(*outcome.failures, *failures),
-    )
+    answers, failures = [], list(outcome.failures)
+    for each in outcome.answers:
+        if max(counts[each.keys.encryption], counts[each.keys.masking]) == 1:
+            answers.append(each)
+            continue
+        detail, node_id = "two clients sent this public key", outcome.node_ids.get(each.client_id)
+        failures.append(Failure(each.client_id, FailureReason.CLAIMED_TWICE, detail, node_id=node_id))
+    return replace(outcome, answers=tuple(answers), failures=tuple(failures))
 
 
 def neighbourhoods(num_clients: int, *, num_neighbours: int, rng: np.random.Generator) -> dict[int, tuple[int, ...]]:
-    """Return the members of each client's neighbourhood, itself among them.
+    """Return the members of each client's neighbourhood, itself among them, in increasing order of their numbers.
 
-    Parameters
-    ----------
-    num_clients : int
-        They have the numbers 1 to num_clients.
-    num_neighbours : int
-        Even, 2 at least. With no more clients than that, or one more, all are neighbours.
-    rng : Generator
-        Arranges the clients in a ring, where the nearest on either side are neighbours. The arrangement is public.
-
-    Returns
-    -------
-    dict of int to tuple of int
-        Numbers in increasing order. Neighbours are so of each other, and unless num_neighbours / 2 clients in a row
-        drop out, the others stay connected. Source: Bell et al. 2020, SecAgg+ (Harary graphs).
-
-    Raises
-    ------
-    ValueError
-        If num_neighbours is odd or below 2, or there are fewer than 2 clients.
+    `rng` arranges the clients in a ring, where the nearest on either side are neighbours; the arrangement is public.
+    Neighbours are so of each other, and unless num_neighbours / 2 clients in a row drop out, the others stay connected.
+    With no more clients than `num_neighbours`, or one more, all are neighbours. Source: Bell et al. 2020, SecAgg+
+    (Harary graphs). Raises ValueError if num_neighbours is odd or below 2, or there are fewer than 2 clients.
     """
     if num_neighbours < 2 or num_neighbours % 2 or num_clients < 2:
         raise ValueError(
@@ -334,15 +293,8 @@ def left_out(unopened: Mapping[int, Iterable[int]]) -> dict[int, int]:
     goes first: a client that seals wrongly, or accuses falsely, more than once goes alone. Of two in dispute with each
     other only, nobody can tell which is at fault, and both go: else a client could have any other one left out.
 
-    Parameters
-    ----------
-    unopened : mapping of int to iterable of int
-        For clients with a vector, the senders with a vector whose shares they could not open.
-
-    Returns
-    -------
-    dict of int to int
-        The clients to leave out, and with how many others each was in dispute then.
+    `unopened` has, for clients with a vector, the senders with a vector whose shares they could not open. What is
+    returned says with how many others each client to leave out was in dispute then.
     """
     disputes = {frozenset((sender, recipient)) for recipient, senders in unopened.items() for sender in senders}
     found: dict[int, int] = {}

@@ -72,12 +72,9 @@ def target_networks(config: RunConfig, model: nn.Module) -> tuple[TargetNetwork,
 
 
 def check_target(result: WassersteinConclusion, target: TargetNetwork) -> dict[str, tuple[np.ndarray, Check]]:
-    """Compare a target network with what is certified at its distance.
+    """Compare a target network with what is certified at its distance: bounds and checks by certificates' names.
 
-    Returns
-    -------
-    dict of str to (bound, Check)
-        Under the names of the certificates; bounds of shares have shape (num_thresholds,).
+    Bounds of shares have shape (num_thresholds,).
     """
     found = {}
     for name, certificate in result.certificates.items():
@@ -101,9 +98,7 @@ def _at_next_budget(certificate: rb.Certificate, cost: float) -> np.ndarray:
     return np.asarray(values[index] if index < len(values) else np.ones(values.shape[1:]))
 
 
-def _points_and_losses(
-    config: RunConfig, model: nn.Module, client: ClientDistribution
-) -> tuple[np.ndarray, np.ndarray]:
+def _points_and_losses(config: RunConfig, model: nn.Module, client: ClientDistribution) -> tuple[np.ndarray, ...]:
     """Where a client's examples are, (num_examples, num_features), and their losses (num_examples,)."""
     problem = transport_problem(config)
     if problem.space != REPRESENTATION:
