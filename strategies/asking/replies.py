@@ -15,7 +15,7 @@ from itertools import chain, zip_longest
 from types import MappingProxyType
 from typing import Any, Generic
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from typing_extensions import TypeVar
 
 from protocol.codec import num_bytes
@@ -66,6 +66,15 @@ class Check:
     broken_rules: Callable[[Any], Iterable[Rule]] = field(default=lambda answer: (), compare=False)
     num_bytes: int = 0  # about how long the numbers of an answer are
 
+    @property
+    def max_bytes(self) -> int:
+        """How large a reply may be, which follows from what was asked."""
+        return _ROOM + self.num_bytes
+
+    def decode(self, content: RecordDict) -> Any:
+        """Return the answer that a reply's content carries, or raise ValueError."""
+        return decode_answer(content, answer_type(self.query))
+
     def failure(self, answer: Answer | SignedAnswer) -> Failure | None:
         """Return the first rule that `answer` breaks, or None when it breaks none."""
         for reason, detail in chain(self._broken_identity_rules(answer), self.broken_rules(answer)):
@@ -103,12 +112,11 @@ def _read(reply: Message, check: Check) -> Any:
     if reply.has_error():
         return _failure_of_error(reply.error.code, reply.error.reason or "", check.code_hash)
     size, name = num_bytes(reply.content), claimed_name(reply.content)
-    max_bytes = _ROOM + check.num_bytes
-    if size > max_bytes:  # Flower has fetched it by now; nothing of it is looked at
-        detail = f"a reply to this question must have at most {max_bytes} bytes, got {size}"
+    if size > check.max_bytes:  # Flower has fetched it by now; nothing of it is looked at
+        detail = f"a reply to this question must have at most {check.max_bytes} bytes, got {size}"
         return Failure(name, FailureReason.TOO_LARGE, detail)
     try:
-        answer: Any = decode_answer(reply.content, answer_type(check.query))
+        answer: Any = check.decode(reply.content)
     except ValueError as error:
         return Failure(name, FailureReason.MALFORMED, one_line(str(error)))
     return check.failure(answer) or answer

@@ -25,7 +25,6 @@ from strategies.asking.query import Arrays
 from strategies.asking.replies import Check, QuorumError, RoundOutcome, settle
 from strategies.f_divergence import FDivergence
 from strategies.secure.secure_sum import (
-    Asked,
     MaskedQuestion,
     SecureSum,
     UnmaskingError,
@@ -82,7 +81,7 @@ class SecureHistogram(FDivergence):
 
         record = to_array_record(arrays)
 
-        def ask_named(questions: Mapping[str, Asked], number: int) -> tuple[dict[str, Any], list[Failure]]:
+        def ask_named(questions: Mapping[str, Check], number: int) -> tuple[dict[str, Any], list[Failure]]:
             return self._ask_named(grid, questions, record, round + number - 1)
 
         keys = {answer.client_id: answer for answer in first.answers}
@@ -131,17 +130,12 @@ class SecureHistogram(FDivergence):
         return outcome
 
     def _ask_named(
-        self, grid: Grid, questions: Mapping[str, Asked], arrays: ArrayRecord, round: int
+        self, grid: Grid, questions: Mapping[str, Check], arrays: ArrayRecord, round: int
     ) -> tuple[dict[str, Any], list[Failure]]:
-        code = code_hash()
-        parcels = [
-            Parcel(
-                self._node(self._nodes[name]),
-                wire.encode_query(asked.query, arrays if isinstance(asked.query, MaskedQuery) else None),
-                Check(asked.query, code, frozenset({name}), asked.broken_rules, asked.num_bytes),
-            )
-            for name, asked in questions.items()
-        ]
+        parcels = []
+        for name, asked in questions.items():
+            content = wire.encode_query(asked.query, arrays if isinstance(asked.query, MaskedQuery) else None)
+            parcels.append(Parcel(self._node(self._nodes[name]), content, asked))
         answers: dict[str, Any] = {}
         failures: list[Failure] = []
         # Nothing is sent again: what a client keeps between the rounds is lost with its node.

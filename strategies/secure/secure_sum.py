@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from protocol.hashes import code_hash
 from protocol.secure.cryptography import (
     KEY_BYTES,
     MAC_BYTES,
@@ -39,13 +40,11 @@ from protocol.secure.questions import (
     UnmaskQuery,
 )
 from strategies.asking.failures import Failure, FailureReason
-from strategies.asking.replies import RoundOutcome
+from strategies.asking.replies import Check, RoundOutcome
 from strategies.asking.rules import Rule
 
 _NUMBER_BYTES = 8  # of a client's number on the wire
 
-Rules = Callable[[Any], Iterable[Rule]]
-"""From an answer to the rules that it breaks."""
 Shares = Mapping[int, Mapping[int, bytes]]
 """Shares by the client whose secret they are of, and by the member who gave them."""
 
@@ -54,16 +53,7 @@ class UnmaskingError(RuntimeError):
     """The sum cannot be found: too few shares came, or wrong ones."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What one client is asked in one round, what its answer must obey, and about how long that is."""
-
-    query: Any
-    broken_rules: Rules
-    num_bytes: int
-
-
-Ask = Callable[[Mapping[str, Asked], int], tuple[dict[str, Any], list[Failure]]]
+Ask = Callable[[Mapping[str, Check], int], tuple[dict[str, Any], list[Failure]]]
 """From questions by client id, and the number of the round, to valid answers by client id, and named failures."""
 
 
@@ -187,7 +177,7 @@ class SecureSum:
                     f"key, got {num_holders}: it sealed its shares wrongly, or too many others dropped out; run again"
                 )
 
-    def _shares_question(self, number: int) -> Asked:
+    def _shares_question(self, number: int) -> Check:
         members = self._members[number]
         keys, is_complete = {member: self._public[member] for member in members}, len(members) == len(self._members)
         query = SharesQuery(number, threshold_of(len(members)), keys, is_complete)
@@ -198,9 +188,9 @@ class SecureSum:
                 detail = f"asked for {len(others)} shares of {SEALED_BYTES} bytes for neighbours, got others"
                 yield FailureReason.WRONG_LENGTH, detail
 
-        return Asked(query, rules, num_bytes=len(others) * (_NUMBER_BYTES + SEALED_BYTES))
+        return self._asked(number, query, rules, num_bytes=len(others) * (_NUMBER_BYTES + SEALED_BYTES))
 
-    def _masked_question(self, question: MaskedQuestion, number: int) -> Asked:
+    def _masked_question(self, question: MaskedQuestion, number: int) -> Check:
         senders = self._senders(number)
         held = HeldShares(senders, tuple(self._sent[sender][number] for sender in senders))
 
@@ -210,18 +200,18 @@ class SecureSum:
             yield from question.broken_rules(answer)
 
         num_bytes = question.query.num_values * WORD.itemsize + len(senders) * _NUMBER_BYTES
-        return Asked(MaskedQuery(question.query, held), rules, num_bytes)
+        return self._asked(number, MaskedQuery(question.query, held), rules, num_bytes=num_bytes)
 
-    def _consistency_question(self, lists: ConsistencyQuery, number: int) -> Asked:
+    def _consistency_question(self, lists: ConsistencyQuery, number: int) -> Check:
         others = tuple(other for other in self._of_held(number, lists.survivors) if other != number)
 
         def rules(answer: ConsistencyAnswer) -> Iterator[Rule]:
             if answer.numbers != others or not {*map(len, answer.macs)} <= {MAC_BYTES}:
                 yield FailureReason.WRONG_LENGTH, f"asked for confirmations for {len(others)} neighbours, got others"
 
-        return Asked(lists, rules, num_bytes=len(others) * (_NUMBER_BYTES + MAC_BYTES))
+        return self._asked(number, lists, rules, num_bytes=len(others) * (_NUMBER_BYTES + MAC_BYTES))
 
-    def _unmask_question(self, lists: ConsistencyQuery, macs: Mapping[int, Mapping[int, bytes]], number: int) -> Asked:
+    def _unmask_question(self, lists: ConsistencyQuery, macs: Mapping[int, Mapping[int, bytes]], number: int) -> Check:
         query = UnmaskQuery({other: sent[number] for other, sent in macs.items() if number in sent})
         num_seeds, num_keys = (len(self._of_held(number, listed)) for listed in (lists.survivors, lists.dropped))
         wanted = ([SEED_BYTES] * num_seeds, [KEY_BYTES] * num_keys)
@@ -230,9 +220,13 @@ class SecureSum:
             if (list(map(len, answer.seed_shares)), list(map(len, answer.key_shares))) != wanted:
                 yield FailureReason.WRONG_LENGTH, f"asked for {num_seeds + num_keys} shares, got others"
 
-        return Asked(query, rules, num_bytes=sum(map(sum, wanted)))
+        return self._asked(number, query, rules, num_bytes=sum(map(sum, wanted)))
 
-    def _ask_numbers(self, questions: Mapping[int, Asked], round: int, failures: list[Failure]) -> dict[int, Any]:
+    def _asked(self, number: int, query: Any, rules: Callable[[Any], Iterable[Rule]], *, num_bytes: int) -> Check:
+        """What one client is asked in one round, what its answer must obey, and about how long that is."""
+        return Check(query, code_hash(), frozenset({self._names[number]}), rules, num_bytes)
+
+    def _ask_numbers(self, questions: Mapping[int, Check], round: int, failures: list[Failure]) -> dict[int, Any]:
         answers, failed = self._ask({self._names[number]: asked for number, asked in questions.items()}, round)
         failures += failed
         return {number: answers[self._names[number]] for number in questions if self._names[number] in answers}
