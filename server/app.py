@@ -24,7 +24,6 @@ from server.run.lock import lock_for_run
 from server.run.traffic import MeteredGrid
 from server.studies.study import Evaluation
 from strategies.asking.replies import QuorumError
-from worlds.population import Population, spec_from_config
 
 app = ServerApp()
 
@@ -93,7 +92,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
 def _try_shifts(config: RunConfig) -> None:
     """Build a client, so that a shift which does not fit the images is known before a model is trained."""
     if not brings_own_data(config.network.dataset):
-        Population(spec_from_config(config.to_run_config())).client(0)
+        config.population().client(0)
 
 
 def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[str, Any]:

@@ -46,8 +46,9 @@ from server.studies import STUDIES
 from server.studies.study import Study
 from strategies.asking.replies import num_needed
 from worlds.corruptions import CorruptionShift, corruption_shift
-from worlds.datasets import BUNDLED_DATASETS, load_dataset
+from worlds.datasets import BUNDLED_DATASETS, BaseData, load_dataset
 from worlds.domain_generalisation.training import DG_TRAINING
+from worlds.population import Population, spec_from_config
 from worlds.shifts import ColourShift, ResolutionShift, RotationShift, Shift
 
 __all__ = ["ConfigError", "RunConfig", "load_config"]
@@ -335,8 +336,16 @@ class RunConfig:
         """The shape of one input and the number of classes of the model that the run evaluates."""
         if brings_own_data(self.network.dataset):
             return self.network.x_shape, self.network.num_classes
-        data = load_dataset(self.network.dataset, seed=self.run.seed)
-        return data.x_train.shape[1:], data.num_classes
+        return self.dataset.x_train.shape[1:], self.dataset.num_classes
+
+    @property
+    def dataset(self) -> BaseData:
+        """What the server trains on, and what the clients of a simulation are drawn from."""
+        return load_dataset(self.network.dataset, seed=self.run.seed)
+
+    def population(self, network: str = "source") -> Population:
+        """Return the clients of a simulated network; "source" are those that are asked."""
+        return Population(spec_from_config(self.to_run_config(), network=network))
 
     @property
     def known_clients(self) -> frozenset[str] | None:

@@ -21,7 +21,7 @@ from riskband.functionals.functional import functional
 from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
 from worlds.loss_table import PopulationRisks
-from worlds.population import Population, spec_from_config
+from worlds.population import Population
 
 if TYPE_CHECKING:
     from server.config import RunConfig
@@ -68,8 +68,7 @@ def unseen_clients(config: RunConfig, model: nn.Module, *, is_measured: bool | N
     certificates are about the risk that a new client would *measure*, or if `is_measured` says so, does each unseen
     client measure on as many examples as the others had.
     """
-    population = Population(spec_from_config(config.to_run_config(), network="unseen"))
-    number = config.network.num_unseen
+    population, number = config.population("unseen"), config.network.num_unseen
     measures = config.question.local == "observed" if is_measured is None else is_measured
     find = measured_risks if measures else exact_risks
     risks = find(population, model, num_clients=number, loss=config.question.loss)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import riskband as rb
-from protocol.models import build_model, load_arrays, model_arrays
+from protocol.models import load_arrays, model_arrays
 from protocol.questions import CandidatesQuery
 from protocol.weight_sets import packed, separated
 from riskband.adversaries.evaluation import logit_batches
@@ -26,12 +26,10 @@ from server.report.cells import VERDICTS, new_table, number, unseen_headers, upp
 from server.sections import AnyCounts, AnyNumbers, Rule, Section, is_distinct, one_of, rule
 from server.studies import dispersion
 from server.studies.study import Evaluation, Study, UnderTest, architecture
-from server.training import prepare_model
+from server.training import initial_model, prepare_model
 from strategies.dispersion import band_method
 from strategies.selection import SelectionConclusion, SelectionStrategy
 from worlds.candidates import Candidates, abstaining, candidate_models, checkpoints
-from worlds.datasets import load_dataset
-from worlds.population import Population, spec_from_config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,13 +86,10 @@ class SelectionStudy(Study):
         """Return all candidates; the clients are only asked when ``training = "fedavg"``."""
         candidates, arrays = packed(_candidate_models(config, grid))
         num_sets = 1 + max(candidate.weights for candidate in candidates)
-        x_shape, num_classes = config.model_inputs
-        models = []
-        for weights in separated(arrays, num_sets=num_sets):
-            model = build_model(config.model.model, x_shape=x_shape, num_classes=num_classes, seed=config.run.seed)
+        models = tuple(initial_model(config) for _ in range(num_sets))
+        for model, weights in zip(models, separated(arrays, num_sets=num_sets), strict=True):
             load_arrays(model, weights)
-            models.append(model)
-        return UnderTest(arrays, tuple(models), candidates)
+        return UnderTest(arrays, models, candidates)
 
     def strategy(self, config: RunConfig, tested: UnderTest, asking: dict[str, Any]) -> SelectionStrategy:
         """Return what asks for the losses under all candidates."""
@@ -119,7 +114,7 @@ class SelectionStudy(Study):
         For ``local = "observed"`` the unseen clients measure, each on the same examples under all candidates. The risks
         under the candidate that is shown stand for the network.
         """
-        population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+        population = config.population("unseen")
         risks = {candidate.name: np.empty(config.network.num_unseen) for candidate in tested.candidates}
         for k in range(config.network.num_unseen):
             if config.question.local == "observed":
@@ -213,7 +208,7 @@ def _candidate_models(config: RunConfig, grid: Grid) -> Candidates:
         return found | abstaining("model", weights, thresholds=chosen.abstention_thresholds)
     epochs = chosen.candidate_epochs or (config.model.training_epochs,)
     kept = checkpoints(
-        load_dataset(config.network.dataset, seed=config.run.seed),
+        config.dataset,
         epochs=epochs,
         model=config.model.model,
         seed=config.run.seed,

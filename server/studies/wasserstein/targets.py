@@ -23,7 +23,7 @@ from riskband.plots.bands import TransportPoint
 from server.checks.unseen import Check, Unseen, compare, group_names, shares
 from server.studies.wasserstein.settings import Settings, transport_problem
 from strategies.wasserstein import WassersteinConclusion
-from worlds.population import ClientDistribution, Population, spec_from_config
+from worlds.population import ClientDistribution
 from worlds.targets import moved_further, transport_cost
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def target_networks(config: RunConfig, model: nn.Module) -> tuple[TargetNetwork,
     settings = config.of(Settings)
     if not settings.target_sigmas:
         return ()
-    population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+    population = config.population("unseen")
     costs = np.empty((len(settings.target_sigmas), settings.num_targets))
     risks = np.empty_like(costs)
     for k in range(settings.num_targets):
@@ -112,7 +112,7 @@ def _points_and_losses(config: RunConfig, model: nn.Module, client: ClientDistri
 
 def exact_curves(config: RunConfig, model: nn.Module) -> Unseen:
     """Return the unseen clients with their largest risks within a cost budget: 0-1 loss, representation space."""
-    population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+    population = config.population("unseen")
     num_clients = config.network.num_unseen
     curves = tuple(_exact_curve(config, model, population.distribution(k)) for k in range(num_clients))
     risks = np.array([float(curve(0.0)) for curve in curves])
