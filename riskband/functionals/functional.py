@@ -369,14 +369,6 @@ def _share(threshold: float) -> Functional:
     )
 
 
-def _interval_mean(low: float, high: float) -> Functional:
-    return _weighted(weights.interval_weight(low, high), name=f"interval:{_digits(low)}:{_digits(high)}")
-
-
-def _smoothed_median(width: float = 0.01) -> Functional:
-    return _weighted(weights.smoothed_median_weight(width), "the smoothed median", f"smoothed_median:{_digits(width)}")
-
-
 def _linear_measure(
     name: str,
     quantity: str,
@@ -616,9 +608,13 @@ Table = Mapping[str, Callable[..., Functional]]
 WEIGHTS: Table = {
     "mean": lambda: _tail(weights.MEAN, "the mean", "mean", bets.mean),
     "cvar": _cvar,
-    "interval": _interval_mean,
+    "interval": lambda low, high: _weighted(
+        weights.interval_weight(low, high), name=f"interval:{_digits(low)}:{_digits(high)}"
+    ),
     "linear": lambda: _weighted(weights.LINEAR),
-    "smoothed_median": _smoothed_median,
+    "smoothed_median": lambda width=0.01: _weighted(
+        weights.smoothed_median_weight(width), "the smoothed median", f"smoothed_median:{_digits(width)}"
+    ),
     "maximum": lambda num_clients: _weighted(weights.maximum_weight(num_clients)),
     "minimum": lambda num_clients: _weighted(weights.minimum_weight(num_clients)),
 }

@@ -285,11 +285,8 @@ def survival(
     thresholds : float or array_like, shape (num_thresholds,)
         Risks in [0, 1]; with answers fixed before any answer was seen. Several share delta equally and hold at once, so
         a band is better for many.
-    delta : float, optional
-        With answers: probability that the bound fails, in (0, 1).
-    local : {"marginal", "observed"}
-        With answers: whether it is about the true risk of an unseen client, or about the one that it would measure; as
-        for `riskband.band`.
+    delta, local :
+        As for `quantile`.
 
     Returns
     -------
@@ -455,26 +452,7 @@ def _masses(weight: QuantileWeight | Transform, edges: FloatArray) -> tuple[Floa
 
 
 def quantile_certificate(band: Band, *, level: npt.ArrayLike) -> Certificate:
-    """Certificate for the quantile function of the risk of unseen clients, from both sides.
-
-    Parameters
-    ----------
-    band : Band
-        With both sides; for an upper bound alone `quantile` needs only the lower one.
-    level : array_like, shape (num_levels,)
-        Probabilities in [0, 1].
-
-    Returns
-    -------
-    Certificate
-        Both ends over the axis "level"; `details["measured"]` has the quantiles of the measured risks. Source: [DC]
-        proposition 1.
-
-    Raises
-    ------
-    ValueError
-        If a level is out of range or the band has only one side.
-    """
+    """Certificate for `quantile_interval` of a `band` at each `level`; `details["measured"]` has the measured ones."""
     levels = np.atleast_1d(check_points("level", level))
     lower, upper = quantile_interval(band, level=levels)
     return certificate_of_band(

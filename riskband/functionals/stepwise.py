@@ -188,7 +188,8 @@ def share_ranges(
         pairs = zip(etas.tolist(), levels.tolist(), strict=True)
         return _planned(expected, [Limit(part * delta, eta, level=level) for eta, level in pairs])
 
-    return _merged([plan(*usual) for usual in _usual(num_clients < _FEW)])
+    usual = ((_USUAL[0][0], 1.0, True),) if num_clients < _FEW else _USUAL
+    return _merged([plan(*one) for one in usual])
 
 
 def _pairs_of_cuts(threshold: float, num_examples: int, is_exact: bool) -> tuple[FloatArray, FloatArray]:
@@ -243,10 +244,6 @@ def ranks_and_etas(num_clients: int, *, level: float, delta: float) -> tuple[Int
     # Of the ranks that would allow more than the largest eta, the smallest is the best.
     is_useful = (etas >= MIN_ETA) & (np.cumsum(etas >= MAX_ETA) <= 1)
     return ranks[is_useful], np.minimum(etas[is_useful], MAX_ETA)
-
-
-def _usual(is_few: bool) -> tuple[tuple[float, float, bool], ...]:
-    return ((_USUAL[0][0], 1.0, True),) if is_few else _USUAL
 
 
 def _usual_shapes(concentration: float, num_examples: int) -> tuple[FloatArray, FloatArray]:

@@ -11,9 +11,15 @@ from scipy.stats import beta, ksone
 import riskband as rb
 from riskband.answers import risks as answers
 from riskband.bands.crossing import RankLevels, crossing_probability, crossing_probability_at
-from riskband.bands.levels import berk_jones_constant, berk_jones_levels, dkw_levels, truncated_levels
+from riskband.bands.levels import (
+    berk_jones_constant,
+    berk_jones_levels,
+    dkw_levels,
+    sparse_levels,
+    sparse_ranks,
+    truncated_levels,
+)
 from riskband.bands.methods import MOST_FOR_ALL_RANKS, default_method, resolve_level_method
-from riskband.bands.sparse import sparse_levels, sparse_ranks
 from riskband.betting import averaged_betting_upper_mean
 from riskband.search import bisect, root_from_above
 from tests.validity.coverage import is_rejected
