@@ -38,7 +38,7 @@ _SINGLE_DIGITS = 9  # a float32 is printed with so many significant digits at mo
 
 def check_delta(delta: float) -> float:
     """Return `delta` as a float; raises ValueError unless it is one number in (0, 1)."""
-    number = _as_number(delta)
+    number = as_number(delta)
     if not 0.0 < number < 1.0:
         raise ValueError(
             f"delta must be in (0, 1), got {delta!r:.80}; delta is the probability that the certificate fails, "
@@ -101,7 +101,7 @@ def check_number(name: str, value: object, *, remedy: str) -> float:
 
 def check_count(name: str, value: object, *, minimum: int, remedy: str) -> int:
     """Return `value` as an int; raises ValueError unless it is one whole number >= minimum, in any numeric type."""
-    number = _as_number(value)
+    number = as_number(value)
     if not np.isfinite(number) or number % 1 != 0 or number < minimum:
         raise ValueError(f"{name} must be a whole number >= {minimum}, got {value!r:.80}; {remedy}")
     return int(np.asarray(value))
@@ -201,7 +201,7 @@ def check_flag(name: str, value: object) -> bool:
 
 def check_eta(eta: object) -> float:
     """Return the error level of a client's limit as a float; raises ValueError unless it is in (0, 0.5]."""
-    number = _as_number(eta)
+    number = as_number(eta)
     if not 0.0 < number <= 0.5:
         raise ValueError(f"eta must be in (0, 0.5], got {eta!r:.80}; it is the error level of one client's limit")
     return number
@@ -209,7 +209,7 @@ def check_eta(eta: object) -> float:
 
 def check_cost(name: str, value: object, *, remedy: str) -> float:
     """Return `value` as one number within `SMALLEST_COST` and `LARGEST_COST`; raises ValueError for anything else."""
-    number = _as_number(value)
+    number = as_number(value)
     if not SMALLEST_COST <= number <= LARGEST_COST:
         raise ValueError(f"{name} must be one finite number > 0, got {value!r}; {remedy}")
     return number
@@ -229,8 +229,8 @@ def check_costs(name: str, values: object, *, remedy: str) -> FloatArray:
     return array
 
 
-def _as_number(value: object) -> float:
-    """The value as one float; NaN, which no range contains, for anything else."""
+def as_number(value: object) -> float:
+    """Return the value as one float; NaN, which no range contains, for anything else."""
     number = _as_numbers(value)
     return np.nan if number is None or number.ndim else float(number)
 

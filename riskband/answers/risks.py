@@ -440,13 +440,18 @@ def _clopper_pearson_limit(risk: FloatArray, num_examples: IntArray, *, eta: flo
         size = np.broadcast_to(num_examples, num_wrong.shape).astype(np.int64)
         pairs, which = np.unique(num_wrong.astype(np.int64) * (size.max() + 1) + size, return_inverse=True)
         wrong, size = np.divmod(pairs, size.max() + 1)
-        return _clopper_pearson(wrong.astype(np.float64), size, eta)[which.reshape(num_wrong.shape)]
-    return _clopper_pearson(num_wrong, num_examples, eta)
+        return clopper_pearson(wrong.astype(np.float64), size, eta)[which.reshape(num_wrong.shape)]
+    return clopper_pearson(num_wrong, num_examples, eta)
 
 
-def _clopper_pearson(num_wrong: FloatArray, num_examples: IntArray, eta: float | FloatArray) -> FloatArray:
+def clopper_pearson(num_wrong: FloatArray | int, num_examples: IntArray | int, eta: float | FloatArray) -> FloatArray:
+    """Exact upper confidence limits for probabilities, which are wrong with probability `eta` at most.
+
+    A count may lie between whole numbers, and its limit then lies between theirs.
+    """
     num_right = num_examples - num_wrong
-    return np.where(num_right > 0, betaincinv(num_wrong + 1.0, np.maximum(num_right, 1.0), 1.0 - eta), 1.0)
+    limits = betaincinv(num_wrong + 1.0, np.where(num_right > 0.0, num_right, 1.0), 1.0 - eta)
+    return np.where(num_right > 0.0, limits, 1.0)
 
 
 def _chernoff_limit(risk: FloatArray, num_examples: IntArray, *, eta: float | FloatArray) -> FloatArray:

@@ -20,10 +20,11 @@ from scipy.special import betaincinv
 from riskband.bands.crossing import RankLevels, crossing_probability, crossing_probability_at
 from riskband.checks import FloatArray, IntArray
 
+# Of sparse levels.
 _SPACING, _MANY = 0.2, 100_000  # standard deviations between two ranks; beyond so many values it grows slowly
 _SMALLER = 2_000, 20_000  # networks whose constants say where to look for that of a larger one
 _TOLERANCE, _ROUNDING = 1e-7, 1e-10  # of delta, and in all: what the calibration may leave, on the safe side
-_MIN_DELTA = 1e-8
+_LEAST_DELTA = 1e-8
 
 
 class Levels(NamedTuple):
@@ -201,9 +202,9 @@ def sparse_levels(num_values: int, delta: float, sides: str, *, low: float = 0.0
     below. `low` and `high` as for `truncated_levels`. Source: math §2.1. Raises ValueError if the range holds no order
     statistic of a wanted side, or delta is below 1e-8.
     """
-    if delta < _MIN_DELTA:
+    if delta < _LEAST_DELTA:
         raise ValueError(
-            f"sparse levels need delta >= {_MIN_DELTA:g}, got {delta:g}: rounding might decide; use method='dkw'"
+            f"sparse levels need delta >= {_LEAST_DELTA:g}, got {delta:g}: rounding might decide; use method='dkw'"
         )
     wanted = tuple((kept.start + 1, kept.stop) for kept in kept_ranks(num_values, sides, low, high))
     spacing = _SPACING * max(1.0, num_values / _MANY) ** 0.25

@@ -103,7 +103,8 @@ def worst_case_mean(
     """
     f, budgets = resolve_divergence(divergence), check_budget(budget)
     if isinstance(source, ClientRisks):
-        return _direct_mean(source, f, budgets, method=method, delta=delta, seed=seed)
+        check_betting(method)
+        return _direct_mean(source, f, budgets, delta=own_delta(delta), seed=check_own_seed(seed))
     band = band_alone(source, delta=delta, seed=seed)
     method = check_choice("method", "sharp" if method is None else method, WORST_CASE_METHODS)
     details: dict[str, FloatArray] = {}
@@ -130,17 +131,9 @@ def worst_case_mean(
 
 
 def _direct_mean(
-    risks: ClientRisks,
-    f: FDivergence,
-    budgets: FloatArray,
-    *,
-    method: str | None,
-    delta: float | None,
-    seed: int | None,
+    risks: ClientRisks, f: FDivergence, budgets: FloatArray, *, delta: float, seed: int | None
 ) -> Certificate:
     """Bounds that stand alone, one for each budget at equal parts of delta, by bets on their duals (math §2.9)."""
-    check_betting(method)
-    delta, seed = own_delta(delta), check_own_seed(seed)
     risks.require_certain_answers("method='betting'", "a band, rb.band(answers, delta=...)")
     is_built_in = DIVERGENCES.get(f.name) is f  # a name alone says nothing of one's own
     duals_of = BUILT_IN[f.name] if is_built_in else custom_duals(f)
@@ -186,7 +179,7 @@ def worst_case_cdf(
     Parameters
     ----------
     band, divergence, budget :
-        As for `worst_case_mean`.
+        As for `worst_case_mean`, with the same errors.
     thresholds : float or array_like, shape (num_thresholds,), optional
         Risks in [0, 1]. Between two of them the bound at the smaller one holds. By default the points just above
         every jump of the band, which gives the whole curve.
@@ -197,11 +190,6 @@ def worst_case_cdf(
     -------
     Certificate
         A number, or a curve over `budget` and/or `threshold`, in that order. Source: math §3.1.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range or unknown, or the band has no lower side.
     """
     check_band(band)
     method = check_choice("method", method, ("sharp", "published"))
@@ -240,7 +228,7 @@ def breakdown(
     Parameters
     ----------
     band, divergence :
-        As for `worst_case_mean`.
+        As for `worst_case_mean`, with the same errors.
     target : float
         What the bound must not exceed, in [0, 1].
     threshold : float, optional
@@ -254,11 +242,6 @@ def breakdown(
         Both ends, a millionth of them apart: the target is certified at `lower`, and is not at `upper`. `lower` is
         `-inf` if not even a network without shift meets it; `upper` is `inf` if every budget up to `max_budget` does.
         Source: math §3.4.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range or unknown, or the band has no lower side.
     """
     check_band(band)
     goal = check_single("target", target)

@@ -470,7 +470,7 @@ def wasserstein_breakdown(
     Parameters
     ----------
     answers, delta :
-        As for `wasserstein_mean`.
+        As for `wasserstein_mean`, with the same errors.
     target : float
         What the bound must not exceed, in [0, 1].
     max_cost_budget : float
@@ -488,11 +488,6 @@ def wasserstein_breakdown(
     Bracket
         As `riskband.breakdown`: certified at `lower`, not at `upper`; `-inf` or `inf` where there is no such budget.
         Source: math §4.3.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
     """
     check_answers(answers)
     goal = check_single("target", target)

@@ -183,7 +183,7 @@ def test_limits_of_many_are_those_of_few():
         assert np.all(found >= exact)
         assert np.max(found - exact) < 5e-12
         limits = answers._clopper_pearson_limit(wrong, counts, eta=eta)
-        assert np.array_equal(limits, answers._clopper_pearson(np.rint(wrong * counts), counts, eta))
+        assert np.array_equal(limits, answers.clopper_pearson(np.rint(wrong * counts), counts, eta))
 
 
 def test_a_root_from_above_is_that_of_bisection():
