@@ -27,6 +27,7 @@ from server.app import app as server_app
 from server.run.folder import read_events
 from server.run.ledger import read_ledger
 from server.run.lock import LOCK_FILE
+from simulations.__main__ import main
 from simulations.launcher import COMPLETED, private_superlink
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes through /proc")
@@ -348,10 +349,16 @@ def test_a_wrong_configuration_exits_2_with_all_mistakes_and_starts_nothing(tmp_
         (["--out", "/proc/nowhere"], "output-dir must be a folder that can be written"),
     ],
 )
-def test_a_wrong_command_line_exits_2(tmp_path: Path, arguments: list[str], message: str) -> None:
-    status, _, err = finish(start(*arguments, home=tmp_path), timeout=120)
-    assert status == 2
-    assert message in err
+def test_a_wrong_command_line_exits_2(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

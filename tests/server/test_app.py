@@ -232,7 +232,7 @@ def test_a_model_is_trained_on_groups_as_domains_and_certified_for_others(
 ) -> None:
     groups: dict[str, Any] = {"group_angles": "0,15", "affine_sigma": 0, "num_training_clients": 12}
     plain, again, robust = (
-        run_app(tmp_path / name, defaults, **groups, training="dg:wm", training_epochs=4, dg_factor=factor)
+        run_app(tmp_path / name, defaults, **groups, training="dg:wm", training_epochs=2, dg_factor=factor)
         for name, factor in (("plain", 0), ("again", 0), ("robust", 1))
     )
     assert plain["hashes"]["model"] == again["hashes"]["model"]

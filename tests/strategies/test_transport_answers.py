@@ -50,7 +50,7 @@ def drawn(seed: int) -> tuple[nn.Module, np.ndarray, np.ndarray]:
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3))
     rng = np.random.default_rng(seed)
-    return model, rng.uniform(size=(8, 3)).astype(np.float32), rng.integers(3, size=8)
+    return model, rng.uniform(size=(5, 3)).astype(np.float32), rng.integers(3, size=5)
 
 
 def outcome_of(*answers: AdversarialAnswer) -> RoundOutcome[AdversarialAnswer]:

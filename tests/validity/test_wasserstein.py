@@ -121,7 +121,7 @@ def test_negative_control_the_worst_case_of_the_sample_is_no_certificate():
     def make(network):
         return network_curve(network.curves)(BUDGETS), TRUE_MEANS
 
-    assert is_rejected(failures(make, num_networks=60, num_clients=200, num_examples=50, seed=3), 0.2)
+    assert is_rejected(failures(make, num_networks=60, num_clients=50, num_examples=50, seed=3), 0.2)
 
 
 @study(12, slow=60)
