@@ -315,7 +315,10 @@ def wasserstein_cdf(
         prices = _prices(budgets, given, ratio=_SHARE_RATIO)
         families = _share_families(answers, prices, local=local, etas=LIMIT_ETAS if eta is None else (eta,))
         share = delta / flat[1].size
-        columns = [bets.upper_bounds(families(point), flat[0], delta=share) for point in (flat[1] - ROUNDING).tolist()]
+        columns = [
+            bets.upper_bounds(families(point), flat[0], delta=share) if point > 0.0 else np.ones(flat[0].size)
+            for point in (flat[1] - ROUNDING).tolist()
+        ]
         bounds, name = np.stack(columns, axis=1), bets.name
         chosen |= {"eta": (eta, None), **_budgets_chosen(budgets, given)}
         how = f"{name}, {_FROM_THE_PAST}"
@@ -497,7 +500,8 @@ def wasserstein_breakdown(
     given = None if multipliers is None else checked_multipliers(multipliers)
     if threshold is not None:
         answers.require_no_noise("a breakdown of a share", "the breakdown of the mean")
-        check_points("threshold", threshold)
+        if threshold <= ROUNDING:  # every client has a risk of at least 0, and answers may be rounded
+            return Bracket(largest, np.inf) if goal == 1.0 else Bracket(-np.inf, 0.0)
     if _is_for_budgets_asked(answers, "betting", every_budget):
         ratio = _MEAN_RATIO if threshold is None else _SHARE_RATIO
         prices = _prices(np.array([largest / 1000.0, largest]), given, ratio=ratio)

@@ -40,8 +40,23 @@ def test_the_error_level_of_groups_does_not_depend_on_how_their_step_is_spelled(
     bands = [rb.group_bands(risks, labels, delta=0.1, local=name) for name in (local, local.title())]
     assert bands[0] == bands[1]
     assert len({each.eta for each in bands[0].bands.values()}) == 1
-    # Were it chosen by the clients of each group that count, the larger group would have a smaller one.
+    # Not the one for the clients of a group that count: how many of it answered may depend on their risks.
     assert bands[0]["few"].eta == default_eta(460 // 2)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_every_client_has_a_risk_of_at_least_what_rounding_makes_0(binary):
+    clean = np.arange(40)[:, None] / 100
+    answers = rb.AdversarialAnswers(
+        [0.0, 0.5], np.hstack([clean, clean + 0.2]), 100, cost="a cost", guarantee="exact", binary=binary
+    )
+    for every_budget in (False, True):
+        asked = {"delta": 0.05, "every_budget": every_budget}
+        found = rb.wasserstein_cdf(answers, cost_budget=0.1, thresholds=[1e-7, 1e-6, 2e-6, 0.9], **asked)
+        np.testing.assert_allclose(np.asarray(found.value)[:3], 1.0, rtol=1e-12)
+        for threshold in (0.0, 1e-7, 1e-6, 2e-6):
+            bracket = rb.wasserstein_breakdown(answers, target=0.9, max_cost_budget=1.0, threshold=threshold, **asked)
+            assert bracket == (-np.inf, 0.0)
 
 
 def test_bands_of_groups_in_a_file_must_be_as_group_bands_makes_them():
