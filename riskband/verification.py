@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -250,13 +249,8 @@ def _num_values(recipe: Recipe) -> int | None:
 
 def _is_below_one(recipe: Recipe, num_clients: int) -> bool:
     """Whether so many clients, whose answers have the distribution of these, would be bounded below 1."""
-    answers = recipe["answers"]
-    order = np.argsort(answers["values"], kind="stable")
-    like = order[np.arange(num_clients) * order.size // num_clients]
-    more = {name: [answers[name][index] for index in like] for name in ("values", "num_examples")}
-    share = num_clients / order.size
-    doubt = {name: math.ceil(answers[name] * share) for name in ("num_missing", "contamination") if name in answers}
-    found = _follow({**recipe, "answers": {**answers, **more, **doubt}}, {}, {})
+    more = ClientRisks(**recipe["answers"]).resized(num_clients)
+    found = _follow({**recipe, "answers": more.to_dict()}, {}, {})
     return bool(np.all(np.asarray(found.value) < 1.0))
 
 

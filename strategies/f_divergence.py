@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
+from riskband.answers.histogram import PlainAnswers
 from riskband.functionals.quantiles import SINGLE_LOCAL
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion
@@ -63,7 +64,7 @@ class FDivergence(BandStrategy):
     breakdown_threshold: float
     breakdown_target: float
 
-    def answered(self, outcome: RoundOutcome[Any]) -> rb.ClientRisks | rb.HistogramRisks | rb.HistogramLimits:
+    def answered(self, outcome: RoundOutcome[Any]) -> PlainAnswers:
         """Return what the answers say of the clients' risks."""
         return self.plain_risks(outcome)
 

@@ -49,24 +49,7 @@ def dispersion_interval(
 
 
 def extremal_distributions(band: Band, measure: str | Functional) -> ExtremalDistributions:
-    """Explicit members of a band at which a measure is smallest and largest: the ends of the sharp interval.
-
-    Parameters
-    ----------
-    band, measure :
-        As for `bound`, the band with both sides.
-
-    Returns
-    -------
-    ExtremalDistributions
-        The distributions; the value of each is the end of the interval, up to rounding (those of mean and CVaR may be
-        sharper).
-
-    Raises
-    ------
-    ValueError
-        If the measure is unknown or the band has one side only.
-    """
+    """Members of a `band` with both sides at which a `measure` is smallest and largest, as in its sharp interval."""
     return resolve(measure, called="measure").extremes(QuantileLimits.of_band(band))
 
 
@@ -242,7 +225,7 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
     Parameters
     ----------
     band, method :
-        As for `bound`, the band with both sides.
+        As for `bound`, with its errors; the band with both sides.
     shares : int or array_like, shape (num_shares,)
         Shares of clients in [0, 1], or how many to space evenly, at least 2. All hold at once.
 
@@ -250,11 +233,6 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
     -------
     Interval
         Arrays of shape (num_shares,). Source: [DC] definition 5; math §5.1.
-
-    Raises
-    ------
-    ValueError
-        As for `bound`.
     """
     points = check_shares(shares)
     method = check_choice("method", method, BOUND_METHODS)
@@ -268,23 +246,7 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
 
 
 def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") -> Certificate:
-    """Certificate for the Lorenz curve: the part of all risk that the best-off `shares` of the unseen clients bear.
-
-    Parameters
-    ----------
-    band, shares, method :
-        As for `lorenz`.
-
-    Returns
-    -------
-    Certificate
-        Both ends over the axis "share"; `details["measured"]` is the curve of the measured risks. Source: `lorenz`.
-
-    Raises
-    ------
-    ValueError
-        As for `lorenz`.
-    """
+    """Certificate for `lorenz` of a `band` at `shares`, by a `method`; `details["measured"]` is the measured curve."""
     points, method = check_shares(shares), check_choice("method", method, BOUND_METHODS)
     lower, upper = lorenz(band, shares=points, method=method)
     return certificate_of_band(

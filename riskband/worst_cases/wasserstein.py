@@ -13,6 +13,7 @@ have few examples.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from riskband.answers.adversarial import AdversarialAnswers, check_answers, chec
 from riskband.answers.concave_curves import knapsack_curve, network_curve
 from riskband.answers.risks import BINARY_LOSS, ClientRisks, default_eta, shared_assumptions
 from riskband.bands.band import METHODS
-from riskband.bands.local_steps import KNOWN_SIZES, RANDOM_SIZES, ClientAtoms, LevelsOf, levels_of_answers
+from riskband.bands.local_steps import KNOWN_SIZES, RANDOM_SIZES, ClientAtoms, levels_of_answers
 from riskband.betting import NEWEST, SHARES, betting_assumptions, betting_upper_means, check_edition
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, Certificate, recipe
 from riskband.checks import (
@@ -37,7 +38,7 @@ from riskband.checks import (
     check_points,
     check_single,
 )
-from riskband.search import Bracket, bisect
+from riskband.search import Bracket, largest_where
 from riskband.wording import chosen_before, exactly, in_short
 from riskband.worst_cases.transport_bets import TransportBets, TransportDuals
 from riskband.worst_cases.transport_duals import (
@@ -278,18 +279,14 @@ def wasserstein_cdf(
         of the two was better for the clients before; for other losses than the 0-1 loss the same as `average`. With
         bands the multipliers share delta in `average`, the thresholds do in `limits`, and `best` is the smaller of the
         two with half of delta each.
-    multipliers : array_like, shape (num_multipliers,), optional
-        As for `wasserstein_mean`; with bands, for `average` only.
+    multipliers, seed, every_budget :
+        As for `wasserstein_mean`; with bands, multipliers are for `average` only.
     eta : float, optional
         For `limits`: error level of one client's limit, in (0, 0.5], fixed beforehand; by default one of several, by
         the clients before, and with bands from the number of clients.
     method : {"betting", "berk_jones", "dkw"}
         The last two are bands for a distribution over clients: of the conjugates at each multiplier, or of the limits.
         With `every_budget`, missing="worst" or contamination betting is replaced by `berk_jones`.
-    seed : int, optional
-        Of the order in which bets look at the clients; as for `mean_bound`.
-    every_budget : bool
-        As for `wasserstein_mean`.
 
     Returns
     -------
@@ -396,36 +393,31 @@ def _from_bands(
     eta: float,
     method: str,
 ) -> FloatArray:
-    """Bounds of shape (num_budgets, num_thresholds) for every budget at once."""
-    levels_of, bounds = METHODS[method], []
+    """Bounds of shape (num_budgets, num_thresholds) for every budget at once, by the smaller of both proofs."""
+    levels_of, bounds = partial(levels_of_answers, answers.clean, levels_of=METHODS[method]), []
     uses_limits = answers.binary and local != "average"
     part = delta / 2 if uses_limits and local == "best" else delta
     if uses_limits:
-        bounds.append(_from_limits(answers, budgets, points, delta=part, eta=eta, levels_of=levels_of))
+        levels = levels_of(delta=part / points.size, sides="upper").upper
+        assert levels is not None
+        bounds.append(_from_limits(answers, budgets, points, levels, eta=eta))
     if local != "limits":
         grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
-        bounds.append(
-            _from_averages(answers, budgets, points, multipliers=grid, phi=phi, delta=part, levels_of=levels_of)
-        )
+        levels = levels_of(delta=part / grid.size, sides="lower").lower
+        assert levels is not None
+        laws = [ClientAtoms.from_levels(column, levels) for column in phi.T]
+        bounds.append(_from_averages(laws, grid, budgets, points))
     return np.asarray(np.min(bounds, axis=0))
 
 
 def _from_limits(
-    answers: AdversarialAnswers,
-    budgets: FloatArray,
-    points: FloatArray,
-    *,
-    delta: float,
-    eta: float,
-    levels_of: LevelsOf,
+    answers: AdversarialAnswers, budgets: FloatArray, points: FloatArray, levels: FloatArray, *, eta: float
 ) -> FloatArray:
-    """Bounds of shape (num_budgets, num_thresholds): a knapsack of limits for the cost of pushing each client.
+    """A knapsack of limits for the cost of pushing each client.
 
     From its examples, the cost r(P, t) is at least R_k with probability 1 - eta, so that E(1 - m·r)_+ is at most
     E(1 - m·R)_+ / (1 - eta) for every multiplier m; a band for the distribution of R makes the right side a knapsack.
     """
-    levels = levels_of_answers(answers.clean, delta=delta / points.size, sides="upper", levels_of=levels_of).upper
-    assert levels is not None
     margins = np.sqrt(np.log(1.0 / eta) / (2.0 * answers.num_examples))
     weights = np.diff(levels, prepend=0.0, append=1.0)
     columns = []
@@ -438,19 +430,9 @@ def _from_limits(
 
 
 def _from_averages(
-    answers: AdversarialAnswers,
-    budgets: FloatArray,
-    points: FloatArray,
-    *,
-    multipliers: FloatArray,
-    phi: FloatArray,
-    delta: float,
-    levels_of: LevelsOf,
+    laws: Sequence[ClientAtoms], multipliers: FloatArray, budgets: FloatArray, points: FloatArray
 ) -> FloatArray:
-    """Bounds of shape (num_budgets, num_thresholds): the least of a·m·budget + E(1 + a(phi_m - t))_+ over m and a."""
-    levels = levels_of_answers(answers.clean, delta=delta / multipliers.size, sides="lower", levels_of=levels_of).lower
-    assert levels is not None
-    laws = [ClientAtoms.from_levels(column, levels) for column in phi.T]
+    """The least of a·m·budget + E(1 + a(phi_m - t))_+ over multipliers m, each with a law of phi_m, and a >= 0."""
     columns = []
     for point in points - ROUNDING:  # what holds at a smaller threshold holds at the larger one
         charged = zip(laws, multipliers, strict=True)
@@ -493,7 +475,7 @@ def wasserstein_breakdown(
     Parameters
     ----------
     answers, delta :
-        As for `wasserstein_mean`.
+        As for `wasserstein_mean`, with the same errors.
     target : float
         What the bound must not exceed, in [0, 1].
     max_cost_budget : float
@@ -503,21 +485,14 @@ def wasserstein_breakdown(
     multipliers : array_like, optional
         Fixed before any answer was seen; by default a fine grid for budgets from 1/1000 of `max_cost_budget` on, and
         with `every_budget` the clients' own, or else `default_multipliers` of the ends of that range.
-    seed : int, optional
-        Of `wasserstein_mean`.
-    every_budget : bool
-        As for `wasserstein_mean`; also taken with missing="worst", contamination or noise.
+    seed, every_budget :
+        As for `wasserstein_mean`; every budget is also taken with missing="worst", contamination or noise.
 
     Returns
     -------
     Bracket
         As `riskband.breakdown`: certified at `lower`, not at `upper`; `-inf` or `inf` where there is no such budget.
         Source: math §4.3.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
     """
     check_answers(answers)
     goal = check_single("target", target)
@@ -544,26 +519,16 @@ def wasserstein_breakdown(
         grid, phi = _conjugates_on_grid(answers, np.array(largest), multipliers)
         limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed)
 
-    def meets(budget: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    def meets(budget: FloatArray) -> npt.NDArray[np.bool_]:
         if threshold is None:
-            return np.asarray(_least(np.asarray(budget), grid, limits) <= goal)
-        size = float(np.asarray(budget))
+            return np.asarray(_least(budget, grid, limits) <= goal)
+        size = float(budget)
         found = wasserstein_cdf(
-            answers,
-            delta=delta,
-            cost_budget=size,
-            thresholds=threshold,
-            multipliers=multipliers,
-            every_budget=True,
+            answers, delta=delta, cost_budget=size, thresholds=threshold, multipliers=multipliers, every_budget=True
         )
         return np.asarray(found.value <= goal)
 
-    if not meets(0.0):
-        return Bracket(-np.inf, 0.0)
-    if meets(largest):
-        return Bracket(largest, np.inf)
-    lower, upper = bisect(meets, low=0.0, high=largest, num_steps=40)
-    return Bracket(float(lower), float(upper))
+    return largest_where(meets, most=largest, num_steps=40)
 
 
 def _check_budgets(cost_budget: npt.ArrayLike) -> FloatArray:
