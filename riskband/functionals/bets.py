@@ -47,6 +47,7 @@ _POWERS_BELOW_1, _POWERS_ABOVE_1, _SHARES = (0.05, 0.9), (1.1, 10.0), (0.01, 0.9
 _MOST_EXAMPLES = 100_000  # for which all counts are tried; with more, they make no difference
 _NUM_ORDERS = 20  # for the tangents of the Gini coefficient: more hardly change it
 _FEW_PER_EXAMPLE, _ENOUGH_CLIENTS = 3, 300  # clients from which on these are taken
+_MOST_FOR_TANGENTS = 5_000  # examples up to which they are: with more, noise is too small to matter
 _NUM_CELLS = 64  # of values, in each of which a bet has one largest size
 
 
@@ -89,8 +90,10 @@ def _is_noise_large(risks: ClientRisks) -> bool:
 
     By numbers of clients and examples alone.
     """
-    is_known = risks.binary and risks.has_equal_sizes and risks.num_examples[0] > 1
-    return bool(is_known and risks.num_clients >= min(_FEW_PER_EXAMPLE * float(risks.num_examples[0]), _ENOUGH_CLIENTS))
+    if not (risks.binary and risks.has_equal_sizes):
+        return False
+    size = float(risks.num_examples[0])
+    return 1.0 < size <= _MOST_FOR_TANGENTS and risks.num_clients >= min(_FEW_PER_EXAMPLE * size, _ENOUGH_CLIENTS)
 
 
 def _surely_apart(risks: ClientRisks, first: IntArray, second: IntArray) -> FloatArray:

@@ -272,15 +272,15 @@ def _subsamples(wrong: FloatArray, size: int, degree: int) -> FloatArray:
     """P(k of `degree` examples are wrong), of `size` examples of which so many are; shape (num_kinds, degree + 1)."""
     if degree == size:
         return np.eye(size + 1)[wrong.astype(np.intp)]
-    taken = np.arange(degree + 1.0)
+    taken, x = np.arange(degree + 1.0), wrong[:, None]
 
     def log_ways(all_of: FloatArray, some: FloatArray) -> FloatArray:
         rest = np.maximum(all_of - some, 0.0)
         ways = gammaln(all_of + 1.0) - gammaln(some + 1.0) - gammaln(rest + 1.0)
         return np.where(some <= all_of, ways, -np.inf)
 
-    x = wrong[:, None]
-    found = np.exp(log_ways(x, taken) + log_ways(size - x, degree - taken))
+    all_ways = log_ways(np.array(float(size)), np.array(float(degree)))
+    found = np.exp(log_ways(x, taken) + log_ways(size - x, degree - taken) - all_ways)
     return np.asarray(found / found.sum(axis=1, keepdims=True))
 
 
