@@ -32,6 +32,7 @@ from worlds.movielens import (
     HOW_TO_GET_IT,
     FloatArray,
     Person,
+    count_films,
     fold_in,
     item_vectors,
     load_ratings,
@@ -121,7 +122,7 @@ def prepared(path: str | Path, *, seed: int) -> tuple[Recommender, FloatArray]:
     Raises ValueError as `worlds.movielens.load_ratings`.
     """
     training, _, left_out, num_films = _parts(str(path))
-    likes = [np.concatenate([person.history, person.to_find]) for person in training]
+    likes = [person.liked for person in training]
     items = item_vectors(
         likes, num_items=num_films, rank=RANK, regularisation=REGULARISATION, confidence=CONFIDENCE, seed=seed
     )
@@ -142,7 +143,7 @@ def _parts(path: str) -> tuple[tuple[Person, ...], tuple[Person, ...], tuple[Per
         raise RefusedError(
             f"a client of MovieLens needs the ratings, got no file; {HOW_TO_GET_IT} in the variable {FILE_VARIABLE}"
         ) from error
-    num_films = 1 + max(int(max(person.history.max(), person.to_find.max())) for person in everyone)
+    num_films = count_films(everyone)
     if num_films > MAX_FILMS:
         raise RefusedError(f"films must have numbers below {MAX_FILMS}, got larger ones; number them from 0")
     # As in docs/selection.md; of fewer people, the same shares.
@@ -152,7 +153,7 @@ def _parts(path: str) -> tuple[tuple[Person, ...], tuple[Person, ...], tuple[Per
 
 
 def _not_liked(person: Person, num_films: int) -> NDArray[np.int64]:
-    return np.setdiff1d(np.arange(num_films), np.concatenate([person.history, person.to_find]))
+    return np.setdiff1d(np.arange(num_films), person.liked)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -67,18 +67,10 @@ Builder = Callable[[nn.Module, TransportProblem], Adversary]
 
 @dataclass(frozen=True)
 class Kind:
-    """An adversary of inputs, or of what a layer returns.
+    """An adversary of inputs, or of what a layer returns: how to build it from model and problem, and what it does.
 
-    Attributes
-    ----------
-    build : callable
-        (model, problem) -> the adversary.
-    proves : bool
-        Whether it proves a bound from above; "auto" does so where one is known. Else it is an attack.
-    needs_gradients : bool
-        Whether it finds nothing where the model shows none.
-    needs_distances : bool
-        Whether it only attacks within the distances of the problem.
+    It proves a bound from above ("auto" where one is known), or else is an attack; it may find nothing where the model
+    shows no gradients, or attack only within the distances of the problem.
     """
 
     build: Builder
@@ -87,9 +79,7 @@ class Kind:
     needs_distances: bool = False
 
 
-def _above(
-    attack: Callable[[nn.Module, TransportProblem], Adversary], model: nn.Module, problem: TransportProblem
-) -> Adversary:
+def _above(attack: Builder, model: nn.Module, problem: TransportProblem) -> Adversary:
     return SandwichAdversary(attack(model, problem), LipschitzAdversary(model, problem))
 
 

@@ -11,18 +11,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import torch
+from matplotlib.figure import Figure
 from torch import nn
 
 import riskband as rb
-from protocol.examples import Examples
 from riskband.adversaries.answers import adversarial_answers
-from riskband.adversaries.representation.exact import LinearHead
 from riskband.answers.concave_curves import network_curve
 from riskband.checks import FloatArray
+from simulations.experiments.domain_generalisation.domains import seen_by
 from simulations.experiments.experiment import Experiment, Request, Result
 from simulations.experiments.federated.curves import (
     DELTA,
@@ -40,9 +39,6 @@ from strategies.wasserstein import radii_grid
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import RowAffineShift
 from worlds.targets import transport_cost
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LOG = logging.getLogger(__name__)
 FACTORS = (1.25, 1.5, 2.0, 3.0)
@@ -132,22 +128,13 @@ def moved_networks(
     costs, risks = np.empty((2, len(factors), num_clients))
     for k in range(num_clients):
         held = before.client(k)
-        points, _ = _represented(model, held)
+        start = seen_by(model, held)
         even = np.full(len(held.y), 1 / len(held.y))
         for row, population in enumerate(after):
-            moved = population.client(k)
-            moved_points, losses = _represented(model, moved)
-            costs[row, k] = transport_cost(points, moved_points, held.y, even, order=_ORDER, norm=_NORM)
-            risks[row, k] = losses.mean()
+            moved = seen_by(model, population.client(k))
+            costs[row, k] = transport_cost(start.z, moved.z, held.y, even, order=_ORDER, norm=_NORM)
+            risks[row, k] = moved.is_wrong.mean()
     return [Moved(*each) for each in zip(factors, costs, risks, strict=True)]
-
-
-def _represented(model: nn.Module, held: Examples) -> tuple[FloatArray, FloatArray]:
-    """Return representations (num_examples, num_features), and 0-1 losses (num_examples,)."""
-    with LinearHead(model, None) as head:
-        batches = list(head.batches(held.x, held.y, loss="zero_one"))
-    points = torch.cat([batch.x.flatten(start_dim=1).double() for batch in batches])
-    return points.numpy(), torch.cat([batch.losses for batch in batches]).numpy()
 
 
 def _panel(answers: rb.AdversarialAnswers, network: Moved, ratios: tuple[float, ...]) -> dict[str, Any]:

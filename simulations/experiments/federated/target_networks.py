@@ -11,9 +11,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import riskband as rb
 from riskband.checks import FloatArray
@@ -34,9 +35,6 @@ from simulations.experiments.networks import trained
 from worlds.loss_table import LossTable, loss_table
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import ColourShift, ResolutionShift
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LOG = logging.getLogger(__name__)
 KINDS = ("resolution", "colour")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from torch import nn
 
 import riskband as rb
@@ -30,9 +31,6 @@ from simulations.experiments.federated.curves import (
 from simulations.experiments.networks import trained
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import DirichletLabelShift, RowAffineShift, Shift
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LOG = logging.getLogger(__name__)
 SETS = ("cifar10", "mnist", "fashion_mnist")
