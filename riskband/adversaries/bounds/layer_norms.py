@@ -21,18 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as hooks_of_all
 
-from riskband.adversaries.bounds.parts import (
-    Concatenation,
-    Constant,
-    Mean,
-    Permuted,
-    Reshaped,
-    Scale,
-    Selected,
-    SelfAttention,
-    Shift,
-    Sum,
-)
+from riskband.adversaries.bounds import parts
 from riskband.adversaries.evaluation import PRECISIONS
 from riskband.adversaries.group_sort import GroupSort
 from riskband.checks import RefusedError
@@ -151,11 +140,11 @@ def _linear_part(layer: nn.Module, x: Tensor, *, is_absolute: bool = False) -> T
     if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
         weight = scale_of(layer)
         return x * (weight.abs() if is_absolute else weight).reshape(1, -1, *[1] * (x.dim() - 2))
-    if isinstance(layer, Scale):
+    if isinstance(layer, parts.Scale):
         return x * (layer.constant.double().abs() if is_absolute else layer.constant.double())
-    if isinstance(layer, Shift):
+    if isinstance(layer, parts.Shift):
         return x
-    if isinstance(layer, Constant):
+    if isinstance(layer, parts.Constant):
         return torch.zeros_like(layer(x), dtype=torch.float64)
     if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
         weight = layer.weight.detach().double()
@@ -335,23 +324,25 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.PReLU: _elementwise(lambda layer: max(1.0, float(layer.weight.detach().double().abs().amax()))),
     **dict.fromkeys((nn.Softsign, nn.Softshrink, nn.Tanhshrink, nn.LogSigmoid), _elementwise(1.0)),
     **dict.fromkeys(NORMALISATIONS, LayerRule(_normalised_spread, _normalised_spectral, is_linear=False)),
-    Sum: LayerRule(
+    parts.Sum: LayerRule(
         lambda layer, moves: torch.stack([chain_spread(branch, moves) for branch in layer.chains]).sum(dim=0),
         lambda layer, shape: math.fsum(chain_spectral(branch, shape) for branch in layer.chains),
         is_linear=False,
     ),
-    Concatenation: LayerRule(
+    parts.Concatenation: LayerRule(
         lambda layer, moves: torch.cat([chain_spread(branch, moves) for branch in layer.chains], dim=layer.axis),
         lambda layer, shape: math.hypot(*(chain_spectral(branch, shape) for branch in layer.chains)),
         is_linear=False,
     ),
     # No constant on the whole space (Kim et al. 2021); around an example: `balls`.
-    SelfAttention: LayerRule(lambda _, moves: torch.full_like(moves, torch.inf), lambda *_: math.inf, is_linear=False),
-    Shift: LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True),
-    Scale: _linear(lambda layer, _: float(layer.constant.abs().amax())),
-    Constant: _linear(lambda *_: 0.0),
-    **dict.fromkeys((Reshaped, Permuted, Selected), _SHAPE),
-    Mean: _linear(lambda layer, shape: 1.0 / math.sqrt(math.prod(shape[axis - 1] for axis in layer.axes))),
+    parts.SelfAttention: LayerRule(
+        lambda _, moves: torch.full_like(moves, torch.inf), lambda *_: math.inf, is_linear=False
+    ),
+    parts.Shift: LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True),
+    parts.Scale: _linear(lambda layer, _: float(layer.constant.abs().amax())),
+    parts.Constant: _linear(lambda *_: 0.0),
+    **dict.fromkeys((parts.Reshaped, parts.Permuted, parts.Selected), _SHAPE),
+    parts.Mean: _linear(lambda layer, shape: 1.0 / math.sqrt(math.prod(shape[axis - 1] for axis in layer.axes))),
 }
 """By exact type. A new kind of layer is an entry here."""
 

@@ -19,18 +19,8 @@ import riskband as rb
 from riskband.functionals.dispersion import lorenz_of_distribution
 from riskband.plots.bands import ANSWERS, BOUNDS, UNSEEN, blank_figure, legend_under
 from simulations.experiments.experiment import Experiment, Request, Result
-from worlds.movielens import (
-    FloatArray,
-    Person,
-    count_films,
-    fold_in,
-    item_vectors,
-    load_ratings,
-    made_up_ratings,
-    people,
-    recommendation_losses,
-    shuffled,
-)
+from worlds import movielens
+from worlds.movielens import FloatArray, Person
 
 DELTA, RANK, NUM_HYPOTHESES = 0.05, 16, 100
 MEASURES = ("atkinson:0.5", "gini")
@@ -44,14 +34,14 @@ SHARES = np.linspace(0.0, 1.0, 51)
 def run(request: Request) -> Result:
     """Learn, bound every hypothesis, choose two, and compare with the people that were left out."""
     ratings = (
-        made_up_ratings(num_people=320, num_films=90, seed=request.seed)
+        movielens.made_up_ratings(num_people=320, num_films=90, seed=request.seed)
         if request.quick
-        else load_ratings(request.file("movielens_1m"))
+        else movielens.load_ratings(request.file("movielens_1m"))
     )
-    everyone = people(ratings, min_liked=10 if request.quick else 15)
+    everyone = movielens.people(ratings, min_liked=10 if request.quick else 15)
     num_clients = request.num_clients(full=1500, quick=100)
     sizes = (100 if request.quick else 1050, num_clients)
-    training, clients, left_out = shuffled(everyone, sizes=sizes, seed=request.seed)
+    training, clients, left_out = movielens.shuffled(everyone, sizes=sizes, seed=request.seed)
     scores, list_lengths, losses = _losses(training, (*clients, *left_out), seed=request.seed)
     measured, truth = losses[:num_clients], losses[num_clients:]
     bounds = _bounds(measured)
@@ -93,11 +83,11 @@ def _losses(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Scores (num_hypotheses,), mean shares of films they recommend to training people, and losses of the others."""
     likes = [person.liked for person in training]
-    items = item_vectors(likes, num_items=count_films((*training, *others)), rank=RANK, seed=seed)
-    table = fold_in(likes, items) @ items.T
+    items = movielens.item_vectors(likes, num_items=movielens.count_films((*training, *others)), rank=RANK, seed=seed)
+    table = movielens.fold_in(likes, items) @ items.T
     scores = np.linspace(table.min(), table.max(), NUM_HYPOTHESES)
     lengths = 1.0 - np.searchsorted(np.sort(table, axis=None), scores) / table.size
-    return scores, lengths, recommendation_losses(others, items, thresholds=scores.tolist())
+    return scores, lengths, movielens.recommendation_losses(others, items, thresholds=scores.tolist())
 
 
 def _bounds(measured: FloatArray) -> dict[str, dict[str, list[list[float]]]]:

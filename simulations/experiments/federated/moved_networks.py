@@ -23,17 +23,8 @@ from riskband.answers.concave_curves import network_curve
 from riskband.checks import FloatArray
 from simulations.experiments.domain_generalisation.domains import seen_by
 from simulations.experiments.experiment import Experiment, Request, Result
-from simulations.experiments.federated.curves import (
-    DELTA,
-    PUBLISHED,
-    SHARP,
-    TRUTH,
-    covers,
-    curve,
-    panels_figure,
-    share_at_least,
-    thresholds_of,
-)
+from simulations.experiments.federated import curves
+from simulations.experiments.federated.curves import DELTA, PUBLISHED, SHARP, TRUTH
 from simulations.experiments.federated.unseen_clients import TRAINING_CLIENTS, population_spec, trained_for
 from strategies.wasserstein import radii_grid
 from worlds.population import Population, PopulationSpec
@@ -140,16 +131,16 @@ def moved_networks(
 def _panel(answers: rb.AdversarialAnswers, network: Moved, ratios: tuple[float, ...]) -> dict[str, Any]:
     # Of clients that did not answer: what is asked of the answers must not depend on them. Up to 1, as bounds are
     # above all risks that these clients have.
-    thresholds = thresholds_of(np.maximum(network.risks, 1e-6), np.ones(1))
+    thresholds = curves.thresholds_of(np.maximum(network.risks, 1e-6), np.ones(1))
     budgets = np.array(ratios) * network.distance
     found = rb.wasserstein_cdf(answers, delta=DELTA, cost_budget=budgets, thresholds=thresholds)
-    truth = curve(TRUTH, share_at_least(network.risks, thresholds), validity="measured by moved clients")
+    truth = curves.curve(TRUTH, curves.share_at_least(network.risks, thresholds), validity="measured by moved clients")
     bounds = [
-        curve(SHARP, values, validity=found.validity, budget=budget, ratio=ratio)
+        curves.curve(SHARP, values, validity=found.validity, budget=budget, ratio=ratio)
         for ratio, budget, values in zip(ratios, budgets.tolist(), np.asarray(found.value), strict=True)
     ]
     plain = [
-        curve(
+        curves.curve(
             PUBLISHED,
             plotted_shares(answers, budget, thresholds),
             validity="estimate",
@@ -167,8 +158,8 @@ def _panel(answers: rb.AdversarialAnswers, network: Moved, ratios: tuple[float, 
         "thresholds": thresholds.tolist(),
         "curves": [truth, *plain, *bounds],
         "means": _means(answers, network),
-        "covered": all(covers(each, truth) for each in bounds if each["ratio"] >= 1.0),
-        "covered_below": {f"{each['ratio']:g}": covers(each, truth) for each in bounds if each["ratio"] < 1.0},
+        "covered": all(curves.covers(each, truth) for each in bounds if each["ratio"] >= 1.0),
+        "covered_below": {f"{each['ratio']:g}": curves.covers(each, truth) for each in bounds if each["ratio"] < 1.0},
     }
 
 
@@ -204,7 +195,7 @@ def plotted_shares(answers: rb.AdversarialAnswers, budget: float, thresholds: Fl
 
 def figure(result: Result, *, number: int) -> Figure:
     """Draw one panel for each factor."""
-    return panels_figure(
+    return curves.panels_figure(
         result["panels"],
         num_columns=min(2, len(result["panels"])),
         title=f"[RE] Figure {number}: networks of moved clients within a Wasserstein budget, with probability 0.95",
