@@ -72,9 +72,10 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 
 EARLIER: Mapping[str, Mapping[str, Any]] = {
     "band": {"means": "limits"},
-    "wasserstein_mean": {"every_budget": True},
+    "wasserstein_mean": {"every_budget": True, "edition": 1},
     "wasserstein_cdf": {"every_budget": True, "seed": None},
     "quantile": {"method": "order statistic"},
+    "dispersion_certificate": {"edition": 1},
 }
 """Arguments that earlier recipes lack, by function or "band", and what was done before there were such arguments."""
 

@@ -20,7 +20,7 @@ import numpy as np
 from riskband.answers.risks import ClientRisks
 from riskband.bands.band import Band, band_alone, own_delta
 from riskband.bands.band import band as band_of
-from riskband.betting import check_betting
+from riskband.betting import NEWEST, check_betting
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_number, check_single
 from riskband.functionals import bets, weights
@@ -35,7 +35,7 @@ BOUND_METHODS = ("sharp", "plugin", "convex_order")
 """How a functional is read off a band; from answers it is bounded by "betting"."""
 
 
-OfAnswers = Callable[[ClientRisks, float], bets.DirectBounds | None]
+OfAnswers = Callable[[ClientRisks, float, int], bets.DirectBounds | None]
 
 
 class Interval(NamedTuple):
@@ -98,7 +98,7 @@ class Functional:
     bounds : callable or None
         Bounds from a `Band`, in place of those of the members of the band.
     of_answers : callable or None
-        From answers and an error level, limits that each have this level, if any are known; see
+        From answers, an error level and an edition, limits that each have this level, if any are known; see
         `riskband.functionals.bets`.
     """
 
@@ -234,13 +234,16 @@ class BoundOfAnswers(NamedTuple):
 
 
 def bound_of_answers(
-    risks: ClientRisks, chosen: Functional, *, method: str | None, delta: float | None
+    risks: ClientRisks, chosen: Functional, *, method: str | None, delta: float | None, edition: int = NEWEST
 ) -> BoundOfAnswers:
-    """`bound` from answers; raises its errors. Each end fails with probability at most delta/2."""
+    """`bound` from answers; raises its errors. Each end fails with probability at most delta/2.
+
+    `edition` is that of the bets.
+    """
     delta = own_delta(delta)
     check_betting(method)
     risks.require_certain_answers("a bound from answers", "a band, rb.band(answers, delta=...)")
-    found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2)
+    found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2, edition)
     if found is None or None in found:
         band = band_of(risks, delta=delta if found is None else delta / 2)
         reading = method_that_applies("convex_order", band, chosen)

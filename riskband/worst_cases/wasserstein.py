@@ -23,7 +23,7 @@ from riskband.answers.concave_curves import knapsack_curve, network_curve
 from riskband.answers.risks import BINARY_LOSS, ClientRisks, default_eta, shared_assumptions
 from riskband.bands.band import METHODS
 from riskband.bands.local_steps import KNOWN_SIZES, RANDOM_SIZES, ClientAtoms, levels_of_answers
-from riskband.betting import betting_assumptions, betting_upper_means
+from riskband.betting import NEWEST, SHARES, betting_assumptions, betting_upper_means, check_edition
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, Certificate, recipe
 from riskband.checks import (
     FloatArray,
@@ -68,6 +68,7 @@ def wasserstein_mean(
     method: str = "betting",
     seed: int | None = None,
     every_budget: bool = False,
+    edition: int = NEWEST,
 ) -> Certificate:
     """Upper bound on the mean risk over the clients of any network within the transport budget.
 
@@ -95,6 +96,8 @@ def wasserstein_mean(
         Order in which bets look at the clients, fixed before any answer was seen; as for `mean_bound`.
     every_budget : bool
         Whether all budgets there are shall hold at once, not only those that are asked: wider.
+    edition : int
+        Of the bets on the budgets asked: 2, or 1 for those of certificates that were made before there was another.
 
     Returns
     -------
@@ -109,11 +112,12 @@ def wasserstein_mean(
     check_answers(answers)
     delta, seed = check_delta(delta), check_own_seed(seed)
     method = check_choice("method", method, ("betting", "hoeffding"))
-    every_budget = check_flag("every_budget", every_budget)
+    every_budget, edition = check_flag("every_budget", every_budget), check_edition(edition)
     budgets, given = _check_budgets(cost_budget), None if multipliers is None else checked_multipliers(multipliers)
     if _is_for_budgets_asked(answers, method, every_budget):
         prices = _prices(budgets, given, ratio=_MEAN_RATIO)
-        bets, duals = TransportBets(_sorting_keys(answers), seed=seed), mean_duals(answers, prices)
+        bets = TransportBets(_sorting_keys(answers), seed=seed, largest_share=SHARES[edition])
+        duals = mean_duals(answers, prices)
         values = _monotone(budgets, bets.upper_bounds(duals, np.atleast_1d(budgets), delta=delta))
         name, chosen = bets.name, _budgets_chosen(budgets, given)
         how = f"{name}, {_FROM_THE_PAST}"
@@ -129,6 +133,7 @@ def wasserstein_mean(
         "method": method,
         "seed": seed,
         "every_budget": every_budget,
+        "edition": edition,
     }
     return Certificate(
         quantity=f"the mean risk over the clients of {_ball(answers, budgets)}",
@@ -506,10 +511,10 @@ def wasserstein_breakdown(
         ratio = _MEAN_RATIO if threshold is None else _SHARE_RATIO
         prices = _prices(np.array([largest / 1000.0, largest]), given, ratio=ratio)
         if threshold is None:
-            duals = mean_duals(answers, prices)
+            duals, edition = mean_duals(answers, prices), NEWEST
         else:
-            duals = _share_families(answers, prices, local="best", etas=LIMIT_ETAS)(threshold - ROUNDING)
-        bets = TransportBets(_sorting_keys(answers), seed=seed)
+            duals, edition = _share_families(answers, prices, local="best", etas=LIMIT_ETAS)(threshold - ROUNDING), 1
+        bets = TransportBets(_sorting_keys(answers), seed=seed, largest_share=SHARES[edition])
         return Bracket(*bets.largest_budget(duals, target=goal, largest=largest, delta=delta))
     if multipliers is None and answers.multipliers is None:
         multipliers = default_multipliers([largest / 1000.0, largest])
