@@ -18,8 +18,7 @@ import numpy as np
 from scipy.stats import beta
 
 import riskband as rb
-from riskband.bands.levels import berk_jones_levels
-from riskband.bands.sparse import sparse_levels
+from riskband.bands.levels import berk_jones_levels, sparse_levels
 
 DELTA, NUM_EXAMPLES = 0.05, 100
 LOSSES = ("0-1", "bounded", "0-1, unequal n", "bounded, unequal n")

@@ -45,13 +45,7 @@ _DELTA = 1e-6  # at which a privacy budget is also said as an epsilon
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The command line without the program's name; default: `sys.argv`.
-    """
+    """Run the command line, by default that of `sys.argv`, and return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         own = parse_config_args([options.node_config])

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from client.book import book_path, check_path, is_noted, opened
+from client.book import book_path, check_path, has_entry, is_noted, opened
 from protocol.codec import field_types
 from protocol.hashes import model_source_hash
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossAnswer, LossQuery, Query
@@ -34,23 +34,10 @@ _SAID_ANEW = frozenset({"client_id", "loss", "code_hash", "model_hash", "group",
 
 @dataclass(frozen=True)
 class AnswerRecord:
-    """What a client has answered.
+    """What a client has answered; raises ValueError if the file's path is not absolute."""
 
-    Attributes
-    ----------
-    client_id : str
-        Whose; clients may share a file.
-    path : Path or None
-        The book, see `client.book`. None: nothing is recorded.
-
-    Raises
-    ------
-    ValueError
-        If the file's path is not absolute.
-    """
-
-    client_id: str
-    path: Path | None = None
+    client_id: str  # whose; clients may share a file
+    path: Path | None = None  # The book, see `client.book`. None: nothing is recorded.
 
     def __post_init__(self) -> None:
         check_path(self.path, FILE_KEY)
@@ -58,10 +45,8 @@ class AnswerRecord:
     def find(self, question: str) -> dict[str, Any] | None:
         """Return the numbers that a question was answered with, lists as tuples; None if it was not answered.
 
-        Raises
-        ------
-        sqlite3.Error, ValueError
-            If the file is no record, or its folder does not exist. What it holds then is not sent.
+        Raises sqlite3.Error, ValueError if the file is no record, or its folder does not exist. What it holds then is
+        not sent.
         """
         if self.path is None:
             return None
@@ -80,24 +65,13 @@ class AnswerRecord:
 
     def has_noted(self, asked: str) -> bool:
         """Return whether a question has been paid for, whatever the examples were then; asking leaves no trace."""
-        if self.path is None or not self.path.exists():
-            return False
-        with opened(self.path) as book:
-            found = book.execute("SELECT 1 FROM asked WHERE client = ? AND asked = ?", (self.client_id, asked))
-            return found.fetchone() is not None
+        return has_entry(self.path, "asked", client=self.client_id, asked=asked)
 
     def keep(self, question: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
         """Record the numbers that answer a question, on the disk when this returns, and return what is to be sent.
 
         That is what the record held before, if another process has answered the same question meanwhile: two answers
         to one question, should they differ, would say more than one.
-
-        Parameters
-        ----------
-        question : str
-            From `question_hash`.
-        numbers : mapping
-            Numbers, texts and sequences of numbers.
         """
         text = json.dumps(dict(numbers), allow_nan=False)
         if self.path is None:
@@ -122,50 +96,22 @@ def record_from_config(config: Mapping[str, Any], *, client_id: str) -> AnswerRe
 def question_hash(query: Query, *, model_hash: str, code_hash: str, examples_hash: str) -> str:
     """Return what tells a question from all others: what is asked, of which model and examples, by which code.
 
-    Parameters
-    ----------
-    query : LossQuery, AdversarialQuery or CandidatesQuery
-        The question.
-    model_hash, code_hash, examples_hash : str
-        From `protocol.hashes`. If the client's examples change, so does the answer, and the question is a new one.
-
-    Returns
-    -------
-    str
-        A SHA-256 of all this, of the source file of the model's module if it is "module:factory", and of the version of
-        torch; 64 hexadecimal digits.
+    If the client's examples change, so does the answer, and the question is a new one. The hash is also that of the
+    source file of the model's module if it is "module:factory", and of the version of torch.
     """
-    evaluation = [model_source_hash(query.model), _torch_version()]
-    parts = [type(query).__name__, asdict(query), model_hash, code_hash, examples_hash, *evaluation]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return asked_hash(query, model_hash, code_hash, examples_hash, model_source_hash(query.model), _torch_version())
 
 
-def asked_hash(query: Query, model_hash: str, code_hash: str) -> str:
-    """Return the part of a question that a server knows too, as a hash: what is asked, of which model, by which code.
-
-    Parameters
-    ----------
-    query, model_hash, code_hash :
-        See `question_hash`.
-    """
-    parts = [type(query).__name__, asdict(query), model_hash, code_hash]
+def asked_hash(query: Query, model_hash: str, code_hash: str, *more: str | None) -> str:
+    """Return the part of a question that a server knows too, as a hash: what is asked of which model by which code."""
+    parts = [type(query).__name__, asdict(query), model_hash, code_hash, *more]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def checked_numbers(query: Query, numbers: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return recorded numbers, if they are an answer to the question by their names, types and lengths.
 
-    Parameters
-    ----------
-    query : LossQuery, AdversarialQuery or CandidatesQuery
-        The question.
-    numbers : mapping
-        From `AnswerRecord.find` or `AnswerRecord.keep`.
-
-    Raises
-    ------
-    ValueError
-        If they are not. The text has nothing of them: it travels to the server.
+    Raises ValueError if they are not. The text has nothing of them: it travels to the server.
     """
     lengths: dict[str, int] = {}
     if isinstance(query, AdversarialQuery):

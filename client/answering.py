@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from client.answer_record import AnswerRecord, asked_hash, checked_numbers, question_hash, record_from_config
-from client.budget import QueryBudget, budget_from_config, request_of
+from client.answer_record import asked_hash, checked_numbers, question_hash, record_from_config
+from client.budget import budget_from_config, request_of
 from client.data import DATA_KEY, is_bundled
 from client.identity import client_id
 from client.numbers import Noise, made_up_example
-from client.privacy import PrivacyBudget, is_private, privacy_from_config
+from client.privacy import is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
 from protocol.examples import Held
 from protocol.hashes import code_hash, examples_hash, model_hash
@@ -30,11 +30,7 @@ Numbers = Callable[[Held, Noise | None], dict[str, Any]]
 
 
 def answered(
-    query: Query,
-    arrays: Mapping[str, np.ndarray],
-    examples: Held,
-    context: Context,
-    numbers: Numbers,
+    query: Query, arrays: Mapping[str, np.ndarray], examples: Held, context: Context, numbers: Numbers
 ) -> tuple[Mapping[str, Any], int | None]:
     """Return the numbers that answer a question, recorded or new, and the query budget left (None: no limit).
 
@@ -42,23 +38,12 @@ def answered(
     the noise that it had. What cannot even be computed for a made-up example, whatever the client's own are, is refused
     before it is counted.
 
-    Parameters
-    ----------
-    query, arrays, examples :
-        The question, the model's weights and this client's examples.
-    context : Context
-        Of the client.
-    numbers : callable
-        Computes the answer.
-
-    Raises
-    ------
-    ValueError
-        If a budget does not allow the question, or the client's own settings are wrong.
-    RuntimeError
-        If a file cannot be used or the evaluation fails; without the details.
+    Raises ValueError if a budget does not allow the question, or the client's own settings are wrong; RuntimeError if a
+    file cannot be used or the evaluation fails, without the details.
     """
-    budget, record, privacy = _books(context)
+    own, name = context.node_config, client_id(context.node_config)
+    budget, record = budget_from_config(own, client_id=name), record_from_config(own, client_id=name)
+    privacy = privacy_from_config(own, client_id=name)
     privacy.require(query.mechanism)
     question, asked = None, ""
     if record.path is not None:
@@ -90,15 +75,6 @@ def answered(
         computed = numbers(examples, _noise(query, arrays, context))
     with files_at_hand("writing the answer record"):
         return checked_numbers(query, record.keep(question or "", computed)), left
-
-
-def _books(context: Context) -> tuple[QueryBudget, AnswerRecord, PrivacyBudget]:
-    own, name = context.node_config, client_id(context.node_config)
-    return (
-        budget_from_config(own, client_id=name),
-        record_from_config(own, client_id=name),
-        privacy_from_config(own, client_id=name),
-    )
 
 
 def _has_box_at_layer(query: Query) -> bool:

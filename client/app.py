@@ -56,14 +56,10 @@ app = ClientApp(mods=[sign_refusals, refuse_in_the_open])
 def answer_question(message: Message, context: Context, kind: type[Query]) -> Message:
     """Answer a question of this class about a model with numbers of this client's examples.
 
-    Raises
-    ------
-    ValueError
-        If the query is malformed, names an unknown loss, model or adversary, carries weights that do not fit the model
-        or a model that does not fit the examples, exceeds the query budget, or the client has no name or examples; of
-        an adversary also if there is no linear head, an example outside the box, or nothing is proved of the model.
-    RuntimeError
-        If loading the examples or evaluating the model fails; without the details.
+    Raises ValueError if the query is malformed, names an unknown loss, model or adversary, carries weights that do not
+    fit the model or a model that does not fit the examples, exceeds the query budget, or the client has no name or
+    examples; of an adversary also if there is no linear head, an example outside the box, or nothing is proved of the
+    model; RuntimeError if loading the examples or evaluating the model fails; without the details.
     """
     query, arrays = wire.decode_query(message.content, kind), wire.decode_weights(message.content)
     about: dict[str, Any] = {
@@ -84,12 +80,8 @@ def answer_hello(message: Message, context: Context) -> Message:
 
     Nothing is spent.
 
-    Raises
-    ------
-    ValueError
-        If the query is malformed, or the client has no name or a budget that could not hold.
-    RuntimeError
-        If the count or the record cannot be read.
+    Raises ValueError if the query is malformed, or the client has no name or a budget that could not hold; RuntimeError
+    if the count or the record cannot be read.
     """
     query = wire.decode_query(message.content, HelloQuery)
     name = client_id(context.node_config)
@@ -104,13 +96,8 @@ def answer_hello(message: Message, context: Context) -> Message:
 def answer_secure_histogram(message: Message, context: Context) -> RecordDict:
     """Answer a `HistogramQuery` under masks, for one value of the query budget.
 
-    Raises
-    ------
-    ValueError
-        As `answer_question`, or as `client.secure.part.holding`, or, when the question has been counted, if the client
-        has another number of examples than the one that is asked for.
-    RuntimeError
-        As `answer_question`.
+    Raises ValueError as `answer_question`, or as `client.secure.part.holding`, or, when the question has been counted,
+    if the client has another number of examples than the one that is asked for; RuntimeError as `answer_question`.
     """
     return histogram_reply(message, context, lambda query, arrays: _numbers(query, arrays, context)[0])
 

@@ -51,20 +51,11 @@ def is_unopened(path: Path) -> bool:
 
 @contextmanager
 def opened(path: Path, *, in_one: bool = False) -> Iterator[sqlite3.Connection]:
-    """Open a book; it is made, for its owner alone, if it is not there.
+    """Open a book in a folder that exists; it is made, for its owner alone, if it is not there.
 
-    Parameters
-    ----------
-    path : Path
-        In a folder that exists.
-    in_one : bool
-        Whether all statements are one transaction, which counts only if no error ends it: of two processes that spend
-        the last of a budget at once, one is refused. Otherwise each statement stands for itself.
-
-    Raises
-    ------
-    sqlite3.Error
-        If the file cannot be opened or is no database.
+    With `in_one` all statements are one transaction, which counts only if no error ends it: of two processes that spend
+    the last of a budget at once, one is refused. Otherwise each statement stands for itself. Raises sqlite3.Error if
+    the file cannot be opened or is no database.
     """
     _make_private(path)
     with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT, isolation_level=None)) as book, book:
@@ -79,6 +70,15 @@ def is_noted(book: sqlite3.Connection, table: str, *entry: str | bytes) -> bool:
     """Note an entry that may be there once, and return whether it is new."""
     places = ", ".join("?" * len(entry))
     return book.execute(f"INSERT OR IGNORE INTO {table} VALUES ({places})", entry).rowcount == 1
+
+
+def has_entry(path: Path | None, table: str, **entry: str) -> bool:
+    """Return whether an entry was noted, by its columns; asking leaves no trace."""
+    if path is None or not path.exists():
+        return False
+    with opened(path) as book:
+        where = " AND ".join(f"{column} = ?" for column in entry)
+        return book.execute(f"SELECT 1 FROM {table} WHERE {where}", tuple(entry.values())).fetchone() is not None
 
 
 def _make_private(path: Path) -> None:

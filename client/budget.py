@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client.book import book_path, check_path, is_noted, is_unopened, opened
+from client.book import book_path, check_path, has_entry, is_noted, is_unopened, opened
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
 from riskband.adversaries.problem import REPRESENTATION
 from riskband.checks import RefusedError
@@ -31,25 +31,14 @@ class QueryBudgetError(ValueError):
 
 @dataclass(frozen=True)
 class Request:
-    """What one query asks for: counts of numbers, by kind.
+    """What one query asks for: counts of numbers, by kind."""
 
-    Attributes
-    ----------
-    losses : int
-        Mean losses, the clean risk of an adversarial answer among them.
-    radii, multipliers : int
-        Values at radii and conjugates at multipliers; lower and upper bounds are two numbers.
-    units : int
-        Adversarial units.
-    counts : int
-        Numbers of examples without a gradient.
-    """
-
-    losses: int = 0
+    losses: int = 0  # mean losses, the clean risk of an adversarial answer among them
+    # Values at radii and conjugates at multipliers; lower and upper bounds are two numbers.
     radii: int = 0
     multipliers: int = 0
-    units: int = 0
-    counts: int = 0
+    units: int = 0  # adversarial units
+    counts: int = 0  # numbers of examples without a gradient
 
     @property
     def size(self) -> int:
@@ -72,23 +61,12 @@ class Request:
 class QueryBudget:
     """A client's budget.
 
-    Attributes
-    ----------
-    client_id : str
-        Whose; clients may share a file.
-    limit : int or None
-        Values that may be answered in all, >= 0. None: unlimited, nothing is counted.
-    path : Path or None
-        The book, see `client.book`. Needed with a limit: a count that a restart forgets is none.
-
-    Raises
-    ------
-    ValueError
-        If the limit is negative, there is a limit and no file, or the file's path is not absolute.
+    Raises ValueError if the limit is negative, there is a limit and no file, or the file's path is not absolute.
     """
 
-    client_id: str
-    limit: int | None = None
+    client_id: str  # whose; clients may share a file
+    limit: int | None = None  # Values that may be answered in all, >= 0. None: unlimited, nothing is counted.
+    # The book, see `client.book`. Needed with a limit: a count that a restart forgets is none.
     path: Path | None = None
 
     def __post_init__(self) -> None:
@@ -101,25 +79,9 @@ class QueryBudget:
     def spend(self, request: Request, *, question: str | None = None) -> int | None:
         """Count a query that is about to be answered, before its answer is computed, or refuse it whole.
 
-        Parameters
-        ----------
-        request : Request
-            What the query asks for.
-        question : str, optional
-            What tells this question from others. The same question of the same client is counted once only. None: it is
-            counted each time.
-
-        Returns
-        -------
-        int or None
-            Values left after this; None if unlimited.
-
-        Raises
-        ------
-        QueryBudgetError
-            If less is left. Nothing is counted then.
-        ValueError
-            If the file holds another thing than counts.
+        Returns the values left after this; None if unlimited. The same question (what tells it from others) of the same
+        client is counted once only; without one, each time. Raises QueryBudgetError if less is left, and nothing is
+        counted then; ValueError if the file holds another thing than counts.
         """
         if self.limit is None or self.path is None:
             return None
@@ -135,7 +97,9 @@ class QueryBudget:
     def require_left(self, request: Request, *, question: str | None = None) -> None:
         """Raise as `spend` would, and count nothing."""
         left = self.left()
-        if left is not None and request.size > left and not self._is_paid(question):
+        if left is None or request.size <= left:
+            return
+        if question is None or not has_entry(self.path, "paid", client=self.client_id, question=question):
             self._require(request, left)
 
     def left(self) -> int | None:
@@ -168,13 +132,6 @@ class QueryBudget:
                 f"a query must fit the client's query budget of {self.limit} values, got {request.size} with "
                 f"{max(left, 0)} left; ask for fewer radii and multipliers, or ask the client's owner"
             )
-
-    def _is_paid(self, question: str | None) -> bool:
-        if question is None or self.path is None or not self.path.exists():
-            return False
-        with opened(self.path) as book:
-            key = self.client_id, question
-            return book.execute("SELECT 1 FROM paid WHERE client = ? AND question = ?", key).fetchone() is not None
 
 
 def request_of(query: Query) -> Request:
@@ -210,11 +167,8 @@ def adversarial_request(query: AdversarialQuery, *, num_radii: int, num_multipli
 def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBudget:
     """Return the budget that a client's node config sets: ``query-budget`` and ``query-budget-file``.
 
-    Raises
-    ------
-    ValueError
-        If the limit is not a whole number >= 0, or has no file with an absolute path, or there is a file without a
-        limit: its owner means to limit the answers, and nothing would be counted.
+    Raises ValueError if the limit is not a whole number >= 0, or has no file with an absolute path, or there is a file
+    without a limit: its owner means to limit the answers, and nothing would be counted.
     """
     limit, path = config.get(LIMIT_KEY), book_path(config, FILE_KEY)
     if path is not None and limit is None:

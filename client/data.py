@@ -56,21 +56,14 @@ def is_bundled(run_config: Mapping[str, Any]) -> bool:
 def data_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> str | None:
     """Return where a client's own examples are, or None if they come from the simulated population.
 
-    Parameters
-    ----------
-    node_config : mapping
-        The owner's; its key ``data`` comes first.
-    run_config : mapping
-        The server's: a ``dataset`` of the form "module:function" stands for ``data`` on every client that has none, as
-        in a simulation, whose nodes have no configuration of their own. A client with a ``client-id`` or an
-        ``evaluator`` of its own is no simulation's: there a dataset other than the bundled ones needs the node config's
-        ``allow-run-dataset=true``. To a client with a privacy budget no run names another one: its config also says how
-        many examples are drawn from how few, and the budget pays for one example that counts once.
+    The owner's key ``data`` comes first. A ``dataset`` of the server's of the form "module:function" stands for
+    ``data`` on every client that has none, as in a simulation, whose nodes have no configuration of their own. A client
+    with a ``client-id`` or an ``evaluator`` of its own is no simulation's: there a dataset other than the bundled ones
+    needs the node config's ``allow-run-dataset=true``. To a client with a privacy budget no run names another one: its
+    config also says how many examples are drawn from how few, and the budget pays for one example that counts once.
 
-    Raises
-    ------
-    ValueError
-        If the run has no dataset and the client no data, or the client does not let the run choose its dataset.
+    Raises ValueError if the run has no dataset and the client no data, or the client does not let the run choose its
+    dataset.
     """
     if DATA_KEY in node_config:
         return str(node_config[DATA_KEY])
@@ -98,24 +91,15 @@ def data_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) ->
 def load_data(place: str, node_config: Mapping[str, Any], *, is_owners: bool = True) -> tuple[Any, Any]:
     """Return a client's own inputs and labels, as they are: `fitted` checks them.
 
-    Parameters
-    ----------
-    place : str
-        "module:function", or the absolute path of a file or a folder (`read_files`). The function is
-        called with those of ``node_config``, ``partition_id``, ``num_partitions`` and ``batch_size`` that it has
-        parameters for. It returns two arrays or tensors (x, y), or what Flower's quickstarts do: a loader of batches,
-        or a pair of loaders for training and testing, of which the second is taken. A batch is a pair (x, y) or a
-        mapping of an input and a label.
-    node_config : mapping
-        The client's.
-    is_owners : bool
-        Whether the client's owner wrote `place`. If the server did, only functions that take a ``node_config`` or a
-        ``partition_id`` are called: nothing else is meant to give one client's examples.
+    The place is the absolute path of a file or a folder (`read_files`), or "module:function". The function is called
+    with those of ``node_config``, ``partition_id``, ``num_partitions`` and ``batch_size`` that it has parameters for.
+    It returns two arrays or tensors (x, y), or what Flower's quickstarts do: a loader of batches, or a pair of loaders
+    for training and testing, of which the second is taken. A batch is a pair (x, y) or a mapping of an input and a
+    label.
 
-    Raises
-    ------
-    ValueError
-        If there is no such function or file, or it does not give examples.
+    If the server wrote the place, and not the client's owner, only functions that take a ``node_config`` or a
+    ``partition_id`` are called: nothing else is meant to give one client's examples. Raises ValueError if there is no
+    such function or file, or it does not give examples.
     """
     path = Path(place).expanduser()
     if path.is_absolute() and is_owners:
@@ -129,22 +113,14 @@ def load_data(place: str, node_config: Mapping[str, Any], *, is_owners: bool = T
 
 
 def read_files(path: Path) -> tuple[Any, Any]:
-    """Return the inputs and labels in a file or a folder.
+    """Return the inputs and labels in a file or a folder; raises ValueError if there is nothing of this kind.
 
-    Parameters
-    ----------
-    path : Path
-        * ``.npz`` with the arrays ``x`` and ``y``;
-        * ``.parquet`` with one column of images or features and one of labels (needs pyarrow, and pillow for images);
-        * a folder with one such file;
-        * a folder with one subfolder of images for each class, named by the number of the class, or by a name that
-          stands in ``classes.txt``, one a line in the order of the model's outputs. A client may lack classes, so the
-          order of its subfolders alone would not say which class is which.
-
-    Raises
-    ------
-    ValueError
-        If there is nothing of this kind, or it cannot be read.
+    * ``.npz`` with the arrays ``x`` and ``y``;
+    * ``.parquet`` with one column of images or features and one of labels (needs pyarrow, and pillow for images);
+    * a folder with one such file;
+    * a folder with one subfolder of images for each class, named by the number of the class, or by a name that stands
+      in ``classes.txt``, one a line in the order of the model's outputs. A client may lack classes, so the order of its
+      subfolders alone would not say which class is which.
     """
     if path.is_dir():
         found = sorted([*path.glob("*.npz"), *path.glob("*.parquet")])

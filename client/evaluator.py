@@ -39,10 +39,7 @@ def evaluator_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any
 
     The owner's comes first. The run's stands for it on simulated clients, or with the node config's leave.
 
-    Raises
-    ------
-    ValueError
-        If neither names one, or the client does not let the run do so.
+    Raises ValueError if neither names one, or the client does not let the run do so.
     """
     place = str(node_config.get(EVALUATOR_KEY, run_config.get(EVALUATOR_KEY, "")))
     if not is_function_name(place):
@@ -62,11 +59,8 @@ def evaluator_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any
 def evaluated(query: Query, context: Context) -> tuple[float, int]:
     """Return the mean loss and the number of examples that the client's own function says.
 
-    Raises
-    ------
-    ValueError
-        If the question needs a model or noise, the client has a privacy budget, there is no such function, or it does
-        not return a mean loss in [0, 1] and a number of examples.
+    Raises ValueError if the question needs a model or noise, the client has a privacy budget, there is no such
+    function, or it does not return a mean loss in [0, 1] and a number of examples.
     """
     if isinstance(query, AdversarialQuery | CandidatesQuery):
         raise RefusedError("without a model only plain losses can be asked for")

@@ -19,20 +19,11 @@ from protocol.questions import is_name
 def client_id(node_config: UserConfig) -> str:
     """Return this client's stable name: ``client-id`` of the node config, or one by partition.
 
-    Raises
-    ------
-    ValueError
-        If the node config has neither ``client-id`` nor ``partition-id``, or the name is not one to 100 printable
-        characters.
+    Raises ValueError if the node config has neither ``client-id`` nor ``partition-id``, or the name is not one to 100
+    printable characters.
     """
     if "client-id" in node_config:
-        name = str(node_config["client-id"])
-        if not is_name(name):
-            raise ValueError(
-                f"the node config's 'client-id' must be 1 to 100 printable characters, got {len(name)} characters; "
-                "shorten it"
-            )
-        return name
+        return _checked_name("client-id", node_config["client-id"], remedy="shorten it")
     return f"client-{partition_of(node_config):05d}"
 
 
@@ -41,20 +32,11 @@ def client_group(context: Context) -> str | None:
 
     A client with data of its own is in no group but its owner's.
 
-    Raises
-    ------
-    ValueError
-        If the name that the owner gave is not one to 100 printable characters. Its text stays here.
+    Raises ValueError if the name that the owner gave is not one to 100 printable characters. Its text stays here.
     """
     own = context.node_config.get("group")
     if own is not None:
-        name = str(own)
-        if not is_name(name):
-            raise ValueError(
-                f"the node config's 'group' must be 1 to 100 printable characters, got {len(name)} characters; "
-                "shorten it, or leave it out for no group"
-            )
-        return name
+        return _checked_name("group", own, remedy="shorten it, or leave it out for no group")
     is_evaluated = bool(context.run_config.get(EVALUATOR_KEY))
     if is_evaluated or data_place(context.node_config, context.run_config) is not None:
         return None
@@ -63,6 +45,14 @@ def client_group(context: Context) -> str | None:
         from client import simulated  # here: a client that has data of its own does not load it
 
         return simulated.group_name(context.run_config, partition=partition)
+
+
+def _checked_name(key: str, value: object, *, remedy: str) -> str:
+    name = str(value)
+    if not is_name(name):
+        rule = f"the node config's {key!r} must be 1 to 100 printable characters"
+        raise ValueError(f"{rule}, got {len(name)} characters; {remedy}")
+    return name
 
 
 def partition_of(node_config: UserConfig) -> int:
@@ -95,7 +85,6 @@ def sign_refusals(message: Message, context: Context, call_next: ClientAppCallab
 
 def _name_if_any(context: Context) -> str | None:
     try:
-        name = client_id(context.node_config)
+        return client_id(context.node_config)
     except ValueError:  # which may be what is refused
         return None
-    return name if is_name(name) else None

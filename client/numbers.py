@@ -44,18 +44,10 @@ class Noise:
 
 
 def answer_numbers(query: Query, models: Sequence[nn.Module], examples: Held, noise: Noise | None) -> dict[str, Any]:
-    """Return the fields of an answer that are about a client's examples.
+    """Return the fields of an answer that are about a client's examples; see `mean_risks` and `noisy_curves`.
 
-    Parameters
-    ----------
-    query : LossQuery, AdversarialQuery or CandidatesQuery
-        What is asked.
-    models : sequence of Module
-        One, or those of the sets of weights that candidates use.
-    examples : Held
-        The client's; only their losses are looked at where no more is needed.
-    noise : Noise or None
-        See `mean_risks` and `noisy_curves`.
+    There is one model, or those of the sets of weights that candidates use. Only the losses of the examples are looked
+    at where no more is needed.
     """
     if isinstance(query, AdversarialQuery):
         return _adversarial_numbers(query, models[0], examples.x, examples.y, noise)
@@ -93,21 +85,11 @@ def _adversarial_numbers(
 def mean_risks(
     models: Sequence[nn.Module], examples: Held, *, judged: Sequence[Judged], noise: Noise | None
 ) -> list[float]:
-    """Return the mean loss of each model and loss that is judged.
+    """Return the mean loss of each model and loss that is judged, in that order.
 
-    Parameters
-    ----------
-    models : sequence of Module
-        See `riskband.adversaries.evaluation.example_losses`.
-    examples : Held
-        The client's.
-    judged : sequence of (int, str)
-        What to compute, in the order of the answer.
-    noise : Noise or None
-        None: the mean losses, in [0, 1], with the errors of `riskband.adversaries.evaluation.mean_losses`. Else the
-        answer spends the mechanism's budget: each number is (S + N) / (num_examples * steps), S the sum of the losses
-        rounded up to steps, N whole-number noise; it may lie outside of [0, 1]. `summed_steps` says what takes the
-        place of errors.
+    Without noise they are in [0, 1], with the errors of `riskband.adversaries.evaluation.mean_losses`. Else the answer
+    spends the mechanism's budget: each number is (S + N) / (num_examples * steps), S the sum of the losses rounded up
+    to steps, N whole-number noise; it may lie outside of [0, 1]. `sums_one_by_one` says what takes the place of errors.
     """
     names = [{loss for number, loss in judged if number == index} for index in range(len(models))]
     if noise is None:
@@ -139,25 +121,9 @@ def noisy_curves(
     example is looked at by itself, on a fresh copy of the model, and one on which the adversary fails counts with 1
     everywhere; one on which it proves less than the guarantee has conjugates of 1. Of a conjugate's bounds the one that
     the guarantee is about is sent, as both; the mean cost of a mistake, whose sensitivity is not bounded, is not sent,
-    nor is the number of examples without a gradient, which no part of the budget pays for.
-
-    Parameters
-    ----------
-    model, x, y :
-        See `riskband.adversaries.evaluation.example_losses`.
-    curves_of : callable
-        From a model, inputs and labels to the curves of these examples.
-    multipliers : sequence of float
-        Prices of a unit of cost.
-    guarantee : str
-        Of the adversary, whatever the examples; see `riskband.answers.adversarial.GUARANTEES`.
-    noise : Noise
-        Its mechanism's budget is shared by 1 + num_multipliers numbers.
-
-    Returns
-    -------
-    dict
-        Fields of an `AdversarialAnswer`.
+    nor is the number of examples without a gradient, which no part of the budget pays for. The mechanism's budget is
+    shared by 1 + num_multipliers numbers. The guarantee is that of the adversary, whatever the examples; see
+    `riskband.answers.adversarial.GUARANTEES`.
     """
     from riskband.answers.adversarial import GUARANTEES  # here: it takes seconds that no plain loss should pay
 
@@ -206,14 +172,7 @@ def sums_one_by_one(
     remembers in itself; and one on which the evaluation fails (a logit that is not finite, a label beyond the classes)
     counts with 1 everywhere. An error would tell the server that such an example is there.
 
-    Parameters
-    ----------
-    model, x, y :
-        See `riskband.adversaries.evaluation.example_losses`.
-    numbers_of : callable
-        Gives the numbers of one example.
-    steps : sequence of int
-        For each number, how many steps make a 1.
+    `numbers_of` gives the numbers of one example, and `steps` says for each of them how many steps make a 1.
     """
     sums = [0] * len(steps)
     for index in range(len(y)):

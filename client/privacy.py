@@ -35,24 +35,13 @@ class PrivacyBudgetError(RefusedError):
 class PrivacyBudget:
     """A client's privacy budget.
 
-    Attributes
-    ----------
-    client_id : str
-        Whose; clients may share a file.
-    total : Mechanism or None
-        The mechanism of all answers, with the budget of all of them together. None: no budget, nothing is counted.
-    path : Path or None
-        The book, see `client.book`. Needed with a total.
-
-    Raises
-    ------
-    ValueError
-        If there is a total and no file, or the file's path is not absolute.
+    Raises ValueError if there is a total and no file, or the file's path is not absolute.
     """
 
-    client_id: str
+    client_id: str  # whose; clients may share a file
+    # The mechanism of all answers, with the budget of all of them together. None: no budget, nothing is counted.
     total: Mechanism | None = None
-    path: Path | None = None
+    path: Path | None = None  # The book, see `client.book`. Needed with a total.
 
     def __post_init__(self) -> None:
         if self.total is not None and self.path is None:
@@ -74,10 +63,8 @@ class PrivacyBudget:
         Every draw counts, also of a question that was asked before: new noise says something new. What is repeated from
         an answer record is not drawn again, and not counted.
 
-        Raises
-        ------
-        PrivacyBudgetError
-            If less is left, or the question is not private as `require` wants it. Nothing is counted then.
+        Raises PrivacyBudgetError if less is left, or the question is not private as `require` wants it. Nothing is
+        counted then.
         """
         self.require(asked)
         if self.total is None or self.path is None or asked is None:
@@ -130,11 +117,8 @@ class PrivacyBudget:
 def is_private(config: Mapping[str, Any]) -> bool:
     """Return whether a client has a privacy budget, by its node config.
 
-    Raises
-    ------
-    ValueError
-        If there is a file without a budget, or a key that is nearly one of the two. Its owner means the client to be
-        private, and it would answer without noise.
+    Raises ValueError if there is a file without a budget, or a key that is nearly one of the two. Its owner means the
+    client to be private, and it would answer without noise.
     """
     if any(key.lower().startswith("privacy") and key not in (LIMIT_KEY, FILE_KEY) for key in config):
         raise RefusedError(
@@ -152,10 +136,7 @@ def is_private(config: Mapping[str, Any]) -> bool:
 def privacy_from_config(config: Mapping[str, Any], *, client_id: str) -> PrivacyBudget:
     """Return the privacy budget that a client's node config sets: ``privacy-budget`` and ``privacy-budget-file``.
 
-    Raises
-    ------
-    ValueError
-        If the budget names no mechanism, or has no file with an absolute path, or as `is_private`.
+    Raises ValueError if the budget names no mechanism, or has no file with an absolute path, or as `is_private`.
     """
     if not is_private(config):
         return PrivacyBudget(client_id)
@@ -173,17 +154,8 @@ def privacy_from_config(config: Mapping[str, Any], *, client_id: str) -> Privacy
 
 
 def epsilon_at(mechanism: Mechanism, *, delta: float) -> float:
-    """Return an epsilon such that what spends this budget is (epsilon, delta)-differentially private.
+    """Return an epsilon such that what spends this budget is (epsilon, delta)-differentially private, delta in (0, 1).
 
-    Parameters
-    ----------
-    mechanism : Mechanism
-        With the budget of one answer, or of all.
-    delta : float
-        In (0, 1).
-
-    Notes
-    -----
     Laplace: the budget itself, whatever delta. Gaussian: by the conversion of Canonne, Kamath and Steinke (2020), every
     order alpha > 1 gives epsilon = alpha rho + (log(1/delta) + alpha log(1 - 1/alpha) - log(alpha - 1)) / (alpha - 1).
     The smallest over a grid of orders is returned.

@@ -32,15 +32,6 @@ class SimulatedExamples:
     The losses of a client without a transform of its own are read off a loss table of the pool, which a process makes
     once for each model and loss, if that takes no more than running the model on the examples of all clients. Which of
     the two it is depends on the run config alone, never on what a process has done before.
-
-    Attributes
-    ----------
-    population, k
-        Which client.
-    model
-        Name of the model that is asked about.
-    is_looked_up
-        Whether a loss table is used.
     """
 
     def __init__(self, population: Population, k: int, *, model: str, num_clients: int) -> None:
@@ -116,25 +107,10 @@ def group_name(config: Mapping[str, Any], *, partition: int) -> str | None:
 def trained(
     arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], *, partition: int, server_round: int
 ) -> tuple[dict[str, np.ndarray], int, float]:
-    """Train a model on what the client that trains on a node holds.
+    """Train a model on what the client that trains on a node, numbered from 0, holds; rounds are numbered from 1.
 
-    Parameters
-    ----------
-    arrays : mapping of str to ndarray
-        The model's weights.
-    config : mapping
-        The run config.
-    partition, server_round : int
-        Number of the node, from 0, and of the round, from 1.
-
-    Returns
-    -------
-    arrays : dict of str to ndarray
-        As they came where no client trains.
-    num_examples : int
-        0 where none does.
-    loss : float
-        Of the last epoch, in nats.
+    Returns its weights, as they came where no client trains; the number of examples, 0 where none does; and the loss of
+    the last epoch, in nats.
     """
     with details_withheld("loading this client's training examples"):
         data = load_dataset(str(config["dataset"]), seed=int(config["seed"]))
@@ -165,23 +141,8 @@ def training_examples(config: Mapping[str, Any], *, partition: int) -> Examples 
     the network "training" of the same meta-distribution, one client on each of the first nodes. With `answered-by`
     "trainers" they are the clients of the source network, which also answer; then nothing is certified.
 
-    Parameters
-    ----------
-    config : mapping
-        The run config: the keys of `worlds.population.spec_from_config`, "num-clients", "num-training-clients"
-        (0: as many as clients) and "answered-by".
-    partition : int
-        Number of the node, from 0.
-
-    Returns
-    -------
-    Examples or None
-        Of images of the training split; None where no client trains.
-
-    Raises
-    ------
-    ValueError
-        If a key of the population breaks its rule, or the dataset cannot be loaded.
+    Returns images of the training split; None where no client trains. Raises ValueError if a key of the population
+    breaks its rule, or the dataset cannot be loaded.
     """
     if partition >= (int(config["num-training-clients"]) or int(config["num-clients"])):
         return None

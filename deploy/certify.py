@@ -28,13 +28,7 @@ PATIENCE = 300.0  # a SuperLink that restarts is back before
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The command line without the program's name; default: `sys.argv`.
-    """
+    """Run the command line, by default that of `sys.argv`, and return the exit status."""
     parser = scenario_parser("python -m deploy.certify", "Certify a model on the clients of a deployment.")
     add_connection_arguments(parser)
     parser.add_argument("--results", metavar="DIR", type=Path, required=True, help="where the ServerApp's results are")
@@ -50,35 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = load_config(chosen)
         require_free(config.output_folder)
         return certify(connection_of(options), config, config.output_folder, as_json=options.json)
-    except ConfigError as error:
-        print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
-        return EXIT_USAGE
-    except FolderError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    except FlowerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_FAILED
+    except (ConfigError, FolderError, FlowerError) as error:
+        print("\n".join(f"error: {problem}" for problem in getattr(error, "problems", [error])), file=sys.stderr)
+        return EXIT_FAILED if isinstance(error, FlowerError) else EXIT_USAGE
 
 
 def certify(connection: Connection, config: RunConfig, path: Path, *, as_json: bool = False) -> int:
     """Submit a run, wait for its end, print its report, and return the exit status.
 
-    Parameters
-    ----------
-    connection : Connection
-        To the SuperLink.
-    config : RunConfig
-        What to run.
-    path : Path
-        The folder where the ServerApp writes; read only.
-    as_json : bool
-        Whether to print report.json instead of a table.
-
-    Raises
-    ------
-    FlowerError
-        If the SuperLink does not take the run, or is silent for `PATIENCE` seconds.
+    The ServerApp writes to the folder `path`, which is only read here. With `as_json` report.json is printed instead of
+    a table. Raises FlowerError if the SuperLink does not take the run, or is silent for `PATIENCE` seconds.
     """
     # What is slow to load is not needed for help and most refusals.
     from server.report.table import show_outcome

@@ -23,26 +23,15 @@ class FlowerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach a SuperLink.
+    """How to reach a SuperLink."""
 
-    Attributes
-    ----------
-    address : str
-        HOST:PORT.
-    root_certificates : Path or None
-        The file of the certificate authority that signed its certificate; None: no TLS.
-    """
-
-    address: str
-    root_certificates: Path | None
+    address: str  # HOST:PORT
+    root_certificates: Path | None  # the file of the certificate authority that signed its certificate; None: no TLS
 
     def ask(self, *command: str) -> dict[str, Any]:
         """Run ``flwr`` with a command and return the JSON that it prints.
 
-        Raises
-        ------
-        FlowerError
-            If it fails or does not answer in time.
+        Raises FlowerError if it fails or does not answer in time.
         """
         with tempfile.TemporaryDirectory(prefix="riskband-") as home:  # the user's ~/.flwr is neither read nor written
             (Path(home) / "config.toml").write_text(self._config(), encoding="utf-8")

@@ -47,21 +47,10 @@ _CURVE = ec.SECP384R1()  # Flower accepts NIST curves for SuperNodes
 
 
 def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = ("superlink",)) -> None:
-    """Make the keys and folders of a deployment that are not there yet.
+    """Make the keys and folders of a deployment with so many SuperNodes that are not there yet.
 
-    Parameters
-    ----------
-    folder : Path
-        Where; made if it does not exist.
-    num_nodes : int
-        Number of SuperNodes, at least 1.
-    names : sequence of str
-        DNS names or IP addresses by which SuperNodes reach the SuperLink. "localhost" and "127.0.0.1" are added.
-
-    Raises
-    ------
-    ValueError
-        If there are no nodes or no names, or a key is there whose other half is not.
+    The names are DNS names or IP addresses by which SuperNodes reach the SuperLink; "localhost" and "127.0.0.1" are
+    added. Raises ValueError if there are no nodes or no names, or a key is there whose other half is not.
     """
     if num_nodes < 1:
         raise ValueError(f"the number of nodes must be at least 1, got {num_nodes}; a deployment has clients")

@@ -23,19 +23,9 @@ _KNOWN = "already in use"  # Flower's message of a public key that it knows
 def register_nodes(connection: Connection, folder: Path) -> list[str]:
     """Register the public keys in a folder and return the names of those that were new.
 
-    Parameters
-    ----------
-    connection : Connection
-        To the SuperLink.
-    folder : Path
-        Holds ``NAME.pub`` in OpenSSH's format for every SuperNode, and ``NAME.removed`` for those to pass over.
-
-    Raises
-    ------
-    ValueError
-        If there is no public key to register.
-    FlowerError
-        If the SuperLink refuses one for another reason than that it knows it.
+    The folder holds ``NAME.pub`` in OpenSSH's format for every SuperNode, and ``NAME.removed`` for those to pass over.
+    Raises ValueError if there is no public key to register; FlowerError if the SuperLink refuses one for another reason
+    than that it knows it.
     """
     keys = sorted(key for key in folder.glob("*.pub") if not key.with_suffix(REMOVED_SUFFIX).exists())
     if not keys:

@@ -39,34 +39,20 @@ class Normalised(nn.Module):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a pre-activation residual net names its layers, and the details in which published ones differ.
+    """How a pre-activation residual net names its layers, and the details in which published ones differ."""
 
-    Attributes
-    ----------
-    stem, group, norm, head
-        Names of the first convolution, of the groups of blocks (with the group's number in it), of the last
-        normalisation ("" for none) and of the linear layer.
-    block
-        Names of normalisation, convolution, normalisation, convolution and way past, in a block.
-    first_group
-        Number of the first group.
-    way_kernel
-        Size of the way past, where the number of channels changes.
-    way_sees_activation
-        Whether that begins behind the block's first activation, or at its input.
-    pads_right
-        Whether convolutions with stride 2 pad on the right and below only.
-    """
-
+    # Names of the first convolution, of the groups of blocks (with the group's number in it), of the last normalisation
+    # ("" for none) and of the linear layer.
     stem: str
     group: str
     norm: str
     head: str
+    # Names of normalisation, convolution, normalisation, convolution and way past, in a block.
     block: tuple[str, str, str, str, str]
-    first_group: int
-    way_kernel: int = 1
-    way_sees_activation: bool = True
-    pads_right: bool = False
+    first_group: int  # number of the first group
+    way_kernel: int = 1  # size of the way past, where the number of channels changes
+    way_sees_activation: bool = True  # whether that begins behind the block's first activation, or at its input
+    pads_right: bool = False  # whether convolutions with stride 2 pad on the right and below only
 
 
 PREACT = Layout("conv1", "layer{}", "bn", "linear", ("bn1", "conv1", "bn2", "conv2", "shortcut.0"), 1)

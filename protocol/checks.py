@@ -9,10 +9,7 @@ import operator
 def checked_count(name: str, value: object, *, minimum: int, remedy: str) -> int:
     """Return `value` as an int of at least `minimum`.
 
-    Raises
-    ------
-    ValueError
-        If `value` is not a whole number (booleans and floats are not) or is below `minimum`.
+    Raises ValueError if `value` is not a whole number (booleans and floats are not) or is below `minimum`.
     """
     try:
         number = operator.index(value)  # type: ignore[arg-type]
@@ -26,10 +23,7 @@ def checked_count(name: str, value: object, *, minimum: int, remedy: str) -> int
 def checked_seed(value: object) -> int:
     """Return `value` as a seed that numpy and torch both take.
 
-    Raises
-    ------
-    ValueError
-        If `value` is not a whole number in 0 .. 2**63 − 1.
+    Raises ValueError if `value` is not a whole number in 0 .. 2**63 − 1.
     """
     seed = checked_count("seed", value, minimum=0, remedy="give any non-negative integer")
     if seed >= 2**63:
@@ -48,10 +42,7 @@ def checked_number(
 ) -> float:
     """Return `value` as a finite float, strictly over `above`, at least `minimum` and at most `maximum`.
 
-    Raises
-    ------
-    ValueError
-        If `value` is not a finite number in that range.
+    Raises ValueError if `value` is not a finite number in that range.
     """
     try:
         number = float(value)  # type: ignore[arg-type]

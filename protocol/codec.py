@@ -38,22 +38,10 @@ def encode(value: Any) -> ConfigRecord:
 
 
 def decode(record: ConfigRecord, kind: type[Decoded], *, name: str) -> Decoded:
-    """Return the dataclass of this kind that a record holds.
+    """Return the dataclass of this kind that a record holds, which errors call `name`.
 
-    Parameters
-    ----------
-    record : ConfigRecord
-        From another machine: nothing about it is believed.
-    kind : type
-        The dataclass.
-    name : str
-        What errors call the record.
-
-    Raises
-    ------
-    ValueError
-        If the record is of another version of the protocol, lacks a key, has another key or a value of another type,
-        or breaks a rule of the dataclass.
+    It is from another machine: nothing about it is believed. Raises ValueError if the record is of another version of
+    the protocol, lacks a key, has another key or a value of another type, or breaks a rule of the dataclass.
     """
     left = dict(record)
     version = left.pop(VERSION_KEY, None)

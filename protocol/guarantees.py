@@ -19,16 +19,8 @@ _NUM_REMEMBERED = 16
 def possible_guarantees(query: AdversarialQuery) -> tuple[str, ...]:
     """Return the guarantees that a correct answer may have, the strongest first.
 
-    Parameters
-    ----------
-    query : AdversarialQuery
-        The question.
-
-    Returns
-    -------
-    tuple of str
-        One of `riskband.answers.adversarial.GUARANTEES`; for "auto" on inputs or at a layer two, "upper" and "lower",
-        where the model cannot be built here.
+    One of `riskband.answers.adversarial.GUARANTEES`; for "auto" on inputs or at a layer two, "upper" and "lower", where
+    the model cannot be built here.
     """
     best = best_guarantee(query.problem)
     is_known = best != "upper" or query.problem.space == REPRESENTATION or query.problem.adversary != "auto"

@@ -38,15 +38,7 @@ _ANSWERING_FILES = {
 def model_hash(arrays: Mapping[str, np.ndarray]) -> str:
     """Return the SHA-256 of a model's weights: names, dtypes, shapes and bytes, in order of name.
 
-    Parameters
-    ----------
-    arrays : mapping of str to ndarray
-        The weights by name.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits; equal exactly when the models are equal bit for bit.
+    The hexadecimal digits are equal exactly when the models are equal bit for bit.
     """
     digest = hashlib.sha256()
     for name in sorted(arrays):
@@ -61,11 +53,6 @@ def examples_hash(x: np.ndarray, y: np.ndarray) -> str:
     """Return the SHA-256 of a client's examples: dtypes, shapes and bytes, in their order.
 
     It stays on the client, where it tells whether an answer is still about the same examples.
-
-    Parameters
-    ----------
-    x, y : ndarray
-        Inputs and labels.
     """
     return model_hash({"x": x, "y": y})
 
@@ -74,18 +61,8 @@ def model_source_hash(model: str) -> str | None:
     """Return the SHA-256 of the source text of the top-level package, or module, that a model "module:factory" is from.
 
     A package counts whole, by the names and texts of its modules: which of them a model imports may depend on what it
-    is asked, and on what was imported before.
-
-    Parameters
-    ----------
-    model : str
-        As a question names it.
-
-    Returns
-    -------
-    str or None
-        64 hexadecimal digits; None for the models that come with this code, which `code_hash` covers, and for a module
-        without a source file.
+    is asked, and on what was imported before. None for the models that come with this code, which `code_hash` covers,
+    and for a module without a source file.
     """
     module, _, attribute = model.partition(":")
     if not attribute:

@@ -32,19 +32,12 @@ _MOST_DIGITS = 60  # a budget has at most 13 before the point and 30 after it
 
 @dataclass(frozen=True)
 class Mechanism:
-    """How an answer is made private, and what that spends.
+    """How an answer is made private, and what that spends."""
 
-    Attributes
-    ----------
-    name : str
-        "laplace": an answer is epsilon-differentially private. "gaussian": it is rho-zero-concentrated so. Neighbours
-        differ in one example, replaced by any other.
-    budget : Fraction
-        The epsilon or rho of one answer with all its numbers (or, of a client's budget, of all answers).
-    """
-
+    # "laplace": an answer is epsilon-differentially private. "gaussian": it is rho-zero-concentrated so. Neighbours
+    # differ in one example, replaced by any other.
     name: str
-    budget: Fraction
+    budget: Fraction  # the epsilon or rho of one answer with all its numbers (or, of a client's budget, of all answers)
 
     @property
     def unit(self) -> str:
@@ -54,12 +47,8 @@ class Mechanism:
     def spread(self, *, num_values: int, num_steps: int) -> float:
         """Return the parameter of the noise in steps: the Laplace scale, or the Gaussian's standard deviation.
 
-        Parameters
-        ----------
-        num_values : int
-            How many numbers an answer has; replacing an example changes each by at most `num_steps` steps.
-        num_steps : int
-            Steps that make up a loss of 1.
+        An answer has `num_values` numbers, and `num_steps` steps make up a loss of 1: replacing an example changes each
+        number by at most so many.
         """
         if self.name == LAPLACE:
             return float(self._scale(num_values, num_steps))
@@ -85,15 +74,8 @@ class Mechanism:
 def mechanism_of(text: str) -> Mechanism:
     """Return the mechanism that a text such as "laplace:0.5" or "gaussian:0.1" names.
 
-    Parameters
-    ----------
-    text : str
-        The mechanism's name, a colon, and its budget, from 1e-6 to 1e12 in decimal digits, which are taken exactly.
-
-    Raises
-    ------
-    ValueError
-        If it names none. The message has no more than the beginning of the text.
+    The budget, from 1e-6 to 1e12 in decimal digits, is taken exactly. Raises ValueError if the text names none; the
+    message has no more than the beginning of it.
     """
     name, _, number = text.partition(":")
     if name in MECHANISMS and _NUMBER.fullmatch(number):
@@ -137,18 +119,10 @@ def steps_of(*, is_binary: bool) -> int:
 
 
 def discrete_laplace(scale: Fraction, source: Random) -> int:
-    """Draw N with P(N = k) proportional to exp(-abs(k) / scale), exactly.
+    """Draw N with P(N = k) proportional to exp(-abs(k) / scale), exactly, for a scale above 0.
 
-    Parameters
-    ----------
-    scale : Fraction
-        Above 0.
-    source : Random
-        Where the random bits come from: `secrets.SystemRandom`, or a seeded one in simulations and tests.
-
-    Notes
-    -----
-    Algorithm 2 of Canonne, Kamath and Steinke (2020), "The discrete Gaussian for differential privacy".
+    The random bits are from `secrets.SystemRandom`, or a seeded source in simulations and tests. Algorithm 2 of
+    Canonne, Kamath and Steinke (2020), "The discrete Gaussian for differential privacy".
     """
     while True:
         remainder = source.randrange(scale.numerator)
@@ -164,18 +138,9 @@ def discrete_laplace(scale: Fraction, source: Random) -> int:
 
 
 def discrete_gaussian(variance: Fraction, source: Random) -> int:
-    """Draw N with P(N = k) proportional to exp(-k**2 / (2 * variance)), exactly.
+    """Draw N with P(N = k) proportional to exp(-k**2 / (2 * variance)), exactly; see `discrete_laplace`.
 
-    Parameters
-    ----------
-    variance : Fraction
-        Above 0; nearly that of N.
-    source : Random
-        As for `discrete_laplace`.
-
-    Notes
-    -----
-    Algorithm 3 of Canonne, Kamath and Steinke (2020).
+    The variance is above 0, and nearly that of N. Algorithm 3 of Canonne, Kamath and Steinke (2020).
     """
     scale = Fraction(math.isqrt(math.floor(variance)) + 1)
     while True:

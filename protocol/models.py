@@ -98,11 +98,8 @@ def model_arrays(model: nn.Module) -> dict[str, NDArray[np.generic]]:
 def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     """Copy `arrays`, as from `model_arrays`, into `model`.
 
-    Raises
-    ------
-    ValueError
-        If the names, the shapes or the kinds of number are not those of `model`, or a weight is not finite; the
-        message names the first that differs, and `model` is left as it was.
+    Raises ValueError if the names, the shapes or the kinds of number are not those of `model`, or a weight is not
+    finite; the message names the first that differs, and `model` is left as it was.
     """
     state = _state(model)
     for name in [*state, *arrays]:
@@ -177,10 +174,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     are taken off. Counts of batches may be missing, for nothing is computed with them. A mean and a deviation of the
     inputs ("mu", "sigma"; "mean", "std"; "normalize.mean", "normalize.std") must be those that the model has inside.
 
-    Raises
-    ------
-    ValueError
-        As `load_checkpoint` and `load_arrays`, or if the file normalises the inputs in another way than the model.
+    Raises ValueError as `load_checkpoint` and `load_arrays`, or if the file normalises the inputs in another way than
+    the model.
     """
     arrays, state = load_checkpoint(path), _state(model)
     if set(arrays) != set(state):

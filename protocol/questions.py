@@ -50,88 +50,47 @@ def check_columns(what: str, *columns: Sized, numbers: Collection[int] | None = 
 
 @dataclass(frozen=True)
 class LossQuery(MayBePrivate):
-    """The question "what is this model's mean loss on your examples?".
+    """The question "what is this model's mean loss on your examples?"."""
 
-    Attributes
-    ----------
-    loss : str
-        A name in `riskband.adversaries.losses.LOSSES`.
-    model : str
-        The architecture, a name that `protocol.models.build_model` knows.
-    x_shape : tuple of int
-        Shape of one example, such as ``(1, 8, 8)``.
-    num_classes : int
-        Number of classes the model tells apart.
-    privacy : str
-        Noise that the client is to add, and what the answer spends: "laplace:EPSILON" or "gaussian:RHO" for all its
-        numbers together; "" for none. See docs/privacy.md.
-    """
-
-    loss: str
-    model: str
-    x_shape: tuple[int, ...]
-    num_classes: int
+    loss: str  # a name in `riskband.adversaries.losses.LOSSES`
+    model: str  # the architecture, a name that `protocol.models.build_model` knows
+    x_shape: tuple[int, ...]  # shape of one example, such as ``(1, 8, 8)``
+    num_classes: int  # number of classes the model tells apart
+    # Noise that the client is to add, and what the answer spends: "laplace:EPSILON" or "gaussian:RHO" for all its
+    # numbers together; "" for none. See docs/privacy.md.
     privacy: str = ""
 
 
 @dataclass(frozen=True)
 class LossAnswer:
-    """One client's answer to a `LossQuery`; what it claims, not yet checked.
+    """One client's answer to a `LossQuery`; what it claims, not yet checked."""
 
-    Attributes
-    ----------
-    client_id : str
-        The client's stable name (Flower's node ids change with every run).
-    risk : float
-        Mean loss on the client's examples; an honest one lies in [0, 1], unless it has noise.
-    num_examples : int
-        How many examples the mean was taken over.
-    loss : str
-        The loss that was computed.
-    code_hash, model_hash : str
-        What computed it: `code_hash` and `model_hash` as seen by the client.
-    group : str or None
-        The group that the client's owner put it into; None: in none.
-    """
-
-    client_id: Name
-    risk: float
-    num_examples: int
-    loss: str
+    client_id: Name  # the client's stable name (Flower's node ids change with every run)
+    risk: float  # mean loss on the client's examples; an honest one lies in [0, 1], unless it has noise
+    num_examples: int  # how many examples the mean was taken over
+    loss: str  # the loss that was computed
+    # What computed it: `code_hash` and `model_hash` as seen by the client.
     code_hash: str
     model_hash: str
-    group: Name | None = None
+    group: Name | None = None  # the group that the client's owner put it into; None: in none
 
 
 @dataclass(frozen=True)
 class AdversarialQuery(MayBePrivate):
-    """The question "how large does the mean loss get when your examples move, at these budgets?".
+    """The question "how large does the mean loss get when your examples move, at these budgets?"; see `LossQuery`.
 
-    Attributes
-    ----------
-    model, x_shape, num_classes, privacy :
-        See `LossQuery`.
-    problem : TransportProblem
-        Which loss, where examples move, at what cost, and who moves them.
-    radii : tuple of float
-        Cost budgets, in units of the cost (for order 2: of the distance squared), increasing strictly from >= 0; any
-        number.
-    multipliers : tuple of float
-        Prices of a unit of cost, increasing strictly from >= 0; any number.
-
-    Raises
-    ------
-    ValueError
-        If radii or multipliers are not finite, out of range or do not increase, or with privacy radii are not 0 alone
-        or the model is smoothed.
+    Raises ValueError if radii or multipliers are not finite, out of range or do not increase, or with privacy radii are
+    not 0 alone or the model is smoothed.
     """
 
     model: str
     x_shape: tuple[int, ...]
     num_classes: int
-    problem: TransportProblem
+    problem: TransportProblem  # which loss, where examples move, at what cost, and who moves them
+    # Cost budgets, in units of the cost (for order 2: of the distance squared), increasing strictly from >= 0; any
+    # number.
     radii: tuple[float, ...] = ()
-    multipliers: tuple[float, ...] = ()
+    multipliers: tuple[float, ...] = ()  # prices of a unit of cost, increasing strictly from >= 0; any number
     privacy: str = ""
 
     def __post_init__(self) -> None:
@@ -157,63 +116,38 @@ class AdversarialQuery(MayBePrivate):
 
 @dataclass(frozen=True, kw_only=True)
 class AdversarialAnswer(CurveNumbers):
-    """One client's answer to an `AdversarialQuery`; what it claims, not yet checked.
-
-    Attributes
-    ----------
-    client_id, loss, code_hash, model_hash, group :
-        See `LossAnswer`; the numbers are those of `riskband.adversaries.problem.CurveNumbers`.
-    budget_left : int or None
-        Values that the client will still answer; None: no limit.
-    """
+    """One client's answer to an `AdversarialQuery`, as `LossAnswer`; what it claims, not yet checked."""
 
     client_id: Name
     loss: str
     code_hash: str
     model_hash: str
-    budget_left: NumLeft | None = None
+    budget_left: NumLeft | None = None  # values that the client will still answer; None: no limit
     group: Name | None = None
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One of the models that are compared: a set of weights, and the loss that it is judged by.
+    """One of the models that are compared: a set of weights, and the loss that it is judged by."""
 
-    Attributes
-    ----------
-    name : str
-        What the server calls it.
-    weights : int
-        Which of the sets of weights in the message, from 0.
-    loss : str
-        As for `LossQuery`. A decision threshold is a loss too: "abstain:0.8".
-    """
-
-    name: str
-    weights: int
-    loss: str
+    name: str  # what the server calls it
+    weights: int  # which of the sets of weights in the message, from 0
+    loss: str  # As for `LossQuery`. A decision threshold is a loss too: "abstain:0.8".
 
 
 @dataclass(frozen=True)
 class CandidatesQuery(MayBePrivate):
-    """The question "what is the mean loss of each of these candidates on your examples?".
+    """The question "what is the mean loss of each of these candidates on your examples?"; see `LossQuery`.
 
-    Attributes
-    ----------
-    model, x_shape, num_classes, privacy :
-        See `LossQuery`; the candidates share one architecture.
-    candidates : tuple of Candidate
-        In the order in which the answer gives their risks. Together they use the sets of weights 0, 1, …, all of them.
+    The candidates share one architecture.
 
-    Raises
-    ------
-    ValueError
-        If there is no candidate, two share a name, a loss has a comma, or a set of weights is left out.
+    Raises ValueError if there is no candidate, two share a name, a loss has a comma, or a set of weights is left out.
     """
 
     model: str
     x_shape: tuple[int, ...]
     num_classes: int
+    # In the order in which the answer gives their risks. Together they use the sets of weights 0, 1, …, all of them.
     candidates: tuple[Candidate, ...]
     privacy: str = ""
 
@@ -247,29 +181,16 @@ class CandidatesQuery(MayBePrivate):
 
 @dataclass(frozen=True)
 class CandidatesAnswer:
-    """One client's answer to a `CandidatesQuery`; what it claims, not yet checked.
-
-    Attributes
-    ----------
-    client_id, num_examples, code_hash, group :
-        See `LossAnswer`.
-    risks : tuple of float, one per candidate
-        Mean losses on the client's examples; honest ones lie in [0, 1], unless they have noise.
-    loss : str
-        The losses that were computed, as `CandidatesQuery.loss`.
-    model_hash : str
-        Of all the sets of weights together, as they travelled.
-    budget_left : int or None
-        Values that the client will still answer; None: no limit.
-    """
+    """One client's answer to a `CandidatesQuery`, as `LossAnswer`; what it claims, not yet checked."""
 
     client_id: Name
+    # One per candidate: mean losses on the client's examples; honest ones lie in [0, 1], unless they have noise.
     risks: tuple[float, ...]
     num_examples: int
-    loss: str
+    loss: str  # the losses that were computed, as `CandidatesQuery.loss`
     code_hash: str
-    model_hash: str
-    budget_left: NumLeft | None = None
+    model_hash: str  # of all the sets of weights together, as they travelled
+    budget_left: NumLeft | None = None  # values that the client will still answer; None: no limit
     group: Name | None = None
 
 
@@ -285,13 +206,7 @@ class HelloQuery:
 
 @dataclass(frozen=True)
 class SignedAnswer:
-    """An answer that says who gives it.
-
-    Attributes
-    ----------
-    client_id, code_hash :
-        See `LossAnswer`.
-    """
+    """An answer that says who gives it; see `LossAnswer`."""
 
     client_id: Name
     code_hash: str
@@ -299,17 +214,10 @@ class SignedAnswer:
 
 @dataclass(frozen=True)
 class HelloAnswer(SignedAnswer):
-    """One client's answer to a `HelloQuery`, which spends nothing of its query budget.
+    """One client's answer to a `HelloQuery`, which spends nothing of its query budget."""
 
-    Attributes
-    ----------
-    budget_left : int or None
-        Values that the client will still answer; None: no limit.
-    on_record : bool
-        Whether its own record says so: an answer to the question is then free, unless its examples have changed since.
-    """
-
-    budget_left: NumLeft | None = None
+    budget_left: NumLeft | None = None  # values that the client will still answer; None: no limit
+    # Whether its own record says so: an answer to the question is then free, unless its examples have changed since.
     on_record: bool = False
 
 

@@ -16,19 +16,9 @@ Weights = Mapping[str, np.ndarray]
 
 
 def packed(models: Mapping[str, tuple[Weights, str]]) -> tuple[tuple[Candidate, ...], dict[str, np.ndarray]]:
-    """Return candidates and the arrays that they need, equal sets of weights once.
+    """Return candidates, from the weights and loss of each by its name, and the arrays that they need.
 
-    Parameters
-    ----------
-    models : mapping of str to (mapping of str to ndarray, str)
-        Weights by name, as `protocol.models.model_arrays` returns them, and loss of each candidate, by its name.
-
-    Returns
-    -------
-    candidates : tuple of Candidate
-        In the order of `models`.
-    arrays : dict of str to ndarray
-        What travels, for `QueryStrategy.start`.
+    Equal sets of weights, as `protocol.models.model_arrays` returns them, travel once.
     """
     numbers: dict[str, int] = {}
     sets: list[Weights] = []
@@ -48,13 +38,7 @@ def joined(sets: Sequence[Weights]) -> dict[str, np.ndarray]:
 
 
 def separated(arrays: Weights, *, num_sets: int) -> tuple[dict[str, np.ndarray], ...]:
-    """Return the sets of weights in their order.
-
-    Raises
-    ------
-    ValueError
-        If an array belongs to none of `num_sets` sets.
-    """
+    """Return the sets of weights in their order; raises ValueError if an array belongs to none of `num_sets` sets."""
     sets: tuple[dict[str, np.ndarray], ...] = tuple({} for _ in range(num_sets))
     number_of = {str(number): number for number in range(num_sets)}
     for key, array in arrays.items():

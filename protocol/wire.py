@@ -62,21 +62,11 @@ Decoded = TypeVar("Decoded")
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a client gives no answer; the text of Flower's error reply, as JSON.
+    """Why a client gives no answer; the text of Flower's error reply, as JSON."""
 
-    Attributes
-    ----------
-    client_id : str or None
-        The client's name; None if its own config gives it none that is valid.
-    code_hash : str
-        As of `LossAnswer`.
-    text : str
-        Which rule was broken, in words that may travel.
-    """
-
-    client_id: str | None
-    code_hash: str
-    text: str
+    client_id: str | None  # the client's name; None if its own config gives it none that is valid
+    code_hash: str  # as of `LossAnswer`
+    text: str  # which rule was broken, in words that may travel
 
 
 def action(question: type) -> str:
@@ -95,15 +85,10 @@ def answer_type(query: object) -> type:
 
 
 def encode_query(query: object, arrays: Mapping[str, np.ndarray] | ArrayRecord | None = None) -> RecordDict:
-    """Return the content of the message that asks `query`.
+    """Return the content of the message that asks `query`, one of `MESSAGES`.
 
-    Parameters
-    ----------
-    query : dataclass
-        A question of `MESSAGES`.
-    arrays : mapping of str to ndarray, or ArrayRecord, optional
-        The weights of the model that it is about by name, as `protocol.models.model_arrays` returns them; for
-        candidates as `protocol.weight_sets.packed` does. None: it is about no model.
+    With it go the weights of the model that it is about, if it is about one, as `protocol.models.model_arrays` returns
+    them, or for candidates `protocol.weight_sets.packed`.
     """
     content = RecordDict({QUERY_RECORD: encode(query)})
     if arrays is not None:
@@ -165,10 +150,7 @@ def decode_refusal(reason: str) -> Refusal | None:
 def decode_training(content: RecordDict) -> tuple[dict[str, np.ndarray], int]:
     """Return the model's weights and the round number (from 1) from a message of flwr's FedAvg, whose keys these are.
 
-    Raises
-    ------
-    ValueError
-        If a record or key is missing or ill-typed.
+    Raises ValueError if a record or key is missing or ill-typed.
     """
     config = read_record(content, "config", ConfigRecord)
     return decode_weights(content), read(config, "config", "server-round", int)

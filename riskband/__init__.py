@@ -12,64 +12,27 @@ All are imported on use.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+# fmt: off
 __all__ = [
     # answers
-    "ClientRisks",
-    "HistogramRisks",
-    "JointRisks",
-    "AdversarialAnswers",
-    "AnswerNoise",
-    "risk_histogram",
+    "ClientRisks", "HistogramRisks", "JointRisks", "AdversarialAnswers", "AnswerNoise", "risk_histogram",
     "num_clients_needed",
     # bands
-    "Band",
-    "band",
-    "JointBand",
-    "joint_band",
-    "OptimisedLevels",
-    "split_clients",
-    "crossing_probability",
+    "Band", "band", "JointBand", "joint_band", "OptimisedLevels", "split_clients", "crossing_probability",
     # bounds
-    "Interval",
-    "bound",
-    "mean_bound",
-    "mean",
-    "quantile",
-    "cvar",
-    "survival",
-    "weighted_quantile",
-    "QuantileWeight",
-    "joint_cdf",
-    "gini",
-    "lorenz_certificate",
-    "quantile_certificate",
-    "dispersion_certificate",
-    "gini_correlation",
+    "Interval", "bound", "mean_bound", "mean", "quantile", "cvar", "survival", "weighted_quantile", "QuantileWeight",
+    "joint_cdf", "gini", "lorenz_certificate", "quantile_certificate", "dispersion_certificate", "gini_correlation",
     # worst cases
-    "DIVERGENCES",
-    "custom_divergence",
-    "binary_worst_case",
-    "worst_case_cdf",
-    "worst_case_mean",
-    "breakdown",
-    "wasserstein_mean",
-    "wasserstein_cdf",
-    "wasserstein_breakdown",
+    "DIVERGENCES", "custom_divergence", "binary_worst_case", "worst_case_cdf", "worst_case_mean", "breakdown",
+    "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown",
     # groups
-    "group_bands",
-    "group_certificate",
-    "group_intervals",
-    "group_gap",
-    "worst_group",
-    "largest_gap",
-    "cvar_fairness",
+    "group_bands", "group_certificate", "group_intervals", "group_gap", "worst_group", "largest_gap", "cvar_fairness",
     # selection
-    "Objective",
-    "select",
+    "Objective", "select",
     # certificates
-    "Certificate",
-    "verify",
+    "Certificate", "verify",
 ]
+# fmt: on
 
 # For each module, the names that `riskband` offers from it; a test compares them with the imports below.
 _NAMES = {

@@ -22,6 +22,9 @@ ORDER_IS_UNINFORMATIVE = (
     "the order of the clients in the input, after a permutation by the seed, says nothing about their risks"
 )
 
+NEWEST = 2
+"""Edition of the bets. Those of edition 1 are kept for the certificates that were made with them (math §2.6)."""
+
 FIXED_BETS = "betting with fixed bets"
 AVERAGED_BETS = "betting averaged over fixed orders"
 # As many orders as cost little time; beyond some twenty of them the limit hardly changes.
@@ -29,6 +32,7 @@ _NUM_ORDERS, _NUM_PLAYED, _ORDERS_KEY = (20, 200), 20_000, 20_240
 _MOST_PLAYED, _LEAST_ORDERS = 400_000, 5  # the same on duals: more clients take memory, and 5 orders do then
 LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
 _LARGEST_SHARE_OF_DUALS = 0.99  # the same where the outcomes are mostly small, as those of tails are
+SHARES = {1: LARGEST_SHARE, NEWEST: _LARGEST_SHARE_OF_DUALS}  # by edition, for ratios and worst means of moved networks
 _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
 _WEIGHT_OF_START = 0.3  # in clients
 _MANY, _NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
@@ -235,6 +239,13 @@ def check_betting(method: str | None) -> None:
     """Raise ValueError unless the method asked of answers is betting, or none."""
     if method not in (None, "betting"):
         raise ValueError(f"method must be 'betting' with answers, got {method!r:.80}; make a band of them for others")
+
+
+def check_edition(edition: object) -> int:
+    """Return the edition of the bets; raises ValueError if there is none of this number."""
+    if isinstance(edition, bool) or edition not in (1, NEWEST):
+        raise ValueError(f"edition must be 1 or {NEWEST}, got {edition!r:.80}; 1 is for earlier certificates")
+    return int(edition)
 
 
 def betting_assumptions(name: str, seed: int | None) -> tuple[str, ...]:

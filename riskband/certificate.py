@@ -291,13 +291,10 @@ class Certificate(Drawn):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Certificate:
-        """Rebuild a certificate from `to_dict`.
+        """Rebuild a certificate from `to_dict`; its statement is made from the other fields.
 
-        Raises
-        ------
-        ValueError
-            If the schema is unknown, or a field is missing, malformed or foreign. The statement is made from the other
-            fields; give the stored data to `verify` to have the stored one compared.
+        To have the stored one compared, give the stored data to `verify`. Raises ValueError if the schema is unknown,
+        or a field is missing, malformed or foreign.
         """
         found = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
         if found not in (SCHEMA, SCHEMA_1):

@@ -37,30 +37,18 @@ _SINGLE_DIGITS = 9  # a float32 is printed with so many significant digits at mo
 
 
 def check_delta(delta: float) -> float:
-    """Return `delta` as a float.
-
-    Raises
-    ------
-    ValueError
-        If `delta` is not a number in (0, 1).
-    """
-    value = _as_numbers(delta)
-    if value is None or value.ndim or not 0.0 < value < 1.0:  # also catches NaN
+    """Return `delta` as a float; raises ValueError unless it is one number in (0, 1)."""
+    number = as_number(delta)
+    if not 0.0 < number < 1.0:
         raise ValueError(
             f"delta must be in (0, 1), got {delta!r:.80}; delta is the probability that the certificate fails, "
             "so confidence 0.95 is delta=0.05"
         )
-    return float(value)
+    return number
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
-    """Return the one of `choices` that `value` names, in any case, with hyphens for underscores or without.
-
-    Raises
-    ------
-    ValueError
-        If it is not; the message lists the choices.
-    """
+    """Return the one of `choices` that `value` names, as `as_spelled` reads it; raises ValueError if there is none."""
     found = as_spelled(value, choices)
     if found is None:
         raise ValueError(f"{name} must be one of {', '.join(sorted(choices))}, got {value!r:.80}")
@@ -93,12 +81,9 @@ def check_callable(name: str, value: object, *, remedy: str) -> None:
 
 
 def check_numbers(name: str, values: object, *, remedy: str) -> FloatArray:
-    """Return `values` as an array of floats, NaN and infinity included; of any shape.
+    """Return `values` as an array of floats of any shape, NaN and infinity included.
 
-    Raises
-    ------
-    ValueError
-        If they are text, truth values, complex numbers, other objects, a masked array or a ragged list.
+    Raises ValueError for text, truth values, complex numbers, other objects, a masked array or a ragged list.
     """
     array = _as_numbers(values)
     if array is None:
@@ -116,8 +101,8 @@ def check_number(name: str, value: object, *, remedy: str) -> float:
 
 def check_count(name: str, value: object, *, minimum: int, remedy: str) -> int:
     """Return `value` as an int; raises ValueError unless it is one whole number >= minimum, in any numeric type."""
-    number = _as_numbers(value)
-    if number is None or number.ndim or not np.isfinite(number) or number % 1 != 0 or number < minimum:
+    number = as_number(value)
+    if not np.isfinite(number) or number % 1 != 0 or number < minimum:
         raise ValueError(f"{name} must be a whole number >= {minimum}, got {value!r:.80}; {remedy}")
     return int(np.asarray(value))
 
@@ -144,13 +129,7 @@ def check_own_seed(seed: object) -> int | None:
 def check_fraction(
     name: str, value: npt.ArrayLike, *, remedy: str = "it is a share or a mean loss, never a percentage"
 ) -> FloatArray:
-    """Return `value` as an array of floats in [0, 1].
-
-    Raises
-    ------
-    ValueError
-        If any entry is NaN or outside [0, 1].
-    """
+    """Return `value` as an array of floats in [0, 1]; raises ValueError for anything else."""
     array = check_numbers(name, value, remedy=remedy)
     wrong = array[~((array >= 0.0) & (array <= 1.0))]
     if wrong.size:
@@ -159,13 +138,7 @@ def check_fraction(
 
 
 def check_points(name: str, value: npt.ArrayLike) -> FloatArray:
-    """Return `value` as one number or a flat, nonempty array of numbers in [0, 1].
-
-    Raises
-    ------
-    ValueError
-        If an entry is NaN or outside [0, 1], or the array is empty or has more than one dimension.
-    """
+    """Return `value` as one number or a flat, nonempty array of numbers in [0, 1]; raises ValueError otherwise."""
     array = check_fraction(name, value)
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"{name} must be one number or a flat list of numbers, got shape {array.shape}; flatten it")
@@ -175,10 +148,7 @@ def check_points(name: str, value: npt.ArrayLike) -> FloatArray:
 def check_shares(shares: npt.ArrayLike) -> FloatArray:
     """Return shares of clients in [0, 1], shape (num_shares,); an integer >= 2 is how many to space evenly.
 
-    Raises
-    ------
-    ValueError
-        If a number of shares is below 2 or above `MAX_POINTS`, or as for `check_points`.
+    Raises ValueError for more than `MAX_POINTS`, and as `check_points`.
     """
     if isinstance(shares, Integral) and not isinstance(shares, bool):
         remedy = "it counts points of the curve; write shares as floats"
@@ -195,13 +165,7 @@ def check_single(name: str, value: npt.ArrayLike) -> float:
 
 
 def check_budget(budget: npt.ArrayLike) -> FloatArray:
-    """Return `budget` as an array of finite numbers >= 0, shape () or (num_budgets,).
-
-    Raises
-    ------
-    ValueError
-        If an entry is negative or not finite, or the array has more than one dimension or no entry.
-    """
+    """Return `budget` as finite numbers >= 0, shape () or (num_budgets,), at least one; raises ValueError otherwise."""
     array = check_numbers("budget", budget, remedy="it bounds a divergence, and 0 means no shift")
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"budget must be one number or a flat list of numbers, got shape {array.shape}; flatten it")
@@ -237,34 +201,24 @@ def check_flag(name: str, value: object) -> bool:
 
 def check_eta(eta: object) -> float:
     """Return the error level of a client's limit as a float; raises ValueError unless it is in (0, 0.5]."""
-    number = _as_numbers(eta)
-    if number is None or number.ndim or not 0.0 < number <= 0.5:
+    number = as_number(eta)
+    if not 0.0 < number <= 0.5:
         raise ValueError(f"eta must be in (0, 0.5], got {eta!r:.80}; it is the error level of one client's limit")
-    return float(number)
+    return number
 
 
 def check_cost(name: str, value: object, *, remedy: str) -> float:
-    """Return `value` as one number > 0 in units of the transport cost.
-
-    Raises
-    ------
-    ValueError
-        If it is not one, or not within `SMALLEST_COST` and `LARGEST_COST`.
-    """
-    number = _as_numbers(value)
-    if number is None or number.ndim or not SMALLEST_COST <= number <= LARGEST_COST:
+    """Return `value` as one number within `SMALLEST_COST` and `LARGEST_COST`; raises ValueError for anything else."""
+    number = as_number(value)
+    if not SMALLEST_COST <= number <= LARGEST_COST:
         raise ValueError(f"{name} must be one finite number > 0, got {value!r}; {remedy}")
-    return float(number)
+    return number
 
 
 def check_costs(name: str, values: object, *, remedy: str) -> FloatArray:
-    """Return `values` as an array of costs >= 0, or of prices of a unit of cost, of shape () or (num_costs,).
+    """Return `values` as an array of costs, or of prices of a unit of cost, of shape () or (num_costs,), at least one.
 
-    Raises
-    ------
-    ValueError
-        If an entry is not a number, negative, not finite, or, but for 0, beyond `SMALLEST_COST` and `LARGEST_COST`; or
-        if there is no entry, or more than one dimension.
+    Raises ValueError unless each is 0 or within `SMALLEST_COST` and `LARGEST_COST`.
     """
     array = _as_numbers(values)
     if array is None or array.ndim > 1 or array.size == 0:
@@ -273,6 +227,12 @@ def check_costs(name: str, values: object, *, remedy: str) -> FloatArray:
     if wrong.size:
         raise ValueError(f"{name} must be finite and >= 0, got {in_full(wrong.flat[0])}; {remedy}")
     return array
+
+
+def as_number(value: object) -> float:
+    """Return the value as one float; NaN, which no range contains, for anything else."""
+    number = _as_numbers(value)
+    return np.nan if number is None or number.ndim else float(number)
 
 
 def _as_numbers(values: object) -> FloatArray | None:
@@ -297,35 +257,19 @@ def _is_plain(values: object) -> bool:
 
 
 def float_rounding(values: FloatArray) -> FloatArray:
-    """How far numbers near [0, 1] may be from what was computed, by the float type that they seem to come from.
+    """How far finite numbers near [0, 1] may be from what was computed, by the float type that they seem to come from.
 
-    Parameters
-    ----------
-    values : ndarray
-        Finite numbers.
-
-    Returns
-    -------
-    ndarray of the same shape
-        The distance from 1 to the next number of float32 where the value is one, otherwise of float64: four roundings
-        of numbers below 1.
+    It is the distance from 1 to the next number of float32 where the value is one, otherwise of float64: four roundings
+    of numbers below 1.
     """
     return np.where(values == values.astype(np.float32), np.finfo(np.float32).eps, np.finfo(np.float64).eps)
 
 
 def digit_rounding(values: FloatArray) -> FloatArray:
-    """How far numbers may be from what was computed, if all were rounded to the digits that they have in print.
+    """How far finite numbers may be from what was computed, if all were rounded to the digits that they have in print.
 
-    Parameters
-    ----------
-    values : ndarray
-        Finite numbers.
-
-    Returns
-    -------
-    ndarray of the same shape
-        Half a unit of the last place, and not less than the rounding of float32; both for so many places after the
-        point, and for so many significant digits, as any of the values has. 0 if one has more than nine digits.
+    It is half a unit of the last place, and not less than the rounding of float32; both for so many places after the
+    point, and for so many significant digits, as any of the values has. 0 if one has more than nine digits.
     """
     distinct, which = np.unique(values, return_inverse=True)
     decimals = []
@@ -341,13 +285,9 @@ def digit_rounding(values: FloatArray) -> FloatArray:
 
 
 def check_losses(values: npt.ArrayLike, *, is_noisy: bool = False) -> FloatArray:
-    """Return per-client empirical risks as a float array of shape (num_clients,).
+    """Return empirical risks of at least two clients as a float array, shape (num_clients,).
 
-    Raises
-    ------
-    ValueError
-        If the shape is not (num_clients,) with at least two clients, or an entry is NaN or outside [0, 1]; of noisy
-        ones, not within `LARGEST_NOISY_RISK` of 0.
+    Raises ValueError unless they lie in [0, 1]; noisy ones, within `LARGEST_NOISY_RISK` of 0.
     """
     array = check_numbers("risks", values, remedy="leave out clients without a mean loss")
     if array.ndim != 1:
@@ -390,12 +330,9 @@ def clip_rounding(values: FloatArray) -> FloatArray:
 
 
 def check_num_examples(num_examples: npt.ArrayLike, *, num_clients: int) -> IntArray:
-    """Return the numbers of examples as an integer array of shape (num_clients,).
+    """Return numbers of examples of shape () or (num_clients,) as an integer array of the latter shape.
 
-    Raises
-    ------
-    ValueError
-        If an entry is not a whole number from 1 to `MAX_EXAMPLES`, or the shape is neither () nor (num_clients,).
+    Raises ValueError unless they are whole numbers from 1 to `MAX_EXAMPLES`.
     """
     as_float = check_numbers("num_examples", num_examples, remedy="leave out clients without examples")
     if as_float.shape not in ((), (num_clients,)):

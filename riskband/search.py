@@ -39,21 +39,10 @@ def bisect(
 ) -> tuple[FloatArray, FloatArray]:
     """Narrow `low <= boundary <= high`, elementwise, for a property that holds below the boundary and not above.
 
-    Parameters
-    ----------
-    holds : callable
-        Maps an array of points to an array of booleans of the same shape.
-    low, high : array_like
-        Ends of the bracket, broadcast against each other. `low` is taken to hold, `high` to fail.
-    num_steps : int
-        Largest number of halvings; 60 reach the resolution of a float.
-    relative_tolerance : float
-        Stop earlier where every bracket is at most this share of its upper end wide.
-
-    Returns
-    -------
-    low, high : ndarray
-        The narrowed bracket. `holds(low)` was true or `low` is the given one; likewise `high`.
+    `holds` maps an array of points to booleans of the same shape; `low` is taken to hold, `high` to fail, and both are
+    broadcast against each other. 60 halvings reach the resolution of a float; they stop earlier where every bracket is
+    at most `relative_tolerance` of its upper end wide. Of the narrowed bracket that is returned, `holds(low)` was true
+    or `low` is the given one; likewise `high`.
     """
     low, high = (np.array(end, dtype=np.float64) for end in np.broadcast_arrays(low, high))
     for _ in range(num_steps):
@@ -64,6 +53,22 @@ def bisect(
         low = np.where(is_below, middle, low)
         high = np.where(is_below, high, middle)
     return low, high
+
+
+def largest_where(
+    holds: Callable[[FloatArray], npt.NDArray[np.bool_]],
+    *,
+    most: float,
+    num_steps: int = 60,
+    relative_tolerance: float = 0.0,
+) -> Bracket:
+    """Largest number from 0 to `most` at which a property holds, as a bracket; the other arguments as for `bisect`."""
+    if not holds(np.zeros(())):
+        return Bracket(-np.inf, 0.0)
+    if holds(np.asarray(most)):
+        return Bracket(most, np.inf)
+    low, high = bisect(holds, low=0.0, high=most, num_steps=num_steps, relative_tolerance=relative_tolerance)
+    return Bracket(float(low), float(high))
 
 
 def smallest_size(

@@ -21,7 +21,7 @@ from riskband.bands.band import band as band_of
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import resolve_level_method
 from riskband.certificate import CERTIFICATE, Certificate, recipe
-from riskband.checks import check_choice, check_delta, check_number, check_own_seed, check_single
+from riskband.checks import as_number, check_choice, check_delta, check_number, check_own_seed, check_single
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import BOUND_METHODS, Functional, bound, functional, method_that_applies, resolve
 from riskband.means import mean_bound
@@ -436,10 +436,7 @@ def _check_target(method: str, target: float | None) -> float | None:
         if method == "fixed_sequence":
             raise ValueError("method='fixed_sequence' needs a target, got none; it tests candidates against one")
         return None
-    try:
-        value = check_number("target", target, remedy="it is a value of the objective")
-    except ValueError:
-        value = np.nan
+    value = as_number(target)
     if not np.isfinite(value):
         raise ValueError(f"target must be a finite number, got {target!r:.80}; it is a value of the objective")
     return value

@@ -40,19 +40,7 @@ def log_to_mlflow(certificates: Certificate | Mapping[str, Certificate], *, step
 def log_to_wandb(certificates: Certificate | Mapping[str, Certificate], *, run: Any = None) -> None:
     """Add certificates to a run of Weights & Biases, as `log_to_mlflow` does: numbers and sentences to its summary.
 
-    Parameters
-    ----------
-    certificates : Certificate or mapping of str to Certificate
-        By name; one alone has the name of the function that made it.
-    run : wandb.Run, optional
-        Default: the one that ``wandb.init`` began last.
-
-    Raises
-    ------
-    ValueError
-        If no run has begun.
-    ImportError
-        If wandb is not installed: ``pip install "riskband[tracking]"``.
+    The run is by default the one that ``wandb.init`` began last; raises ValueError if there is none, and as there.
     """
     check_installed("wandb", extra="tracking")
     import wandb

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +26,17 @@ from riskband.answers.risks import ClientRisks
 from riskband.bands.band import SIDES
 from riskband.bands.crossing import crossing_gradient, crossing_probability
 from riskband.bands.levels import Levels, berk_jones_constant, berk_jones_levels, largest_valid
-from riskband.bands.methods import level_key, tuned_name, tuned_recipe
+from riskband.bands.methods import TunedMethod, level_key
 from riskband.bands.pilots import Pilot
-from riskband.checks import FloatArray, check_choice, check_delta, check_num_points, check_number, check_numbers
+from riskband.checks import (
+    FloatArray,
+    check_choice,
+    check_delta,
+    check_num_points,
+    check_number,
+    check_numbers,
+    set_fields,
+)
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import WEIGHTS, resolve
 from riskband.functionals.weights import MEAN, QuantileWeight
@@ -54,7 +61,7 @@ _MAX_TRIALS = 25  # of a line search
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class OptimisedLevels:
+class OptimisedLevels(TunedMethod):
     """Band method with levels tuned on a pilot; give it to `band` as `method`.
 
     The levels minimise the upper bounds on the objectives (for a band with both sides, the widths of their intervals;
@@ -76,6 +83,8 @@ class OptimisedLevels:
         What the levels are tuned on.
     weights : tuple of (QuantileWeight, float)
         The objectives with their factors.
+    objectives : mapping of str to float
+        The same by name.
 
     Raises
     ------
@@ -90,42 +99,17 @@ class OptimisedLevels:
 
     pilot: Pilot
     weights: tuple[tuple[QuantileWeight, float], ...]
+    objectives: Mapping[str, float]
 
     def __init__(self, pilot: ClientRisks | RiskDistribution | npt.ArrayLike, objectives: Objectives) -> None:
-        object.__setattr__(self, "pilot", _as_pilot(pilot))
-        object.__setattr__(self, "weights", _as_weights(objectives))
-
-    @property
-    def name(self) -> str:
-        """For certificates: the objectives and their factors."""
-        return tuned_name(self._factors)
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """That the pilot's clients are not among those certified."""
-        return self.pilot.assumptions
+        weights = _as_weights(objectives)
+        set_fields(self, pilot=_as_pilot(pilot), weights=weights, objectives={w.name: factor for w, factor in weights})
 
     def levels(self, num_values: int, delta: float, sides: str) -> Levels:
-        """Tuned levels for the sorted values of independent clients.
+        """Tuned levels for the sorted values of independent clients, "lower", "upper" or both jointly ("two").
 
-        Parameters
-        ----------
-        num_values : int
-            Number of values.
-        delta : float
-            Probability that they fail, in [1e-9, 1).
-        sides : {"lower", "upper", "two"}
-            Which sides hold; `two` jointly.
-
-        Returns
-        -------
-        Levels
-            Their crossing probability is verified to be at least 1 - delta. Source: [DC] §4.3; math §2.3.
-
-        Raises
-        ------
-        ValueError
-            If an argument is out of its range or unknown.
+        Their crossing probability is verified to be at least 1 - delta, for delta in [1e-9, 1). Raises ValueError if an
+        argument is out of its range or unknown. Source: [DC] §4.3; math §2.3.
         """
         check_num_points("num_values", num_values, minimum=1, remedy="it counts clients")
         sides = check_choice("sides", sides, SIDES)
@@ -142,22 +126,10 @@ class OptimisedLevels:
             )
         return self._known[key]
 
-    def check_risks(self, risks: ClientRisks) -> None:
-        """Raise ValueError if the pilot is visibly among these answers; see the documentation for what is not seen."""
-        self.pilot.refuse_if_certified(risks)
-
-    def recipe(self, used: Mapping[str, Levels]) -> dict[str, Any]:
-        """Plain data: objectives by name, the pilot's values, and the levels that were used."""
-        return tuned_recipe(self._factors, self.pilot, used)
-
     @cached_property
     def _known(self) -> dict[str, Levels]:
         """Levels that were computed before, by `level_key`."""
         return {}
-
-    @property
-    def _factors(self) -> dict[str, float]:
-        return {weight.name: factor for weight, factor in self.weights}
 
     def _combined(self, gaps: FloatArray, start: Levels, sides: str) -> Callable[[FloatArray], FloatArray] | None:
         """Sum of the objectives, each over what the levels of Berk-Jones lose on it; None if they lose nothing."""
@@ -223,19 +195,12 @@ def _as_weights(objectives: Objectives) -> tuple[tuple[QuantileWeight, float], .
 class LevelProblem:
     """Maximise the gaps times C(L) for lower levels, and the gaps times 1 - C(U) for upper ones, that hold jointly.
 
-    Attributes
-    ----------
-    gaps : ndarray, shape (num_sides, num_values)
-        What raising C(L_i), and lowering C(U_i), is worth; >= 0. The row of the upper side, if any, is the last one,
-        and in reverse order: an upper level is one minus a lower level of the reflected values.
-    cumulative : callable
-        C: nondecreasing from 0 on [0, 1], vectorised.
-    delta, sides :
-        As for `OptimisedLevels.levels`.
+    The gaps are what raising C(L_i), and lowering C(U_i), is worth; >= 0. The row of the upper side, if any, is the
+    last one, and in reverse order: an upper level is one minus a lower level of the reflected values.
     """
 
-    gaps: FloatArray
-    cumulative: Cumulative
+    gaps: FloatArray  # shape (num_sides, num_values)
+    cumulative: Cumulative  # C, nondecreasing from 0 on [0, 1], vectorised
     delta: float
     sides: str
 

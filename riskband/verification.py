@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -73,9 +72,10 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 
 EARLIER: Mapping[str, Mapping[str, Any]] = {
     "band": {"means": "limits"},
-    "wasserstein_mean": {"every_budget": True},
+    "wasserstein_mean": {"every_budget": True, "edition": 1},
     "wasserstein_cdf": {"every_budget": True, "seed": None},
     "quantile": {"method": "order statistic"},
+    "dispersion_certificate": {"edition": 1},
 }
 """Arguments that earlier recipes lack, by function or "band", and what was done before there were such arguments."""
 
@@ -249,13 +249,8 @@ def _num_values(recipe: Recipe) -> int | None:
 
 def _is_below_one(recipe: Recipe, num_clients: int) -> bool:
     """Whether so many clients, whose answers have the distribution of these, would be bounded below 1."""
-    answers = recipe["answers"]
-    order = np.argsort(answers["values"], kind="stable")
-    like = order[np.arange(num_clients) * order.size // num_clients]
-    more = {name: [answers[name][index] for index in like] for name in ("values", "num_examples")}
-    share = num_clients / order.size
-    doubt = {name: math.ceil(answers[name] * share) for name in ("num_missing", "contamination") if name in answers}
-    found = _follow({**recipe, "answers": {**answers, **more, **doubt}}, {}, {})
+    more = ClientRisks(**recipe["answers"]).resized(num_clients)
+    found = _follow({**recipe, "answers": more.to_dict()}, {}, {})
     return bool(np.all(np.asarray(found.value) < 1.0))
 
 

@@ -24,7 +24,6 @@ from server.run.lock import lock_for_run
 from server.run.traffic import MeteredGrid
 from server.studies.study import Evaluation
 from strategies.asking.replies import QuorumError
-from worlds.population import Population, spec_from_config
 
 app = ServerApp()
 
@@ -67,7 +66,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
             folder.log_event("run_resumed", num_answers_in_ledger=num_earlier)
         display = RunDisplay(folder, ledger)
         settings = _settings(config, ledger, display)
-        strategy = config.study.strategy(config, tested, settings, display.show_detail)
+        strategy = config.study.strategy(config, tested, settings)
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
     folder.log_event("answers_settled", **settled(result.outcome))
@@ -93,7 +92,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
 def _try_shifts(config: RunConfig) -> None:
     """Build a client, so that a shift which does not fit the images is known before a model is trained."""
     if not brings_own_data(config.network.dataset):
-        Population(spec_from_config(config.to_run_config())).client(0)
+        config.population().client(0)
 
 
 def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[str, Any]:
@@ -105,6 +104,7 @@ def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[st
         "expected_client_ids": config.known_clients,
         "on_answer": display.accept,
         "on_progress": display.show_progress,
+        "on_detail": display.show_detail,
         "earlier": ledger.earlier,
         "respect_budgets": config.asking.respect_query_budgets,
         "delta": config.question.delta,

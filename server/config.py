@@ -46,8 +46,9 @@ from server.studies import STUDIES
 from server.studies.study import Study
 from strategies.asking.replies import num_needed
 from worlds.corruptions import CorruptionShift, corruption_shift
-from worlds.datasets import BUNDLED_DATASETS, load_dataset
+from worlds.datasets import BUNDLED_DATASETS, BaseData, load_dataset
 from worlds.domain_generalisation.training import DG_TRAINING
+from worlds.population import Population, spec_from_config
 from worlds.shifts import ColourShift, ResolutionShift, RotationShift, Shift
 
 __all__ = ["ConfigError", "RunConfig", "load_config"]
@@ -300,28 +301,21 @@ class Results(Section):
     output_dir: Annotated[str, rule(lambda path: path == "" or is_absolute(path))] = Field(
         description='give an absolute path, or "" for ~/riskband-results/<scenario>'
     )
-    figure_format: Annotated[Names, one_of(FIGURE_SUFFIXES)] = Field(
-        description=f"give a comma-separated list of {', '.join(FIGURE_SUFFIXES)}"
-    )
+    figure_format: Annotated[
+        Names, rule(lambda kinds: kinds == ("none",) or (is_distinct(kinds) and {*kinds} <= {*FIGURE_SUFFIXES}))
+    ] = Field(description=f'give a comma-separated list of {", ".join(FIGURE_SUFFIXES)}, or "none"')
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides a run. Build it with `load_config`.
+    """Everything that decides a run. Build it with `load_config`."""
 
-    Attributes
-    ----------
-    run, network, model, question, asking, results :
-        What every run has.
-    settings : tuple of Section
-        Those of all studies; see `of`.
-    """
-
+    # What every run has.
     run: Run
     network: Network
     model: Model
     question: Question
-    settings: tuple[Section, ...]
+    settings: tuple[Section, ...]  # those of all studies; see `of`
     asking: Asking
     results: Results
 
@@ -351,8 +345,16 @@ class RunConfig:
         """The shape of one input and the number of classes of the model that the run evaluates."""
         if brings_own_data(self.network.dataset):
             return self.network.x_shape, self.network.num_classes
-        data = load_dataset(self.network.dataset, seed=self.run.seed)
-        return data.x_train.shape[1:], data.num_classes
+        return self.dataset.x_train.shape[1:], self.dataset.num_classes
+
+    @property
+    def dataset(self) -> BaseData:
+        """What the server trains on, and what the clients of a simulation are drawn from."""
+        return load_dataset(self.network.dataset, seed=self.run.seed)
+
+    def population(self, network: str = "source") -> Population:
+        """Return the clients of a simulated network; "source" are those that are asked."""
+        return Population(spec_from_config(self.to_run_config(), network=network))
 
     @property
     def known_clients(self) -> frozenset[str] | None:
@@ -413,18 +415,9 @@ _Flat: type[Section] = create_model(
 
 
 def load_config(run_config: Mapping[str, Any]) -> RunConfig:
-    """Return the checked configuration.
+    """Return the checked configuration from Flower's ``context.run_config``; numbers may come as text.
 
-    Parameters
-    ----------
-    run_config : mapping of str to scalar
-        Flower's run configuration (``context.run_config``). Numbers may come as text, as on a
-        command line.
-
-    Raises
-    ------
-    ConfigError
-        If anything is wrong; it lists every mistake, not only the first.
+    Raises ConfigError if anything is wrong; it lists every mistake, not only the first.
     """
     try:
         flat = _Flat.model_validate(dict(run_config))

@@ -12,13 +12,7 @@ if TYPE_CHECKING:  # a ConfigError is raised without loading pydantic
 
 
 class ConfigError(ValueError):
-    """The run configuration is wrong; `problems` has one line per mistake.
-
-    Attributes
-    ----------
-    problems : tuple of str
-        One sentence per mistake: the key, the rule, the value, the remedy.
-    """
+    """The run configuration is wrong; `problems` has one sentence per mistake: key, rule, value, remedy."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = tuple(problems)
@@ -26,15 +20,7 @@ class ConfigError(ValueError):
 
 
 def problem(details: ErrorDetails, fields: Mapping[str, FieldInfo]) -> str:
-    """Return one mistake as "key must …, got …; remedy".
-
-    Parameters
-    ----------
-    details : ErrorDetails
-        The mistake as pydantic saw it.
-    fields : mapping of str to FieldInfo
-        The configuration's fields by attribute name; the description of a field is its remedy.
-    """
+    """Return one mistake as "key must …, got …; remedy"; the description of a field is its remedy."""
     key = str(details["loc"][0])
     known = {name.replace("_", "-"): field for name, field in fields.items()}
     if details["type"] == "extra_forbidden":

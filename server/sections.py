@@ -38,13 +38,9 @@ class Section(BaseModel):
     The attributes are the keys of ``[tool.flwr.app.config]`` with underscores for hyphens; what each means stands
     beside it there. Comma-separated keys are tuples here. The description of a field is the remedy that its errors end
     with.
-
-    Attributes
-    ----------
-    rules : mapping of str to Rule
-        By field, how it must fit earlier ones, also of other sections: all are checked together.
     """
 
+    # By field, how it must fit earlier ones, also of other sections: all are checked together.
     rules: ClassVar[Mapping[str, Rule]] = {}
 
     model_config = ConfigDict(

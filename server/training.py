@@ -16,9 +16,7 @@ from protocol.hashes import model_hash
 from protocol.models import build_model, load_arrays, load_weights, model_arrays
 from protocol.wire import decode_refusal, num_training_examples
 from strategies.asking.replies import num_needed, one_line
-from worlds.datasets import load_dataset
 from worlds.domain_generalisation.training import DG_TRAINING, domains_of, train_on_domains
-from worlds.population import Population, spec_from_config
 from worlds.training import train_centrally
 
 if TYPE_CHECKING:
@@ -47,10 +45,7 @@ class RepeatableFedAvg(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average the models in an order that does not depend on the network.
 
-        Raises
-        ------
-        TrainingError
-            If fewer than `num_needed` clients returned a model.
+        Raises TrainingError if fewer than `num_needed` clients returned a model.
         """
         replies = list(replies)
         returned = [reply for reply in replies if not reply.has_error()]
@@ -68,16 +63,12 @@ class RepeatableFedAvg(FedAvg):
 def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
     """Return the model that the run evaluates, as ``training`` says; "fedavg" asks the clients.
 
-    Raises
-    ------
-    ValueError
-        If the dataset, model or checkpoint cannot be had, or do not fit each other.
-    TrainingError
-        If too few clients take part in the federated training.
+    Raises ValueError if the dataset, model or checkpoint cannot be had, or do not fit each other; TrainingError if too
+    few clients take part in the federated training.
     """
     if config.model.training == "central":
         return train_centrally(
-            load_dataset(config.network.dataset, seed=config.run.seed),
+            config.dataset,
             model=config.model.model,
             seed=config.run.seed,
             num_epochs=config.model.training_epochs,
@@ -88,7 +79,7 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
         )
     if config.model.training == "checkpoint":
         return model_of_checkpoint(config)
-    model = _initial_model(config)
+    model = initial_model(config)
     if config.model.training in DG_TRAINING:
         _train_on_groups(config, model)
         return model
@@ -99,10 +90,9 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
 def _train_on_groups(config: RunConfig, model: nn.Module) -> None:
     """Train on what the groups of the training network hold, each a domain; no message is sent."""
     network = "source" if config.asking.answered_by == "trainers" else "training"
-    population = Population(spec_from_config(config.to_run_config(), network=network))
     train_on_domains(
         model,
-        domains_of(population, num_clients=config.num_trainers),
+        domains_of(config.population(network), num_clients=config.num_trainers),
         method=DG_TRAINING[config.model.training],
         seed=config.run.seed,
         num_epochs=config.model.training_epochs,
@@ -113,12 +103,13 @@ def _train_on_groups(config: RunConfig, model: nn.Module) -> None:
 
 def model_of_checkpoint(config: RunConfig) -> nn.Module:
     """Return the model with the weights in the file ``checkpoint``; raises as `prepare_model`."""
-    model = _initial_model(config)
+    model = initial_model(config)
     load_weights(model, config.model.checkpoint)
     return model
 
 
-def _initial_model(config: RunConfig) -> nn.Module:
+def initial_model(config: RunConfig) -> nn.Module:
+    """Return the model of a run, before any training."""
     x_shape, num_classes = config.model_inputs
     return build_model(config.model.model, x_shape=x_shape, num_classes=num_classes, seed=config.run.seed)
 

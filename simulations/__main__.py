@@ -21,13 +21,7 @@ from simulations.options import EXIT_USAGE, chosen_run_config, scenario_list, sc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The command line without the program's name; default: `sys.argv`.
-    """
+    """Run the command line, by default that of `sys.argv`, and return the exit status."""
     parser = scenario_parser(
         "python -m simulations",
         "Simulate a federated network with Flower and certify a model on clients nobody has asked.",

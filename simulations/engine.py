@@ -22,24 +22,13 @@ _ADDRESS_REMEDY = 'give "auto" for the cluster that this machine is a node of, o
 
 @dataclass(frozen=True)
 class Engine:
-    """What runs the simulated clients.
+    """What runs the simulated clients."""
 
-    Attributes
-    ----------
-    name : str
-        `IN_PROCESS`, `RAY`, or "" for the default, which depends on the number of clients.
-    ray_address : str
-        Of an existing Ray cluster, ``"auto"`` or ``"HOST:PORT"``; "" for a Ray that is started and ended with the run.
-    client_cpus : int
-        Processors that Ray reserves for one client, ≥ 1.
-    client_gpus : float
-        GPUs that Ray reserves for one client, ≥ 0; 0.25 puts four clients on one.
-    """
-
-    name: str = ""
+    name: str = ""  # `IN_PROCESS`, `RAY`, or "" for the default, which depends on the number of clients
+    # Of an existing Ray cluster, ``"auto"`` or ``"HOST:PORT"``; "" for a Ray that is started and ended with the run.
     ray_address: str = ""
-    client_cpus: int = 1
-    client_gpus: float = 0.0
+    client_cpus: int = 1  # processors that Ray reserves for one client, ≥ 1
+    client_gpus: float = 0.0  # GPUs that Ray reserves for one client, ≥ 0; 0.25 puts four clients on one.
 
     def is_in_process(self, num_clients: int) -> bool:
         """Return whether so many clients run in this process."""
@@ -65,10 +54,8 @@ def chosen_engine(options: argparse.Namespace, environment: Mapping[str, str]) -
 
     An option of Ray's chooses Ray. The variable RAY_ADDRESS does not: it only says which cluster Ray is.
 
-    Raises
-    ------
-    ConfigError
-        With all mistakes: values that break their rules, and options of Ray's for clients in this process.
+    Raises ConfigError with all mistakes: values that break their rules, and options of Ray's for clients in this
+    process.
     """
     given = [name for name in _RAY_OPTIONS if getattr(options, name) is not None]
     source, address = _named_address(options, environment)

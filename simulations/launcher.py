@@ -61,43 +61,21 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class RunStatus:
-    """What the SuperLink says of a run.
+    """What the SuperLink says of a run."""
 
-    Attributes
-    ----------
-    status : str
-        `COMPLETED`, or another state such as ``"finished:failed"``.
-    details : str
-        The reason in words when it failed.
-    run_id : str
-        Flower's id of the run.
-    """
-
-    status: str
-    details: str
-    run_id: str
+    status: str  # `COMPLETED`, or another state such as ``"finished:failed"``
+    details: str  # the reason in words when it failed
+    run_id: str  # Flower's id of the run
 
 
 @dataclass(frozen=True)
 class PrivateSuperLink:
-    """A running SuperLink; made by `private_superlink`.
+    """A running SuperLink; made by `private_superlink`."""
 
-    Attributes
-    ----------
-    home : Path
-        The temporary folder that holds everything of Flower and Ray.
-    environment : mapping of str to str
-        The environment for every command that talks to it.
-    port : int
-        Of the loopback interface: where `flwr` and SuperNodes reach it.
-    children : list of Popen
-        The processes started so far, oldest first.
-    """
-
-    home: Path
-    environment: Mapping[str, str]
-    port: int
-    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    home: Path  # the temporary folder that holds everything of Flower and Ray
+    environment: Mapping[str, str]  # the environment for every command that talks to it
+    port: int  # of the loopback interface: where `flwr` and SuperNodes reach it
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # the processes started so far, oldest first
 
     @property
     def logs(self) -> tuple[Path, ...]:
@@ -115,18 +93,9 @@ class PrivateSuperLink:
     ) -> subprocess.Popen[bytes]:
         """Start ``flwr run``; the returned process ends when the run has ended.
 
-        Its exit status says nothing about the run: ask `run_status`.
-
-        Parameters
-        ----------
-        app_folder : Path
-            The project that holds the Flower App.
-        num_supernodes : int or None
-            Number of simulated clients; None where SuperNodes are processes of their own.
-        run_config : mapping of str to scalar
-            Values for keys of ``[tool.flwr.app.config]``.
-        client_cpus, client_gpus : float
-            What Ray reserves for one simulated client; of processors a whole number.
+        Its exit status says nothing about the run: ask `run_status`. The run config has values for keys of
+        ``[tool.flwr.app.config]``. `num_supernodes` is that of simulated clients, for each of which Ray reserves so
+        many processors and GPUs; None where SuperNodes are processes of their own.
         """
         config_file = self.home / "run-config.toml"
         # JSON scalars are TOML scalars; a file needs none of the quoting that `-c "key='value'"` does.
@@ -140,14 +109,9 @@ class PrivateSuperLink:
         return self._popen("flwr", "run", *arguments, log=self.logs[1])
 
     def start_supernode(self, *, partition_id: int, num_partitions: int, own: str = "") -> subprocess.Popen[bytes]:
-        """Start ``flower-supernode`` as a process of its own; it registers within seconds.
+        """Start ``flower-supernode`` as a process of its own, for one client; it registers within seconds.
 
-        Parameters
-        ----------
-        partition_id, num_partitions : int
-            Which client of the simulated population it holds, and how many there are.
-        own : str
-            More of the node config, as its owner writes it: ``data="/absolute/path"`` and the like.
+        `own` is more of the node config, as its owner writes it: ``data="/absolute/path"`` and the like.
         """
         node_config = f"partition-id={partition_id} num-partitions={num_partitions} {own}"
         arguments = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1"]
@@ -155,13 +119,7 @@ class PrivateSuperLink:
         return self._popen("flower-supernode", *arguments, log=self.home / f"supernode-{partition_id}.log")
 
     def run_status(self) -> RunStatus:
-        """Return the status of the latest run of this SuperLink.
-
-        Raises
-        ------
-        LaunchError
-            If Flower does not say.
-        """
+        """Return the status of the latest run of this SuperLink; raises LaunchError if Flower does not say."""
         try:
             listing = subprocess.run(
                 [self._script("flwr"), "list", _CONNECTION, "--format", "json"],
@@ -203,15 +161,8 @@ class PrivateSuperLink:
     def start(self, *, is_simulation: bool) -> None:
         """Start ``flower-superlink`` on its port and wait until it answers.
 
-        Parameters
-        ----------
-        is_simulation : bool
-            Whether it runs the clients itself, on Ray; otherwise it waits for SuperNodes.
-
-        Raises
-        ------
-        LaunchError
-            If it ends, or does not answer in time.
+        In a simulation it runs the clients itself, on Ray; otherwise it waits for SuperNodes. Raises LaunchError if it
+        ends, or does not answer in time.
         """
         flwr_home = Path(self.environment["FLWR_HOME"])
         flwr_home.mkdir()
@@ -271,24 +222,11 @@ class PrivateSuperLink:
 def private_superlink(
     *, is_simulation: bool = True, environment: Mapping[str, str] | None = None, ray_address: str = ""
 ) -> Iterator[PrivateSuperLink]:
-    """Run a SuperLink for the duration of a ``with`` block.
+    """Run a SuperLink for the duration of a ``with`` block, with more variables in the environment of all it starts.
 
-    Parameters
-    ----------
-    is_simulation : bool
-        Whether it runs the clients itself, on Ray, or waits for SuperNodes.
-    environment : mapping of str to str, optional
-        More variables for it and all that it starts.
-    ray_address : str, optional
-        HOST:PORT of a Ray cluster that runs the clients; by default a Ray is started, on the loopback interface.
-
-    On leaving the block, by whatever way, every process below it (the run, Ray and its workers
-    included) has ended and its folder is gone.
-
-    Raises
-    ------
-    LaunchError
-        If Flower does not start.
+    `ray_address` is HOST:PORT of a Ray cluster that runs the clients; by default a Ray is started, on the loopback
+    interface. On leaving the block, by whatever way, every process below it (the run, Ray and its workers included) has
+    ended and its folder is gone. Raises LaunchError if Flower does not start.
     """
     home = Path(tempfile.mkdtemp(prefix="riskband-")).resolve()
     variables = _environment(home, ray_address) | dict(environment or {})
@@ -316,21 +254,9 @@ def signals_as_exceptions() -> Iterator[None]:
 def processes_of(home: Path, *, sessions: Collection[int] = ()) -> dict[int, int]:
     """Return the session of every live process, by process id, that was started for the SuperLink in `home`.
 
-    They are known by FLWR_HOME in the environment they were started with, so also those count that made
-    a session of their own or lost their parent. Some of Ray's write their title over their environment;
-    these are known by their session only, which Flower shares with nobody else.
-
-    Parameters
-    ----------
-    home : Path
-        The SuperLink's folder.
-    sessions : collection of int
-        Sessions that are known to belong to it.
-
-    Returns
-    -------
-    dict of int to int
-        Empty where there is no /proc (not on Linux).
+    They are known by FLWR_HOME in the environment they were started with, so also those count that made a session of
+    their own or lost their parent. Some of Ray's write their title over their environment; these are known only by
+    their session, one of those that belong to the SuperLink. Empty where there is no /proc (not on Linux).
     """
     marker = f"FLWR_HOME={home / 'flwr'}".encode()
     found = {}
@@ -375,13 +301,7 @@ def _ray_environment(home: Path, ray_address: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a free port of the loopback interface.
-
-    Raises
-    ------
-    LaunchError
-        If none of some hundred is free.
-    """
+    """Return a free port of the loopback interface; raises LaunchError if none of some hundred is free."""
     for port in random.SystemRandom().sample(_PORTS, 200):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))

@@ -30,18 +30,10 @@ print(json.dumps({"address": ray.get_runtime_context().gcs_address, "nodes": nod
 
 @dataclass(frozen=True)
 class RayCluster:
-    """A cluster that has answered.
+    """A cluster that has answered."""
 
-    Attributes
-    ----------
-    address : str
-        HOST:PORT, never "auto".
-    nodes : tuple of mapping of str to float
-        What each live node has: "CPU", "GPU" and more.
-    """
-
-    address: str
-    nodes: tuple[dict[str, float], ...]
+    address: str  # HOST:PORT, never "auto"
+    nodes: tuple[dict[str, float], ...]  # what each live node has: "CPU", "GPU" and more
 
     def num_clients_at_once(self, engine: Engine) -> int:
         """Return how many clients fit at the same time, as Flower counts: on each node as many as it has room for."""
@@ -64,10 +56,7 @@ def require_room(cluster: RayCluster, engine: Engine) -> None:
 def reached_cluster(address: str) -> RayCluster:
     """Return the cluster at an address, ``"auto"`` or ``"HOST:PORT"``.
 
-    Raises
-    ------
-    ConfigError
-        If there is none, or it does not take this machine.
+    Raises ConfigError if there is none, or it does not take this machine.
     """
     if address != "auto":
         _require_listener(address)

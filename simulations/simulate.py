@@ -63,10 +63,8 @@ def simulate(chosen: Mapping[str, Any], engine: Engine, *, as_json: bool = False
 
     With `as_json`, standard output is report.json and nothing else.
 
-    Raises
-    ------
-    ConfigError
-        If the configuration is wrong, or the Ray cluster cannot run it; nothing was started or changed then.
+    Raises ConfigError if the configuration is wrong, or the Ray cluster cannot run it; nothing was started or changed
+    then.
     """
     config = load_config(chosen)
     _check_checkpoint(config)
@@ -115,14 +113,7 @@ def default_folder(config: RunConfig) -> Path:
 def run_in_process(config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str]) -> dict[str, Any]:
     """Run the Flower App with all its clients in this process, and return its report; empty if the run failed.
 
-    Parameters
-    ----------
-    config : RunConfig
-        What to run.
-    folder : ResultFolder
-        A cleared folder for the results.
-    environment : mapping of str to str
-        What lets the run into the locked folder.
+    The folder has been cleared; the environment holds what lets the run into it, since it is locked.
     """
     from client.app import app as client_app
     from riskband.flower.testing import InProcessGrid
@@ -146,19 +137,9 @@ def run_in_process(config: RunConfig, folder: ResultFolder, *, environment: Mapp
 def run_on_ray(
     engine: Engine, config: RunConfig, folder: ResultFolder, *, environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Run the Flower App on a private SuperLink, wait, and return its report; empty if the run failed.
+    """Run the Flower App on a private SuperLink, wait, and return its report, as `run_in_process`.
 
-    Parameters
-    ----------
-    engine : Engine
-        Which Ray, with an address that is not "auto", and what it reserves for a client.
-    config, folder, environment :
-        As for `run_in_process`.
-
-    Raises
-    ------
-    LaunchError
-        If Flower does not start.
+    The address of the engine's Ray is not "auto". Raises LaunchError if Flower does not start.
     """
     try:
         with private_superlink(environment={**environment, **_FOR_NUMBA}, ray_address=engine.ray_address) as superlink:

@@ -27,39 +27,22 @@ _ROUNDING = 1e-9
 class BisectionRounds:
     """Questions of one radius to those clients whose curve is open where the adversary of the network would spend.
 
-    Parameters
-    ----------
-    strategy : Wasserstein
-        Asks, to its `bisection_tolerance`, and is told of brackets by its `on_bracket`; its query was the first.
-    grid, arrays :
-        Flower's connection to the nodes, and the model.
-    first : RoundOutcome
-        Of the round that asked the query of every client. What it says of a client holds for the whole run.
-
-    Attributes
-    ----------
-    num_rounds, num_messages : int
-        So far, with the first round. An interrupted run's messages count as this one's.
-    failures : list of Failure
-        Clients that gave no answer, or an impossible one, after the first round; each is not asked again, and what it
-        had answered still counts.
-    budgets_left : dict of str to int
-        Values left to each client that has a query budget.
+    `first` is the outcome of the round that asked the strategy's query of every client; what it says of a client holds
+    for the whole run. The strategy asks, to its `bisection_tolerance`.
     """
 
     def __init__(
-        self,
-        strategy: Wasserstein,
-        grid: Grid,
-        arrays: ArrayRecord,
-        first: RoundOutcome[AdversarialAnswer],
+        self, strategy: Wasserstein, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]
     ) -> None:
         self._strategy, self._grid, self._arrays = strategy, grid, arrays
         self._first = first.answers
         self._known = [_known_points(strategy.query, answer) for answer in first.answers]
+        # So far, with the first round. An interrupted run's messages count as this one's.
         self.num_rounds, self.num_messages = 1, first.num_asked
+        # Clients that gave no answer, or an impossible one, after the first round; each is not asked again, and what it
+        # had answered still counts.
         self.failures: list[Failure] = []
-        self.budgets_left = smallest_budgets(first.answers)
+        self.budgets_left = smallest_budgets(first.answers)  # of each client that has a query budget
 
     def worst_means(self, cost_budgets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return both ends of the bracket at each cost budget >= 0; every search starts from all that is known.
@@ -73,16 +56,20 @@ class BisectionRounds:
         if cost_budget == 0.0:  # nothing to spend: the clean risks are known
             clean = float(np.mean([points.values[0] for points in self._known]))
             return Bracket(clean, clean)
-        on_bracket = self._strategy.on_bracket
         found = bisection(
             self._ask,
             num_clients=len(self._known),
             cost_budget=cost_budget,
             tolerance=self._strategy.bisection_tolerance,
             known=self._known,
-            on_round=None if on_bracket is None else partial(on_bracket, cost_budget),
+            on_round=partial(self._show, cost_budget),
         )
         return found.bracket
+
+    def _show(self, cost_budget: float, bracket: Bracket) -> None:
+        if self._strategy.on_detail is not None:
+            words = f"worst mean risk at cost {cost_budget:g}: {bracket.lower:.4f} to {bracket.upper:.4f}"
+            self._strategy.on_detail(words)
 
     def _ask(self, clients: np.ndarray, radii: np.ndarray) -> list[float]:
         """The values at one radius per client; NaN, and a named failure, where there is none to believe."""

@@ -14,51 +14,31 @@ from strategies.asking.query import QueryStrategy, RoundOutcome
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Conclusion:
-    """What the answers of a run certify.
+    """What the answers of a run certify."""
 
-    Attributes
-    ----------
-    outcome : RoundOutcome
-        Valid answers and failures of the first round, which asks every client.
-    risks : riskband.ClientRisks
-        What the answers say of the clients' plain risks, in the order of `outcome.answers`; of counts, the upper ends
-        of the clients' bins, in increasing order.
-    certificates : dict of str to riskband.Certificate
-        By the names of their files.
-    """
-
-    outcome: RoundOutcome[Any]
+    outcome: RoundOutcome[Any]  # valid answers and failures of the first round, which asks every client
+    # What the answers say of the clients' plain risks, in the order of `outcome.answers`; of counts, the upper ends of
+    # the clients' bins, in increasing order.
     risks: rb.ClientRisks
-    certificates: dict[str, rb.Certificate]
+    certificates: dict[str, rb.Certificate]  # by the names of their files
 
 
 @dataclass(eq=False, kw_only=True)
 class CertifyingStrategy(QueryStrategy):
     """Ask every client one question and certify from the answers; `start(grid, arrays).conclusion` is a `Conclusion`.
 
-    Parameters
-    ----------
-    delta : float
-        Probability that what is certified fails, in (0, 1): for each certificate that is made on its own, and for all
-        that are read off one band.
-    missing, contamination, answered_by :
-        What is assumed of who answered; see `riskband.ClientRisks`.
-    seed : int, optional
-        Of all that the strategy draws, such as the order in which the bound on the mean looks at the clients. Fixed
-        before any of them is asked.
-    **settings
-        Of `QueryStrategy`.
-
-    Raises
-    ------
-    ValueError
-        If a setting of `QueryStrategy` is out of its range.
+    Raises ValueError if a setting of `QueryStrategy` is out of its range.
     """
 
+    # Probability that what is certified fails, in (0, 1): for each certificate that is made on its own, and for all
+    # that are read off one band.
     delta: float
+    # What is assumed of who answered; see `riskband.ClientRisks`.
     missing: str = "ignore"
     contamination: int = 0
     answered_by: str = "fresh"
+    # Of all that the strategy draws, such as the order in which the bound on the mean looks at the clients. Fixed
+    # before any of them is asked.
     seed: int | None = None
 
     @property
@@ -67,21 +47,10 @@ class CertifyingStrategy(QueryStrategy):
         return {"missing": self.missing, "contamination": self.contamination, "answered_by": self.answered_by}
 
     def client_risks(self, outcome: RoundOutcome[Any], values: Sequence[float], *, loss: str) -> rb.ClientRisks:
-        """Return the clients' risks; those that failed count as missing.
+        """Return the clients' risks from empirical ones, in the order of `outcome.answers`; failed ones are missing.
 
-        Parameters
-        ----------
-        outcome : RoundOutcome
-            Valid answers and failures.
-        values : sequence of float, one per answer
-            Empirical risks, with noise if that was asked for, in the order of `outcome.answers`.
-        loss : str
-            What the values are means of.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer than two answers, or no more than `contamination`.
+        The values have noise if that was asked for, and are means of `loss`. Raises ValueError if there are fewer than
+        two answers, or no more than `contamination`.
         """
         is_binary, noise = get_loss(loss).binary, None
         if self.query.privacy:
@@ -101,21 +70,10 @@ class CertifyingStrategy(QueryStrategy):
 class BandStrategy(CertifyingStrategy):
     """Ask every client for its plain loss, and read certificates off one two-sided band of the answers.
 
-    Parameters
-    ----------
-    query : LossQuery
-        The question.
-    band, local : str
-        Method and local step of `riskband.band`.
-    **settings
-        Of `CertifyingStrategy`.
-
-    Raises
-    ------
-    ValueError
-        If the loss is unknown, or a setting of `QueryStrategy` is out of its range.
+    Raises ValueError if the loss is unknown, or a setting of `QueryStrategy` is out of its range.
     """
 
+    # Method and local step of `riskband.band`.
     band: str
     local: str
 

@@ -23,30 +23,14 @@ QUANTILE_LEVELS = np.arange(1, 100) / 100.0
 
 @dataclass(frozen=True)
 class MeasureBounds:
-    """One measure of dispersion, bounded.
+    """One measure of dispersion, bounded."""
 
-    Attributes
-    ----------
-    measure : riskband.Functional
-        What is bounded.
-    interval : riskband.Interval
-        Bounds by `method`; `inf` where nothing bounds it.
-    published : riskband.Interval
-        The plug-in bounds from the same band.
-    measured : float
-        Its value for the measured risks.
-    method : str
-        How, after what `Dispersion.method` says.
-    certificate : riskband.Certificate or None
-        None where nothing bounds the measure.
-    """
-
-    measure: rb.Functional
-    interval: rb.Interval
-    published: rb.Interval
-    measured: float
-    method: str
-    certificate: rb.Certificate | None
+    measure: rb.Functional  # what is bounded
+    interval: rb.Interval  # bounds by `method`; `inf` where nothing bounds it
+    published: rb.Interval  # the plug-in bounds from the same band
+    measured: float  # its value for the measured risks
+    method: str  # how, after what `Dispersion.method` says
+    certificate: rb.Certificate | None  # None where nothing bounds the measure
 
     @property
     def key(self) -> str:
@@ -59,51 +43,29 @@ class DispersionConclusion(Conclusion):
     """Certificates "mean", "dispersion_<measure>" for each measure that can be bounded, "lorenz" and "quantiles".
 
     With groups also "group_largest_gap" and "group_worst", of the mean risk.
-
-    Attributes
-    ----------
-    band : riskband.Band
-        Two-sided; "lorenz" and "quantiles" are read off it, and so are measures that are not bounded by "betting": all
-        of that holds together. Every other certificate holds by itself.
-    measures : tuple of MeasureBounds
-        As they were asked for.
-    group_bands : riskband.GroupBands or None
-        One band for each group, all at once at a delta of their own; None unless two groups are large enough.
-    small_groups : dict of str to int
-        Groups with too few answers to say anything of, and how many they have.
     """
 
+    # Two-sided; "lorenz" and "quantiles" are read off it, and so are measures that are not bounded by "betting": all of
+    # that holds together. Every other certificate holds by itself.
     band: rb.Band
-    measures: tuple[MeasureBounds, ...]
+    measures: tuple[MeasureBounds, ...]  # as they were asked for
+    # One band for each group, all at once at a delta of their own; None unless two groups are large enough.
     group_bands: rb.GroupBands | None
-    small_groups: Mapping[str, int]
+    small_groups: Mapping[str, int]  # groups with too few answers to say anything of, and how many they have
 
 
 @dataclass(eq=False, kw_only=True)
 class Dispersion(BandStrategy):
     """Ask every client for its plain loss once; certify how the risks of unseen clients are spread.
 
-    Parameters
-    ----------
-    query : LossQuery
-        The question.
-    measures : sequence of str
-        Measures of dispersion such as "gini" or "atkinson:0.5"; see `riskband.bound`.
-    method : {"betting", "sharp", "plugin", "convex_order"}
-        See `riskband.bound`. `betting` (default) gives each measure a delta of its own, where `local` is "marginal" and
-        every answer is as the client measured it. For the curves, and else for the measures, `convex_order` takes its
-        place; and where that does not apply, since the clients have different numbers of examples or the measure does
-        not grow in convex order, `sharp`.
-    **settings
-        Of `strategies.certifying.BandStrategy`.
-
-    Raises
-    ------
-    ValueError
-        If a measure is unknown; else see `strategies.certifying.BandStrategy`.
+    Raises ValueError if a measure is unknown; else see `strategies.certifying.BandStrategy`.
     """
 
-    measures: Sequence[str]
+    measures: Sequence[str]  # such as "gini" or "atkinson:0.5"; see `riskband.bound`
+    # `BETTING` or a method of `riskband.bound`. Betting gives each measure a delta of its own, where `local` is
+    # "marginal" and every answer is as the client measured it. For the curves, and else for the measures,
+    # "convex_order" takes its place; and where that does not apply, since the clients have different numbers of
+    # examples or the measure does not grow in convex order, "sharp".
     method: str = BETTING
 
     def __post_init__(self) -> None:
@@ -111,13 +73,7 @@ class Dispersion(BandStrategy):
         self._measures = tuple(resolve(name, called="measure") for name in self.measures)
 
     def conclude(self, outcome: RoundOutcome[LossAnswer]) -> DispersionConclusion:
-        """Return the certificates that the valid answers give.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer than two answers, or an argument of a certificate is out of its range.
-        """
+        """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
         risks = self.plain_risks(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)
         is_own = self.method == BETTING and self.local == "marginal" and self.bets(risks)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
+from riskband.answers.histogram import PlainAnswers
 from riskband.functionals.quantiles import SINGLE_LOCAL
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion
@@ -20,61 +21,35 @@ class FDivergenceConclusion(Conclusion):
 
     For `local` "marginal" and "observed", unless the answers are counts, "share" is the number of "survival" that is
     asked for: the share of clients at or above the breakdown threshold.
-
-    Attributes
-    ----------
-    band : riskband.Band
-        Two-sided; "survival" and every "worst_case_cdf_<name>" are read off it, so they hold together, for every
-        threshold and budget. The others hold by themselves: the mean, the share, and for each divergence the worst
-        means at all budgets asked. Where answers are not what the clients measured (noise, counts, clients that are
-        missing and count as the worst, or may be wrong) the worst means are read off the band too.
-    breakdowns : dict of str to riskband.Bracket
-        For each divergence, the largest budget at which the share of clients at or above the breakdown threshold is
-        certified to be at most the breakdown target.
     """
 
+    # Two-sided; "survival" and every "worst_case_cdf_<name>" are read off it, so they hold together, for every
+    # threshold and budget. The others hold by themselves: the mean, the share, and for each divergence the worst means
+    # at all budgets asked. Where answers are not what the clients measured (noise, counts, clients that are missing and
+    # count as the worst, or may be wrong) the worst means are read off the band too.
     band: rb.Band
+    # For each divergence, the largest budget at which the share of clients at or above the breakdown threshold is
+    # certified to be at most the breakdown target.
     breakdowns: dict[str, rb.Bracket]
 
 
 @dataclass(eq=False, kw_only=True)
 class FDivergence(BandStrategy):
-    """Ask every client for its plain loss once; certify unseen clients and reweighted networks.
+    """Ask every client for its plain loss once; certify unseen clients and reweighted networks."""
 
-    Parameters
-    ----------
-    query : LossQuery
-        The question.
-    divergences : sequence of str
-        Names in `riskband.DIVERGENCES`.
-    budgets : sequence of float
-        Sizes of the divergence balls, >= 0.
-    thresholds : array_like, shape (num_thresholds,)
-        Risks in [0, 1] at which curves are read.
-    breakdown_threshold, breakdown_target : float
-        The question that the breakdown budget answers, both in [0, 1].
-    **settings
-        Of `strategies.certifying.BandStrategy`, which also says what is raised.
-    """
-
-    divergences: Sequence[str]
-    budgets: Sequence[float]
-    thresholds: Sequence[float] | np.ndarray
+    divergences: Sequence[str]  # names in `riskband.DIVERGENCES`
+    budgets: Sequence[float]  # sizes of the divergence balls, >= 0
+    thresholds: Sequence[float] | np.ndarray  # shape (num_thresholds,), risks in [0, 1] at which curves are read
+    # The question that the breakdown budget answers, both in [0, 1].
     breakdown_threshold: float
     breakdown_target: float
 
-    def answered(self, outcome: RoundOutcome[Any]) -> rb.ClientRisks | rb.HistogramRisks | rb.HistogramLimits:
+    def answered(self, outcome: RoundOutcome[Any]) -> PlainAnswers:
         """Return what the answers say of the clients' risks."""
         return self.plain_risks(outcome)
 
     def conclude(self, outcome: RoundOutcome[Any]) -> FDivergenceConclusion:
-        """Return the certificates that the valid answers give.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer than two answers, or an argument of a certificate is out of its range.
-        """
+        """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
         risks = self.answered(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)
         breakdown = {"threshold": self.breakdown_threshold, "target": self.breakdown_target}

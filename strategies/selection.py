@@ -16,50 +16,30 @@ from strategies.certifying import CertifyingStrategy, Conclusion
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SelectionConclusion(Conclusion):
-    """The certificate of the best candidate as "selection"; none if a sequence certifies no candidate.
+    """The certificate of the best candidate as "selection"; none if a sequence certifies no candidate."""
 
-    Attributes
-    ----------
-    selection : riskband.Selection
-        The best candidate with its certificate, and the table of all.
-    shown : str
-        The candidate that numbers about a single one, such as `risks`, are of: the best, or the first if none is
-        certified.
-    by_candidate : dict of str to riskband.ClientRisks
-        The risks under each candidate, in their order.
-    """
-
-    selection: rb.Selection
+    selection: rb.Selection  # the best candidate with its certificate, and the table of all
+    # The candidate that numbers about a single one, such as `risks`, are of: the best, or the first if none is
+    # certified.
     shown: str
-    by_candidate: dict[str, rb.ClientRisks]
+    by_candidate: dict[str, rb.ClientRisks]  # the risks under each candidate, in their order
 
 
 @dataclass(eq=False, kw_only=True)
 class SelectionStrategy(CertifyingStrategy):
     """Ask every client once for its mean loss under each of several candidate models; certify the best of them.
 
-    Parameters
-    ----------
-    query : CandidatesQuery
-        The question, with the candidates fixed before any client is asked. An answer takes one value of a query budget
-        for each, and they share the budget of a noise. `start` takes all sets of weights, as
-        `protocol.weight_sets.packed` returns them.
-    objective : str, mapping or riskband.Objective
-        For example "mean+0.5*gini".
-    selection_settings : mapping, optional
-        Further keyword arguments of `riskband.select`: method, target, order, band, local, dispersion, mean_share and
-        seed.
-    **settings
-        Of `strategies.certifying.CertifyingStrategy`.
+    The candidates of the `query` are fixed before any client is asked. An answer takes one value of a query budget for
+    each, and they share the budget of a noise. `start` takes all sets of weights, as `protocol.weight_sets.packed`
+    returns them.
 
-    Raises
-    ------
-    ValueError
-        If a loss is unknown, a candidate or an argument of the selection breaks its rule, or a setting of
-        `QueryStrategy` is out of its range: all before anybody is asked.
+    Raises ValueError if a loss is unknown, a candidate or an argument of the selection breaks its rule, or a setting of
+    `QueryStrategy` is out of its range: all before anybody is asked.
     """
 
-    objective: str | Mapping[str, float] | rb.Objective
+    objective: str | Mapping[str, float] | rb.Objective  # for example "mean+0.5*gini"
+    # Further keyword arguments of `riskband.select`: method, target, order, band, local, dispersion, mean_share and
+    # seed.
     selection_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -70,13 +50,7 @@ class SelectionStrategy(CertifyingStrategy):
         check_selection([candidate.name for candidate in candidates], **self._arguments)
 
     def conclude(self, outcome: RoundOutcome[CandidatesAnswer]) -> SelectionConclusion:
-        """Return the candidate that the valid answers certify.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer than two answers, or what is assumed of the clients cannot be.
-        """
+        """Return the candidate that the valid answers certify; see `QueryStrategy.conclude`."""
         risks = {
             candidate.name: self.client_risks(
                 outcome, [answer.risks[index] for answer in outcome.answers], loss=candidate.loss

@@ -41,50 +41,32 @@ _NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class EmpiricalWorstCase:
-    """The worst mean risk of the network that answered, without any step to unseen clients.
+    """The worst mean risk of the network that answered, without any step to unseen clients."""
 
-    Attributes
-    ----------
-    cost_budgets : ndarray, shape (num_budgets,)
-        In units of the transport cost.
-    about : {"clients", "upper-bounds", "noise-samples", "attacks", "noise"}
-        Whose worst mean: that of the clients' risks, or of what they answered instead, their upper bounds (a bisection
-        sees only those), what is an upper bound in the mean over the noise samples of a smoothed model, or what an
-        attack reached. "noise": the answers have noise, and both ends are an estimate.
-    lower, upper : ndarray, shape (num_budgets,)
-        Ends of the bracket at each budget.
-    num_rounds, num_messages : int
-        What finding it took, over all budgets, and that of the published bound.
-    later_failures : tuple of Failure
-        Clients that gave no answer, or an impossible one, after the first round; what they had answered still counts.
-    """
-
+    # Whose worst mean: that of the clients' risks ("clients"), or of what they answered instead, their "upper-bounds"
+    # (a bisection sees only those), what is an upper bound in the mean over the "noise-samples" of a smoothed model, or
+    # what "attacks" reached. "noise": the answers have noise, and both ends are an estimate.
     about: str
-    cost_budgets: np.ndarray
+    cost_budgets: np.ndarray  # shape (num_budgets,), in units of the transport cost
+    # Shape (num_budgets,), ends of the bracket at each budget.
     lower: np.ndarray
     upper: np.ndarray
+    # What finding it took, over all budgets, and that of the published bound.
     num_rounds: int
     num_messages: int
+    # Clients that gave no answer, or an impossible one, after the first round; what they had answered still counts.
     later_failures: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True)
 class QueryBudgetUse:
-    """What the clients' query budgets allowed.
+    """What the clients' query budgets allowed."""
 
-    Attributes
-    ----------
-    num_radii, num_multipliers : int
-        Asked of every client in the first message.
-    clients_left_out : tuple of str
-        Not asked: what they have left is less than any useful question takes.
-    smallest_left : int or None
-        Values left after the run to the client that has the fewest, of those that answered; None: no limit.
-    """
-
+    # Asked of every client in the first message.
     num_radii: int
     num_multipliers: int
-    clients_left_out: tuple[str, ...]
+    clients_left_out: tuple[str, ...]  # not asked: what they have left is less than any useful question takes
+    # Values left after the run to the client that has the fewest, of those that answered; None: no limit.
     smallest_left: int | None
 
 
@@ -94,26 +76,15 @@ class WassersteinConclusion(Conclusion):
 
     Each holds by itself, for all budgets and thresholds that were asked at once; "wasserstein_mean" for every budget
     there is where more than a few were asked, since that is no wider then.
-
-    Attributes
-    ----------
-    answers : riskband.AdversarialAnswers
-        The valid answers, in the order of `outcome.answers`.
-    breakdowns : dict of str to riskband.Bracket
-        "wasserstein_mean": the largest cost budget at which the mean is certified to be at most the breakdown target.
-    empirical : EmpiricalWorstCase
-        The worst case on the clients that answered.
-    query_budget : QueryBudgetUse
-        What was asked of the clients, and what they have left.
-    reached : dict of str to riskband.Certificate
-        Estimates under the names of the certificates, from what was reached of clients that also answered proved upper
-        bounds. Empty where there are no two sides.
     """
 
-    answers: rb.AdversarialAnswers
+    answers: rb.AdversarialAnswers  # the valid answers, in the order of `outcome.answers`
+    # "wasserstein_mean": the largest cost budget at which the mean is certified to be at most the breakdown target.
     breakdowns: dict[str, rb.Bracket]
-    empirical: EmpiricalWorstCase
-    query_budget: QueryBudgetUse
+    empirical: EmpiricalWorstCase  # the worst case on the clients that answered
+    query_budget: QueryBudgetUse  # what was asked of the clients, and what they have left
+    # Estimates under the names of the certificates, from what was reached of clients that also answered proved upper
+    # bounds. Empty where there are no two sides.
     reached: dict[str, rb.Certificate] = field(default_factory=dict)
 
 
@@ -122,47 +93,24 @@ class Wasserstein(CertifyingStrategy):
     """Ask every client for its adversarial loss; certify networks that transport can reach.
 
     The protocol "one-round" asks everything in one message, since a round is precious. "bisection" is [RE] Algorithm 1:
-    after the first message, other radii for every client in every round, with a line of the bracket to `on_bracket`.
+    after the first message, other radii for every client in every round, with a line of the bracket to `on_detail`.
 
-    Parameters
-    ----------
-    query : AdversarialQuery
-        The question; its radii and multipliers are chosen here. With `privacy` the clients are asked for multipliers
-        only, in one round, and the mean is certified, no shares of clients. The seed of its problem is the strategy's.
-    cost_budgets : array_like, shape (num_budgets,)
-        In units of the transport cost, >= 0, at least one > 0.
-    cost_thresholds : array_like, shape (num_thresholds,)
-        Risks in (0, 1] at which the share of clients is certified.
-    num_radii, num_multipliers : int
-        Sizes of the grids, chosen from the budgets before anything is asked.
-    protocol : {"one-round", "bisection"}
-        See above.
-    bisection_tolerance : float
-        Width of the bracket at which the bisection stops, > 0.
-    cost_bound : float
-        Bound on the cost between any two clients, for the published bound; 0 leaves that out.
-    breakdown_target : float
-        Mean risk whose breakdown budget is searched, in [0, 1].
-    on_bracket : callable, optional
-        Called with (cost budget, bracket) after every round of the bisection.
-    **settings
-        Of `strategies.certifying.CertifyingStrategy`; delta is for each certificate on its own.
+    Radii and multipliers of the `query` are chosen here. With `privacy` the clients are asked for multipliers only, in
+    one round, and the mean is certified, no shares of clients. The seed of its problem is the strategy's; `delta` is
+    for each certificate on its own.
 
-    Raises
-    ------
-    ValueError
-        If an argument is unknown or out of its range.
+    Raises ValueError if an argument is unknown or out of its range.
     """
 
-    cost_budgets: np.ndarray
-    cost_thresholds: np.ndarray
+    cost_budgets: np.ndarray  # shape (num_budgets,), in units of the transport cost, >= 0, at least one > 0
+    cost_thresholds: np.ndarray  # shape (num_thresholds,), risks in (0, 1] at which the share of clients is certified
+    # Sizes of the grids, chosen from the budgets before anything is asked.
     num_radii: int
     num_multipliers: int
-    protocol: str
-    bisection_tolerance: float
-    cost_bound: float
-    breakdown_target: float
-    on_bracket: Callable[[float, rb.Bracket], None] | None = None
+    protocol: str  # "one-round" or "bisection"
+    bisection_tolerance: float  # width of the bracket at which the bisection stops, > 0
+    cost_bound: float  # bound on the cost between any two clients, for the published bound; 0 leaves that out
+    breakdown_target: float  # mean risk whose breakdown budget is searched, in [0, 1]
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
@@ -192,8 +140,9 @@ class Wasserstein(CertifyingStrategy):
             num_later = _LATER_ROUNDS * self._num_values(1, 0)
             _, num_multipliers = fitted_sizes(num_later, num_multipliers, budgets=left, num_values=self._with_later)
         else:
-            sizes = fitted_sizes(num_radii, num_multipliers, budgets=left, num_values=self._num_values)
-            num_radii, num_multipliers = sizes
+            num_radii, num_multipliers = fitted_sizes(
+                num_radii, num_multipliers, budgets=left, num_values=self._num_values
+            )
         self.query = self._sized(self.query, num_radii, num_multipliers)
         return request_of(self.query).size
 
@@ -213,20 +162,14 @@ class Wasserstein(CertifyingStrategy):
         return result
 
     def conclude(self, outcome: RoundOutcome[AdversarialAnswer]) -> WassersteinConclusion | None:
-        """Return the certificates that one round gives; nothing in a bisection, which `start` concludes.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer than two answers, or an argument of a certificate is out of its range.
-        """
+        """Return the certificates that one round gives; nothing in a bisection, which `start` concludes."""
         if self.protocol == BISECTION:
             return None
         answers = usable_answers(outcome, self.query, **self.who_answered)
-        empirical = self._worst_case(outcome, is_attack=answers.guarantee == "lower")
+        empirical = self._worst_case(outcome, answers.guarantee)
         return self._concluded(outcome, answers, empirical, smallest_budgets(outcome.answers))
 
-    def _worst_case(self, outcome: RoundOutcome[AdversarialAnswer], *, is_attack: bool) -> EmpiricalWorstCase:
+    def _worst_case(self, outcome: RoundOutcome[AdversarialAnswer], guarantee: str) -> EmpiricalWorstCase:
         mean_gains = np.mean([answer.conjugates for answer in outcome.answers], axis=0)
         dual = np.min(np.multiply.outer(self.cost_budgets, self.query.multipliers) + mean_gains, axis=1)
         size: dict[str, Any] = {"cost_budgets": self.cost_budgets, "num_rounds": 1, "num_messages": outcome.num_asked}
@@ -239,7 +182,7 @@ class Wasserstein(CertifyingStrategy):
         _, upper = one_round(self.query.radii, [answer.values for answer in outcome.answers])
         # Without a budget nothing moves: the clean risks are known, whatever a chord says.
         ends = np.where(self.cost_budgets == 0.0, lower(0.0), np.minimum(upper(self.cost_budgets), dual))
-        about = "attacks" if is_attack else "noise-samples" if is_smoothed else "clients"
+        about = "attacks" if guarantee == "lower" else "noise-samples" if is_smoothed else "clients"
         return EmpiricalWorstCase(about=about, lower=lower(self.cost_budgets), upper=ends, **size)
 
     def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> WassersteinConclusion:
@@ -290,13 +233,16 @@ class Wasserstein(CertifyingStrategy):
     ) -> WassersteinConclusion:
         certificates = self._certificates(answers)
         if self.cost_bound > 0.0:
-            certificates["wasserstein_published"] = rb.wasserstein_published(
-                answers,
-                delta=self.delta,
-                cost_budget=self.cost_budgets,
-                cost_bound=self.cost_bound,
-                worst_means=worst_means,
-            )
+            size: dict[str, Any] = {"cost_budget": self.cost_budgets, "cost_bound": self.cost_bound}
+            published = rb.wasserstein_published(answers, delta=self.delta, **size, worst_means=worst_means)
+            certificates["wasserstein_published"] = published
+        breakdown = rb.wasserstein_breakdown(
+            answers,
+            delta=self.delta,
+            target=self.breakdown_target,
+            max_cost_budget=float(self.cost_budgets.max()),
+            seed=self.seed,
+        )
         reached = reached_answers(outcome, self.query, **self.who_answered)
         spent = [failure for failure in outcome.failures if failure.reason is FailureReason.BUDGET_SPENT]
         return WassersteinConclusion(
@@ -304,15 +250,7 @@ class Wasserstein(CertifyingStrategy):
             risks=answers.clean,
             certificates=certificates,
             answers=answers,
-            breakdowns={
-                "wasserstein_mean": rb.wasserstein_breakdown(
-                    answers,
-                    delta=self.delta,
-                    target=self.breakdown_target,
-                    max_cost_budget=float(self.cost_budgets.max()),
-                    seed=self.seed,
-                )
-            },
+            breakdowns={"wasserstein_mean": breakdown},
             empirical=empirical,
             query_budget=QueryBudgetUse(
                 num_radii=len(self.query.radii),
@@ -327,21 +265,20 @@ class Wasserstein(CertifyingStrategy):
 def usable_answers(
     outcome: RoundOutcome[AdversarialAnswer], query: AdversarialQuery, **who_answered: Any
 ) -> rb.AdversarialAnswers:
-    """Return the numbers to certify from: of each client what is proved, or else what an attack reached.
+    """Return the numbers of a round to certify from: of each client what is proved, or else what an attack reached.
 
-    Parameters
-    ----------
-    outcome, query :
-        A round, and what it asked.
-    **who_answered
-        missing, contamination and answered_by of `riskband.AdversarialAnswers`.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two answers.
+    The query is what was asked; `who_answered` is missing, contamination and answered_by of
+    `riskband.AdversarialAnswers`. Raises ValueError if there are fewer than two answers.
     """
-    return _answers(outcome, query, outcome.answers, **who_answered)
+    return joined_answers(
+        outcome.answers,
+        query.problem,
+        radii=query.radii,
+        multipliers=query.multipliers,
+        num_missing=len(outcome.failures),
+        noise=rb.AnswerNoise(query.privacy, num_values=query.num_values) if query.privacy else None,
+        **who_answered,
+    )
 
 
 def reached_answers(
@@ -356,48 +293,16 @@ def reached_answers(
         return None
     if all(max(answer.values_lower) <= answer.clean_risk + _NEGLIGIBLE for answer in outcome.answers):
         return None
-    reached = [replace(answer, guarantee="lower") for answer in outcome.answers]
-    return _answers(outcome, query, reached, **who_answered)
-
-
-def _answers(
-    outcome: RoundOutcome[AdversarialAnswer],
-    query: AdversarialQuery,
-    clients: Sequence[AdversarialAnswer],
-    **who_answered: Any,
-) -> rb.AdversarialAnswers:
-    return joined_answers(
-        clients,
-        query.problem,
-        radii=query.radii,
-        multipliers=query.multipliers,
-        num_missing=len(outcome.failures),
-        noise=rb.AnswerNoise(query.privacy, num_values=query.num_values) if query.privacy else None,
-        **who_answered,
-    )
+    reached = tuple(replace(answer, guarantee="lower") for answer in outcome.answers)
+    return usable_answers(replace(outcome, answers=reached), query, **who_answered)
 
 
 def radii_grid(cost_budgets: Sequence[float] | np.ndarray, *, num_radii: int) -> np.ndarray:
-    """Radii to ask every client, from the budgets of interest only.
+    """Radii to ask every client, shape (num_radii,), from the budgets of interest only.
 
-    The adversary spends unevenly: some clients get nothing, others many times the mean budget.
-
-    Parameters
-    ----------
-    cost_budgets : array_like
-        In units of the transport cost; at least one must be > 0.
-    num_radii : int
-        At least 3.
-
-    Returns
-    -------
-    ndarray, shape (num_radii,)
-        0, and a geometric grid from 1/10 of the smallest positive budget to 5 times the largest.
-
-    Raises
-    ------
-    ValueError
-        If no budget is positive or the grid would be too small.
+    The adversary spends unevenly: some clients get nothing, others many times the mean budget. So these are 0, and a
+    geometric grid from 1/10 of the smallest positive budget to 5 times the largest. Raises ValueError if no budget is
+    positive, or the grid would have fewer than 3 radii.
     """
     budgets = np.asarray(cost_budgets, dtype=np.float64)
     positive = budgets[budgets > 0.0]
@@ -413,20 +318,9 @@ def fitted_sizes(
 ) -> tuple[int, int]:
     """Return how many radii and multipliers fit the smallest query budget that allows a useful question.
 
-    Parameters
-    ----------
-    num_radii, num_multipliers : int
-        What is wanted.
-    budgets : iterable of int or None
-        Values that each client has left; None: no limit. One that is less than a question of `MIN_RADII` and
-        `MIN_MULTIPLIERS` takes is not considered: that client cannot be asked.
-    num_values : callable
-        What a question takes, from its numbers of radii and multipliers; the more of either, the more.
-
-    Returns
-    -------
-    num_radii, num_multipliers : int
-        What is wanted, or less: the most that fits, both cut towards their minimum by the same share.
+    They are what is wanted, or less: the most that fits, both cut towards their minimum by the same share. `num_values`
+    says what a question takes, the more of either, the more. A client whose budget (None: no limit) is less than a
+    question of `MIN_RADII` and `MIN_MULTIPLIERS` takes is not considered: it cannot be asked.
     """
     min_radii = min(num_radii, MIN_RADII)
     min_multipliers = min(num_multipliers, MIN_MULTIPLIERS)

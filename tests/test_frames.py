@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import riskband as rb
+from riskband.verification import why_it_says_nothing
 
 TABLE = pd.DataFrame(
     {"hospital": ["A", "B", "C"], "loss": [0.1, 0.25, 0.3], "n": [10, 20, 30], "ward": ["x", None, "y"]}
@@ -104,6 +105,16 @@ def test_the_clients_with_the_largest_losses_carry_the_worst_case_by_name(budget
     stored["recipe"]["answers"]["names"][0] = names[1]  # twice
     with pytest.raises(ValueError, match="names must differ"):
         rb.verify(stored)
+
+
+def test_how_many_clients_would_bound_the_worst_case_is_said_of_clients_with_names_too():
+    losses = np.linspace(0.7, 0.95, 4)
+    said = set()
+    for names in (None, list("abcd")):
+        band = rb.band(rb.ClientRisks(losses, 20, names=names), delta=0.05)
+        said.add(why_it_says_nothing(rb.worst_case_mean(band, divergence="chi2", budget=5.0)))
+    assert len(said) == 1
+    assert "clients are too few; with" in said.pop()
 
 
 def test_without_names_or_without_a_shift_nobody_is_named():

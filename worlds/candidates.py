@@ -44,18 +44,10 @@ def candidate_models(
 ) -> Candidates:
     """Return every checkpoint as a candidate, and the last one with each decision threshold.
 
-    They are named "epochs-10" and "epochs-10,abstain:0.8", in this order, wherever this runs. Raises ValueError if
-    there is no checkpoint, or a threshold breaks its rule or is there twice.
-
-    Parameters
-    ----------
-    weights_by_epoch
-        As from `checkpoints`.
-    loss
-        By which the checkpoints are judged. Risks of candidates are compared as they are: next to thresholds take
-        "zero_one", of which "abstain:0" is another name.
-    thresholds
-        In [0, 1]: the last checkpoint abstains where its largest probability is below.
+    They are named "epochs-10" and "epochs-10,abstain:0.8", in this order, wherever this runs; the weights are as from
+    `checkpoints`. Risks of candidates are compared as they are: next to thresholds take the loss "zero_one", of which
+    "abstain:0" is another name. The last checkpoint abstains where its largest probability is below a threshold. Raises
+    ValueError if there is no checkpoint, or a threshold is not in [0, 1] or is there twice.
     """
     if not weights_by_epoch:
         raise ValueError("weights_by_epoch must hold at least one checkpoint, got none; see checkpoints")

@@ -11,15 +11,16 @@ which also prints the model's accuracy on the test images, 80.14 % as published.
 from __future__ import annotations
 
 import argparse
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from protocol.models import build_model, load_arrays, save_checkpoint
+from riskband.adversaries.evaluation import mean_loss
 from worlds.datasets import UNREADABLE, load_dataset, npz_arrays
 from worlds.shifts import check_pairs
 
@@ -37,16 +38,9 @@ _LARGEST_PIXEL = 255.0
 _DESCRIPTION = "Convert the weights of the CIFAR-10 model and measure its accuracy."
 
 # By kind of layer: what torch calls an array, and what Keras does.
-_PARTS: dict[type[nn.Module], dict[str, str]] = {
-    nn.Conv2d: {"weight": "kernel", "bias": "bias"},
-    nn.Linear: {"weight": "kernel", "bias": "bias"},
-    nn.BatchNorm2d: {
-        "weight": "gamma",
-        "bias": "beta",
-        "running_mean": "moving_mean",
-        "running_var": "moving_variance",
-    },
-}
+_KERNEL = {"weight": "kernel", "bias": "bias"}
+_SCALE = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
+_PARTS: dict[type[nn.Module], dict[str, str]] = {nn.Conv2d: _KERNEL, nn.Linear: _KERNEL, nn.BatchNorm2d: _SCALE}
 _FROM_KERAS = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}
 """Axes of Keras in the order of torch: kernels are (height, width, in, out) and (in, out) there."""
 
@@ -74,10 +68,7 @@ def network(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         layers[_numbered("dense", number)] = nn.Linear(before, after)
         if number < len(_HIDDEN):
             layers[f"dense_relu_{number}"] = nn.ReLU()
-    model = nn.Sequential()
-    for name, layer in layers.items():
-        model.add_module(name, layer)
-    return model
+    return nn.Sequential(OrderedDict(layers))
 
 
 def load_network(npz: str | Path) -> nn.Module:
@@ -110,17 +101,10 @@ def write_checkpoint(npz: str | Path, pt: str | Path) -> None:
 def accuracy(model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64], *, batch_size: int = 500) -> float:
     """Return the share of images (num_examples, *x_shape) whose label has the largest logit, in [0, 1].
 
-    The model is in evaluation mode, as `load_network` returns it; the batch size limits the memory. Raises ValueError
-    if there are no images, or not as many labels.
+    The batch size limits the memory. Raises ValueError if there are no images, or not as many labels.
     """
     check_pairs(x, y)
-    num_right = 0
-    with torch.no_grad():
-        for start in range(0, len(y), batch_size):
-            batch = slice(start, start + batch_size)
-            predicted = model(torch.tensor(x[batch])).argmax(dim=1).numpy()
-            num_right += int((predicted == y[batch]).sum())
-    return num_right / len(y)
+    return 1.0 - mean_loss(model, x, y, loss="zero_one", batch_size=batch_size)[0]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -38,9 +38,9 @@ from worlds.versions import ImageVersion, check_images
 Array = NDArray[np.float64]
 Border = Literal["constant", "mirror", "reflect"]
 Rngs = Sequence[np.random.Generator]
-Function = Callable[[Array, Rngs, tuple[float, ...], float], Array]
-"""From images (num, C, H, W) in [0, 1], a generator for each, a severity's parameters, and the side of an image in
-units of the side that the parameters are for, to images of the same shape, clipped afterwards."""
+Function = Callable[..., Array]
+"""From images (num, C, H, W) in [0, 1], a generator for each, the side of an image in units of the side that the
+parameters are for, and a severity's parameters, to images of the same shape, clipped afterwards."""
 
 _SPATIAL = (2, 3)
 _FOG_SIDE, _FOG_CORNER = 256, 28  # a map of this size is drawn, and this corner of it is the fog
@@ -95,7 +95,7 @@ class Corruption(ImageVersion):
         for start in range(0, len(x), _CHUNK):
             part = slice(start, start + _CHUNK)
             rngs = [_rng(self.kind, int(number)) for number in index[part]]
-            found[part] = function(x[part].astype(np.float64), rngs, severities[self.severity - 1], scale).clip(0, 1)
+            found[part] = function(x[part].astype(np.float64), rngs, scale, *severities[self.severity - 1]).clip(0, 1)
         return found
 
 
@@ -153,39 +153,33 @@ def _drawn(rngs: Rngs, draw: Callable[[np.random.Generator], object]) -> Array:
 # Noise. ------------------------------------------------------------------------------------------------------------
 
 
-def _gaussian_noise(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
-    (sd,) = parameters
+def _gaussian_noise(x: Array, rngs: Rngs, scale: float, sd: float) -> Array:
     return x + sd * _drawn(rngs, lambda rng: rng.standard_normal(x.shape[1:]))
 
 
-def _shot_noise(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
-    (photons,) = parameters
+def _shot_noise(x: Array, rngs: Rngs, scale: float, photons: float) -> Array:
     return np.stack([rng.poisson(image * photons) / photons for image, rng in zip(x, rngs, strict=True)])
 
 
-def _impulse_noise(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
-    (share,) = parameters
+def _impulse_noise(x: Array, rngs: Rngs, scale: float, share: float) -> Array:
     coin = _drawn(rngs, lambda rng: rng.random(x.shape[1:]))
     return np.where(coin < share / 2, 1.0, np.where(coin > 1 - share / 2, 0.0, x))
 
 
-def _speckle_noise(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
-    (sd,) = parameters
+def _speckle_noise(x: Array, rngs: Rngs, scale: float, sd: float) -> Array:
     return x + x * sd * _drawn(rngs, lambda rng: rng.standard_normal(x.shape[1:]))
 
 
 # Blur. -------------------------------------------------------------------------------------------------------------
 
 
-def _gaussian_blur(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
-    (sigma,) = parameters
+def _gaussian_blur(x: Array, rngs: Rngs, scale: float, sigma: float) -> Array:
     return _blurred(x, sigma * scale)
 
 
-def _glass_blur(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
+def _glass_blur(x: Array, rngs: Rngs, scale: float, sigma: float, pixels: float, num_passes: float) -> Array:
     """Blur, swap half of the pixels with one nearby, in reading order from the end, and blur again."""
-    sigma, reach, num_passes = parameters
-    reach = max(round(reach * scale), 1)
+    reach = max(round(pixels * scale), 1)
     x, side = _blurred(x, sigma * scale), x.shape[2]
     each = np.arange(len(x))
     places = [(h, w) for h in range(side - reach, reach, -1) for w in range(side - reach, reach, -1)]
@@ -200,15 +194,15 @@ def _glass_blur(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: floa
     return _blurred(x, sigma * scale)
 
 
-def _defocus_blur(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
-    radius, alias = (length * scale for length in parameters)
+def _defocus_blur(x: Array, rngs: Rngs, scale: float, radius: float, alias: float) -> Array:
+    radius, alias = radius * scale, alias * scale
     kernel = scipy.ndimage.gaussian_filter(_disk(radius), alias, truncate=1 / max(alias, 1e-3), mode="constant")
     return scipy.ndimage.convolve(x, (kernel / kernel.sum())[None, None], mode="mirror")
 
 
-def _zoom_blur(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
-    """Mean of the image, counted twice, and of enlargements up to a factor, both as parameters: (end, step)."""
-    factors = np.arange(1, *parameters)
+def _zoom_blur(x: Array, rngs: Rngs, scale: float, end: float, step: float) -> Array:
+    """Mean of the image, counted twice, and of enlargements up to a factor."""
+    factors = np.arange(1, end, step)
     total = x.copy()
     for factor in factors:
         total += _enlarged(_enlarged(x, factor, axis=2), factor, axis=3)
@@ -241,25 +235,23 @@ def _disk(radius: float) -> Array:
 # Geometry. ---------------------------------------------------------------------------------------------------------
 
 
-def _shear(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
-    angles = parameters[0] * _signs(rngs)[:, 0]
-    return _mapped(x, [np.array([[np.cos(angle), 0], [-np.sin(angle), 1]]) for angle in angles])
+def _shear(x: Array, rngs: Rngs, scale: float, angle: float) -> Array:
+    angles = angle * _signs(rngs)[:, 0]
+    return _mapped(x, [np.array([[np.cos(each), 0], [-np.sin(each), 1]]) for each in angles])
 
 
-def _scale(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
-    (share,) = parameters
+def _scale(x: Array, rngs: Rngs, scale: float, share: float) -> Array:
     return _mapped(x, [np.eye(2) / share] * len(x))
 
 
-def _translate(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
-    (pixels,) = parameters
+def _translate(x: Array, rngs: Rngs, scale: float, pixels: float) -> Array:
     return _mapped(x, [np.eye(2)] * len(x), pixels * scale * _signs(rngs))
 
 
-def _elastic_transform(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
+def _elastic_transform(x: Array, rngs: Rngs, scale: float, height: float, sigma: float, jitter: float) -> Array:
     """Move three points at random, which gives an affine map, and then every pixel, by a smooth random field."""
     side, is_grey = x.shape[2], x.shape[1] == 1
-    height, sigma, jitter = (side * share for share in parameters)
+    height, sigma, jitter = (side * share for share in (height, sigma, jitter))
     pixels = np.indices(x.shape[2:]).reshape(2, -1)
     found = np.empty_like(x)
     for number, (image, rng) in enumerate(zip(x, rngs, strict=True)):
@@ -306,8 +298,7 @@ def _mapped(x: Array, matrices: Sequence[Array], steps: Array | None = None) -> 
 # Weather and colour. -----------------------------------------------------------------------------------------------
 
 
-def _fog(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
-    strength, decay = parameters
+def _fog(x: Array, rngs: Rngs, scale: float, strength: float, decay: float) -> Array:
     # One at a time: a map fits into a cache, sixty do not.
     maps = [_plasma(rng, decay)[:_FOG_CORNER, :_FOG_CORNER] for rng in rngs]
     fog = scipy.ndimage.zoom(
@@ -340,7 +331,7 @@ def _plasma(rng: np.random.Generator, decay: float) -> Array:
     return np.asarray(heights / heights.max())
 
 
-def _spatter(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
+def _spatter(x: Array, rngs: Rngs, scale: float, *parameters: float) -> Array:
     """Drops of water (colour images, the last parameter 0) or mud, where smooth noise exceeds a threshold."""
     mean, sd, sigma, threshold, last, is_mud = parameters
     noise = _drawn(rngs, lambda rng: rng.standard_normal(x.shape[2:]))[:, None]
@@ -363,23 +354,21 @@ def _colour(levels: tuple[int, ...], x: Array) -> Array:
     return np.array(levels[: x.shape[1]])[:, None, None] / 255
 
 
-def _contrast(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
-    (share,) = parameters
+def _contrast(x: Array, rngs: Rngs, scale: float, share: float) -> Array:
     mean = x.mean(axis=_SPATIAL, keepdims=True)
     found: Array = (x - mean) * share + mean
     return found
 
 
-def _brightness(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
+def _brightness(x: Array, rngs: Rngs, scale: float, plus: float) -> Array:
     """Add to the value of HSV: hue and saturation stay, so the colours are scaled alike; black becomes grey."""
     value = x.max(axis=1, keepdims=True)
-    brighter = (value + parameters[0]).clip(0, 1)
+    brighter = (value + plus).clip(0, 1)
     return np.asarray(np.where(value > 0, x * brighter / np.where(value > 0, value, 1), brighter))
 
 
-def _saturate(x: Array, rngs: Rngs, parameters: tuple[float, ...], scale: float) -> Array:
+def _saturate(x: Array, rngs: Rngs, scale: float, factor: float, plus: float) -> Array:
     """Scale the saturation of HSV and add to it; grey has hue 0, so what is added makes it red, as theirs does."""
-    factor, plus = parameters
     value = x.max(axis=1, keepdims=True)
     spread = value - x.min(axis=1, keepdims=True)
     saturation = spread / np.where(value > 0, value, 1)

@@ -21,18 +21,10 @@ from protocol.checks import checked_count, checked_seed
 
 @dataclass(frozen=True, eq=False)
 class BaseData:
-    """Images and labels in two disjoint parts.
+    """Images and labels in two disjoint parts; raises ValueError if one breaks these rules.
 
-    Raises ValueError if a part breaks these rules.
-
-    Attributes
-    ----------
-    x_train, x_pool
-        float32 in [0, 1], shape (num_examples, *x_shape); images as (channels, height, width).
-    y_train, y_pool
-        int64 labels in 0 .. num_classes − 1, shape (num_examples,).
-    num_classes
-        ≥ 2; every class has an image in the pool, so that a label shift can reach it.
+    Images are float32 in [0, 1], (num_examples, *x_shape), as (channels, height, width); labels int64 in 0 ..
+    num_classes − 1.
     """
 
     x_train: NDArray[np.float32]
@@ -40,6 +32,7 @@ class BaseData:
     x_pool: NDArray[np.float32]
     y_pool: NDArray[np.int64]
     num_classes: int
+    """≥ 2; every class has an image in the pool, so that a label shift can reach it."""
 
     def __post_init__(self) -> None:
         checked_count("num_classes", self.num_classes, minimum=2, remedy="check the labels")
@@ -60,22 +53,17 @@ class BaseData:
 
 @lru_cache(maxsize=4)
 def load_dataset(name: str, *, seed: int = 0) -> BaseData:
-    """Load base arrays; the result is cached and its arrays are read-only.
+    """Load base arrays by name; the result is cached and its arrays are read-only.
+
+    * ``"digits"``: the 1,797 handwritten digits that come with scikit-learn, (1, 8, 8); a stratified half, chosen by
+      the seed ≥ 0, is the training split, the other half the pool.
+    * ``"colour-digits"``: the same in coloured ink, (3, 8, 8); see `_coloured`.
+    * ``"npz:PATH"``: arrays ``x_train, y_train, x_test, y_test``, images uint8 or floats in [0, 1] as (N, H, W),
+      (N, H, W, C), (N, C, H, W) or vectors (N, d); the test part is the pool.
+    * ``"hf:REPO"`` or ``"hf:REPO#image,label"``: splits "train" and "test" of a Hugging Face dataset or local folder,
+      read through flwr-datasets, from the columns named after the ``#``.
 
     Raises ValueError if the name is unknown, or the data cannot be read or break the rules of `BaseData`.
-
-    Parameters
-    ----------
-    name
-        * ``"digits"``: the 1,797 handwritten digits that come with scikit-learn, (1, 8, 8); a stratified
-          half, chosen by `seed`, is the training split, the other half the pool.
-        * ``"colour-digits"``: the same in coloured ink, (3, 8, 8); see `_coloured`.
-        * ``"npz:PATH"``: arrays ``x_train, y_train, x_test, y_test``, images uint8 or floats in [0, 1] as
-          (N, H, W), (N, H, W, C), (N, C, H, W) or vectors (N, d); the test part is the pool.
-        * ``"hf:REPO"`` or ``"hf:REPO#image,label"``: splits "train" and "test" of a Hugging Face dataset or
-          local folder, read through flwr-datasets, from the columns named after the ``#``.
-    seed
-        ≥ 0; decides the split of the digits and their colours, the others come split.
     """
     seed = checked_seed(seed)
     kind, _, place = str(name).partition(":")

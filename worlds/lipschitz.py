@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from protocol.models import build_model, save_checkpoint
-from riskband.adversaries import Batch, LipschitzAdversary, TransportProblem, margin_constants
-from riskband.adversaries.evaluation import logit_batches, mean_loss
-from riskband.adversaries.losses import get_loss
+from riskband.adversaries import LipschitzAdversary, TransportProblem, margin_constants
+from riskband.adversaries.evaluation import mean_loss
+from riskband.adversaries.spaces import point_batches
 from worlds.datasets import BaseData, load_dataset
 from worlds.training import train_epochs
 
@@ -33,13 +33,7 @@ DISTANCES: Mapping[str, tuple[float, ...]] = {
 }
 """In l2, at which certified accuracy is printed; pixels lie in [0, 1]."""
 
-
 Augmentation = Callable[[NDArray[np.float32], np.random.Generator], NDArray[np.float32]]
-
-
-def unchanged(images: NDArray[np.float32], _: np.random.Generator) -> NDArray[np.float32]:
-    """Return the images."""
-    return images
 
 
 @dataclass(frozen=True)
@@ -50,7 +44,7 @@ class Recipe:
     learning_rate: float
     batch_size: int
     margin: float
-    augment: Augmentation = unchanged
+    augment: Augmentation = lambda images, _: images
 
 
 def cropped(images: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
@@ -108,8 +102,7 @@ def certified_distances(model: nn.Module, x: NDArray[np.float32], y: NDArray[np.
     """Return for each image a proved l2 distance below which it has its label, (num_examples,); 0 if it has another."""
     adversary = LipschitzAdversary(model, TransportProblem("zero_one", 1, "l2", "input", "lipschitz"), method="product")
     found = []
-    for xs, ys, logits in logit_batches(model, x, y):
-        batch = Batch(x=xs, labels=ys, logits=logits, losses=get_loss("zero_one").per_example(logits, ys))
+    for batch in point_batches(model, x, y, loss="zero_one"):
         bounding = adversary.examine(batch).bounding
         assert bounding is not None
         found.append(bounding.costs[:, 0].numpy())

@@ -22,17 +22,7 @@ from worlds.versions import ImageVersion
 
 @dataclass(frozen=True, eq=False)
 class LossTable:
-    """Losses of one model.
-
-    Attributes
-    ----------
-    versions
-        Different versions.
-    losses
-        Of each image in each version, (num_versions, num_images), in [0, 1].
-    y
-        Labels (num_images,).
-    """
+    """Losses of one model on each image in each version, (num_versions, num_images), in [0, 1], and the labels."""
 
     versions: tuple[ImageVersion, ...]
     losses: NDArray[np.float64]
@@ -59,12 +49,8 @@ class LossTable:
     def risks(self, class_weights: ArrayLike | None, version_weights: ArrayLike) -> NDArray[np.float64]:
         """Return the exact risks of many clients, (num_clients,), in [0, 1].
 
-        Parameters
-        ----------
-        class_weights
-            Of each client, (num_clients, num_classes), rows that sum to 1; None: the proportions of the pool.
-        version_weights
-            Of each client, (num_clients, num_versions), rows that sum to 1.
+        Weights of classes, (num_clients, num_classes), and of versions, (num_clients, num_versions), are rows that sum
+        to 1; None: the proportions of the pool.
         """
         of_versions = np.asarray(version_weights, dtype=float)
         if class_weights is None:
@@ -95,22 +81,10 @@ def loss_table(
     loss: str = "zero_one",
     batch_size: int = 512,
 ) -> LossTable:
-    """Run a model on every image of a pool in every version.
+    """Run a model on every image of a pool in every version; see `riskband.adversaries.evaluation.example_losses`.
 
-    Raises ValueError as `riskband.adversaries.evaluation.example_losses`, or if there is no version, or one twice.
-
-    Parameters
-    ----------
-    model
-        Maps inputs to logits.
-    x, y
-        Images (num_images, *x_shape) and labels (num_images,).
-    versions
-        Different ones, such as `Population.versions`.
-    loss
-        A name in `riskband.adversaries.losses`.
-    batch_size
-        Examples per forward pass.
+    The versions are different ones, such as `Population.versions`. Raises ValueError as there, or if there is no
+    version, or one twice.
     """
     check_pairs(x, y)
     if not versions or len(set(versions)) < len(versions):

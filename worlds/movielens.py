@@ -68,6 +68,11 @@ class Person:
     history: IntArray
     to_find: IntArray
 
+    @property
+    def liked(self) -> IntArray:
+        """All of them."""
+        return np.concatenate([self.history, self.to_find])
+
 
 def load_ratings(path: str | Path = DEFAULT_FILE) -> Ratings:
     """Read ratings from an .npz file, or from MovieLens's own ``ratings.dat``.
@@ -132,6 +137,11 @@ def people(ratings: Ratings, *, min_liked: int = MIN_LIKED, num_to_find: int = N
     return tuple(found)
 
 
+def count_films(everyone: Iterable[Person]) -> int:
+    """Return 1 more than the largest number of a film that one of these people liked."""
+    return 1 + max(int(person.liked.max()) for person in everyone)
+
+
 def shuffled(everyone: Sequence[Person], *, sizes: Sequence[int], seed: int) -> tuple[tuple[Person, ...], ...]:
     """Return disjoint random groups of people of these sizes, the last one with all who are left.
 
@@ -157,23 +167,9 @@ def item_vectors(
 
     Minimises Σ c_ui (p_ui − x_u·y_i)² + regularisation (Σ‖x_u‖² + Σ‖y_i‖²) over users' and items' vectors; p is 1 for
     films liked and 0 for others, c = 1 + confidence · p (Hu, Koren and Volinsky 2008). Both sides are solved for in
-    each of the sweeps. Raises ValueError if an argument breaks its rule, or a film is outside its range.
-
-    Parameters
-    ----------
-    histories
-        The films that each training user liked, as whole numbers in 0 .. num_items − 1.
-    num_items, rank, num_sweeps
-        ≥ 1; the rank is the length of the vectors.
-    regularisation, confidence
-        > 0.
-    seed
-        ≥ 0, of the first item vectors.
-
-    Returns
-    -------
-    ndarray, shape (num_items, rank)
-        A film that nobody liked has the vector 0.
+    each of the sweeps. Histories are the films that each training user liked, in 0 .. num_items − 1; counts are ≥ 1,
+    regularisation and confidence > 0; the seed is that of the first item vectors. The vectors have shape (num_items,
+    rank); a film that nobody liked has the vector 0. Raises ValueError if an argument breaks its rule.
     """
     num_items = checked_count("num_items", num_items, minimum=1, remedy="count the films")
     rank = checked_count("rank", rank, minimum=1, remedy="16 is that of the paper")
@@ -237,18 +233,9 @@ def recommendation_losses(
     ([DC] appendix D.2.2). For an empty Î, of which the paper says nothing, the precision counts as 0. Recommending
     everything costs about 1 − α; at the paper's α = ½ a list worth reading hardly costs less.
 
-    Parameters
-    ----------
-    clients
-        Who is recommended to; each has something to find.
-    items
-        Vectors from `item_vectors`.
-    thresholds
-        Scores; about 0 for films that nobody likes, about 1 for those that are liked.
-    recall_weight
-        α, in [0, 1].
-    **model
-        `regularisation` and `confidence` of `fold_in`.
+    Each client has something to find. Items are vectors from `item_vectors`; thresholds are scores, about 0 for films
+    that nobody likes, about 1 for those that are liked; `recall_weight` is α, in [0, 1]; `model` are `regularisation`
+    and `confidence` of `fold_in`.
     """
     remedy = "0.5 is that of the paper"
     recall_weight = checked_number("recall_weight", recall_weight, minimum=0, maximum=1, remedy=remedy)
@@ -283,22 +270,16 @@ def candidate_losses(
     """Return each client's loss under every candidate: a rank of the factorisation with a threshold.
 
     The item vectors are learnt from all likes of the people for training, none of whom is a client; `seed` and
-    `**model` are those of `item_vectors`, the rest those of `recommendation_losses`. Raises ValueError if somebody is
-    in both groups, or a group or a list of candidates is empty.
-
-    Returns
-    -------
-    dict
-        Arrays of shape (num_clients,) by name, such as "rank-16,score-0.5".
+    `**model` are those of `item_vectors`, the rest those of `recommendation_losses`. Losses (num_clients,) are returned
+    by name, such as "rank-16,score-0.5". Raises ValueError if somebody is in both groups, or a group or a list of
+    candidates is empty.
     """
     if not (training and clients and len(ranks) and len(thresholds)):
         raise ValueError("training, clients, ranks and thresholds must have at least one entry each, got none; add one")
     both = {person.user for person in training} & {person.user for person in clients}
     if both:
         raise ValueError(f"training and clients must be different people, got {len(both)} in both; split them")
-    histories = [np.concatenate([person.history, person.to_find]) for person in training]
-    everyone = (*histories, *(np.concatenate([person.history, person.to_find]) for person in clients))
-    num_items = max(int(films.max()) for films in everyone) + 1
+    histories, num_items = [person.liked for person in training], count_films((*training, *clients))
     found: dict[str, FloatArray] = {}
     for rank in ranks:
         items = item_vectors(histories, num_items=num_items, rank=rank, seed=seed, **model)  # type: ignore[arg-type]

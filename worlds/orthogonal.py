@@ -25,17 +25,9 @@ def orthogonalised(weight: Tensor) -> Tensor:
 
     The step is W - W(WᵀW - I)/2, half the gradient of ||WᵀW - I||²/4; W is the operator on images without borders, and
     what reaches beyond the kernel is cut off. Of a matrix it is the step of Newton and Schulz (Björck and Bowie 1971):
-    it takes every singular value in (0, √3) towards 1, to within 0.001 if it was within 0.02.
-
-    Parameters
-    ----------
-    weight : Tensor, shape (num_outputs, num_inputs) or (num_outputs, num_inputs, height, width)
-        Of an `nn.Linear` or an `nn.Conv2d` with stride 1 and without groups; all singular values below √3.
-
-    Returns
-    -------
-    Tensor
-        Of the same shape.
+    it takes every singular value in (0, √3) towards 1, to within 0.001 if it was within 0.02. The weight, (num_outputs,
+    num_inputs) or (num_outputs, num_inputs, height, width), is that of an `nn.Linear` or of an `nn.Conv2d` with stride
+    1 and without groups, all singular values below √3; the result has its shape.
     """
     kernel = weight.reshape(*weight.shape[:2], *(weight.shape[2:] or (1, 1)))
     is_wide = len(kernel) < kernel.shape[1]
@@ -50,14 +42,9 @@ class OrthogonalDescent:
     """Muon for weights, each step followed by one of `orthogonalised`; for biases momentum of a fixed length.
 
     Muon replaces the momentum of a matrix by about its polar factor, so all singular values of a step are about the
-    learning rate, and one step back is enough to stay near the orthogonal matrices.
-
-    Parameters
-    ----------
-    model : Module
-        Its linear layers and convolutions have weights as `orthogonalised` takes them.
-    learning_rate : float
-        How long a step of a weight is, in the spectral norm.
+    learning rate, and one step back is enough to stay near the orthogonal matrices. The model's linear layers and
+    convolutions have weights as `orthogonalised` takes them; the learning rate is how long a step of a weight is, in
+    the spectral norm.
     """
 
     def __init__(self, model: nn.Module, *, learning_rate: float) -> None:

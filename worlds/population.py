@@ -63,30 +63,20 @@ class ClientGroup:
 
 @dataclass(frozen=True)
 class PopulationSpec:
-    """Everything that decides the data of every client; two equal specs give the same bytes.
-
-    Attributes
-    ----------
-    dataset
-        Name for `worlds.datasets.load_dataset`; its pool supplies the images.
-    seed
-        ≥ 0; also the seed of the dataset's split.
-    examples_per_client
-        ≥ 1, the number of examples each client holds.
-    shifts
-        What differs between clients, applied in this order; () makes all clients alike.
-    network
-        One of `NETWORKS`: disjoint random streams, the same meta-distribution.
-    groups
-        Each client belongs to one of them, all equally likely; () for no groups.
-    """
+    """Everything that decides the data of every client; two equal specs give the same bytes."""
 
     dataset: str = "digits"
+    """Name for `worlds.datasets.load_dataset`; its pool supplies the images."""
     seed: int = 0
+    """≥ 0; also the seed of the dataset's split."""
     examples_per_client: int = 100
+    """≥ 1, the number of examples each client holds."""
     shifts: tuple[Shift, ...] = (AffineShift(0.3), DirichletLabelShift(1.0))
+    """What differs between clients, applied in this order; () makes all clients alike."""
     network: str = "source"
+    """One of `NETWORKS`: disjoint random streams, the same meta-distribution."""
     groups: tuple[ClientGroup, ...] = ()
+    """Each client belongs to one of them, all equally likely; () for no groups."""
 
     def __post_init__(self) -> None:
         checked_seed(self.seed)
@@ -133,13 +123,8 @@ class PopulationSpec:
 class ClientDistribution:
     """A client distribution P_k itself, as finitely many weighted examples: R(P_k) = (weights * losses).sum().
 
-    Attributes
-    ----------
-    x, y
-        Every image of the pool as the client may see it, (num_seen, *x_shape), and its label, (num_seen,): one version
-        after the other, of those that the client has, each after the transform.
-    weights
-        Probability of each, (num_seen,), summing to 1.
+    They are every image of the pool as the client may see it, (num_seen, *x_shape), and its label: one version after
+    the other, of those that the client has, each after the transform. The weights sum to 1.
     """
 
     x: NDArray[np.float32]

@@ -27,17 +27,8 @@ from torch import Tensor, nn
 
 from protocol.models import save_checkpoint
 from riskband.checks import RefusedError
-from worlds.movielens import (
-    DEFAULT_FILE,
-    HOW_TO_GET_IT,
-    FloatArray,
-    Person,
-    fold_in,
-    item_vectors,
-    load_ratings,
-    people,
-    shuffled,
-)
+from worlds import movielens
+from worlds.movielens import DEFAULT_FILE, HOW_TO_GET_IT, FloatArray, Person
 
 FILE_VARIABLE = "RISKBAND_MOVIELENS"
 """The environment variable that names the file of ratings, of every client's process; else `DEFAULT_FILE`."""
@@ -101,7 +92,7 @@ def held_pairs(partition_id: int) -> tuple[NDArray[np.float32], NDArray[np.int64
 
 def exact_risks(clients: Sequence[Person], items: FloatArray, *, num_films: int) -> FloatArray:
     """Return each person's risk over all its pairs, (num_clients,); of equal scores, one order in two is wrong."""
-    users = fold_in(
+    users = movielens.fold_in(
         [person.history[-LONGEST_HISTORY:] for person in clients],
         items,
         regularisation=REGULARISATION,
@@ -121,8 +112,8 @@ def prepared(path: str | Path, *, seed: int) -> tuple[Recommender, FloatArray]:
     Raises ValueError as `worlds.movielens.load_ratings`.
     """
     training, _, left_out, num_films = _parts(str(path))
-    likes = [np.concatenate([person.history, person.to_find]) for person in training]
-    items = item_vectors(
+    likes = [person.liked for person in training]
+    items = movielens.item_vectors(
         likes, num_items=num_films, rank=RANK, regularisation=REGULARISATION, confidence=CONFIDENCE, seed=seed
     )
     model = Recommender()
@@ -134,7 +125,7 @@ def prepared(path: str | Path, *, seed: int) -> tuple[Recommender, FloatArray]:
 def _parts(path: str) -> tuple[tuple[Person, ...], tuple[Person, ...], tuple[Person, ...], int]:
     """People for training, who answer, and who are left out, always the same; and the number of films."""
     try:
-        everyone = people(load_ratings(path))
+        everyone = movielens.people(movielens.load_ratings(path))
     except ValueError as error:
         if Path(path).expanduser().exists():
             raise
@@ -142,17 +133,17 @@ def _parts(path: str) -> tuple[tuple[Person, ...], tuple[Person, ...], tuple[Per
         raise RefusedError(
             f"a client of MovieLens needs the ratings, got no file; {HOW_TO_GET_IT} in the variable {FILE_VARIABLE}"
         ) from error
-    num_films = 1 + max(int(max(person.history.max(), person.to_find.max())) for person in everyone)
+    num_films = movielens.count_films(everyone)
     if num_films > MAX_FILMS:
         raise RefusedError(f"films must have numbers below {MAX_FILMS}, got larger ones; number them from 0")
     # As in docs/selection.md; of fewer people, the same shares.
     sizes = [len(everyone) * number // 4050 for number in (NUM_TRAINING, NUM_CLIENTS)]
-    training, clients, left_out = shuffled(everyone, sizes=sizes, seed=_SPLIT_SEED)
+    training, clients, left_out = movielens.shuffled(everyone, sizes=sizes, seed=_SPLIT_SEED)
     return training, clients, left_out, num_films
 
 
 def _not_liked(person: Person, num_films: int) -> NDArray[np.int64]:
-    return np.setdiff1d(np.arange(num_films), np.concatenate([person.history, person.to_find]))
+    return np.setdiff1d(np.arange(num_films), person.liked)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

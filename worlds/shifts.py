@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,25 +26,17 @@ Transform = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class DrawnShift:
-    """The shift of one client.
-
-    Attributes
-    ----------
-    class_weights
-        Probability of each class, shape (num_classes,), summing to 1; None keeps those of the pool.
-    transform
-        Map of the images, the same for all images of the client; None keeps them as they are.
-    versions
-        Each example is one image in one of these versions, drawn independently of its label; the transform comes
-        after. () for the images as they are.
-    version_weights
-        Probability of each version, (num_versions,), summing to 1; None if there are none.
-    """
+    """The shift of one client."""
 
     class_weights: NDArray[np.float64] | None = None
+    """Probability of each class, shape (num_classes,), summing to 1; None keeps those of the pool."""
     transform: Transform | None = None
+    """Map of the images, the same for all images of the client; None keeps them as they are."""
     versions: tuple[ImageVersion, ...] = ()
+    """Each example is one image in one of these versions, drawn independently of its label; the transform comes after.
+    () for the images as they are."""
     version_weights: NDArray[np.float64] | None = None
+    """Probability of each version, (num_versions,), summing to 1; None if there are none."""
 
     @property
     def versions_or_original(self) -> tuple[ImageVersion, ...]:
@@ -67,12 +59,8 @@ class DrawnShift:
     ) -> NDArray[np.float32]:
         """Return images of a pool as the client sees them, each in a version and after the transform, as a new array.
 
-        Parameters
-        ----------
-        x
-            All images of the pool, (num_images, *x_shape).
-        index, version
-            The number of each image in the pool, and of its version in `versions_or_original`, (num_examples,).
+        `x` has all images of the pool, (num_images, *x_shape); `index` and `version`, (num_examples,), are the number
+        of each image in the pool, and of its version in `versions_or_original`.
         """
         chosen = x[index]
         for number, each in enumerate(self.versions):
@@ -210,6 +198,7 @@ class RowAffineShift(Shift):
 class _LevelShift(Shift):
     """Each client has its own shares of the levels of a version."""
 
+    of_level: ClassVar[type[Any]]
     levels: tuple[float, ...]
     low: tuple[float, ...] = (0.4, 0.7)
     high: tuple[float, ...] = (0.7, 1.0)
@@ -225,6 +214,11 @@ class _LevelShift(Shift):
                     f"{name} must be a range of positive numbers up to 1e6, got {ends!r}; give one such as (0.4, 0.7)"
                 )
         _ = self.versions  # each level checks itself
+
+    @property
+    def versions(self) -> tuple[ImageVersion, ...]:
+        """One for each level."""
+        return tuple(self.of_level(level) for level in self.levels)
 
     def reversed(self) -> Self:
         """Return the shift with the two ranges exchanged."""
@@ -252,12 +246,8 @@ class ResolutionShift(_LevelShift):
     `levels` are sizes in pixels, see `worlds.versions.Resolution`.
     """
 
+    of_level = Resolution
     levels: tuple[int, ...] = (14, 16, 18, 20, 26, 28, 30, 32)
-
-    @property
-    def versions(self) -> tuple[ImageVersion, ...]:
-        """One for each level."""
-        return tuple(Resolution(level) for level in self.levels)
 
 
 @dataclass(frozen=True)
@@ -268,12 +258,8 @@ class ColourShift(_LevelShift):
     ones.
     """
 
+    of_level = Colour
     levels: tuple[float, ...] = (0.0, 0.14, 0.28, 0.42, 0.56, 0.7, 0.84, 1.0)
-
-    @property
-    def versions(self) -> tuple[ImageVersion, ...]:
-        """One for each level."""
-        return tuple(Colour(level) for level in self.levels)
 
 
 @dataclass(frozen=True)

@@ -101,17 +101,10 @@ def transport_cost(
     """Return the optimal transport cost between two client distributions with the same labels and weights.
 
     A label never moves, so every class is a problem of its own, solved exactly by POT (network simplex). Moving every
-    example to its own image is one of the plans, so its cost is an upper bound. Raises ValueError if there are not as
-    many points before and after as labels and weights, or the norm is unknown.
-
-    Parameters
-    ----------
-    points, moved
-        Representations (num_examples, num_features) before and after the move.
-    y, weights
-        Labels, and probabilities that sum to 1, both (num_examples,).
-    order, norm
-        Moving by a distance t in the norm "l1", "l2" or "linf" costs t**order.
+    example to its own image is one of the plans, so its cost is an upper bound. Points before and after the move are
+    representations (num_examples, num_features); weights are probabilities that sum to 1. Moving by a distance t in the
+    norm "l1", "l2" or "linf" costs t**order. Raises ValueError if there are not as many points before and after as
+    labels and weights, or the norm is unknown.
     """
     import ot  # seconds to load, and only this function needs it
 

@@ -32,14 +32,7 @@ _TEMPERATURE = 0.4
 _WARMING = 0.15
 
 
-def train_centrally(
-    data: BaseData,
-    *,
-    model: str,
-    seed: int,
-    device: str = "cpu",
-    **training: Any,
-) -> nn.Module:
+def train_centrally(data: BaseData, *, model: str, seed: int, device: str = "cpu", **training: Any) -> nn.Module:
     """Build a model and train it on the training split of `data`; the pool is not looked at.
 
     `model` is a name for `protocol.models.build_model`; `seed` decides the first weights and the order of the examples.
@@ -73,12 +66,11 @@ def train_epochs(
 ) -> float:
     """Train `model` in place on the cross-entropy, by an optimiser whose state is fresh at each call.
 
+    The model maps images (num_examples, *x_shape) to logits. Returned is the mean cross-entropy over the last epoch, in
+    nats, ≥ 0; ValueError is raised if it is not finite.
+
     Parameters
     ----------
-    model
-        Maps inputs to logits.
-    x, y
-        Images (num_examples, *x_shape) and labels (num_examples,).
     seed
         ≥ 0; decides the order of the examples, the augmentation, and what the model itself draws.
     num_epochs, batch_size
@@ -104,11 +96,6 @@ def train_epochs(
         training); None: nothing.
     after_epoch
         Called with the number of epochs done (from 1) and the model, which it must leave as it is.
-
-    Returns
-    -------
-    float
-        Mean cross-entropy over the last epoch, in nats, ≥ 0. Raises ValueError if it is not finite.
     """
     seed = checked_seed(seed)
     num_epochs = checked_count("num_epochs", num_epochs, minimum=1, remedy="give the number of passes")

@@ -32,14 +32,8 @@ class ImageVersion(ABC):
     def apply(self, x: NDArray[np.float32], *, index: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return images in this version, as a new array of the same shape.
 
-        An image becomes the same whether it is alone or in a batch.
-
-        Parameters
-        ----------
-        x
-            Images (num_images, channels, height, width) in [0, 1].
-        index
-            The number of each image in its pool, (num_images,): the seed of what is random in a version.
+        An image becomes the same whether it is alone or in a batch. `x` has shape (num_images, channels, height,
+        width), in [0, 1]; `index` is the number of each image in its pool: the seed of what is random in a version.
         """
 
 

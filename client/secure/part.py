@@ -46,53 +46,29 @@ SHARES, HISTOGRAM, CONSISTENCY, UNMASK, OVER = "shares", "histogram", "consisten
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramInCompany(HistogramQuery):
-    """The question for a histogram as the client's budget and record know it.
+    """The question for a histogram as the client's budget and record know it."""
 
-    Attributes
-    ----------
-    company : str
-        Whom the client's masks are shared with, as it sees it. In another company it is another question: the
-        difference of two sums shows who is in one only.
-    """
-
+    # Whom the client's masks are shared with, as it sees it. In another company it is another question: the difference
+    # of two sums shows who is in one only.
     company: str
 
 
 @dataclass(frozen=True, repr=False)
 class Part:
-    """A client's part in one run, between two steps; no text shows it.
+    """A client's part in one run, between two steps; no text shows it."""
 
-    Attributes
-    ----------
-    run_id : str
-        Flower's number of the run, unsigned of 64 bits.
-    awaits : str
-        The only question that may come next.
-    secrets : Secrets
-        The client's own; empty once it is over.
-    own, threshold : int
-        The client's number, and how many shares give a secret.
-    members : dict of int to PublicKeys
-        The client's neighbours and itself, by number.
-    is_complete : bool
-        Whether the members are said to be all participants.
-    held : dict of int to bytes
-        Shares of the members whose shares opened, the client's own among them.
-    question : bytes
-        Hash of what the client's vector answers.
-    lists : ConsistencyQuery
-        Who is in the sum, as the client has confirmed it.
-    """
-
-    run_id: str
-    awaits: str
-    secrets: Secrets
+    run_id: str  # Flower's number of the run, unsigned of 64 bits
+    awaits: str  # the only question that may come next
+    secrets: Secrets  # the client's own; empty once it is over
+    # The client's number, and how many shares give a secret.
     own: int = 0
     threshold: int = 0
-    members: dict[int, PublicKeys] = field(default_factory=dict)
-    is_complete: bool = False
+    members: dict[int, PublicKeys] = field(default_factory=dict)  # the client's neighbours and itself, by number
+    is_complete: bool = False  # whether the members are said to be all participants
+    # Shares of the members whose shares opened, the client's own among them.
     held: dict[int, bytes] = field(default_factory=dict)
-    question: bytes = b""
+    question: bytes = b""  # hash of what the client's vector answers
+    # Who is in the sum, as the client has confirmed it.
     lists: ConsistencyQuery = field(default_factory=lambda: ConsistencyQuery((), ()))
 
     @property
@@ -142,11 +118,9 @@ def shared(
 
     The limits are those of `min_clients_of` and `needs_complete_graph`.
 
-    Raises
-    ------
-    ValueError
-        If there are too few members, the client is not among them under its own keys, a key is there twice, numbers do
-        not increase, the threshold is not that of `threshold_of`, or all participants are needed and these are not all.
+    Raises ValueError if there are too few members, the client is not among them under its own keys, a key is there
+    twice, numbers do not increase, the threshold is not that of `threshold_of`, or all participants are needed and
+    these are not all.
     """
     if needs_complete and not query.is_complete:
         raise RefusedError(
@@ -167,42 +141,22 @@ def shared(
             f"the threshold of {len(members)} members must be {threshold_of(len(members))}, got {query.threshold}"
         )
     shares = shares_of(part.secrets, list(members), threshold=query.threshold)
-    after = replace(
-        part,
-        awaits=HISTOGRAM,
-        own=query.own,
-        threshold=query.threshold,
-        members=dict(members),
-        is_complete=query.is_complete,
-        held={query.own: shares[query.own]},
-    )
-    others = [number for number in members if number != query.own]
-    sent = [
-        sealed(shares[number], part.secrets, members[number], route=(query.own, number), group=after.group)
-        for number in others
-    ]
-    return after, HeldShares(tuple(others), tuple(sent))
+    told: dict[str, Any] = {"own": query.own, "threshold": query.threshold, "is_complete": query.is_complete}
+    after = replace(part, awaits=HISTOGRAM, members=dict(members), held={query.own: shares[query.own]}, **told)
+    sent = {
+        number: sealed(shares[number], part.secrets, members[number], route=(query.own, number), group=after.group)
+        for number in members
+        if number != query.own
+    }
+    return after, HeldShares(tuple(sent), tuple(sent.values()))
 
 
 def holding(part: Part, received: HeldShares, *, question: bytes, min_clients: int) -> tuple[Part, tuple[int, ...]]:
     """Take the shares that neighbours sent. The part that comes back has to be kept before any vector is masked.
 
-    Parameters
-    ----------
-    part, received, min_clients :
-        See `shared`; the shares are by sender.
-    question : bytes
-        Hash of what the vector is to answer: `HistogramQuery.digest`.
-
-    Returns
-    -------
-    Part, tuple of int
-        The part afterwards, and the senders whose shares do not open with their keys: no mask is shared with them.
-
-    Raises
-    ------
-    ValueError
-        If a sender is no member, or the shares of too few open.
+    Returns the part afterwards, and the senders whose shares do not open with their keys: no mask is shared with them.
+    The question is the hash of what the vector is to answer: `HistogramQuery.digest`. Raises ValueError if a sender is
+    no member, or the shares of too few open.
     """
     if not set(received.numbers) <= part.members.keys() - {part.own}:
         raise RefusedError("shares must come from members, and one does not")
@@ -229,11 +183,8 @@ def confirmed(part: Part, lists: ConsistencyQuery, *, min_clients: int) -> tuple
 
     Returns the part afterwards, and what confirms the lists to each neighbour.
 
-    Raises
-    ------
-    ValueError
-        If a number is there twice, a member whose shares the client holds is missing, another member is a survivor, the
-        client itself is none, or too few of those whose shares it holds are.
+    Raises ValueError if a number is there twice, a member whose shares the client holds is missing, another member is a
+    survivor, the client itself is none, or too few of those whose shares it holds are.
     """
     survivors, held = set(lists.survivors), part.held.keys()
     everybody = [*lists.survivors, *lists.dropped]
@@ -255,10 +206,8 @@ def revealed(part: Part, query: UnmaskQuery) -> tuple[Part, list[bytes], list[by
 
     Returns the part afterwards, without any secret; and the shares, in increasing order of number.
 
-    Raises
-    ------
-    ValueError
-        If fewer members than the threshold, the client itself among them, have confirmed the lists that it confirmed.
+    Raises ValueError if fewer members than the threshold, the client itself among them, have confirmed the lists that
+    it confirmed.
     """
     survivors = sorted(part.held.keys() & set(part.lists.survivors))
     dropped = sorted(part.held.keys() & set(part.lists.dropped))

@@ -59,10 +59,8 @@ def is_secure_only(config: Mapping[str, Any]) -> bool:
 def refuse_in_the_open(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Let a message through to the ClientApp (a Flower mod), unless the client's owner keeps it to secure histograms.
 
-    Raises
-    ------
-    ValueError
-        If the message is neither a hello nor part of a secure histogram, and the client is `is_secure_only`.
+    Raises ValueError if the message is neither a hello nor part of a secure histogram, and the client is
+    `is_secure_only`.
     """
     if is_secure_only(context.node_config) and message.metadata.message_type not in _OPEN_TO_ALL:
         raise RefusedError(

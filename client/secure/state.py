@@ -37,26 +37,9 @@ class _Kept:
 
 
 def part_of(context: Context, run_id: int, *, awaits: str | None) -> Part | None:
-    """Return the client's part in a run, which has to await this question.
+    """Return the client's part in a run, which has to await this question; None: to begin, before there is a part.
 
-    Parameters
-    ----------
-    context : Context
-        The client's, with Flower's state.
-    run_id : int
-        Flower's number of the run.
-    awaits : str or None
-        What is asked; None: to begin, which needs that there is no part yet.
-
-    Returns
-    -------
-    Part or None
-        None if there is none.
-
-    Raises
-    ------
-    ValueError
-        If another question has to come first, this one was asked before, or another run has begun since.
+    Raises ValueError if another question has to come first, this one was asked before, or another run has begun since.
     """
     kept = _read(context)
     if kept is not None and str(run_id) in kept.overtaken_runs:
@@ -81,21 +64,10 @@ def keep(context: Context, part: Part) -> None:
 
 
 def claim(config: UserConfig, part: Part) -> None:
-    """Write down that a step is about to be answered.
+    """Write down that a step is about to be answered, from the part as it is before the step.
 
-    Parameters
-    ----------
-    config : mapping
-        The node config. Without a file of the answer record or of the query budget nothing is written.
-    part : Part
-        As it is before the step.
-
-    Raises
-    ------
-    ValueError
-        If the step is there already, or the config is wrong.
-    RuntimeError
-        If the file cannot be used; without the details.
+    Without a file of the answer record or of the query budget in the node config nothing is written. Raises ValueError
+    if the step is there already, or the config is wrong; RuntimeError if the file cannot be used, without the details.
     """
     name = client_id(config)
     path = record_from_config(config, client_id=name).path or budget_from_config(config, client_id=name).path

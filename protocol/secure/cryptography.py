@@ -62,19 +62,11 @@ class PublicKeys:
 
 @dataclass(frozen=True, repr=False)
 class Secrets:
-    """What a client makes for one aggregation; no text shows them.
+    """What a client makes for one aggregation; no text shows them."""
 
-    Attributes
-    ----------
-    encryption, masking : bytes
-        Private keys.
-    seed : bytes
-        Of its own mask.
-    """
-
-    encryption: bytes
+    encryption: bytes  # this and the next: private keys
     masking: bytes
-    seed: bytes
+    seed: bytes  # of its own mask
 
     @classmethod
     def fresh(cls) -> Secrets:
@@ -122,21 +114,10 @@ def public_key(private: bytes) -> bytes:
 
 
 def shares_of(secrets: Secrets, members: Sequence[int], *, threshold: int) -> dict[int, bytes]:
-    """Share the seed and the masking key among members.
+    """Share a client's seed and masking key among members, its neighbours and itself; `SHARE_BYTES` for each.
 
-    Parameters
-    ----------
-    secrets : Secrets
-        Of one client.
-    members : sequence of int
-        Numbers of the client's neighbours and its own; the place in this order is the place of the share.
-    threshold : int
-        How many shares give the secrets, 2 at least; fewer say nothing.
-
-    Returns
-    -------
-    dict of int to bytes
-        `SHARE_BYTES` for each member.
+    The place in the order of members is the place of the share. `threshold` shares, 2 at least, give the secrets; fewer
+    say nothing.
     """
     halves = (secrets.seed, secrets.masking[:SEED_BYTES], secrets.masking[SEED_BYTES:])
     columns = [[share for _, share in Shamir.split(threshold, len(members), half, ssss=False)] for half in halves]
@@ -144,13 +125,9 @@ def shares_of(secrets: Secrets, members: Sequence[int], *, threshold: int) -> di
 
 
 def combined(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret that shares give.
+    """Return the secret that as many shares as the threshold says give, by their place, counted from 1.
 
-    Parameters
-    ----------
-    shares : mapping of int to bytes
-        As many shares as the threshold says, by their place, counted from 1: of a seed `SEED_BYTES` each, of a key
-        `KEY_BYTES`. Wrong ones give a wrong secret.
+    Of a seed they have `SEED_BYTES` each, of a key `KEY_BYTES`. Wrong ones give a wrong secret.
     """
     length = len(next(iter(shares.values())))
     starts = range(0, length, SEED_BYTES)
@@ -161,23 +138,8 @@ def combined(shares: Mapping[int, bytes]) -> bytes:
 def sealed(share: bytes, secrets: Secrets, recipient: PublicKeys, *, route: tuple[int, int], group: bytes) -> bytes:
     """Encrypt a share for a neighbour; only a message from this sender to this recipient of the same group opens.
 
-    Parameters
-    ----------
-    share : bytes
-        What to send.
-    secrets : Secrets
-        Of the sender.
-    recipient : PublicKeys
-        Of the neighbour.
-    route : (int, int)
-        Numbers of sender and recipient.
-    group : bytes
-        Hash of what both must have been told alike, such as `digest_of_members`.
-
-    Raises
-    ------
-    ValueError
-        If the public key is none.
+    The secrets are the sender's, the route is the numbers of both, and the group a hash of what both must have been
+    told alike, such as `digest_of_members`. Raises ValueError if the public key is none.
     """
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + _cipher(secrets, recipient).encrypt(nonce, share, _written(route) + group)
@@ -186,10 +148,7 @@ def sealed(share: bytes, secrets: Secrets, recipient: PublicKeys, *, route: tupl
 def opened(message: bytes, secrets: Secrets, sender: PublicKeys, *, route: tuple[int, int], group: bytes) -> bytes:
     """Decrypt what `sealed` made; parameters as there, seen from the recipient.
 
-    Raises
-    ------
-    ValueError
-        If it is not from this sender to this recipient of the same group, or was changed on its way.
+    Raises ValueError if it is not from this sender to this recipient of the same group, or was changed on its way.
     """
     nonce, rest = message[:_NONCE_BYTES], message[_NONCE_BYTES:]
     try:
@@ -202,23 +161,10 @@ def opened(message: bytes, secrets: Secrets, sender: PublicKeys, *, route: tuple
 
 
 def list_mac(secrets: Secrets, other: PublicKeys, *, route: tuple[int, int], about: bytes) -> bytes:
-    """Return a MAC that confirms to one neighbour that the sender was told this; `MAC_BYTES`.
+    """Return a MAC that confirms to one neighbour that the sender was told this, a `digest`; `MAC_BYTES`.
 
-    Parameters
-    ----------
-    secrets : Secrets
-        Of the sender, or of the recipient, who checks it.
-    other : PublicKeys
-        Of the other one.
-    route : (int, int)
-        Numbers of sender and recipient.
-    about : bytes
-        A `digest`.
-
-    Raises
-    ------
-    ValueError
-        If the public key is none.
+    The secrets are those of the sender, or of the recipient, who checks it; the route is the numbers of both. Raises
+    ValueError if the public key is none.
     """
     key = _agreed(secrets.encryption, other.encryption, b"list")
     return hmac.digest(key, _written(route) + about, "sha256")
@@ -227,25 +173,10 @@ def list_mac(secrets: Secrets, other: PublicKeys, *, route: tuple[int, int], abo
 def masked(
     vector: np.ndarray, secrets: Secrets, *, own: int, neighbours: Mapping[int, PublicKeys], question: bytes
 ) -> np.ndarray:
-    """Hide a vector.
+    """Hide a vector of `WORD`, shape (num_values,), modulo 2**32; without the secrets it looks like random numbers.
 
-    Parameters
-    ----------
-    vector : ndarray of WORD, shape (num_values,)
-        What to add to the sum.
-    secrets : Secrets
-        Used for one vector only: the difference of two under the same masks is plain.
-    own : int
-        The client's number.
-    neighbours : mapping of int to PublicKeys
-        Of the neighbours whose shares the client holds, by number, without the client itself.
-    question : bytes
-        Hash of what the vector answers.
-
-    Returns
-    -------
-    ndarray of WORD, shape (num_values,)
-        Modulo 2**32; without the secrets it looks like random numbers.
+    Secrets are used for one vector only: the difference of two under the same masks is plain. The neighbours are those
+    whose shares the client `own` holds, by number, without itself; the question is the hash of what the vector answers.
     """
     hidden = vector + own_mask(secrets.seed, vector.size, own=own, held={own, *neighbours}, question=question)
     for number, keys in neighbours.items():
@@ -255,37 +186,18 @@ def masked(
 
 
 def own_mask(seed: bytes, num_values: int, *, own: int, held: Collection[int], question: bytes) -> np.ndarray:
-    """Return the mask that only a client knows, shape (num_values,).
+    """Return the mask that only a client knows, shape (num_values,), from its seed and number; see `masked`.
 
-    Parameters
-    ----------
-    seed : bytes
-        The client's.
-    num_values : int
-        Length of the mask.
-    own : int
-        The client's number.
-    held : collection of int
-        Numbers of those whose shares it holds, itself among them.
-    question : bytes
-        Hash of what the vector answers.
+    `held` are the numbers of those whose shares it holds, itself among them.
     """
     return _stream(_derived(seed, b"own mask" + question + digest(own, sorted(held))), num_values)
 
 
 def pair_mask(private: bytes, other: bytes, num_values: int, *, route: tuple[int, int], question: bytes) -> np.ndarray:
-    """Return what the first of two clients adds for the second; the second adds the opposite.
+    """Return what the first of two clients on a route adds for the second, shape (num_values,).
 
-    Parameters
-    ----------
-    private, other : bytes
-        Masking key of the one client whose private key is known, and the public key of the other.
-    num_values : int
-        Length of the mask.
-    route : (int, int)
-        Numbers of the client that adds, and of its neighbour.
-    question : bytes
-        Hash of what the vectors answer: of clients that were asked different questions, masks do not cancel.
+    The second adds the opposite. The keys for masking are the private one of either, and the public one of the other.
+    Masks of clients that were asked different questions do not cancel.
     """
     mask = _stream(_agreed(private, other, b"pair mask" + question), num_values)
     return mask if route[0] < route[1] else np.negative(mask)

@@ -21,26 +21,15 @@ MAX_BINS = 10_000
 class HistogramQuery(LossQuery):
     """The question "in which bin is this model's mean loss on your examples?", to be answered under masks.
 
-    Attributes
-    ----------
-    edges : tuple of float
-        Of the bins, increasing from 0 to 1; see `riskband.HistogramRisks`.
-    num_examples : int or None
-        What every client has; a client with another number refuses. None: numbers are private, and each client bins its
-        limits too.
-    eta : float or None
-        Error level of the limits, in (0, 0.5]; None where there is a `num_examples`.
-
-    Raises
-    ------
-    ValueError
-        If edges do not increase from 0 to 1 or are too many, not exactly one of the other two is given, it is out of
-        range, or noise is asked for: nothing but the sum is seen of a masked number.
+    Raises ValueError if edges do not increase from 0 to 1 or are too many, not exactly one of the other two is given,
+    it is out of range, or noise is asked for: nothing but the sum is seen of a masked number.
     """
 
-    edges: tuple[float, ...]
+    edges: tuple[float, ...]  # of the bins, increasing from 0 to 1; see `riskband.HistogramRisks`
+    # What every client has; a client with another number refuses. None: numbers are private, and each client bins its
+    # limits too.
     num_examples: int | None = None
-    eta: float | None = None
+    eta: float | None = None  # error level of the limits, in (0, 0.5]; None where there is a `num_examples`
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,15 +57,7 @@ class HistogramQuery(LossQuery):
         return self.num_rows * (len(self.edges) - 1)
 
     def digest(self, *, version: int, model_hash: str, code_hash: str) -> bytes:
-        """Return what identifies this question, the same for every client; masks depend on it.
-
-        Parameters
-        ----------
-        version : int
-            Of the protocol.
-        model_hash, code_hash : str
-            From `protocol.hashes`.
-        """
+        """Return what identifies this question, the same for every client; masks depend on it."""
         return digest(version, asdict(self), model_hash, code_hash)
 
 
@@ -87,36 +68,19 @@ class KeysQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class KeysAnswer(SignedAnswer):
-    """A client's fresh public keys.
+    """A client's fresh public keys."""
 
-    Attributes
-    ----------
-    keys : PublicKeys
-        For this run.
-    """
-
-    keys: PublicKeys
+    keys: PublicKeys  # for this run
 
 
 @dataclass(frozen=True)
 class SharesQuery:
-    """The question "share your secrets among these".
+    """The question "share your secrets among these"."""
 
-    Attributes
-    ----------
-    own : int
-        The number of the client that is asked.
-    threshold : int
-        How many shares are to give a secret.
-    members : dict of int to PublicKeys
-        The client's neighbours and itself, by number, in increasing order.
-    is_complete : bool
-        Whether these are all participants, so that all are told the same list. If not, each has a list of its own.
-    """
-
-    own: int
-    threshold: int
-    members: dict[int, PublicKeys]
+    own: int  # the number of the client that is asked
+    threshold: int  # how many shares are to give a secret
+    members: dict[int, PublicKeys]  # the client's neighbours and itself, by number, in increasing order
+    # Whether these are all participants, so that all are told the same list. If not, each has a list of its own.
     is_complete: bool
 
 
@@ -148,34 +112,19 @@ class MaskedQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedAnswer(SignedAnswer):
-    """A client's histogram under masks.
-
-    Attributes
-    ----------
-    loss, model_hash :
-        See `protocol.questions.LossAnswer`.
-    vector : bytes
-        `num_values` words of `protocol.secure.cryptography.WORD`.
-    unopened : tuple of int
-        Neighbours whose shares did not open, so that the client shares no mask with them.
-    """
+    """A client's histogram under masks; loss and model as in `protocol.questions.LossAnswer`."""
 
     loss: str
     model_hash: str
-    vector: bytes
-    unopened: tuple[int, ...] = ()
+    vector: bytes  # `num_values` words of `protocol.secure.cryptography.WORD`
+    unopened: tuple[int, ...] = ()  # neighbours whose shares did not open, so that the client shares no mask with them
 
 
 @dataclass(frozen=True)
 class ConsistencyQuery:
-    """The question "confirm to your neighbours who is in the sum".
+    """The question "confirm to your neighbours who is in the sum"."""
 
-    Attributes
-    ----------
-    survivors, dropped : tuple of int
-        Of all participants that sent shares, in increasing order: those whose vectors are in the sum, and the others.
-    """
-
+    # Of all participants that sent shares, in increasing order: those whose vectors are in the sum, and the others.
     survivors: tuple[int, ...]
     dropped: tuple[int, ...]
 

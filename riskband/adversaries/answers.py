@@ -32,6 +32,10 @@ def adversarial_answers(
 ) -> AdversarialAnswers:
     """Return how large the loss of each client gets when its examples may move; needs no federation.
 
+    The answers, for `riskband.wasserstein_mean` and its siblings, are what is proved of each client, or else what an
+    attack reached. The weakest guarantee of a client is that of all. Raises ValueError if a setting, a radius or a
+    client's arrays break their rules; or as `adversarial_curves` does.
+
     Parameters
     ----------
     model : Module
@@ -48,17 +52,6 @@ def adversarial_answers(
         Whether these clients had no part in making the model; see `riskband.ClientRisks`.
     batch_size : int
         Examples per forward pass.
-
-    Returns
-    -------
-    riskband.AdversarialAnswers
-        For `riskband.wasserstein_mean` and its siblings: what is proved of each client, or else what an attack
-        reached. The weakest guarantee of a client is that of all.
-
-    Raises
-    ------
-    ValueError
-        If a setting, a radius or a client's arrays break their rules; or as `adversarial_curves` does.
     """
     asked = TransportProblem(loss, order, norm, space, adversary, **problem)
     check_kind("model", model, nn.Module, remedy="it returns the logits of a batch of examples")
@@ -94,16 +87,8 @@ def joined_answers(
 ) -> AdversarialAnswers:
     """Return the numbers of all clients to certify from: of each what is proved, or else what an attack reached.
 
-    Raises ValueError as `AdversarialAnswers`, such as for fewer than two radii.
-
-    Parameters
-    ----------
-    clients : sequence of CurveNumbers
-        At the radii and multipliers.
-    problem : TransportProblem
-        What they answered.
-    radii, multipliers, **settings
-        See `AdversarialAnswers`; the settings are those of who answered, and the noise.
+    They are those at the radii and multipliers; the settings are those of who answered, and the noise. Raises
+    ValueError as `AdversarialAnswers`, such as for fewer than two radii.
     """
     guarantee = max((client.guarantee for client in clients), key=GUARANTEES.index)
     units = [client.adversarial_unit for client in clients if client.adversarial_unit > 0.0]
@@ -124,12 +109,8 @@ def joined_answers(
 def without_gradient(clients: Iterable[Any]) -> tuple[int, int] | None:
     """Return at how many examples of all clients attacks found no gradient to follow, and of how many.
 
-    None if no client said: nothing was attacked, or by what needs no gradient, or the answers have noise.
-
-    Parameters
-    ----------
-    clients : iterable
-        With the attributes `num_without_gradient` and `num_examples` of `CurveNumbers`.
+    None if no client said: nothing was attacked, or by what needs no gradient, or the answers have noise. Clients have
+    the attributes `num_without_gradient` and `num_examples` of `CurveNumbers`.
     """
     counts = [(c.num_without_gradient, c.num_examples) for c in clients if c.num_without_gradient is not None]
     return (sum(count for count, _ in counts), sum(size for _, size in counts)) if counts else None

@@ -20,59 +20,41 @@ from riskband.answers.concave_curves import ConcaveCurve
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Examples as an adversary gets them.
-
-    Attributes
-    ----------
-    x : Tensor, shape (num_examples, *x_shape)
-        Inputs.
-    labels : Tensor of int, shape (num_examples,)
-        Labels.
-    logits : Tensor of float64, shape (num_examples, num_classes)
-        The model's logits.
-    losses : Tensor of float64, shape (num_examples,)
-        Losses in [0, 1] of the logits.
-    """
+    """Examples as an adversary gets them."""
 
     x: Tensor
+    """Inputs, (num_examples, *x_shape)."""
     labels: Tensor
+    """Whole numbers, (num_examples,)."""
     logits: Tensor
+    """Of the model, float64, (num_examples, num_classes)."""
     losses: Tensor
+    """Of the logits, float64 in [0, 1], (num_examples,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What an adversary found out about a batch.
-
-    Attributes
-    ----------
-    attained : Points
-        Perturbed examples that exist, at most this expensive, with at least this loss (or limits of such).
-    bounding : Points or None
-        Together with the unperturbed example, their concave hull is proven to lie above q. None: nothing is proven.
-        The same object as `attained`: the hull is q.
-    flip_costs : Tensor, shape (num_examples,)
-        Cost of the cheapest misclassified point: 0 if the example is misclassified, `inf` if there is none.
-    suprema : mapping of float to Tensor, shape (num_examples,)
-        Multipliers at which more is proven, the same for every batch: upper bounds of sup over c of
-        q(c) - multiplier * c.
-    unmoved : Tensor, shape (num_examples,), or None
-        With bounding points: upper bounds of the losses of the examples as they are, at most the bounds nearby. None:
-        the losses of the batch, which the model computed, are that.
-    asked_suprema : mapping of float to Tensor, shape (num_examples,)
-        The same, for the conjugates only: whatever multipliers are asked for, the values at the radii are those of one
-        curve, so that answers to several questions belong together.
-    without_gradient : Tensor of bool, shape (num_examples,), or None
-        Examples at which the model showed an attack no gradient to follow. None: no gradient was needed.
-    """
+    """What an adversary found out about a batch."""
 
     attained: Points
+    """Perturbed examples that exist, at most this expensive, with at least this loss (or limits of such)."""
     bounding: Points | None
+    """Together with the unperturbed example, their concave hull is proven to lie above q. None: nothing is proven. The
+    same object as `attained`: the hull is q."""
     flip_costs: Tensor
+    """Cost of the cheapest misclassified point, (num_examples,): 0 if the example is misclassified, `inf` if there is
+    none."""
     suprema: Mapping[float, Tensor] = field(default_factory=dict)
+    """Multipliers at which more is proven, the same for every batch: upper bounds, (num_examples,), of sup over c of
+    q(c) - multiplier * c."""
     asked_suprema: Mapping[float, Tensor] = field(default_factory=dict)
+    """The same, for the conjugates only: whatever multipliers are asked for, the values at the radii are those of one
+    curve, so that answers to several questions belong together."""
     unmoved: Tensor | None = None
+    """With bounding points: upper bounds of the losses of the examples as they are, (num_examples,), at most the bounds
+    nearby. None: the losses of the batch, which the model computed, are that."""
     without_gradient: Tensor | None = None
+    """Whether the model showed an attack no gradient to follow, (num_examples,). None: no gradient was needed."""
 
     @property
     def guarantee(self) -> str:
@@ -90,17 +72,10 @@ class Adversary(ABC):
         """Return what can be said about each example of a batch; no loop over examples is needed."""
 
     def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:
-        """Return the curves of a client from its examples.
+        """Return the curves of a client from its examples, at least one in all.
 
-        Parameters
-        ----------
-        batches : iterable of Batch
-            At least one example in all. One batch at a time is held; of a batch only the pieces of its hulls are kept.
-
-        Raises
-        ------
-        RuntimeError
-            If the evidence contradicts itself: the adversary is wrong.
+        One batch at a time is held; of a batch only the pieces of its hulls are kept. Raises RuntimeError if the
+        evidence contradicts itself: the adversary is wrong.
         """
         lower, upper = Pool(), Pool()
         kinds: set[tuple[str, tuple[float, ...]]] = set()
@@ -125,6 +100,7 @@ class Adversary(ABC):
             raise RuntimeError("an adversary must give one guarantee, at the same multipliers, for all examples")
         guarantee, _ = kinds.pop()
         below = lower.curve(round_up=False)
+        above = upper.curve(round_up=True) if guarantee == "upper" else ConcaveCurve(np.zeros(1), np.ones(1))
         losses, costs = torch.cat(clean), torch.cat(flips)
         costs = costs[torch.isfinite(costs)]
         return AdversarialCurves(
@@ -133,7 +109,7 @@ class Adversary(ABC):
             adversarial_unit=float(costs.mean()) if len(costs) else 0.0,
             guarantee=guarantee,
             lower=below,
-            upper=_upper_curve(guarantee, below, upper),
+            upper=below if guarantee == "exact" else above,
             lines=_mean_lines(suprema, len(losses)),
             asked_lines=_mean_lines(asked_suprema, len(losses)),
             unmoved_risk=float(torch.cat(unmoved).numpy().mean()),
@@ -153,12 +129,6 @@ def _count(parts: Iterable[Tensor | None]) -> int | None:
 
 def _mean_lines(sums: Mapping[float, float], num_examples: int) -> tuple[tuple[float, float], ...]:
     return tuple((multiplier, total / num_examples) for multiplier, total in sorted(sums.items()))
-
-
-def _upper_curve(guarantee: str, lower: ConcaveCurve, upper: Pool) -> ConcaveCurve:
-    if guarantee == "exact":
-        return lower
-    return upper.curve(round_up=True) if guarantee == "upper" else ConcaveCurve(np.zeros(1), np.ones(1))
 
 
 def _checked(points: Points, *, largest: float = np.inf) -> Points:

@@ -26,12 +26,9 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """For each example, points (cost, loss).
+    """For each example, points (cost, loss): float64, (num_examples, num_points).
 
-    Attributes
-    ----------
-    costs, losses : Tensor of float64, shape (num_examples, num_points)
-        Costs >= 0 in units of the transport cost, `inf` for a point that does not exist.
+    Costs are >= 0, in units of the transport cost, and `inf` for a point that does not exist.
     """
 
     costs: Tensor
@@ -94,17 +91,9 @@ class AdversarialCurves:
         )
 
     def values(self, radii: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """Return lower and upper bounds of Q at the radii, in units of the transport cost.
+        """Return lower and upper bounds of Q at the radii, (num_radii,), cost budgets >= 0.
 
-        Parameters
-        ----------
-        radii : array_like, shape (num_radii,)
-            Cost budgets >= 0.
-
-        Returns
-        -------
-        lower, upper : ndarray, shape (num_radii,)
-            Both in [0, 1], nondecreasing and concave in the radius; equal if the guarantee is "exact".
+        Both are in [0, 1], nondecreasing and concave in the radius; equal if the guarantee is "exact".
         """
         budgets = np.asarray(radii, dtype=np.float64)
         lower, upper = np.minimum(self.lower(budgets), 1.0), np.minimum(self.upper(budgets), 1.0)
@@ -117,15 +106,8 @@ class AdversarialCurves:
     def conjugates(self, multipliers: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return lower and upper bounds of the mean over examples of sup over c of q(c) - multiplier * c.
 
-        Parameters
-        ----------
-        multipliers : array_like, shape (num_multipliers,)
-            Prices >= 0 of a unit of transport cost, increasing.
-
-        Returns
-        -------
-        lower, upper : ndarray, shape (num_multipliers,)
-            Both in [0, 1] and nonincreasing; equal if the guarantee is "exact".
+        Multipliers, (num_multipliers,), are prices >= 0 of a unit of transport cost, increasing. Both bounds are in
+        [0, 1] and nonincreasing; equal if the guarantee is "exact".
         """
         prices = np.asarray(multipliers, dtype=np.float64)
         # One at a time: all at once would need memory for num_multipliers * num_examples numbers.
@@ -141,20 +123,15 @@ class Pool:
     """The pieces of many examples' concave hulls, to be sorted by slope."""
 
     def __init__(self) -> None:
-        self.starts: list[Tensor] = []
-        self.runs: list[Tensor] = []
-        self.rises: list[Tensor] = []
+        self.pieces: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(self, losses: Tensor, points: Points) -> None:
         """Add the hulls of a batch; see `concave_pieces`."""
-        start, runs, rises = concave_pieces(losses, points)
-        self.starts.append(start)
-        self.runs.append(runs)
-        self.rises.append(rises)
+        self.pieces.append(concave_pieces(losses, points))
 
     def curve(self, *, round_up: bool) -> ConcaveCurve:
         """Return the curve over the mean cost; what is too small to be seen is dropped, or added at cost 0."""
-        starts, runs, rises = (torch.cat(parts).numpy() for parts in (self.starts, self.runs, self.rises))
+        starts, runs, rises = (torch.cat(parts).numpy() for parts in zip(*self.pieces, strict=True))
         gains = rises / len(starts)
         seen = gains > _NEGLIGIBLE_GAIN
         start = starts.mean() + (gains[~seen].sum() if round_up else 0.0)
@@ -166,15 +143,9 @@ class Pool:
 def concave_pieces(losses: Tensor, points: Points) -> tuple[Tensor, Tensor, Tensor]:
     """Return the concave hulls of each example's points and of (0, its loss), cut at 1, as pieces with falling slopes.
 
-    The losses, of the unperturbed examples, have shape (num_examples,).
-
-    Returns
-    -------
-    start : Tensor, shape (num_examples,)
-        Value of the hull at cost 0.
-    runs, rises : Tensor, shape (num_pieces,)
-        Width and height > 0 of the rising pieces of all examples (gift wrapping: from each corner to the point in
-        steepest sight).
+    The losses, of the unperturbed examples, have shape (num_examples,), and so has what is returned first: the value of
+    each hull at cost 0. Then come width and height > 0 of the rising pieces of all examples, (num_pieces,) (gift
+    wrapping: from each corner to the point in steepest sight).
     """
     costs, values = points.costs, points.losses
     start = torch.maximum(losses, torch.where(costs == 0.0, values, -torch.inf).amax(dim=1)).clamp(max=1.0)

@@ -13,12 +13,8 @@ class GroupSort(nn.Module):
 
     Of c channels, the groups are i, i + c/group_size, i + 2c/group_size, …. So MaxMin returns the maxima of the first
     half of the channels and the second, and then their minima. Between any two inputs it does not lengthen distances,
-    in l1, l2 and linf (math §6.10).
-
-    Parameters
-    ----------
-    group_size : int
-        ≥ 1; it must divide the number of channels, the size of the inputs along axis 1.
+    in l1, l2 and linf (math §6.10). The group size ≥ 1 must divide the number of channels, the size of the inputs along
+    axis 1.
     """
 
     def __init__(self, group_size: int = 2) -> None:

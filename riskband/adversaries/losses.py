@@ -21,18 +21,10 @@ ABSTENTION_COST = 0.25
 
 @dataclass(frozen=True)
 class LossFunction:
-    """A loss as data.
+    """A loss as data: (logits (num_examples, num_classes), labels (num_examples,)) -> losses (num_examples,) in [0, 1].
 
-    Attributes
-    ----------
-    name : str
-        Its key in `LOSSES`.
-    per_example : callable
-        (logits (num_examples, num_classes), labels (num_examples,)) -> losses (num_examples,) in
-        [0, 1]; differentiable in the logits almost everywhere unless `binary`.
-    binary : bool
-        True if a loss is always 0 or 1, so that a client's risk is a whole number of errors out of
-        its examples and exact binomial limits apply.
+    It is differentiable in the logits almost everywhere, or binary, always 0 or 1: then a client's risk is a whole
+    number of errors out of its examples, and exact binomial limits apply.
     """
 
     name: str
@@ -87,17 +79,8 @@ def abstention(threshold: float) -> LossFunction:
     """Return the loss of a model that may abstain (reject option): "abstain:THRESHOLD".
 
     Where the largest predicted probability is below the threshold the loss is `ABSTENTION_COST`, elsewhere it is 0 or
-    1 for a right or wrong prediction.
-
-    Parameters
-    ----------
-    threshold : float
-        In [0, 1]; at 0 the model never abstains.
-
-    Raises
-    ------
-    ValueError
-        If the threshold is not in [0, 1].
+    1 for a right or wrong prediction. At 0 the model never abstains. Raises ValueError if the threshold is not in [0,
+    1].
     """
     if not 0.0 <= threshold <= 1.0:
         raise ValueError(f"the threshold of 'abstain' must be in [0, 1], got {threshold:g}; it is a probability")
@@ -126,10 +109,7 @@ _OWN_LOSS = LossFunction(OWN, _unknown, binary=False)
 def get_loss(name: str) -> LossFunction:
     """Return the loss of this name, such as "zero_one" or "abstain:0.8"; of `OWN` all but how it is computed.
 
-    Raises
-    ------
-    ValueError
-        If there is none; the message lists the known names.
+    Raises ValueError if there is none; the message lists the known names.
     """
     if name in LOSSES:
         return LOSSES[name]

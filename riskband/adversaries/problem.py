@@ -63,21 +63,14 @@ def checked_grid(name: str, values: Iterable[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Smoothing:
-    """Gaussian noise that makes a randomised classifier of a model, and how often it is drawn for each example.
-
-    Attributes
-    ----------
-    sigma : float
-        Standard deviation of the noise on every entry of an input.
-    num_samples : int
-        One of `NUM_NOISE_SAMPLES`.
-    is_attacked : bool
-        Whether the smoothed model is attacked as well, for an estimate below its bound.
-    """
+    """Gaussian noise that makes a randomised classifier of a model, and how often it is drawn for each example."""
 
     sigma: float
+    """Standard deviation of the noise on every entry of an input."""
     num_samples: int = 1000
+    """One of `NUM_NOISE_SAMPLES`."""
     is_attacked: bool = False
+    """Whether the smoothed model is attacked as well, for an estimate below its bound."""
 
     @classmethod
     def of(cls, adversary: str) -> Smoothing | None:
@@ -199,36 +192,25 @@ class TransportProblem:
 
 @dataclass(frozen=True)
 class CurveNumbers:
-    """A client's adversarial risk at some radii and multipliers: what it answers.
-
-    Attributes
-    ----------
-    num_examples : int
-        Number of examples behind the means.
-    clean_risk : float
-        Mean loss without any movement.
-    values_lower, values_upper : tuple of float, one per radius
-        Bounds of the adversarial risk; equal if the guarantee is "exact".
-    conjugates_lower, conjugates_upper : tuple of float, one per multiplier
-        Bounds of the mean over examples of the supremum of loss - multiplier * cost.
-    adversarial_unit : float
-        Mean cost of the cheapest misclassified point, in units of the cost; 0 if no movement misclassifies anything.
-    guarantee : str
-        What the upper bounds are: "exact", "upper" (proven) or "lower" (only the lower bounds mean something).
-    num_without_gradient : int or None
-        Examples at which the model showed the attack no gradient to follow: lower bounds say little of them. None: no
-        attack, one that needs no gradients, or an answer with noise.
-    """
+    """A client's adversarial risk at some radii and multipliers: what it answers."""
 
     num_examples: int
+    """Number of examples behind the means."""
     clean_risk: float
+    """Mean loss without any movement."""
     values_lower: tuple[float, ...]
     values_upper: tuple[float, ...]
+    """Bounds of the adversarial risk, one for each radius; equal if the guarantee is "exact"."""
     conjugates_lower: tuple[float, ...]
     conjugates_upper: tuple[float, ...]
+    """Bounds, one for each multiplier, of the mean over examples of the supremum of loss - multiplier * cost."""
     adversarial_unit: float
+    """Mean cost of the cheapest misclassified point, in units of the cost; 0 if no movement misclassifies anything."""
     guarantee: str
+    """What the upper bounds are: "exact", "upper" (proven) or "lower" (only the lower bounds mean something)."""
     num_without_gradient: int | None = None
+    """Examples at which the model showed the attack no gradient to follow: lower bounds say little of them. None: no
+    attack, one that needs no gradients, or an answer with noise."""
 
     @property
     def values(self) -> tuple[float, ...]:

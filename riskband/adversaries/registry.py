@@ -67,18 +67,10 @@ Builder = Callable[[nn.Module, TransportProblem], Adversary]
 
 @dataclass(frozen=True)
 class Kind:
-    """An adversary of inputs, or of what a layer returns.
+    """An adversary of inputs, or of what a layer returns: how to build it from model and problem, and what it does.
 
-    Attributes
-    ----------
-    build : callable
-        (model, problem) -> the adversary.
-    proves : bool
-        Whether it proves a bound from above; "auto" does so where one is known. Else it is an attack.
-    needs_gradients : bool
-        Whether it finds nothing where the model shows none.
-    needs_distances : bool
-        Whether it only attacks within the distances of the problem.
+    It proves a bound from above ("auto" where one is known), or else is an attack; it may find nothing where the model
+    shows no gradients, or attack only within the distances of the problem.
     """
 
     build: Builder
@@ -87,9 +79,7 @@ class Kind:
     needs_distances: bool = False
 
 
-def _above(
-    attack: Callable[[nn.Module, TransportProblem], Adversary], model: nn.Module, problem: TransportProblem
-) -> Adversary:
+def _above(attack: Builder, model: nn.Module, problem: TransportProblem) -> Adversary:
     return SandwichAdversary(attack(model, problem), LipschitzAdversary(model, problem))
 
 
@@ -145,28 +135,20 @@ def adversarial_curves(
 ) -> AdversarialCurves:
     """Return a client's adversarial risk over all radii and multipliers.
 
+    Costs, and so radii, are in the units of what moves to the power of the order. Attacks have the guarantee "lower",
+    "lipschitz" and sandwiches "upper". Raises ValueError as `riskband.adversaries.evaluation.example_losses`, which has
+    the other parameters, or if the logits do not come from a linear layer, or the model is no chain around the layer of
+    the space, has parameters in less than single precision, or nothing is proved of it.
+
     Parameters
     ----------
-    model, x, y, batch_size :
-        See `riskband.adversaries.evaluation.example_losses`. In representation space the logits must be the output of
-        an `nn.Linear`, elsewhere the model differentiable in what moves; it is left as it was.
+    model : Module
+        In representation space the logits must be the output of an `nn.Linear`, elsewhere it must be differentiable in
+        what moves; it is left as it was.
     problem : TransportProblem
         Where the examples may move, at what cost, and who moves them.
     multipliers : sequence of float
         Multipliers at which a good answer is wanted; an exact adversary is exact at all of them anyway.
-
-    Returns
-    -------
-    AdversarialCurves
-        Costs, and so radii, are in the units of what moves to the power of the order. Attacks have the guarantee
-        "lower", "lipschitz" and sandwiches "upper".
-
-    Raises
-    ------
-    ValueError
-        If the logits do not come from a linear layer, or the model is no chain around the layer of the space, has
-        parameters in less than single precision, or nothing is proved of it; or as
-        `riskband.adversaries.evaluation.example_losses` does.
     """
     if problem.space == REPRESENTATION:
         with LinearHead(model, problem.head) as head:

@@ -6,6 +6,7 @@ known of attacks on inputs, and of Lipschitz bounds, holds for the tail (Mehra e
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -81,7 +82,4 @@ def _halves(model: nn.Module, name: str, *, whole: str) -> tuple[nn.Sequential, 
 
 
 def _chain(layers: Sequence[tuple[str, nn.Module]]) -> nn.Sequential:
-    chain = nn.Sequential()
-    for name, layer in layers:
-        chain.add_module(name, layer)
-    return chain
+    return nn.Sequential(OrderedDict(layers))

@@ -173,10 +173,7 @@ class AdversarialAnswers(Answers):
     def conjugates_at(self, multipliers: FloatArray) -> FloatArray:
         """Upper bounds on phi_k at any multipliers, in [0, 1], shape (num_clients, num_multipliers).
 
-        Raises
-        ------
-        ValueError
-            If the answers have noise: a curve through noisy points bounds nothing.
+        Raises ValueError if the answers have noise: a curve through noisy points bounds nothing.
         """
         self.require_no_noise("conjugates from values", "conjugates that the clients answered")
         return np.clip([curve.conjugate(multipliers) for curve in self.curves], 0.0, 1.0)

@@ -22,10 +22,9 @@ def column(frame: Any, name: str) -> AnyArray:
     """Return a column of a frame, shape (num_rows,); raises ValueError if there is not one of that name."""
     try:
         values = np.asarray(frame[name])
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError, LookupError) as error:
-        raise ValueError(f"the frame must have a column {name!r}, got {_names_of(frame)}; name one of these") from error
-    except Exception as error:  # polars raises errors of its own, which derive from Exception alone
-        if "ColumnNotFound" not in type(error).__name__:
+    except Exception as error:
+        is_of_polars = "ColumnNotFound" in type(error).__name__  # polars derives its own errors from Exception alone
+        if not (is_of_polars or isinstance(error, (LookupError, ValueError, TypeError, AttributeError))):
             raise
         raise ValueError(f"the frame must have a column {name!r}, got {_names_of(frame)}; name one of these") from error
     if values.ndim != 1:

@@ -42,7 +42,19 @@ LIMITS_OF_BINARY_LOSS = f"{LIMITS_BY_CLIENTS}, for a loss of 0 or 1"
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class HistogramRisks(Answers):
+class Histogram(Answers):
+    """Counts of clients in bins; `above` and `below` are the clients at the upper and lower ends of these."""
+
+    edges: FloatArray
+    counts: IntArray
+    binary: bool
+    responses: Responses
+    above: ClientRisks
+    below: ClientRisks
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class HistogramRisks(Histogram):
     """How many clients measured a risk in each bin, all on the same known number of examples.
 
     Parameters
@@ -76,13 +88,7 @@ class HistogramRisks(Answers):
         bins without any possible risk, or as for `ClientRisks`.
     """
 
-    edges: FloatArray
-    counts: IntArray
     num_examples: int
-    binary: bool
-    responses: Responses
-    above: ClientRisks
-    below: ClientRisks
 
     stored = ("edges", "counts", "num_examples", "binary")
     shown = ("num_clients", "num_examples", "binary")
@@ -116,7 +122,7 @@ class HistogramRisks(Answers):
                 f"bins without a multiple of 1/num_examples must hold no more clients than contamination, got "
                 f"{num_impossible}; is num_examples={size} what every client has, and is the loss 0 or 1?"
             )
-        set_fields(self, edges=checked, counts=number, num_examples=size, binary=is_binary)
+        set_fields(self, edges=checked, counts=number, binary=is_binary, num_examples=size)
         set_fields(self, responses=above.responses, above=above, below=below)
 
     @property
@@ -126,7 +132,7 @@ class HistogramRisks(Answers):
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class HistogramLimits(Answers):
+class HistogramLimits(Histogram):
     """How many clients have their own limits in each bin, where numbers of examples are unequal or private.
 
     Parameters
@@ -135,8 +141,8 @@ class HistogramLimits(Answers):
         Increasing from 0 to 1.
     counts : array_like, shape (3, num_bins)
         Numbers of clients as `risk_histogram` counts them with an `eta`. Row 0: by the upper limit of the risk, row 2:
-        by the measured risk; both in the bin above edge j, up to and with edge j + 1 (the first one holds 0 too). Row
-        1: by the lower limit, in the bin from edge j, below edge j + 1.
+        by the measured risk; both as for `HistogramRisks`. Row 1: by the lower limit, in the bin from edge j, below
+        edge j + 1.
     eta : float
         Error level of each client's limits, in (0, 0.5], fixed before any risk was seen.
     binary : bool
@@ -159,13 +165,7 @@ class HistogramLimits(Answers):
         up to an edge, or more of these than lower limits, by more than `contamination`. And as for `HistogramRisks`.
     """
 
-    edges: FloatArray
-    counts: IntArray
     eta: float
-    binary: bool
-    responses: Responses
-    above: ClientRisks
-    below: ClientRisks
 
     stored = ("edges", "counts", "eta", "binary")
     shown = ("num_clients", "eta", "binary")
@@ -215,8 +215,7 @@ class HistogramLimits(Answers):
             raise ValueError(f"eta must be {self.eta:g}, at which the clients computed their limits, got {eta}")
 
 
-Histogram = HistogramRisks | HistogramLimits
-PlainAnswers = ClientRisks | HistogramRisks | HistogramLimits
+PlainAnswers = ClientRisks | Histogram
 """Answers about one loss without an adversary: everything that a band is made of."""
 
 

@@ -83,10 +83,7 @@ class AnswerNoise:
     ) -> AnswerNoise:
         """Return noise that at least `num_values` numbers share, from the mechanism alone or what `to_dict` returned.
 
-        Raises
-        ------
-        ValueError
-            If it is no noise, or fewer numbers share its budget.
+        Raises ValueError if it is no noise, or fewer numbers share its budget.
         """
         if isinstance(noise, str):
             return cls(noise, num_values, 1 if is_binary else LOSS_STEPS)

@@ -137,11 +137,8 @@ class Responses:
     def worst_completion(self, numbers: FloatArray) -> FloatArray:
         """Fill in what is not known of one number in [0, 1] per client so that the sum is as large as it can be.
 
-        Returns
-        -------
-        ndarray, shape (num_counted,)
-            The numbers, with 1 for the `contamination` smallest ones, and 1 for each missing client that counts. The
-            sorted true numbers of all these clients are nowhere larger. Source: math §7.1.
+        Returns the numbers, with 1 for the `contamination` smallest ones, and 1 for each missing client that counts,
+        shape (num_counted,). The sorted true numbers of all these clients are nowhere larger. Source: math §7.1.
         """
         filled = np.append(numbers, np.ones(self.num_missing_worst))
         filled[np.argsort(numbers, kind="stable")[: self.contamination]] = 1.0

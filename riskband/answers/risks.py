@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -206,28 +207,11 @@ class ClientRisks(Answers):
         binary: bool | None = None,
         **who: Unpack[WhoAnswered],
     ) -> ClientRisks:
-        """Read answers from a `MetricFrame` of fairlearn, whose sensitive feature says the client.
+        """Read answers from a `MetricFrame` of fairlearn, as `from_frame` does; the answers have `names`.
 
-        Parameters
-        ----------
-        frame : fairlearn.metrics.MetricFrame
-            Made with named metrics and one sensitive feature, such as the hospital.
-        loss : str
-            The metric that is a mean over the client's examples of a loss in [0, 1], without sample weights.
-        num_examples : str or int
-            The metric that counts them, `fairlearn.metrics.count`, or one number for all clients.
-        binary, **who :
-            See `ClientRisks`.
-
-        Returns
-        -------
-        ClientRisks
-            The answers, with `names`.
-
-        Raises
-        ------
-        ValueError
-            If it is another thing, has several features or not these metrics, or as for `from_frame`.
+        The frame is made with named metrics and one sensitive feature, which says the client, such as the hospital.
+        `loss` is the metric that is a mean over the client's examples of a loss in [0, 1], without sample weights;
+        `num_examples` the one that counts them, `fairlearn.metrics.count`, or one number for all clients.
         """
         table, client = frames.table_of_metric_frame(frame)
         return cls.from_frame(table, loss=loss, num_examples=num_examples, client=client, binary=binary, **who)
@@ -301,6 +285,14 @@ class ClientRisks(Answers):
         names, groups = _chosen(self.names, clients), _chosen(self.groups, clients)
         values, sizes = self.values[clients], self.num_examples[clients]
         return ClientRisks(values, sizes, self.binary, names=names, groups=groups, **who)
+
+    def resized(self, num_clients: int) -> ClientRisks:
+        """So many clients whose answers have the distribution of these; missing and wrong ones in proportion."""
+        order = np.argsort(self.values, kind="stable")
+        like = order[np.arange(num_clients) * order.size // num_clients]
+        who, share = self.responses.to_dict(), num_clients / order.size
+        who |= {name: math.ceil(who[name] * share) for name in ("num_missing", "contamination") if name in who}
+        return ClientRisks(self.values[like], self.num_examples[like], self.binary, **who)
 
     def bounded(self, numbers: FloatArray) -> BoundedValues:
         """Numbers in a known range, whose expectation for each client is not below its risk.
@@ -448,13 +440,18 @@ def _clopper_pearson_limit(risk: FloatArray, num_examples: IntArray, *, eta: flo
         size = np.broadcast_to(num_examples, num_wrong.shape).astype(np.int64)
         pairs, which = np.unique(num_wrong.astype(np.int64) * (size.max() + 1) + size, return_inverse=True)
         wrong, size = np.divmod(pairs, size.max() + 1)
-        return _clopper_pearson(wrong.astype(np.float64), size, eta)[which.reshape(num_wrong.shape)]
-    return _clopper_pearson(num_wrong, num_examples, eta)
+        return clopper_pearson(wrong.astype(np.float64), size, eta)[which.reshape(num_wrong.shape)]
+    return clopper_pearson(num_wrong, num_examples, eta)
 
 
-def _clopper_pearson(num_wrong: FloatArray, num_examples: IntArray, eta: float | FloatArray) -> FloatArray:
+def clopper_pearson(num_wrong: FloatArray | int, num_examples: IntArray | int, eta: float | FloatArray) -> FloatArray:
+    """Exact upper confidence limits for probabilities, which are wrong with probability `eta` at most.
+
+    A count may lie between whole numbers, and its limit then lies between theirs.
+    """
     num_right = num_examples - num_wrong
-    return np.where(num_right > 0, betaincinv(num_wrong + 1.0, np.maximum(num_right, 1.0), 1.0 - eta), 1.0)
+    limits = betaincinv(num_wrong + 1.0, np.where(num_right > 0.0, num_right, 1.0), 1.0 - eta)
+    return np.where(num_right > 0.0, limits, 1.0)
 
 
 def _chernoff_limit(risk: FloatArray, num_examples: IntArray, *, eta: float | FloatArray) -> FloatArray:

@@ -173,8 +173,8 @@ class Band(Drawn):
 
     def recipe(self) -> dict[str, Any]:
         """Return the arguments of `band` that rebuild this band from its risks, as plain data."""
-        names = {name: name for name in ("delta", "method", "local", "sides", "eta", "means")}
-        return {argument: getattr(self, name) for argument, name in (names | {"method": "method_recipe"}).items()}
+        names = ("delta", "method", "local", "sides", "eta", "means")
+        return {name: getattr(self, name) for name in names} | {"method": self.method_recipe}
 
     def provenance(self) -> dict[str, Any]:
         """Return what a certificate stores of the band that it was read off; see `riskband.certificate.Source`."""

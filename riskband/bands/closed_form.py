@@ -32,22 +32,12 @@ _STRIDES = (64, 16, 4, 1)
 
 @dataclass(frozen=True, eq=False)
 class MeasuredBand:
-    """One side of a band for the risks that clients measure: P(measured <= values[i]) >= levels[i].
+    """One side of a band for the risks that clients measure: P(measured <= values[i]) >= levels[i]."""
 
-    Attributes
-    ----------
-    values, levels : ndarray, shape (num_values,)
-        Both increasing, in [0, 1].
-    num_examples : int
-        On how many examples every client measures.
-    is_binary : bool
-        Whether every example's loss is 0 or 1; otherwise it lies in [0, 1].
-    """
-
-    values: FloatArray
+    values: FloatArray  # increasing, in [0, 1], shape (num_values,); the levels too
     levels: FloatArray
-    num_examples: int
-    is_binary: bool
+    num_examples: int  # on which every client measures
+    is_binary: bool  # whether every example's loss is 0 or 1; otherwise it lies in [0, 1]
 
     @classmethod
     def of_answers(cls, values: FloatArray, levels: FloatArray, *, num_examples: int, is_binary: bool) -> Self:
@@ -121,15 +111,11 @@ class MeasuredBand:
         num = high - low + 1
         start = np.cumsum(num) - num
         index = np.arange(num.sum()) - np.repeat(start - low, num)
-        found = self._risks_at(index, np.repeat(levels, num))
+        values, wanted = self.values[index], np.repeat(levels, num)
+        found = np.maximum(self._limits(values, (self.levels[index] - wanted) / (1.0 - wanted)), values)
         risks = np.minimum.reduceat(found, start)
         is_best = np.flatnonzero(found == np.repeat(risks, num))
         return index[is_best[np.searchsorted(is_best, start)]], risks
-
-    def _risks_at(self, index: IntArray, levels: FloatArray) -> FloatArray:
-        """Risks from which on these values give these levels, below their own, shape (num_levels,)."""
-        eta = (self.levels[index] - levels) / (1.0 - levels)
-        return np.maximum(self._limits(self.values[index], eta), self.values[index])
 
     def _limits(self, values: FloatArray, eta: FloatArray) -> FloatArray:
         return upper_limit(values, np.asarray(self.num_examples), eta=eta, binary=self.is_binary)

@@ -14,10 +14,9 @@ import numpy as np
 
 from riskband.answers.risks import ClientRisks
 from riskband.bands.crossing import crossing_probability
-from riskband.bands.levels import Levels, berk_jones_levels, dkw_levels, truncated_levels
+from riskband.bands.levels import Levels, berk_jones_levels, dkw_levels, sparse_levels, truncated_levels
 from riskband.bands.local_steps import LevelsOf
 from riskband.bands.pilots import Pilot
-from riskband.bands.sparse import sparse_levels
 from riskband.checks import FloatArray, as_spelled, check_numbers, spelled
 from riskband.wording import confidence
 
@@ -66,12 +65,8 @@ class NamedLevels:
     """A method that depends on nothing but its name."""
 
     name: str
-    levels_of: LevelsOf
+    levels: LevelsOf
     assumptions: tuple[str, ...] = ()
-
-    def levels(self, num_values: int, delta: float, sides: str) -> Levels:
-        """Levels of the method."""
-        return self.levels_of(num_values, delta, sides)
 
     def check_risks(self, risks: ClientRisks) -> None:
         """Accept all answers."""
@@ -81,27 +76,48 @@ class NamedLevels:
         return self.name
 
 
-@dataclass(frozen=True, eq=False)
-class StoredLevels:
-    """Levels that were tuned once, as a recipe holds them. They are checked, not computed again."""
+class TunedMethod:
+    """A method whose levels were tuned."""
 
     objectives: Mapping[str, float]  # what they were tuned for, with the weights
     pilot: Pilot  # what they were tuned on
-    stored: Mapping[str, Levels]  # by `level_key`
 
     @property
     def name(self) -> str:
-        """For certificates."""
-        return tuned_name(self.objectives)
+        """For certificates: the objectives and their weights."""
+        named = (name if weight == 1.0 else f"{weight:g} {name}" for name, weight in self.objectives.items())
+        return f"optimised ({' + '.join(named)})"
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is assumed of the pilot."""
+        """That the pilot's clients are not among those certified."""
         return self.pilot.assumptions
+
+    def check_risks(self, risks: ClientRisks) -> None:
+        """Raise ValueError if the pilot is visibly among these answers; see the documentation for what is not seen."""
+        self.pilot.refuse_if_certified(risks)
+
+    def recipe(self, used: Mapping[str, Levels]) -> dict[str, Any]:
+        """Plain data: objectives by name, the pilot's values, and the levels that were used."""
+        levels = {
+            key: {side: array.tolist() for side, array in found._asdict().items() if array is not None}
+            for key, found in used.items()
+        }
+        objectives, pilot = dict(self.objectives), self.pilot.to_dict()
+        return {"name": "optimised", "objectives": objectives, "pilot": pilot, "levels": levels}
+
+
+@dataclass(frozen=True, eq=False)
+class StoredLevels(TunedMethod):
+    """Levels that were tuned once, as a recipe holds them. They are checked, not computed again."""
+
+    objectives: Mapping[str, float]
+    pilot: Pilot
+    stored: Mapping[str, Levels]  # by `level_key`
 
     @classmethod
     def from_recipe(cls, data: Mapping[str, Any]) -> StoredLevels:
-        """Read what `tuned_recipe` wrote; raises ValueError for anything else."""
+        """Read what `recipe` wrote; raises ValueError for anything else."""
         if data.keys() != {"name", "objectives", "pilot", "levels"} or data["name"] != "optimised":
             raise ValueError(
                 f"a stored method must be 'optimised', with its objectives, pilot and levels, got {data!r:.80}"
@@ -133,14 +149,6 @@ class StoredLevels:
             )
         return found
 
-    def check_risks(self, risks: ClientRisks) -> None:
-        """Raise ValueError if the pilot is visibly among the answers."""
-        self.pilot.refuse_if_certified(risks)
-
-    def recipe(self, used: Mapping[str, Levels]) -> dict[str, Any]:
-        """Return the same data with the levels that were used."""
-        return tuned_recipe(self.objectives, self.pilot, used)
-
 
 def resolve_level_method(method: object) -> LevelMethod:
     """Return the method of a name, "truncated:LOW:HIGH", "tail:LEVEL" or what `Band.recipe` holds of a tuned one.
@@ -167,20 +175,6 @@ def resolve_level_method(method: object) -> LevelMethod:
 def level_key(num_values: int, delta: float, sides: str) -> str:
     """Name of a request for levels."""
     return f"{num_values}:{float(delta)!r}:{sides}"
-
-
-def tuned_name(objectives: Mapping[str, float]) -> str:
-    """Name of a method that was tuned for these objectives."""
-    return f"optimised ({' + '.join(name if w == 1.0 else f'{w:g} {name}' for name, w in objectives.items())})"
-
-
-def tuned_recipe(objectives: Mapping[str, float], pilot: Pilot, used: Mapping[str, Levels]) -> dict[str, Any]:
-    """Plain data of tuned levels."""
-    levels = {
-        key: {side: array.tolist() for side, array in found._asdict().items() if array is not None}
-        for key, found in used.items()
-    }
-    return {"name": "optimised", "objectives": dict(objectives), "pilot": pilot.to_dict(), "levels": levels}
 
 
 def _with_parameters(method: str) -> LevelsOf | None:

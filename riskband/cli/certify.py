@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import riskband as rb
-from riskband.answers.csv import TableError, read_risks
-from riskband.answers.frameworks import FRAMEWORKS
+from riskband.answers.files import FRAMEWORKS, TableError, read_risks
 from riskband.answers.responses import ANSWERED_BY, MISSING, check_contamination, check_num_missing
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, binary_doubt
 from riskband.bands.band import SIDES

@@ -8,7 +8,7 @@ import sys
 from functools import partial
 
 import riskband as rb
-from riskband.answers.csv import read_risks
+from riskband.answers.files import read_risks
 from riskband.cli.certify import figure_problems
 from riskband.worst_cases.planning import DEFAULT_POWER, MOST_CLIENTS
 

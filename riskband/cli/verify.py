@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
-from riskband.answers.csv import TableError
+from riskband.answers.files import TableError
 from riskband.verification import COLLECTION_SCHEMA, band_behind, source_of
 from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, require
 

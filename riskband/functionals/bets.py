@@ -4,7 +4,8 @@ A gambler doubts that a measure is above a value, or below it. Clients, or pairs
 are seen, with what those before them showed; the final capitals in many fixed orders of the sorted answers are averaged
 and tested once. Values that are rejected are an interval, since every factor of the capital is monotone in the value.
 
-The functions named after measures take answers as they were measured, the error level of each limit, and a parameter.
+The functions named after measures take answers as they were measured, the error level of each limit, the edition of the
+bets (see `riskband.betting.NEWEST`), and a parameter.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from riskband.checks import FloatArray, IntArray
 from riskband.duals import excess_assumptions, tail_duals
 from riskband.functionals.ratios import (
     Ratio,
+    gini_upper_limit,
     log_ratio,
     power_ratio,
     ratio_lower_limit,
@@ -43,6 +45,9 @@ from riskband.search import bisect
 # Parameters beyond which a band is sharper: ratios next to 1, and tails of which few clients tell.
 _POWERS_BELOW_1, _POWERS_ABOVE_1, _SHARES = (0.05, 0.9), (1.1, 10.0), (0.01, 0.95)
 _MOST_EXAMPLES = 100_000  # for which all counts are tried; with more, they make no difference
+_NUM_ORDERS = 20  # for the tangents of the Gini coefficient: more hardly change it
+_FEW_PER_EXAMPLE, _ENOUGH_CLIENTS = 3, 300  # clients from which on these are taken
+_MOST_FOR_TANGENTS = 5_000  # examples up to which they are: with more, noise is too small to matter
 _NUM_CELLS = 64  # of values, in each of which a bet has one largest size
 
 
@@ -64,17 +69,31 @@ def played_orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray
     return sorted_orders((risks.values, risks.num_examples), num_orders=num_orders)
 
 
-def gini(risks: ClientRisks, delta: float) -> DirectBounds:
-    """E|R - R'| against G·E(R + R'), by pairs of clients."""
+def gini(risks: ClientRisks, delta: float, edition: int) -> DirectBounds:
+    """E|R - R'| against G·E(R + R'), by pairs of clients; above also by one client after the other."""
     orders = played_orders(risks, num_played=1_000_000, most=200)
     half = risks.num_clients // 2
     first, second = orders[:, :half], orders[:, half : 2 * half]
     sums = risks.values[first] + risks.values[second]
-    upper = _upper_ratio(np.abs(risks.values[first] - risks.values[second]), sums, delta)
+    if edition > 1 and _is_noise_large(risks):
+        upper = gini_upper_limit(risks, orders[:_NUM_ORDERS], delta=delta)
+    else:
+        upper = _upper_ratio(np.abs(risks.values[first] - risks.values[second]), sums, delta)
     if not risks.binary:
         return DirectBounds(None, upper)
     lower = _lower_ratio(_surely_apart(risks, first, second), sums, _apart_limit(risks), delta)
     return DirectBounds(lower, upper, assumptions=(assumed_of_sizes(risks),))
+
+
+def _is_noise_large(risks: ClientRisks) -> bool:
+    """Whether what Jensen's inequality costs pairs, which falls with n, weighs more than what tangents have to learn.
+
+    By numbers of clients and examples alone.
+    """
+    if not (risks.binary and risks.has_equal_sizes):
+        return False
+    size = float(risks.num_examples[0])
+    return 1.0 < size <= _MOST_FOR_TANGENTS and risks.num_clients >= min(_FEW_PER_EXAMPLE * size, _ENOUGH_CLIENTS)
 
 
 def _surely_apart(risks: ClientRisks, first: IntArray, second: IntArray) -> FloatArray:
@@ -169,34 +188,39 @@ def _ratio_bounds(
     return DirectBounds(lower, upper, assumptions=(assumed_of_sizes(risks), *known))
 
 
-def atkinson(risks: ClientRisks, delta: float, aversion: float) -> DirectBounds | None:
+def atkinson(risks: ClientRisks, delta: float, edition: int, aversion: float) -> DirectBounds | None:
     """Atkinson index of an aversion from 0.1 to 0.95, and the lower limit at 1."""
     if aversion == 1.0:
-        return _ratio_bounds(risks, delta, log_ratio(), lambda ratio: 1.0 - float(np.exp(-ratio)), has_upper=False)
+        of_ratio = lambda ratio: 1.0 - float(np.exp(-ratio))  # noqa: E731
+        return _ratio_bounds(risks, delta, log_ratio(edition), of_ratio, has_upper=False)
     is_usual = _is_between(1.0 - aversion, _POWERS_BELOW_1)
-    return _ratio_bounds(risks, delta, root_ratio(1.0 - aversion)) if is_usual else None
+    return _ratio_bounds(risks, delta, root_ratio(1.0 - aversion, edition)) if is_usual else None
 
 
-def generalised_entropy(risks: ClientRisks, delta: float, order: float) -> DirectBounds | None:
+def generalised_entropy(risks: ClientRisks, delta: float, edition: int, order: float) -> DirectBounds | None:
     """Generalised entropy of order 1, of orders from 0.05 to 0.9 and from 1.1 to 10, and the lower limit at 0."""
     if order == 0.0:
-        return _ratio_bounds(risks, delta, log_ratio(), has_upper=False)
+        return _ratio_bounds(risks, delta, log_ratio(edition), has_upper=False)
     if order == 1.0:
-        return _ratio_bounds(risks, delta, theil_ratio())
+        return _ratio_bounds(risks, delta, theil_ratio(edition))
     factor = order * (order - 1.0)
     if _is_between(order, _POWERS_ABOVE_1):
-        return _ratio_bounds(risks, delta, power_ratio(order), lambda ratio: (ratio**order - 1.0) / factor)
+        return _ratio_bounds(risks, delta, power_ratio(order, edition), lambda ratio: (ratio**order - 1.0) / factor)
     if _is_between(order, _POWERS_BELOW_1):
-        return _ratio_bounds(risks, delta, root_ratio(order), lambda ratio: ((1.0 - ratio) ** order - 1.0) / factor)
+        return _ratio_bounds(
+            risks, delta, root_ratio(order, edition), lambda ratio: ((1.0 - ratio) ** order - 1.0) / factor
+        )
     return None
 
 
-def coefficient_of_variation(risks: ClientRisks, delta: float) -> DirectBounds:
+def coefficient_of_variation(risks: ClientRisks, delta: float, edition: int) -> DirectBounds:
     """Standard deviation over mean."""
-    return _ratio_bounds(risks, delta, power_ratio(2.0), lambda ratio: float(np.sqrt(max(ratio**2 - 1.0, 0.0))))
+    return _ratio_bounds(
+        risks, delta, power_ratio(2.0, edition), lambda ratio: float(np.sqrt(max(ratio**2 - 1.0, 0.0)))
+    )
 
 
-def mean(risks: ClientRisks, delta: float) -> DirectBounds:
+def mean(risks: ClientRisks, delta: float, edition: int) -> DirectBounds:
     """Mean risk."""
     of_losses, of_gains = (
         averaged_betting_upper_mean(values, delta=delta) for values in (risks.values, 1.0 - risks.values)
@@ -204,26 +228,26 @@ def mean(risks: ClientRisks, delta: float) -> DirectBounds:
     return DirectBounds(1.0 - of_gains, of_losses)
 
 
-def cvar(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
+def cvar(risks: ClientRisks, delta: float, _edition: int, level: float) -> DirectBounds:
     """Mean risk of the clients beyond the quantile at a level, from above (math §2.9)."""
     answers = (risks.values, risks.num_examples)
     upper, _ = betting_upper_bound(tail_duals(risks, level), answers, delta=delta, seed=None)
     return DirectBounds(None, upper, assumptions=excess_assumptions(risks))
 
 
-def share(risks: ClientRisks, delta: float, threshold: float) -> DirectBounds:
+def share(risks: ClientRisks, delta: float, _edition: int, threshold: float) -> DirectBounds:
     """Share of the clients at or above a threshold, from above; not by betting (math §2.10)."""
     return DirectBounds(None, true_share(risks, threshold, delta=delta), "stepwise", (assumed_of_sizes(risks),))
 
 
-def quantile(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
+def quantile(risks: ClientRisks, delta: float, _edition: int, level: float) -> DirectBounds:
     """Quantile, from above; not by betting (math §2.10)."""
     return DirectBounds(None, true_quantile(risks, level, delta=delta), "stepwise", (assumed_of_sizes(risks),))
 
 
-def top_share(risks: ClientRisks, delta: float, share: float) -> DirectBounds | None:
+def top_share(risks: ClientRisks, delta: float, edition: int, share: float) -> DirectBounds | None:
     """Part of all risk on the worst-off share of the clients, from 0.01 to 0.95."""
-    return _ratio_bounds(risks, delta, tail_ratio(share)) if _is_between(share, _SHARES) else None
+    return _ratio_bounds(risks, delta, tail_ratio(share, edition)) if _is_between(share, _SHARES) else None
 
 
 def _is_between(parameter: float, ends: tuple[float, float]) -> bool:

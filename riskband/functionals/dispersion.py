@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
 from riskband.bands.band import Band, subject_of
+from riskband.betting import NEWEST, check_edition
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_shares
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
@@ -48,24 +49,7 @@ def dispersion_interval(
 
 
 def extremal_distributions(band: Band, measure: str | Functional) -> ExtremalDistributions:
-    """Explicit members of a band at which a measure is smallest and largest: the ends of the sharp interval.
-
-    Parameters
-    ----------
-    band, measure :
-        As for `bound`, the band with both sides.
-
-    Returns
-    -------
-    ExtremalDistributions
-        The distributions; the value of each is the end of the interval, up to rounding (those of mean and CVaR may be
-        sharper).
-
-    Raises
-    ------
-    ValueError
-        If the measure is unknown or the band has one side only.
-    """
+    """Members of a `band` with both sides at which a `measure` is smallest and largest, as in its sharp interval."""
     return resolve(measure, called="measure").extremes(QuantileLimits.of_band(band))
 
 
@@ -76,7 +60,7 @@ def measured_dispersion(risks: ClientRisks, measure: str | Functional) -> float:
 
 
 def dispersion_certificate(
-    source: Source, measure: Given, *, method: str | None = None, delta: float | None = None
+    source: Source, measure: Given, *, method: str | None = None, delta: float | None = None, edition: int = NEWEST
 ) -> Certificate:
     """Certificate from both sides for a measure of dispersion, or another functional, of the risk of unseen clients.
 
@@ -84,6 +68,8 @@ def dispersion_certificate(
     ----------
     source, measure, method, delta :
         As for `bound`, but no function of your own as measure: `verify` could not find it.
+    edition : int
+        Of the bets on answers: 2, or 1 for those of certificates that were made before there was another.
 
     Returns
     -------
@@ -98,7 +84,7 @@ def dispersion_certificate(
     """
     chosen = resolve(measure, called="measure")
     if isinstance(source, ClientRisks):
-        return _certificate_of_answers(source, chosen, method, delta)
+        return _certificate_of_answers(source, chosen, method, delta, check_edition(edition))
     band, method = source, check_band_method(source, method, delta)
     measured = measured_dispersion(band.risks, chosen)
     lower, upper = bound(band, chosen, method=method)
@@ -118,10 +104,10 @@ def dispersion_certificate(
 
 
 def _certificate_of_answers(
-    risks: ClientRisks, chosen: Functional, method: str | None, delta: float | None
+    risks: ClientRisks, chosen: Functional, method: str | None, delta: float | None, edition: int
 ) -> Certificate:
     measured = measured_dispersion(risks, chosen)
-    found = bound_of_answers(risks, chosen, method=method, delta=delta)
+    found = bound_of_answers(risks, chosen, method=method, delta=delta, edition=edition)
     if not np.isfinite(found.interval.upper):
         raise _no_certificate(chosen, "clients of risk 0 make it as large as can be")
     own = (
@@ -139,7 +125,9 @@ def _certificate_of_answers(
         assumptions=tuple(dict.fromkeys(line for line in own if not line.startswith(f"{CHOSEN_BEFORE}delta"))),
         details={"measured": np.array(measured)},
         recipe=recipe(
-            "dispersion_certificate", {"measure": chosen.name, "method": "betting", "delta": found.delta}, risks
+            "dispersion_certificate",
+            {"measure": chosen.name, "method": "betting", "delta": found.delta, "edition": edition},
+            risks,
         ),
     )
 
@@ -237,7 +225,7 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
     Parameters
     ----------
     band, method :
-        As for `bound`, the band with both sides.
+        As for `bound`, with its errors; the band with both sides.
     shares : int or array_like, shape (num_shares,)
         Shares of clients in [0, 1], or how many to space evenly, at least 2. All hold at once.
 
@@ -245,11 +233,6 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
     -------
     Interval
         Arrays of shape (num_shares,). Source: [DC] definition 5; math §5.1.
-
-    Raises
-    ------
-    ValueError
-        As for `bound`.
     """
     points = check_shares(shares)
     method = check_choice("method", method, BOUND_METHODS)
@@ -263,23 +246,7 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
 
 
 def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") -> Certificate:
-    """Certificate for the Lorenz curve: the part of all risk that the best-off `shares` of the unseen clients bear.
-
-    Parameters
-    ----------
-    band, shares, method :
-        As for `lorenz`.
-
-    Returns
-    -------
-    Certificate
-        Both ends over the axis "share"; `details["measured"]` is the curve of the measured risks. Source: `lorenz`.
-
-    Raises
-    ------
-    ValueError
-        As for `lorenz`.
-    """
+    """Certificate for `lorenz` of a `band` at `shares`, by a `method`; `details["measured"]` is the measured curve."""
     points, method = check_shares(shares), check_choice("method", method, BOUND_METHODS)
     lower, upper = lorenz(band, shares=points, method=method)
     return certificate_of_band(

@@ -58,19 +58,11 @@ class RiskDistribution(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class QuantileLimits:
-    """The quantile functions between which a band holds the distribution of client risks, on their common steps.
+    """The quantile functions between which a band holds the distribution of client risks, on their common steps."""
 
-    Attributes
-    ----------
-    levels : ndarray, shape (num_steps,)
-        Right ends of the steps, increasing; the last is 1.
-    lower, upper : ndarray, shape (num_steps,)
-        Smallest and largest quantile on each step; both nondecreasing, lower <= upper.
-    """
-
-    levels: FloatArray
-    lower: FloatArray
-    upper: FloatArray
+    levels: FloatArray  # right ends of the steps, increasing, the last is 1; shape (num_steps,), as all
+    lower: FloatArray  # smallest quantile on each step, nondecreasing
+    upper: FloatArray  # largest quantile on each step
 
     @classmethod
     def of_band(cls, source: Band, *, one_side: bool = False) -> QuantileLimits:
@@ -162,17 +154,15 @@ def has_measured_limits(source: Band) -> bool:
 class CentreIntervals:
     """Between two neighbouring knots, clip(centre, l, u) has u on the first steps, l on the last, `centre` between.
 
-    Arrays have shape (num_knots,). `low` and `high` are the ends of the intervals of the centre (the last is a single
-    point), `means` the means of the distributions at `low`, `width` the mass at the centre. Steps [0, first) are at u,
-    [first, last) at the centre, [last, num_steps) at l.
+    Steps [0, first) are at u, [first, last) at the centre, [last, num_steps) at l. Arrays have shape (num_knots,).
     """
 
-    low: FloatArray
-    high: FloatArray
+    low: FloatArray  # ends of the intervals of the centre
+    high: FloatArray  # the last interval is a single point
     first: IntArray
     last: IntArray
-    width: FloatArray
-    means: FloatArray
+    width: FloatArray  # mass at the centre
+    means: FloatArray  # of the distributions at `low`
 
     def rest(self, at_lower: FloatArray, at_upper: FloatArray) -> FloatArray:
         """Sums of `at_upper` over the steps at u and of `at_lower` over those at l, shape (num_knots,)."""

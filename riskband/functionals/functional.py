@@ -20,7 +20,7 @@ import numpy as np
 from riskband.answers.risks import ClientRisks
 from riskband.bands.band import Band, band_alone, own_delta
 from riskband.bands.band import band as band_of
-from riskband.betting import check_betting
+from riskband.betting import NEWEST, check_betting
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_number, check_single
 from riskband.functionals import bets, weights
@@ -28,14 +28,14 @@ from riskband.functionals import extremal_distributions as extremal
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution, has_measured_limits
 from riskband.functionals.extremal_distributions import Curve, MomentRule, PlugIn, linear_plug_in
 from riskband.functionals.weights import QuantileWeight
-from riskband.wording import exactly
+from riskband.wording import exactly, in_full
 
 _ROUNDING = 1e-12  # of sums over clients: a lower limit so near to the end of the range says nothing
 BOUND_METHODS = ("sharp", "plugin", "convex_order")
 """How a functional is read off a band; from answers it is bounded by "betting"."""
 
 
-OfAnswers = Callable[[ClientRisks, float], bets.DirectBounds | None]
+OfAnswers = Callable[[ClientRisks, float, int], bets.DirectBounds | None]
 
 
 class Interval(NamedTuple):
@@ -98,7 +98,7 @@ class Functional:
     bounds : callable or None
         Bounds from a `Band`, in place of those of the members of the band.
     of_answers : callable or None
-        From answers and an error level, limits that each have this level, if any are known; see
+        From answers, an error level and an edition, limits that each have this level, if any are known; see
         `riskband.functionals.bets`.
     """
 
@@ -234,13 +234,16 @@ class BoundOfAnswers(NamedTuple):
 
 
 def bound_of_answers(
-    risks: ClientRisks, chosen: Functional, *, method: str | None, delta: float | None
+    risks: ClientRisks, chosen: Functional, *, method: str | None, delta: float | None, edition: int = NEWEST
 ) -> BoundOfAnswers:
-    """`bound` from answers; raises its errors. Each end fails with probability at most delta/2."""
+    """`bound` from answers; raises its errors. Each end fails with probability at most delta/2.
+
+    `edition` is that of the bets.
+    """
     delta = own_delta(delta)
     check_betting(method)
     risks.require_certain_answers("a bound from answers", "a band, rb.band(answers, delta=...)")
-    found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2)
+    found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2, edition)
     if found is None or None in found:
         band = band_of(risks, delta=delta if found is None else delta / 2)
         reading = method_that_applies("convex_order", band, chosen)
@@ -295,11 +298,6 @@ def measured_limits(band: Band, functional: Functional, method: str) -> Quantile
     return measured
 
 
-def _digits(number: float) -> str:
-    """All digits of a parameter, so that `functional` reads the same number again."""
-    return repr(float(number)).removesuffix(".0")
-
-
 def _growing(name: str, quantity: str, of_distribution: Callable[[RiskDistribution], float], **rest: Any) -> Functional:
     """What grows with every risk, in [0, 1]: with cut and centre 0 the extreme members are the sides of the band."""
     return Functional(
@@ -343,13 +341,13 @@ def _tail(weight: QuantileWeight, quantity: str, name: str, of_answers: OfAnswer
 def _cvar(level: float) -> Functional:
     weight = weights.tail_weight(level)
     words, of_answers = f"the mean of the worst {exactly(1.0 - level)}", partial(bets.cvar, level=level)
-    return _tail(weight, words, f"cvar:{_digits(level)}", of_answers)
+    return _tail(weight, words, f"cvar:{in_full(level)}", of_answers)
 
 
 def _quantile(level: float) -> Functional:
     level = check_single("level", level)
     quantile = _growing(
-        f"quantile:{_digits(level)}",
+        f"quantile:{in_full(level)}",
         f"the {exactly(level)} quantile",
         lambda law: float(law.quantile(level)),
         of_answers=partial(bets.quantile, level=level),
@@ -362,19 +360,11 @@ def _share(threshold: float) -> Functional:
     """Share of the clients whose risk is at least a threshold."""
     threshold = check_single("threshold", threshold)
     return _growing(
-        f"share:{_digits(threshold)}",
+        f"share:{in_full(threshold)}",
         f"the survival function at {exactly(threshold)}",
         lambda law: float(np.sum(law.weights[law.risks >= threshold])),
         of_answers=partial(bets.share, threshold=threshold),
     )
-
-
-def _interval_mean(low: float, high: float) -> Functional:
-    return _weighted(weights.interval_weight(low, high), name=f"interval:{_digits(low)}:{_digits(high)}")
-
-
-def _smoothed_median(width: float = 0.01) -> Functional:
-    return _weighted(weights.smoothed_median_weight(width), "the smoothed median", f"smoothed_median:{_digits(width)}")
 
 
 def _linear_measure(
@@ -446,7 +436,7 @@ def _extended_gini(aversion: float) -> Functional:
             "with inequality"
         )
     return _linear_measure(
-        f"extended_gini:{_digits(aversion)}",
+        f"extended_gini:{in_full(aversion)}",
         f"the extended Gini coefficient (aversion {aversion:g})",
         cumulative=lambda p: p - 1.0 + (1.0 - p) ** aversion,
         cut_at=lambda value: 1.0 - float(((1.0 - value) / aversion) ** (1.0 / (aversion - 1.0))),
@@ -463,7 +453,7 @@ def top_share_functional(share: float) -> Functional:
         raise ValueError(f"share must be in (0, 1), got {share:g}; 0.1 is the worst-off tenth of the clients")
     level = 1.0 - share
     return _linear_measure(
-        f"top_share:{_digits(share)}",
+        f"top_share:{in_full(share)}",
         f"the top share (worst-off {share:g} of clients)",
         cumulative=lambda p: np.maximum(p - level, 0.0),
         cut_at=lambda value: level,
@@ -504,7 +494,7 @@ def _atkinson(aversion: float) -> Functional:
     else:
         rule = extremal.power_rule(order, lambda total, mean: 1.0 - total ** (1.0 / order) / mean)
     return _moment_measure(
-        f"atkinson:{_digits(aversion)}",
+        f"atkinson:{in_full(aversion)}",
         f"the Atkinson index (aversion {aversion:g})",
         rule,
         partial(bets.atkinson, aversion=aversion),
@@ -529,7 +519,7 @@ def _generalised_entropy(order: float) -> Functional:
     else:
         rule = extremal.power_rule(order, lambda total, mean: (total / mean**order - 1.0) / factor)
     return _moment_measure(
-        f"generalised_entropy:{_digits(order)}",
+        f"generalised_entropy:{in_full(order)}",
         quantity or f"the generalised entropy (order {order:g})",
         rule,
         partial(bets.generalised_entropy, order=order),
@@ -576,7 +566,7 @@ def _of_two_quantiles(
         return float(values[np.searchsorted(limits.levels, level, side="left")])
 
     return Functional(
-        f"{name}:{_digits(low)}:{_digits(high)}",
+        f"{name}:{in_full(low)}:{in_full(high)}",
         quantity.format(low=f"{low:g}", high=f"{high:g}"),
         lambda law: compare(float(law.quantile(low)), float(law.quantile(high))),
         plug_in=None,  # each at its own worst side: that is sharp
@@ -616,9 +606,13 @@ Table = Mapping[str, Callable[..., Functional]]
 WEIGHTS: Table = {
     "mean": lambda: _tail(weights.MEAN, "the mean", "mean", bets.mean),
     "cvar": _cvar,
-    "interval": _interval_mean,
+    "interval": lambda low, high: _weighted(
+        weights.interval_weight(low, high), name=f"interval:{in_full(low)}:{in_full(high)}"
+    ),
     "linear": lambda: _weighted(weights.LINEAR),
-    "smoothed_median": _smoothed_median,
+    "smoothed_median": lambda width=0.01: _weighted(
+        weights.smoothed_median_weight(width), "the smoothed median", f"smoothed_median:{in_full(width)}"
+    ),
     "maximum": lambda num_clients: _weighted(weights.maximum_weight(num_clients)),
     "minimum": lambda num_clients: _weighted(weights.minimum_weight(num_clients)),
 }

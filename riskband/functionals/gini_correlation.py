@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import logsumexp
 
-from riskband.answers.joint import JointRisks
+from riskband.answers.joint import JointRisks, check_joint_risks
 from riskband.answers.risks import shared_assumptions
 from riskband.bands.joint import JOINT_LOCAL_STEPS
 from riskband.bands.local_steps import OBSERVED_SIZES
 from riskband.betting import sorted_orders
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_choice, check_delta, check_kind, check_number, check_own_seed
+from riskband.checks import FloatArray, check_choice, check_delta, check_number, check_own_seed
 from riskband.search import bisect
 from riskband.wording import chosen_before
 
@@ -58,7 +58,7 @@ def gini_correlation(
     ValueError
         If there are not two losses, or an argument is out of its range or unknown.
     """
-    _check_risks(risks)
+    check_joint_risks(risks)
     delta, seed = check_delta(delta), check_own_seed(seed)
     local = check_choice("local", local, JOINT_LOCAL_STEPS)
     if risks.num_losses != 2:
@@ -91,20 +91,15 @@ def gini_correlation(
 
 def measured_gini_correlation(risks: JointRisks) -> float:
     """Return the Gini correlation of the first two measured `risks`: no bound, and noise pulls it towards 0."""
-    _check_risks(risks)
+    check_joint_risks(risks)
     x, y = risks.values[:, 0], risks.values[:, 1]
-    own, other = (float(np.cov(x, _mid_ranks(ranked))[0, 1]) for ranked in (x, y))
+
+    def covariance_with_ranks(values: FloatArray) -> float:  # from 1, the mean of theirs where values are tied
+        _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+        return float(np.cov(x, (np.cumsum(counts) - (counts - 1) / 2.0)[which])[0, 1])
+
+    own, other = covariance_with_ranks(x), covariance_with_ranks(y)
     return other / own if own > 0.0 else 0.0
-
-
-def _mid_ranks(values: FloatArray) -> FloatArray:
-    """Ranks from 1, the mean of theirs where values are tied."""
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2.0)[which])
-
-
-def _check_risks(risks: object) -> None:
-    check_kind("risks", risks, JointRisks, remedy="make them with JointRisks(values, num_examples)")
 
 
 class _Pairs:

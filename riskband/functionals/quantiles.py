@@ -157,7 +157,7 @@ def quantile(
     level : float or array_like, shape (num_levels,)
         Probabilities in [0, 1]; with answers a single one, fixed before any answer was seen.
     delta : float, optional
-        With answers: probability that the bound fails, in (0, 1).
+        As for `cvar`, with the same errors.
     local : {"marginal", "observed"}
         With answers: whether it is about the true risk of an unseen client, or about the one that it would measure; as
         for `riskband.band`.
@@ -171,11 +171,6 @@ def quantile(
     Certificate
         A number, or a curve over `level`. 1 where no number of the answers bounds the quantile; `num_clients_needed`
         says how many clients would. Source: math §2.8, for one quantile math §2.7 and math §2.10.
-
-    Raises
-    ------
-    ValueError
-        As for `cvar`.
     """
     if isinstance(source, ClientRisks):
         single = check_single("level", level)
@@ -184,7 +179,7 @@ def quantile(
     levels = check_points("level", level)
     name = "" if levels.ndim else f" at level {exactly(float(levels))}"
     quantity = f"the quantile{name} of {band.subject}"
-    axes, value = {"level": levels} if levels.ndim else {}, band.quantile_upper(levels)
+    axes, value = {"level": levels}, band.quantile_upper(levels)
     return certificate_of_band(band, "quantile", {"level": levels}, quantity=quantity, value=value, axes=axes)
 
 
@@ -285,11 +280,8 @@ def survival(
     thresholds : float or array_like, shape (num_thresholds,)
         Risks in [0, 1]; with answers fixed before any answer was seen. Several share delta equally and hold at once, so
         a band is better for many.
-    delta : float, optional
-        With answers: probability that the bound fails, in (0, 1).
-    local : {"marginal", "observed"}
-        With answers: whether it is about the true risk of an unseen client, or about the one that it would measure; as
-        for `riskband.band`.
+    delta, local :
+        As for `quantile`.
 
     Returns
     -------
@@ -307,7 +299,6 @@ def survival(
     """
     points = check_points("thresholds", thresholds)
     name = "the threshold" if points.ndim else exactly(float(points))
-    axes = {"threshold": points} if points.ndim else {}
     if isinstance(source, ClientRisks):
         local, delta = check_choice("local", local, SINGLE_LOCAL), own_delta(delta)
         return _standing_alone(
@@ -316,13 +307,13 @@ def survival(
             {"thresholds": points, "delta": delta, "local": local},
             quantity=f"the probability that {subject_of(local)} is at least {name}",
             value=_shares(source, points, delta=delta, local=local),
-            axes=axes,
+            axes={"threshold": points},
             method="stepwise" if local == "marginal" else "exact binomial",
             chosen=chosen_before(thresholds=(in_short(points), None), local=(local, "marginal")),
         )
     band = band_alone(source, delta=delta)
     quantity = f"the probability that {band.subject} is at least {name}"
-    value = 1.0 - band.lower_left_limit(points)
+    axes, value = {"threshold": points}, 1.0 - band.lower_left_limit(points)
     return certificate_of_band(band, "survival", {"thresholds": points}, quantity=quantity, value=value, axes=axes)
 
 
@@ -455,26 +446,7 @@ def _masses(weight: QuantileWeight | Transform, edges: FloatArray) -> tuple[Floa
 
 
 def quantile_certificate(band: Band, *, level: npt.ArrayLike) -> Certificate:
-    """Certificate for the quantile function of the risk of unseen clients, from both sides.
-
-    Parameters
-    ----------
-    band : Band
-        With both sides; for an upper bound alone `quantile` needs only the lower one.
-    level : array_like, shape (num_levels,)
-        Probabilities in [0, 1].
-
-    Returns
-    -------
-    Certificate
-        Both ends over the axis "level"; `details["measured"]` has the quantiles of the measured risks. Source: [DC]
-        proposition 1.
-
-    Raises
-    ------
-    ValueError
-        If a level is out of range or the band has only one side.
-    """
+    """Certificate for `quantile_interval` of a `band` at each `level`; `details["measured"]` has the measured ones."""
     levels = np.atleast_1d(check_points("level", level))
     lower, upper = quantile_interval(band, level=levels)
     return certificate_of_band(

@@ -6,23 +6,26 @@ variation and top shares have this form, with a the power mean, the mean, or a q
 *Above.* If the ratio is at least v, then E[v·B - A_a] <= 0 for every a: a gambler may bet on v·B - A_a with the a that
 the clients before suggest. *Below.* If the ratio is at most v, then E[A_a - v·B] <= 0 for one a, which nobody knows.
 For each a there is a gambler who bets on that; v is rejected where all of them win, which is computed by cells of a.
+
+The Gini coefficient is such a minimum, too, over all distributions in the place of a: above only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from math import comb, factorial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import xlogy
+import numpy.typing as npt
+from scipy.special import betainc, gammaln, xlogy
 
 from riskband.answers.risks import ClientRisks
-from riskband.betting import LARGEST_SHARE, before, log_average_excess
+from riskband.betting import NEWEST, SHARES, before, log_average_excess
 from riskband.checks import FloatArray, IntArray
-from riskband.duals import variance_of_examples
 from riskband.search import bisect
 
 _POINTS = np.geomspace(1e-4, 1.0, 97)
@@ -34,6 +37,9 @@ _MOST_COUNTS = 2_000
 _UNSEEN, _FORESEEN = 0.75, 0.7
 _FEW_WRONG = 4.0  # wrong examples, from which on the order of a Taylor polynomial is 3
 _ENOUGH = 10  # examples, from which on three are set aside
+_SERIES = (10, 2_000)  # examples between which power series serve in place of Taylor polynomials
+_DEGREE, _AGAIN = 256, 1.1  # of the polynomials of the Gini coefficient; ratio of clients seen when one is chosen again
+_START = 0.3  # clients of any risk, uniformly, that are taken to come before all others
 
 
 class Counts(NamedTuple):
@@ -79,6 +85,11 @@ class Ratio:
         How large the mean can be where the minimum is at a; None if nothing is known, and a may be 0.
     is_quadratic : bool
         Whether A_a is R²/(2a) + a/2, which can be estimated without bias.
+    of_counts : callable or None
+        From `Counts` of a 0-1 loss, the function from a to numbers whose expectation is at least A_a(R) and nearer to
+        it than that of A_a of the measured risk, if any is known.
+    largest_share : float
+        Of the capital that one client may cost.
     """
 
     low: float
@@ -88,6 +99,8 @@ class Ratio:
     of_risk: bool = True
     largest_mean: str | None = "a"
     is_quadratic: bool = False
+    of_counts: Callable[[Counts], Callable[[float], FloatArray]] | None = None
+    largest_share: float = SHARES[NEWEST]
 
     @property
     def points(self) -> FloatArray:
@@ -102,19 +115,20 @@ class Ratio:
 def ratio_upper_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, delta: float) -> float:
     """Upper confidence limit for a ratio, infinite if there is none; orders of shape (num_orders, num_clients).
 
-    A_a is convex, so measured risks serve (Jensen). Where it is quadratic and the loss is 0-1, what the examples of a
-    client add to it is taken off.
+    A_a is convex, so measured risks serve (Jensen). Where it is quadratic or a power series and the loss is 0-1, what
+    the examples of a client add to it is taken off.
     """
+    if risks.binary and ratio.of_counts is not None:
+        numbers_at = ratio.of_counts(Counts.of(risks))
+    else:
+        numbers_at = lambda point: ratio.above(point, risks.values)  # noqa: E731
     base = ratio.base(risks.values)[orders]
     best = np.full(base.shape, np.inf)
     foreseen, outcomes, bets = np.zeros(base.shape), np.zeros(base.shape), np.zeros(base.shape)
     # So many clients cannot exclude that a few in all, not seen yet, have risk 1: the choice of a has to expect them.
     unseen = _UNSEEN * np.log(1.0 / delta) * np.arange(base.shape[1]) / base.shape[1]
     for point in ratio.points[::2]:
-        numbers = ratio.above(point, risks.values)
-        if ratio.is_quadratic and risks.binary:
-            numbers = numbers - variance_of_examples(risks) / (2.0 * point)
-        found = numbers[orders]
+        found = numbers_at(point)[orders]
         at_ends = ratio.above(point, np.array([0.0, 0.1, 1.0]))
         past = _Past.of(found, base, float(at_ends[1]), 0.1)
         sums = before(np.cumsum(base, axis=1), 0.0) + 0.002
@@ -124,14 +138,150 @@ def ratio_upper_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, del
         best[is_better], foreseen[is_better] = expected[is_better], reference[is_better]
         outcomes[is_better] = found[is_better]
         largest_loss = np.maximum(at_ends[0], at_ends[2] - reference)
-        bets[is_better] = _bets(past.variance, largest_loss, delta)[is_better]
+        bets[is_better] = _bets(past.variance, largest_loss, delta, ratio.largest_share)[is_better]
+    return _first_rejected(_Bets(base, outcomes, bets, foreseen), ratio.low, ratio.high, delta)
+
+
+class _Bets(NamedTuple):
+    """Bets on value·base - outcome, made for values from those foreseen on; shape (num_orders, num_clients) each."""
+
+    base: FloatArray
+    outcomes: FloatArray
+    sizes: FloatArray
+    foreseen: FloatArray
+
+
+def _first_rejected(bets: _Bets, low: float, high: float, delta: float) -> float:
+    """Smallest value that is found to be rejected, infinite beyond what is looked for."""
 
     def survives(value: FloatArray) -> np.ndarray:
-        gains = bets * (value * base - outcomes)
-        return np.asarray(np.logical_not(_reaches(gains, value >= foreseen, delta)))
+        gains = bets.sizes * (value * bets.base - bets.outcomes)
+        return np.asarray(np.logical_not(_reaches(gains, value >= bets.foreseen, delta)))
 
-    limit = float(bisect(survives, low=ratio.low, high=min(ratio.high, _HIGHEST), num_steps=50)[1])
+    limit = float(bisect(survives, low=low, high=min(high, _HIGHEST), num_steps=50)[1])
     return limit if limit < _HIGHEST else np.inf
+
+
+def gini_upper_limit(risks: ClientRisks, orders: IntArray, *, delta: float) -> float:
+    """Upper confidence limit for the Gini coefficient from counts of 0-1 losses on equally many examples.
+
+    G = min over distributions D of E a_D(R) / E R, with a_D(r) = E|r - Y| - E|Y - Y'|/2 for Y, Y' drawn from D. For
+    mixtures of Beta(k + 1, d - 1 - k) a_D is a polynomial of degree d, whose coefficients in Bernstein's basis are
+    numbers from d examples with exactly this mean. D is made of the clients before. Source: math §5.6.
+    """
+    game = _Tangents.of(risks)
+    times = _looked_at(risks.num_clients)
+    look = np.searchsorted(times, np.arange(risks.num_clients), side="right") - 1
+    num_looks, num_kinds = times.size, game.kinds.size
+    outcomes, sizes, foreseen = np.empty(orders.shape), np.empty(orders.shape), np.empty(orders.shape)
+    for row, order in enumerate(orders):
+        kind = game.of_client[order]
+        at = game.at(_seen_before(look, kind, (num_looks, num_kinds)), risks.num_clients, delta)
+        outcomes[row], sizes[row], foreseen[row] = at.numbers[look, kind], at.sizes[look], at.foreseen[look]
+    return _first_rejected(_Bets(risks.values[orders], outcomes, sizes, foreseen), 0.0, 1.0, delta)
+
+
+def _seen_before(look: IntArray, kind: IntArray, shape: tuple[int, int]) -> IntArray:
+    """How many clients of each kind came before the first of every look."""
+    counts = np.bincount(look * shape[1] + kind, minlength=shape[0] * shape[1]).reshape(shape)
+    return np.asarray(np.cumsum(counts, axis=0) - counts)
+
+
+class _Tangent(NamedTuple):
+    """What is bet at every look: numbers of shape (num_looks, num_kinds), and of shape (num_looks,) the rest."""
+
+    numbers: FloatArray
+    sizes: FloatArray
+    foreseen: FloatArray
+
+
+class _Tangents(NamedTuple):
+    """Clients that measured the same are of one kind; `nodes` and `weights` integrate polynomials of degree 2d."""
+
+    kinds: FloatArray  # measured risks, shape (num_kinds,)
+    of_client: IntArray
+    subsamples: FloatArray  # P(so many of d examples are wrong | kind), shape (num_kinds, d + 1)
+    weights: FloatArray
+    components: FloatArray  # CDF of Beta(k + 1, d - 1 - k) at the nodes, shape (d - 1, num_nodes)
+
+    @classmethod
+    def of(cls, risks: ClientRisks) -> _Tangents:
+        kinds, of_client = np.unique(risks.values, return_inverse=True)
+        size = int(risks.num_examples[0])
+        degree = min(size, _DEGREE)
+        nodes, weights = np.polynomial.legendre.leggauss(degree + 1)
+        which = np.arange(1.0, degree)[:, None]
+        components = np.asarray(betainc(which, degree - which, 0.5 * (nodes + 1.0)), dtype=np.float64)
+        subsamples = _subsamples(np.rint(kinds * size), size, degree)
+        return cls(kinds, of_client.ravel(), subsamples, 0.5 * weights, components)
+
+    def at(self, seen: IntArray, num_clients: int, delta: float) -> _Tangent:
+        """From how many clients of each kind were seen before every look, shape (num_looks, num_kinds)."""
+        degree = self.subsamples.shape[1] - 1
+        total = _START + seen.sum(axis=1)
+        mean = (_START / 2.0 + seen @ self.kinds) / total
+        mixture = self._mixture(seen, total, mean)
+        cdf = mixture @ self.components
+        # a_D(0) and a_D(1), and in between second differences 2/d times the mixture.
+        first, last = np.square(1.0 - cdf) @ self.weights, np.square(cdf) @ self.weights
+        coefficients = np.zeros((len(seen), degree + 1))
+        coefficients[:, 2:] = np.cumsum(np.cumsum(2.0 / degree * mixture, axis=1), axis=1)
+        step = (last - first - coefficients[:, -1]) / degree
+        coefficients += first[:, None] + step[:, None] * np.arange(degree + 1)
+        numbers = coefficients @ self.subsamples.T
+        sums = _START * coefficients.mean(axis=1) + np.sum(seen * numbers, axis=1)
+        ratio = sums / (total * mean)
+        squares = np.sum(seen * np.square(numbers - ratio[:, None] * self.kinds), axis=1)
+        variance = (0.01 + squares) / (total + 1.0)
+        unseen = 0.3 * np.log(1.0 / delta) * (total - _START) / num_clients
+        expected = (sums + unseen * last) / (total * mean + unseen)
+        foreseen = ratio + _FORESEEN * np.maximum(expected - ratio, 0.0)
+        sharpest = np.sqrt(2.0 * np.log(1.0 / delta) / (num_clients * variance))
+        largest_loss = np.maximum(np.maximum(first, last - foreseen), 1e-9)
+        return _Tangent(numbers, np.minimum(sharpest, SHARES[NEWEST] / largest_loss), foreseen)
+
+    def _mixture(self, seen: IntArray, total: FloatArray, mean: FloatArray) -> FloatArray:
+        """Weights of the components, shape (num_looks, d - 1): measured risks, drawn together towards their mean.
+
+        So far that the mixture, whose components spread as examples do, has the variance of the true risks, about.
+        """
+        degree = self.subsamples.shape[1] - 1
+        variance = (_START / 3.0 + seen @ self.kinds**2) / total - mean**2
+        noise = mean * (1.0 - mean) / degree
+        shrinkage = np.sqrt(np.clip(1.0 - 2.0 * noise / np.maximum(variance, 1e-12), 0.0, 1.0))
+        risks = mean[:, None] + shrinkage[:, None] * (self.kinds - mean[:, None])
+        place = np.clip(risks * degree - 1.0, 0.0, degree - 2.0)
+        below = np.minimum(place.astype(np.intp), max(degree - 3, 0))
+        above = np.minimum(below + 1, degree - 2)
+        part, shares = place - below, seen / total[:, None]
+        rows = np.arange(len(seen))[:, None] * (degree - 1)
+        mixture = np.bincount((rows + below).ravel(), ((1.0 - part) * shares).ravel(), len(seen) * (degree - 1))
+        mixture += np.bincount((rows + above).ravel(), (part * shares).ravel(), len(seen) * (degree - 1))
+        return np.asarray(mixture.reshape(len(seen), degree - 1) + (_START / (degree - 1) / total)[:, None])
+
+
+def _looked_at(num_clients: int) -> IntArray:
+    """Numbers of clients seen at which the next tangent is chosen: every one at first, then a ratio apart."""
+    times = [0]
+    while times[-1] + 1 < num_clients:
+        times.append(max(times[-1] + 1, int(_AGAIN * times[-1])))
+    return np.array([time for time in times if time < num_clients])
+
+
+def _subsamples(wrong: FloatArray, size: int, degree: int) -> FloatArray:
+    """P(k of `degree` examples are wrong), of `size` examples of which so many are; shape (num_kinds, degree + 1)."""
+    if degree == size:
+        return np.eye(size + 1)[wrong.astype(np.intp)]
+    taken, x = np.arange(degree + 1.0), wrong[:, None]
+
+    def log_ways(all_of: FloatArray, some: FloatArray) -> FloatArray:
+        rest = np.maximum(all_of - some, 0.0)
+        ways = gammaln(all_of + 1.0) - gammaln(some + 1.0) - gammaln(rest + 1.0)
+        return np.where(some <= all_of, ways, -np.inf)
+
+    all_ways = log_ways(np.array(float(size)), np.array(float(degree)))
+    found = np.exp(log_ways(x, taken) + log_ways(size - x, degree - taken) - all_ways)
+    return np.asarray(found / found.sum(axis=1, keepdims=True))
 
 
 def ratio_lower_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, delta: float) -> float:
@@ -160,9 +310,9 @@ class _Past(NamedTuple):
         return cls(before(ratio, first_outcome / first_base), before(variance, _PRIOR))
 
 
-def _bets(variance: FloatArray, largest_loss: FloatArray, delta: float) -> FloatArray:
+def _bets(variance: FloatArray, largest_loss: FloatArray, delta: float, largest_share: float) -> FloatArray:
     sharpest = np.sqrt(2.0 * np.log(1.0 / delta) / (variance.shape[1] * variance))
-    return np.asarray(np.minimum(sharpest, LARGEST_SHARE / np.maximum(largest_loss, 1e-9)))
+    return np.asarray(np.minimum(sharpest, largest_share / np.maximum(largest_loss, 1e-9)))
 
 
 def _reaches(gains: FloatArray, is_foreseen: np.ndarray, delta: float) -> np.ndarray:
@@ -207,9 +357,8 @@ class _Below:
         least = self.ratio.below(low, high, possible).at_least(low, high)
         base = self.ratio.base(possible.risks)
         losses = [np.max(value * base - least) for value in values]  # convex in the value: chords are above it
-        return _Gambler(
-            low, high, cell, _bets(past.variance, np.interp(foreseen, values, losses), self.delta), foreseen
-        )
+        bets = _bets(past.variance, np.interp(foreseen, values, losses), self.delta, self.ratio.largest_share)
+        return _Gambler(low, high, cell, bets, foreseen)
 
     def are_all_rejected(self, value: FloatArray) -> np.ndarray:
         """Whether all gamblers win; the one who failed is asked first the next time."""
@@ -261,23 +410,50 @@ class _Moment:
     """A_a(r) = u(r) f(a) + r g(a) + e(a) with u convex, f >= 0, and f, g, e monotone; u by itself and its derivatives.
 
     `has_fourth` says that the fourth derivative of u is nowhere negative: then the Taylor polynomial of order 3 is
-    nowhere above u, as that of order 1 is.
+    nowhere above u, as that of order 1 is. `series` gives the first so many coefficients of u as a power series in
+    1 - r; from the third on none is negative.
     """
 
     derivatives: Sequence[Callable[[FloatArray], FloatArray]]
     factors: Sequence[Callable[[float], float]]
     has_fourth: bool = True
     is_quadratic: bool = False
+    series: Callable[[int], FloatArray] | None = None
 
     def above(self, point: float, risks: FloatArray) -> FloatArray:
-        f, g, e = (factor(point) for factor in self.factors)
         with np.errstate(divide="ignore"):
-            return np.asarray(self.derivatives[0](risks) * f + risks * g + e)
+            return self._of(self.derivatives[0](risks), point, risks)
+
+    def of_counts(self, counts: Counts) -> Callable[[float], FloatArray]:
+        """From a to numbers whose expectation is at least A_a(R)."""
+        numbers = self.derivatives[0](counts.risks)
+        if self.is_quadratic:
+            numbers = numbers - counts.risks * (1.0 - counts.risks) / np.maximum(counts.total - 1.0, 1.0)
+        elif self.series is not None:
+            found, is_known = _sums_of_series(self.series, counts, whole=float(self.derivatives[0](np.zeros(1))[0]))
+            numbers = np.where(is_known, found, numbers)
+        return lambda point: self._of(numbers, point, counts.risks)
 
     def below(self, low: float, high: float, counts: Counts) -> _MomentCell:
         if self.is_quadratic:
-            return _MomentCell(_square_at_most(counts), counts.risks, self.factors)
-        return _MomentCell(_at_most(self.derivatives, counts, self.has_fourth), counts.risks, self.factors)
+            numbers = _square_at_most(counts)
+        else:
+            numbers = _at_most(self.derivatives, counts, self.has_fourth)
+            if self.series is not None:
+                found, is_known = _sums_of_series(self.series, counts)
+                numbers = np.where(is_known, found, numbers)
+        return _MomentCell(numbers, counts.risks, self.factors)
+
+    def _of(self, numbers: FloatArray, point: float, risks: FloatArray) -> FloatArray:
+        f, g, e = (factor(point) for factor in self.factors)
+        return np.asarray(numbers * f + risks * g + e)
+
+    def ratio(self, low: float, high: float, edition: int, **rest: Any) -> Ratio:
+        """The measure that these functions make, with the bets of an edition."""
+        kept = self if edition > 1 else replace(self, series=None)
+        of_counts = kept.of_counts if kept.is_quadratic or kept.series is not None else None
+        rest = {"of_counts": of_counts, "largest_share": SHARES[edition], **rest}
+        return Ratio(low, high, kept.above, kept.below, **rest)
 
 
 class _MomentCell(NamedTuple):
@@ -289,6 +465,30 @@ class _MomentCell(NamedTuple):
         (f, f_high), (g, g_high), (e, e_high) = ((each(low), each(high)) for each in self.factors)
         least = np.minimum(self.numbers * f, self.numbers * f_high)
         return np.asarray(least + self.risks * min(g, g_high) + min(e, e_high))
+
+
+def _sums_of_series(
+    series: Callable[[int], FloatArray], counts: Counts, *, whole: float | None = None
+) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """Numbers from counts of a 0-1 loss for a power series in 1 - R, and for which clients it serves.
+
+    With Y right of n, Y(Y-1)…(Y-j+1) / (n(n-1)…(n-j+1)) has mean (1 - R)^j for j <= n. The powers beyond n are left
+    out, and the mean is at most the sum of the series; or, with the `whole` sum at R = 0, taken for the n-th, and the
+    mean is at least that. Source: math §2.9.
+    """
+    kinds, of_client = np.unique(np.stack(counts), axis=1, return_inverse=True)
+    x, n = kinds
+    is_known = (_SERIES[0] <= n) & (n <= _SERIES[1])
+    found = np.zeros(n.size)
+    for total in np.unique(n[is_known]).tolist():
+        some = n == total
+        coefficients = series(int(total) + 1)
+        if whole is not None:
+            coefficients[-1] += max(whole - coefficients.sum(), 0.0)
+        right, used = total - x[some, None], np.arange(total)
+        powers = np.cumprod(np.maximum(right - used, 0.0) / (total - used), axis=1)
+        found[some] = coefficients[0] + powers @ coefficients[1:]
+    return found[of_client.ravel()], is_known[of_client.ravel()]
 
 
 def _square_at_most(counts: Counts) -> FloatArray:
@@ -330,24 +530,26 @@ def _hypergeometric(wrong: int, num_aside: int, x: FloatArray, n: FloatArray) ->
     return ways
 
 
-def power_ratio(order: float) -> Ratio:
+def power_ratio(order: float, edition: int = NEWEST) -> Ratio:
     """(E R^α)^{1/α} / m for α > 1: A_a = R^α a^{1-α}/α + (1 - 1/α) a."""
     moment = _Moment(
         _powers(order, 1.0),
         (lambda a: a ** (1.0 - order) / order, lambda a: 0.0, lambda a: (1.0 - 1.0 / order) * a),
         has_fourth=not 2.0 < order < 3.0,
         is_quadratic=order == 2.0,
+        series=partial(_binomial_series, order, 1.0) if order < 2.0 else None,
     )
-    return Ratio(1.0, np.inf, moment.above, moment.below, is_quadratic=order == 2.0)
+    return moment.ratio(1.0, np.inf, edition, is_quadratic=order == 2.0)
 
 
-def root_ratio(order: float) -> Ratio:
+def root_ratio(order: float, edition: int = NEWEST) -> Ratio:
     """1 - (E R^p)^{1/p} / m for 0 < p < 1: A_a = R - R^p a^{1-p}/p + (1/p - 1) a."""
     moment = _Moment(
         _powers(order, -1.0),
         (lambda a: a ** (1.0 - order) / order, lambda a: 1.0, lambda a: (1.0 / order - 1.0) * a),
+        series=partial(_binomial_series, order, -1.0),
     )
-    return Ratio(0.0, 1.0, moment.above, moment.below, largest_mean="a / (1 - ratio)")
+    return moment.ratio(0.0, 1.0, edition, largest_mean="a / (1 - ratio)")
 
 
 def _powers(order: float, sign: float) -> list[Callable[[FloatArray], FloatArray]]:
@@ -360,7 +562,13 @@ def _powers(order: float, sign: float) -> list[Callable[[FloatArray], FloatArray
     return [derivative(number) for number in range(4)]
 
 
-def theil_ratio() -> Ratio:
+def _binomial_series(order: float, sign: float, size: int) -> FloatArray:
+    """First coefficients of ±(1 - q)^order."""
+    j = np.arange(1.0, size)
+    return np.asarray(sign * np.cumprod(np.append(1.0, (j - 1.0 - order) / j)))
+
+
+def theil_ratio(edition: int = NEWEST) -> Ratio:
     """E R log(R/m) / m: A_a = R log(R/a) - R + a."""
     moment = _Moment(
         (
@@ -370,36 +578,42 @@ def theil_ratio() -> Ratio:
             lambda r: -1.0 / r**2,
         ),
         (lambda a: 1.0, lambda a: -1.0 - float(np.log(a)), lambda a: a),
+        series=lambda size: np.append([0.0, -1.0], 1.0 / (np.arange(2.0, size) * np.arange(1.0, size - 1.0))),
     )
-    return Ratio(0.0, np.inf, moment.above, moment.below)
+    return moment.ratio(0.0, np.inf, edition)
 
 
-def log_ratio() -> Ratio:
+def log_ratio(edition: int = NEWEST) -> Ratio:
     """E log(m/R), over 1: A_a = R/a - 1 + log a - log R. Infinite above where a risk is 0."""
     moment = _Moment(
         (lambda r: -np.log(r), lambda r: -1.0 / r, lambda r: 1.0 / r**2, lambda r: -2.0 / r**3),
         (lambda a: 1.0, lambda a: 1.0 / a, lambda a: float(np.log(a)) - 1.0),
+        series=lambda size: np.append(0.0, 1.0 / np.arange(1.0, size)),
     )
-    return Ratio(0.0, np.inf, moment.above, moment.below, of_risk=False)
+    return moment.ratio(0.0, np.inf, edition, of_risk=False, of_counts=None)
 
 
-def tail_ratio(share: float) -> Ratio:
+def tail_ratio(share: float, edition: int = NEWEST) -> Ratio:
     """Top share: A_a = (R - a)_+ + share·a."""
+    late = max(0.5 - share, 0.0) if edition > 1 else 0.0
 
     def above(point: float, risks: FloatArray) -> FloatArray:
         return np.asarray(np.maximum(risks - point, 0.0) + share * point)
 
     def below(low: float, high: float, counts: Counts) -> _TailCell:
         x, n = counts
-        if_wrong, if_right = (((x - k + 0.5) / n > 0.5 * (low + high)) * 1.0 for k in (1.0, 0.0))
+        middle = 0.5 * (low + high)
+        # Where risks become rarer as they grow, more clients are beyond by noise than are not beyond by noise.
+        start = middle + late * np.sqrt(middle * (1.0 - middle) / n)
+        if_wrong, if_right = (((x - k + 0.5) / n > start) * 1.0 for k in (1.0, 0.0))
         p = x / n
         return _TailCell(p * if_wrong, share - p * if_wrong - (1.0 - p) * if_right)
 
-    return Ratio(share, 1.0, above, below, largest_mean=None)
+    return Ratio(share, 1.0, above, below, largest_mean=None, largest_share=SHARES[edition])
 
 
 class _TailCell(NamedTuple):
-    """One example is set aside: w·(its loss - a), w whether the others' risk is above the middle of the cell."""
+    """One example is set aside: w·(its loss - a), w whether the others' risk is above the cell, about."""
 
     fixed: FloatArray
     slope: FloatArray

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy.special import bdtr, betaincc, betaincinv, expit, ndtri
 
-from riskband.answers.risks import ClientRisks
+from riskband.answers.risks import ClientRisks, clopper_pearson
 from riskband.checks import FloatArray, IntArray
 
 USUAL_NUM_EXAMPLES = 100
@@ -68,19 +68,9 @@ def stepwise(ranges: Sequence[Range], value_of: Callable[[Limit], float]) -> flo
     return high
 
 
-def binomial_limit(num_successes: int, num_trials: int, *, delta: float) -> float:
-    """Upper confidence limit for a probability, exact (Clopper-Pearson)."""
-    return float(_binomial_limit(np.asarray(num_successes), num_trials, delta))
-
-
-def _binomial_limit(num_successes: FloatArray, num_trials: int, delta: FloatArray | float) -> FloatArray:
-    rest = np.maximum(num_trials - num_successes, 1e-9)
-    return np.where(num_successes < num_trials, betaincinv(num_successes + 1.0, rest, 1.0 - delta), 1.0)
-
-
 def observed_share(risks: ClientRisks, threshold: float, *, delta: float) -> float:
     """Upper bound on the share of clients that would measure a risk of at least a threshold."""
-    return binomial_limit(_counted(risks, risks.values >= threshold), risks.num_counted, delta=delta)
+    return float(clopper_pearson(_counted(risks, risks.values >= threshold), risks.num_counted, delta))
 
 
 def planned_size(risks: ClientRisks) -> tuple[int, bool]:
@@ -141,7 +131,7 @@ def _share_limit(clients: _Clients, limit: Limit) -> float:
     if limit.level < 1.0:
         num_whole = bisect_left(range(num_in_part), 1.0 - _DOUBT, key=lambda k: float(bdtr(k, num_in_part, 1 / height)))
         num_above, delta = num_above - num_in_part + num_whole, delta * (1.0 - _DOUBT)
-    return float(height) * binomial_limit(num_above, clients.risks.num_counted, delta=float(delta))
+    return float(height * clopper_pearson(num_above, clients.risks.num_counted, delta))
 
 
 def _counted(risks: ClientRisks, is_above: np.ndarray) -> int:
@@ -182,13 +172,14 @@ def share_ranges(
         spread = np.sqrt(in_part * (1.0 - 1.0 / heights) / heights)
         num_whole = np.where(is_whole, 0.0, in_part / heights + ndtri(1.0 - _DOUBT) * spread + 0.5)
         deltas = np.where(is_whole, part * delta, part * delta * (1.0 - _DOUBT))
-        expected = heights * _binomial_limit(above - in_part + num_whole, num_clients, deltas)
+        expected = heights * clopper_pearson(above - in_part + num_whole, num_clients, deltas)
         if not may_be_cut:
             expected = np.where(is_whole, expected, np.inf)
         pairs = zip(etas.tolist(), levels.tolist(), strict=True)
         return _planned(expected, [Limit(part * delta, eta, level=level) for eta, level in pairs])
 
-    return _merged([plan(*usual) for usual in _usual(num_clients < _FEW)])
+    usual = ((_USUAL[0][0], 1.0, True),) if num_clients < _FEW else _USUAL
+    return _merged([plan(*one) for one in usual])
 
 
 def _pairs_of_cuts(threshold: float, num_examples: int, is_exact: bool) -> tuple[FloatArray, FloatArray]:
@@ -243,10 +234,6 @@ def ranks_and_etas(num_clients: int, *, level: float, delta: float) -> tuple[Int
     # Of the ranks that would allow more than the largest eta, the smallest is the best.
     is_useful = (etas >= MIN_ETA) & (np.cumsum(etas >= MAX_ETA) <= 1)
     return ranks[is_useful], np.minimum(etas[is_useful], MAX_ETA)
-
-
-def _usual(is_few: bool) -> tuple[tuple[float, float, bool], ...]:
-    return ((_USUAL[0][0], 1.0, True),) if is_few else _USUAL
 
 
 def _usual_shapes(concentration: float, num_examples: int) -> tuple[FloatArray, FloatArray]:

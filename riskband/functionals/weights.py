@@ -43,10 +43,7 @@ class QuantileWeight:
     def from_density(cls, density: Callable[[float], float] | Polynomial, *, name: str) -> QuantileWeight:
         """Weight with the given density: a numpy `Polynomial` is integrated exactly, a function by quadrature.
 
-        Raises
-        ------
-        ValueError
-            If the density is negative somewhere or does not integrate to 1.
+        Raises ValueError if the density is negative somewhere or does not integrate to 1.
         """
         if isinstance(density, Polynomial):
             integral = density.integ(lbnd=0)

@@ -198,8 +198,17 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
     """
     comparison = check_choice("comparison", comparison, COMPARISONS)
     interval, sentence = COMPARISONS[comparison]
-    chosen = resolve(functional)
-    _check_named(comparison, chosen, options.get("transform"))
+    chosen, transform = resolve(functional), options.get("transform")
+    if not chosen.name:  # `verify` could not find it again, nor a transform
+        raise ValueError(
+            f"a certificate needs a functional with a name, got {chosen.quantity}; use a QuantileWeight, or "
+            f"{comparison}"
+        )
+    if isinstance(transform, Transform):
+        raise ValueError(
+            f"a certificate needs the transform as coefficients of a polynomial, got {transform.name!r}; use them, or "
+            f"{comparison}"
+        )
     try:
         lower, upper = interval(bands, functional=functional, **options)
     except TypeError as error:
@@ -217,20 +226,6 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
         details=_details(bands, chosen),
         recipe=recipe("group_certificate", named | plain, bands),
     )
-
-
-def _check_named(comparison: str, functional: Functional, transform: object) -> None:
-    """Raise ValueError for what `verify` could not find again."""
-    if not functional.name:
-        raise ValueError(
-            f"a certificate needs a functional with a name, got {functional.quantity}; use a QuantileWeight, or "
-            f"{comparison}"
-        )
-    if isinstance(transform, Transform):
-        raise ValueError(
-            f"a certificate needs the transform as coefficients of a polynomial, got {transform.name!r}; use them, or "
-            f"{comparison}"
-        )
 
 
 def _words(bands: GroupBands, options: Mapping[str, Any]) -> dict[str, str]:

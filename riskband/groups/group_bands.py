@@ -18,7 +18,7 @@ import numpy.typing as npt
 from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, check_risks, default_eta
 from riskband.bands.band import Band, band
-from riskband.checks import IntArray, check_delta, check_kind, check_numbers, spelled
+from riskband.checks import IntArray, as_spelled, check_delta, check_kind, check_numbers, spelled
 from riskband.wording import chosen_before
 from riskband.wording.shown import Shown
 
@@ -156,10 +156,12 @@ def group_bands(
     members = members_of_groups(groups, num_clients=risks.num_clients)
     equal = dict.fromkeys(members, 1.0 / len(members))
     parts = equal if shares is None else check_per_group("shares", shares, tuple(members), is_total=False)
-    bands = {}
+    local, bands = as_spelled(band_settings.get("local", "marginal"), ("counted", "marginal")), {}
     for name, indices in members.items():
-        answers = select_clients(risks, indices, group=name)
-        eta = _eta_of_asked(risks, answers, len(members), **band_settings)
+        answers, eta = select_clients(risks, indices, group=name), band_settings.get("eta")
+        needs_one = local == "counted" or (local == "marginal" and not answers.has_equal_sizes)
+        if eta is None and needs_one and risks.num_missing_worst:
+            eta = default_eta(risks.num_counted // len(members))  # how many of a group answered may depend on its risks
         bands[name] = band(answers, delta=delta * parts[name], **{**band_settings, "eta": eta})
     return GroupBands(risks, members, bands)
 
@@ -171,21 +173,6 @@ def check_nested(risks: ClientRisks, method: object) -> None:
             f"groups with missing='worst' need method {' or '.join(NESTED_METHODS)}, got {method!r:.80}; how "
             "many clients a group lacks is unknown, and only these levels fall with the number"
         )
-
-
-def _eta_of_asked(
-    risks: ClientRisks,
-    group: ClientRisks,
-    num_groups: int,
-    local: str = "marginal",
-    eta: float | str | None = None,
-    **_: Any,
-) -> float | str | None:
-    """Eta, from the number of clients that were asked where a group's number of answers may depend on its risks."""
-    if eta is not None or risks.num_missing_worst == 0:
-        return eta
-    uses_one = local == "counted" or (local == "marginal" and not group.has_equal_sizes)
-    return default_eta(risks.num_counted // num_groups) if uses_one else None
 
 
 def rebuilt_group_bands(

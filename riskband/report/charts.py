@@ -22,54 +22,28 @@ _MOST_POINTS = 400  # of a curve: steps narrower than a pixel are one
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One line of a chart, or an area if it has two sides.
+    """One line of a chart, or an area if it has two sides."""
 
-    Attributes
-    ----------
-    name : str
-        What stands in the legend.
-    kind : str
-        Its CSS class: "bound", "worst-0" to "worst-3", "measured".
-    y : ndarray, shape (num_points,)
-        Its values at the chart's points; of an area the upper side.
-    lower : ndarray or None, shape (num_points,)
-        The lower side of an area.
-    """
-
-    name: str
-    kind: str
-    y: np.ndarray[Any, Any]
-    lower: np.ndarray[Any, Any] | None = None
+    name: str  # what stands in the legend
+    kind: str  # its CSS class: "bound", "worst-0" to "worst-3", "measured"
+    y: np.ndarray[Any, Any]  # shape (num_points,), its values at the chart's points; of an area the upper side
+    lower: np.ndarray[Any, Any] | None = None  # shape (num_points,), the lower side of an area
 
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """Curves over one axis.
+    """Curves over one axis."""
 
-    Attributes
-    ----------
-    title, description : str
-        For the caption, and for who cannot see it.
-    x_label, y_label : str
-        Of the axes.
-    x : ndarray, shape (num_points,)
-        Increasing.
-    curves : tuple of Curve
-        In the order of the legend.
-    steps : {"after", "before", ""}
-        Whether a value holds from its point to the next, from the one before to its point, or at the points alone.
-    top : float
-        Where the y axis ends.
-    """
-
-    title: str
+    title: str  # this and the description: for the caption, and for who cannot see it
     description: str
     x_label: str
     y_label: str
-    x: np.ndarray[Any, Any]
-    curves: tuple[Curve, ...]
+    x: np.ndarray[Any, Any]  # shape (num_points,), increasing
+    curves: tuple[Curve, ...]  # in the order of the legend
+    # "after", "before", "": whether a value holds from its point to the next, from the one before to its point, or at
+    # the points alone.
     steps: str = ""
-    top: float = 1.0
+    top: float = 1.0  # where the y axis ends
 
     @property
     def view_box(self) -> str:

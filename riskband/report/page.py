@@ -14,7 +14,7 @@ from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
 from riskband.checks import check_installed
 from riskband.report.markup import PAGE, SCRIPT, STYLE
-from riskband.report.view import RunFacts, View, view_of
+from riskband.report.view import RunFacts, view_of
 from riskband.verification import COLLECTION_SCHEMA, FUNCTIONS
 from riskband.worst_cases.requirements import Gate
 from riskband.worst_cases.requirements import require as gate_of
@@ -96,7 +96,8 @@ def report_page(
     given = {**dict(list(certificates.items())[:1]), **({} if gate is None else gate.certificates)}
     _check_one_evaluation({name: _without_movement(_answers(each)) for name, each in given.items()})
     view = view_of(certificates, title=title, gate=gate, answers=answers, facts=facts or RunFacts(), public=public)
-    stored, is_whole = _stored(view)
+    shown: dict[str, Certificate] = view["certificates"]
+    stored, is_whole = _stored(shown, gate, public=public)
     return _template().render(
         view=view,
         stored=stored,
@@ -108,7 +109,7 @@ def report_page(
         script=SCRIPT,
         style_hash=_hash(STYLE),
         script_hash=_hash(SCRIPT),
-        digests={} if public else {name: _digest(each) for name, each in view.certificates.items()},
+        digests={} if public else {name: _digest(each) for name, each in shown.items()},
     )
 
 
@@ -162,18 +163,18 @@ def _without_movement(answers: dict[str, Any]) -> dict[str, Any]:
     return AdversarialAnswers(**answers).clean.to_dict() if "radii" in answers else answers
 
 
-def _stored(view: View) -> tuple[dict[str, Any], bool]:
+def _stored(certificates: Mapping[str, Certificate], gate: Gate | None, *, public: bool) -> tuple[dict[str, Any], bool]:
     """What the page holds of its certificates, and whether that is all of them."""
-    if view.is_public:
+    if public:
         said = {
             name: {"statement": each.statement, "validity": each.validity, "delta": each.delta, "method": each.method}
-            for name, each in view.certificates.items()
+            for name, each in certificates.items()
         }
         return {"schema": PUBLIC_SCHEMA, "withheld": NOT_RECOMPUTABLE, "certificates": said}, False
-    whole = {name: each.to_dict() for name, each in view.certificates.items()}
+    whole = {name: each.to_dict() for name, each in certificates.items()}
     document: dict[str, Any] = {"schema": COLLECTION_SCHEMA, "certificates": whole}
-    if view.gate is not None:
-        document["gate"] = view.gate.to_dict()
+    if gate is not None:
+        document["gate"] = gate.to_dict()
     if len(json.dumps(document)) <= _LARGEST_STORED:
         return document, True
     return {"schema": PUBLIC_SCHEMA, "withheld": "the certificates are too large for this page"}, False

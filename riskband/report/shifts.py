@@ -38,42 +38,19 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Shift:
-    """What may change: bounds over a budget.
+    """What may change: bounds over a budget."""
 
-    Attributes
-    ----------
-    kind : {"divergence", "cost"}
-        Whether the shares of kinds of clients change, or the clients' examples move.
-    unit : str
-        What the budget is measured in.
-    label : str
-        What kind of bounds they are.
-    kinds : tuple of str
-        Today's shares of the kinds of clients of which the steps say what they may become; none for a cost.
-    steps : tuple of Step
-        One for each budget.
-    shown : tuple of int
-        Which of them the table has.
-    columns : tuple of str
-        What is bounded.
-    chart : Chart
-        The same as a figure.
-    breaks : tuple of str
-        Where a limit is no longer certified.
-    together : str
-        What holds at once with what.
-    """
-
-    kind: str
-    unit: str
-    label: str
+    kind: str  # "divergence" or "cost": whether the shares of kinds of clients change, or the clients' examples move
+    unit: str  # what the budget is measured in
+    label: str  # what kind of bounds they are
+    # Today's shares of the kinds of clients of which the steps say what they may become; none for a cost.
     kinds: tuple[str, ...]
-    steps: tuple[Step, ...]
-    shown: tuple[int, ...]
-    columns: tuple[str, ...]
-    chart: Chart
-    breaks: tuple[str, ...]
-    together: str
+    steps: tuple[Step, ...]  # one for each budget
+    shown: tuple[int, ...]  # which of them the table has
+    columns: tuple[str, ...]  # what is bounded
+    chart: Chart  # the same as a figure
+    breaks: tuple[str, ...]  # where a limit is no longer certified
+    together: str  # what holds at once with what
 
 
 def divergence_shift(
@@ -86,27 +63,10 @@ def divergence_shift(
     public: bool,
     together: str,
 ) -> tuple[Shift, dict[str, Certificate]]:
-    """What may change if kinds of clients become more frequent, read off a band.
+    """What may change if kinds of clients become more frequent, and the certificates that this was made of.
 
-    Parameters
-    ----------
-    certificates, gate :
-        Which divergence and budgets the evaluation was about: χ² if it was about none.
-    band : Band
-        With a lower side.
-    threshold : float or None
-        A risk from which on a client fails.
-    breaks : sequence of str
-        More sentences on where it breaks.
-    public : bool
-        Whether few budgets must do.
-    together : str
-        What holds at once with what.
-
-    Returns
-    -------
-    Shift, dict of str to Certificate
-        The section, and the certificates that it was made of.
+    They are read off a band with a lower side, for the divergence and budgets that the evaluation, with its gate, was
+    about: χ² if it was about none. From a risk of `threshold` on a client fails. In public few budgets must do.
     """
     divergence, given = _asked_divergence(certificates, gate)
     grid = _grid(given, _NUM_PUBLIC_BUDGETS if public else _NUM_BUDGETS)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from riskband.groups.comparisons import group_certificate
 from riskband.groups.group_bands import group_bands
 from riskband.report.charts import Chart, Curve, thinned
-from riskband.report.shifts import Shift, cost_shift, divergence_shift
+from riskband.report.shifts import cost_shift, divergence_shift
 from riskband.report.words import LABELS, LIMITS, WHO_ANSWERED, about_measured, capital, percent, question
 from riskband.verification import FUNCTIONS, band_behind, event_of, why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_down, rounded_up
@@ -41,30 +41,14 @@ _MOST_FOR_A_BAND = 20_000  # beyond, only what is in the certificates is shown
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the server of a run knows beside its certificates.
+    """What the server of a run knows beside its certificates."""
 
-    Attributes
-    ----------
-    who : mapping of str to str
-        Lines about who was asked and who answered.
-    hashes : mapping of str to str
-        What was evaluated by what.
-    notes : tuple of str
-        Sentences for the section on who suffers.
-    breaks : tuple of str
-        Sentences that say up to which shift a goal is met.
-    names : tuple of str
-        Of the clients, in the order of the answers.
-    threshold : float or None
-        A risk at which a client counts as failing.
-    """
-
-    who: Mapping[str, str] = field(default_factory=dict)
-    hashes: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    breaks: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    threshold: float | None = None
+    who: Mapping[str, str] = field(default_factory=dict)  # lines about who was asked and who answered
+    hashes: Mapping[str, str] = field(default_factory=dict)  # what was evaluated by what
+    notes: tuple[str, ...] = ()  # sentences for the section on who suffers
+    breaks: tuple[str, ...] = ()  # sentences that say up to which shift a goal is met
+    names: tuple[str, ...] = ()  # of the clients, in the order of the answers
+    threshold: float | None = None  # a risk at which a client counts as failing
 
 
 class Light(NamedTuple):
@@ -94,38 +78,6 @@ class Client(NamedTuple):
     num_examples: int
 
 
-@dataclass(frozen=True)
-class View:
-    """Everything that the page says, section by section; see `view_of`."""
-
-    title: str
-    is_public: bool
-    light: Light
-    sentence: str
-    label: str
-    has_measured: bool
-    gate: Gate | None
-    who: Mapping[str, str]
-    answered_by: str
-    clients: tuple[Client, ...]
-    num_unlisted: int
-    shift: Shift | None
-    rows: tuple[Row, ...]
-    others: tuple[Row, ...]
-    groups: tuple[tuple[str, str, str], ...]
-    groups_together: str
-    carriers: str
-    charts: tuple[Chart, ...]
-    notes: tuple[str, ...]
-    premise: str
-    questions: tuple[tuple[str, str], ...]
-    limits: tuple[str, ...]
-    hashes: Mapping[str, str]
-    certificates: Certificates
-    holds: Mapping[str, str]
-    made_here: tuple[str, ...]
-
-
 def view_of(
     certificates: Certificates,
     *,
@@ -134,8 +86,8 @@ def view_of(
     answers: ClientRisks | None = None,
     facts: RunFacts,
     public: bool = False,
-) -> View:
-    """Work out what the page says; see `riskband.report.page.report_page`."""
+) -> dict[str, Any]:
+    """Work out what the page says, under the names in its template; see `riskband.report.page.report_page`."""
     threshold = _threshold(gate) if facts.threshold is None else facts.threshold
     given = {**certificates, **({} if gate is None else gate.certificates)}
     band, source_name = _band(certificates)
@@ -157,35 +109,36 @@ def view_of(
     made |= of_groups
     groups, groups_together = _groups([*certificates.values(), *of_groups.values()])
     everything = {**given, **{_unused(name, given): each for name, each in made.items()}}
+    assumed = () if gate is None else gate.assumptions
     shown = {_certified(certificates, name, {"level": level}) for _, name, level in _TAILS} | {main}
-    return View(
-        title=title,
-        is_public=public,
-        light=_light(gate, answered_by),
-        sentence=capital(main.statement),
-        label=LABELS[main.validity],
-        has_measured=any(map(_is_measured, everything.values())),
-        gate=gate,
-        who=_who(main, facts),
-        answered_by=WHO_ANSWERED[answered_by],
-        clients=() if public else tuple(_clients(main, names, answers)),
-        num_unlisted=0 if public else max(0, _num_clients(main) - _MOST_CLIENTS_LISTED),
-        shift=shift,
-        rows=rows,
-        others=tuple(_row(each) for each in certificates.values() if each not in shown and not each.axes),
-        groups=groups,
-        groups_together=groups_together,
-        carriers="" if public else _carriers(made, names),
-        charts=tuple(_charts(certificates, band, public=public)),
-        notes=facts.notes,
-        premise=_premise(everything.values()),
-        questions=_questions([*(() if gate is None else gate.assumptions), *_assumptions(everything)]),
-        limits=LIMITS,
-        hashes=facts.hashes,
-        certificates=everything,
-        holds={name: _HOLDS[event_of(each.recipe)] for name, each in everything.items()},
-        made_here=tuple(made),
-    )
+    return {
+        "title": title,
+        "is_public": public,
+        "light": _light(gate, answered_by),
+        "sentence": capital(main.statement),
+        "label": LABELS[main.validity],
+        "has_measured": any(map(_is_measured, everything.values())),
+        "gate": gate,
+        "who": _who(main, facts),
+        "answered_by": WHO_ANSWERED[answered_by],
+        "clients": () if public else tuple(_clients(main, names, answers)),
+        "num_unlisted": 0 if public else max(0, _num_clients(main) - _MOST_CLIENTS_LISTED),
+        "shift": shift,
+        "rows": rows,
+        "others": tuple(_row(each) for each in certificates.values() if each not in shown and not each.axes),
+        "groups": groups,
+        "groups_together": groups_together,
+        "carriers": "" if public else _carriers(made, names),
+        "charts": tuple(_charts(certificates, band, public=public)),
+        "notes": facts.notes,
+        "premise": _premise(everything.values()),
+        "questions": _questions([*assumed, *(line for each in everything.values() for line in each.assumptions)]),
+        "limits": LIMITS,
+        "hashes": facts.hashes,
+        "certificates": everything,
+        "holds": {name: _HOLDS[event_of(each.recipe)] for name, each in everything.items()},
+        "made_here": tuple(made),
+    }
 
 
 def _unused(name: str, taken: Certificates) -> str:
@@ -438,10 +391,6 @@ def _band_chart(band: Band) -> Chart:
         curves,
         "after",
     )
-
-
-def _assumptions(certificates: Certificates) -> Iterator[str]:
-    yield from (line for each in certificates.values() for line in each.assumptions)
 
 
 def _premise(certificates: Iterable[Certificate]) -> str:

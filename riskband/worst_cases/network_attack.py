@@ -34,18 +34,10 @@ client gave no answer."""
 def one_round(radii: npt.ArrayLike, values: npt.ArrayLike) -> tuple[ConcaveCurve, ConcaveCurve]:
     """Lower and upper curve of a network's worst mean over all cost budgets, from one grid of radii.
 
-    Parameters
-    ----------
-    radii : array_like, shape (num_radii,)
-        Cost budgets that every client was asked for, increasing strictly from 0.
-    values : array_like, shape (num_clients, num_radii)
-        Adversarial risks Q_k(radius), nondecreasing and concave in the radius, up to the rounding of their digits;
-        raises ValueError if they are not.
-
-    Returns
-    -------
-    lower, upper : ConcaveCurve
-        The truth lies between them at every budget; their distance is what the grid leaves open.
+    The radii, shape (num_radii,), are cost budgets that every client was asked for, increasing strictly from 0; the
+    values, shape (num_clients, num_radii), adversarial risks Q_k(radius), nondecreasing and concave in the radius up to
+    the rounding of their digits. Raises ValueError if they are not. The distance of the curves is what the grid leaves
+    open.
     """
     grid = check_costs("radii", radii, remedy="they are costs, in units of the transport cost")
     rows = check_fraction("values", values)
@@ -59,19 +51,10 @@ def one_round(radii: npt.ArrayLike, values: npt.ArrayLike) -> tuple[ConcaveCurve
 def dual(conjugates: Callable[[float], npt.ArrayLike], *, cost_budget: float, max_multiplier: float = 1e6) -> float:
     """Worst mean of a network, from the clients' conjugates at multipliers that are asked one after the other.
 
-    Parameters
-    ----------
-    conjugates : callable
-        multiplier -> phi_k(multiplier) of every client in [0, 1], shape (num_clients,).
-    cost_budget : float
-        Mean budget of the network, in units of the transport cost; > 0.
-    max_multiplier : float
-        Where the search ends; a larger one only matters for tiny budgets.
-
-    Returns
-    -------
-    float
-        min over multipliers of multiplier·budget + mean phi: an upper bound at whichever multiplier the search stops.
+    It is the min over multipliers of multiplier·budget + mean phi, an upper bound at whichever multiplier the search
+    stops. `conjugates` maps a multiplier to phi_k(multiplier) of every client in [0, 1], shape (num_clients,). The
+    budget > 0 is the mean one, in units of the transport cost; a `max_multiplier` beyond the default only matters for
+    tiny ones.
     """
     budget = check_cost("cost_budget", cost_budget, remedy="without a budget the answer is the mean risk")
     largest = check_cost("max_multiplier", max_multiplier, remedy="it is where the search ends")
@@ -121,8 +104,6 @@ def bisection(
     ----------
     ask : callable
         See `Ask`.
-    num_clients : int
-        Number of clients.
     cost_budget : float
         Mean budget of the network, in units of the transport cost; > 0.
     tolerance, max_rounds : float, int
@@ -132,13 +113,10 @@ def bisection(
     on_round : callable, optional
         Called with the bracket after every round.
 
-    Returns
-    -------
-    Bisection
-        Both ends, and what they cost. A client that gives no answer, or one that no concave curve through its others
-        allows, becomes silent and is not asked again: the bracket stays valid, with what is known of that client, but
-        may stay wider than the tolerance. Source: [RE] Algorithm 1. The paper argues by quasi-concavity of a sum of
-        monotone functions, which is false; it is the concavity of each Q_k that makes the question convex.
+    A client that gives no answer, or one that no concave curve through its others allows, becomes silent and is not
+    asked again: the bracket stays valid, with what is known of that client, but may stay wider than the tolerance.
+    Source: [RE] Algorithm 1. The paper argues by quasi-concavity of a sum of monotone functions, which is false; it is
+    the concavity of each Q_k that makes the question convex.
     """
     budget = check_cost("cost_budget", cost_budget, remedy="without a budget the answer is the mean risk")
     check_cost("tolerance", tolerance, remedy="it is the width of the bracket at which to stop")
@@ -203,23 +181,17 @@ class KnownPoints:
 
     def inner(self) -> ConcaveCurve:
         """Lower bound on the curve, 0 as long as nothing is known."""
-        return inner_curve(*self._points, rounding=self._rounding) if self.radii else _constant(0.0)
+        return self._curve(inner_curve, unknown=0.0)
 
     def outer(self) -> ConcaveCurve:
         """Upper bound on the curve, 1 as long as nothing is known."""
-        return outer_curve(*self._points, rounding=self._rounding) if self.radii else _constant(1.0)
+        return self._curve(outer_curve, unknown=1.0)
 
-    @property
-    def _rounding(self) -> float:
-        return rounding_of_curve(*self._points) or 0.0
-
-    @property
-    def _points(self) -> tuple[FloatArray, FloatArray]:
-        return np.array(self.radii), np.array(self.values)
-
-
-def _constant(value: float) -> ConcaveCurve:
-    return ConcaveCurve(np.zeros(1), np.array([value]))
+    def _curve(self, bound: Callable[..., ConcaveCurve], *, unknown: float) -> ConcaveCurve:
+        if not self.radii:
+            return ConcaveCurve(np.zeros(1), np.array([unknown]))
+        points = np.array(self.radii), np.array(self.values)
+        return bound(*points, rounding=rounding_of_curve(*points) or 0.0)
 
 
 def _next_questions(

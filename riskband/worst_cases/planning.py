@@ -6,7 +6,7 @@ will judge the real answers, and how often it says PASS is the power.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -240,7 +240,8 @@ def plan(
     truth = _checked_truth(requirement, world)
     delta, power = check_delta(delta), _checked_power(power, delta)
     price = _checked_cost(cost)
-    here = None if num_clients is None else check_count("num_clients", num_clients, minimum=_FEWEST, remedy=_WHO)
+    remedy = "say how many clients you can ask"
+    here = None if num_clients is None else check_count("num_clients", num_clients, minimum=_FEWEST, remedy=remedy)
     goal = _Goal(requirement, world, truth, delta, power, price, check_seed(seed), say or (lambda line: None))
     searches = [_Search(goal, size) for size in sizes]
     best: dict[int, Option | None] = {}
@@ -254,13 +255,10 @@ def plan(
             f"probability {power:g}; the number is {truth:.4g} if the assumption is right: ask for more examples, or a "
             "limit farther from it"
         )
-    at_hand = () if here is None else tuple(search.at(here) for search in searches)
+    at_hand = () if here is None else tuple(search.look(here, _PRECISE).option for search in searches)
     tried = tuple(search.found[size].option for search in searches for size in sorted(search.found))
     too_few = tuple(size for size, option in best.items() if option is None)
     return Plan(requirement, delta, power, truth, options, too_few, at_hand, tried, price, world.assumptions)
-
-
-_WHO = "say how many clients you can ask"
 
 
 def _with_shift(requirement: Requirement, shift: str | None) -> Requirement:
@@ -281,17 +279,13 @@ def _checked_sizes(num_examples: int | Sequence[int] | None, pilot: ClientRisks 
         if pilot is None:
             raise ValueError("num_examples must be given with a prior; it is how many examples each client will have")
         return [min(int(np.median(pilot.num_examples)), _LARGEST_SIZE)]
-    sizes = np.unique(
-        [check_count("num_examples", size, minimum=1, remedy=_EACH) for size in np.atleast_1d(num_examples).tolist()]
-    )
+    given, remedy = np.atleast_1d(num_examples).tolist(), "it is how many examples each client will have"
+    sizes = np.unique([check_count("num_examples", size, minimum=1, remedy=remedy) for size in given])
     if not sizes.size or sizes[-1] > _LARGEST_SIZE:
         raise ValueError(
             f"num_examples must be from 1 to {_LARGEST_SIZE:,}, got {num_examples!r:.80}; more make hardly a difference"
         )
     return [int(size) for size in sizes]
-
-
-_EACH = "it is how many examples each client will have"
 
 
 def _checked_truth(requirement: Requirement, world: _Assumed) -> float:
@@ -396,11 +390,9 @@ def pilot_distribution(pilot: ClientRisks) -> tuple[RiskDistribution, tuple[str,
         f"the risks of clients are taken to be Beta-distributed with the mean of the {pilot.num_clients} clients of "
         f"the pilot, {mean:.3g}, and the standard deviation between them, {spread:.3g}"
     )
-    taken = (
-        "of which the noise of their examples is taken out"
-        if pilot.binary
-        else ("in which the noise of their examples is left, since the loss is not 0-1: fewer clients may be enough")
-    )
+    taken = "in which the noise of their examples is left, since the loss is not 0-1: fewer clients may be enough"
+    if pilot.binary:
+        taken = "of which the noise of their examples is taken out"
     of_trainers = (TRAINERS_ANSWERED,) if pilot.answered_by == "trainers" else ()
     return _beta(mean, spread), (f"{what}, {taken}", *of_trainers)
 
@@ -456,17 +448,6 @@ class _Goal(NamedTuple):
     seed: int
     say: Callable[[str], None]
 
-    @property
-    def gap(self) -> float:
-        """Distance of the limit from the truth: what a certificate may be above the truth, or below it."""
-        return abs(self.requirement.limit - self.truth)
-
-    def margins(self, networks: Iterable[ClientRisks]) -> FloatArray:
-        """By how much the certified end keeps to the limit, for each network: the gate says PASS from 0 on."""
-        bounds = (self.requirement.number.bounds(each, self.delta) for each in networks)
-        limit, is_upper = self.requirement.limit, self.requirement.relation == "<="
-        return np.array([limit - each.upper if is_upper else each.lower - limit for each in bounds])
-
 
 class _Seen(NamedTuple):
     """What was found for a number of clients."""
@@ -488,19 +469,16 @@ class _Search:
         """Narrow the bracket of the number of clients, each time to where the last one tried says that it is."""
         low, high, tried = _FEWEST - 1, MOST_CLIENTS + 1, first
         while high - low > max(1, high // _FINENESS):
-            is_enough = self._look(tried, _ROUGH).option.power >= self.goal.power
+            is_enough = self.look(tried, _ROUGH).option.power >= self.goal.power
             low, high = (low, tried) if is_enough else (tried, high)
             tried = self._next(self.found[tried], low, high)
         # A rough search may have been lucky.
-        while high <= MOST_CLIENTS and self._look(high, _PRECISE).option.power < self.goal.power:
+        while high <= MOST_CLIENTS and self.look(high, _PRECISE).option.power < self.goal.power:
             high += max(1, high // _FINENESS)
         return self.found[high].option if high <= MOST_CLIENTS else None
 
-    def at(self, num_clients: int) -> Option:
-        """Power with so many clients, as an option."""
-        return self._look(num_clients, _PRECISE).option
-
-    def _look(self, num_clients: int, effort: _Effort) -> _Seen:
+    def look(self, num_clients: int, effort: _Effort) -> _Seen:
+        """Power with so many clients, and the margins that it comes from."""
         power, margins = self._power(num_clients, effort)
         cost = self.goal.cost
         price = None if cost is None else num_clients * (cost[0] + self.num_examples * cost[1])
@@ -513,9 +491,10 @@ class _Search:
     def _next(self, seen: _Seen, low: int, high: int) -> int:
         """Number of clients for the wanted power, if what a certificate leaves falls with the root of their number."""
         tried, power = seen.option.num_clients, seen.option.power
+        gap = abs(self.goal.requirement.limit - self.goal.truth)  # what a certificate may be above the truth, or below
         mean = ndtri(power) * seen.spread if 0.02 < power < 0.98 else seen.mean
-        needed = self.goal.gap - mean + ndtri(self.goal.power) * seen.spread
-        guess = tried * (needed / self.goal.gap) ** 2 if np.isfinite(needed) and self.goal.gap > 0.0 else high
+        needed = gap - mean + ndtri(self.goal.power) * seen.spread
+        guess = tried * (needed / gap) ** 2 if np.isfinite(needed) and gap > 0.0 else high
         least, most = max(low, tried // 4), min(high, 4 * tried)
         margin = min((most - least) / 8.0, 0.02 * guess)
         return int(np.clip(np.clip(round(guess), least + margin, most - margin), low + 1, high - 1))
@@ -541,16 +520,19 @@ class _Search:
             margins = np.append(margins, self._margins(networks[margins.size : size]))
 
     def _margins(self, counts: IntArray) -> FloatArray:
-        values, is_binary = self.answers.values, self.goal.world.binary
-        return self.goal.margins(ClientRisks(values[each], self.num_examples, is_binary) for each in counts)
+        """By how much the certified end keeps to the limit, for each network: the gate says PASS from 0 on."""
+        goal, values = self.goal, self.answers.values
+        networks = (ClientRisks(values[each], self.num_examples, goal.world.binary) for each in counts)
+        bounds = (goal.requirement.number.bounds(each, goal.delta) for each in networks)
+        limit, is_upper = goal.requirement.limit, goal.requirement.relation == "<="
+        return np.array([limit - each.upper if is_upper else each.lower - limit for each in bounds])
 
 
 def _cross_fitted_power(certified: FloatArray, margins: FloatArray, drawn: FloatArray) -> tuple[float, float]:
     """Share of networks that pass, by predictions for many and certificates of some, and its standard error.
 
-    A cross-fitted difference estimator, also known as prediction-powered inference.
-
-    Each half of the certified networks is predicted from the other.
+    A cross-fitted difference estimator, also known as prediction-powered inference: each half of the certified networks
+    is predicted from the other.
     """
     halves = np.arange(margins.size) % 2 == 0
     shares, wrong, variance = [], [], 0.0

@@ -53,22 +53,14 @@ class _Bounds(NamedTuple):
 
 
 class Number(NamedTuple):
-    """What can be required: a functional, or a worst mean or share over shifted networks.
-
-    Attributes
-    ----------
-    threshold : float or None
-        The risk of a share: which clients it counts.
-    shift : tuple of str and float, or None
-        Name of the divergence and the budget, within which any network may be.
-    """
+    """What can be required: a functional, or a worst mean or share over shifted networks."""
 
     name: str
     range: tuple[float, float]
     bounds: Callable[[Band | ClientRisks, float | None], _Bounds]
     value: Callable[[RiskDistribution], float]  # of a network whose risks are known
-    threshold: float | None = None
-    shift: tuple[str, float] | None = None
+    threshold: float | None = None  # the risk from which on a share counts clients
+    shift: tuple[str, float] | None = None  # name of the divergence and the budget, within which any network may be
 
 
 @dataclass(frozen=True)
@@ -448,31 +440,19 @@ def _can_grow(source: Band | ClientRisks) -> bool:
 
 def _enough(source: Band | ClientRisks, requirement: Requirement, delta: float | None) -> tuple[int, str]:
     """About how many clients decide a requirement, and how: the answers are repeated, twice as often until it is."""
+    risks = _clients_of(source)
 
     @cache
     def then(num_clients: int) -> str:
-        bounds = requirement.number.bounds(_grown(source, num_clients), delta)
+        more = risks.resized(num_clients)
+        like = band_of(more, **source.recipe()) if isinstance(source, Band) else more
+        bounds = requirement.number.bounds(like, delta)
         return requirement.verdict(bounds.lower, bounds.upper)
 
     enough = smallest_size(
-        _clients_of(source).num_clients,
-        lambda size: then(size) != NOT_DECIDED,
-        most=_LARGEST_TRIED,
-        fineness=_FINENESS,
+        risks.num_clients, lambda size: then(size) != NOT_DECIDED, most=_LARGEST_TRIED, fineness=_FINENESS
     )
     return (_LARGEST_TRIED, NOT_DECIDED) if enough is None else (enough, then(enough))
-
-
-def _grown(source: Band | ClientRisks, num_clients: int) -> Band | ClientRisks:
-    """So many clients whose answers have the distribution of these; missing and wrong ones in proportion."""
-    risks = _clients_of(source)
-    order = np.argsort(risks.values, kind="stable")
-    like = order[np.arange(num_clients) * order.size // num_clients]
-    who = risks.responses.to_dict()
-    share = num_clients / order.size
-    who |= {name: math.ceil(who[name] * share) for name in ("num_missing", "contamination") if name in who}
-    grown = ClientRisks(risks.values[like], risks.num_examples[like], risks.binary, **who)
-    return grown if isinstance(source, ClientRisks) else band_of(grown, **source.recipe())
 
 
 def _shown(value: float, rounded: Callable[[float], str], limit: float) -> str:

@@ -6,6 +6,7 @@ only once, for their plain loss. One mean, at budgets fixed beforehand, is bound
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.bands.band import Band, band_alone, check_band, own_delta
-from riskband.betting import betting_assumptions, check_betting
+from riskband.betting import Dual, betting_assumptions, betting_upper_bound, betting_upper_means, check_betting
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, Certificate, recipe
 from riskband.checks import (
     FloatArray,
@@ -24,14 +25,32 @@ from riskband.checks import (
     check_points,
     check_single,
 )
-from riskband.duals import excess_assumptions
-from riskband.search import Bracket, bisect
+from riskband.duals import (
+    CUTS,
+    UNIFORM,
+    excess_assumptions,
+    excess_duals,
+    exponential_duals,
+    pole_duals,
+    square_duals,
+)
+from riskband.search import Bracket, largest_where
 from riskband.wording import chosen_before, exactly, in_short
-from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
+from riskband.worst_cases.divergences import (
+    DIVERGENCES,
+    FDivergence,
+    Polygon,
+    binary_worst_case,
+    outer_polygon,
+    resolve_divergence,
+    robust_mean,
+)
 from riskband.worst_cases.published import published_worst_case_cdf, published_worst_case_mean
-from riskband.worst_cases.reweighting_bets import direct_worst_case_means
 
 WORST_CASE_METHODS = ("sharp", "published", "reference")
+_NUM_MULTIPLIERS = 16
+_SHIFTS = CUTS[::2]  # near the best one the dual is flat
+_LEAST_MULTIPLIER, _LARGEST_MULTIPLIER = 1e-3, 1e4
 
 
 def worst_case_mean(
@@ -84,7 +103,8 @@ def worst_case_mean(
     """
     f, budgets = resolve_divergence(divergence), check_budget(budget)
     if isinstance(source, ClientRisks):
-        return _direct_mean(source, f, budgets, method=method, delta=delta, seed=seed)
+        check_betting(method)
+        return _direct_mean(source, f, budgets, delta=own_delta(delta), seed=check_own_seed(seed))
     band = band_alone(source, delta=delta, seed=seed)
     method = check_choice("method", "sharp" if method is None else method, WORST_CASE_METHODS)
     details: dict[str, FloatArray] = {}
@@ -93,44 +113,38 @@ def worst_case_mean(
     else:
         law = band.distribution_for_means
         solve = robust_mean if method == "sharp" else reference_robust_mean
-        found = [solve(law.risks, law.weights, divergence=f, budget=float(size)) for size in budgets.ravel()]
-        values = np.clip([value for value, _ in found], 0.0, 1.0)  # noisy answers may lie outside
-        details["client_weights"] = np.array([law.per_client(worst) for _, worst in found])
-        details["unseen_weight"] = np.array([worst[-1] for _, worst in found])
+        solved = [solve(law.risks, law.weights, divergence=f, budget=float(size)) for size in budgets.ravel()]
+        values = np.clip([value for value, _ in solved], 0.0, 1.0)  # noisy answers may lie outside
+        details["client_weights"] = np.array([law.per_client(worst) for _, worst in solved])
+        details["unseen_weight"] = np.array([worst[-1] for _, worst in solved])
+    found = recipe("worst_case_mean", {"divergence": f.name, "budget": budgets, "method": method}, band)
+    if details and band.risks.names is not None:  # the certificate says who carries its worst case
+        found["answers"] = {**found["answers"], "names": list(band.risks.names)}
     return Certificate(
         quantity=_worst_mean(f, budgets),
         value=values if budgets.ndim else values[0],
         details=details if budgets.ndim else {name: rows[0] for name, rows in details.items()},
         axes={"budget": budgets},
-        recipe=_naming(
-            recipe("worst_case_mean", {"divergence": f.name, "budget": budgets, "method": method}, band),
-            band.risks.names if details else None,
-        ),
+        recipe=found,
         **_terms(band, f, method),
     )
 
 
-def _naming(found: dict[str, Any], names: tuple[str, ...] | None) -> dict[str, Any]:
-    """A recipe with the names of the clients, if they have any: the certificate says who carries its worst case."""
-    return found if names is None else {**found, "answers": {**found["answers"], "names": list(names)}}
-
-
 def _direct_mean(
-    risks: ClientRisks,
-    f: FDivergence,
-    budgets: FloatArray,
-    *,
-    method: str | None,
-    delta: float | None,
-    seed: int | None,
+    risks: ClientRisks, f: FDivergence, budgets: FloatArray, *, delta: float, seed: int | None
 ) -> Certificate:
-    """Bounds that stand alone, one for each budget, at equal parts of delta."""
-    check_betting(method)
-    delta, seed = own_delta(delta), check_own_seed(seed)
+    """Bounds that stand alone, one for each budget at equal parts of delta, by bets on their duals (math §2.9)."""
     risks.require_certain_answers("method='betting'", "a band, rb.band(answers, delta=...)")
-    values, name = direct_worst_case_means(
-        risks, divergence=f, budgets=budgets.ravel(), delta=delta / budgets.size, seed=seed
-    )
+    is_built_in = DIVERGENCES.get(f.name) is f  # a name alone says nothing of one's own
+    duals_of = BUILT_IN[f.name] if is_built_in else custom_duals(f)
+    values, name, part = np.empty(budgets.size), "", delta / budgets.size
+    for place, budget in enumerate(budgets.ravel().tolist()):
+        if budget == 0.0:
+            (found,), name = betting_upper_means([risks.values], delta=part, seed=seed, is_fixed=False)
+        else:
+            answers = (risks.values, risks.num_examples)
+            found, name = betting_upper_bound(duals_of(risks, budget), answers, delta=part, seed=seed)
+        values[place] = found
     return Certificate(
         quantity=_worst_mean(f, budgets),
         value=values if budgets.ndim else values[0],
@@ -165,7 +179,7 @@ def worst_case_cdf(
     Parameters
     ----------
     band, divergence, budget :
-        As for `worst_case_mean`.
+        As for `worst_case_mean`, with the same errors.
     thresholds : float or array_like, shape (num_thresholds,), optional
         Risks in [0, 1]. Between two of them the bound at the smaller one holds. By default the points just above
         every jump of the band, which gives the whole curve.
@@ -176,11 +190,6 @@ def worst_case_cdf(
     -------
     Certificate
         A number, or a curve over `budget` and/or `threshold`, in that order. Source: math §3.1.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range or unknown, or the band has no lower side.
     """
     check_band(band)
     method = check_choice("method", method, ("sharp", "published"))
@@ -219,7 +228,7 @@ def breakdown(
     Parameters
     ----------
     band, divergence :
-        As for `worst_case_mean`.
+        As for `worst_case_mean`, with the same errors.
     target : float
         What the bound must not exceed, in [0, 1].
     threshold : float, optional
@@ -233,11 +242,6 @@ def breakdown(
         Both ends, a millionth of them apart: the target is certified at `lower`, and is not at `upper`. `lower` is
         `-inf` if not even a network without shift meets it; `upper` is `inf` if every budget up to `max_budget` does.
         Source: math §3.4.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range or unknown, or the band has no lower side.
     """
     check_band(band)
     goal = check_single("target", target)
@@ -247,21 +251,14 @@ def breakdown(
     if check_budget(max_budget).ndim:
         raise ValueError(f"max_budget must be one number, got {max_budget!r:.80}; it is where the search stops")
 
-    def bound(budget: FloatArray) -> FloatArray:
+    def meets(budget: FloatArray) -> npt.NDArray[np.bool_]:
         if at is None:
             value, _ = robust_mean(law.risks, law.weights, divergence=f, budget=float(budget))
-            return np.asarray(min(value, 1.0))
-        return binary_worst_case(1.0 - band.lower_left_limit(at), divergence=f, budget=budget)
+            return np.asarray(min(value, 1.0) <= goal)
+        share = 1.0 - band.lower_left_limit(at)
+        return np.asarray(binary_worst_case(share, divergence=f, budget=budget) <= goal)
 
-    def meets(budget: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        return np.asarray(bound(np.asarray(budget)) <= goal)
-
-    if not meets(0.0):
-        return Bracket(-np.inf, 0.0)
-    if meets(max_budget):
-        return Bracket(float(max_budget), np.inf)
-    lower, upper = bisect(meets, low=0.0, high=max_budget, relative_tolerance=1e-6)
-    return Bracket(float(lower), float(upper))
+    return largest_where(meets, most=float(max_budget), relative_tolerance=1e-6)
 
 
 def reference_robust_mean(
@@ -321,3 +318,54 @@ def _terms(band: Band, divergence: FDivergence, method: str) -> dict[str, Any]:
         "method": "[RE] Theorem 5.2/5.3" if published else f"{method}, {band.method} band",
         "assumptions": (*band.assumptions, _within(divergence)),
     }
+
+
+def variation_duals(risks: ClientRisks, budget: float) -> list[Dual]:
+    """Total variation: (1 - cut)·budget + cut + E (R - cut)_+ ."""
+    return excess_duals(risks, offset=lambda cut: cut + (1.0 - cut) * min(budget, 1.0), slope=1.0)
+
+
+BUILT_IN: Mapping[str, Callable[[ClientRisks, float], list[Dual]]] = {
+    "chi2": square_duals,
+    "kl": exponential_duals,
+    "tv": variation_duals,
+    "hellinger2": pole_duals,
+}
+"""For the divergences whose dual has one variable, from answers and a budget > 0 to duals."""
+
+
+def custom_duals(divergence: FDivergence) -> Callable[[ClientRisks, float], list[Dual]]:
+    """The same for any divergence: λ·budget + κ + λ·E f*((R - κ)/λ), with a polygon below f in its place."""
+    polygon = outer_polygon(divergence.generator)
+    steepest = float(polygon.slopes[-1])
+
+    def duals_of(risks: ClientRisks, budget: float) -> list[Dual]:
+        usual = 1.0 / np.sqrt(budget)
+        least, most = np.clip([1e-3 * usual, 2.0 * usual], [_LEAST_MULTIPLIER, 0.3], [0.03, _LARGEST_MULTIPLIER])
+        multipliers = np.geomspace(least, most, _NUM_MULTIPLIERS)
+        pairs = [(multiplier, shift) for multiplier in multipliers.tolist() for shift in _SHIFTS.tolist()]
+        # The conjugate must be finite at every risk that clients may have, seen or not.
+        pairs = [(multiplier, shift) for multiplier, shift in pairs if 1.0 - shift <= multiplier * steepest]
+        if np.isfinite(divergence.slope_at_infinity):  # and new clients make the least such shift the best one
+            pairs += [((1.0 - shift) / steepest, shift) for shift in CUTS.tolist()]
+        return [_conjugate_dual(risks, polygon, budget, *pair) for pair in pairs]
+
+    return duals_of
+
+
+def _conjugate_dual(risks: ClientRisks, polygon: Polygon, budget: float, multiplier: float, shift: float) -> Dual:
+    def conjugate(risk: FloatArray) -> FloatArray:
+        slope = (risk - shift) / multiplier
+        ratio = np.minimum(polygon.best_ratio(slope), polygon.corners[-1])  # at the last slope every ratio is best
+        return np.asarray(multiplier * (slope * ratio - polygon.height(ratio)))
+
+    low, high = conjugate(np.array([0.0, 1.0])).tolist()
+    start = multiplier * budget + shift
+    return Dual.of_range(
+        conjugate(risks.values),
+        low=low,
+        high=high,
+        bound=lambda mean: start + mean,
+        least_mean=lambda value: value - start,
+        start=float(np.mean(conjugate(UNIFORM))),
+    )

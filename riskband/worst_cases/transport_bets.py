@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from riskband.betting import AVERAGED_BETS, Played, fixed_orders, log_growth
+from riskband.betting import AVERAGED_BETS, LARGEST_SHARE, Played, fixed_orders, log_growth
 from riskband.checks import FloatArray, IntArray
 from riskband.search import bisect
 
@@ -76,6 +76,8 @@ class TransportBets:
     seed : int or None
         Of one order, in which the largest capital on the way counts. None: the average of the final capitals in fixed
         orders counts.
+    largest_share : float
+        Of the capital that one client may cost, in (0, 1).
 
     Attributes
     ----------
@@ -83,8 +85,10 @@ class TransportBets:
         Of the method.
     """
 
-    def __init__(self, answers: Sequence[FloatArray], *, seed: int | None) -> None:
-        size = answers[0].size
+    def __init__(
+        self, answers: Sequence[FloatArray], *, seed: int | None, largest_share: float = LARGEST_SHARE
+    ) -> None:
+        size, self._largest_share = answers[0].size, largest_share
         if seed is None:
             num_orders = int(np.clip(_NUM_PLAYED // size, *_NUM_ORDERS))
             self._clients, self._orders = np.lexsort(tuple(answers)[::-1]), fixed_orders(size, num_orders=num_orders)
@@ -183,7 +187,7 @@ class TransportBets:
     ) -> bool:
         """Whether the gamblers together do not earn 1/delta times what each began with."""
         needed = np.clip((value - duals.charges(budget)) / duals.scales, 0.0, 1.0)
-        capitals = [log_growth(needed[each.chosen], each.outcomes, each.bets) for each in tests]
+        capitals = [log_growth(needed[each.chosen], each.outcomes, each.bets, self._largest_share) for each in tests]
         if self._is_average:
             earned = np.logaddexp.reduce([np.logaddexp.reduce(each.sum(axis=1)) for each in capitals])
             return bool(earned < np.log(len(self._orders) / delta))

@@ -13,6 +13,7 @@ have few examples.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,8 @@ from riskband.answers.adversarial import AdversarialAnswers, check_answers, chec
 from riskband.answers.concave_curves import knapsack_curve, network_curve
 from riskband.answers.risks import BINARY_LOSS, ClientRisks, default_eta, shared_assumptions
 from riskband.bands.band import METHODS
-from riskband.bands.local_steps import KNOWN_SIZES, RANDOM_SIZES, ClientAtoms, LevelsOf, levels_of_answers
-from riskband.betting import betting_assumptions, betting_upper_means
+from riskband.bands.local_steps import KNOWN_SIZES, RANDOM_SIZES, ClientAtoms, levels_of_answers
+from riskband.betting import NEWEST, SHARES, betting_assumptions, betting_upper_means, check_edition
 from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, Certificate, recipe
 from riskband.checks import (
     FloatArray,
@@ -37,7 +38,7 @@ from riskband.checks import (
     check_points,
     check_single,
 )
-from riskband.search import Bracket, bisect
+from riskband.search import Bracket, largest_where
 from riskband.wording import chosen_before, exactly, in_short
 from riskband.worst_cases.transport_bets import TransportBets, TransportDuals
 from riskband.worst_cases.transport_duals import (
@@ -67,6 +68,7 @@ def wasserstein_mean(
     method: str = "betting",
     seed: int | None = None,
     every_budget: bool = False,
+    edition: int = NEWEST,
 ) -> Certificate:
     """Upper bound on the mean risk over the clients of any network within the transport budget.
 
@@ -94,6 +96,8 @@ def wasserstein_mean(
         Order in which bets look at the clients, fixed before any answer was seen; as for `mean_bound`.
     every_budget : bool
         Whether all budgets there are shall hold at once, not only those that are asked: wider.
+    edition : int
+        Of the bets on the budgets asked: 2, or 1 for those of certificates that were made before there was another.
 
     Returns
     -------
@@ -108,11 +112,12 @@ def wasserstein_mean(
     check_answers(answers)
     delta, seed = check_delta(delta), check_own_seed(seed)
     method = check_choice("method", method, ("betting", "hoeffding"))
-    every_budget = check_flag("every_budget", every_budget)
+    every_budget, edition = check_flag("every_budget", every_budget), check_edition(edition)
     budgets, given = _check_budgets(cost_budget), None if multipliers is None else checked_multipliers(multipliers)
     if _is_for_budgets_asked(answers, method, every_budget):
         prices = _prices(budgets, given, ratio=_MEAN_RATIO)
-        bets, duals = TransportBets(_sorting_keys(answers), seed=seed), mean_duals(answers, prices)
+        bets = TransportBets(_sorting_keys(answers), seed=seed, largest_share=SHARES[edition])
+        duals = mean_duals(answers, prices)
         values = _monotone(budgets, bets.upper_bounds(duals, np.atleast_1d(budgets), delta=delta))
         name, chosen = bets.name, _budgets_chosen(budgets, given)
         how = f"{name}, {_FROM_THE_PAST}"
@@ -128,6 +133,7 @@ def wasserstein_mean(
         "method": method,
         "seed": seed,
         "every_budget": every_budget,
+        "edition": edition,
     }
     return Certificate(
         quantity=f"the mean risk over the clients of {_ball(answers, budgets)}",
@@ -273,18 +279,14 @@ def wasserstein_cdf(
         of the two was better for the clients before; for other losses than the 0-1 loss the same as `average`. With
         bands the multipliers share delta in `average`, the thresholds do in `limits`, and `best` is the smaller of the
         two with half of delta each.
-    multipliers : array_like, shape (num_multipliers,), optional
-        As for `wasserstein_mean`; with bands, for `average` only.
+    multipliers, seed, every_budget :
+        As for `wasserstein_mean`; with bands, multipliers are for `average` only.
     eta : float, optional
         For `limits`: error level of one client's limit, in (0, 0.5], fixed beforehand; by default one of several, by
         the clients before, and with bands from the number of clients.
     method : {"betting", "berk_jones", "dkw"}
         The last two are bands for a distribution over clients: of the conjugates at each multiplier, or of the limits.
         With `every_budget`, missing="worst" or contamination betting is replaced by `berk_jones`.
-    seed : int, optional
-        Of the order in which bets look at the clients; as for `mean_bound`.
-    every_budget : bool
-        As for `wasserstein_mean`.
 
     Returns
     -------
@@ -318,7 +320,10 @@ def wasserstein_cdf(
         prices = _prices(budgets, given, ratio=_SHARE_RATIO)
         families = _share_families(answers, prices, local=local, etas=LIMIT_ETAS if eta is None else (eta,))
         share = delta / flat[1].size
-        columns = [bets.upper_bounds(families(point), flat[0], delta=share) for point in (flat[1] - ROUNDING).tolist()]
+        columns = [
+            bets.upper_bounds(families(point), flat[0], delta=share) if point > 0.0 else np.ones(flat[0].size)
+            for point in (flat[1] - ROUNDING).tolist()
+        ]
         bounds, name = np.stack(columns, axis=1), bets.name
         chosen |= {"eta": (eta, None), **_budgets_chosen(budgets, given)}
         how = f"{name}, {_FROM_THE_PAST}"
@@ -391,36 +396,31 @@ def _from_bands(
     eta: float,
     method: str,
 ) -> FloatArray:
-    """Bounds of shape (num_budgets, num_thresholds) for every budget at once."""
-    levels_of, bounds = METHODS[method], []
+    """Bounds of shape (num_budgets, num_thresholds) for every budget at once, by the smaller of both proofs."""
+    levels_of, bounds = partial(levels_of_answers, answers.clean, levels_of=METHODS[method]), []
     uses_limits = answers.binary and local != "average"
     part = delta / 2 if uses_limits and local == "best" else delta
     if uses_limits:
-        bounds.append(_from_limits(answers, budgets, points, delta=part, eta=eta, levels_of=levels_of))
+        levels = levels_of(delta=part / points.size, sides="upper").upper
+        assert levels is not None
+        bounds.append(_from_limits(answers, budgets, points, levels, eta=eta))
     if local != "limits":
         grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
-        bounds.append(
-            _from_averages(answers, budgets, points, multipliers=grid, phi=phi, delta=part, levels_of=levels_of)
-        )
+        levels = levels_of(delta=part / grid.size, sides="lower").lower
+        assert levels is not None
+        laws = [ClientAtoms.from_levels(column, levels) for column in phi.T]
+        bounds.append(_from_averages(laws, grid, budgets, points))
     return np.asarray(np.min(bounds, axis=0))
 
 
 def _from_limits(
-    answers: AdversarialAnswers,
-    budgets: FloatArray,
-    points: FloatArray,
-    *,
-    delta: float,
-    eta: float,
-    levels_of: LevelsOf,
+    answers: AdversarialAnswers, budgets: FloatArray, points: FloatArray, levels: FloatArray, *, eta: float
 ) -> FloatArray:
-    """Bounds of shape (num_budgets, num_thresholds): a knapsack of limits for the cost of pushing each client.
+    """A knapsack of limits for the cost of pushing each client.
 
     From its examples, the cost r(P, t) is at least R_k with probability 1 - eta, so that E(1 - m·r)_+ is at most
     E(1 - m·R)_+ / (1 - eta) for every multiplier m; a band for the distribution of R makes the right side a knapsack.
     """
-    levels = levels_of_answers(answers.clean, delta=delta / points.size, sides="upper", levels_of=levels_of).upper
-    assert levels is not None
     margins = np.sqrt(np.log(1.0 / eta) / (2.0 * answers.num_examples))
     weights = np.diff(levels, prepend=0.0, append=1.0)
     columns = []
@@ -433,19 +433,9 @@ def _from_limits(
 
 
 def _from_averages(
-    answers: AdversarialAnswers,
-    budgets: FloatArray,
-    points: FloatArray,
-    *,
-    multipliers: FloatArray,
-    phi: FloatArray,
-    delta: float,
-    levels_of: LevelsOf,
+    laws: Sequence[ClientAtoms], multipliers: FloatArray, budgets: FloatArray, points: FloatArray
 ) -> FloatArray:
-    """Bounds of shape (num_budgets, num_thresholds): the least of a·m·budget + E(1 + a(phi_m - t))_+ over m and a."""
-    levels = levels_of_answers(answers.clean, delta=delta / multipliers.size, sides="lower", levels_of=levels_of).lower
-    assert levels is not None
-    laws = [ClientAtoms.from_levels(column, levels) for column in phi.T]
+    """The least of a·m·budget + E(1 + a(phi_m - t))_+ over multipliers m, each with a law of phi_m, and a >= 0."""
     columns = []
     for point in points - ROUNDING:  # what holds at a smaller threshold holds at the larger one
         charged = zip(laws, multipliers, strict=True)
@@ -488,7 +478,7 @@ def wasserstein_breakdown(
     Parameters
     ----------
     answers, delta :
-        As for `wasserstein_mean`.
+        As for `wasserstein_mean`, with the same errors.
     target : float
         What the bound must not exceed, in [0, 1].
     max_cost_budget : float
@@ -498,21 +488,14 @@ def wasserstein_breakdown(
     multipliers : array_like, optional
         Fixed before any answer was seen; by default a fine grid for budgets from 1/1000 of `max_cost_budget` on, and
         with `every_budget` the clients' own, or else `default_multipliers` of the ends of that range.
-    seed : int, optional
-        Of `wasserstein_mean`.
-    every_budget : bool
-        As for `wasserstein_mean`; also taken with missing="worst", contamination or noise.
+    seed, every_budget :
+        As for `wasserstein_mean`; every budget is also taken with missing="worst", contamination or noise.
 
     Returns
     -------
     Bracket
         As `riskband.breakdown`: certified at `lower`, not at `upper`; `-inf` or `inf` where there is no such budget.
         Source: math §4.3.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
     """
     check_answers(answers)
     goal = check_single("target", target)
@@ -522,15 +505,16 @@ def wasserstein_breakdown(
     given = None if multipliers is None else checked_multipliers(multipliers)
     if threshold is not None:
         answers.require_no_noise("a breakdown of a share", "the breakdown of the mean")
-        check_points("threshold", threshold)
+        if threshold <= ROUNDING:  # every client has a risk of at least 0, and answers may be rounded
+            return Bracket(largest, np.inf) if goal == 1.0 else Bracket(-np.inf, 0.0)
     if _is_for_budgets_asked(answers, "betting", every_budget):
         ratio = _MEAN_RATIO if threshold is None else _SHARE_RATIO
         prices = _prices(np.array([largest / 1000.0, largest]), given, ratio=ratio)
         if threshold is None:
-            duals = mean_duals(answers, prices)
+            duals, edition = mean_duals(answers, prices), NEWEST
         else:
-            duals = _share_families(answers, prices, local="best", etas=LIMIT_ETAS)(threshold - ROUNDING)
-        bets = TransportBets(_sorting_keys(answers), seed=seed)
+            duals, edition = _share_families(answers, prices, local="best", etas=LIMIT_ETAS)(threshold - ROUNDING), 1
+        bets = TransportBets(_sorting_keys(answers), seed=seed, largest_share=SHARES[edition])
         return Bracket(*bets.largest_budget(duals, target=goal, largest=largest, delta=delta))
     if multipliers is None and answers.multipliers is None:
         multipliers = default_multipliers([largest / 1000.0, largest])
@@ -539,26 +523,16 @@ def wasserstein_breakdown(
         grid, phi = _conjugates_on_grid(answers, np.array(largest), multipliers)
         limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed)
 
-    def meets(budget: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    def meets(budget: FloatArray) -> npt.NDArray[np.bool_]:
         if threshold is None:
-            return np.asarray(_least(np.asarray(budget), grid, limits) <= goal)
-        size = float(np.asarray(budget))
+            return np.asarray(_least(budget, grid, limits) <= goal)
+        size = float(budget)
         found = wasserstein_cdf(
-            answers,
-            delta=delta,
-            cost_budget=size,
-            thresholds=threshold,
-            multipliers=multipliers,
-            every_budget=True,
+            answers, delta=delta, cost_budget=size, thresholds=threshold, multipliers=multipliers, every_budget=True
         )
         return np.asarray(found.value <= goal)
 
-    if not meets(0.0):
-        return Bracket(-np.inf, 0.0)
-    if meets(largest):
-        return Bracket(largest, np.inf)
-    lower, upper = bisect(meets, low=0.0, high=largest, num_steps=40)
-    return Bracket(float(lower), float(upper))
+    return largest_where(meets, most=largest, num_steps=40)
 
 
 def _check_budgets(cost_budget: npt.ArrayLike) -> FloatArray:

@@ -21,7 +21,7 @@ from riskband.functionals.functional import functional
 from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
 from worlds.loss_table import PopulationRisks
-from worlds.population import Population, spec_from_config
+from worlds.population import Population
 
 if TYPE_CHECKING:
     from server.config import RunConfig
@@ -29,23 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Unseen:
-    """What is known of the unseen clients.
+    """What is known of the unseen clients."""
 
-    Attributes
-    ----------
-    risks : ndarray, shape (num_unseen,)
-        In [0, 1].
-    curves : tuple of ConcaveCurve
-        Of each client, the largest risk within a cost budget, exact; empty where that is not known.
-    groups : tuple of (str or None)
-        Of each client; empty where that is not known.
-    by_candidate : mapping of str to ndarray, shape (num_unseen,)
-        Risks under each candidate of a selection, one of which is the model of `risks`; empty for one model.
-    """
-
-    risks: np.ndarray
+    risks: np.ndarray  # shape (num_unseen,), in [0, 1]
+    # Of each client, the largest risk within a cost budget, exact; empty where that is not known.
     curves: tuple[ConcaveCurve, ...] = ()
-    groups: tuple[str | None, ...] = ()
+    groups: tuple[str | None, ...] = ()  # of each client; empty where that is not known
+    # Shape (num_unseen,), risks under each candidate of a selection, one of which is the model of `risks`; empty for
+    # one model.
     by_candidate: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -60,40 +51,24 @@ class Unseen:
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """One certificate beside what was found on the unseen clients.
+    """One certificate beside what was found on the unseen clients."""
 
-    Attributes
-    ----------
-    observed : ndarray
-        The certified quantity, computed on the unseen network; shape of the certificate's value. For a
-        worst case it is the worst reweighting of the unseen clients within the budget.
-    holds : bool
-        Whether no observed number exceeds its bound.
-    smallest_margin : float
-        Distance from observed number to bound where they are closest; negative where the certificate fails.
-    """
-
+    # The certified quantity, computed on the unseen network; shape of the certificate's value. For a worst case it is
+    # the worst reweighting of the unseen clients within the budget.
     observed: np.ndarray
-    holds: bool
+    holds: bool  # whether no observed number exceeds its bound
+    # Distance from observed number to bound where they are closest; negative where the certificate fails.
     smallest_margin: float
 
 
 def unseen_clients(config: RunConfig, model: nn.Module, *, is_measured: bool | None = None) -> Unseen:
-    """Return what can be known of the unseen clients.
+    """Return what can be known of the unseen clients of a run.
 
     Risks are exact: every image a client could hold, by its probability. Only for ``local = "observed"``, where the
-    certificates are about the risk that a new client would *measure*, does each unseen client measure on as many
-    examples as the others had.
-
-    Parameters
-    ----------
-    config, model :
-        Which network, and what it evaluated.
-    is_measured : bool, optional
-        Whether they measure, whatever ``local`` is.
+    certificates are about the risk that a new client would *measure*, or if `is_measured` says so, does each unseen
+    client measure on as many examples as the others had.
     """
-    population = Population(spec_from_config(config.to_run_config(), network="unseen"))
-    number = config.network.num_unseen
+    population, number = config.population("unseen"), config.network.num_unseen
     measures = config.question.local == "observed" if is_measured is None else is_measured
     find = measured_risks if measures else exact_risks
     risks = find(population, model, num_clients=number, loss=config.question.loss)

@@ -62,32 +62,32 @@ def evenly(num_rows: int, *, shown: int) -> list[int]:
     return sorted({round(index) for index in np.linspace(0, num_rows - 1, shown).tolist()})
 
 
+def new_table(title: str, *headers: str) -> Table:
+    """Return a table without rows; a column whose header begins with ">" is flush right, as numbers are."""
+    table = Table(title=title)
+    for header in headers:
+        table.add_column(header.removeprefix(">"), justify="right" if header.startswith(">") else "left")
+    return table
+
+
+def unseen_headers(report: Mapping[str, Any]) -> list[str]:
+    """Return the headers of the last columns, a value on the unseen clients and whether a bound holds, if any are."""
+    num_unseen = report["unseen"]["num_clients"]
+    return [f">on {num_unseen} unseen", "holds"] if num_unseen else []
+
+
 def certificate_table(
-    report: Mapping[str, Any],
-    within: Callable[[Mapping[str, Any], Mapping[str, float]], str],
+    report: Mapping[str, Any], within: Callable[[Mapping[str, Any], Mapping[str, float]], str]
 ) -> Table:
     """Return the table of all certificates that are upper bounds.
 
     Curves over the risk are shown at one point, the run's ``breakdown-threshold``; curves over the transport cost at
-    a few.
-
-    Parameters
-    ----------
-    report : mapping
-        The content of report.json.
-    within : callable
-        (certificate, point on its axes) -> the networks that it is about there.
+    a few. `within` says, of a certificate and a point on its axes, which networks it is about there.
     """
-    certificates, num_unseen = report["certificates"], report["unseen"]["num_clients"]
+    certificates, of_unseen = report["certificates"], unseen_headers(report)
     said = "estimated" if certificates and are_estimates(certificates) else "certified"
-    table = Table(title=f"{report['scenario']}: {said} for clients and networks that nobody has measured")
-    table.add_column("of the clients")
-    table.add_column("on any network")
-    table.add_column("is at most", justify="right")
-    table.add_column("delta")
-    if num_unseen:
-        table.add_column(f"on {num_unseen} unseen", justify="right")
-        table.add_column("holds")
+    title = f"{report['scenario']}: {said} for clients and networks that nobody has measured"
+    table = new_table(title, "of the clients", "on any network", ">is at most", "delta", *of_unseen)
     alone = {(entry["function"], entry["divergence"]) for entry in certificates.values() if entry["event"] == "own"}
     for entry in certificates.values():
         has_sharper = entry["event"] == "band" and (entry["function"], entry["divergence"]) in alone
@@ -96,7 +96,7 @@ def certificate_table(
         for point, bound, observed in _points(entry, threshold=report["config"]["breakdown-threshold"]):
             label = "" if entry["validity"] == "certificate" else f" ({entry['validity']})"
             quantity = _QUANTITIES[entry["function"]].format(**point) + label
-            checked = [f"{observed:.3f}", VERDICTS[bool(observed <= bound + 1e-12)]] if num_unseen else []
+            checked = [f"{observed:.3f}", VERDICTS[bool(observed <= bound + 1e-12)]] if of_unseen else []
             table.add_row(quantity, within(entry, point), rounded_up(bound, 3), _DELTAS[entry["event"]], *checked)
     return table
 

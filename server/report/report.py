@@ -1,4 +1,4 @@
-"""A run's results: report.json, one file per certificate, a figure, and report.html for the person who signs.
+"""A run's results: report.json, one file per certificate, a figure if wanted, and report.html for the person who signs.
 
 The same run with the same seed gives the same bytes, apart from the section "timing" of report.json.
 """
@@ -6,7 +6,7 @@ The same run with the same seed gives the same bytes, apart from the section "ti
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ import riskband as rb
 from client.privacy import epsilon_at
 from protocol.mechanisms import GAUSSIAN, mechanism_of
 from riskband.plots.bands import save_figure
+from riskband.report.view import RunFacts
 from riskband.verification import event_of, why_it_says_nothing
-from server.report.page import run_page
+from server.report.cells import check_lines, reasons
 from server.run.folder import CERTIFICATE_FOLDER, PAGE_FILE, ResultFolder, failure_fields
 from server.run.ledger import part_of_a_run
 from strategies.asking.failures import Failure
@@ -25,7 +26,7 @@ from strategies.asking.failures import Failure
 if TYPE_CHECKING:
     from riskband.worst_cases.requirements import Gate
     from server.checks.unseen import Check, Unseen
-    from server.studies.study import Evaluation
+    from server.studies.study import Evaluation, Study
 
 SCHEMA = "riskband.report/1"
 
@@ -41,33 +42,30 @@ def write_report(
     recorded: str | None,
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Write the certificates, the figure and the page, then report.json as the sign that all is there.
+    """Write the certificates, the figure and the page, then report.json as the sign that all is there; return that.
 
     Parameters
     ----------
-    folder, evaluation :
+    folder, evaluation
         Where to, and what was found.
-    hashes : mapping of str to str
+    hashes
         What was evaluated by what: ``"model"`` and ``"code"``.
-    metrics : mapping
+    metrics
         What was sent and received: `server.run.traffic.MeteredGrid.metrics`, and how many answers came from the ledger.
-    recorded : str or None
+    recorded
         When the configuration was written to the ledger, before any client was asked; None if that is not known.
-    seconds : mapping of str to float
+    seconds
         Wall-clock seconds of each part of the run.
-
-    Returns
-    -------
-    dict
-        The content of report.json.
     """
     config, result, study = evaluation.config, evaluation.conclusion, evaluation.config.study
     for name, certificate in (result.certificates | _required(evaluation.gate)).items():
         certificate.save(folder.path / CERTIFICATE_FOLDER / f"{name}.json")
         folder.log_event("certificate_written", name=name)
-    figure, figures = study.figure(evaluation), [f"{study.figure_stem}.{kind}" for kind in config.results.figure_format]
-    for name in figures:
-        save_figure(figure, folder.path / name)
+    figures = [f"{study.figure_stem}.{kind}" for kind in config.results.figure_format if kind != "none"]
+    if figures:
+        figure = study.figure(evaluation)
+        for name in figures:
+            save_figure(figure, folder.path / name)
     report = {
         "schema": SCHEMA,
         "scenario": config.run.scenario,
@@ -96,8 +94,7 @@ def write_report(
         },
     }
     if result.certificates:  # a sequence of tests may certify no candidate
-        page = run_page(evaluation, report)
-        (folder.path / PAGE_FILE).write_text(page, encoding="utf-8")
+        (folder.path / PAGE_FILE).write_text(_page(evaluation, report), encoding="utf-8")
     folder.finish(report)
     return report
 
@@ -176,3 +173,44 @@ def _unseen_entry(unseen: Unseen | None) -> dict[str, Any]:
     if unseen.by_candidate:
         entry["risks_by_candidate"] = {name: each.tolist() for name, each in unseen.by_candidate.items()}
     return entry
+
+
+def _page(evaluation: Evaluation, report: Mapping[str, Any]) -> str:
+    """Return the page of a run with at least one certificate.
+
+    It holds no time, so that the same run gives the same page; report.json has them.
+    """
+    return rb.report_page(
+        evaluation.conclusion.certificates,
+        require=evaluation.gate or (),
+        title=report["scenario"],
+        facts=_facts(evaluation.config.study, report),
+    )
+
+
+def _facts(study: Study, report: Mapping[str, Any]) -> RunFacts:
+    breakdowns = report["breakdowns"]
+    # An evaluator's model has no hash, since the server never saw it.
+    of_model = {} if report["config"]["evaluator"] else {"Hash of the model": report["hashes"]["model"]}
+    checked = check_lines(report["certificates"], worst_network=study.worst_network(report))
+    return RunFacts(
+        who=dict(_who_answered(report)),
+        hashes={**of_model, "Hash of the code": report["hashes"]["code"]},
+        notes=(*study.lines(report), *study.privacy_lines(report), *checked),
+        breaks=tuple(f"For {name}, {entry['statement']}." for name, entry in breakdowns.items()),
+        names=tuple(report["network"]["client_ids"]),
+        threshold=report["config"]["breakdown-threshold"] if breakdowns else None,
+    )
+
+
+def _who_answered(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    network, config = report["network"], report["config"]
+    yield "Clients that answered", f"{network['num_answered']} of {network['num_asked']} that were asked"
+    if network["failures"]:
+        yield "Failures", reasons(network["failures"])
+    yield "Loss", config["loss"].replace("_", " ")
+    if config["evaluator"]:
+        yield "Model", f"each client's own function ({config['evaluator']}); nothing ties the answers to one model"
+    else:
+        yield "Model", f"{config['model']}, training: {config['training']}"
+    yield "Data", config["dataset"] if config["dataset"] != "none" else "each client's own"

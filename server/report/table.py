@@ -22,13 +22,7 @@ _TOGETHER = {"band": "from one band", "groups": "from the bands of all groups"}
 
 
 def report_table(report: Mapping[str, Any]) -> RenderableType:
-    """Return a report as a table for people, ready for rich to print.
-
-    Parameters
-    ----------
-    report : mapping
-        The content of report.json.
-    """
+    """Return the content of report.json as a table for people, ready for rich to print."""
     certificates = report["certificates"]
     study = STUDIES[report["config"]["strategy"]]
     lines = [
@@ -60,21 +54,9 @@ def print_report(report: Mapping[str, Any]) -> None:
 
 
 def show_outcome(report: Mapping[str, Any], *, closing: str, as_json: bool = False) -> int:
-    """Print the report of a run that has ended, and return the exit status of the command that ran it.
+    """Print the report of a run that has ended, with a last line for people; return the exit status of the command.
 
-    Parameters
-    ----------
-    report : mapping
-        The content of report.json.
-    closing : str
-        A last line for people.
-    as_json : bool
-        Whether standard output is the report alone.
-
-    Returns
-    -------
-    int
-        0, or what the verdict on the requirements asks for.
+    That is 0, or what the verdict on the requirements asks for. With `as_json` standard output is the report alone.
     """
     if as_json:
         print(json.dumps(report, indent=1, allow_nan=False))

@@ -54,35 +54,19 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class ResultFolder:
-    """Where one run writes.
+    """Where one run writes."""
 
-    Attributes
-    ----------
-    path : Path
-        Absolute path of the folder.
-    run_id : str
-        Flower's id of the run, which its files hold; "" for whoever reads them, whatever run they are of.
-    """
-
-    path: Path
+    path: Path  # absolute path of the folder
+    # Flower's id of the run, which its files hold; "" for whoever reads them, whatever run they are of.
     run_id: str = ""
 
     def clear(self, *, resume: bool = False) -> None:
         """Create the folder, and remove what an earlier run left in it; ledgers of answers stay.
 
         Afterwards a report in the folder is the report of this run. What is of an earlier run is told by its content,
-        not by its name.
-
-        Parameters
-        ----------
-        resume : bool
-            Whether the earlier run is continued; then its log of events stays too.
-
-        Raises
-        ------
-        FolderError
-            If something that no run wrote has the name of a result, or the folder holds files but no results of an
-            earlier run: they may be somebody's own. Nothing is removed then.
+        not by its name. If that is resumed, its log of events stays too. Raises FolderError if something that no run
+        wrote has the name of a result, or the folder holds files but no results of an earlier run: they may be
+        somebody's own. Nothing is removed then.
         """
         signs = self._signs()
         found = [path for path in signs if path.exists() or path.is_symlink()]
@@ -203,11 +187,8 @@ class RunDisplay:
     def show_progress(self, progress: Progress) -> None:
         """Show how far the round is, and log the failures that are new.
 
-        Raises
-        ------
-        RuntimeError
-            If this process is ending: in a simulation the ServerApp is a thread, which Flower leaves behind when Ray
-            breaks down, and nobody would answer it any more.
+        Raises RuntimeError if this process is ending: in a simulation the ServerApp is a thread, which Flower leaves
+        behind when Ray breaks down, and nobody would answer it any more.
         """
         if not threading.main_thread().is_alive():
             raise RuntimeError(
@@ -281,10 +262,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
     A last line that is not complete, since a crash cut it off or it is being written, is left out.
 
-    Raises
-    ------
-    ValueError
-        If a complete line is not a JSON object with a "time" and an "event".
+    Raises ValueError if a complete line is not a JSON object with a "time" and an "event".
     """
     events = []
     lines = path.read_bytes().split(b"\n")[:-1]  # after the last newline: nothing, or a torn line

@@ -33,36 +33,19 @@ NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume")
 class Ledger:
     """An append-only file of answers, open for one run; use it as a context manager.
 
-    A ledger that is already at `path` belongs to an earlier run and is kept: it gets the first free
-    number (``ledger-1.jsonl``, ``ledger-2.jsonl``, …). Answers are never overwritten.
+    A ledger that is already at `path` belongs to an earlier run and is kept: it gets the first free number
+    (``ledger-1.jsonl``, ``ledger-2.jsonl``, …), unless the run is resumed, which continues it. Answers are never
+    overwritten. The header tells this run from others: "hashes" of model and code, the "config".
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    header : mapping
-        What tells this run from others, as plain data for JSON: "hashes" of model and code, the "config".
-    resume : bool
-        Whether to continue the ledger at `path` instead.
-
-    Attributes
-    ----------
-    recorded : str or None
-        When the header, and with it the configuration, was written: in UTC, before any question to a client. Earlier
-        versions did not note it.
-    earlier : tuple of EarlierAnswer or None
-        What the ledger held when a run is resumed, in order of arrival; else None.
-
-    Raises
-    ------
-    ValueError
-        If there is no ledger to resume, or it is damaged or of another run.
+    Raises ValueError if there is no ledger to resume, or it is damaged or of another run.
     """
 
     def __init__(self, path: Path, *, header: Mapping[str, Any], resume: bool = False) -> None:
         self.path = path
+        # When the header, and with it the configuration, was written: before any question to a client. Earlier versions
+        # did not note it.
         self.recorded: str | None = datetime.now(UTC).isoformat(timespec="seconds")
-        self.earlier: tuple[EarlierAnswer, ...] | None = None
+        self.earlier: tuple[EarlierAnswer, ...] | None = None  # what a resumed ledger held, in order of arrival
         if resume:
             self.recorded, self.earlier = _earlier(path, header)
             cut_torn_line(path)
@@ -83,15 +66,11 @@ class Ledger:
             entry["asked"] = {"radii": query.radii, "multipliers": query.multipliers}
         self._write(entry)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
     def __enter__(self) -> Ledger:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self._file.close()
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(entry, allow_nan=False) + "\n")
@@ -102,17 +81,8 @@ class Ledger:
 def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[Answer, ...]]:
     """Return the header of a ledger and its answers, in order of arrival.
 
-    A last line that a crash cut off is left out: that answer was never complete.
-
-    Parameters
-    ----------
-    path : Path
-        A file that `Ledger` wrote.
-
-    Raises
-    ------
-    ValueError
-        If the file is not a ledger, or a complete line of it is damaged.
+    A last line that a crash cut off is left out: that answer was never complete. Raises ValueError if the file is not a
+    ledger, or a complete line of it is damaged.
     """
     header, entries = _read(path)
     return header, tuple(entry.answer for entry in entries)
@@ -146,9 +116,8 @@ def _entry(path: Path, number: int, line: bytes) -> EarlierAnswer:
         return _entry_of(entry)
     except ValueError as error:
         reason = _first_problem(error) if isinstance(error, ValidationError) else str(error)
-        raise ValueError(
-            f"line {number} of {path} is not an answer: {reason}; restore the file, or delete that line"
-        ) from None
+        problem = f"line {number} of {path} is not an answer: {reason}; restore the file, or delete that line"
+        raise ValueError(problem) from None
 
 
 def _entry_of(entry: dict[str, Any]) -> EarlierAnswer:

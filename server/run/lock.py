@@ -33,15 +33,8 @@ class FolderError(ValueError):
 def lock_for_launcher(folder: Path) -> Iterator[Mapping[str, str]]:
     """Keep a folder, made if it is not there, for a run that this process starts in another.
 
-    Yields
-    ------
-    mapping of str to str
-        What the environment of that run must hold, for `lock_for_run` to let it in.
-
-    Raises
-    ------
-    FolderError
-        If another run has the folder.
+    Yields what the environment of that run must hold, for `lock_for_run` to let it in. Raises FolderError if another
+    run has the folder.
     """
     token = secrets.token_hex(16)
     with _locked(folder, fcntl.LOCK_EX) as file:
@@ -52,19 +45,9 @@ def lock_for_launcher(folder: Path) -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def lock_for_run(folder: Path, *, run_id: str) -> Iterator[None]:
-    """Keep a folder, made if it is not there, for the run of this process.
+    """Keep a folder, made if it is not there, for the run of this process; those who find it locked are told the run.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder of results.
-    run_id : str
-        Flower's id of the run, for those who find the folder locked.
-
-    Raises
-    ------
-    FolderError
-        If another run has the folder.
+    Raises FolderError if another run has the folder.
     """
     token = os.environ.get(TOKEN_VARIABLE)
     mine = token is not None and _holder(folder).get("token") == token

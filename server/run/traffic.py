@@ -16,22 +16,14 @@ from flwr.supercore.run import Run
 
 @dataclass
 class Traffic:
-    """Counts of messages in both directions.
+    """Counts of messages in both directions."""
 
-    Attributes
-    ----------
-    num_rounds : int
-        How often messages were sent, however many at a time.
-    num_messages, num_replies : int
-        Messages that Flower took, and replies that it returned, errors and repetitions too.
-    bytes_sent, bytes_received : int
-        Of their contents as Flower serialises them; an error has no content. Flower's envelope, ids and times that
-        differ from run to run, is not in it.
-    """
-
-    num_rounds: int = 0
+    num_rounds: int = 0  # how often messages were sent, however many at a time
+    # Messages that Flower took, and replies that it returned, errors and repetitions too.
     num_messages: int = 0
     num_replies: int = 0
+    # Of their contents as Flower serialises them; an error has no content. Flower's envelope, ids and times that differ
+    # from run to run, is not in it.
     bytes_sent: int = 0
     bytes_received: int = 0
 
@@ -39,12 +31,7 @@ class Traffic:
 class MeteredGrid(Grid):
     """A Grid that passes everything on and counts it, by type of message.
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's connection to the clients.
-    on_push : callable, optional
-        Called with the keywords round (a group id), type, num_messages and bytes_sent when messages are sent.
+    `on_push` is called with the keywords round (a group id), type, num_messages and bytes_sent when messages are sent.
     """
 
     def __init__(self, grid: Grid, *, on_push: Callable[..., None] | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,16 +18,9 @@ from riskband.groups.comparisons import gap_ends
 from riskband.plots.dispersion import dispersion_figure
 from riskband.wording import confidence
 from server.checks.unseen import Check, Unseen
-from server.report.cells import VERDICTS, interval, number
+from server.report.cells import VERDICTS, interval, new_table, number, unseen_headers
 from server.sections import Names, Section, is_distinct, one_of, rule
-from server.studies.study import (
-    Evaluation,
-    Study,
-    UnderTest,
-    finite,
-    finite_ends,
-    loss_query,
-)
+from server.studies.study import Evaluation, Study, UnderTest, finite, finite_ends, loss_query
 from strategies.dispersion import BETTING, Dispersion, DispersionConclusion, MeasureBounds
 
 if TYPE_CHECKING:
@@ -56,9 +49,7 @@ class DispersionStudy(Study):
     settings = Settings
     figure_stem = "dispersion"
 
-    def strategy(
-        self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
-    ) -> Dispersion:
+    def strategy(self, config: RunConfig, tested: UnderTest, asking: dict[str, Any]) -> Dispersion:
         """Return what asks for losses."""
         chosen, question = config.of(Settings), config.question
         return Dispersion(
@@ -99,15 +90,11 @@ class DispersionStudy(Study):
 
     def tables(self, report: Mapping[str, Any]) -> list[Table]:
         """Return the table of certificates, one of measures and curves, and one of groups if there are any."""
-        num_unseen = report["unseen"]["num_clients"]
-        table = Table(title="How unequal the risks of unseen clients are")
-        table.add_column("of the clients")
-        for header in ("lies between", "measured", *([f"on {num_unseen} unseen"] if num_unseen else [])):
-            table.add_column(header, justify="right")
-        if num_unseen:
-            table.add_column("holds")
+        of_unseen = unseen_headers(report)
+        headers = "of the clients", ">lies between", ">measured", *of_unseen
+        table = new_table("How unequal the risks of unseen clients are", *headers)
         for quantity, ends, measured, unseen in _rows(report):
-            checked = [number(unseen["value"]), VERDICTS[unseen["holds"]]] if num_unseen else []
+            checked = [number(unseen["value"]), VERDICTS[unseen["holds"]]] if of_unseen else []
             table.add_row(quantity, interval(ends), number(measured), *checked)
         groups = [_group_table(report)] if "groups" in report else []
         return [*super().tables(report), table, *groups]
@@ -121,12 +108,10 @@ class DispersionStudy(Study):
             yield f"The numbers on unseen clients are {report['dispersion']['unseen_stand_for']}."
         groups = report.get("groups")
         if groups:
-            gap = groups["largest_mean_gap"]
-            worst = groups["worst_mean"]
+            gap, worst = groups["largest_mean_gap"], groups["worst_mean"]
             yield (
                 f"Groups, all at once with confidence {confidence(groups['delta'])} (delta = {groups['delta']:g}): the "
-                f"largest "
-                f"gap between two mean risks lies between {interval(gap)}, the largest mean risk between "
+                f"largest gap between two mean risks lies between {interval(gap)}, the largest mean risk between "
                 f"{interval(worst)}."
             )
             sizes = [f"{name} ({count})" for name, count in groups["too_small"].items()]
@@ -150,9 +135,8 @@ def _measure_entry(bounds: MeasureBounds, checks: Mapping[str, Check]) -> dict[s
         "measured": finite(bounds.measured),
         "unseen": None if check is None else finite(check.observed),
         "holds": None if check is None else check.holds,
-        "certificate": None
-        if bounds.certificate is None
-        else bounds.key,  # None: nothing bounds the measure from above
+        # None: nothing bounds the measure from above.
+        "certificate": None if bounds.certificate is None else bounds.key,
     }
 
 
@@ -233,10 +217,8 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], f
 
 def _group_table(report: Mapping[str, Any]) -> Table:
     num_unseen = report["unseen"]["num_clients"]
-    table = Table(title="Mean risk by group")
-    table.add_column("group")
-    for header in ("clients", "lies between", "measured", *(["on unseen", "of them"] if num_unseen else [])):
-        table.add_column(header, justify="right")
+    of_unseen = [">on unseen", ">of them"] if num_unseen else []
+    table = new_table("Mean risk by group", "group", ">clients", ">lies between", ">measured", *of_unseen)
     for name, group in report["groups"]["groups"].items():
         unseen = [number(group["unseen_mean"]), str(group["num_unseen"])] if num_unseen else []
         ends, measured = interval(group["mean"]), number(group["measured_mean"])

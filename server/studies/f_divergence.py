@@ -67,9 +67,7 @@ class FDivergenceStudy(Study):
         target_spec(config.to_run_config(), target=config.of(Settings).target)
         return super().prepare(config, grid)
 
-    def strategy(
-        self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
-    ) -> FDivergence:
+    def strategy(self, config: RunConfig, tested: UnderTest, asking: dict[str, Any]) -> FDivergence:
         """Return what asks for losses."""
         return FDivergence(loss_query(config), **settings_of(config), **asking)
 

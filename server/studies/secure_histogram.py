@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -42,9 +42,7 @@ class SecureHistogramStudy(FDivergenceStudy):
         "histogram_sizes": lambda sizes, known: sizes == "equal" or known.get("local") not in ("union", "observed"),
     }
 
-    def strategy(
-        self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
-    ) -> SecureHistogram:
+    def strategy(self, config: RunConfig, tested: UnderTest, asking: dict[str, Any]) -> SecureHistogram:
         """Return what asks for masked histograms."""
         chosen = config.of(Settings)
         return SecureHistogram(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -11,10 +11,9 @@ from flwr.serverapp import Grid
 from pydantic import AfterValidator, Field
 from rich.markup import escape
 from rich.table import Table
-from torch import nn
 
 import riskband as rb
-from protocol.models import build_model, load_arrays, model_arrays
+from protocol.models import load_arrays, model_arrays
 from protocol.questions import CandidatesQuery
 from protocol.weight_sets import packed, separated
 from riskband.adversaries.evaluation import logit_batches
@@ -23,16 +22,14 @@ from riskband.functionals.distributions import RiskDistribution
 from riskband.plots.selection import selection_figure
 from riskband.selection import SELECTION_METHODS, Objective
 from server.checks.unseen import Unseen, compare
-from server.report.cells import VERDICTS, number, upper_bound
+from server.report.cells import VERDICTS, new_table, number, unseen_headers, upper_bound
 from server.sections import AnyCounts, AnyNumbers, Rule, Section, is_distinct, one_of, rule
 from server.studies import dispersion
 from server.studies.study import Evaluation, Study, UnderTest, architecture
-from server.training import prepare_model
+from server.training import initial_model, prepare_model
 from strategies.dispersion import band_method
 from strategies.selection import SelectionConclusion, SelectionStrategy
 from worlds.candidates import Candidates, abstaining, candidate_models, checkpoints
-from worlds.datasets import load_dataset
-from worlds.population import Population, spec_from_config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,17 +86,12 @@ class SelectionStudy(Study):
         """Return all candidates; the clients are only asked when ``training = "fedavg"``."""
         candidates, arrays = packed(_candidate_models(config, grid))
         num_sets = 1 + max(candidate.weights for candidate in candidates)
-        x_shape, num_classes = config.model_inputs
-        models = []
-        for weights in separated(arrays, num_sets=num_sets):
-            model = build_model(config.model.model, x_shape=x_shape, num_classes=num_classes, seed=config.run.seed)
+        models = tuple(initial_model(config) for _ in range(num_sets))
+        for model, weights in zip(models, separated(arrays, num_sets=num_sets), strict=True):
             load_arrays(model, weights)
-            models.append(model)
-        return UnderTest(arrays, tuple(models), candidates)
+        return UnderTest(arrays, models, candidates)
 
-    def strategy(
-        self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
-    ) -> SelectionStrategy:
+    def strategy(self, config: RunConfig, tested: UnderTest, asking: dict[str, Any]) -> SelectionStrategy:
         """Return what asks for the losses under all candidates."""
         chosen, question = config.of(Settings), config.question
         return SelectionStrategy(
@@ -122,7 +114,7 @@ class SelectionStudy(Study):
         For ``local = "observed"`` the unseen clients measure, each on the same examples under all candidates. The risks
         under the candidate that is shown stand for the network.
         """
-        population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+        population = config.population("unseen")
         risks = {candidate.name: np.empty(config.network.num_unseen) for candidate in tested.candidates}
         for k in range(config.network.num_unseen):
             if config.question.local == "observed":
@@ -132,7 +124,8 @@ class SelectionStudy(Study):
                 law = population.distribution(k)
                 x, y, weights = law.x, law.y, law.weights
             for index, model in enumerate(tested.models):
-                logits, labels = _outputs(model, x, y)
+                batches = list(logit_batches(model, x, y))
+                labels, logits = (torch.cat([batch[place] for batch in batches]) for place in (1, 2))
                 for candidate in tested.candidates:
                     if candidate.weights == index:
                         losses = get_loss(candidate.loss).per_example(logits, labels).numpy()
@@ -170,31 +163,21 @@ class SelectionStudy(Study):
 
     def tables(self, report: Mapping[str, Any]) -> list[Table]:
         """Return the table of all candidates."""
-        selection, num_unseen = report["selection"], report["unseen"]["num_clients"]
+        selection, of_unseen = report["selection"], unseen_headers(report)
         is_sequence, has_target = selection["method"] == "fixed_sequence", selection["target"] is not None
         # Bounds in a sequence are tested one by one and do not hold together: no "≤" for them.
         terms = [] if is_sequence else list(selection["candidates"][0]["terms"])
-        table = Table(
-            title=f"{report['scenario']}: {selection['objective']} of the risks of unseen clients, by candidate"
+        bounded = [">is at most", *([">tested"] if is_sequence else []), *(f">{name} ≤" for name in terms), ">measured"]
+        table = new_table(
+            f"{report['scenario']}: {selection['objective']} of the risks of unseen clients, by candidate",
+            *[f"candidate ({_CHOSEN.strip()} chosen)", *bounded, *(["target met"] if has_target else []), *of_unseen],
         )
         longest = max(len(each["candidate"]) + len(_CHOSEN) for each in selection["candidates"])
-        table.add_column(f"candidate ({_CHOSEN.strip()} chosen)", overflow="fold", no_wrap=longest <= _WIDEST_NAME)
-        for header in (
-            "is at most",
-            *(["tested"] if is_sequence else []),
-            *(f"{name} ≤" for name in terms),
-            "measured",
-        ):
-            table.add_column(header, justify="right")
-        if has_target:
-            table.add_column("target met")
-        if num_unseen:
-            table.add_column(f"on {num_unseen} unseen", justify="right")
-            table.add_column("holds")
+        table.columns[0].overflow, table.columns[0].no_wrap = "fold", longest <= _WIDEST_NAME
         for each in selection["candidates"]:
             bounds = [each["bound"]] if is_sequence else [each["terms"][name] for name in terms]
             met = [_MET[each["meets_target"]]] if has_target else []
-            checked = [number(each["unseen"]), VERDICTS[each["holds"]]] if num_unseen else []
+            checked = [number(each["unseen"]), VERDICTS[each["holds"]]] if of_unseen else []
             name = escape(each["candidate"]) + (_CHOSEN if each["candidate"] == selection["best"] else "")
             table.add_row(
                 name, *map(upper_bound, [each["certified_at_most"], *bounds]), number(each["measured"]), *met, *checked
@@ -225,7 +208,7 @@ def _candidate_models(config: RunConfig, grid: Grid) -> Candidates:
         return found | abstaining("model", weights, thresholds=chosen.abstention_thresholds)
     epochs = chosen.candidate_epochs or (config.model.training_epochs,)
     kept = checkpoints(
-        load_dataset(config.network.dataset, seed=config.run.seed),
+        config.dataset,
         epochs=epochs,
         model=config.model.model,
         seed=config.run.seed,
@@ -233,12 +216,6 @@ def _candidate_models(config: RunConfig, grid: Grid) -> Candidates:
     )
     models = candidate_models(kept, loss=config.question.loss, thresholds=chosen.abstention_thresholds)
     return {name: models[name] for name in dict.fromkeys([*(f"epochs-{epoch}" for epoch in epochs), *models])}
-
-
-def _outputs(model: nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits and labels of all examples."""
-    batches = list(logit_batches(model, x, y))
-    return torch.cat([logits for _, _, logits in batches]), torch.cat([labels for _, labels, _ in batches])
 
 
 def _candidate_entry(selection: rb.Selection, candidate: rb.CandidateBound, unseen: Unseen | None) -> dict[str, Any]:

@@ -34,49 +34,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class UnderTest:
-    """What the clients are asked about.
+    """What the clients are asked about."""
 
-    Attributes
-    ----------
-    arrays : dict of str to ndarray
-        All weights, as they travel.
-    models : tuple of Module
-        One for each set of weights.
-    candidates : tuple of Candidate
-        What is compared; empty if there is one model and nothing to choose.
-    """
-
-    arrays: dict[str, np.ndarray]
-    models: tuple[nn.Module, ...]
-    candidates: tuple[Candidate, ...] = ()
+    arrays: dict[str, np.ndarray]  # all weights, as they travel
+    models: tuple[nn.Module, ...]  # one for each set of weights
+    candidates: tuple[Candidate, ...] = ()  # what is compared; empty if there is one model and nothing to choose
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A network that was asked, and what is known beside its answers.
+    """A network that was asked, and what is known beside its answers."""
 
-    Attributes
-    ----------
-    config : RunConfig
-        What was to be evaluated.
-    conclusion : strategies.certifying.Conclusion
-        What the study's strategy concluded.
-    unseen : Unseen or None
-        The unseen clients, if they are known.
-    checks : mapping of str to Check
-        Certificates beside the unseen clients; empty if those are not known.
-    targets : sequence
-        Networks at a known distance, where the study has any.
-    gate : Gate or None
-        The verdicts on what the run requires, if it requires anything.
-    """
-
-    config: RunConfig
-    conclusion: Any
-    unseen: Unseen | None = None
+    config: RunConfig  # what was to be evaluated
+    conclusion: Any  # what the study's strategy concluded
+    unseen: Unseen | None = None  # the unseen clients, if they are known
+    # Certificates beside the unseen clients; empty if those are not known.
     checks: Mapping[str, Check] = field(default_factory=dict)
-    targets: Sequence[Any] = ()
-    gate: Gate | None = None
+    targets: Sequence[Any] = ()  # networks at a known distance, where the study has any
+    gate: Gate | None = None  # the verdicts on what the run requires, if it requires anything
 
     @property
     def title(self) -> str:
@@ -101,26 +76,15 @@ class Evaluation:
 
 
 class Study(ABC):
-    """One kind of question about a network, from its keys to its figure; subclasses say what is special about theirs.
+    """One kind of question about a network, from its keys to its figure; subclasses say what is special."""
 
-    Attributes
-    ----------
-    settings : type of Section
-        Its keys.
-    rules : mapping of str to Rule
-        By field of any section, what this study asks of it.
-    figure_stem : str
-        Name of the figure's files.
-    asks_losses : bool
-        Whether it asks for the loss of one model alone, which an evaluator can say as well.
-    """
-
-    settings: ClassVar[type[Section]]
+    settings: ClassVar[type[Section]]  # its keys
+    # By field of any section, what this study asks of it.
     rules: ClassVar[Mapping[str, Rule]] = {
         "privacy": lambda noise, known: not noise or known.get("local") not in ("union", "observed")
     }
-    figure_stem: ClassVar[str]
-    asks_losses: ClassVar[bool] = True
+    figure_stem: ClassVar[str]  # name of the figure's files
+    asks_losses: ClassVar[bool] = True  # whether it asks for the loss of one model, which an evaluator can say too
 
     def prepare(self, config: RunConfig, grid: Grid) -> UnderTest:
         """Return what is put before the clients; they are asked now only when ``training = "fedavg"``."""
@@ -130,20 +94,8 @@ class Study(ABC):
         return UnderTest(model_arrays(model), (model,))
 
     @abstractmethod
-    def strategy(
-        self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
-    ) -> QueryStrategy:
-        """Return what asks the clients.
-
-        Parameters
-        ----------
-        config, tested :
-            What is evaluated.
-        asking : dict
-            Settings of `strategies.certifying.CertifyingStrategy`.
-        show : callable
-            Takes a line about how far it is.
-        """
+    def strategy(self, config: RunConfig, tested: UnderTest, asking: dict[str, Any]) -> QueryStrategy:
+        """Return what asks the clients; `asking` has the settings of `strategies.certifying.CertifyingStrategy`."""
 
     def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen | None:
         """Return what can be known of the unseen clients; None: nothing."""
@@ -218,18 +170,9 @@ def loss_query(config: RunConfig) -> LossQuery:
 
 
 def breakdowns(evaluation: Evaluation, *, budget: str, source: str, goal: str) -> dict[str, dict[str, Any]]:
-    """Return the section "breakdowns".
+    """Return the section "breakdowns": up to which budget, as it is called, a goal is certified.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
-        With a conclusion that has breakdowns.
-    budget : str
-        What the budget is called.
-    source : str
-        The certificate that a breakdown is of, with "{}" for the breakdown's name.
-    goal : str
-        What is certified up to the budget.
+    `source` is the certificate that a breakdown is of, with "{}" for the breakdown's name.
     """
     result, entries = evaluation.conclusion, {}
     for name, bracket in result.breakdowns.items():

@@ -18,7 +18,8 @@ import riskband as rb
 from riskband.adversaries.losses import get_loss
 from riskband.wording import confidence
 from server.checks.unseen import compare, shares
-from server.report.cells import VERDICTS, number, upper_bound
+from server.report.cells import VERDICTS, new_table, number, upper_bound
+from server.studies.study import finite
 from worlds.loss_table import PopulationRisks
 from worlds.population import Population
 from worlds.targets import target_spec
@@ -33,21 +34,13 @@ NUM_BINS = (10, 50)
 
 @dataclass(frozen=True, eq=False)
 class TargetNetwork:
-    """A network whose clients' shifts are drawn from other distributions.
+    """A network whose clients' shifts are drawn from other distributions."""
 
-    Attributes
-    ----------
-    change : str
-        What is different, as configured.
-    risks : ndarray, shape (num_targets,)
-        Of the kind that the certificates are about: exact, or with ``local = "observed"`` measured; in [0, 1].
-    answers : riskband.ClientRisks
-        What its clients would answer.
-    """
-
-    change: str
+    change: str  # what is different, as configured
+    # Shape (num_targets,), of the kind that the certificates are about: exact, or with ``local = "observed"`` measured;
+    # in [0, 1].
     risks: np.ndarray
-    answers: rb.ClientRisks
+    answers: rb.ClientRisks  # what its clients would answer
 
 
 def target_network(config: RunConfig, model: nn.Module, *, change: str) -> TargetNetwork:
@@ -72,17 +65,13 @@ def target_entry(
     distances: dict[str, dict[str, Any]] = {}
     for name in divergences:
         bound = rb.divergence_lower_bound(source, after, divergence=name)
-        estimates = {
-            f"estimate_{bins}_bins": rb.divergence_estimate(
-                evaluation.unseen.risks, target.risks, divergence=name, bins=bins
-            )
-            for bins in NUM_BINS
-        }
+        both = evaluation.unseen.risks, target.risks
+        estimates = {bins: rb.divergence_estimate(*both, divergence=name, bins=bins) for bins in NUM_BINS}
         distances[name] = {
-            "lower_bound": bound.value if np.isfinite(bound.value) else None,
+            "lower_bound": finite(bound.value),
             "delta": bound.delta,
             "validity": bound.validity,
-            **{key: value if np.isfinite(value) else None for key, value in estimates.items()},
+            **{f"estimate_{bins}_bins": finite(estimate) for bins, estimate in estimates.items()},
         }
     return {
         "change": target.change,
@@ -93,27 +82,17 @@ def target_entry(
         "checks": [
             check
             for name, distance in distances.items()
-            for check in _checks(evaluation, target, name, {**dict.fromkeys(budgets, "asked"), **_budgets(distance)})
-            for check in [{**check, "is_refuted": _is_refuted(check["budget"], distance["lower_bound"])}]
+            for check in _checks(evaluation, target, name, distance, asked=budgets)
         ],
     }
 
 
-def _budgets(distance: Mapping[str, Any]) -> dict[float, str]:
-    """The budgets that were measured, and how."""
-    names = ("lower_bound", *(f"estimate_{bins}_bins" for bins in NUM_BINS))
-    return {distance[name]: name for name in names if distance[name] is not None}
-
-
-def _is_refuted(budget: float, lower_bound: float | None) -> bool:
-    """Whether the network is proved to be further away than a budget; None stands for an infinite bound."""
-    return lower_bound is None or budget < lower_bound
-
-
 def _checks(
-    evaluation: Evaluation, target: TargetNetwork, divergence: str, budgets: Mapping[float, str]
+    evaluation: Evaluation, target: TargetNetwork, divergence: str, distance: Mapping[str, Any], asked: Sequence[float]
 ) -> Iterator[dict[str, Any]]:
-    """What is certified of networks within each budget, from the smallest, beside the target network."""
+    """What is certified within each budget that was asked or measured, from the smallest, beside the target network."""
+    measured = ("lower_bound", *(f"estimate_{bins}_bins" for bins in NUM_BINS))
+    budgets = dict.fromkeys(asked, "asked") | {distance[name]: name for name in measured if distance[name] is not None}
     thresholds = evaluation.conclusion.certificates[f"worst_case_cdf_{divergence}"].axes["threshold"]
     observed, mean = shares(target.risks, thresholds), np.asarray(target.risks.mean())
     is_there = (observed > 0) & (observed < 1)  # elsewhere a margin of 0 is no news
@@ -131,19 +110,15 @@ def _checks(
             "cdf_smallest_margin": cdf.smallest_margin,
             "worst_mean": float(mean_bound),
             "mean_holds": average.holds,
+            # The network is proved to be further away than the budget; None stands for an infinite bound.
+            "is_refuted": distance["lower_bound"] is None or budget < distance["lower_bound"],
         }
 
 
 def target_table(section: Mapping[str, Any]) -> Table:
     """Return the table of what is certified at each budget beside the target network."""
-    table = Table(title=f"the target network ({section['change']}), {section['num_clients']} clients")
-    table.add_column("within")
-    table.add_column("which is")
-    table.add_column("mean risk at most", justify="right")
-    table.add_column("it is", justify="right")
-    table.add_column("holds")
-    table.add_column("every share: margin", justify="right")
-    table.add_column("holds")
+    headers = "within", "which is", ">mean risk at most", ">it is", "holds", ">every share: margin", "holds"
+    table = new_table(f"the target network ({section['change']}), {section['num_clients']} clients", *headers)
     for check in section["checks"]:
         table.add_row(
             f"{check['divergence']} {check['budget']:.4g}",

@@ -24,42 +24,29 @@ DATA_FOLDER = Path.home() / ".cache" / "riskband-data"
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of an experiment.
-
-    Attributes
-    ----------
-    data
-        Folder of data sets, NAME.npz each.
-    quick
-        Whether a small version is enough: embedded digits, a few clients, some seconds, no files.
-    clients
-        Number of clients of each network, ≥ 2; None for the paper's, or few if `quick`.
-    seed
-        ≥ 0, of everything random.
-    panels
-        Names of the panels to make; () for all.
-    cache
-        Folder where a trained model may be kept, and is looked for; None to keep none.
-    settings
-        Numbers ≥ 0 by name that replace an experiment's own, such as those of a training that is too long.
-    device
-        Where models are trained and attacked, one of `riskband.adversaries.evaluation.DEVICES`.
-    checkpoint, model, dataset_of_model
-        File with the weights of a model of one's own, the model's name for `protocol.models.build_model`, and the data
-        set in the folder, or "digits", that it is examined on; None: no such model.
-    """
+    """What is asked of an experiment."""
 
     data: Path = DATA_FOLDER
+    """Folder of data sets, NAME.npz each."""
     quick: bool = False
+    """Whether a small version is enough: embedded digits, a few clients, some seconds, no files."""
     clients: int | None = None
+    """Number of clients of each network, ≥ 2; None for the paper's, or few if `quick`."""
     seed: int = 0
+    """≥ 0, of everything random."""
     panels: tuple[str, ...] = ()
+    """Names of the panels to make; () for all."""
     cache: Path | None = None
+    """Folder where a trained model may be kept, and is looked for; None to keep none."""
     settings: Mapping[str, float] = field(default_factory=dict)
+    """Numbers ≥ 0 by name that replace an experiment's own, such as those of a training that is too long."""
     device: str = "cpu"
+    """Where models are trained and attacked, one of `riskband.adversaries.evaluation.DEVICES`."""
     checkpoint: Path | None = None
     model: str = "worlds.cifar10:network"
     dataset_of_model: str = "cifar10"
+    """File with the weights of a model of one's own, the model's name for `protocol.models.build_model`, and the data
+    set in the folder, or "digits", that it is examined on; None: no such model."""
 
     def __post_init__(self) -> None:
         checked_seed(self.seed)
@@ -105,38 +92,26 @@ class Request:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment of a paper.
-
-    Attributes
-    ----------
-    name
-        Name on the command line and of the files.
-    paper
-        What it repeats, as "[RE] Figure 4: …".
-    sets
-        Data sets it needs unless it is quick: all are looked for before anything runs.
-    run, figure
-        From a request to its numbers, and from the numbers, also as read from the JSON file, to the figure.
-    panels
-        Names that `Request.panels` may choose from; () if there is nothing to choose. Of several
-        data sets one is not needed where no chosen panel's name begins with its own.
-    settings
-        Names of the numbers that `Request.settings` may replace.
-    has_clients
-        Whether `Request.clients` says anything.
-    has_checkpoint
-        Whether `Request.checkpoint` and `Request.device` do.
-    """
+    """One experiment of a paper."""
 
     name: str
+    """Name on the command line and of the files."""
     paper: str
+    """What it repeats, as "[RE] Figure 4: …"."""
     sets: tuple[str, ...]
+    """Data sets it needs unless it is quick: all are looked for before anything runs."""
     run: Callable[[Request], Result]
     figure: Callable[[Result], Figure]
+    """From a request to its numbers, and from the numbers, also as read from the JSON file, to the figure."""
     panels: tuple[str, ...] = ()
+    """Names that `Request.panels` may choose from; () if there is nothing to choose. Of several data sets one is not
+    needed where no chosen panel's name begins with its own."""
     settings: tuple[str, ...] = ()
+    """Names of the numbers that `Request.settings` may replace."""
     has_clients: bool = True
+    """Whether `Request.clients` says anything."""
     has_checkpoint: bool = False
+    """Whether `Request.checkpoint` and `Request.device` do."""
 
     def check(self, request: Request) -> None:
         """Raise ValueError, with all that is wrong, if what is asked for is unknown or data it needs are missing."""

@@ -43,24 +43,15 @@ class Parcel(NamedTuple):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a round is.
+    """How far a round is."""
 
-    Attributes
-    ----------
-    asked, answered : int
-        Number of messages, and of those with a valid answer so far.
-    failures : tuple of Failure
-        One per message that has failed so far, in order of arrival; after the round also those without a reply.
-    round : str
-        The group id of the messages.
-    eta_seconds : float or None
-        Seconds until the round is over, at most until its deadline; None as long as there is no telling.
-    """
-
+    # Number of messages, and of those with a valid answer so far.
     asked: int
     answered: int
+    # One per message that has failed so far, in order of arrival; after the round also those without a reply.
     failures: tuple[Failure, ...] = ()
-    round: str = ""
+    round: str = ""  # the group id of the messages
+    # Seconds until the round is over, at most until its deadline; None as long as there is no telling.
     eta_seconds: float | None = None
 
     @property
@@ -83,19 +74,10 @@ class Exchange:
     A message that was lost with its node is sent again when the node is back within `return_timeout` seconds, before
     the deadline, and no more than `MAX_RESENDS` times. A `return_timeout` of 0 means never.
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's connection to the nodes.
-    parcels : sequence of Parcel
-        The messages.
-    group_id : str
-        Of the messages.
-    reply_timeout, poll_interval, on_answer, on_progress :
-        See `strategies.asking.query.QueryStrategy`.
+    `reply_timeout`, `poll_interval`, `on_answer`, `on_progress`: see `strategies.asking.query.QueryStrategy`.
     """
 
-    grid: Grid
+    grid: Grid  # Flower's connection to the nodes
     parcels: Sequence[Parcel]
     group_id: str
     reply_timeout: float
@@ -244,21 +226,8 @@ def remaining_seconds(arrivals: Sequence[float], *, num_open: int, now: float) -
     """Return the seconds until the open replies are there, if they come as the later half of the replies did.
 
     What the first half waited for (clients that start, a model that travels) is over and does not count; a pause since
-    the last reply does.
-
-    Parameters
-    ----------
-    arrivals : sequence of float
-        When each reply came, in seconds of one clock, nondecreasing.
-    num_open : int
-        Number of replies that are missing.
-    now : float
-        The time on that clock, at or after the last arrival.
-
-    Returns
-    -------
-    float or None
-        Seconds >= 0; None with fewer than `MIN_REPLIES` replies, or where the later half came in no time.
+    the last reply does. `arrivals` and `now` are in seconds of one clock, the former nondecreasing. None with fewer
+    than `MIN_REPLIES` replies, or where the later half came in no time.
     """
     if num_open == 0:
         return 0.0

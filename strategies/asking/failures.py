@@ -39,31 +39,19 @@ class FailureReason(StrEnum):
 
 @dataclass(frozen=True)
 class Failure:
-    """A client without a valid answer.
+    """A client without a valid answer."""
 
-    Attributes
-    ----------
-    client_id : str or None
-        The client: the name under which its node is known from earlier in the run, else the name that the reply gave
-        and that no other node claims; None where neither is there.
-    reason : FailureReason
-        The rule that was broken.
-    detail : str
-        One line for people. Node and message ids never appear: they are random.
-    claimed_name : str or None
-        A name that the reply gave and that is not known to be its client's: it belongs to another node, or another
-        claims it too.
-    node_name : str or None
-        The name under which the operator registered the node's key; None where keys are not registered.
-    node_id : int or None
-        Flower's id of the node; None if no node was there. It is random, so it is not compared.
-    """
-
+    # The client: the name under which its node is known from earlier in the run, else the name that the reply gave and
+    # that no other node claims; None where neither is there.
     client_id: str | None
-    reason: FailureReason
-    detail: str
+    reason: FailureReason  # the rule that was broken
+    detail: str  # One line for people. Node and message ids never appear: they are random.
+    # A name that the reply gave and that is not known to be its client's: it belongs to another node, or another claims
+    # it too.
     claimed_name: str | None = None
+    # The name under which the operator registered the node's key; None where keys are not registered.
     node_name: str | None = None
+    # Flower's id of the node; None if no node was there. It is random, so it is not compared.
     node_id: int | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -75,23 +63,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class Node:
-    """A node that is asked, and what is known of it.
+    """A node that is asked, and what is known of it."""
 
-    Attributes
-    ----------
-    id : int
-        Flower's id, which the SuperLink vouches for.
-    registered_name : str or None
-        See `Failure.node_name`.
-    client_id : str or None
-        The client that answered from this node earlier in the run.
-    owners : mapping of str to int
-        Node ids of all clients that have answered in this run.
-    """
-
-    id: int
-    registered_name: str | None = None
-    client_id: str | None = None
+    id: int  # Flower's id, which the SuperLink vouches for
+    registered_name: str | None = None  # see `Failure.node_name`
+    client_id: str | None = None  # the client that answered from this node earlier in the run
+    # Node ids of all clients that have answered in this run.
     owners: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def may_be(self, name: str) -> bool:

@@ -30,17 +30,13 @@ from protocol.hashes import code_hash, model_hash
 from protocol.questions import HelloAnswer, HelloQuery, Query
 from strategies.asking.exchange import Exchange, Parcel, Progress, Replies, pause_until
 from strategies.asking.failures import Failure, FailureReason, Node
-from strategies.asking.replies import (
-    Check,
-    QuorumError,
-    RoundOutcome,
-    answer_check,
-    num_needed,
-    settle,
-)
+from strategies.asking.replies import Check, QuorumError, RoundOutcome, answer_check, num_needed, settle
 from strategies.asking.resume import EarlierAnswer, EarlierAnswers, join
 
 __all__ = ["Failure", "FailureReason", "Progress", "QueryResult", "QueryStrategy", "QuorumError", "RoundOutcome"]
+
+Arrays = Mapping[str, np.ndarray] | ArrayRecord
+"""The weights of a model by name."""
 
 
 @dataclass
@@ -55,52 +51,31 @@ class QueryResult(Result):
 class QueryStrategy(Strategy):
     """Ask every client one question; hand the valid answers to a subclass.
 
-    Parameters
-    ----------
-    query : Query
-        The question to ask.
-    num_clients : int
-        Number of nodes to wait for.
-    quorum : float, in (0, 1]
-        Fraction of `num_clients` that must answer validly.
-    node_timeout : float, seconds
-        How long to wait for the nodes to register. A simulation's ServerApp starts before its
-        nodes exist: without waiting, a run silently covers part of them. As long a node that went away
-        with a question may take to come back; it is then asked again, see docs/protocol.md.
-    reply_timeout : float, seconds
-        How long to wait for the replies of one round.
-    expected_client_ids : frozenset of str, optional
-        The clients that may answer. None accepts any name, each at most once.
-    on_answer : callable, optional
-        Called with (query, answer, node id) for each valid answer the moment it arrives, before anything can go wrong
-        later. A contested client id is known only at the end of the round, so a ledger may hold answers that the
-        outcome refuses: there, a name under different answers must not be believed.
-    on_progress : callable, optional
-        Called with a `Progress` after the push and whenever replies came in.
-    earlier : sequence of EarlierAnswer, optional
-        What an interrupted run was answered. `start` says hello first and asks only for what is missing.
-    respect_budgets : bool
-        Whether `start` says hello first and fits the question to what the clients have left to answer.
-    poll_interval : float, seconds
-        Pause between two looks at the grid while nothing arrives.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of its range.
+    Raises ValueError if a parameter is out of its range.
     """
 
     query: Any = field(kw_only=False)
-    num_clients: int
-    quorum: float = 0.9
+    num_clients: int  # number of nodes to wait for
+    quorum: float = 0.9  # fraction, in (0, 1], of `num_clients` that must answer validly
+    # Seconds to wait for the nodes to register. A simulation's ServerApp starts before its nodes exist: without
+    # waiting, a run silently covers part of them. As long a node that went away with a question may take to come back;
+    # it is then asked again, see docs/protocol.md.
     node_timeout: float = 120.0
-    reply_timeout: float = 3600.0
+    reply_timeout: float = 3600.0  # seconds to wait for the replies of one round
+    # The clients that may answer. None accepts any name, each at most once.
     expected_client_ids: frozenset[str] | None = None
+    # Called with (query, answer, node id) for each valid answer the moment it arrives, before anything can go wrong
+    # later. A contested client id is known only at the end of the round, so a ledger may hold answers that the outcome
+    # refuses: there, a name under different answers must not be believed.
     on_answer: Callable[[Any, Any, int], None] | None = None
+    # Called with a `Progress` after the push and whenever replies came in.
     on_progress: Callable[[Progress], None] | None = None
+    on_detail: Callable[[str], None] | None = None  # called with a line about how far a strategy of many rounds is
+    # What an interrupted run was answered. `start` says hello first and asks only for what is missing.
     earlier: Sequence[EarlierAnswer] | None = None
+    # Whether `start` says hello first and fits the question to what the clients have left to answer.
     respect_budgets: bool = False
-    poll_interval: float = 0.2
+    poll_interval: float = 0.2  # seconds between two looks at the grid while nothing arrives
 
     def __post_init__(self) -> None:
         self._check()
@@ -111,7 +86,10 @@ class QueryStrategy(Strategy):
 
     @abstractmethod
     def conclude(self, outcome: RoundOutcome[Any]) -> Any:
-        """Return what the strategy makes of a round that met the quorum."""
+        """Return what the strategy makes of a round that met the quorum.
+
+        Raises ValueError if there are fewer than two answers, or an argument of a certificate is out of its range.
+        """
 
     @property
     def num_needed(self) -> int:
@@ -133,38 +111,16 @@ class QueryStrategy(Strategy):
         check = Check(hello, code_hash(), self.expected_client_ids)
         content = wire.encode_query(hello)
         parcels = [Parcel(node, content, check) for node in nodes]
-        timeouts = self.reply_timeout, self.poll_interval
-        replies = Exchange(grid, parcels, "0", *timeouts, return_timeout=self.node_timeout).run()
+        replies = self._send(grid, parcels, 0, return_timeout=self.node_timeout)
         outcome = settle([*replies, *missing], len(parcels), nodes=nodes, owners=self._earlier.node_ids)
         self._remember(outcome)
         return self._earlier.with_names(outcome)
 
-    def ask(
-        self,
-        grid: Grid,
-        query: Query,
-        arrays: Mapping[str, np.ndarray] | ArrayRecord,
-        *,
-        round: int = 1,
-    ) -> RoundOutcome[Any]:
-        """Ask all nodes one question and return every valid answer and every failure.
+    def ask(self, grid: Grid, query: Query, arrays: Arrays, *, round: int = 1) -> RoundOutcome[Any]:
+        """Ask all nodes one question about the model with these weights, and return all valid answers and failures.
 
-        Parameters
-        ----------
-        grid : Grid
-            Flower's connection to the nodes.
-        query : LossQuery or AdversarialQuery
-            The question.
-        arrays : mapping of str to ndarray, or ArrayRecord
-            The model's weights by name.
-        round : int
-            Round number, sent as the messages' group id.
-
-        Raises
-        ------
-        QuorumError
-            If fewer than `num_needed` nodes register or answer validly. `on_answer` has been
-            called for every valid answer by then.
+        The number of the round is sent as the messages' group id. Raises QuorumError if fewer than `num_needed` nodes
+        register or answer validly; `on_answer` has been called for every valid answer by then.
         """
         nodes, missing = self._wait_for_nodes(grid)
         if len(nodes) < self.num_needed:
@@ -176,34 +132,12 @@ class QueryStrategy(Strategy):
         self._require_quorum(outcome)
         return outcome
 
-    def ask_each(
-        self,
-        grid: Grid,
-        queries: Mapping[str, Query],
-        arrays: Mapping[str, np.ndarray] | ArrayRecord,
-        *,
-        round: int,
-    ) -> RoundOutcome[Any]:
-        """Ask some clients, each a question of its own, and return every valid answer and every failure.
+    def ask_each(self, grid: Grid, queries: Mapping[str, Query], arrays: Arrays, *, round: int) -> RoundOutcome[Any]:
+        """Ask some clients, each the question under its id, and return all valid answers and failures; see `ask`.
 
-        There is no quorum here: what a missing answer means is known only to who asks.
-
-        Parameters
-        ----------
-        grid, arrays, round :
-            See `ask`.
-        queries : mapping of str to LossQuery or AdversarialQuery
-            The question for each client, by client id. Clients that are left out are not asked.
-
-        Returns
-        -------
-        RoundOutcome
-            Failures carry the name of the client that was asked.
-
-        Raises
-        ------
-        ValueError
-            If a client has answered no earlier `ask` or `meet` validly: which node it is, is unknown.
+        There is no quorum here: what a missing answer means is known only to who asks. Failures carry the name of the
+        client that was asked. Raises ValueError if a client has answered no earlier `ask` or `meet` validly: which node
+        it is, is unknown.
         """
         unknown = sorted(set(queries) - set(self._nodes))
         if unknown:
@@ -218,12 +152,7 @@ class QueryStrategy(Strategy):
         return settle(replies, num_asked=len(clients), nodes=nodes)
 
     def ask_unanswered(
-        self,
-        grid: Grid,
-        queries: Mapping[str, Query],
-        arrays: Mapping[str, np.ndarray] | ArrayRecord,
-        *,
-        round: int,
+        self, grid: Grid, queries: Mapping[str, Query], arrays: Arrays, *, round: int
     ) -> RoundOutcome[Any]:
         """Ask as `ask_each`, but only for what the interrupted run was not answered, and clients that are there."""
         held = [answer for name in queries if (answer := self._earlier.find(name, queries[name])) is not None]
@@ -244,15 +173,8 @@ class QueryStrategy(Strategy):
     ) -> QueryResult:
         """Ask `query` once and return the outcome with the subclass's conclusion.
 
-        The signature is Flower's; nothing is trained here, so only `grid` and `initial_arrays`
-        mean anything, and `reply_timeout` stands in for `timeout`.
-
-        Raises
-        ------
-        ValueError
-            If an argument is given that a single question cannot honour.
-        QuorumError
-            See `ask`.
+        The signature is Flower's; nothing is trained here, so only `grid` and `initial_arrays` mean anything, and
+        `reply_timeout` stands in for `timeout`. Raises ValueError for any other argument, and QuorumError as `ask`.
         """
         if num_rounds != 1 or any(x is not None for x in (timeout, train_config, evaluate_config, evaluate_fn)):
             raise ValueError(
@@ -268,14 +190,8 @@ class QueryStrategy(Strategy):
 
     def summary(self) -> None:
         """Log what is about to be asked of how many clients."""
-        log(
-            INFO,
-            "%s: asking %d clients, at least %d must answer within %g s",
-            type(self).__name__,
-            self.num_clients,
-            self.num_needed,
-            self.reply_timeout,
-        )
+        numbers = self.num_clients, self.num_needed, self.reply_timeout
+        log(INFO, "%s: asking %d clients, at least %d must answer within %g s", type(self).__name__, *numbers)
 
     def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
         hashes = model_hash(to_arrays(arrays)), code_hash()
@@ -315,12 +231,7 @@ class QueryStrategy(Strategy):
         return (num_values, with_record) if self.query == said else (self.fit(budgets), budgets)
 
     def _exchange(
-        self,
-        grid: Grid,
-        questions: Sequence[tuple[Node, Query, frozenset[str] | None]],
-        arrays: Mapping[str, np.ndarray] | ArrayRecord,
-        *,
-        round: int,
+        self, grid: Grid, questions: Sequence[tuple[Node, Query, frozenset[str] | None]], arrays: Arrays, *, round: int
     ) -> list[Replies]:
         """Put questions to nodes: (node, query, clients that may answer) -> what came back for each."""
         record = to_array_record(arrays)
@@ -329,17 +240,11 @@ class QueryStrategy(Strategy):
         parcels = [
             Parcel(node, contents[query], answer_check(query, *hashes, expected)) for node, query, expected in questions
         ]
-        exchange = Exchange(
-            grid,
-            parcels,
-            str(round),
-            self.reply_timeout,
-            self.poll_interval,
-            on_answer=self.on_answer,
-            on_progress=self.on_progress,
-            return_timeout=self.node_timeout,
-        )
-        return exchange.run()
+        told = {"on_answer": self.on_answer, "on_progress": self.on_progress}
+        return self._send(grid, parcels, round, return_timeout=self.node_timeout, **told)
+
+    def _send(self, grid: Grid, parcels: Sequence[Parcel], round: int, **settings: Any) -> list[Replies]:
+        return Exchange(grid, parcels, str(round), self.reply_timeout, self.poll_interval, **settings).run()
 
     def _remember(self, outcome: RoundOutcome[Any]) -> None:
         """Keep in mind which node is which client: for the rest of the run, neither may be another."""
@@ -357,9 +262,8 @@ class QueryStrategy(Strategy):
             found = {each.node_id: each.name or None for each in grid.get_nodes()}
             if len(found) >= self.num_clients or time.monotonic() >= deadline:
                 self._registered |= found
-                failure = Failure(
-                    None, FailureReason.NODE_MISSING, f"the node did not register within {self.node_timeout:g} s"
-                )
+                detail = f"the node did not register within {self.node_timeout:g} s"
+                failure = Failure(None, FailureReason.NODE_MISSING, detail)
                 nodes = [self._node(node_id) for node_id in sorted(found)]
                 return nodes, [[failure] for _ in range(self.num_clients - len(found))]
             pause_until(deadline, self.poll_interval)

@@ -46,49 +46,25 @@ AnswerT = TypeVar("AnswerT", bound=Answer | SignedAnswer, default=LossAnswer)
 
 @dataclass(frozen=True)
 class RoundOutcome(Generic[AnswerT]):
-    """All that one round brought, the same whatever the order of the replies.
+    """All that one round brought, the same whatever the order of the replies."""
 
-    Attributes
-    ----------
-    answers : tuple of LossAnswer, or of AdversarialAnswer, CandidatesAnswer or SignedAnswer if that was asked
-        The valid answers, one per client, sorted by client id.
-    failures : tuple of Failure
-        One per client that was expected or asked and gave no valid answer, sorted.
-    num_asked : int
-        Number of nodes a message was made for; nodes that never registered are not among them.
-    node_ids : mapping of str to int
-        Of the nodes that the answers came from, by client id; random, so not compared.
-    """
-
-    answers: tuple[AnswerT, ...]
-    failures: tuple[Failure, ...]
-    num_asked: int
+    answers: tuple[AnswerT, ...]  # the valid answers, one per client, sorted by client id
+    failures: tuple[Failure, ...]  # one per client that was expected or asked and gave no valid answer, sorted
+    num_asked: int  # number of nodes a message was made for; nodes that never registered are not among them
+    # Of the nodes that the answers came from, by client id; random, so not compared.
     node_ids: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
 class Check:
-    """What the server knows and a valid answer must agree with.
+    """What the server knows and a valid answer must agree with."""
 
-    Attributes
-    ----------
-    query : dataclass
-        What was asked, of `protocol.wire.MESSAGES`.
-    code_hash : str
-        Of the code that should have run.
-    expected_client_ids : frozenset of str or None
-        The clients that may answer; None means any name is accepted.
-    broken_rules : callable
-        From an answer of the right type to the rules that it breaks beside these.
-    num_bytes : int
-        About how long the numbers of an answer are.
-    """
-
-    query: Any
-    code_hash: str
-    expected_client_ids: frozenset[str] | None
+    query: Any  # what was asked, of `protocol.wire.MESSAGES`
+    code_hash: str  # of the code that should have run
+    expected_client_ids: frozenset[str] | None  # the clients that may answer; None means any name is accepted
+    # From an answer of the right type to the rules that it breaks beside these.
     broken_rules: Callable[[Any], Iterable[Rule]] = field(default=lambda answer: (), compare=False)
-    num_bytes: int = 0
+    num_bytes: int = 0  # about how long the numbers of an answer are
 
     @property
     def max_bytes(self) -> int:
@@ -161,10 +137,8 @@ def settle(
 
     Parameters
     ----------
-    replies_by_message : iterable of sequences
-        For each message (and each node that never got one) at least one answer or failure.
-    num_asked : int
-        See `RoundOutcome.num_asked`.
+    replies_by_message, num_asked
+        For each message (and each node that never got one) at least one answer or failure; `RoundOutcome.num_asked`.
     nodes : sequence of Node
         Which the messages went to, in the same order.
     owners : mapping of str to int
@@ -194,10 +168,7 @@ def settle(
 
 
 def _contested(
-    result: Received,
-    node: Node | None,
-    claimants: Mapping[str, Sequence[Node | None]],
-    owners: Mapping[str, int],
+    result: Received, node: Node | None, claimants: Mapping[str, Sequence[Node | None]], owners: Mapping[str, int]
 ) -> Received:
     """What is left of a reply once it is known who else claims its name."""
     name = result.client_id

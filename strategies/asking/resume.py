@@ -16,22 +16,14 @@ Asked = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class EarlierAnswer:
-    """A valid answer of an interrupted run, and the part of the question that varies within a run.
-
-    Attributes
-    ----------
-    answer : LossAnswer or AdversarialAnswer
-        The answer.
-    radii, multipliers : tuple of float
-        Of the `AdversarialQuery` that was asked; empty for a plain loss.
-    node_id : int or None
-        Flower's id of the node that it came from. It is that of the node's key, if keys are registered; else the node
-        has another one now.
-    """
+    """A valid answer of an interrupted run, and the part of the question that varies within a run."""
 
     answer: Answer
+    # Of the `AdversarialQuery` that was asked; empty for a plain loss.
     radii: tuple[float, ...] = ()
     multipliers: tuple[float, ...] = ()
+    # Flower's id of the node that it came from. It is that of the node's key, if keys are registered; else the node has
+    # another one now.
     node_id: int | None = None
 
     def question(self, query: Query) -> Query:
@@ -42,18 +34,10 @@ class EarlierAnswer:
 
 
 class EarlierAnswers:
-    """The answers of an interrupted run by client and question.
+    """The answers of an interrupted run, in any order, by client and question.
 
-    Parameters
-    ----------
-    entries : iterable of EarlierAnswer
-        In any order. The same answer twice is one; different answers of one client to one question are none: which of
-        them is genuine is unknown.
-
-    Attributes
-    ----------
-    node_ids : dict of str to int
-        Which node each client answered from, where that is known and it was one.
+    The same answer twice is one; different answers of one client to one question are none: which of them is genuine is
+    unknown.
     """
 
     def __init__(self, entries: Iterable[EarlierAnswer]) -> None:
@@ -64,6 +48,7 @@ class EarlierAnswers:
         places = {(entry.answer.client_id, entry.node_id) for entry in self._entries if entry.node_id is not None}
         num_nodes = Counter(name for name, _ in places)
         num_names = Counter(node_id for _, node_id in places)
+        # Which node each client answered from, where that is known and it was one.
         self.node_ids = {n: node_id for n, node_id in places if num_nodes[n] == num_names[node_id] == 1}
 
     def only(self, is_valid: Callable[[EarlierAnswer], bool]) -> EarlierAnswers:
@@ -105,14 +90,8 @@ class EarlierAnswers:
 def join(asked: RoundOutcome[Any], hello: RoundOutcome[HelloAnswer], spent: Sequence[Failure]) -> RoundOutcome[Any]:
     """Return the outcome of a round that began with a hello: what one question to all clients would have brought.
 
-    Parameters
-    ----------
-    asked : RoundOutcome
-        The answers of the interrupted run and the new ones; the failures of those who were asked now.
-    hello : RoundOutcome
-        Of the hello.
-    spent : sequence of Failure
-        Clients that were not asked, since their query budget does not allow it.
+    `asked` has the answers of the interrupted run and the new ones, and the failures of those who were asked now;
+    `spent` are the clients that were not asked, since their query budget does not allow it.
     """
     heard = {answer.client_id for answer in hello.answers}
     answered = {answer.client_id for answer in asked.answers}

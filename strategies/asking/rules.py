@@ -31,17 +31,7 @@ Rule = tuple[FailureReason, str]
 
 
 def broken_rules(answer: Answer, query: Query, *, model_hash: str) -> Iterator[Rule]:
-    """Yield each rule that an answer breaks.
-
-    Parameters
-    ----------
-    answer : LossAnswer, AdversarialAnswer or CandidatesAnswer
-        To `query`; its types have been checked.
-    query : LossQuery, AdversarialQuery or CandidatesQuery
-        What was asked.
-    model_hash : str
-        Of the model that was sent.
-    """
+    """Yield each rule that an answer to `query` breaks; its types have been checked, the hash is of the model sent."""
     if answer.model_hash != model_hash:
         yield FailureReason.WRONG_MODEL, "the client evaluated another model than it was sent"
     if answer.loss != query.loss:
@@ -80,17 +70,14 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
         yield from _broken_noise_rules(answer, query)
         return
     yield from _broken_number_rules("values", answer.values_lower, answer.values_upper, num_asked=len(query.radii))
-    num_multipliers = len(query.multipliers)
-    yield from _broken_number_rules(
-        "conjugates", answer.conjugates_lower, answer.conjugates_upper, num_asked=num_multipliers
-    )
+    conjugates = answer.conjugates_lower, answer.conjugates_upper
+    yield from _broken_number_rules("conjugates", *conjugates, num_asked=len(query.multipliers))
     unit = answer.adversarial_unit
     if unit != 0.0 and not SMALLEST_COST <= unit <= LARGEST_COST:
         yield FailureReason.OUT_OF_RANGE, f"adversarial_unit must be a cost or 0, got {unit}"
     for name, values in (("lower", answer.values_lower), ("upper", answer.values_upper)):
         if rounding_of_curve(np.array(query.radii), np.array(values)) is None:
-            detail = f"the {name} values must be nondecreasing and concave in the radius"
-            yield FailureReason.NOT_CONCAVE, detail
+            yield FailureReason.NOT_CONCAVE, f"the {name} values must be nondecreasing and concave in the radius"
     yield from _contradictions(answer, query)
 
 
@@ -128,11 +115,8 @@ def _broken_noise_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> I
     slack = noise_slack(query, answer.num_examples)
     if any(not -slack <= conjugate <= 1.0 + slack for conjugate in conjugates):
         yield FailureReason.OUT_OF_RANGE, "conjugates must be in [0, 1] up to noise"
-    is_one = (answer.conjugates_lower, answer.values_lower, answer.values_upper) == (
-        conjugates,
-        (answer.clean_risk,),
-        (answer.clean_risk,),
-    )
+    clean = (answer.clean_risk,)
+    is_one = answer.conjugates_lower == conjugates and answer.values_lower == answer.values_upper == clean
     if not (is_one and answer.adversarial_unit == 0.0):
         yield FailureReason.CONTRADICTION, "with noise a number must be sent once for both bounds, and no unit"
 
@@ -184,10 +168,8 @@ def _broken_risk_rules(risk: float, num_examples: int, loss: str, query: Query) 
     if isinstance(query, AdversarialQuery):
         counts_errors = query.problem.is_binary and not query.privacy
     if counts_errors and not _is_whole(risk, num_examples, is_noisy=bool(query.privacy)):
-        yield (
-            FailureReason.IMPOSSIBLE_COUNT,
-            f"a {loss} risk is a whole number out of num_examples, got {risk} of {num_examples}",
-        )
+        detail = f"a {loss} risk is a whole number out of num_examples, got {risk} of {num_examples}"
+        yield FailureReason.IMPOSSIBLE_COUNT, detail
 
 
 def _is_whole(risk: float, num_examples: int, *, is_noisy: bool) -> bool:

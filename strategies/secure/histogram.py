@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,12 +19,12 @@ from protocol.secure.questions import HistogramQuery, KeysQuery, MaskedQuery
 from riskband.adversaries.losses import get_loss
 from riskband.answers.histogram import Histogram
 from riskband.answers.risks import default_eta
-from strategies.asking.exchange import Exchange, Parcel, Replies
+from strategies.asking.exchange import Parcel
 from strategies.asking.failures import Failure, in_order
+from strategies.asking.query import Arrays
 from strategies.asking.replies import Check, QuorumError, RoundOutcome, settle
 from strategies.f_divergence import FDivergence
 from strategies.secure.secure_sum import (
-    Asked,
     MaskedQuestion,
     SecureSum,
     UnmaskingError,
@@ -37,49 +37,27 @@ SIZES = ("equal", "private")
 
 @dataclass(frozen=True)
 class SecureOutcome(RoundOutcome[Any]):
-    """What the rounds brought: `answers` are masked, and nothing can be read in them.
+    """What the rounds brought: `answers` are masked, and nothing can be read in them."""
 
-    Attributes
-    ----------
-    counts : tuple of tuple of int, num_rows of num_bins
-        Sums of the clients' histograms.
-    late_failures : tuple of Failure
-        Clients that are counted and fell silent after that.
-    """
-
-    counts: tuple[tuple[int, ...], ...]
-    late_failures: tuple[Failure, ...] = ()
+    counts: tuple[tuple[int, ...], ...]  # num_rows of num_bins, sums of the clients' histograms
+    late_failures: tuple[Failure, ...] = ()  # clients that are counted and fell silent after that
 
 
 @dataclass(eq=False, kw_only=True)
 class SecureHistogram(FDivergence):
     """Learn how many clients have their loss in each bin, and no client's; certify as `FDivergence` from the counts.
 
-    Parameters
-    ----------
-    query : LossQuery
-        The question, without `privacy`.
-    num_bins : int
-        Bins of equal width.
-    num_examples : int or None
-        What every client has; those with another number refuse. None: numbers are private, and the clients bin
-        limits of their own, at the error level `riskband.answers.risks.default_eta` of `num_clients`.
-    num_neighbours : int
-        With how many others a client shares masks and secrets; even.
-    seed : int
-        Of who is whose neighbour.
-    **settings
-        Of `FDivergence`, but for what needs single answers: `earlier`, `respect_budgets`, `on_answer`.
+    Takes the settings of `FDivergence`, but for what needs single answers: `earlier`, `respect_budgets`, `on_answer`,
+    and `privacy` of the query. The `seed` is also that of who is whose neighbour.
 
-    Raises
-    ------
-    ValueError
-        If a setting is out of its range or needs single answers.
+    Raises ValueError if a setting is out of its range or needs single answers.
     """
 
-    num_bins: int
+    num_bins: int  # bins of equal width
+    # What every client has; those with another number refuse. None: numbers are private, and the clients bin limits of
+    # their own, at the error level `riskband.answers.risks.default_eta` of `num_clients`.
     num_examples: int | None
-    num_neighbours: int
+    num_neighbours: int  # with how many others a client shares masks and secrets; even
 
     def __post_init__(self) -> None:
         unfit = [name for name in ("earlier", "respect_budgets", "on_answer") if getattr(self, name)]
@@ -91,31 +69,11 @@ class SecureHistogram(FDivergence):
         eta = default_eta(self.num_clients) if self.num_examples is None else None
         self.query = HistogramQuery(**vars(self.query), edges=edges, num_examples=self.num_examples, eta=eta)
 
-    def ask(
-        self,
-        grid: Grid,
-        query: Query,
-        arrays: Mapping[str, np.ndarray] | ArrayRecord,
-        *,
-        round: int = 1,
-    ) -> SecureOutcome:
-        """Ask all nodes one question in five rounds, and return the sum of their histograms.
+    def ask(self, grid: Grid, query: Query, arrays: Arrays, *, round: int = 1) -> SecureOutcome:
+        """Ask all nodes a `HistogramQuery` in five rounds from this one on, and return the sum of their histograms.
 
-        Parameters
-        ----------
-        grid, arrays :
-            See `QueryStrategy.ask`.
-        query : HistogramQuery
-            The question.
-        round : int
-            Number of the first round.
-
-        Raises
-        ------
-        QuorumError
-            If fewer than `num_needed` clients are in the sum, which then is not unmasked; or too few are left to do so.
-        ValueError
-            If the counts do not add up to the number of clients in the sum.
+        Raises QuorumError if fewer than `num_needed` clients are in the sum, which then is not unmasked, or too few are
+        left to do so; ValueError if the counts do not add up to the number of clients in the sum.
         """
         assert isinstance(query, HistogramQuery)
         first = self._ask_for_keys(grid, round)
@@ -123,7 +81,7 @@ class SecureHistogram(FDivergence):
 
         record = to_array_record(arrays)
 
-        def ask_named(questions: Mapping[str, Asked], number: int) -> tuple[dict[str, Any], list[Failure]]:
+        def ask_named(questions: Mapping[str, Check], number: int) -> tuple[dict[str, Any], list[Failure]]:
             return self._ask_named(grid, questions, record, round + number - 1)
 
         keys = {answer.client_id: answer for answer in first.answers}
@@ -154,11 +112,8 @@ class SecureHistogram(FDivergence):
         """Return the counts as what the library certifies from; raises ValueError if they contradict each other."""
         assert isinstance(outcome, SecureOutcome)
         query = self.query
-        rest = {
-            "binary": get_loss(query.loss).binary,
-            "num_missing": len(outcome.failures),
-            **self.who_answered,
-        }
+        is_binary, num_missing = get_loss(query.loss).binary, len(outcome.failures)
+        rest = {"binary": is_binary, "num_missing": num_missing, **self.who_answered}
         if query.eta is not None:
             return rb.HistogramLimits(query.edges, outcome.counts, eta=query.eta, **rest)
         return rb.HistogramRisks(query.edges, outcome.counts[0], query.num_examples, **rest)
@@ -168,35 +123,28 @@ class SecureHistogram(FDivergence):
         query = KeysQuery()
         check = Check(query, code_hash(), self.expected_client_ids, broken_key_rules)
         content = wire.encode_query(query)
-        replies = self._send(grid, [Parcel(node, content, check) for node in nodes], round)
+        parcels = [Parcel(node, content, check) for node in nodes]
+        replies = self._send(grid, parcels, round, on_progress=self.on_progress)
         outcome = without_shared_keys(settle([*replies, *missing], num_asked=len(nodes), nodes=nodes))
         self._remember(outcome)
         return outcome
 
     def _ask_named(
-        self, grid: Grid, questions: Mapping[str, Asked], arrays: ArrayRecord, round: int
+        self, grid: Grid, questions: Mapping[str, Check], arrays: ArrayRecord, round: int
     ) -> tuple[dict[str, Any], list[Failure]]:
-        code = code_hash()
-        parcels = [
-            Parcel(
-                self._node(self._nodes[name]),
-                wire.encode_query(asked.query, arrays if isinstance(asked.query, MaskedQuery) else None),
-                Check(asked.query, code, frozenset({name}), asked.broken_rules, asked.num_bytes),
-            )
-            for name, asked in questions.items()
-        ]
+        parcels = []
+        for name, asked in questions.items():
+            content = wire.encode_query(asked.query, arrays if isinstance(asked.query, MaskedQuery) else None)
+            parcels.append(Parcel(self._node(self._nodes[name]), content, asked))
         answers: dict[str, Any] = {}
         failures: list[Failure] = []
-        for parcel, received in zip(parcels, self._send(grid, parcels, round), strict=True):
+        # Nothing is sent again: what a client keeps between the rounds is lost with its node.
+        replies = self._send(grid, parcels, round, on_progress=self.on_progress)
+        for parcel, received in zip(parcels, replies, strict=True):
             outcome = settle([received], num_asked=1, nodes=[parcel.node])
             answers.update((answer.client_id, answer) for answer in outcome.answers)
             failures += outcome.failures
         return answers, failures
-
-    def _send(self, grid: Grid, parcels: Sequence[Parcel], round: int) -> list[Replies]:
-        # Nothing is sent again: what a client keeps between the rounds is lost with its node.
-        timeouts = self.reply_timeout, self.poll_interval
-        return Exchange(grid, parcels, str(round), *timeouts, on_progress=self.on_progress).run()
 
 
 def _masked_question(query: HistogramQuery, record: ArrayRecord) -> MaskedQuestion:
@@ -206,19 +154,10 @@ def _masked_question(query: HistogramQuery, record: ArrayRecord) -> MaskedQuesti
 
 
 def checked_counts(total: np.ndarray, *, num_rows: int, num_clients: int) -> np.ndarray:
-    """Return the sum of histograms by row, shape (num_rows, num_bins).
+    """Return the sum of histograms, shape (num_rows * num_bins,), modulo 2**32, by row, shape (num_rows, num_bins).
 
-    Parameters
-    ----------
-    total : ndarray of int, shape (num_rows * num_bins,)
-        Modulo 2**32.
-    num_rows, num_clients : int
-        Histograms of each client, and how many clients are in the sum.
-
-    Raises
-    ------
-    ValueError
-        If a count is larger than the number of clients, or a row does not sum to it: each honest client adds one.
+    Raises ValueError if a count is larger than the number of clients in the sum, or a row does not sum to it: each
+    honest client adds one.
     """
     counts = total.reshape(num_rows, -1)
     sums = counts.sum(axis=1).tolist()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from protocol.hashes import code_hash
 from protocol.secure.cryptography import (
     KEY_BYTES,
     MAC_BYTES,
@@ -39,13 +40,11 @@ from protocol.secure.questions import (
     UnmaskQuery,
 )
 from strategies.asking.failures import Failure, FailureReason
-from strategies.asking.replies import RoundOutcome
+from strategies.asking.replies import Check, RoundOutcome
 from strategies.asking.rules import Rule
 
 _NUMBER_BYTES = 8  # of a client's number on the wire
 
-Rules = Callable[[Any], Iterable[Rule]]
-"""From an answer to the rules that it breaks."""
 Shares = Mapping[int, Mapping[int, bytes]]
 """Shares by the client whose secret they are of, and by the member who gave them."""
 
@@ -54,36 +53,17 @@ class UnmaskingError(RuntimeError):
     """The sum cannot be found: too few shares came, or wrong ones."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What one client is asked in one round, what its answer must obey, and about how long that is."""
-
-    query: Any
-    broken_rules: Rules
-    num_bytes: int
-
-
-Ask = Callable[[Mapping[str, Asked], int], tuple[dict[str, Any], list[Failure]]]
+Ask = Callable[[Mapping[str, Check], int], tuple[dict[str, Any], list[Failure]]]
 """From questions by client id, and the number of the round, to valid answers by client id, and named failures."""
 
 
 @dataclass(frozen=True)
 class MaskedQuestion:
-    """The question whose answers are added up.
+    """The question whose answers are added up."""
 
-    Attributes
-    ----------
-    query : HistogramQuery
-        What is asked.
-    model_hash : str
-        Of the model that it is about.
-    digest : bytes
-        What masks depend on: `HistogramQuery.digest`.
-    """
-
-    query: HistogramQuery
-    model_hash: str
-    digest: bytes
+    query: HistogramQuery  # what is asked
+    model_hash: str  # of the model that it is about
+    digest: bytes  # what masks depend on: `HistogramQuery.digest`
 
     def broken_rules(self, answer: MaskedAnswer) -> Iterator[Rule]:
         """Yield each rule that a masked answer breaks; of its numbers nothing can be seen."""
@@ -97,26 +77,7 @@ class MaskedQuestion:
 
 
 class SecureSum:
-    """Rounds 2 to 5 of secure aggregation, to one sum.
-
-    Parameters
-    ----------
-    keys : mapping of str to KeysAnswer
-        Of the first round: the participants.
-    ask : callable
-        Asks clients by name.
-    num_neighbours : int
-        See `neighbourhoods`.
-    rng : Generator
-        Of the neighbourhoods.
-
-    Attributes
-    ----------
-    failures : list of Failure
-        Participants whose vector is not in the sum.
-    late_failures : list of Failure
-        Participants whose vector is in the sum and who gave no shares in the end; the others' were enough.
-    """
+    """Rounds 2 to 5 of secure aggregation, to one sum of those who sent keys in the first; see `neighbourhoods`."""
 
     def __init__(
         self, keys: Mapping[str, KeysAnswer], ask: Ask, *, num_neighbours: int, rng: np.random.Generator
@@ -127,7 +88,8 @@ class SecureSum:
         self._ask = ask
         self._sent: dict[int, dict[int, bytes]] = {}
         self._held: dict[int, set[int]] = {}
-        self.failures: list[Failure] = []
+        self.failures: list[Failure] = []  # participants whose vector is not in the sum
+        # Participants whose vector is in the sum and who gave no shares in the end; the others' were enough.
         self.late_failures: list[Failure] = []
 
     def collect(self, question: MaskedQuestion) -> dict[str, MaskedAnswer]:
@@ -215,14 +177,10 @@ class SecureSum:
                     f"key, got {num_holders}: it sealed its shares wrongly, or too many others dropped out; run again"
                 )
 
-    def _shares_question(self, number: int) -> Asked:
+    def _shares_question(self, number: int) -> Check:
         members = self._members[number]
-        query = SharesQuery(
-            number,
-            threshold_of(len(members)),
-            {member: self._public[member] for member in members},
-            is_complete=len(members) == len(self._members),
-        )
+        keys, is_complete = {member: self._public[member] for member in members}, len(members) == len(self._members)
+        query = SharesQuery(number, threshold_of(len(members)), keys, is_complete)
         others = tuple(member for member in members if member != number)
 
         def rules(answer: SharesAnswer) -> Iterator[Rule]:
@@ -230,9 +188,9 @@ class SecureSum:
                 detail = f"asked for {len(others)} shares of {SEALED_BYTES} bytes for neighbours, got others"
                 yield FailureReason.WRONG_LENGTH, detail
 
-        return Asked(query, rules, num_bytes=len(others) * (_NUMBER_BYTES + SEALED_BYTES))
+        return self._asked(number, query, rules, num_bytes=len(others) * (_NUMBER_BYTES + SEALED_BYTES))
 
-    def _masked_question(self, question: MaskedQuestion, number: int) -> Asked:
+    def _masked_question(self, question: MaskedQuestion, number: int) -> Check:
         senders = self._senders(number)
         held = HeldShares(senders, tuple(self._sent[sender][number] for sender in senders))
 
@@ -242,18 +200,18 @@ class SecureSum:
             yield from question.broken_rules(answer)
 
         num_bytes = question.query.num_values * WORD.itemsize + len(senders) * _NUMBER_BYTES
-        return Asked(MaskedQuery(question.query, held), rules, num_bytes)
+        return self._asked(number, MaskedQuery(question.query, held), rules, num_bytes=num_bytes)
 
-    def _consistency_question(self, lists: ConsistencyQuery, number: int) -> Asked:
+    def _consistency_question(self, lists: ConsistencyQuery, number: int) -> Check:
         others = tuple(other for other in self._of_held(number, lists.survivors) if other != number)
 
         def rules(answer: ConsistencyAnswer) -> Iterator[Rule]:
             if answer.numbers != others or not {*map(len, answer.macs)} <= {MAC_BYTES}:
                 yield FailureReason.WRONG_LENGTH, f"asked for confirmations for {len(others)} neighbours, got others"
 
-        return Asked(lists, rules, num_bytes=len(others) * (_NUMBER_BYTES + MAC_BYTES))
+        return self._asked(number, lists, rules, num_bytes=len(others) * (_NUMBER_BYTES + MAC_BYTES))
 
-    def _unmask_question(self, lists: ConsistencyQuery, macs: Mapping[int, Mapping[int, bytes]], number: int) -> Asked:
+    def _unmask_question(self, lists: ConsistencyQuery, macs: Mapping[int, Mapping[int, bytes]], number: int) -> Check:
         query = UnmaskQuery({other: sent[number] for other, sent in macs.items() if number in sent})
         num_seeds, num_keys = (len(self._of_held(number, listed)) for listed in (lists.survivors, lists.dropped))
         wanted = ([SEED_BYTES] * num_seeds, [KEY_BYTES] * num_keys)
@@ -262,9 +220,13 @@ class SecureSum:
             if (list(map(len, answer.seed_shares)), list(map(len, answer.key_shares))) != wanted:
                 yield FailureReason.WRONG_LENGTH, f"asked for {num_seeds + num_keys} shares, got others"
 
-        return Asked(query, rules, num_bytes=sum(map(sum, wanted)))
+        return self._asked(number, query, rules, num_bytes=sum(map(sum, wanted)))
 
-    def _ask_numbers(self, questions: Mapping[int, Asked], round: int, failures: list[Failure]) -> dict[int, Any]:
+    def _asked(self, number: int, query: Any, rules: Callable[[Any], Iterable[Rule]], *, num_bytes: int) -> Check:
+        """What one client is asked in one round, what its answer must obey, and about how long that is."""
+        return Check(query, code_hash(), frozenset({self._names[number]}), rules, num_bytes)
+
+    def _ask_numbers(self, questions: Mapping[int, Check], round: int, failures: list[Failure]) -> dict[int, Any]:
         answers, failed = self._ask({self._names[number]: asked for number, asked in questions.items()}, round)
         failures += failed
         return {number: answers[self._names[number]] for number in questions if self._names[number] in answers}
@@ -285,42 +247,23 @@ def without_shared_keys(outcome: RoundOutcome[Any]) -> RoundOutcome[Any]:
     Which of them made the key is unknown, so none is believed.
     """
     counts = Counter(key for answer in outcome.answers for key in (answer.keys.encryption, answer.keys.masking))
-    sharing = [
-        answer for answer in outcome.answers if max(counts[answer.keys.encryption], counts[answer.keys.masking]) > 1
-    ]
-    detail, node_ids = "two clients sent this public key", outcome.node_ids
-    failures = [
-        Failure(a.client_id, FailureReason.CLAIMED_TWICE, detail, node_id=node_ids.get(a.client_id)) for a in sharing
-    ]
-    return replace(
-        outcome,
-        answers=tuple(answer for answer in outcome.answers if answer not in sharing),
-        failures=(*outcome.failures, *failures),
-    )
+    answers, failures = [], list(outcome.failures)
+    for each in outcome.answers:
+        if max(counts[each.keys.encryption], counts[each.keys.masking]) == 1:
+            answers.append(each)
+            continue
+        detail, node_id = "two clients sent this public key", outcome.node_ids.get(each.client_id)
+        failures.append(Failure(each.client_id, FailureReason.CLAIMED_TWICE, detail, node_id=node_id))
+    return replace(outcome, answers=tuple(answers), failures=tuple(failures))
 
 
 def neighbourhoods(num_clients: int, *, num_neighbours: int, rng: np.random.Generator) -> dict[int, tuple[int, ...]]:
-    """Return the members of each client's neighbourhood, itself among them.
+    """Return the members of each client's neighbourhood, itself among them, in increasing order of their numbers.
 
-    Parameters
-    ----------
-    num_clients : int
-        They have the numbers 1 to num_clients.
-    num_neighbours : int
-        Even, 2 at least. With no more clients than that, or one more, all are neighbours.
-    rng : Generator
-        Arranges the clients in a ring, where the nearest on either side are neighbours. The arrangement is public.
-
-    Returns
-    -------
-    dict of int to tuple of int
-        Numbers in increasing order. Neighbours are so of each other, and unless num_neighbours / 2 clients in a row
-        drop out, the others stay connected. Source: Bell et al. 2020, SecAgg+ (Harary graphs).
-
-    Raises
-    ------
-    ValueError
-        If num_neighbours is odd or below 2, or there are fewer than 2 clients.
+    `rng` arranges the clients in a ring, where the nearest on either side are neighbours; the arrangement is public.
+    Neighbours are so of each other, and unless num_neighbours / 2 clients in a row drop out, the others stay connected.
+    With no more clients than `num_neighbours`, or one more, all are neighbours. Source: Bell et al. 2020, SecAgg+
+    (Harary graphs). Raises ValueError if num_neighbours is odd or below 2, or there are fewer than 2 clients.
     """
     if num_neighbours < 2 or num_neighbours % 2 or num_clients < 2:
         raise ValueError(
@@ -344,15 +287,8 @@ def left_out(unopened: Mapping[int, Iterable[int]]) -> dict[int, int]:
     goes first: a client that seals wrongly, or accuses falsely, more than once goes alone. Of two in dispute with each
     other only, nobody can tell which is at fault, and both go: else a client could have any other one left out.
 
-    Parameters
-    ----------
-    unopened : mapping of int to iterable of int
-        For clients with a vector, the senders with a vector whose shares they could not open.
-
-    Returns
-    -------
-    dict of int to int
-        The clients to leave out, and with how many others each was in dispute then.
+    `unopened` has, for clients with a vector, the senders with a vector whose shares they could not open. What is
+    returned says with how many others each client to leave out was in dispute then.
     """
     disputes = {frozenset((sender, recipient)) for recipient, senders in unopened.items() for sender in senders}
     found: dict[int, int] = {}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.answers.risks import EQUAL_BY_DESIGN
+from riskband.answers.risks import EQUAL_BY_DESIGN, default_eta
 
 
 @pytest.mark.parametrize("num_examples", [3, 10, 100])
@@ -30,6 +30,33 @@ def test_equal_numbers_of_examples_choose_the_rank_and_are_an_assumption():
     risks = rb.ClientRisks([0.1, 0.2, 0.3] * 20, 10)
     assert EQUAL_BY_DESIGN in rb.quantile(risks, 0.9, delta=0.05).assumptions
     assert EQUAL_BY_DESIGN not in rb.quantile(risks, 0.9, delta=0.05, local="observed").assumptions
+
+
+@pytest.mark.parametrize("local", ["counted", "marginal"])
+def test_the_error_level_of_groups_does_not_depend_on_how_their_step_is_spelled(local):
+    sizes = 100 + np.arange(60)  # which differ: "marginal" uses one error level too
+    risks = rb.ClientRisks(np.linspace(0.0, 0.5, 60), sizes, num_missing=400, missing="worst")
+    labels = ["few"] * 10 + ["many"] * 50
+    bands = [rb.group_bands(risks, labels, delta=0.1, local=name) for name in (local, local.title())]
+    assert bands[0] == bands[1]
+    assert len({each.eta for each in bands[0].bands.values()}) == 1
+    # Not the one for the clients of a group that count: how many of it answered may depend on their risks.
+    assert bands[0]["few"].eta == default_eta(460 // 2)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_every_client_has_a_risk_of_at_least_what_rounding_makes_0(binary):
+    clean = np.arange(40)[:, None] / 100
+    answers = rb.AdversarialAnswers(
+        [0.0, 0.5], np.hstack([clean, clean + 0.2]), 100, cost="a cost", guarantee="exact", binary=binary
+    )
+    for every_budget in (False, True):
+        asked = {"delta": 0.05, "every_budget": every_budget}
+        found = rb.wasserstein_cdf(answers, cost_budget=0.1, thresholds=[1e-7, 1e-6, 2e-6, 0.9], **asked)
+        np.testing.assert_allclose(np.asarray(found.value)[:3], 1.0, rtol=1e-12)
+        for threshold in (0.0, 1e-7, 1e-6, 2e-6):
+            bracket = rb.wasserstein_breakdown(answers, target=0.9, max_cost_budget=1.0, threshold=threshold, **asked)
+            assert bracket == (-np.inf, 0.0)
 
 
 def test_bands_of_groups_in_a_file_must_be_as_group_bands_makes_them():

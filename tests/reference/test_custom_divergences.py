@@ -10,9 +10,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import xlogy
 
 import riskband as rb
-from riskband.worst_cases.divergences import Polygon, outer_polygon, robust_mean
+from riskband.worst_cases.divergences import Polygon, dual_robust_mean, outer_polygon, robust_mean
 from riskband.worst_cases.reweighting import reference_robust_mean
-from riskband.worst_cases.robust_means import dual_robust_mean
 from tests.reference.definitions import cubic, le_cam
 
 # the built-in ones as a user might write them: with a slope at 1, and without their closed forms

@@ -20,7 +20,7 @@ from riskband.duals import (
     unbiased_series,
 )
 from riskband.worst_cases.divergences import robust_mean
-from riskband.worst_cases.reweighting_bets import BUILT_IN, custom_duals
+from riskband.worst_cases.reweighting import BUILT_IN, custom_duals
 
 DUALS = [
     Dual(np.array([0.0, 0.1, 0.9, 0.2, 0.0, 0.3, 0.1]), lambda mean: 0.1 + 0.9 * mean, lambda v: (v - 0.1) / 0.9, 0.4),

@@ -11,9 +11,15 @@ from scipy.stats import beta, ksone
 import riskband as rb
 from riskband.answers import risks as answers
 from riskband.bands.crossing import RankLevels, crossing_probability, crossing_probability_at
-from riskband.bands.levels import berk_jones_constant, berk_jones_levels, dkw_levels, truncated_levels
+from riskband.bands.levels import (
+    berk_jones_constant,
+    berk_jones_levels,
+    dkw_levels,
+    sparse_levels,
+    sparse_ranks,
+    truncated_levels,
+)
 from riskband.bands.methods import MOST_FOR_ALL_RANKS, default_method, resolve_level_method
-from riskband.bands.sparse import sparse_levels, sparse_ranks
 from riskband.betting import averaged_betting_upper_mean
 from riskband.search import bisect, root_from_above
 from tests.validity.coverage import is_rejected
@@ -177,7 +183,7 @@ def test_limits_of_many_are_those_of_few():
         assert np.all(found >= exact)
         assert np.max(found - exact) < 5e-12
         limits = answers._clopper_pearson_limit(wrong, counts, eta=eta)
-        assert np.array_equal(limits, answers._clopper_pearson(np.rint(wrong * counts), counts, eta))
+        assert np.array_equal(limits, answers.clopper_pearson(np.rint(wrong * counts), counts, eta))
 
 
 def test_a_root_from_above_is_that_of_bisection():

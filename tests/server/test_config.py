@@ -93,6 +93,7 @@ def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
         ("cost-thresholds", {"cost-thresholds": "0.5,1.1"}, "risks in (0, 1]"),
         ("num-radii", {"num-radii": 2}, "50 is plenty"),
         ("answered-by", {"answered-by": "trainer"}, "use one of fresh, trainers"),
+        ("figure-format", {"figure-format": "png,none"}, 'png, svg, pdf, or "none"'),
         ("num-training-clients", {"num-training-clients": -1}, "train and never answer"),
         ("num-training-clients", {"num-clients": 20, "num-training-clients": 21}, "at most num-clients"),
         ("training", {"training": "dg:wm"}, "with two groups or more"),

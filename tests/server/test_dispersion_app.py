@@ -32,7 +32,6 @@ GROUP_NAMES = ["group_largest_gap", "group_worst"]
 
 def run(folder: Path, defaults: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {"strategy": "dispersion", "measures": MEASURES, "num_clients": 24, "num_unseen": 20}
-    settings["figure_format"] = "svg"
     return run_app(folder, defaults, **{**settings, **changes})
 
 
@@ -203,7 +202,7 @@ def test_owners_name_groups_that_no_unseen_client_is_known_to_be_in(
     tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
     owners = {k: {"group": "[bold]city" if k % 2 else "rural"} for k in range(20)} | {20: {"group": "farm"}}
-    report = run(tmp_path, defaults, node_configs=owners)
+    report = run(tmp_path, defaults, node_configs=owners, figure_format="svg")
     assert {name: group["num_clients"] for name, group in report["groups"]["groups"].items()} == {
         "[bold]city": 10,
         "rural": 10,
@@ -234,7 +233,7 @@ def test_missing_and_wrong_answers_can_be_counted_as_worst(
     settings = {"strategy": strategy, "behaviours": {2: raises}, "quorum": 0.8, "num_unseen": 0}
     settings |= {"cost_budgets": "0,0.1", "num_radii": 10, "num_multipliers": 5, "num_clients": 12}
     plain = run(tmp_path / "plain", defaults, **settings)
-    careful = run(tmp_path / "careful", defaults, **settings, missing="worst", contamination=1)
+    careful = run(tmp_path / "careful", defaults, **settings, missing="worst", contamination=1, figure_format="svg")
     assert set(plain["certificates"]) - set(careful["certificates"]) <= {"share"}  # which needs answers as they are
     if strategy == "f_divergence":
         events = [each["certificates"]["worst_case_mean_kl"]["event"] for each in (plain, careful)]

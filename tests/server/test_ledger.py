@@ -212,7 +212,8 @@ def assert_read_or_refused(path: Path) -> bool:
     problem, answers = "", ()
     try:
         _, answers = read_ledger(path)
-        Ledger(path, header=HEADER, resume=True).close()
+        with Ledger(path, header=HEADER, resume=True):
+            pass
     except ValueError as error:
         problem = str(error)
     if not answers:

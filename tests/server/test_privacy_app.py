@@ -21,7 +21,7 @@ from server.run.ledger import read_ledger
 from tests.server.running import SMALL, at_every_budget, run_app
 from tests.server.test_resume import assert_same_results, cut_ledger
 
-SETTINGS: dict[str, Any] = {"examples_per_client": 100, "figure_format": "svg", "privacy": "laplace:0.5"}
+SETTINGS: dict[str, Any] = {"examples_per_client": 100, "privacy": "laplace:0.5"}
 COSTS: dict[str, Any] = {"strategy": "wasserstein", "cost_budgets": "0,0.5,2", "num_multipliers": 5}
 CANDIDATES: dict[str, Any] = {"strategy": "selection", "training_epochs": 3, "candidate_epochs": "1,3"}
 
@@ -131,7 +131,7 @@ def test_answers_with_other_noise_are_not_taken_over(
 def test_every_strategy_runs_with_gaussian_noise(
     tmp_path: Path, defaults: Mapping[str, Any], loss: str, changes: dict[str, Any], num_values: int
 ) -> None:
-    report = run(tmp_path, defaults, loss=loss, privacy="gaussian:0.5", num_unseen=4, **changes)
+    report = run(tmp_path, defaults, loss=loss, privacy="gaussian:0.5", num_unseen=4, figure_format="svg", **changes)
     assert report["certificates"]
     for entry in report["certificates"].values():
         assert entry["validity"] == "certificate"
@@ -145,7 +145,7 @@ def test_every_strategy_runs_with_gaussian_noise(
 def test_with_noise_the_mean_is_certified_for_transported_networks_and_no_shares(
     tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
-    report = run(tmp_path / "private", defaults, **COSTS, privacy="laplace:10")
+    report = run(tmp_path / "private", defaults, **COSTS, privacy="laplace:10", figure_format="svg")
     assert list(report["certificates"]) == ["wasserstein_mean"]
     plain = run(tmp_path / "plain", defaults, **COSTS, privacy="")
     bounds = [np.array(each["certificates"]["wasserstein_mean"]["value"]) for each in (report, plain)]

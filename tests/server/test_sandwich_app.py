@@ -37,7 +37,7 @@ INPUT = {
 }
 # So few clients certify something only if they may be wrong half of the time, and of few multipliers.
 FEW = {"num_clients": 8, "num_unseen": 4, "examples_per_client": 15, "delta": 0.5, "num_multipliers": 4}
-MLP = {"model": "mlp", "training_epochs": 5, "target_sigmas": "0.001", "num_targets": 3}
+MLP = {"model": "mlp", "training_epochs": 5, "target_sigmas": "0.001", "num_targets": 3, "figure_format": "svg"}
 
 
 def linear(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:

@@ -20,6 +20,7 @@ from worlds.targets import target_changes, target_spec
 def found(tmp_path_factory, defaults):
     folder = tmp_path_factory.mktemp("target")
     changes = {"num_clients": 40, "num_unseen": 40, "training_epochs": 2, "affine_sigma": 0.05, "budgets": "0.1,1"}
+    changes["figure_format"] = "svg"
     return run_app(folder, defaults, target="affine-sigma:0.8", **changes), folder
 
 

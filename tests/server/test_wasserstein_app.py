@@ -232,7 +232,7 @@ def test_a_weaker_guarantee_than_was_asked_for_is_one_clients_failure(
 
 
 def test_answers_of_an_attack_make_everything_an_estimate(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
-    attack = {"space": "input", "adversary": "min-norm"}
+    attack = {"space": "input", "adversary": "min-norm", "figure_format": "svg"}
     report = run(tmp_path, defaults, **attack, target_sigmas="0.05", breakdown_target=0.9)
     assert report["transport"]["guarantee"] == "lower"
     assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
@@ -285,8 +285,8 @@ def test_other_losses_and_costs(
 
 
 def test_a_run_of_another_strategy_removes_the_old_figure(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
-    run(tmp_path, defaults, num_unseen=0)
-    report = run_app(tmp_path, defaults)
+    run(tmp_path, defaults, num_unseen=0, figure_format="svg")
+    report = run_app(tmp_path, defaults, figure_format="svg")
     assert {path.name for path in tmp_path.glob("*.svg")} == {"band.svg"}
     assert "transport" not in report
     assert "targets" not in report

@@ -63,6 +63,40 @@ def test_gini_coefficients_lie_between_their_limits(law, num_examples, num_netwo
     assert rejected(found, DELTA / 2) == {}
 
 
+@study(20, slow=200)
+@pytest.mark.parametrize(("num_clients", "num_examples"), [(30, 5), (150, 50)])
+@pytest.mark.parametrize("law", ["two points", "discrete", "one bad"])
+def test_tangents_of_the_gini_coefficient_give_upper_limits(law, num_clients, num_examples, num_networks):
+    found = []
+    for answers in networks(law, num_networks=num_networks, num_clients=num_clients, num_examples=num_examples):
+        orders = bets.played_orders(answers, num_played=2_000, most=5)
+        found.append(ratios.gini_upper_limit(answers, orders, delta=DELTA / 2) < truth(law, "gini") - 1e-9)
+    assert not is_rejected(found, DELTA / 2)
+
+
+@pytest.mark.parametrize("has_seen", [True, False])
+def test_a_tangent_at_the_client_it_is_used_on_fails(monkeypatch, has_seen):
+    if has_seen:
+        monkeypatch.setattr(ratios, "_looked_at", np.arange)
+        monkeypatch.setattr(ratios, "_seen_before", lambda look, kind, shape: np.eye(shape[1], dtype=int)[kind])
+    found = []
+    for answers in networks("two points", num_networks=6, num_clients=60, num_examples=100):
+        orders = bets.played_orders(answers, num_played=2_000, most=5)
+        found.append(ratios.gini_upper_limit(answers, orders, delta=DELTA / 2) < truth("two points", "gini"))
+    assert is_rejected(found, DELTA / 2) == has_seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("law", "num_examples"), [("two points", 50), ("all zero but few", 12)])
+def test_lower_limits_of_ratios_hold(law, num_examples):
+    kinds = {"theil": ratios.theil_ratio(), "atkinson:0.5": ratios.root_ratio(0.5)}
+    found = {measure: [] for measure in kinds}
+    for answers in networks(law, num_networks=12, num_clients=40, num_examples=num_examples, seed=3):
+        for measure, ratio in kinds.items():
+            found[measure].append(limits(ratio, answers, ratios.ratio_lower_limit) > truth(law, measure) + 1e-9)
+    assert rejected(found, DELTA / 2) == {}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_clients", "num_examples"), [(30, 5), (30, "unequal"), (100, 20)])
 @pytest.mark.parametrize("law", LAWS)

@@ -14,8 +14,13 @@ from protocol.models import build_model, model_arrays
 from worlds.datasets import load_dataset
 from worlds.domain_generalisation.methods import METHODS, ConditionalDiscrimination, DomainDiscrimination
 from worlds.domain_generalisation.network import rotated_digits_cnn
-from worlds.domain_generalisation.training import domains_of, split_head, train_on_domains
-from worlds.domain_generalisation.worst_points import WorstPoints, adversarial_distance
+from worlds.domain_generalisation.training import (
+    WorstPoints,
+    adversarial_distance,
+    domains_of,
+    split_head,
+    train_on_domains,
+)
 from worlds.population import ClientGroup, Population, PopulationSpec
 from worlds.shifts import RotationShift
 from worlds.versions import Rotation

@@ -1,4 +1,9 @@
-"""Training on domains: batches of every domain at once, a method's loss, and the game of DR-DG if there is a factor."""
+"""Training on domains: batches of every domain at once, a method's loss, and the game of DR-DG if there is a factor.
+
+The game: representations are moved to where the loss is high, within a mean squared distance (Algorithm 2). The radius
+is a factor F times the distance from the source to the nearest distribution that is wholly misclassified, which is
+exact before a linear head: the mean squared distance to the nearest boundary, of each example by itself.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,10 @@ from torch.nn.functional import cross_entropy
 
 from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.examples import Examples
+from riskband.adversaries.attacks.base import frozen
+from riskband.adversaries.problem import TransportProblem
+from riskband.adversaries.registry import adversarial_curves
 from worlds.domain_generalisation.methods import METHODS, Batches, fixed_features_of
-from worlds.domain_generalisation.worst_points import WorstPoints, adversarial_distance
 from worlds.population import Population
 from worlds.shifts import check_pairs
 
@@ -59,22 +66,16 @@ def train_on_domains(
 ) -> None:
     """Train `model` in place on several domains: Adam (β₁ = 0.5) on a method's loss, and on worst points if asked.
 
+    The model is an `nn.Sequential` that ends with an `nn.Linear`, the head; what comes before it is the encoder. There
+    are examples of at least two domains; the method is a name in `METHODS`. Raises ValueError if an argument breaks its
+    rule, or the loss is no longer finite.
+
     Parameters
     ----------
-    model
-        An `nn.Sequential` that ends with an `nn.Linear`: the head; what comes before it is the encoder.
-    domains
-        At least two; examples of each.
-    method
-        A name in `METHODS`.
     seed
         ≥ 0; decides the order of the examples and what the model and the method draw.
-    num_epochs
-        ≥ 1; an epoch is as many batches as the smallest domain fills.
-    learning_rate
-        In (0, 1].
-    batch_size
-        ≥ 1, of each domain.
+    num_epochs, learning_rate, batch_size
+        ≥ 1, in (0, 1] and ≥ 1; an epoch is as many batches, of each domain, as the smallest domain fills.
     factor
         F ≥ 0 of DR-DG: the radius as a share of the distance to the nearest distribution that is wholly misclassified,
         measured anew every 10 epochs; 0: the method alone.
@@ -82,18 +83,18 @@ def train_on_domains(
         ≥ 0, epochs of the method alone that come first; None: a share `WARM_UP_SHARE` of the epochs.
     adversarial_weight
         ≥ 0, of the mean cross-entropy at the worst points. These are data: the term trains the head.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule, or the loss is no longer finite.
     """
     encoder, head = split_head(model)
     if method not in METHODS:
         raise ValueError(
             f"method must be one of {', '.join(METHODS)}, got {method!r}; see worlds.domain_generalisation"
         )
-    _check_domains(domains)
+    if len(domains) < 2:
+        raise ValueError(
+            f"there must be at least 2 domains, got {len(domains)}; differences between them are the point"
+        )
+    for each in domains:
+        check_pairs(each.x, each.y)
     seed = checked_seed(seed)
     num_epochs = checked_count("num_epochs", num_epochs, minimum=1, remedy="give the number of passes")
     batch_size = checked_count("batch_size", batch_size, minimum=1, remedy="100 is a usual choice")
@@ -134,15 +135,6 @@ def split_head(model: nn.Module) -> tuple[nn.Sequential, nn.Linear]:
     return nn.Sequential(*list(model)[:-1]), model[-1]
 
 
-def _check_domains(domains: Sequence[Examples]) -> None:
-    if len(domains) < 2:
-        raise ValueError(
-            f"there must be at least 2 domains, got {len(domains)}; differences between them are the point"
-        )
-    for each in domains:
-        check_pairs(each.x, each.y)
-
-
 def _batches(sizes: Sequence[int], batch_size: int, rng: np.random.Generator) -> list[list[NDArray[np.intp]]]:
     """One epoch: for each batch the rows of each domain, in the domains' examples one after the other."""
     starts = np.cumsum([0, *sizes[:-1]])
@@ -171,3 +163,49 @@ def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
+
+
+def adversarial_distance(model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:
+    """Return ρ_adv ≥ 0, the 2-Wasserstein distance to the nearest distribution that the model gets wholly wrong.
+
+    In the space before the last linear layer, labels held fixed. Each example moves to its nearest misclassified point,
+    and no plan is cheaper; examples that are wrong already stay.
+    """
+    curves = adversarial_curves(model, x, y, TransportProblem(loss="zero_one", order=2))
+    return float(np.sqrt(curves.adversarial_unit))
+
+
+class WorstPoints:
+    """One moved representation for each training example, which ascends a little at each batch.
+
+    They start at the features, (num_examples, num_features); their mean squared distance from the representations is
+    steered to ρ², with the radius ρ ≥ 0.
+    """
+
+    num_steps, step_size = 20, 0.01
+    price_step, price_range = 0.1, (1e-3, 1e3)
+
+    def __init__(self, features: Tensor, *, radius: float) -> None:
+        self.points = features.detach().clone()
+        self.radius, self.price = radius, 1.0
+
+    def climb(self, index: NDArray[np.intp], features: Tensor, y: Tensor, head: nn.Linear) -> Tensor:
+        """Move the points of a batch and return them, (num_examples, num_features), as data without gradients.
+
+        They climb loss − price · squared distance from `features`; after each step the price follows the distance. The
+        head is not changed.
+        """
+        target = features.detach()
+        points = self.points[index].requires_grad_()
+        optimizer = torch.optim.Adam([points], lr=self.step_size, betas=(0.5, 0.999))
+        with frozen(head):
+            for _ in range(self.num_steps):
+                optimizer.zero_grad()
+                squares = (points - target).square().sum(dim=1)
+                gain = cross_entropy(head(points), y, reduction="none") - self.price * squares
+                (-gain.sum()).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                moved = (points.detach() - target).square().sum(dim=1).mean().item()
+                self.price = float(np.clip(self.price - self.price_step * (self.radius**2 - moved), *self.price_range))
+        self.points[index] = points.detach()
+        return points.detach()

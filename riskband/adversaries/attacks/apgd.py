@@ -15,12 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from riskband.adversaries.attacks.base import InputAdversary
-from riskband.adversaries.attacks.pgd import (
-    checked_objective,
-    climbing_direction,
-    fitting_objective,
-    has_slopes,
-)
+from riskband.adversaries.attacks.pgd import checked_objective, climbing_direction, fitting_objective, has_slopes
 from riskband.adversaries.attacks.witness import OBJECTIVES, TARGETED_OBJECTIVES, Objective, Witness
 from riskband.adversaries.problem import TransportProblem
 

@@ -6,7 +6,7 @@ An attack proves nothing about what it did not find, so its guarantee is "lower"
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -32,27 +32,15 @@ INSIDE = 1.0 - 1e-6
 class InputAdversary(Adversary):
     """Base of attacks that perturb inputs; a subclass writes `perturb`.
 
-    Parameters
-    ----------
-    model : Module
-        Differentiable in its inputs. It is left as it was.
-    problem : TransportProblem
-        What is asked.
-    **counts : int
-        Settings of an attack: numbers >= 1 that are attributes of its class, which holds the defaults.
-
-    Attributes
-    ----------
-    follows_gradients : bool
-        Whether what it finds depends on the model's gradients; then examples that have none are counted.
-
-    Raises
-    ------
-    ValueError
-        If a count is no whole number, too small, or none of the attack's.
+    The model, differentiable in its inputs, is left as it was. `counts` are settings: numbers >= 1 that are attributes
+    of the attack's class, which holds the defaults. Raises ValueError if one is no whole number, too small, or none of
+    the attack's.
     """
 
+    parts: Sequence[InputAdversary] = ()
+    """Attacks that this one consists of."""
     follows_gradients = True
+    """Whether what it finds depends on the model's gradients; then examples that have none are counted."""
     num_steps = 1
 
     def __init__(self, model: nn.Module, problem: TransportProblem, **counts: int) -> None:
@@ -78,8 +66,10 @@ class InputAdversary(Adversary):
                 witness.absorb(part, rows)
 
     def restart(self) -> None:
-        """Draw from the seed anew."""
+        """Draw from the seed anew, also in every part."""
         self.rng = np.random.default_rng(self.problem.seed)
+        for part in self.parts:
+            part.restart()
 
     @abstractmethod
     def perturb(self, witness: Witness) -> None:
@@ -140,16 +130,10 @@ def client_curves(
     batch_size: int = 512,
     layer: str | None = None,
 ) -> AdversarialCurves:
-    """Return the curves of a client from its arrays.
+    """Return the curves of a client from its arrays; see `riskband.adversaries.evaluation.example_losses`.
 
-    Parameters
-    ----------
-    adversary : Adversary
-        Moves inputs, or what a layer returns: then its model is the rest of `model`, from `layers.split_at`.
-    model, x, y, loss, batch_size :
-        See `riskband.adversaries.evaluation.example_losses`, also for errors.
-    layer : str, optional
-        At the output of which layer examples move; None: they are the inputs.
+    The adversary moves inputs, or what the layer of this name returns: then its model is the rest of `model`, from
+    `spaces.split_at`.
     """
     return adversary.curves(point_batches(model, x, y, loss=loss, batch_size=batch_size, layer=layer))
 

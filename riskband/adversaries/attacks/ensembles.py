@@ -45,19 +45,14 @@ class InOrder(InputAdversary):
     def __init__(self, model: nn.Module, problem: TransportProblem, *, name: str, parts: Sequence[Part]) -> None:
         self._name = name
         within = [replace(problem, distances=(distance,)) for distance in problem.distances]
-        self._parts = [[part(model, ball) for part in parts] for ball in within]
+        self._parts_by_ball = [[part(model, ball) for part in parts] for ball in within]
+        self.parts = [part for parts in self._parts_by_ball for part in parts]
         super().__init__(model, problem)
-
-    def restart(self) -> None:
-        """Draw from the seed anew, in every part."""
-        super().restart()
-        for part in (part for parts in self._parts for part in parts):
-            part.restart()
 
     def perturb(self, witness: Witness) -> None:
         """Run the parts."""
         check_within_balls(self.problem, self._name)
-        for radii, parts in zip(self.ladder(witness), self._parts, strict=True):
+        for radii, parts in zip(self.ladder(witness), self._parts_by_ball, strict=True):
             for part in parts:
                 rows = witness.is_open(radii).nonzero().squeeze(1)
                 if len(rows) > 0:
@@ -68,18 +63,10 @@ class InOrder(InputAdversary):
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart of A3.
+    """One restart of A3, possibly repeated, each time from another start.
 
-    Attributes
-    ----------
-    share : float
-        Of the standing examples, those nearest to a misclassification, that go on: the others are discarded.
-    num_steps : int
-        Steps of the ascent.
-    num_starts : int
-        Steps before them, which look for a start (ADI).
-    num_repeats : int
-        How often it is repeated, each time from another start.
+    A share of the standing examples goes on, those nearest to a misclassification; the others are discarded.
+    `num_steps` are those of the ascent, `num_starts` those before it, which look for a start (ADI).
     """
 
     share: float
@@ -210,26 +197,16 @@ class A3PlusPlus(A3):
 
 @dataclass
 class _Learned:
-    """What restarts in one ball learned of where to start.
+    """What restarts in one ball learned of where to start."""
 
-    Attributes
-    ----------
-    num_tried, num_by_starts : int
-        Examples that stood before the first restart with weights; how many the starts alone misclassified since.
-    label, rival : float
-        Sums over the examples which that restart misclassified of the weights of the label and of the class reached.
-    is_quick : bool
-        Whether the quick schedule is followed.
-    num_starts : int
-        Directed starts so far: they aim at one rival after the other.
-    """
-
+    # Examples that stood before the first restart with weights; how many the starts alone misclassified since.
     num_tried: int = 0
     num_by_starts: int = 0
+    # Sums over the examples which that restart misclassified of the weights of the label and of the class reached.
     label: float = 0.0
     rival: float = 0.0
-    is_quick: bool = False
-    num_starts: int = 0
+    is_quick: bool = False  # whether the quick schedule is followed
+    num_starts: int = 0  # directed ones so far: they aim at one rival after the other
 
     def weights(self, witness: Witness, drawn: Tensor, number: int) -> Tensor:
         """Return weights of the logits, (num_examples, num_classes), from numbers drawn uniformly from [0, 1)."""

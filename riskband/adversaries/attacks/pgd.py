@@ -36,17 +36,11 @@ class Pgd(InputAdversary):
 
     def perturb(self, witness: Witness) -> None:
         """Climb in every ball of the ladder."""
-        moves = torch.zeros(1, *witness.x.shape, dtype=witness.x.dtype)
-        noise = self.noise(witness, self.num_restarts)
-        for number, radii in enumerate(self.ladder(witness)):
-            if number == 0:
-                starts = noise * radii[:, None].to(noise.dtype)
-                moves = torch.cat([moves, witness.within(starts, radii)])
-            rows = witness.is_open(radii).nonzero().squeeze(1)
-            if len(rows) > 0:
-                part = witness.select(rows)
-                moves[:, rows] = self._climb(part, moves[:, rows], radii[rows])
-                witness.absorb(part, rows)
+        smallest = next(self.ladder(witness))
+        starts = self.noise(witness, self.num_restarts) * smallest[:, None].to(witness.x.dtype)
+        moves = torch.cat([torch.zeros_like(witness.x)[None], witness.within(starts, smallest)])
+        for rows, part, radii in self.balls(witness):
+            moves[:, rows] = self._climb(part, moves[:, rows], radii)
 
     def _climb(self, witness: Witness, moves: Tensor, radii: Tensor) -> Tensor:
         best, best_values = moves, torch.full(moves.shape[:-1], -math.inf, dtype=torch.float64)

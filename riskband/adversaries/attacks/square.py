@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from riskband.adversaries.attacks.base import INSIDE, InputAdversary, check_within_balls
 from riskband.adversaries.attacks.pgd import fitting_objective
-from riskband.adversaries.attacks.witness import OBJECTIVES, Objective, Witness
+from riskband.adversaries.attacks.witness import OBJECTIVES, Witness
 from riskband.adversaries.norms import EXPONENTS
 
 SQUARE_PREFIX = "square:"
@@ -69,11 +69,6 @@ class Square(InputAdversary):
     num_steps = 100  # in each ball
     num_refinements = 12  # smaller balls
 
-    @property
-    def objective(self) -> Objective:
-        """What is raised."""
-        return OBJECTIVES[fitting_objective(self.problem.loss)]
-
     def perturb(self, witness: Witness) -> None:
         """Search in every ball of the ladder; for the 0-1 loss then nearer than what was found."""
         if self.num_refinements == 0:
@@ -114,8 +109,9 @@ class Square(InputAdversary):
             return
         part, radii = witness.select(rows), radii[rows].to(witness.x.dtype)
         windows = Windows.drawn(part, seeds[rows.numpy()], number, num_steps=self.num_steps)
-        moves = _inside(part, windows.first(radii) if starts is None else starts[rows])
-        values = self.objective(part(part.x + moves), part.labels)
+        moves = part.inside(windows.first(radii) if starts is None else starts[rows])
+        objective = OBJECTIVES[fitting_objective(self.problem.loss)]
+        values = objective(part(part.x + moves), part.labels)
         for step in range(self.num_steps):
             is_open = part.is_open(torch.full_like(part.distances, torch.finfo(torch.float64).max))
             left = is_open.nonzero().squeeze(1)
@@ -126,7 +122,7 @@ class Square(InputAdversary):
             if len(rows) == 0:
                 return
             changed = windows.changed(part, moves, radii, step=step)
-            found = self.objective(part(part.x + changed), part.labels)
+            found = objective(part(part.x + changed), part.labels)
             is_better = found > values
             moves = torch.where(is_better[:, None], changed, moves)
             values = torch.where(is_better, found, values)
@@ -137,18 +133,10 @@ class Square(InputAdversary):
 class Windows:
     """Parts of examples' moves that are changed together, and what was drawn to choose them.
 
-    Attributes
-    ----------
-    norm : str
-        Of the balls.
-    shape : (int, int, int)
-        Channels, height and width of an example; (1, num_features, 1) if it is no image.
-    order, signs : Tensor or None, shape (num_examples, num_features)
-        Of an example that is no image: its features in a random order, and a random sign for each.
-    first_draws : Tensor, shape (num_examples, num_features)
-        Uniform on [0, 1): for the first move.
-    step_draws : Tensor, shape (num_examples, num_steps, 5 + num_channels)
-        The same for each step: places of two windows, whether the first is turned, a sign for each channel.
+    `shape` is (channels, height, width) of an example, or (1, num_features, 1) if it is no image: then `order` has its
+    features in a random order, and `signs` a random sign for each, (num_examples, num_features). Draws are uniform on
+    [0, 1): `first_draws` (num_examples, num_features) for the first move; `step_draws` (num_examples, num_steps, 5 +
+    num_channels) for the places of two windows, whether the first is turned, and a sign for each channel.
     """
 
     norm: str
@@ -181,9 +169,8 @@ class Windows:
 
     def select(self, rows: Tensor) -> Windows:
         """Return those of the examples with these indices."""
-        return Windows(
-            norm=self.norm,
-            shape=self.shape,
+        return replace(
+            self,
             order=None if self.order is None else self.order[rows],
             signs=None if self.signs is None else self.signs[rows],
             first_draws=self.first_draws[rows],
@@ -217,12 +204,12 @@ class Windows:
             emptied = self._places(draws[:, 2:4], side)
             bumps = self._bumps(place, side, is_turned=draws[:, 4] < 0.5, signs=signs)
             moves = moves.reshape(len(moves), self.shape[0], -1)
-            return _inside(witness, self._moved_mass(moves, radii, place, emptied, bumps).flatten(1))
+            return witness.inside(self._moved_mass(moves, radii, place, emptied, bumps).flatten(1))
         values = (radii[:, None] * signs)[..., None] * self._signs_at(place)
-        ahead = _inside(witness, self._filled(moves, place, values))
+        ahead = witness.inside(self._filled(moves, place, values))
         # A step that changes nothing is none: it takes the other sign.
         is_same = ((ahead - moves).abs() <= 1e-7).all(dim=1)
-        other = _inside(witness, self._filled(moves, place, -values))
+        other = witness.inside(self._filled(moves, place, -values))
         return torch.where(is_same[:, None], other, ahead)
 
     def side(self, *, done: float) -> int:
@@ -237,10 +224,6 @@ class Windows:
     @property
     def _widest(self) -> int:
         return self.shape[1] if self.order is not None else min(self.shape[1:])
-
-    @property
-    def _power(self) -> float:
-        return EXPONENTS[self.norm]
 
     def _places(self, draws: Tensor, side: int) -> Tensor:
         _, height, width = self.shape
@@ -271,7 +254,7 @@ class Windows:
     def _bumps(self, place: Tensor, side: int, *, is_turned: Tensor, signs: Tensor) -> Tensor:
         """A hill beside a valley in each window, of length 1, (num_examples, num_channels, window_size)."""
         bump = hill_and_valley(side, side if self.order is None else 1)
-        bump = bump / torch.linalg.vector_norm(bump, ord=self._power)
+        bump = bump / torch.linalg.vector_norm(bump, ord=EXPONENTS[self.norm])
         turned = bump if self.order is not None else bump.T
         bumps = torch.where(is_turned[:, None, None], turned.flatten(), bump.flatten())
         return bumps * signs[..., None] * self._signs_at(place)
@@ -279,7 +262,7 @@ class Windows:
     def _moved_mass(self, moves: Tensor, radii: Tensor, place: Tensor, emptied: Tensor, bumps: Tensor) -> Tensor:
         """Moves with one window emptied, and with what it held and what the ball leaves open added to the other."""
         place, emptied = (each[:, None].expand(-1, self.shape[0], -1) for each in (place, emptied))
-        power = self._power
+        power = EXPONENTS[self.norm]
         masses = moves.abs() ** power
         in_windows = torch.zeros_like(moves).scatter(2, place, 1.0).scatter(2, emptied, 1.0)
         unused = (radii**power - masses.sum(dim=(1, 2))).clamp(min=0.0)[:, None, None] / self.shape[0]
@@ -290,7 +273,7 @@ class Windows:
         return self._stretched(moves.scatter(2, emptied, 0.0).scatter(2, place, new), radii)
 
     def _lengths(self, values: Tensor) -> Tensor:
-        length: Tensor = torch.linalg.vector_norm(values, ord=self._power, dim=2, keepdim=True)
+        length: Tensor = torch.linalg.vector_norm(values, ord=EXPONENTS[self.norm], dim=2, keepdim=True)
         return length.clamp(min=_TINY)
 
     def _stretched(self, moves: Tensor, radii: Tensor) -> Tensor:
@@ -320,7 +303,3 @@ def _corners(length: int, side: int) -> range:
 
 def _signs(draws: Tensor) -> Tensor:
     return torch.where(draws < 0.5, -1.0, 1.0)
-
-
-def _inside(witness: Witness, moves: Tensor) -> Tensor:
-    return moves.sign() * moves.abs().minimum(witness.room(moves))

@@ -8,8 +8,6 @@ several questions are of one curve.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -44,14 +42,10 @@ class WcDg(InputAdversary):
             MinNorm(self.model, self.problem).perturb(witness)
             return
         _, slopes = witness.climb(witness.x, wrong_margin)
-        first = witness.units[:, None].to(slopes.dtype) * steepest(slopes, self.problem.norm)
-        moves = self._inside(witness, first)
-        for prices in self._multipliers(witness):
-            moves = self._climb(witness, moves, prices)
-
-    def _multipliers(self, witness: Witness) -> Iterator[Tensor]:
+        moves = witness.inside(witness.units[:, None].to(slopes.dtype) * steepest(slopes, self.problem.norm))
         unit_costs = witness.units.pow(self.problem.order)
-        yield from (torch.where(unit_costs > 0.0, factor / unit_costs, 0.0) for factor in _FACTORS)
+        for factor in _FACTORS:
+            moves = self._climb(witness, moves, torch.where(unit_costs > 0.0, factor / unit_costs, 0.0))
 
     def _climb(self, witness: Witness, moves: Tensor, prices: Tensor) -> Tensor:
         objective = surrogate(self.problem.loss)
@@ -70,12 +64,9 @@ class WcDg(InputAdversary):
                 ahead = ahead / (1.0 + 2.0 * rates * prices)[:, None].to(moves.dtype)
             else:
                 ahead = shrink(ahead, rates * prices, norm)
-            moves = self._inside(witness, ahead)
+            moves = witness.inside(ahead)
         witness(witness.x + moves)
         return moves
-
-    def _inside(self, witness: Witness, moves: Tensor) -> Tensor:
-        return moves.sign() * moves.abs().minimum(witness.room(moves))
 
 
 def surrogate(loss: str) -> Objective:

@@ -82,16 +82,10 @@ class WdaKnapsack(InputAdversary):
 
     def __init__(self, model: nn.Module, problem: TransportProblem) -> None:
         kinds = (MinNorm, Pgd, Wda, WcDg) if has_slopes(problem.loss) else (MinNorm, Pgd, Wda)
-        self._parts: tuple[InputAdversary, ...] = tuple(kind(model, problem) for kind in kinds)
-        self._auto_pgd = Apgd(model, problem)
-        self._square = Square(model, problem)
+        self._alone = [kind(model, problem) for kind in kinds]
+        self._auto_pgd, self._square = Apgd(model, problem), Square(model, problem)
+        self.parts = [*self._alone, self._auto_pgd, self._square]
         super().__init__(model, problem)
-
-    def restart(self) -> None:
-        """Draw from the seed anew, in every part."""
-        super().restart()
-        for part in (*self._parts, self._square):
-            part.restart()
 
     def perturb(self, witness: Witness) -> None:
         """Run all parts, each as if it were alone; then look nearer than they did, and where they saw nothing."""
@@ -104,7 +98,7 @@ class WdaKnapsack(InputAdversary):
             witness.absorb(blind, rows)
 
     def _follow_gradients(self, witness: Witness) -> None:
-        for part in self._parts:
+        for part in self._alone:
             own = witness.fresh()
             part.perturb(own)
             own.shorten()
@@ -117,14 +111,10 @@ class WdaKnapsack(InputAdversary):
 
 @dataclass(frozen=True)
 class WdaResult:
-    """What WDA attained with one budget.
+    """What WDA attained with one budget: shares of examples that are classified rightly.
 
-    Attributes
-    ----------
-    clean_accuracy, attacked_accuracy : float
-        Shares of examples that are classified rightly: as they are, and within a distance kappa * radius.
-    accuracy : float
-        The published figure, `wda_accuracy` of both: on a distribution within W_1 distance `radius`.
+    As they are, within a distance kappa * radius, and, `wda_accuracy` of both, the published figure: on a distribution
+    within W_1 distance `radius`.
     """
 
     clean_accuracy: float
@@ -142,12 +132,12 @@ def wda_attack(
     kappa: float = 2.0,
     box: tuple[float, float] | None = None,
 ) -> WdaResult:
-    """Return WDA's accuracy with a W_1 budget, as published.
+    """Return WDA's accuracy with a W_1 budget, as published; raises ValueError if an argument breaks its rule.
+
+    For model and examples see `riskband.adversaries.evaluation.example_losses`.
 
     Parameters
     ----------
-    model, x, y :
-        See `riskband.adversaries.evaluation.example_losses`.
     norm : str
         Ground norm: "l1", "l2" or "linf".
     radius : float
@@ -156,11 +146,6 @@ def wda_attack(
         At least 1: a share 1/kappa of every example moves, up to kappa * radius. 1 is a pointwise attack.
     box : (float, float) or None
         See `TransportProblem`.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule.
     """
     wda_accuracy(1.0, 1.0, kappa=kappa)
     if not 0.0 < radius < float("inf"):
@@ -174,10 +159,7 @@ def wda_attack(
 def wda_accuracy(clean_accuracy: float, attacked_accuracy: float, *, kappa: float) -> float:
     """Return (1 - 1/kappa) * clean + (1/kappa) * attacked: the accuracy on WDA's distribution (WDA, equation 10).
 
-    Raises
-    ------
-    ValueError
-        If an accuracy is not in [0, 1], or kappa is not finite and at least 1.
+    Raises ValueError if an accuracy is not in [0, 1], or kappa is not finite and at least 1.
     """
     for name, accuracy in (("clean_accuracy", clean_accuracy), ("attacked_accuracy", attacked_accuracy)):
         if not 0.0 <= accuracy <= 1.0:

@@ -99,27 +99,13 @@ class Witness:
 
     Calling it with inputs returns logits. Inputs are cut to the box first. Each one counts as a point that the
     adversary attains: its cost is its measured distance from its example to the power of the order. Raises RefusedError
-    if an example lies outside the box.
+    if an example lies outside the box. The model is differentiable in its inputs, in eval mode; loss, cost and box are
+    the problem's.
 
-    Parameters
-    ----------
-    model : Module
-        Differentiable in its inputs, in eval mode.
-    batch : Batch
-        The examples.
-    problem : TransportProblem
-        Its loss, cost and box.
-
-    Attributes
-    ----------
-    x : Tensor, shape (num_examples, num_features)
-        The examples.
-    closest : Tensor, shape (num_examples, num_features)
-        Nearest misclassified input that was shown; the example itself if there was none.
-    distances : Tensor of float64, shape (num_examples,)
-        From the example to `closest`; `inf` if there was none.
-    highest : Tensor of float64, shape (num_examples,)
-        Largest `wrong_margin` of the example and of what was shown: how near a misclassification it came.
+    `x` are the examples, (num_examples, num_features), and `closest` of each the nearest misclassified input that was
+    shown, itself if there was none. `distances`, float64 (num_examples,), lead from the example there, `inf` if there
+    was none. `highest` is the largest `wrong_margin` of the example and of what was shown: how near a misclassification
+    it came.
     """
 
     highest: Tensor
@@ -160,9 +146,7 @@ class Witness:
         """
         points = points.detach().requires_grad_()
         with torch.enable_grad():
-            logits = self(points)
-            labels = self.labels.expand(logits.shape[:-1])
-            values = objective(logits.flatten(end_dim=-2), labels.flatten()).reshape(labels.shape)
+            values = self._each(objective, self(points))
             return values.detach(), self._gradient(values, points, keep=False)
 
     def rival_slopes(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,8 +220,7 @@ class Witness:
 
     def margins(self, logits: Tensor) -> Tensor:
         """Return `wrong_margin` of logits of inputs, shape (..., num_examples)."""
-        labels = self.labels.expand(logits.shape[:-1])
-        return wrong_margin(logits.flatten(end_dim=-2), labels.flatten()).reshape(labels.shape)
+        return self._each(wrong_margin, logits)
 
     def low(self, points: Tensor) -> Tensor:
         """How far down the box lets each entry move, at most 0, broadcastable to the points' shape."""
@@ -250,6 +233,10 @@ class Witness:
     def room(self, moves: Tensor) -> Tensor:
         """How far the box lets each example move towards the signs of the moves, at least 0."""
         return torch.where(moves > 0.0, self.high(self.x), -self.low(self.x))
+
+    def inside(self, moves: Tensor) -> Tensor:
+        """Return the moves cut to the box, same shape."""
+        return moves.sign() * moves.abs().minimum(self.room(moves))
 
     def within(self, moves: Tensor, radii: Tensor) -> Tensor:
         """Return the moves cut to balls of these radii and to the box, same shape."""
@@ -326,6 +313,11 @@ class Witness:
         # A copy: a model may work in place on its inputs.
         return computed(self.model, points.clone().reshape(-1, *self.x_shape))
 
+    def _each(self, function: Objective, logits: Tensor) -> Tensor:
+        """What a function says of logits (..., num_examples, num_classes) and the labels, (..., num_examples)."""
+        labels = self.labels.expand(logits.shape[:-1])
+        return function(logits.flatten(end_dim=-2), labels.flatten()).reshape(labels.shape)
+
     def _forget(self) -> None:
         is_wrong = self.logits.argmax(dim=1) != self.labels
         self.closest = self.x
@@ -352,10 +344,8 @@ class Witness:
         found = shown.gather(0, number[None, :, None].expand(1, *self.x.shape)).squeeze(0)
         self._keep_nearest(found, nearest)
         if not self._is_flipped:
-            labels = self.labels.expand(logits.shape[:-1]).flatten()
-            losses = self._loss.per_example(logits.flatten(end_dim=-2), labels).reshape(distances.shape)
             self._costs.append(distances.pow(self.order))
-            self._losses.append(torch.where(counts, losses, 0.0))
+            self._losses.append(torch.where(counts, self._each(self._loss.per_example, logits), 0.0))
 
     def _gradient(self, values: Tensor, points: Tensor, *, keep: bool) -> Tensor:
         if not values.requires_grad:

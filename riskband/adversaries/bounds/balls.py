@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ from riskband.adversaries.bounds.layer_norms import (
     matrix_bound,
     shape_behind,
 )
-from riskband.adversaries.bounds.lipschitz import ROUNDING, SequentialLayers
+from riskband.adversaries.bounds.lipschitz import NUM_REMEMBERED, ROUNDING, SequentialLayers
 from riskband.adversaries.bounds.parts import Branched, Concatenation, SelfAttention, Sum
 from riskband.adversaries.curves import Points
 from riskband.adversaries.representation.growth import Growth
@@ -34,7 +33,6 @@ from riskband.adversaries.representation.growth import Growth
 _NUM_HALVINGS = 12
 _SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-30, 2.0**30
 _NUM_STEPS = 24
-_NUM_REMEMBERED = 16
 # Of the largest number on the way to the features of an example: far more than float64 loses on the way to it.
 _SLACK = 1e-12
 # Scores that move further may leave all attention on one token.
@@ -45,16 +43,10 @@ _ANY_MARGIN = 1e100
 
 
 class Moves(NamedTuple):
-    """How far the features of examples move at most.
+    """How far the features of examples move at most: each of them, (num_examples, *shape), and all together in l2.
 
-    Attributes
-    ----------
-    entries : Tensor, shape (num_examples, *shape)
-        Each of them.
-    lengths : Tensor, shape (num_examples,)
-        All together, in l2.
-    largest : Tensor, shape (num_examples,)
-        The largest number on the way to the features: what they were rounded to is a share of it.
+    `largest` is the largest number on the way to the features: what they were rounded to is a share of it. It has, as
+    the lengths, shape (num_examples,).
     """
 
     entries: Tensor
@@ -69,38 +61,21 @@ def has_local_rules(layers: SequentialLayers) -> bool:
 
 
 class Balls:
-    """Balls around a few examples, and bounds of the margins on them.
+    """Balls of a norm around a few examples, float64, (num_examples, *x_shape), and bounds of the margins on them.
 
-    Parameters
-    ----------
-    layers : SequentialLayers
-        The model.
-    x, labels : Tensor
-        Examples in float64, (num_examples, *x_shape), and their labels.
-    norm : str
-        Of the balls: "l1", "l2" or "linf".
-    margins : Tensor, shape (num_examples, num_classes)
-        Bounds of the margins of the examples, `-inf` at the label.
-    rounding : float
-        By what share of how far the logits move the margins are raised.
+    `margins` are bounds of those of the examples, (num_examples, num_classes), `-inf` at the label. They are raised by
+    a share `rounding` of how far the logits move.
     """
 
     def __init__(
-        self,
-        layers: SequentialLayers,
-        x: Tensor,
-        labels: Tensor,
-        *,
-        norm: str,
-        margins: Tensor,
-        rounding: float,
+        self, layers: SequentialLayers, x: Tensor, labels: Tensor, *, norm: str, margins: Tensor, rounding: float
     ) -> None:
         self.layers, self.x, self.margins = layers, x, margins
         self.scale = math.sqrt(math.prod(layers.x_shape)) if norm == "linf" else 1.0  # of l2 over this norm
         self.pulls = (layers.head[None] - layers.head[labels][:, None]).abs()
         sizes = layers.head.norm(dim=1)
         self.drifts = rounding * (sizes[None] + sizes[labels][:, None])
-        self.norms = _norms(_Chain(layers.fingerprint, layers))
+        self.norms = _norms(layers)
 
     def rises(self, radii: Tensor) -> Tensor:
         """Return by how much each margin grows on the balls, (num_examples, num_classes); one radius per example."""
@@ -145,17 +120,9 @@ class Balls:
         return Points(radii.pow(order), torch.stack([*within, torch.ones_like(end)], dim=1).cummax(dim=1).values)
 
 
-@dataclass(frozen=True)
-class _Chain:
-    """Equal to another if the layers are."""
-
-    fingerprint: str
-    layers: SequentialLayers = field(compare=False)
-
-
-@lru_cache(maxsize=_NUM_REMEMBERED)
-def _norms(chain: _Chain) -> tuple[float, ...]:
-    return tuple(_each_norm((layer for layer, _ in chain.layers.body), chain.layers.x_shape))
+@lru_cache(maxsize=NUM_REMEMBERED)
+def _norms(layers: SequentialLayers) -> tuple[float, ...]:
+    return tuple(_each_norm((layer for layer, _ in layers.body), layers.x_shape))
 
 
 def _each_norm(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> Iterator[float]:
@@ -236,9 +203,8 @@ def _relu(_: nn.Module, x: Tensor, moves: Moves) -> Moves:
     return _tightened(moves.entries.minimum((x + moves.entries + slack).clamp(min=0.0)), moves.lengths)
 
 
-def _normalised(layer: nn.Module, x: Tensor, moves: Moves) -> Moves:
+def _normalised(layer: Any, x: Tensor, moves: Moves) -> Moves:
     """On the ball the deviation, which has constant 1 / sqrt(size), is at least what is left of it."""
-    assert isinstance(layer, NORMALISATIONS)
     groups = in_groups(layer, x)
     size = groups.shape[2]
     if not isinstance(layer, nn.RMSNorm):
@@ -258,9 +224,8 @@ def _normalised(layer: nn.Module, x: Tensor, moves: Moves) -> Moves:
     return _tightened((weights * moved[:, :, None]).reshape(x.shape), lengths)
 
 
-def _attended(layer: nn.Module, x: Tensor, moves: Moves) -> Moves:
+def _attended(layer: SelfAttention, x: Tensor, moves: Moves) -> Moves:
     """Values move, and the shares with which they are mixed do: math §6.11."""
-    assert isinstance(layer, SelfAttention)
     heads = layer.heads(x)
     shares, out = layer.shares(heads), layer.out.weight
     into_values = layer.into.weight.reshape(3, layer.num_heads, layer.head_size, -1)[2]
@@ -304,7 +269,7 @@ def _largest_shares(shares: Tensor, turned: Tensor) -> Tensor:
     return torch.where(turned.amax(dim=3, keepdim=True) > _LARGEST_SCORE_MOVE, 1.0, largest).clamp(max=1.0)
 
 
-_LOCAL: dict[type[nn.Module], Callable[[nn.Module, Tensor, Moves], Moves]] = {
+_LOCAL: dict[type[nn.Module], Callable[[Any, Tensor, Moves], Moves]] = {
     nn.ReLU: _relu,
     **dict.fromkeys(NORMALISATIONS, _normalised),
     SelfAttention: _attended,

@@ -51,20 +51,9 @@ class Relaxation:
     """What is known of each unit of a layer when its inputs z lie in a box.
 
     It lies between ``lower * z + lower_offset`` and ``upper * z + upper_offset``, within `error` of
-    ``slope * z + center``, and between `low` and `high`.
-
-    Attributes
-    ----------
-    sources : Tensor of int, shape (num_units, width), or None
-        The inputs of each unit, -1 for none; None: unit i has input i.
-    lower, upper, slope : Tensor, shape (num_examples, num_units, width)
-        Weights of the inputs.
-    lower_offset, upper_offset, center, error, low, high : Tensor, shape (num_examples, num_units)
-        See above.
-    num_inputs : int
-        Of the layer.
-    rate : float
-        The Lipschitz constant of a unit, at least 1.
+    ``slope * z + center``, and between `low` and `high`. Weights of the inputs have shape (num_examples, num_units,
+    width), all others (num_examples, num_units). `sources`, (num_units, width), are the inputs of each unit, -1 for
+    none; None: unit i has input i. `rate` is the Lipschitz constant of a unit, at least 1.
     """
 
     sources: Tensor | None
@@ -256,6 +245,7 @@ class _Block(NamedTuple):
 
     affine: Body
     num_inputs: int
+    num_outputs: int
     bend: tuple[nn.Module, tuple[int, ...]] | None
 
 
@@ -295,8 +285,10 @@ def _blocks(layers: SequentialLayers) -> list[_Block]:
                 "'auto' or 'product'"
             )
         here = [*affine, *([bend] if bend else [])]
-        blocks.append(_Block(affine, math.prod(here[0][1]) if here else layers.head.shape[1], bend))
-    largest = max(_largest_matrix(layers, block) for block in blocks)
+        num_features = layers.head.shape[1]
+        sizes = math.prod(here[0][1]) if here else num_features, math.prod(bend[1]) if bend else num_features
+        blocks.append(_Block(affine, *sizes, bend))
+    largest = max(_largest_matrix(block) for block in blocks)
     if largest > MAX_ENTRIES:
         raise RefusedError(
             f"local bounds are for affine layers of at most {MAX_ENTRIES} weights when unrolled, got {largest}; use "
@@ -311,19 +303,15 @@ def _blocks(layers: SequentialLayers) -> list[_Block]:
     return blocks
 
 
-def _num_outputs(layers: SequentialLayers, block: _Block) -> int:
-    return layers.head.shape[1] if block.bend is None else math.prod(block.bend[1])
-
-
-def _largest_matrix(layers: SequentialLayers, block: _Block) -> int:
+def _largest_matrix(block: _Block) -> int:
     """Entries of the largest matrix on the way to a block's: of one layer, or of all up to it."""
-    ends = [*(math.prod(shape) for _, shape in block.affine), _num_outputs(layers, block)]
+    ends = [*(math.prod(shape) for _, shape in block.affine), block.num_outputs]
     return max((max(before, block.num_inputs) * after for before, after in pairwise(ends)), default=0)
 
 
 def _matrix_sizes(layers: SequentialLayers, blocks: Sequence[_Block]) -> list[tuple[int, int]]:
     """Return rows and columns of the stages' matrices; 0 of the identity."""
-    hidden = [(_num_outputs(layers, block), block.num_inputs) if block.affine else (0, 0) for block in blocks[:-1]]
+    hidden = [(block.num_outputs, block.num_inputs) if block.affine else (0, 0) for block in blocks[:-1]]
     return [*hidden, (len(layers.head), blocks[-1].num_inputs)]
 
 
@@ -374,30 +362,13 @@ def _composed_terms(affine: Body, num_inputs: int) -> tuple[Tensor, Tensor]:
 def local_distances(
     network: LocalNetwork, x: Tensor, labels: Tensor, *, norm: str, slack: Tensor, drift: Tensor, reach: Tensor
 ) -> Tensor:
-    """Return distances below which no example is misclassified.
+    """Return distances in a norm below which no example is misclassified, (num_examples,).
 
-    Parameters
-    ----------
-    network : LocalNetwork
-        See `local_network`.
-    x : Tensor, shape (num_examples, num_inputs)
-        Examples, flattened.
-    labels : Tensor of int, shape (num_examples,)
-        Labels.
-    norm : str
-        Of the ball: "l1", "l2" or "linf".
-    slack : Tensor, shape (num_examples, 1)
-        A margin counts as below zero if it is so by more than this, at the example.
-    drift : Tensor, shape (num_examples, num_classes)
-        By how much more per distance from it.
-    reach : Tensor, shape (num_examples, num_classes)
-        Distances below which a class is known not to catch up, such as margin over Lipschitz constant; `inf` at the
-        label.
-
-    Returns
-    -------
-    Tensor of float64, shape (num_examples,)
-        At least the smallest reach, and otherwise radii at which the bounds of the margins were found below zero.
+    They are at least the smallest reach, and otherwise radii at which the bounds of the margins were found below zero.
+    Examples x are flattened, (num_examples, num_inputs). A margin counts as below zero if it is so by more than the
+    slack, (num_examples, 1), and by the drift, (num_examples, num_classes), more per distance from the example. The
+    reach, of the same shape, has distances below which a class is known not to catch up, such as margin over Lipschitz
+    constant; `inf` at the label.
     """
     check_norm(norm)
     widest = max(len(stage.offset) for stage in network.stages)

@@ -21,18 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as hooks_of_all
 
-from riskband.adversaries.bounds.parts import (
-    Concatenation,
-    Constant,
-    Mean,
-    Permuted,
-    Reshaped,
-    Scale,
-    Selected,
-    SelfAttention,
-    Shift,
-    Sum,
-)
+from riskband.adversaries.bounds import parts
 from riskband.adversaries.evaluation import PRECISIONS
 from riskband.adversaries.group_sort import GroupSort
 from riskband.checks import RefusedError
@@ -47,23 +36,16 @@ _SMOOTH_THRESHOLD, _LARGEST_JUMP = 20.0, 1e-8
 
 @dataclass(frozen=True)
 class LayerRule:
-    """What is proved about a kind of layer.
+    """What is proved about a kind of layer, which the functions are given.
 
-    Attributes
-    ----------
-    spread : callable
-        (layer, moves) -> how far outputs move at most when inputs move by at most `moves` >= 0, entry by entry;
-        batches of float64 in both.
-    spectral : callable
-        (layer, input shape) -> an upper bound of its Lipschitz constant from l2 to l2.
-    is_linear : bool
-        Whether the layer is affine.
-    keeps_channels : bool
-        Whether it treats all channels (entries along the first axis of an input) alike, each by itself.
+    `spread`: (layer, moves) -> how far outputs move at most when inputs move by at most `moves` >= 0, entry by entry;
+    batches of float64 in both. `spectral`: (layer, input shape) -> an upper bound of its Lipschitz constant from l2 to
+    l2. `is_linear`: whether the layer is affine. `keeps_channels`: whether it treats all channels (entries along the
+    first axis of an input) alike, each by itself.
     """
 
-    spread: Callable[[nn.Module, Tensor], Tensor]
-    spectral: Callable[[nn.Module, tuple[int, ...]], float]
+    spread: Callable[[Any, Tensor], Tensor]
+    spectral: Callable[[Any, tuple[int, ...]], float]
     is_linear: bool
     keeps_channels: bool = False
 
@@ -158,11 +140,11 @@ def _linear_part(layer: nn.Module, x: Tensor, *, is_absolute: bool = False) -> T
     if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
         weight = scale_of(layer)
         return x * (weight.abs() if is_absolute else weight).reshape(1, -1, *[1] * (x.dim() - 2))
-    if isinstance(layer, Scale):
+    if isinstance(layer, parts.Scale):
         return x * (layer.constant.double().abs() if is_absolute else layer.constant.double())
-    if isinstance(layer, Shift):
+    if isinstance(layer, parts.Shift):
         return x
-    if isinstance(layer, Constant):
+    if isinstance(layer, parts.Constant):
         return torch.zeros_like(layer(x), dtype=torch.float64)
     if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
         weight = layer.weight.detach().double()
@@ -184,11 +166,6 @@ def _weighted(layer: Any, weight: Tensor, x: Tensor) -> Tensor:
 
 def _absolute(layer: nn.Module, moves: Tensor) -> Tensor:
     return _linear_part(layer, moves, is_absolute=True)
-
-
-def _linear_spectral(layer: nn.Module, _: tuple[int, ...]) -> float:
-    assert isinstance(layer, nn.Linear)
-    return matrix_bound(layer.weight.detach().double())
 
 
 def _conv_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
@@ -230,29 +207,8 @@ def chain_spectral(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> float:
     return bound
 
 
-def _sum_spread(layer: nn.Module, moves: Tensor) -> Tensor:
-    assert isinstance(layer, Sum)
-    return torch.stack([chain_spread(branch, moves) for branch in layer.chains]).sum(dim=0)
-
-
-def _sum_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
-    assert isinstance(layer, Sum)
-    return math.fsum(chain_spectral(branch, shape) for branch in layer.chains)
-
-
-def _concatenated_spread(layer: nn.Module, moves: Tensor) -> Tensor:
-    assert isinstance(layer, Concatenation)
-    return torch.cat([chain_spread(branch, moves) for branch in layer.chains], dim=layer.axis)
-
-
-def _concatenated_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
-    assert isinstance(layer, Concatenation)
-    return math.hypot(*(chain_spectral(branch, shape) for branch in layer.chains))
-
-
-def in_groups(layer: nn.Module, x: Tensor) -> Tensor:
+def in_groups(layer: Any, x: Tensor) -> Tensor:
     """Return features as a normalisation sees them, (num_examples, num_groups, size): each group has one scale."""
-    assert isinstance(layer, NORMALISATIONS)
     if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
         if x.shape[1:][-len(layer.normalized_shape) :] != tuple(layer.normalized_shape):
             raise ValueError(f"features must end with {tuple(layer.normalized_shape)}, got {tuple(x.shape[1:])}")
@@ -263,40 +219,27 @@ def in_groups(layer: nn.Module, x: Tensor) -> Tensor:
     return x.reshape(len(x), layer.num_groups if isinstance(layer, nn.GroupNorm) else num_channels, -1)
 
 
-def group_weights(layer: nn.Module, size: int) -> Tensor:
+def group_weights(layer: Any, size: int) -> Tensor:
     """Return the sizes of a normalisation's weights, float64, (1 or num_groups, size)."""
-    assert isinstance(layer, NORMALISATIONS)
     if layer.weight is None:
         return torch.ones(1, size, dtype=torch.float64)
-    weight = layer.weight.detach().double().abs()
+    weight: Tensor = layer.weight.detach().double().abs()
     if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
         return weight.reshape(1, size)
     num_groups = layer.num_groups if isinstance(layer, nn.GroupNorm) else len(weight)
     return weight.repeat_interleave(num_groups * size // len(weight)).reshape(num_groups, size)
 
 
-def _normalised_spread(layer: nn.Module, moves: Tensor) -> Tensor:
-    assert isinstance(layer, NORMALISATIONS)
+def _normalised_spread(layer: Any, moves: Tensor) -> Tensor:
     groups = in_groups(layer, moves)
     lengths = torch.linalg.vector_norm(groups, dim=2, keepdim=True) / math.sqrt(float(layer.eps or 0.0))
     spread: Tensor = group_weights(layer, groups.shape[2]) * lengths
     return spread.reshape(moves.shape)
 
 
-def _normalised_spectral(layer: nn.Module, _: tuple[int, ...]) -> float:
-    assert isinstance(layer, NORMALISATIONS)
+def _normalised_spectral(layer: Any, _: tuple[int, ...]) -> float:
     largest = 1.0 if layer.weight is None else float(layer.weight.detach().double().abs().amax())
     return largest / math.sqrt(float(layer.eps or 0.0))
-
-
-def _scale_spectral(layer: nn.Module, _: tuple[int, ...]) -> float:
-    assert isinstance(layer, Scale)
-    return float(layer.constant.abs().amax())
-
-
-def _mean_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
-    assert isinstance(layer, Mean)
-    return 1.0 / math.sqrt(math.prod(shape[axis - 1] for axis in layer.axes))
 
 
 def _average_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
@@ -307,13 +250,8 @@ def _average_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
     return mixed_bound(layer, channel)
 
 
-def _batch_norm_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
-    return float(_absolute(layer, torch.ones(1, *shape, dtype=torch.float64)).amax())
-
-
-def _max_pool_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+def _max_pool_spectral(layer: nn.MaxPool2d, shape: tuple[int, ...]) -> float:
     """Return the root of the largest number of windows that share an entry: a window moves by at most its maximum."""
-    assert isinstance(layer, nn.MaxPool2d)
     ones = torch.ones(1, *shape, dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
         sums = functional.avg_pool2d(
@@ -323,18 +261,19 @@ def _max_pool_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
     return float(num_windows.amax().sqrt())
 
 
-def _sorted_moves(layer: nn.Module, moves: Tensor) -> Tensor:
+def _sorted_moves(layer: GroupSort, moves: Tensor) -> Tensor:
     """Return for each channel the largest move in its group: each order statistic moves by no more."""
-    assert isinstance(layer, GroupSort)
     groups: Tensor = torch.unflatten(moves, 1, (layer.group_size, -1))
     return groups.amax(dim=1, keepdim=True).expand_as(groups).flatten(1, 2)
 
 
-def _elementwise(rate: Callable[[nn.Module], float]) -> LayerRule:
-    return LayerRule(lambda layer, moves: moves * rate(layer), lambda layer, _: rate(layer), False, True)
+def _elementwise(rate: Callable[[Any], float] | float) -> LayerRule:
+    """Of layers whose slopes are at most a number, or what a function makes of the layer."""
+    largest = rate if callable(rate) else lambda _: rate
+    return LayerRule(lambda layer, moves: moves * largest(layer), lambda layer, _: largest(layer), False, True)
 
 
-def _linear(spectral: Callable[[nn.Module, tuple[int, ...]], float], *, keeps_channels: bool = False) -> LayerRule:
+def _linear(spectral: Callable[[Any, tuple[int, ...]], float], *, keeps_channels: bool = False) -> LayerRule:
     return LayerRule(_absolute, spectral, is_linear=True, keeps_channels=keeps_channels)
 
 
@@ -350,16 +289,7 @@ _SELU_SLOPE = 1.7580994  # its scale times its alpha, just below 0
 _MISH_SLOPE = 1.0885  # 1.08850 near 1.49 is below; so is 1.5 at 3 of hardswish, where it is reached from one side
 
 
-def _elu_scale(layer: nn.Module) -> float:
-    assert isinstance(layer, nn.ELU)
-    return float(layer.alpha)
-
-
-def _steepest(layer: nn.Module) -> float:
-    assert isinstance(layer, nn.PReLU)
-    return max(1.0, float(layer.weight.detach().double().abs().amax()))
-
-
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
 NORMALISATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
 """Layers that divide groups of features by their own deviation, or root mean square."""
 
@@ -368,66 +298,54 @@ IDENTITY = LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True)
 """Of layers that do nothing in eval mode."""
 
 RULES: dict[type[nn.Module], LayerRule] = {
-    nn.Identity: IDENTITY,
-    nn.Dropout: IDENTITY,
-    nn.Dropout1d: IDENTITY,
-    nn.Dropout2d: IDENTITY,
-    nn.Dropout3d: IDENTITY,
-    nn.AlphaDropout: IDENTITY,
-    nn.FeatureAlphaDropout: IDENTITY,
-    nn.Flatten: _SHAPE,
-    nn.Unflatten: _SHAPE,
-    nn.ZeroPad2d: _SHAPE,
-    nn.PixelShuffle: _SHAPE,
-    nn.PixelUnshuffle: _SHAPE,
-    nn.ChannelShuffle: _SHAPE,
-    nn.Linear: _linear(_linear_spectral),
-    nn.Conv1d: _linear(_conv_spectral),
-    nn.Conv2d: _linear(_conv_spectral),
-    nn.ConvTranspose2d: _linear(_conv_spectral),
-    nn.BatchNorm1d: _linear(_batch_norm_spectral),
-    nn.BatchNorm2d: _linear(_batch_norm_spectral),
-    nn.AvgPool2d: _linear(_average_spectral, keeps_channels=True),
-    nn.AdaptiveAvgPool2d: _linear(_average_spectral, keeps_channels=True),
-    nn.Upsample: _linear(_average_spectral, keeps_channels=True),
+    **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), IDENTITY),
+    **dict.fromkeys((nn.AlphaDropout, nn.FeatureAlphaDropout), IDENTITY),
+    **dict.fromkeys((nn.Flatten, nn.Unflatten, nn.ZeroPad2d), _SHAPE),
+    **dict.fromkeys((nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle), _SHAPE),
+    nn.Linear: _linear(lambda layer, _: matrix_bound(layer.weight.detach().double())),
+    **dict.fromkeys(CONVOLUTIONS, _linear(_conv_spectral)),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _linear(lambda layer, _: float(scale_of(layer).abs().amax()))),
+    **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Upsample), _linear(_average_spectral, keeps_channels=True)),
     nn.MaxPool2d: LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, False, True),
     GroupSort: LayerRule(_sorted_moves, lambda *_: 1.0, is_linear=False),
-    nn.ReLU: _elementwise(lambda _: 1.0),
+    nn.ReLU: _elementwise(1.0),
     nn.LeakyReLU: _elementwise(lambda layer: max(1.0, abs(leaky_slope(layer)))),
-    nn.Tanh: _elementwise(lambda _: 1.0),
-    nn.Sigmoid: _elementwise(lambda _: 0.25),
-    nn.Softplus: _elementwise(lambda _: 1.0),
-    nn.ELU: _elementwise(lambda layer: max(1.0, abs(_elu_scale(layer)))),
-    nn.GELU: _elementwise(lambda _: _GELU_SLOPE),
-    nn.SiLU: _elementwise(lambda _: _SILU_SLOPE),
-    nn.Mish: _elementwise(lambda _: _MISH_SLOPE),
-    nn.Hardswish: _elementwise(lambda _: 1.5),
-    nn.Hardsigmoid: _elementwise(lambda _: 1.0 / 6.0),
-    nn.Hardtanh: _elementwise(lambda _: 1.0),
-    nn.ReLU6: _elementwise(lambda _: 1.0),
-    nn.CELU: _elementwise(lambda _: 1.0),
-    nn.SELU: _elementwise(lambda _: _SELU_SLOPE),
-    nn.PReLU: _elementwise(_steepest),
-    nn.Softsign: _elementwise(lambda _: 1.0),
-    nn.Softshrink: _elementwise(lambda _: 1.0),
-    nn.Tanhshrink: _elementwise(lambda _: 1.0),
-    nn.LogSigmoid: _elementwise(lambda _: 1.0),
+    nn.Tanh: _elementwise(1.0),
+    nn.Sigmoid: _elementwise(0.25),
+    nn.Softplus: _elementwise(1.0),
+    nn.ELU: _elementwise(lambda layer: max(1.0, abs(float(layer.alpha)))),
+    nn.GELU: _elementwise(_GELU_SLOPE),
+    nn.SiLU: _elementwise(_SILU_SLOPE),
+    nn.Mish: _elementwise(_MISH_SLOPE),
+    nn.Hardswish: _elementwise(1.5),
+    nn.Hardsigmoid: _elementwise(1.0 / 6.0),
+    **dict.fromkeys((nn.Hardtanh, nn.ReLU6, nn.CELU), _elementwise(1.0)),
+    nn.SELU: _elementwise(_SELU_SLOPE),
+    nn.PReLU: _elementwise(lambda layer: max(1.0, float(layer.weight.detach().double().abs().amax()))),
+    **dict.fromkeys((nn.Softsign, nn.Softshrink, nn.Tanhshrink, nn.LogSigmoid), _elementwise(1.0)),
     **dict.fromkeys(NORMALISATIONS, LayerRule(_normalised_spread, _normalised_spectral, is_linear=False)),
-    Sum: LayerRule(_sum_spread, _sum_spectral, is_linear=False),
-    Concatenation: LayerRule(_concatenated_spread, _concatenated_spectral, is_linear=False),
+    parts.Sum: LayerRule(
+        lambda layer, moves: torch.stack([chain_spread(branch, moves) for branch in layer.chains]).sum(dim=0),
+        lambda layer, shape: math.fsum(chain_spectral(branch, shape) for branch in layer.chains),
+        is_linear=False,
+    ),
+    parts.Concatenation: LayerRule(
+        lambda layer, moves: torch.cat([chain_spread(branch, moves) for branch in layer.chains], dim=layer.axis),
+        lambda layer, shape: math.hypot(*(chain_spectral(branch, shape) for branch in layer.chains)),
+        is_linear=False,
+    ),
     # No constant on the whole space (Kim et al. 2021); around an example: `balls`.
-    SelfAttention: LayerRule(lambda _, moves: torch.full_like(moves, torch.inf), lambda *_: math.inf, is_linear=False),
-    Shift: LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True),
-    Scale: _linear(_scale_spectral),
-    Constant: _linear(lambda *_: 0.0),
-    Reshaped: _SHAPE,
-    Permuted: _SHAPE,
-    Selected: _SHAPE,
-    Mean: _linear(_mean_spectral),
+    parts.SelfAttention: LayerRule(
+        lambda _, moves: torch.full_like(moves, torch.inf), lambda *_: math.inf, is_linear=False
+    ),
+    parts.Shift: LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True),
+    parts.Scale: _linear(lambda layer, _: float(layer.constant.abs().amax())),
+    parts.Constant: _linear(lambda *_: 0.0),
+    **dict.fromkeys((parts.Reshaped, parts.Permuted, parts.Selected), _SHAPE),
+    parts.Mean: _linear(lambda layer, shape: 1.0 / math.sqrt(math.prod(shape[axis - 1] for axis in layer.axes))),
 }
 """By exact type. A new kind of layer is an entry here."""
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
 OF_IMAGES = (
     nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.InstanceNorm2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d,
     nn.Upsample, nn.ZeroPad2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle,
@@ -513,9 +431,8 @@ def _is_smooth(layer: nn.Softplus) -> bool:
     return is_late and math.exp(-layer.threshold) <= _LARGEST_JUMP * layer.beta
 
 
-def _check_normalisation(name: str, layer: nn.Module) -> None:
+def _check_normalisation(name: str, layer: Any) -> None:
     """Check that a normalisation looks at one example, and divides by more than 0; raises RefusedError."""
-    assert isinstance(layer, NORMALISATIONS)
     kind = type(layer).__name__
     if layer.eps is None or not layer.eps > 0.0:
         raise RefusedError(f"{kind} must have eps > 0, got {layer.eps!r} at {name!r}; without it there is no constant")
@@ -554,12 +471,10 @@ def _check_weights(name: str, layer: nn.Module) -> None:
             raise RefusedError(f"weights must be float32 or float64, got {kind} at {name!r}; convert: model.float()")
         if not bool(torch.isfinite(value).all()):
             raise RefusedError(f"weights must be finite, got NaN or infinity at {name!r}; train the model again")
-    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and not _has_positive_scales(layer):
-        raise RefusedError(f"running variances must be above -eps, got another at {name!r}; train the model again")
-
-
-def _has_positive_scales(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> bool:
-    return layer.running_var is None or bool((layer.running_var.double() + layer.eps > 0.0).all())
+    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.running_var is not None:
+        scales = layer.running_var.double() + layer.eps
+        if not bool((scales > 0.0).all()):
+            raise RefusedError(f"running variances must be above -eps, got another at {name!r}; train the model again")
 
 
 # What the first layers do to a distance, at most, in l2 norms with weights: measure a move of features by

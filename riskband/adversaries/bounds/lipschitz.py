@@ -11,7 +11,6 @@ import hashlib
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -49,8 +48,9 @@ ROUNDING = 1e-6
 # Networks up to this size are enumerated by "auto": at most some thousand cells, or a few seconds.
 _AUTO_UNITS = 8
 _CHUNK = 256
-# Of how many questions, about a model, a norm and a method, a process remembers the constants.
-_NUM_REMEMBERED = 16
+NUM_REMEMBERED = 16
+"""Of how many models, and of their constants of how many norms and methods, a process remembers what was proved."""
+
 # Of one example it could not be seen that a layer mixes them.
 _TWO_EXAMPLES = 2
 # Of a model and what was read of it, as a share of each logit; another number of points than those of `reading`.
@@ -74,14 +74,9 @@ class SequentialLayers:
     a layer is of another kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the shapes,
     or mixes examples, or if what was read of a forward does not compute what the model does.
 
-    Attributes
-    ----------
-    body : tuple of (Module, shape of its input)
-        All layers before the last linear layer.
-    x_shape : tuple of int
-        Shape of one input.
-    head, head_offset : Tensor of float64, shapes (num_classes, num_features), (num_classes,)
-        Weight and bias of the last layer; the identity and 0 if that is not linear.
+    `body` has all layers before the last linear layer, each with the shape of its input; `x_shape` is that of one
+    input. `head` and `head_offset` are weight and bias of the last layer, float64, (num_classes, num_features) and
+    (num_classes,); the identity and 0 if that is not linear.
     """
 
     def __init__(self, model: nn.Module, x_shape: Sequence[int]) -> None:
@@ -168,7 +163,13 @@ class SequentialLayers:
         """Return the model with ReLU in place of the activations in `layer_norms.LIKE_RELU`."""
         return nn.Sequential(*(nn.ReLU() if isinstance(layer, LIKE_RELU) else layer for layer in self._layers))
 
-    @property
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SequentialLayers) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all that decides a bound: the input's shape, and kinds, settings and weights of the layers."""
         digest = hashlib.sha256(repr(self.x_shape).encode())
@@ -203,12 +204,8 @@ class SequentialLayers:
 class Constants(NamedTuple):
     """Proved Lipschitz constants of a model, float64, each raised by `ROUNDING`.
 
-    Attributes
-    ----------
-    margins : Tensor, shape (num_classes, num_classes)
-        Of the differences of logits. Symmetric, 0 on the diagonal.
-    logits : Tensor, shape (num_classes,)
-        Of the logits themselves; not as tight.
+    `margins`, (num_classes, num_classes), are those of the differences of logits: symmetric, 0 on the diagonal;
+    `logits`, (num_classes,), those of the logits themselves, not as tight.
     """
 
     margins: Tensor
@@ -216,30 +213,20 @@ class Constants(NamedTuple):
 
 
 def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, method: str = "auto") -> Tensor:
-    """Return proved Lipschitz constants of all differences of logits: the margins of `lipschitz_constants`.
+    """Return proved Lipschitz constants of all differences of logits, float64, (num_classes, num_classes).
+
+    They are those of the model in eval mode, see `SequentialLayers`, in exact arithmetic: symmetric, 0 on the diagonal,
+    each raised by `ROUNDING`. Raises RefusedError if an argument is unknown, the model is not of the kind that is
+    understood, or too large for "exact".
 
     Parameters
     ----------
-    model, x_shape :
-        See `SequentialLayers`. The constants are those of the model in eval mode, in exact arithmetic.
     norm : str
         Ground norm of the distance between inputs: "l1", "l2" or "linf".
     method : str
         "product": the smallest of the bounds in `product_constants`. "exact": the largest gradient over the cells on
         which a small ReLU model is affine (`relu_cells`). "auto": exact for models of at most 8 hidden units.
-
-    Returns
-    -------
-    Tensor of float64, shape (num_classes, num_classes)
-        Symmetric, 0 on the diagonal; each constant raised by `ROUNDING`.
-
-    Raises
-    ------
-    RefusedError
-        If an argument is unknown, the model is not of the kind that is understood, or too large for "exact".
     """
-    check_norm(norm)
-    check_choice_of_method(method, METHODS)
     return lipschitz_constants(SequentialLayers(model, x_shape), norm=norm, method=method).margins
 
 
@@ -257,23 +244,12 @@ def lipschitz_constants(layers: SequentialLayers, *, norm: str, method: str = "a
         )
     if method == "exact":
         check_enumerable(layers)
-    found = _constants(_Question(layers.fingerprint, norm, method, layers))
+    found = _constants(layers, norm, method)
     return Constants(found.margins.clone(), found.logits.clone())
 
 
-@dataclass(frozen=True)
-class _Question:
-    """Equal to another if model, norm and method are."""
-
-    fingerprint: str
-    norm: str
-    method: str
-    layers: SequentialLayers = field(compare=False)
-
-
-@lru_cache(maxsize=_NUM_REMEMBERED)
-def _constants(asked: _Question) -> Constants:
-    layers, norm, method = asked.layers, asked.norm, asked.method
+@lru_cache(maxsize=NUM_REMEMBERED)
+def _constants(layers: SequentialLayers, norm: str, method: str) -> Constants:
     num_units = hidden_units(layers.body)
     if method == "product" or num_units is None or (method == "auto" and num_units > _AUTO_UNITS):
         margins = product_constants(layers, norm=norm)

@@ -140,10 +140,7 @@ class Heads(NamedTuple):
 class SelfAttention(nn.Module):
     """What `nn.MultiheadAttention` makes of a sequence that attends to itself, (num_examples, num_tokens, size).
 
-    Parameters
-    ----------
-    layer : MultiheadAttention
-        Examples first, one size of all, no masks: see `reading`.
+    Examples come first, all have one size, and there are no masks: see `reading`.
     """
 
     def __init__(self, layer: nn.MultiheadAttention) -> None:

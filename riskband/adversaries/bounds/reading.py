@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from riskband.adversaries.bounds import parts
 from riskband.adversaries.bounds.layer_norms import (
     COMPOSED,
     CONVOLUTIONS,
@@ -26,18 +27,6 @@ from riskband.adversaries.bounds.layer_norms import (
     RULES,
     check_layer,
     has_hooks,
-)
-from riskband.adversaries.bounds.parts import (
-    Concatenation,
-    Constant,
-    Mean,
-    Permuted,
-    Reshaped,
-    Scale,
-    Selected,
-    SelfAttention,
-    Shift,
-    Sum,
 )
 from riskband.checks import RefusedError
 
@@ -298,17 +287,17 @@ class _Reader:
         if node.op == "call_module":
             return self._module(node)
         if node.target in _ADDING + _SUBTRACTING + _MULTIPLYING + _DIVIDING:
-            parts = self._arithmetic(node, parting)
+            found = self._arithmetic(node, parting)
         elif node.target in (torch.cat, torch.concat):
-            parts = [self._concatenation(node, parting)]
+            found = [self._concatenation(node, parting)]
         elif self.sources[node] == [node.args[0]] and not isinstance(node.args[0], list | tuple):
-            parts = self._function(node)
+            found = self._function(node)
         else:
             raise _unknown(node)
-        for part in parts:
-            if type(part) not in (Sum, Concatenation):
+        for part in found:
+            if type(part) not in (parts.Sum, parts.Concatenation):
                 check_layer(node.name, part)
-        return [(node.name, part) for part in parts]
+        return [(node.name, part) for part in found]
 
     def _module(self, node: fx.Node) -> Named:
         name, module = str(node.target), self.model.get_submodule(str(node.target))
@@ -335,13 +324,13 @@ class _Reader:
             if node.target not in _ADDING + _SUBTRACTING:
                 raise _unknown(node)
             second = _bare(self._chain(parting, right)) + ([_times(sign)] if sign < 0.0 else [])
-            return [Sum([_bare(self._chain(parting, left)), second])]
+            return [parts.Sum([_bare(self._chain(parting, left)), second])]
         constant = self._constant(left if is_right else right, node)
         if node.target in _ADDING + _SUBTRACTING:
-            return [_times(sign), Shift(constant)] if is_right and sign < 0.0 else [Shift(sign * constant)]
+            return [_times(sign), parts.Shift(constant)] if is_right and sign < 0.0 else [parts.Shift(sign * constant)]
         if is_right and node.target in _DIVIDING:
             raise _unknown(node)
-        return [Scale(constant if node.target in _MULTIPLYING else 1.0 / constant)]
+        return [parts.Scale(constant if node.target in _MULTIPLYING else 1.0 / constant)]
 
     def _concatenation(self, node: fx.Node, parting: fx.Node) -> nn.Module:
         given = _given(node, ("tensors", "dim"))
@@ -349,10 +338,10 @@ class _Reader:
         if axis == 0 or not isinstance(given["tensors"], list | tuple):
             raise _unknown(node)
         branches = [
-            _bare(self._chain(parting, each)) if each in self.sources else [Constant(self._constant(each, node))]
+            _bare(self._chain(parting, each)) if each in self.sources else [parts.Constant(self._constant(each, node))]
             for each in given["tensors"]
         ]
-        return Concatenation(branches, axis)
+        return parts.Concatenation(branches, axis)
 
     def _function(self, node: fx.Node) -> list[nn.Module]:
         """Return what a function or method of one tensor does; the other arguments are settings."""
@@ -367,20 +356,20 @@ class _Reader:
                 raise RefusedError(f"the first axis must be left to the examples, and is not at {node.name!r}")
             if not self._is_count_first(node):
                 raise _unknown(node)
-            return [Reshaped(value.shape[1:])]
+            return [parts.Reshaped(value.shape[1:])]
         if any(isinstance(each, fx.Node) for each in node.all_input_nodes[1:]):
             raise _unknown(node)
         if kind in _DOING_NOTHING:
             return []
         if kind in _MOVING_AXES:
-            return [Permuted(_checked_axes(node, _new_order(node, source)))]
+            return [parts.Permuted(_checked_axes(node, _new_order(node, source)))]
         if kind in ("mean", torch.mean):
             given = _given(node, ("input", "dim", "keepdim"))
             axes = given.get("dim", 0)
             axes = [_axis(axis, source) for axis in (axes if isinstance(axes, list | tuple) else [axes])]
-            return [Mean(_checked_axes(node, [0, *axes])[1:], is_kept=bool(given.get("keepdim", False)))]
+            return [parts.Mean(_checked_axes(node, [0, *axes])[1:], is_kept=bool(given.get("keepdim", False)))]
         if kind is operator.getitem:
-            return [Selected(_index(node))]
+            return [parts.Selected(_index(node))]
         if (
             kind is functional.dropout
             and _given(node, ("input", "p", "training", "inplace")).get("training", True) is False
@@ -455,8 +444,8 @@ def _bare(layers: Named) -> list[nn.Module]:
     return [layer for _, layer in layers]
 
 
-def _times(factor: float) -> Scale:
-    return Scale(torch.tensor(factor, dtype=torch.float64))
+def _times(factor: float) -> parts.Scale:
+    return parts.Scale(torch.tensor(factor, dtype=torch.float64))
 
 
 def _axis(axis: object, value: Tensor) -> int:
@@ -493,7 +482,7 @@ def _index(node: fx.Node) -> list[Any]:
 
 def _self_attention(
     name: str, layer: nn.MultiheadAttention, given: Mapping[str, Any], *, is_alone: bool = True
-) -> SelfAttention:
+) -> parts.SelfAttention:
     """Return attention as one layer; raises RefusedError if it is not of one sequence to itself, without masks."""
     same = given.get("query") is given.get("key") is given.get("value")
     masks = [given.get(key) for key in ("key_padding_mask", "attn_mask", "is_causal")]
@@ -505,7 +494,7 @@ def _self_attention(
             "attention must have batch_first=True, one size of queries, keys and values, and no added keys, got "
             f"another at {name!r}; build it so"
         )
-    attention = SelfAttention(layer)
+    attention = parts.SelfAttention(layer)
     for part in (attention, attention.into, attention.out):
         check_layer(name, part)
     return attention
@@ -530,9 +519,9 @@ def _encoder(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         check_layer(name, layer)
     attend = [_self_attention(name, module.self_attn, {})]
     if module.norm_first:
-        yield from ((name, part) for part in (Sum([[], [norms[0], *attend]]), Sum([[], [norms[1], *feed]])))
+        yield from ((name, part) for part in (parts.Sum([[], [norms[0], *attend]]), parts.Sum([[], [norms[1], *feed]])))
     else:
-        yield from ((name, part) for part in (Sum([[], attend]), norms[0], Sum([[], feed]), norms[1]))
+        yield from ((name, part) for part in (parts.Sum([[], attend]), norms[0], parts.Sum([[], feed]), norms[1]))
 
 
 def _called(node: fx.Node) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -39,14 +39,8 @@ ExactArray = NDArray[np.object_]
 class Cell:
     """A polyhedron {x : rows @ x + offsets > 0} on which the model is affine; inputs flattened.
 
-    Attributes
-    ----------
-    jacobian : Tensor of float64, shape (num_features, num_inputs)
-        Of the model's body on the cell.
-    rows, offsets : ndarray, shapes (num_constraints, num_inputs), (num_constraints,)
-        Rows of length 1 in l2.
-    point : ndarray of shape (num_inputs,), or None
-        A point inside. None: the cell was not proved empty, and no point was found.
+    `jacobian`, float64 (num_features, num_inputs), is that of the model's body on the cell. Rows, (num_constraints,
+    num_inputs), have length 1 in l2. `point` lies inside; None: the cell was not proved empty, and none was found.
     """
 
     jacobian: Tensor
@@ -78,20 +72,17 @@ class _HalfSpaces:
             None,
         )
         if self.point is not None and cut.surely_contains(self.point):
-            return cut.with_point(self.point)
+            return replace(cut, point=self.point)
         if len(cut.rows) <= cut.rows.shape[1]:  # often independent: then any values can be had
             point = np.linalg.lstsq(cut.rows, 1.0 - cut.offsets)[0]
             if cut.surely_contains(point):
-                return cut.with_point(point)
+                return replace(cut, point=point)
         return cut.searched()
 
     def surely_contains(self, point: FloatArray) -> bool:
         """Return whether a point lies inside by more than rounding can change."""
         sizes = np.abs(self.rows) @ np.abs(point) + np.abs(self.offsets)
         return bool(np.all(self.rows @ point + self.offsets > _SURE * sizes))
-
-    def with_point(self, point: FloatArray) -> _HalfSpaces:
-        return _HalfSpaces(self.rows, self.offsets, self.exact_rows, self.exact_offsets, point)
 
     def searched(self) -> _HalfSpaces | None:
         """Return the same with the point deepest inside, if the linear program finds one; None if proved empty."""
@@ -107,7 +98,7 @@ class _HalfSpaces:
             return self
         point = solution.x[:-1]
         if self.surely_contains(point):
-            return self.with_point(point)
+            return replace(self, point=point)
         support = np.flatnonzero(-solution.ineqlin.marginals > _SUPPORT)
         return None if is_proved_empty(self.exact_rows[support], self.exact_offsets[support]) else self
 

@@ -40,14 +40,9 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Ray:
-    """A line on which the margin of a class over a label grows at a constant rate for ever.
+    """A line on which the margin of a class, the rival, over a label grows at a constant rate for ever.
 
-    Attributes
-    ----------
-    label, rival : int
-        The margin is the rival's logit minus the label's.
-    start, direction : ndarray, shape (num_inputs,)
-        A point, flattened, and a vector of norm at most 1.
+    It begins at a point, flattened, and its direction has norm at most 1; both have shape (num_inputs,).
     """
 
     label: int
@@ -58,24 +53,17 @@ class Ray:
 
 @dataclass(frozen=True, eq=False)
 class GrowthSlopes:
-    """Slopes of the worst mean loss over the budget; see the head of this file.
-
-    Attributes
-    ----------
-    lower, upper : float
-        In units of the loss per unit of distance. The upper one is raised by `ROUNDING`; the lower one holds to the
-        tolerance of a linear program.
-    ray : Ray or None
-        Where the lower slope is reached; None if it is 0.
-    is_aligned : bool
-        The sufficient condition for lower = upper: on a cell with the largest gradient of a margin, the direction in
-        which that margin grows fastest never leaves the cell. Not decided, and False, for smooth activations.
-    """
+    """Slopes of the worst mean loss over the budget; see the head of this file."""
 
     lower: float
     upper: float
+    """In units of the loss per unit of distance. The upper one is raised by `ROUNDING`; the lower one holds to the
+    tolerance of a linear program."""
     ray: Ray | None
+    """Where the lower slope is reached; None if it is 0."""
     is_aligned: bool
+    """The sufficient condition for lower = upper: on a cell with the largest gradient of a margin, the direction in
+    which that margin grows fastest never leaves the cell. Not decided, and False, for smooth activations."""
 
 
 def growth_slopes(model: nn.Module, x_shape: Sequence[int], *, norm: str, method: str = "sharp") -> GrowthSlopes:
@@ -85,19 +73,11 @@ def growth_slopes(model: nn.Module, x_shape: Sequence[int], *, norm: str, method
     model with ReLU in their place, from which all logits differ by at most a constant: along a ray that is nothing.
     The upper slope is then the largest of `margin_constants`, which need not be the smallest Lipschitz constant.
 
-    Parameters
-    ----------
-    model, x_shape, norm :
-        See `riskband.adversaries.bounds.lipschitz.margin_constants`; at most 16 units, unless one is bounded.
-    method : str
-        The upper slope: "sharp", the largest constant of a difference of two logits; or "published",
-        2^(1/s) max ||J||_{r->s} as printed. That one proves nothing: the factor must be 2^(1/r) (math §6.7).
-
-    Raises
-    ------
-    RefusedError
-        As `margin_constants` does for "exact", if the method is unknown, or has too many classes ("published", linf),
-        or is "published" and an activation smooth.
+    For model, shape and norm see `riskband.adversaries.bounds.lipschitz.margin_constants`; there are at most 16 units,
+    unless one is bounded. The method is that of the upper slope: "sharp", the largest constant of a difference of two
+    logits; or "published", 2^(1/s) max ||J||_{r->s} as printed. That one proves nothing: the factor must be 2^(1/r)
+    (math §6.7). Raises RefusedError as `margin_constants` does for "exact", if the method is unknown, or has too many
+    classes ("published", linf), or is "published" and an activation smooth.
     """
     check_norm(norm)
     if method not in ("sharp", "published"):

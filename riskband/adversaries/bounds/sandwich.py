@@ -19,7 +19,7 @@ from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.wda import WdaKnapsack
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.bounds.balls import Balls, has_local_rules
-from riskband.adversaries.bounds.crown import LocalNetwork, is_cheap, local_distances, local_network
+from riskband.adversaries.bounds.crown import is_cheap, local_distances, local_network
 from riskband.adversaries.bounds.lipschitz import (
     METHODS,
     Constants,
@@ -45,16 +45,9 @@ _ANY_MARGIN = 1e100
 class Geometry(NamedTuple):
     """What is proved of the margins of a batch: within a distance t none exceeds margins + speeds * t.
 
-    Attributes
-    ----------
-    margins, speeds : Tensor, shape (num_examples, num_classes)
-        `-inf` and 0 at the label.
-    slack : Tensor, shape (num_examples, 1)
-        What of the margins is there for rounding in the model's own precision.
-    drift : Tensor, shape (num_examples, num_classes)
-        What of the speeds is: logits that grow are rounded to fewer digits.
-    losses : Tensor, shape (num_examples,)
-        Upper bounds of the losses of the examples as they are.
+    Both have shape (num_examples, num_classes), and are `-inf` and 0 at the label. For rounding in the model's own
+    precision the margins contain `slack`, (num_examples, 1), and the speeds `drift`, of their shape: logits that grow
+    are rounded to fewer digits. `losses`, (num_examples,), are upper bounds of those of the examples as they are.
     """
 
     margins: Tensor
@@ -67,23 +60,17 @@ class Geometry(NamedTuple):
 class LipschitzAdversary(Adversary):
     """Proves from above what no perturbation can exceed; attains only what was there without one.
 
+    The model, see `lipschitz.SequentialLayers`, is only read, anew for every batch. Of the problem its loss
+    ("zero_one", or one of `growth.GROWTHS`), order and norm count. The rest is for attacks: what no input can do, none
+    in the box can. Raises RefusedError if an argument is unknown, or nothing is proved for the loss; at the first
+    batch, if nothing is proved for the model.
+
     Parameters
     ----------
-    model : Module
-        A chain of layers; see `lipschitz.SequentialLayers`. It is only read, anew for every batch.
-    problem : TransportProblem
-        What is asked: its loss ("zero_one", or one of `growth.GROWTHS`), order and norm. The rest is for attacks: what
-        no input can do, none in the box can.
     method : str
         "product" or "exact": with constants from `lipschitz.margin_constants` only. "local": with its constants,
         and for the 0-1 loss what `crown` proves around each example. "auto": so where the model is small
         enough for that.
-
-    Raises
-    ------
-    RefusedError
-        If an argument is unknown, or nothing is proved for the loss; at the first batch, if nothing is proved for the
-        model.
     """
 
     def __init__(self, model: nn.Module, problem: TransportProblem, *, method: str = "auto") -> None:
@@ -96,7 +83,10 @@ class LipschitzAdversary(Adversary):
         """Return bounding points; the cost of a misclassification is only known where the example is misclassified."""
         layers = SequentialLayers(on_cpu(self.model), batch.x.shape[1:])
         found = self.geometry(batch, layers)
-        balls = self._balls(batch, layers, found)
+        balls = None
+        if self._is_around(layers):
+            x, margins = batch.x.double(), found.margins
+            balls = Balls(layers, x, batch.labels, norm=self.norm, margins=margins, rounding=_ROUNDING_OF_LOGITS)
         if self.loss == "zero_one":
             distances = self._flip_distances(batch, layers, found) if balls is None else balls.safe_distances()
             costs = distances[:, None].pow(self.order)
@@ -147,17 +137,13 @@ class LipschitzAdversary(Adversary):
     def _flip_distances(self, batch: Batch, layers: SequentialLayers, found: Geometry) -> Tensor:
         """Return distances below which nothing is misclassified, from the constants and from local bounds."""
         reach = class_distances(found.margins, found.speeds)
-        network = self._local_network(layers)
-        if network is None:
+        # Local bounds are left where constants say as much, or where they are too much work.
+        is_wanted = self.method == "local" or (self.method == "auto" and is_cheap(layers))
+        if not is_wanted or layers.is_affine:
             return reach.amin(dim=1)
+        network = local_network(layers)
         return local_distances(
-            network,
-            batch.x.flatten(1),
-            batch.labels,
-            norm=self.norm,
-            slack=found.slack,
-            drift=found.drift,
-            reach=reach,
+            network, batch.x.flatten(1), batch.labels, norm=self.norm, slack=found.slack, drift=found.drift, reach=reach
         )
 
     def _is_around(self, layers: SequentialLayers) -> bool:
@@ -172,29 +158,12 @@ class LipschitzAdversary(Adversary):
         method = "auto" if self.method == "local" else self.method
         return lipschitz_constants(layers, norm=self.norm, method=method)
 
-    def _balls(self, batch: Batch, layers: SequentialLayers, found: Geometry) -> Balls | None:
-        """Return balls around the examples if these are what is used."""
-        if not self._is_around(layers):
-            return None
-        return Balls(
-            layers, batch.x.double(), batch.labels, norm=self.norm, margins=found.margins, rounding=_ROUNDING_OF_LOGITS,
-        )  # fmt: skip
-
-    def _local_network(self, layers: SequentialLayers) -> LocalNetwork | None:
-        """Return what local bounds need; None where constants say as much, or where it is too much work."""
-        is_wanted = self.method == "local" or (self.method == "auto" and is_cheap(layers))
-        return local_network(layers) if is_wanted and not layers.is_affine else None
-
 
 class SandwichAdversary(Adversary):
     """An attack below and a certificate above, in one pass over the examples.
 
-    Parameters
-    ----------
-    attack : Adversary
-        Its attained points and costs of misclassification are reported.
-    certificate : Adversary
-        Its bounds are reported; about the same loss, order, norm and space as the attack.
+    Of the attack its attained points and costs of misclassification are reported, of the certificate its bounds; both
+    are about the same loss, order, norm and space.
     """
 
     def __init__(self, attack: Adversary, certificate: Adversary) -> None:

@@ -43,33 +43,18 @@ _NUM_ATTACK_STEPS, _NUM_ATTACK_SAMPLES = 8, 8
 
 @dataclass(frozen=True, eq=False)
 class SmoothedBatch(Batch):
-    """Examples whose losses are the shares of noise samples on which the model errs.
-
-    Attributes
-    ----------
-    reached : Tensor, shape (num_examples, num_radii)
-        The same shares, of other samples, where the attack led within each radius.
-    """
+    """Examples whose losses are the shares of noise samples on which the model errs."""
 
     reached: Tensor
+    """The same shares, of other samples, where the attack led within each radius: (num_examples, num_radii)."""
 
 
 class SmoothingAdversary(Adversary):
     """Proves from above, in the mean over its noise, what no movement does to the smoothed model.
 
-    It attacks nothing, or the smoothed model, if the problem asks for a sandwich.
-
-    Parameters
-    ----------
-    model : Module
-        Any, with logits for each example by itself. It is left as it was.
-    problem : TransportProblem
-        What is asked: 0-1 loss, norm "l2", inputs; its adversary names the noise, its seed decides it.
-
-    Raises
-    ------
-    RefusedError
-        If the problem's adversary is no smoothing.
+    It attacks nothing, or the smoothed model, if the problem asks for a sandwich. The model may be any with logits for
+    each example by itself, and is left as it was. The problem has 0-1 loss, norm "l2" and inputs; its adversary names
+    the noise, else RefusedError is raised, and its seed decides it.
     """
 
     def __init__(self, model: nn.Module, problem: TransportProblem) -> None:
@@ -166,19 +151,9 @@ def bounding_curve(num_errors: float, num_samples: int, order: int) -> tuple[Flo
     """Return points whose concave hull lies above the bound of an example, for noise of standard deviation 1.
 
     The bound of the loss after a move by t is Phi(score + t) up to `LARGEST_SCORE`, and 1 beyond, where Phi(score) is
-    the share of errors with `EXTRA_ERRORS`. Its mean over the noise is at least the loss: math §6.9.
-
-    Parameters
-    ----------
-    num_errors, num_samples : float, int
-        How many noise samples were misclassified, out of how many.
-    order : int
-        The cost of a move is t**order; 1 or 2.
-
-    Returns
-    -------
-    costs, losses : ndarray, shape (num_points,)
-        The number of points is the same for all counts.
+    the share of errors with `EXTRA_ERRORS`. Its mean over the noise is at least the loss: math §6.9. So many of the
+    noise samples were misclassified; the cost of a move is t**order, 1 or 2. Costs and losses, (num_points,), are as
+    many for all counts.
     """
     share = (num_errors + EXTRA_ERRORS) / num_samples
     score = float(ndtri(share)) if share < 1.0 else np.inf

@@ -18,6 +18,7 @@ from torch.nn import functional
 from riskband.adversaries.base import Batch, Evidence
 from riskband.adversaries.curves import Points
 from riskband.adversaries.losses import CROSS_ENTROPY_CAP, get_loss
+from riskband.adversaries.norms import steepest
 from riskband.adversaries.representation.exact import RepresentationAdversary
 from riskband.adversaries.representation.growth import (
     GROWTHS,
@@ -99,22 +100,13 @@ class AscentAdversary(RepresentationAdversary):
         return [first, second, best_rates]
 
     def _line(self, pull: Tensor, labels: Tensor, margins: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rates of the logits over the label's along a pull, and the distance at which the loss saturates."""
-        rates = self._rates(pull)
+        """Return rates of the logits over the label's along the unit vector that follows a pull on the logits best.
+
+        And the distance at which the loss saturates there.
+        """
+        rates = steepest(pull @ self.head.weight, self.norm) @ self.head.weight.T
         rates = rates - rates.gather(1, labels[:, None])
         return rates, reach(margins, rates, self.growth, self.growth.saturation)
-
-    def _rates(self, pull: Tensor) -> Tensor:
-        """Return the rates of the logits along the unit vector that follows a pull on the logits best."""
-        direction = pull @ self.head.weight
-        if self.norm == "l2":
-            unit = functional.normalize(direction, dim=1, eps=1e-300)
-        elif self.norm == "linf":
-            unit = direction.sign()
-        else:
-            top = direction.abs().argmax(dim=1, keepdim=True)
-            unit = torch.zeros_like(direction).scatter(1, top, direction.gather(1, top).sign())
-        return unit @ self.head.weight.T
 
     @cached_property
     def _gram(self) -> Tensor:
@@ -166,39 +158,15 @@ Gradient = Callable[[Tensor, Tensor], Tensor]
 
 
 def ascend(
-    gradient: Gradient,
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    pull: Tensor,
-    price: float,
-    gram: Tensor,
-    num_steps: int,
+    gradient: Gradient, logits: Tensor, labels: Tensor, *, pull: Tensor, price: float, gram: Tensor, num_steps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Ascend loss - price * squared distance before a linear head, from a first pull on the logits.
 
     A gradient step of length 1/(2 price) lands at gradient/(2 price) from the example, whatever it started from, so all
-    can be done on the logits: a pull p on them moves z by W'p / (2 price), and the logits by WW'p / (2 price).
+    can be done on the logits: a pull p on them moves z by W'p / (2 price), and the logits by WW'p / (2 price). `gram`
+    is WW', the price > 0, and `pull` a gradient in the logits of the examples as they are, (num_examples, num_classes).
 
-    Parameters
-    ----------
-    gradient : callable
-        Of the loss.
-    logits, labels : Tensor
-        Of the examples as they are, shapes (num_examples, num_classes) and (num_examples,).
-    pull : Tensor, shape (num_examples, num_classes)
-        A gradient in the logits to begin with.
-    price : float
-        > 0.
-    gram : Tensor, shape (num_classes, num_classes)
-        WW' of the head.
-    num_steps : int
-        >= 1.
-
-    Returns
-    -------
-    reached, last, pull : Tensor, shape (num_examples, num_classes)
-        The logits reached, the pull that led there, and the gradient there.
+    Returns the logits reached, the pull that led there, and the gradient there; all of that shape.
     """
     for _ in range(num_steps):
         last = pull

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -31,14 +30,8 @@ _HEAD_TOLERANCE, _ROUNDING_OF_SUMS = 1e-5, 2e-6
 class LinearHead:
     """The linear layer whose output is the model's logits; a context manager that watches the model, and leaves it.
 
-    Raises RefusedError if the model has no `nn.Linear` of that name, or none at all.
-
-    Parameters
-    ----------
-    model : Module
-        Any module with such a layer. It is not changed: hooks are added on entry and removed on exit.
-    name : str or None
-        The layer's name in ``model.named_modules()``; None finds the last layer that fits.
+    It is the layer of this name in ``model.named_modules()``, or the last one that fits. Hooks are added on entry and
+    removed on exit. Raises RefusedError if the model has no `nn.Linear` of that name, or none at all.
     """
 
     def __init__(self, model: nn.Module, name: str | None = None) -> None:
@@ -59,9 +52,7 @@ class LinearHead:
         self._hooks = [layer.register_forward_hook(self._note) for layer in self._layers]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
         self._inputs.clear()
@@ -69,12 +60,8 @@ class LinearHead:
     def check(self, logits: Tensor) -> Tensor:
         """Check that the logits of the last forward pass came out of the last linear layer; find it at the first call.
 
-        Raises RefusedError if they did not, to single precision.
-
-        Returns
-        -------
-        Tensor, shape (num_examples, num_features)
-            What the last linear layer was given: the examples in representation space.
+        Returns what that layer was given, (num_examples, num_features): the examples in representation space. Raises
+        RefusedError if they did not, to single precision.
         """
         called = [layer for layer in reversed(self._inputs) if self._found in (None, layer)]
         self._found = next((layer for layer in called if self._explains(layer, logits)), None)
@@ -121,16 +108,10 @@ class LinearHead:
 
 
 class RepresentationAdversary(Adversary):
-    """What every adversary before the last linear layer needs.
+    """What every adversary before the last linear layer needs, for the loss and cost of a problem.
 
-    Parameters
-    ----------
-    head : LinearHead
-        Has checked the logits of every batch before it is examined.
-    problem : TransportProblem
-        Its loss and cost.
-    multipliers : sequence of float
-        Multipliers >= 0 at which good conjugates are wanted. The values at the radii do not depend on them.
+    The head has checked the logits of every batch before it is examined. Good conjugates are wanted at the multipliers
+    >= 0; the values at the radii do not depend on them.
     """
 
     def __init__(self, head: LinearHead, problem: TransportProblem, multipliers: Sequence[float] = ()) -> None:

@@ -20,47 +20,33 @@ from riskband.adversaries.curves import Points
 from riskband.adversaries.losses import CROSS_ENTROPY_CAP
 
 _NUM_HALVINGS = 60
+_NUM_STEPS = 64  # pieces in which a curve over the distance is resolved up to the inflection, and the rest of it
 _BRIER_SATURATION = 10.0
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How a loss in [0, 1] grows with the margins.
-
-    Attributes
-    ----------
-    pooled : callable
-        Margins (num_examples, num_classes), `-inf` at the label, -> one number k per example, convex and nondecreasing
-        in each margin.
-    bound : callable
-        Margins -> a bound of the loss wherever no margin is larger, shape (num_examples,); at most 1.
-    saturation : float
-        The k from which on the loss counts as 1.
-    slope : float
-        The loss changes by at most `slope` times the largest change of a margin.
-    inflection : float
-        The k up to which the grid over the distance is closer near 0; beyond, its points are equally far apart.
-    bend : float
-        If the margins grow at constant speeds, the bound is the largest of functions with second derivatives at least
-        -bend times the variance of the speeds under the predicted probabilities, 0 for the label. 0: it is convex up to
-        the saturation.
-    curvature : float or None
-        The loss (before any cap) has Hessian at most `curvature` in the logits; None: no such bound.
-    num_steps : int
-        Pieces in which a curve over the distance is resolved up to the inflection, and the rest of it.
-    is_tight : bool
-        The loss is the bound, and depends on the largest margin only: then the bound is attained.
-    """
+    """How a loss in [0, 1] grows with the margins."""
 
     pooled: Callable[[Tensor], Tensor]
+    """Margins (num_examples, num_classes), `-inf` at the label, -> one number k per example, convex and nondecreasing
+    in each margin."""
     bound: Callable[[Tensor], Tensor]
+    """Margins -> a bound of the loss wherever no margin is larger, shape (num_examples,); at most 1."""
     saturation: float
+    """The k from which on the loss counts as 1."""
     slope: float
+    """The loss changes by at most `slope` times the largest change of a margin."""
     inflection: float
-    bend: float
-    curvature: float | None
-    num_steps: int
-    is_tight: bool
+    """The k up to which the grid over the distance is closer near 0; beyond, its points are equally far apart."""
+    bend: float = 0.0
+    """If the margins grow at constant speeds, the bound is the largest of functions with second derivatives at least
+    -bend times the variance of the speeds under the predicted probabilities, 0 for the label. 0: it is convex up to the
+    saturation."""
+    curvature: float | None = None
+    """The loss (before any cap) has Hessian at most `curvature` in the logits; None: no such bound."""
+    is_tight: bool = False
+    """The loss is the bound, and depends on the largest margin only: then the bound is attained."""
 
 
 def _largest(margins: Tensor) -> Tensor:
@@ -92,9 +78,6 @@ GROWTHS = {
         saturation=1.0,
         slope=0.5,
         inflection=1.0,
-        bend=0.0,
-        curvature=None,
-        num_steps=64,
         is_tight=True,
     ),
     "cross_entropy": Growth(
@@ -103,10 +86,7 @@ GROWTHS = {
         saturation=math.log(math.expm1(CROSS_ENTROPY_CAP)),
         slope=1.0 / CROSS_ENTROPY_CAP,
         inflection=math.log(math.expm1(CROSS_ENTROPY_CAP)),
-        bend=0.0,
         curvature=0.5 / CROSS_ENTROPY_CAP,
-        num_steps=64,
-        is_tight=False,
     ),
     "brier": Growth(
         pooled=_log_odds,
@@ -116,8 +96,6 @@ GROWTHS = {
         inflection=math.log(2.0),
         bend=2.0,
         curvature=9.0 / 16.0,
-        num_steps=64,
-        is_tight=False,
     ),
 }
 
@@ -125,17 +103,9 @@ GROWTHS = {
 def reach(margins: Tensor, speeds: Tensor, growth: Growth, level: float) -> Tensor:
     """Return the distance at which margins that grow at these speeds reach a level, to rounding and from below.
 
-    Parameters
-    ----------
-    margins, speeds : Tensor, shape (num_examples, num_classes)
-        `-inf` and 0 at the label.
-    growth, level :
-        The loss, and the value of its pooled margins.
-
-    Returns
-    -------
-    Tensor, shape (num_examples,)
-        `inf` where no margin grows enough, 0 where the level is reached already.
+    Margins and speeds, (num_examples, num_classes), are `-inf` and 0 at the label; the level is one of the loss's
+    pooled margins. The distance, (num_examples,), is `inf` where no margin grows enough, 0 where the level is reached
+    already.
     """
     missing = (level - margins).clamp(min=0.0)
     alone = torch.where(missing == 0.0, 0.0, torch.where(speeds > 0.0, missing / speeds, torch.inf)).amin(dim=1)
@@ -165,14 +135,14 @@ def distance_grid(growth: Growth, margins: Tensor, speeds: Tensor, *, order: int
     They are all `inf` for an example that never saturates. The grid is closer near 0, where the square root of a cost
     is steep. It has no points within if the cost is the distance and the loss convex in it: only the ends can matter.
     """
-    num_steps = 1 if order == 1 and growth.bend == 0.0 else growth.num_steps
+    num_steps = 1 if order == 1 and growth.bend == 0.0 else _NUM_STEPS
     convex_end = reach(margins, speeds, growth, growth.inflection)[:, None]
     convex = convex_end * (torch.arange(num_steps + 1, dtype=torch.float64) / num_steps).square()
     convex = torch.where(torch.isfinite(convex_end), convex, torch.inf)
     if growth.bend == 0.0:
         return convex
     end = reach(margins, speeds, growth, growth.saturation)[:, None]
-    shares = torch.arange(1, growth.num_steps + 1, dtype=torch.float64) / growth.num_steps
+    shares = torch.arange(1, _NUM_STEPS + 1, dtype=torch.float64) / _NUM_STEPS
     rest = torch.where(torch.isfinite(end), convex_end + (end - convex_end) * shares, torch.inf)
     return torch.cat([convex, rest], dim=1)
 

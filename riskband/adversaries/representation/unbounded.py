@@ -33,15 +33,10 @@ _NUM_STEPS = 15
 
 @dataclass(frozen=True)
 class UnboundedLoss:
-    """A loss of examples, in units of its own.
+    """A loss of examples, in units of its own, from logits (num_examples, num_classes) and labels (num_examples,).
 
-    Attributes
-    ----------
-    per_example : callable
-        (logits (num_examples, num_classes), labels (num_examples,)) -> losses (num_examples,).
-    best_pull : callable
-        (logits, labels, price, gram) -> the pull on the logits that maximises loss - price * squared distance, as far
-        as is known, (num_examples, num_classes); see `ascent.ascend`.
+    `best_pull`: (logits, labels, price, gram) -> the pull on the logits that maximises loss - price * squared distance,
+    as far as is known, (num_examples, num_classes); see `ascent.ascend`.
     """
 
     per_example: Callable[[Tensor, Tensor], Tensor]
@@ -64,24 +59,11 @@ def worst_mean_losses(
 ) -> FloatArray:
     """Return the largest mean loss that was reached within each distance, as the module says: an estimate from below.
 
-    Parameters
-    ----------
-    model, x, y, batch_size :
-        As of `riskband.adversaries.evaluation.example_losses`; the logits must be the output of an `nn.Linear`.
-    loss : str
-        A name in `UNBOUNDED_LOSSES`: "nats" or "hinge".
-    distances : array_like, shape (num_distances,)
-        2-Wasserstein distances >= 0 in the space before the last linear layer; labels do not move.
-
-    Returns
-    -------
-    ndarray of float64, shape (num_distances,)
-        Nondecreasing in the distance; at 0 the mean loss as it is.
-
-    Raises
-    ------
-    ValueError
-        If the loss is unknown, a distance is no number >= 0, or as `adversarial_curves` does.
+    Model and examples are as of `riskband.adversaries.evaluation.example_losses`; the logits must be the output of an
+    `nn.Linear`. The loss is a name in `UNBOUNDED_LOSSES`; distances, (num_distances,), are 2-Wasserstein distances >= 0
+    in the space before the last linear layer; labels do not move. The losses, of that shape, do not fall with the
+    distance; at 0 stands the mean loss as it is. Raises ValueError if the loss is unknown, a distance is no number >=
+    0, or as `adversarial_curves` does.
     """
     if loss not in UNBOUNDED_LOSSES:
         raise ValueError(f"loss must be one of {', '.join(UNBOUNDED_LOSSES)}, got {loss!r}; others lie in [0, 1]")

@@ -20,7 +20,7 @@ from riskband.adversaries.registry import input_adversary
 from riskband.plots.bands import transport_figure
 from riskband.wording import rounded_up
 from server.checks.unseen import Unseen, unseen_clients
-from server.report.cells import VERDICTS, certificate_table, evenly, num_rounds
+from server.report.cells import VERDICTS, certificate_table, evenly, new_table, num_rounds
 from server.report.report import check_entry, failure_entries
 from server.sections import Rule
 from server.studies.study import Evaluation, Study, UnderTest, architecture, breakdowns
@@ -58,19 +58,12 @@ class WassersteinStudy(Study):
     figure_stem = "transport"
     asks_losses = False
 
-    def strategy(
-        self, config: RunConfig, tested: UnderTest, asking: dict[str, Any], show: Callable[[str], None]
-    ) -> Wasserstein:
+    def strategy(self, config: RunConfig, tested: UnderTest, asking: dict[str, Any]) -> Wasserstein:
         """Return what asks for adversarial losses."""
-
-        def show_bracket(cost_budget: float, bracket: rb.Bracket) -> None:
-            show(f"worst mean risk at cost {cost_budget:g}: {bracket.lower:.4f} to {bracket.upper:.4f}")
-
         return Wasserstein(
             AdversarialQuery(problem=transport_problem(config), radii=(0.0,), **architecture(config)),
             **config.of(Settings).model_dump(include=_ASKED),
             breakdown_target=config.question.breakdown_target,
-            on_bracket=show_bracket,
             **asking,
         )
 
@@ -274,12 +267,8 @@ def _attack_note(section: Mapping[str, int] | None) -> str:
 
 
 def _target_table(targets: Sequence[Mapping[str, Any]], *, unit: float | None) -> Table:
-    table = Table(title="Unseen clients, moved further: the distance is measured, the risks are exact")
-    table.add_column("sigma", justify="right")
-    table.add_column("mean cost")
-    for header in ("mean risk", "is at most"):
-        table.add_column(header, justify="right")
-    table.add_column("holds")
+    title = "Unseen clients, moved further: the distance is measured, the risks are exact"
+    table = new_table(title, ">sigma", "mean cost", ">mean risk", ">is at most", "holds")
     for target in targets:
         checks = target["checks"]
         holds = all(check["holds"] for check in checks.values())
@@ -290,11 +279,8 @@ def _target_table(targets: Sequence[Mapping[str, Any]], *, unit: float | None) -
 
 
 def _sandwich_table(section: Mapping[str, Any]) -> Table:
-    table = Table(title="The sandwich: mean risk on any network within a cost budget")
-    table.add_column("cost ≤")
-    table.add_column("estimate: what attacks reached", justify="right")
-    table.add_column("certificate: is at most", justify="right")
-    table.add_column("gap", justify="right")
+    headers = "cost ≤", ">estimate: what attacks reached", ">certificate: is at most", ">gap"
+    table = new_table("The sandwich: mean risk on any network within a cost budget", *headers)
     rows = section["network"]
     for index in evenly(len(rows), shown=_NUM_COSTS):
         row = rows[index]

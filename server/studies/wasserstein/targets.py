@@ -23,7 +23,7 @@ from riskband.plots.bands import TransportPoint
 from server.checks.unseen import Check, Unseen, compare, group_names, shares
 from server.studies.wasserstein.settings import Settings, transport_problem
 from strategies.wasserstein import WassersteinConclusion
-from worlds.population import ClientDistribution, Population, spec_from_config
+from worlds.population import ClientDistribution
 from worlds.targets import moved_further, transport_cost
 
 if TYPE_CHECKING:
@@ -36,22 +36,13 @@ _CERTIFY = MappingProxyType(
 
 @dataclass(frozen=True, eq=False)
 class TargetNetwork:
-    """A network of unseen clients that were moved once more.
+    """A network of unseen clients that were moved once more."""
 
-    Attributes
-    ----------
-    sigma : float
-        Strength of the move.
-    costs : ndarray, shape (num_targets,)
-        Optimal transport cost of each client from the unseen client it was made of. Their mean bounds the distance
-        between the networks, up to the sampling of the clients.
-    risks : ndarray, shape (num_targets,)
-        Exact risks, in [0, 1].
-    """
-
-    sigma: float
+    sigma: float  # strength of the move
+    # Shape (num_targets,), optimal transport cost of each client from the unseen client it was made of. Their mean
+    # bounds the distance between the networks, up to the sampling of the clients.
     costs: np.ndarray
-    risks: np.ndarray
+    risks: np.ndarray  # shape (num_targets,), exact risks, in [0, 1]
 
     @property
     def point(self) -> TransportPoint:
@@ -64,7 +55,7 @@ def target_networks(config: RunConfig, model: nn.Module) -> tuple[TargetNetwork,
     settings = config.of(Settings)
     if not settings.target_sigmas:
         return ()
-    population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+    population = config.population("unseen")
     costs = np.empty((len(settings.target_sigmas), settings.num_targets))
     risks = np.empty_like(costs)
     for k in range(settings.num_targets):
@@ -81,12 +72,9 @@ def target_networks(config: RunConfig, model: nn.Module) -> tuple[TargetNetwork,
 
 
 def check_target(result: WassersteinConclusion, target: TargetNetwork) -> dict[str, tuple[np.ndarray, Check]]:
-    """Compare a target network with what is certified at its distance.
+    """Compare a target network with what is certified at its distance: bounds and checks by certificates' names.
 
-    Returns
-    -------
-    dict of str to (bound, Check)
-        Under the names of the certificates; bounds of shares have shape (num_thresholds,).
+    Bounds of shares have shape (num_thresholds,).
     """
     found = {}
     for name, certificate in result.certificates.items():
@@ -110,9 +98,7 @@ def _at_next_budget(certificate: rb.Certificate, cost: float) -> np.ndarray:
     return np.asarray(values[index] if index < len(values) else np.ones(values.shape[1:]))
 
 
-def _points_and_losses(
-    config: RunConfig, model: nn.Module, client: ClientDistribution
-) -> tuple[np.ndarray, np.ndarray]:
+def _points_and_losses(config: RunConfig, model: nn.Module, client: ClientDistribution) -> tuple[np.ndarray, ...]:
     """Where a client's examples are, (num_examples, num_features), and their losses (num_examples,)."""
     problem = transport_problem(config)
     if problem.space != REPRESENTATION:
@@ -126,7 +112,7 @@ def _points_and_losses(
 
 def exact_curves(config: RunConfig, model: nn.Module) -> Unseen:
     """Return the unseen clients with their largest risks within a cost budget: 0-1 loss, representation space."""
-    population = Population(spec_from_config(config.to_run_config(), network="unseen"))
+    population = config.population("unseen")
     num_clients = config.network.num_unseen
     curves = tuple(_exact_curve(config, model, population.distribution(k)) for k in range(num_clients))
     risks = np.array([float(curve(0.0)) for curve in curves])

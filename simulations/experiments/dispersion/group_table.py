@@ -12,17 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
 import riskband as rb
+from riskband.plots.bands import blank_figure, draw_legend_below
 from simulations.experiments.experiment import Experiment, Request, Result
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DELTA, MEDIAN_WIDTH = 0.05, 0.01
 MEDIAN = f"smoothed_median:{MEDIAN_WIDTH:g}"
@@ -41,18 +40,12 @@ EMPIRICAL = {100: (0.20395, 0.00004, 0.20399), 200: (0.20148, 0.00010, 0.20158)}
 
 @dataclass(frozen=True)
 class Group:
-    """Comments of a group.
-
-    Attributes
-    ----------
-    flipped
-        Share of labels against the sign of the log-odds, in (0, 0.4).
-    spread
-        Standard deviation of the log-odds.
-    """
+    """Comments of a group."""
 
     flipped: float
+    """Share of labels against the sign of the log-odds, in (0, 0.4)."""
     spread: float
+    """Standard deviation of the log-odds."""
 
     def draw(self, rng: np.random.Generator, number: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Draw |v| of some comments, and whether their labels are flipped; both (number,)."""
@@ -127,11 +120,7 @@ def _methods(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _bounds(
-    drawn: Mapping[str, tuple[NDArray[np.float64], NDArray[np.bool_]]],
-    factor: float,
-    method: Any,
-    *,
-    delta: float,
+    drawn: Mapping[str, tuple[NDArray[np.float64], NDArray[np.bool_]]], factor: float, method: Any, *, delta: float
 ) -> dict[str, tuple[float, float]]:
     """Both ends of each of `MEASURES`, all at once."""
     losses = {name: loss(size, flipped, factor) for name, (size, flipped) in drawn.items()}
@@ -166,8 +155,6 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def figure(result: Result) -> Figure:
     """Draw the certified totals in their two parts, beside the truth and the paper's bounds."""
-    from riskband.plots.bands import blank_figure, draw_legend_below
-
     drawn = blank_figure(9.0, 3.8)
     rows = result["rows"]
     paper = {(each["method"], each["n"]): each["bounds"] for each in result["paper"]}

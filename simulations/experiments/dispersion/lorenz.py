@@ -9,28 +9,18 @@ alternating least squares.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 import riskband as rb
 from riskband.functionals.dispersion import lorenz_of_distribution
+from riskband.plots.bands import ANSWERS, BOUNDS, UNSEEN, blank_figure, legend_under
 from simulations.experiments.experiment import Experiment, Request, Result
-from worlds.movielens import (
-    FloatArray,
-    Person,
-    fold_in,
-    item_vectors,
-    load_ratings,
-    made_up_ratings,
-    people,
-    recommendation_losses,
-    shuffled,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from worlds import movielens
+from worlds.movielens import FloatArray, Person
 
 DELTA, RANK, NUM_HYPOTHESES = 0.05, 16, 100
 MEASURES = ("atkinson:0.5", "gini")
@@ -44,14 +34,14 @@ SHARES = np.linspace(0.0, 1.0, 51)
 def run(request: Request) -> Result:
     """Learn, bound every hypothesis, choose two, and compare with the people that were left out."""
     ratings = (
-        made_up_ratings(num_people=320, num_films=90, seed=request.seed)
+        movielens.made_up_ratings(num_people=320, num_films=90, seed=request.seed)
         if request.quick
-        else load_ratings(request.file("movielens_1m"))
+        else movielens.load_ratings(request.file("movielens_1m"))
     )
-    everyone = people(ratings, min_liked=10 if request.quick else 15)
+    everyone = movielens.people(ratings, min_liked=10 if request.quick else 15)
     num_clients = request.num_clients(full=1500, quick=100)
     sizes = (100 if request.quick else 1050, num_clients)
-    training, clients, left_out = shuffled(everyone, sizes=sizes, seed=request.seed)
+    training, clients, left_out = movielens.shuffled(everyone, sizes=sizes, seed=request.seed)
     scores, list_lengths, losses = _losses(training, (*clients, *left_out), seed=request.seed)
     measured, truth = losses[:num_clients], losses[num_clients:]
     bounds = _bounds(measured)
@@ -88,20 +78,16 @@ def _row(
     return row
 
 
-def _num_films(everyone: Sequence[Person]) -> int:
-    return 1 + max(int(max(person.history.max(), person.to_find.max())) for person in everyone)
-
-
 def _losses(
     training: Sequence[Person], others: Sequence[Person], *, seed: int
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Scores (num_hypotheses,), mean shares of films they recommend to training people, and losses of the others."""
-    likes = [np.concatenate([person.history, person.to_find]) for person in training]
-    items = item_vectors(likes, num_items=_num_films((*training, *others)), rank=RANK, seed=seed)
-    table = fold_in(likes, items) @ items.T
+    likes = [person.liked for person in training]
+    items = movielens.item_vectors(likes, num_items=movielens.count_films((*training, *others)), rank=RANK, seed=seed)
+    table = movielens.fold_in(likes, items) @ items.T
     scores = np.linspace(table.min(), table.max(), NUM_HYPOTHESES)
     lengths = 1.0 - np.searchsorted(np.sort(table, axis=None), scores) / table.size
-    return scores, lengths, recommendation_losses(others, items, thresholds=scores.tolist())
+    return scores, lengths, movielens.recommendation_losses(others, items, thresholds=scores.tolist())
 
 
 def _bounds(measured: FloatArray) -> dict[str, dict[str, list[list[float]]]]:
@@ -142,8 +128,6 @@ def _everything(truth: FloatArray, bounds: dict[str, Any]) -> dict[str, float]:
 
 def figure(result: Result) -> Figure:
     """Draw the bounds over the hypotheses, and the Lorenz curves of the two that were chosen."""
-    from riskband.plots.bands import blank_figure
-
     drawn = blank_figure(11.0, 4.8)
     left, right = drawn.subplots(1, 2)
     _draw_bounds(left, result)
@@ -158,8 +142,6 @@ def figure(result: Result) -> Figure:
 
 
 def _draw_bounds(axes: Axes, result: Result) -> None:
-    from riskband.plots.bands import ANSWERS, BOUNDS, UNSEEN, legend_under
-
     scores = result["scores"]
     for method, color, style in (("published", ANSWERS, ":"), ("sharp", BOUNDS, "-")):
         ends = np.array(result["bounds"][method]["atkinson:0.5"])
@@ -177,8 +159,6 @@ COLOURS = {"h0": "#96234a", "h1": "#2e8b57"}
 
 
 def _draw_curves(axes: Axes, result: Result) -> None:
-    from riskband.plots.bands import legend_under
-
     axes.axhline(0, color="black", lw=0.8)
     for name, curve in result["curves"].items():
         shares, color = np.array(curve["shares"]), COLOURS[name]

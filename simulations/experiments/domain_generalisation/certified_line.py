@@ -11,9 +11,10 @@ certificate sees the answers alone, and costs a priori.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import nn
 
@@ -21,6 +22,7 @@ import riskband as rb
 from protocol.examples import Examples
 from riskband.adversaries.curves import AdversarialCurves
 from riskband.adversaries.registry import adversarial_curves
+from riskband.plots.bands import BOUNDS, blank_figure, draw_legend_below
 from simulations.experiments.domain_generalisation.domains import PROBLEM, SOURCE_ANGLES, TARGET_ANGLES, Seen, seen_by
 from simulations.experiments.domain_generalisation.rotated_digits import ROWS, SETTINGS, Row, rows_of, trained
 from simulations.experiments.experiment import Experiment, Request, Result
@@ -29,9 +31,6 @@ from worlds.datasets import load_dataset
 from worlds.domain_generalisation.training import split_head
 from worlds.targets import transport_cost
 from worlds.versions import ImageVersion, Original, Rotation, chained
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DELTA = 0.05
 _NUM_EXAMPLES = 100
@@ -178,8 +177,6 @@ def _curves(head: nn.Module, z: NDArray[np.float64], y: NDArray[np.int64]) -> Ad
 
 def figure(result: Result) -> Figure:
     """Draw a panel for each model: the certified line, what it is a bound of, and every domain."""
-    from riskband.plots.bands import BOUNDS, blank_figure, draw_legend_below
-
     models = result["models"]
     page = blank_figure(4.4 * len(models) + 0.8, 5.0)
     for k, (axes, found) in enumerate(zip(np.ravel(page.subplots(1, len(models))), models.values(), strict=True)):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy.stats import rankdata
 from torch import nn
 
+from riskband.plots.bands import blank_figure, draw_legend_below
 from simulations.experiments.domain_generalisation.domains import (
     FRESH,
     SEVERITIES,
@@ -21,10 +24,6 @@ from simulations.experiments.domain_generalisation.domains import (
 from simulations.experiments.domain_generalisation.rotated_digits import ROWS, SETTINGS, Row, trained
 from simulations.experiments.experiment import Experiment, Request, Result
 from worlds.corruptions import MNIST_C, Corruption
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PLAIN = Row("erm", 0.0)
 MODELS = {PLAIN.name: PLAIN, **ROWS}
@@ -93,8 +92,6 @@ def _summary(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
 
 def figure(result: Result) -> Figure:
     """Draw accuracy and cross-entropy against distance, a row of two panels for each model."""
-    from riskband.plots.bands import blank_figure, draw_legend_below
-
     models = result["models"]
     page = blank_figure(10.0, 1.6 + 3.6 * len(models))
     grid = page.subplots(len(models), 2, squeeze=False)
@@ -123,9 +120,7 @@ def _draw_domains(axes: Axes, domains: Mapping[str, Mapping[str, float]], key: s
     for kind, colour in zip(MNIST_C, _COLOURS, strict=True):
         rows = [domains[Corruption(kind, severity).name] for severity in SEVERITIES]
         label = kind.replace("-", " ") if is_named else None
-        axes.plot(
-            [row["distance"] for row in rows], [row[key] for row in rows], "o-", color=colour, ms=3.5, label=label
-        )
+        axes.plot(*_at(rows, key), "o-", color=colour, ms=3.5, label=label)
     angles = [domains[f"{angle:g}°"] for angle in TARGET_ANGLES]
     marks = ((angles, "^", f"{', '.join(f'{angle:g}°' for angle in TARGET_ANGLES)}"), ([domains[FRESH]], "*", FRESH))
     for rows, marker, label in marks:

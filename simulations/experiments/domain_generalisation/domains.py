@@ -75,23 +75,13 @@ def distances_of(
 ) -> dict[str, Any]:
     """Return how far domains are from a source for a model, what it loses there, and at worst at every distance.
 
-    Parameters
-    ----------
-    model
-        Any encoder with an `nn.Linear` as its head, in evaluation mode.
-    source
-        Examples, all equally likely.
-    domains
-        By name; each with the labels of the source in the same order.
-    more
-        What else is to be measured on each domain, as plain numbers by name.
+    The model is any encoder with an `nn.Linear` as its head, in evaluation mode. Examples of the source are equally
+    likely; each domain has its labels in the same order, else ValueError is raised. `more` measures something else on
+    each domain, as plain numbers by name.
 
-    Returns
-    -------
-    dict
-        Plain JSON. "unit": W_2(source, nearest misclassified points); "source"; "domains": for each its "distance" in
-        that unit, its "accuracy", its "cross_entropy" in nats, and the "worst_accuracy" of any distribution that is
-        no further; "curve" of these. Raises ValueError if the labels differ.
+    Returns plain JSON. "unit": W_2(source, nearest misclassified points); "source"; "domains": for each its "distance"
+    in that unit, its "accuracy", its "cross_entropy" in nats, and the "worst_accuracy" of any distribution that is no
+    further; "curve" of these.
     """
     _LOG.info("measuring %d domains", len(domains))
     found = adversarial_curves(model, source.x, source.y, PROBLEM, multipliers=())
@@ -127,15 +117,10 @@ def _performance(seen: Seen) -> dict[str, float]:
 
 @dataclass(frozen=True, eq=False)
 class Domains:
-    """The test images of a request.
+    """The test images of a request: the source, half at one source angle, half at the other, and other domains by name.
 
-    Attributes
-    ----------
-    source
-        Half at one source angle, half at the other.
-    others
-        By name: corruptions of the source's images, and fresh images at the source's and at other angles. All have the
-        labels of the source, in the same order.
+    Those are corruptions of the source's images, and fresh images at the source's and at other angles. All have the
+    labels of the source, in the same order.
     """
 
     source: Examples

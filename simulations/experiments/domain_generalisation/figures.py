@@ -8,19 +8,18 @@ the 0-1 loss, whose worst case is exact for the sample and exactly 1 at distance
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 
 from riskband.adversaries.representation.unbounded import UNBOUNDED_LOSSES, worst_mean_losses
+from riskband.plots.bands import blank_figure, draw_legend_below
 from simulations.experiments.domain_generalisation.domains import Domains, Seen, distances_of, domains
 from simulations.experiments.domain_generalisation.rotated_digits import ROWS, SETTINGS, Row, rows_of, trained
 from simulations.experiments.experiment import Experiment, Request, Result
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LOSSES = {
     "cross_entropy": "mean cross-entropy (nats)\nworst case: estimate",
@@ -96,8 +95,6 @@ def _summary(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def figure(result: Result) -> Figure:
     """Draw a column for each model and a row for each loss."""
-    from riskband.plots.bands import blank_figure, draw_legend_below
-
     models = result["models"]
     page = blank_figure(3.4 * len(models) + 0.8, 9.0)
     grid = page.subplots(len(LOSSES), len(models), squeeze=False, sharex=True, sharey="row")

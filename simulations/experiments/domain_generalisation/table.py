@@ -6,20 +6,19 @@ of what the sample allows, no certificate. The paper's other columns need PACS a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import nn
 
 from protocol.examples import Examples
 from riskband.adversaries.representation.unbounded import worst_mean_losses
+from riskband.plots.bands import blank_figure, draw_legend_below
 from simulations.experiments.domain_generalisation.domains import distances_of, domains
 from simulations.experiments.domain_generalisation.rotated_digits import ROWS, SETTINGS, Row, rows_of, trained
 from simulations.experiments.experiment import Experiment, Request, Result
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 ANGLES = ("30°", "45°")
 PAPER = {
@@ -77,8 +76,6 @@ def _published(name: str, angle: int) -> dict[str, float | str]:
 
 def figure(result: Result) -> Figure:
     """Draw worst loss against accuracy at each angle: ours filled, the paper's hollow, factors of a method joined."""
-    from riskband.plots.bands import blank_figure, draw_legend_below
-
     page = blank_figure(9.0, 5.0)
     for k, (angle, axes) in enumerate(zip(ANGLES, page.subplots(1, len(ANGLES)), strict=True)):
         _draw(axes, result["models"], angle, k, is_named=k == 0)

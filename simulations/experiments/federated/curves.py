@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import riskband as rb
 from riskband.checks import FloatArray
 from riskband.plots.bands import BOUNDS, UNSEEN, blank_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DELTA = 0.05
 TRUTH, PUBLISHED, SHARP = "truth", "published", "sharp"

@@ -11,38 +11,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import torch
+from matplotlib.figure import Figure
 from torch import nn
 
 import riskband as rb
-from protocol.examples import Examples
 from riskband.adversaries.answers import adversarial_answers
-from riskband.adversaries.representation.exact import LinearHead
 from riskband.answers.concave_curves import network_curve
 from riskband.checks import FloatArray
+from simulations.experiments.domain_generalisation.domains import seen_by
 from simulations.experiments.experiment import Experiment, Request, Result
-from simulations.experiments.federated.curves import (
-    DELTA,
-    PUBLISHED,
-    SHARP,
-    TRUTH,
-    covers,
-    curve,
-    panels_figure,
-    share_at_least,
-    thresholds_of,
-)
+from simulations.experiments.federated import curves
+from simulations.experiments.federated.curves import DELTA, PUBLISHED, SHARP, TRUTH
 from simulations.experiments.federated.unseen_clients import TRAINING_CLIENTS, population_spec, trained_for
 from strategies.wasserstein import radii_grid
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import RowAffineShift
 from worlds.targets import transport_cost
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LOG = logging.getLogger(__name__)
 FACTORS = (1.25, 1.5, 2.0, 3.0)
@@ -132,37 +119,28 @@ def moved_networks(
     costs, risks = np.empty((2, len(factors), num_clients))
     for k in range(num_clients):
         held = before.client(k)
-        points, _ = _represented(model, held)
+        start = seen_by(model, held)
         even = np.full(len(held.y), 1 / len(held.y))
         for row, population in enumerate(after):
-            moved = population.client(k)
-            moved_points, losses = _represented(model, moved)
-            costs[row, k] = transport_cost(points, moved_points, held.y, even, order=_ORDER, norm=_NORM)
-            risks[row, k] = losses.mean()
+            moved = seen_by(model, population.client(k))
+            costs[row, k] = transport_cost(start.z, moved.z, held.y, even, order=_ORDER, norm=_NORM)
+            risks[row, k] = moved.is_wrong.mean()
     return [Moved(*each) for each in zip(factors, costs, risks, strict=True)]
-
-
-def _represented(model: nn.Module, held: Examples) -> tuple[FloatArray, FloatArray]:
-    """Return representations (num_examples, num_features), and 0-1 losses (num_examples,)."""
-    with LinearHead(model, None) as head:
-        batches = list(head.batches(held.x, held.y, loss="zero_one"))
-    points = torch.cat([batch.x.flatten(start_dim=1).double() for batch in batches])
-    return points.numpy(), torch.cat([batch.losses for batch in batches]).numpy()
 
 
 def _panel(answers: rb.AdversarialAnswers, network: Moved, ratios: tuple[float, ...]) -> dict[str, Any]:
     # Of clients that did not answer: what is asked of the answers must not depend on them. Up to 1, as bounds are
     # above all risks that these clients have.
-    thresholds = thresholds_of(np.maximum(network.risks, 1e-6), np.ones(1))
+    thresholds = curves.thresholds_of(np.maximum(network.risks, 1e-6), np.ones(1))
     budgets = np.array(ratios) * network.distance
     found = rb.wasserstein_cdf(answers, delta=DELTA, cost_budget=budgets, thresholds=thresholds)
-    truth = curve(TRUTH, share_at_least(network.risks, thresholds), validity="measured by moved clients")
+    truth = curves.curve(TRUTH, curves.share_at_least(network.risks, thresholds), validity="measured by moved clients")
     bounds = [
-        curve(SHARP, values, validity=found.validity, budget=budget, ratio=ratio)
+        curves.curve(SHARP, values, validity=found.validity, budget=budget, ratio=ratio)
         for ratio, budget, values in zip(ratios, budgets.tolist(), np.asarray(found.value), strict=True)
     ]
     plain = [
-        curve(
+        curves.curve(
             PUBLISHED,
             plotted_shares(answers, budget, thresholds),
             validity="estimate",
@@ -180,8 +158,8 @@ def _panel(answers: rb.AdversarialAnswers, network: Moved, ratios: tuple[float, 
         "thresholds": thresholds.tolist(),
         "curves": [truth, *plain, *bounds],
         "means": _means(answers, network),
-        "covered": all(covers(each, truth) for each in bounds if each["ratio"] >= 1.0),
-        "covered_below": {f"{each['ratio']:g}": covers(each, truth) for each in bounds if each["ratio"] < 1.0},
+        "covered": all(curves.covers(each, truth) for each in bounds if each["ratio"] >= 1.0),
+        "covered_below": {f"{each['ratio']:g}": curves.covers(each, truth) for each in bounds if each["ratio"] < 1.0},
     }
 
 
@@ -217,7 +195,7 @@ def plotted_shares(answers: rb.AdversarialAnswers, budget: float, thresholds: Fl
 
 def figure(result: Result, *, number: int) -> Figure:
     """Draw one panel for each factor."""
-    return panels_figure(
+    return curves.panels_figure(
         result["panels"],
         num_columns=min(2, len(result["panels"])),
         title=f"[RE] Figure {number}: networks of moved clients within a Wasserstein budget, with probability 0.95",

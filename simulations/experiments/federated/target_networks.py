@@ -11,32 +11,20 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import riskband as rb
 from riskband.checks import FloatArray
 from simulations.experiments.experiment import Experiment, Request, Result
-from simulations.experiments.federated.curves import (
-    DELTA,
-    PUBLISHED,
-    SHARP,
-    TRUTH,
-    covers,
-    curve,
-    panels_figure,
-    share_at_least,
-    thresholds_of,
-    worst_case_curve,
-)
+from simulations.experiments.federated import curves
+from simulations.experiments.federated.curves import DELTA, PUBLISHED, SHARP, TRUTH
 from simulations.experiments.networks import trained
 from worlds.loss_table import LossTable, loss_table
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import ColourShift, ResolutionShift
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LOG = logging.getLogger(__name__)
 KINDS = ("resolution", "colour")
@@ -152,14 +140,16 @@ def _panel(networks: Mapping[str, Any], name: str, budgets: tuple[float, ...]) -
     (source, target), exact = networks["measured"], networks["exact"]
     divergence = name.rpartition("-")[2]
     band = rb.band(rb.ClientRisks(source, networks["numbers"]["num_examples"]), delta=DELTA, sides="lower")
-    thresholds = thresholds_of(source, target)
-    truth = curve(TRUTH, share_at_least(exact[1], thresholds), validity="exact risks of the target network")
+    thresholds = curves.thresholds_of(source, target)
+    truth = curves.curve(
+        TRUTH, curves.share_at_least(exact[1], thresholds), validity="exact risks of the target network"
+    )
     bounds = [
-        worst_case_curve(method, band, thresholds, divergence=divergence, budget=budget, method=method)
+        curves.worst_case_curve(method, band, thresholds, divergence=divergence, budget=budget, method=method)
         for method in (PUBLISHED, SHARP)
         for budget in budgets
     ]
-    failing = [each for each in bounds if not covers(each, truth)]
+    failing = [each for each in bounds if not curves.covers(each, truth)]
     estimate = partial(rb.divergence_estimate, divergence=divergence)
     found = {
         "measured_10": estimate(source, target, bins=10),
@@ -191,14 +181,14 @@ def _covers_from(band: rb.Band, thresholds: FloatArray, truth: Mapping[str, Any]
     """Return the least budget of a fine grid, 0 included, from which on the bound covers the truth; None if none."""
     budgets = np.append(0.0, _SEARCHED)
     bounds = rb.worst_case_cdf(band, divergence=divergence, budget=budgets, thresholds=thresholds)
-    is_covering = [covers({"values": row}, truth) for row in np.asarray(bounds.value)]
+    is_covering = [curves.covers({"values": row}, truth) for row in np.asarray(bounds.value)]
     first = len(budgets) - next((n for n, good in enumerate(reversed(is_covering)) if not good), len(budgets))
     return float(budgets[first]) if first < len(budgets) else None
 
 
 def figure(result: Result, *, number: int) -> Figure:
     """Draw one panel for each shift and divergence."""
-    return panels_figure(
+    return curves.panels_figure(
         result["panels"],
         num_columns=2,
         title=f"[RE] Figure {number}: target networks within f-divergence budgets, certified with probability 0.95",

@@ -5,34 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from torch import nn
 
 import riskband as rb
 from riskband.checks import FloatArray
 from server.checks.unseen import measured_risks
 from simulations.experiments.experiment import Experiment, Request, Result
-from simulations.experiments.federated.curves import (
-    DELTA,
-    PUBLISHED,
-    SHARP,
-    TRUTH,
-    curve,
-    largest_excess,
-    panels_figure,
-    share_at_least,
-    survival_curve,
-    thresholds_of,
-    worst_case_curve,
-)
+from simulations.experiments.federated import curves
+from simulations.experiments.federated.curves import DELTA, PUBLISHED, SHARP, TRUTH
 from simulations.experiments.networks import trained
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import DirichletLabelShift, RowAffineShift, Shift
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LOG = logging.getLogger(__name__)
 SETS = ("cifar10", "mnist", "fashion_mnist")
@@ -120,16 +107,16 @@ def _panel(request: Request, name: str) -> dict[str, Any]:
         for network in ("source", "unseen")
     )
     accuracy = 1.0 - np.concatenate([seen, unseen])
-    curves = _curves(seen, unseen, num_examples=spec.examples_per_client)
+    drawn = _curves(seen, unseen, num_examples=spec.examples_per_client)
     return {
         "name": name,
         "num_clients": num_clients,
         "num_examples": spec.examples_per_client,
         "accuracy": float(accuracy.mean()),
         "accuracy_sd": float(accuracy.std()),
-        "thresholds": thresholds_of(seen).tolist(),
-        "curves": curves,
-        "excess": {name: largest_excess(curves[0], curves[1:], name) for name in (PUBLISHED, SHARP)},
+        "thresholds": curves.thresholds_of(seen).tolist(),
+        "curves": drawn,
+        "excess": {name: curves.largest_excess(drawn[0], drawn[1:], name) for name in (PUBLISHED, SHARP)},
         "sampling_error": float(np.sqrt(np.log(20) / (2 * num_clients))),
         "seconds": round(time.process_time() - start, 1),
     }
@@ -137,26 +124,26 @@ def _panel(request: Request, name: str) -> dict[str, Any]:
 
 def _curves(seen: FloatArray, unseen: FloatArray, *, num_examples: int) -> list[dict[str, Any]]:
     """Return the truth first: what unseen clients measured on as many examples, as the paper draws it."""
-    answers, thresholds = rb.ClientRisks(seen, num_examples), thresholds_of(seen)
+    answers, thresholds = rb.ClientRisks(seen, num_examples), curves.thresholds_of(seen)
     published = rb.band(answers, delta=DELTA, method="dkw", local="union", sides="lower")  # [RE] Theorem 4.1
     observed = rb.band(answers, delta=DELTA, local="observed", sides="lower")
     true_risks = rb.band(answers, delta=DELTA, sides="lower")
-    curves = [
-        curve(TRUTH, share_at_least(unseen, thresholds), validity="measured by unseen clients"),
-        survival_curve(PUBLISHED, published, thresholds, of="true risk"),
-        survival_curve(SHARP, observed, thresholds, of="measured risk"),
-        survival_curve("sharp, true risk", true_risks, thresholds, of="true risk", drawn=False),
+    found = [
+        curves.curve(TRUTH, curves.share_at_least(unseen, thresholds), validity="measured by unseen clients"),
+        curves.survival_curve(PUBLISHED, published, thresholds, of="true risk"),
+        curves.survival_curve(SHARP, observed, thresholds, of="measured risk"),
+        curves.survival_curve("sharp, true risk", true_risks, thresholds, of="true risk", drawn=False),
     ]
     for divergence, budget in _BUDGETS.items():
         for name, band, risk in ((PUBLISHED, true_risks, "true risk"), (SHARP, observed, "measured risk")):
-            found = worst_case_curve(name, band, thresholds, divergence=divergence, budget=budget, method=name)
-            curves.append({**found, "of": risk, "drawn": False})
-    return curves
+            worst = curves.worst_case_curve(name, band, thresholds, divergence=divergence, budget=budget, method=name)
+            found.append({**worst, "of": risk, "drawn": False})
+    return found
 
 
 def figure(result: Result) -> Figure:
     """Draw one panel for each data set and shift."""
-    return panels_figure(
+    return curves.panels_figure(
         result["panels"],
         num_columns=min(3, len(result["panels"])),
         title="Unseen clients of the same network, certified with probability 0.95",

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import nn
 
 from riskband.adversaries import Adversary, LipschitzAdversary, TransportProblem, adversarial_curves, wda_accuracy
@@ -27,19 +29,15 @@ from riskband.adversaries.evaluation import chosen_device
 from riskband.adversaries.registry import input_adversary
 from riskband.adversaries.spaces import point_batches
 from riskband.checks import RefusedError
+from riskband.plots.bands import blank_figure, draw_legend_below
 from simulations.experiments.experiment import Experiment, Request, Result
 from simulations.experiments.robustness.networks import (
-    RESIDUAL,
     Network,
     Training,
     lipschitz_by_design,
     of_checkpoint,
     published_cifar10,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,20 +76,10 @@ Build = Callable[[nn.Module, TransportProblem], Adversary]
 
 @dataclass(frozen=True)
 class Row:
-    """A model, the images it is examined on, and the balls in which it is attacked.
+    """A model with the images it is examined on, and norm and distance of the balls in which it is attacked.
 
-    Attributes
-    ----------
-    name
-        On the command line and in the figure.
-    network
-        From the request to the model and its data; raises ValueError where a file is missing.
-    balls
-        Norm and distance of each line of the table.
-    budgets
-        Mean ℓ2 distances at which risks are attacked and certified.
-    proof
-        Adversary that proves the risks at the budgets: "lipschitz", or "smoothing:SIGMA" for the smoothed model.
+    At the budgets, mean ℓ2 distances, risks are attacked, and proved by "lipschitz", or "smoothing:SIGMA" of the
+    smoothed model. `network` raises ValueError where a file is missing.
     """
 
     name: str
@@ -101,10 +89,11 @@ class Row:
     proof: str = "lipschitz"
 
 
+_RESIDUAL = "protocol.architectures:preact_resnet_8"
 _DIGITS = (("linf", 0.1), ("l2", 0.5))
 ROWS = (
     Row("digits-cnn", Training("cnn"), _DIGITS, (0.05, 0.1, 0.2)),
-    Row("digits-residual", Training(RESIDUAL, noise=0.25), _DIGITS, (0.05, 0.1, 0.2), proof="smoothing:0.25"),
+    Row("digits-residual", Training(_RESIDUAL, noise=0.25), _DIGITS, (0.05, 0.1, 0.2), proof="smoothing:0.25"),
     Row("mnist-cnn", Training("cnn", "mnist", num_epochs=5), (("linf", 0.1), ("l2", 1.0)), (0.1, 0.2, 0.4)),
     Row(
         "mnist-robust",
@@ -321,8 +310,6 @@ def _shown(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def figure(result: Result) -> Figure:
     """Draw what stands of every line, and below it WDA at several kappas and the seconds of each column."""
-    from riskband.plots.bands import blank_figure, draw_legend_below
-
     lines = [line for each in result["models"] for line in each["lines"]]
     drawn = blank_figure(11.5, 3.4 + 0.34 * len(lines))
     grid = drawn.add_gridspec(2, 3, height_ratios=(0.34 * len(lines) + 0.4, 2.4))

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from protocol.models import build_model, load_weights
 from riskband.adversaries.evaluation import chosen_device, computed
@@ -20,56 +20,15 @@ from worlds.cifar10 import load_network
 from worlds.datasets import BaseData, load_dataset
 from worlds.training import Change, train_epochs
 
-RESIDUAL = "simulations.experiments.robustness.networks:residual"
-"""Name of the small residual net in a run config."""
-
 _STEP = 1.25  # of FGSM, in radii (Wong et al. 2020)
-
-
-class Block(nn.Module):
-    """Two convolutions, and around them the way past them."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.into = nn.Conv2d(channels, channels, kernel_size=3, padding=1)
-        self.relu = nn.ReLU()
-        self.out = nn.Conv2d(channels, channels, kernel_size=3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ReLU(x + the convolutions)."""
-        sum_: Tensor = self.relu(x + self.out(self.relu(self.into(x))))
-        return sum_
-
-
-def residual(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Build a convolution, two residual blocks, a mean over 4 × 4 fields and a linear layer: about 15,000 weights."""
-    return nn.Sequential(
-        nn.Conv2d(x_shape[0], 16, kernel_size=3, padding=1),
-        nn.ReLU(),
-        Block(16),
-        Block(16),
-        nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(16 * 4 * 4, num_classes),
-    )
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a model of the table is trained.
+    """How a model of the table is trained, on the digits or a file in the folder of data sets.
 
-    Attributes
-    ----------
-    model
-        Name of the architecture.
-    dataset
-        "digits", or a file in the folder of data sets.
-    num_epochs
-        Passes over the training images.
-    fgsm_radius
-        Each batch is moved by one step of FGSM from a random start within this ℓ∞ distance (Wong et al. 2020); 0: not.
-    noise
-        Standard deviation of the Gaussian noise on each batch, for smoothing; 0: none.
+    Each batch is moved by one step of FGSM from a random start within an ℓ∞ distance (Wong et al. 2020), or gets
+    Gaussian noise of a standard deviation, for smoothing; 0: neither.
     """
 
     model: str

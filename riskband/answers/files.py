@@ -1,14 +1,18 @@
-"""Read per-client losses from a CSV file or another table, and say everything that is wrong with it at once."""
+"""Per-client losses from files: CSV files, and those in which other federated frameworks keep what clients measured.
+
+Everything that is wrong with a table is said at once.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -23,13 +27,7 @@ _WHOLE_NUMBERS = f"whole numbers from 1 to {MAX_EXAMPLES:g}"
 
 
 class TableError(ValueError):
-    """A table that does not hold valid losses.
-
-    Attributes
-    ----------
-    problems : tuple of str
-        One line for each problem: rule, value, remedy.
-    """
+    """A table that does not hold valid losses; its `problems` are a line each: rule, value, remedy."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -62,6 +60,8 @@ def read_risks(
 ) -> ClientRisks:
     """Read one row per client, in the order of the rows, from a CSV file with a header line.
 
+    Raises `TableError` with every problem found, and OSError if the file cannot be read.
+
     Parameters
     ----------
     path : str or Path
@@ -74,14 +74,9 @@ def read_risks(
         Whether `column` holds accuracies in percent, or in [0, 1]; the loss is then 1 - value / 100, or 1 - value. The
         second adds nothing to the first.
     read : callable, optional
-        What reads another file as a table, such as those in `riskband.answers.frameworks`.
+        What reads another file as a table, such as those in `FRAMEWORKS`.
     is_binary, noise, **who :
         See `ClientRisks`.
-
-    Raises
-    ------
-    TableError
-        With every problem found; OSError if the file cannot be read.
     """
     if noise is not None and (is_percent or is_accuracy):
         raise TableError(["--noise needs losses, not accuracies; put 1 - accuracy into the table"])
@@ -198,3 +193,52 @@ def _listed(rule: str, found: list[str], remedy: str) -> list[str]:
     """One problem with the first of the rows where it was found; none if it was not found."""
     more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
     return [f"{rule}, got {'; '.join(found[:MAX_LISTED])}{more}; {remedy}"] if found else []
+
+
+def nvflare_table(path: Path) -> Table:
+    """NVFlare's cross_val_results.json, {site: {model: {metric: number}}}; columns are "MODEL/METRIC"."""
+    clients = {}
+    for site, models in _entries(_read(path), path):
+        found = _entries(models, path)
+        clients[site] = {f"{model}/{name}": value for model, metrics in found for name, value in metrics.items()}
+    return _table(clients)
+
+
+def fl4health_table(path: Path) -> Table:
+    """FL4Health's reports, a folder with one JSON file per client; columns are the metrics of its last evaluation."""
+    clients = {}
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+        report = _read(file)
+        if report.get("host_type") == "server":
+            continue
+        rounds = [found.get("eval_round_metrics") for _, found in _entries(report.get("rounds"), file)]
+        evaluated = [metrics for metrics in rounds if isinstance(metrics, Mapping)]
+        if not evaluated:
+            raise TableError([f"{file} must have a round with eval_round_metrics, got none; evaluate with this client"])
+        clients[file.stem] = evaluated[-1]  # rounds are written as they come
+    return _table(clients)
+
+
+FRAMEWORKS: Mapping[str, Callable[[Path], Table]] = {"nvflare": nvflare_table, "fl4health": fl4health_table}
+"""By name, what reads a framework's file."""
+
+
+def _table(clients: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows = [
+        (f"client {name}", {column: str(value) for column, value in found.items()}) for name, found in clients.items()
+    ]
+    return Table(list(dict.fromkeys(column for _, row in rows for column in row)), rows, names=list(clients))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise TableError([f"{path} must be a JSON object, got {error}; give what the framework wrote"]) from error
+
+
+def _entries(found: Any, path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """Items of an object of objects."""
+    if not isinstance(found, Mapping) or not all(isinstance(each, Mapping) for each in found.values()):
+        raise TableError([f"{path} must be as the framework writes it, got another structure; see docs/library.md"])
+    return list(found.items())
