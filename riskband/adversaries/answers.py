@@ -32,6 +32,10 @@ def adversarial_answers(
 ) -> AdversarialAnswers:
     """Return how large the loss of each client gets when its examples may move; needs no federation.
 
+    The answers, for `riskband.wasserstein_mean` and its siblings, are what is proved of each client, or else what an
+    attack reached. The weakest guarantee of a client is that of all. Raises ValueError if a setting, a radius or a
+    client's arrays break their rules; or as `adversarial_curves` does.
+
     Parameters
     ----------
     model : Module
@@ -48,17 +52,6 @@ def adversarial_answers(
         Whether these clients had no part in making the model; see `riskband.ClientRisks`.
     batch_size : int
         Examples per forward pass.
-
-    Returns
-    -------
-    riskband.AdversarialAnswers
-        For `riskband.wasserstein_mean` and its siblings: what is proved of each client, or else what an attack
-        reached. The weakest guarantee of a client is that of all.
-
-    Raises
-    ------
-    ValueError
-        If a setting, a radius or a client's arrays break their rules; or as `adversarial_curves` does.
     """
     asked = TransportProblem(loss, order, norm, space, adversary, **problem)
     check_kind("model", model, nn.Module, remedy="it returns the logits of a batch of examples")

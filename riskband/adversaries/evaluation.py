@@ -32,7 +32,7 @@ _NUMBERS_AT_ONCE, _COPIES = 1e9, 10
 
 
 def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> np.ndarray:
-    """Return the loss of every example.
+    """Return the loss of every example, float64 in [0, 1], (num_examples,).
 
     Raises ValueError if the loss is unknown, there are no examples, x and y differ in length, a label is outside the
     model's classes, a logit is not finite or a parameter is neither float32 nor float64. The texts carry no data
@@ -43,20 +43,13 @@ def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str,
     model : Module
         Maps a batch (batch, *x_shape) to logits (batch, num_classes). The batch is float64 if all
         its parameters are, else float32. Evaluated in eval mode; its previous mode is restored.
-    x : ndarray, shape (num_examples, *x_shape)
-        Examples.
-    y : ndarray of int, shape (num_examples,)
-        Labels in 0..num_classes - 1.
+    x, y : ndarray, shapes (num_examples, *x_shape) and (num_examples,)
+        Examples, and labels in 0..num_classes - 1.
     loss : str
         A name in `riskband.adversaries.losses.LOSSES`.
     batch_size : int
         Examples per forward pass, fewer for a large model (`largest_batch`); bounds the memory, does not change the
         result beyond rounding.
-
-    Returns
-    -------
-    ndarray of float64, shape (num_examples,)
-        Losses in [0, 1].
     """
     per_example = get_loss(loss).per_example
     return torch.cat([per_example(logits, ys) for _, ys, logits in logit_batches(model, x, y, batch_size)]).numpy()

@@ -135,28 +135,20 @@ def adversarial_curves(
 ) -> AdversarialCurves:
     """Return a client's adversarial risk over all radii and multipliers.
 
+    Costs, and so radii, are in the units of what moves to the power of the order. Attacks have the guarantee "lower",
+    "lipschitz" and sandwiches "upper". Raises ValueError as `riskband.adversaries.evaluation.example_losses`, which has
+    the other parameters, or if the logits do not come from a linear layer, or the model is no chain around the layer of
+    the space, has parameters in less than single precision, or nothing is proved of it.
+
     Parameters
     ----------
-    model, x, y, batch_size :
-        See `riskband.adversaries.evaluation.example_losses`. In representation space the logits must be the output of
-        an `nn.Linear`, elsewhere the model differentiable in what moves; it is left as it was.
+    model : Module
+        In representation space the logits must be the output of an `nn.Linear`, elsewhere it must be differentiable in
+        what moves; it is left as it was.
     problem : TransportProblem
         Where the examples may move, at what cost, and who moves them.
     multipliers : sequence of float
         Multipliers at which a good answer is wanted; an exact adversary is exact at all of them anyway.
-
-    Returns
-    -------
-    AdversarialCurves
-        Costs, and so radii, are in the units of what moves to the power of the order. Attacks have the guarantee
-        "lower", "lipschitz" and sandwiches "upper".
-
-    Raises
-    ------
-    ValueError
-        If the logits do not come from a linear layer, or the model is no chain around the layer of the space, has
-        parameters in less than single precision, or nothing is proved of it; or as
-        `riskband.adversaries.evaluation.example_losses` does.
     """
     if problem.space == REPRESENTATION:
         with LinearHead(model, problem.head) as head:

@@ -132,12 +132,12 @@ def wda_attack(
     kappa: float = 2.0,
     box: tuple[float, float] | None = None,
 ) -> WdaResult:
-    """Return WDA's accuracy with a W_1 budget, as published.
+    """Return WDA's accuracy with a W_1 budget, as published; raises ValueError if an argument breaks its rule.
+
+    For model and examples see `riskband.adversaries.evaluation.example_losses`.
 
     Parameters
     ----------
-    model, x, y :
-        See `riskband.adversaries.evaluation.example_losses`.
     norm : str
         Ground norm: "l1", "l2" or "linf".
     radius : float
@@ -146,11 +146,6 @@ def wda_attack(
         At least 1: a share 1/kappa of every example moves, up to kappa * radius. 1 is a pointwise attack.
     box : (float, float) or None
         See `TransportProblem`.
-
-    Raises
-    ------
-    ValueError
-        If an argument breaks its rule.
     """
     wda_accuracy(1.0, 1.0, kappa=kappa)
     if not 0.0 < radius < float("inf"):

@@ -213,27 +213,19 @@ class Constants(NamedTuple):
 
 
 def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, method: str = "auto") -> Tensor:
-    """Return proved Lipschitz constants of all differences of logits: the margins of `lipschitz_constants`.
+    """Return proved Lipschitz constants of all differences of logits, float64, (num_classes, num_classes).
+
+    They are those of the model in eval mode, see `SequentialLayers`, in exact arithmetic: symmetric, 0 on the diagonal,
+    each raised by `ROUNDING`. Raises RefusedError if an argument is unknown, the model is not of the kind that is
+    understood, or too large for "exact".
 
     Parameters
     ----------
-    model, x_shape :
-        See `SequentialLayers`. The constants are those of the model in eval mode, in exact arithmetic.
     norm : str
         Ground norm of the distance between inputs: "l1", "l2" or "linf".
     method : str
         "product": the smallest of the bounds in `product_constants`. "exact": the largest gradient over the cells on
         which a small ReLU model is affine (`relu_cells`). "auto": exact for models of at most 8 hidden units.
-
-    Returns
-    -------
-    Tensor of float64, shape (num_classes, num_classes)
-        Symmetric, 0 on the diagonal; each constant raised by `ROUNDING`.
-
-    Raises
-    ------
-    RefusedError
-        If an argument is unknown, the model is not of the kind that is understood, or too large for "exact".
     """
     return lipschitz_constants(SequentialLayers(model, x_shape), norm=norm, method=method).margins
 

@@ -73,19 +73,11 @@ def growth_slopes(model: nn.Module, x_shape: Sequence[int], *, norm: str, method
     model with ReLU in their place, from which all logits differ by at most a constant: along a ray that is nothing.
     The upper slope is then the largest of `margin_constants`, which need not be the smallest Lipschitz constant.
 
-    Parameters
-    ----------
-    model, x_shape, norm :
-        See `riskband.adversaries.bounds.lipschitz.margin_constants`; at most 16 units, unless one is bounded.
-    method : str
-        The upper slope: "sharp", the largest constant of a difference of two logits; or "published",
-        2^(1/s) max ||J||_{r->s} as printed. That one proves nothing: the factor must be 2^(1/r) (math §6.7).
-
-    Raises
-    ------
-    RefusedError
-        As `margin_constants` does for "exact", if the method is unknown, or has too many classes ("published", linf),
-        or is "published" and an activation smooth.
+    For model, shape and norm see `riskband.adversaries.bounds.lipschitz.margin_constants`; there are at most 16 units,
+    unless one is bounded. The method is that of the upper slope: "sharp", the largest constant of a difference of two
+    logits; or "published", 2^(1/s) max ||J||_{r->s} as printed. That one proves nothing: the factor must be 2^(1/r)
+    (math §6.7). Raises RefusedError as `margin_constants` does for "exact", if the method is unknown, or has too many
+    classes ("published", linf), or is "published" and an activation smooth.
     """
     check_norm(norm)
     if method not in ("sharp", "published"):
