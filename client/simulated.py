@@ -129,6 +129,7 @@ def trained(
             learning_rate=float(config["learning-rate"]),
             is_orthogonal=is_lipschitz(str(config["model"])),
             margin=float(config["training-margin"]),
+            noise_sigma=float(config["training-noise"]),
         )
     return model_arrays(model), len(own.y), loss
 

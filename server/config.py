@@ -203,7 +203,14 @@ class Model(Section):
     training_margin: float = Field(
         ge=0,
         le=1e3,
-        description="the margin between logits that training asks for; 0 means: the cross-entropy as it is",
+        description="the margin between logits that training asks for; 0 means: the cross-entropy as it is, as "
+        'training "dg:METHOD" needs',
+    )
+    training_noise: float = Field(
+        ge=0,
+        le=1e3,
+        description="standard deviation of the noise on the inputs of the training, such as that of the smoothing; 0 "
+        'means: none, as training "dg:METHOD" needs',
     )
 
     rules: ClassVar[Mapping[str, Rule]] = {
@@ -217,6 +224,8 @@ class Model(Section):
         "checkpoint": lambda path, known: (
             known.get("training") != "checkpoint" or (is_absolute(path) and Path(path).is_file())
         ),
+        "training_margin": lambda margin, known: known.get("training") not in DG_TRAINING or not margin,
+        "training_noise": lambda sigma, known: known.get("training") not in DG_TRAINING or not sigma,
         "num_training_clients": lambda number, known: number <= known.get("num_clients", np.inf),
     }
 

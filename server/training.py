@@ -75,6 +75,7 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
             learning_rate=config.model.learning_rate,
             device=config.model.device,
             margin=config.model.training_margin,
+            noise_sigma=config.model.training_noise,
         )
     if config.model.training == "checkpoint":
         return model_of_checkpoint(config)

@@ -60,6 +60,7 @@ def train_epochs(
     margin: float = 0.0,
     is_one_cycle: bool = False,
     augment_sigma: float = 0.0,
+    noise_sigma: float = 0.0,
     change: Change | None = None,
     after_epoch: Callable[[int, nn.Module], None] | None = None,
 ) -> float:
@@ -87,6 +88,9 @@ def train_epochs(
         Whether the learning rate rises from 0 during the first 15 % of the steps and then falls to 0, both linearly.
     augment_sigma
         ≥ 0; each batch is seen under a fresh `AffineShift` of this strength, 0 for none.
+    noise_sigma
+        ≥ 0; the standard deviation of fresh Gaussian noise on every number of every batch, 0 for none: for a model that
+        will be smoothed with such noise (Cohen et al. 2019).
     change
         What each batch is made of its images last of all, such as an attack on the model as it is (adversarial
         training); None: nothing.
@@ -100,6 +104,7 @@ def train_epochs(
     learning_rate = checked_number("learning_rate", learning_rate, above=0, maximum=1, remedy=remedy)
     check_pairs(x, y)
     margin = checked_number("margin", margin, minimum=0, remedy="0.5 suits images of CIFAR-10; 0 is none")
+    noise_sigma = checked_number("noise_sigma", noise_sigma, minimum=0, remedy="give that of the smoothing; 0 is none")
     shift = AffineShift(augment_sigma)
     rng = np.random.default_rng(seed)
     optimizer = _optimizer(model, learning_rate=learning_rate, momentum=momentum, is_orthogonal=is_orthogonal)
@@ -114,6 +119,8 @@ def train_epochs(
             total = 0.0
             for batch in batches:
                 inputs, labels = shift.apply(x[batch], y[batch], rng)
+                if noise_sigma > 0:
+                    inputs = inputs + noise_sigma * rng.standard_normal(inputs.shape, dtype=np.float32)
                 if change is not None:
                     inputs = change(model, inputs, labels, rng)
                 _set_rate(optimizer, learning_rate * next(shares))

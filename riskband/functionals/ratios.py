@@ -595,17 +595,13 @@ def log_ratio(edition: int = NEWEST) -> Ratio:
 
 def tail_ratio(share: float, edition: int = NEWEST) -> Ratio:
     """Top share: A_a = (R - a)_+ + share·a."""
-    late = max(0.5 - share, 0.0) if edition > 1 else 0.0
 
     def above(point: float, risks: FloatArray) -> FloatArray:
         return np.asarray(np.maximum(risks - point, 0.0) + share * point)
 
     def below(low: float, high: float, counts: Counts) -> _TailCell:
         x, n = counts
-        middle = 0.5 * (low + high)
-        # Where risks become rarer as they grow, more clients are beyond by noise than are not beyond by noise.
-        start = middle + late * np.sqrt(middle * (1.0 - middle) / n)
-        if_wrong, if_right = (((x - k + 0.5) / n > start) * 1.0 for k in (1.0, 0.0))
+        if_wrong, if_right = (((x - k + 0.5) / n > 0.5 * (low + high)) * 1.0 for k in (1.0, 0.0))
         p = x / n
         return _TailCell(p * if_wrong, share - p * if_wrong - (1.0 - p) * if_right)
 
@@ -613,7 +609,7 @@ def tail_ratio(share: float, edition: int = NEWEST) -> Ratio:
 
 
 class _TailCell(NamedTuple):
-    """One example is set aside: w·(its loss - a), w whether the others' risk is above the cell, about."""
+    """One example is set aside: w·(its loss - a), w whether the others' risk is above the middle of the cell."""
 
     fixed: FloatArray
     slope: FloatArray

@@ -194,7 +194,7 @@ def dual_robust_mean(
         multiplier = float(np.exp(log_multiplier))
         shift = best_shift(multiplier)
         best = ratio(shift, multiplier)
-        with np.errstate(invalid="ignore"):  # inf - inf at an infinite ratio
+        with np.errstate(invalid="ignore", over="ignore"):  # inf - inf at an infinite ratio
             conjugate = (levels - shift) / multiplier * best - generator(best)
         value = float(multiplier * (budget + masses @ np.where(masses > 0.0, conjugate, 0.0)) + shift)
         return value if np.isfinite(value) else np.inf

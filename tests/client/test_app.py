@@ -32,6 +32,7 @@ CONFIG = {
     "training-epochs": 2,
     "learning-rate": 0.01,
     "training-margin": 0.0,
+    "training-noise": 0.0,
     "num-clients": 4,
     "num-training-clients": 0,
     "answered-by": "fresh",

@@ -98,6 +98,8 @@ def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
         ("num-training-clients", {"num-clients": 20, "num-training-clients": 21}, "at most num-clients"),
         ("training", {"training": "dg:wm"}, "with two groups or more"),
         ("training", {"training": "dg:unknown", "group-angles": "0,15"}, "dg:vrex"),
+        ("training-margin", {"training": "dg:wm", "group-angles": "0,15", "training-margin": 0.5}, "dg:METHOD"),
+        ("training-noise", {"training": "dg:wm", "group-angles": "0,15", "training-noise": 0.1}, "dg:METHOD"),
         ("group-angles", {"group-angles": "0,15", "group-sigmas": "0.1,0.2"}, "not with group-sigmas"),
         ("dg-factor", {"dg-factor": -1}, "0 means"),
         ("adversary", SMOOTHED | {"require": "mean<=0.5"}, "the model itself"),

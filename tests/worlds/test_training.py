@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
@@ -114,6 +115,7 @@ def test_augmentation_helps_under_affine_shifts():
         ({"augment_sigma": -1}, "sigma must be"),
         ({"seed": "0"}, "seed must be"),
         ({"margin": -0.5}, "margin must be"),
+        ({"noise_sigma": -0.1}, "noise_sigma must be"),
         ({"learning_rate": 1.5}, "learning_rate must be .*> 0 and <= 1, got 1.5"),
     ],
 )
@@ -133,6 +135,23 @@ def test_a_margin_lowers_the_logit_of_the_label():
         truth = np.mean(np.log(np.exp(moved).sum(axis=1)) - moved[np.arange(6), y])
         loss = train_epochs(net, x, y, seed=0, num_epochs=1, learning_rate=1e-9, margin=margin)
         assert loss == pytest.approx(truth, rel=1e-5)
+
+
+class Spy(nn.Linear):
+    """Keeps what it was shown."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = [*getattr(self, "seen", []), x.numpy()]
+        return super().forward(x)
+
+
+def test_noise_of_the_training_is_gaussian_of_its_sigma_and_fresh_at_each_step():
+    x, y, net = np.full((1000, 4), 3.0, np.float32), np.arange(1000) % 2, Spy(4, 2)
+    train_epochs(net, x, y, seed=0, num_epochs=2, batch_size=1000, learning_rate=1e-9, noise_sigma=0.5)
+    noises = [(seen - 3.0).ravel() / 0.5 for seen in net.seen]
+    for noise in noises:  # a false alarm of 1e-6 each
+        assert scipy.stats.kstest(noise, "norm").pvalue > 1e-6
+    assert abs(np.corrcoef(noises)[0, 1]) < 0.1
 
 
 ONE_CYCLE = [
