@@ -140,7 +140,14 @@ def moment_cut(limits: QuantileLimits, rule: MomentRule) -> float:
 
 
 def moment_centre(limits: QuantileLimits, rule: MomentRule) -> float:
-    """Centre of the most equal member: the best of all knots and all stationary points between them."""
+    """Centre of the most equal member: where all risks may be equal, also all 0, one that makes them so."""
+    centre = _best_centre(limits, rule)
+    least, most = float(limits.lower[-1]), float(limits.upper[0])
+    return min(max(centre, least), most) if least <= most else centre
+
+
+def _best_centre(limits: QuantileLimits, rule: MomentRule) -> float:
+    """The best of all knots and all stationary points between them, up to rounding."""
     intervals = limits.centres
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         at_lower, at_upper = rule.moment(limits.lower), rule.moment(limits.upper)

@@ -289,8 +289,8 @@ def _kl_binary_inverse(p: FloatArray, budget: FloatArray) -> FloatArray:
 
 
 def _hellinger_binary_inverse(p: FloatArray, budget: FloatArray) -> FloatArray:
-    """With p = sin² a, the divergence of sin² b is 2 - 2 cos(b - a)."""
-    turn = np.arccos(np.clip(1.0 - budget / 2.0, -1.0, 1.0))
+    """With p = sin² a, the divergence of sin² b is 2 - 2 cos(b - a) = 4 sin²((b - a)/2)."""
+    turn = 2.0 * np.arcsin(np.minimum(np.sqrt(budget) / 2.0, 1.0))  # not by the cosine, which loses small budgets
     return np.asarray(np.sin(np.minimum(np.arcsin(np.sqrt(p)) + turn, np.pi / 2)) ** 2)
 
 

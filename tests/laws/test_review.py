@@ -59,6 +59,31 @@ def test_every_client_has_a_risk_of_at_least_what_rounding_makes_0(binary):
             assert bracket == (-np.inf, 0.0)
 
 
+@pytest.mark.parametrize(
+    "measure", ["atkinson:1", "atkinson:2", "mean_log_deviation", "generalised_entropy:-1", "gini", "theil", "hoover"]
+)
+def test_clients_that_may_all_have_risk_0_may_be_equal(measure):
+    band = rb.band(rb.ClientRisks(np.zeros(40), 100), delta=0.05, local="observed")
+    assert rb.bound(band, measure).lower == 0.0
+    assert rb.functional(measure).value(rb.extremal_distributions(band, measure).most_equal) == 0.0
+
+
+@pytest.mark.parametrize("num_clients", [2, 40])
+@pytest.mark.parametrize("risk", [0.5, 1.0])
+def test_clients_that_may_all_have_one_risk_may_be_equal(num_clients, risk):
+    band = rb.band(rb.ClientRisks(np.full(num_clients, risk), 100, False), delta=0.5)
+    assert rb.bound(band, "coefficient_of_variation").lower == 0.0
+
+
+@pytest.mark.parametrize("share", [1e-6, 0.01, 0.5, 0.99])
+def test_a_small_budget_of_squared_hellinger_distance_moves_clients(share):
+    budgets = np.array([1e-20, 1e-17, 1e-16, 1e-14])
+    # To first order the divergence of a share s + x from s is x² / (4 s (1 - s)).
+    moved = 2.0 * np.sqrt(share * (1.0 - share) * budgets)
+    found = rb.binary_worst_case(share, divergence="hellinger2", budget=budgets) - share
+    np.testing.assert_allclose(found, moved, rtol=1e-4, atol=3e-16)
+
+
 def test_bands_of_groups_in_a_file_must_be_as_group_bands_makes_them():
     risks = rb.ClientRisks([0.1, 0.2] * 20, 10)
     bands = rb.group_bands(risks, ["a", "b"] * 20, delta=0.1)
