@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -67,16 +67,7 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
     few clients take part in the federated training.
     """
     if config.model.training == "central":
-        return train_centrally(
-            config.dataset,
-            model=config.model.model,
-            seed=config.run.seed,
-            num_epochs=config.model.training_epochs,
-            learning_rate=config.model.learning_rate,
-            device=config.model.device,
-            margin=config.model.training_margin,
-            noise_sigma=config.model.training_noise,
-        )
+        return train_centrally(config.dataset, num_epochs=config.model.training_epochs, **central_settings(config))
     if config.model.training == "checkpoint":
         return model_of_checkpoint(config)
     model = initial_model(config)
@@ -85,6 +76,18 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
         return model
     load_arrays(model, to_arrays(_train_federated(config, grid, to_array_record(model_arrays(model)))))
     return model
+
+
+def central_settings(config: RunConfig) -> dict[str, Any]:
+    """Return what `worlds.training.train_centrally` is to be told, but for the data and the number of epochs."""
+    return {
+        "model": config.model.model,
+        "seed": config.run.seed,
+        "learning_rate": config.model.learning_rate,
+        "device": config.model.device,
+        "margin": config.model.training_margin,
+        "noise_sigma": config.model.training_noise,
+    }
 
 
 def _train_on_groups(config: RunConfig, model: nn.Module) -> None:

@@ -26,7 +26,7 @@ from server.report.cells import VERDICTS, new_table, number, unseen_headers, upp
 from server.sections import AnyCounts, AnyNumbers, Rule, Section, is_distinct, one_of, rule
 from server.studies import dispersion
 from server.studies.study import Evaluation, Study, UnderTest, architecture
-from server.training import initial_model, prepare_model
+from server.training import central_settings, initial_model, prepare_model
 from strategies.dispersion import band_method
 from strategies.selection import SelectionConclusion, SelectionStrategy
 from worlds.candidates import Candidates, abstaining, candidate_models, checkpoints
@@ -207,13 +207,7 @@ def _candidate_models(config: RunConfig, grid: Grid) -> Candidates:
         found: Candidates = {"model": (weights, config.question.loss)}
         return found | abstaining("model", weights, thresholds=chosen.abstention_thresholds)
     epochs = chosen.candidate_epochs or (config.model.training_epochs,)
-    kept = checkpoints(
-        config.dataset,
-        epochs=epochs,
-        model=config.model.model,
-        seed=config.run.seed,
-        learning_rate=config.model.learning_rate,
-    )
+    kept = checkpoints(config.dataset, epochs=epochs, **central_settings(config))
     models = candidate_models(kept, loss=config.question.loss, thresholds=chosen.abstention_thresholds)
     return {name: models[name] for name in dict.fromkeys([*(f"epochs-{epoch}" for epoch in epochs), *models])}
 

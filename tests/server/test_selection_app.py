@@ -118,6 +118,16 @@ def test_the_clients_judged_the_models_that_the_configuration_names(
         assert answer.risks == pytest.approx(expected, abs=1e-12)
 
 
+def test_checkpoints_are_trained_as_the_configuration_says(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    training = {"training_margin": 0.5, "training_noise": 0.3}
+    run(tmp_path, defaults, **training, candidate_epochs="1,2", abstention_thresholds="", num_unseen=0)
+    header, _ = read_ledger(tmp_path / "ledger.jsonl")
+    data, settings = load_dataset("digits", seed=0), {"learning_rate": 0.003, "margin": 0.5, "noise_sigma": 0.3}
+    trained = [train_centrally(data, model="mlp", seed=0, num_epochs=epochs, **settings) for epochs in (1, 2)]
+    weights = {f"{i}/{k}": v.numpy() for i, model in enumerate(trained) for k, v in model.state_dict().items()}
+    assert header["hashes"]["model"] == model_hash(weights)
+
+
 def test_the_table_of_candidates_holds_measured_certified_and_true_objectives(
     finished: Path, report: dict[str, Any], models: dict[int, Any], defaults: Mapping[str, Any]
 ) -> None:
