@@ -611,7 +611,7 @@ def _ball_assumptions(answers: AdversarialAnswers) -> tuple[str, ...]:
 def _multipliers_chosen(
     answers: AdversarialAnswers, budgets: FloatArray, multipliers: npt.ArrayLike | None
 ) -> dict[str, tuple[object, object]]:
-    """Return what fixed the grid of `conjugates_on_grid`, as a choice of `chosen_before`: prices, or the budgets."""
+    """Return what fixed the grid of `_conjugates_on_grid`, as a choice of `chosen_before`: prices, or the budgets."""
     if multipliers is None:
         multipliers = answers.multipliers
     name, numbers = ("cost budget", budgets) if multipliers is None else ("multipliers", multipliers)

@@ -58,7 +58,7 @@ class Seen(NamedTuple):
 def seen_by(model: nn.Module, examples: Examples) -> Seen:
     """Return what the last linear layer of a model is given, and what it returns.
 
-    Raises `riskband.RefusedError` unless the logits are the output of an `nn.Linear`.
+    Raises `riskband.checks.RefusedError` unless the logits are the output of an `nn.Linear`.
     """
     with LinearHead(model) as head:
         batches = list(head.batches(examples.x, examples.y, loss="zero_one"))
