@@ -149,6 +149,7 @@ def test_noise_of_the_training_is_gaussian_of_its_sigma_and_fresh_at_each_step()
     x, y, net = np.full((1000, 4), 3.0, np.float32), np.arange(1000) % 2, Spy(4, 2)
     train_epochs(net, x, y, seed=0, num_epochs=2, batch_size=1000, learning_rate=1e-9, noise_sigma=0.5)
     noises = [(seen - 3.0).ravel() / 0.5 for seen in net.seen]
+    assert all(seen.dtype == np.float32 and seen.std() == pytest.approx(0.5, abs=0.02) for seen in net.seen)
     for noise in noises:  # a false alarm of 1e-6 each
         assert scipy.stats.kstest(noise, "norm").pvalue > 1e-6
     assert abs(np.corrcoef(noises)[0, 1]) < 0.1

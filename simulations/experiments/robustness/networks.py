@@ -18,7 +18,7 @@ from simulations.experiments.networks import kept
 from worlds import lipschitz
 from worlds.cifar10 import load_network
 from worlds.datasets import BaseData, load_dataset
-from worlds.training import Change, train_epochs
+from worlds.training import train_epochs
 
 _STEP = 1.25  # of FGSM, in radii (Wong et al. 2020)
 
@@ -51,15 +51,11 @@ class Training:
                 num_epochs=self.num_epochs,
                 learning_rate=0.003 if self.dataset == "digits" else 0.001,
                 batch_size=32 if self.dataset == "digits" else 128,
-                change=self._change(),
+                noise_sigma=self.noise,
+                change=partial(fgsm_from_random_start, radius=self.fgsm_radius) if self.fgsm_radius else None,
             )
 
         return kept(model, train, cache=request.cache, arguments=(self, request.seed), name=self.dataset), data
-
-    def _change(self) -> Change | None:
-        if self.fgsm_radius:
-            return partial(fgsm_from_random_start, radius=self.fgsm_radius)
-        return partial(gaussian_noise, sigma=self.noise) if self.noise else None
 
 
 def lipschitz_by_design(request: Request, *, dataset: str) -> tuple[nn.Module, BaseData]:
@@ -89,14 +85,6 @@ def fgsm_from_random_start(
     (slope,) = torch.autograd.grad(loss, start)
     move = (start.detach() + _STEP * radius * slope.sign()).clamp(-radius, radius)
     return (images + move).clamp(0.0, 1.0).numpy()
-
-
-def gaussian_noise(
-    model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64], rng: np.random.Generator, *, sigma: float
-) -> NDArray[np.float32]:
-    """Return images with noise, as smoothing shows them to the model."""
-    del model, y  # other changes look at them
-    return x + np.float32(sigma) * rng.standard_normal(x.shape, dtype=np.float32)
 
 
 def published_cifar10(request: Request) -> tuple[nn.Module, BaseData]:
