@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from protocol.models import build_model, load_arrays, model_arrays
-from riskband.adversaries.evaluation import mean_loss
+from riskband.adversaries.evaluation import DEVICES, chosen_device, mean_loss
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import adversarial_curves
 from worlds.population import Population, PopulationSpec
@@ -42,11 +42,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="where the models compute (default: cpu)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     spec = PopulationSpec(examples_per_client=arguments.examples, shifts=(AffineShift(0.15),))
     model = build_model("cnn", x_shape=X_SHAPE, num_classes=NUM_CLASSES, seed=0)
-    weights, examples = model_arrays(model), Population(spec).client(0)
+    device = chosen_device(arguments.device)
+    weights, examples = model_arrays(model.to(device)), Population(spec).client(0)
 
     def plain(model: torch.nn.Module, x: np.ndarray, y: np.ndarray) -> object:
         return mean_loss(model, x, y, loss="zero_one")
@@ -56,7 +58,7 @@ def main() -> None:
 
     def answer(evaluate: Callable[..., object]) -> object:
         built = build_model("cnn", x_shape=X_SHAPE, num_classes=NUM_CLASSES, seed=0)
-        load_arrays(built, weights)
+        load_arrays(built.to(device), weights)
         own = Population(spec).client(0)
         return evaluate(built, own.x, own.y)
 

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from protocol.models import build_model, load_weights
 from riskband.adversaries import INPUT_ADVERSARIES, adversarial_curves, wda_attack
 from riskband.adversaries.base import Batch
+from riskband.adversaries.evaluation import DEVICES, chosen_device, computed
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
@@ -177,6 +178,19 @@ def from_foolbox(foolbox: ModuleType, attack: FoolboxAttack, radius: float | Non
     return perturb
 
 
+class OnDevice(nn.Module):
+    """A model that computes on a device and is shown tensors on the CPU, as attacks of libraries do."""
+
+    def __init__(self, model: nn.Module, device: str) -> None:
+        super().__init__()
+        self.here = nn.Parameter(torch.zeros(()))  # libraries ask where the first parameter is
+        self.models = [model.to(chosen_device(device))]  # in a list: no parameters of this one
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the model's logits, on the CPU."""
+        return computed(self.models[0], x)
+
+
 def digits_network() -> tuple[nn.Module, BaseData]:
     data = load_dataset("digits")
     return train_centrally(data, model="cnn", seed=0, num_epochs=10, learning_rate=0.003), data
@@ -277,6 +291,7 @@ def main() -> None:
     parser.add_argument("--cifar", help="an npz file of CIFAR-10, as the dataset 'npz:FILE' of a run")
     parser.add_argument("--model", default="worlds.cifar10:network", help="architecture of the network for --cifar")
     parser.add_argument("--checkpoint", help="its weights")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="where the models compute (default: cpu)")
     arguments = parser.parse_args()
     if (arguments.cifar is None) != (arguments.checkpoint is None):
         parser.error("--cifar and --checkpoint go together")
@@ -288,7 +303,7 @@ def main() -> None:
         model, data = digits_network()
     else:
         model, data = given_network(arguments.cifar, arguments.model, arguments.checkpoint)
-    model.eval()
+    model = OnDevice(model.eval(), arguments.device)
     x, y = data.x_pool[: arguments.examples], data.y_pool[: arguments.examples]
     with torch.no_grad():
         clean = float((model(torch.from_numpy(x.copy())).argmax(dim=1).numpy() == y).mean())

@@ -30,6 +30,7 @@ from riskband.adversaries import LipschitzAdversary, SandwichAdversary, margin_c
 from riskband.adversaries.attacks.base import InputAdversary, client_curves
 from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.wda import WdaKnapsack
+from riskband.adversaries.evaluation import DEVICES, chosen_device
 from riskband.adversaries.problem import TransportProblem
 from strategies.wasserstein import radii_grid
 from worlds.cifar10 import X_SHAPE, accuracy, load_network
@@ -57,12 +58,13 @@ class Task:
     folder: str
     num_examples: int
     attack: str
+    device: str = "cpu"
 
     def client(self, number: int) -> tuple[Answer, float]:
         """Return a client's answer, and the seconds of one core that it took."""
         shifts = (AffineShift(0.03), DirichletLabelShift(0.4))
         spec = PopulationSpec(dataset=self.images, seed=0, examples_per_client=self.num_examples, shifts=shifts)
-        held, model = Population(spec).client(number), load_network(self.weights)
+        held, model = Population(spec).client(number), load_network(self.weights).to(chosen_device(self.device))
         start = time.process_time()
         adversary = SandwichAdversary(ATTACKS[self.attack](model, PROBLEM), LipschitzAdversary(model, PROBLEM))
         curves = client_curves(adversary, model, held.x, held.y, loss="zero_one", batch_size=100)
@@ -173,7 +175,8 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--examples", type=int, default=NUM_EXAMPLES, help="images of each client")
     parser.add_argument("--attack", choices=ATTACKS, default="min-norm")
-    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.add_argument("--workers", type=int, default=1, help="processes; 1 on a GPU")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="where the models compute (default: cpu)")
     parser.add_argument("--out", type=Path, help="a JSON file to write, or to go on with")
     parser.add_argument("--full", action="store_true", help=f"{NUM_CLIENTS} clients with {NUM_EXAMPLES} images: hours")
     arguments = parser.parse_args()
@@ -186,7 +189,7 @@ def main() -> None:
     num_clients, num_examples = (
         (NUM_CLIENTS, NUM_EXAMPLES) if arguments.full else (arguments.clients, arguments.examples)
     )
-    task = Task(str(folder), num_examples, arguments.attack)
+    task = Task(str(folder), num_examples, arguments.attack, arguments.device)
     run(task, num_clients=num_clients, num_workers=arguments.workers, out=arguments.out)
 
 

@@ -26,7 +26,7 @@ from protocol.models import build_model, load_weights
 from riskband.adversaries import LipschitzAdversary, TransportProblem, adversarial_curves, margin_constants
 from riskband.adversaries.attacks.apgd import Apgd
 from riskband.adversaries.base import Batch
-from riskband.adversaries.evaluation import logit_batches
+from riskband.adversaries.evaluation import DEVICES, chosen_device, logit_batches, on_cpu
 from riskband.adversaries.losses import get_loss
 from worlds.cifar10 import load_network
 from worlds.datasets import BaseData, load_dataset
@@ -83,7 +83,7 @@ def rows(named: Named, x: np.ndarray, y: np.ndarray, recipe: str) -> tuple[str, 
     for xs, ys, logits in logit_batches(named.model, x, y, batch_size=250):
         batches.append(Batch(x=xs, labels=ys, logits=logits, losses=get_loss("zero_one").per_example(logits, ys)))
     clean = 1.0 - float(torch.cat([batch.losses for batch in batches]).mean())
-    constant = float(margin_constants(named.model, x.shape[1:], norm="l2").max())
+    constant = float(margin_constants(on_cpu(named.model), x.shape[1:], norm="l2").max())
     problem = TransportProblem("zero_one", 1, "l2", "input", box=BOX)
     certified, proving = flip_distances(LipschitzAdversary(named.model, problem), batches)
     cells, attacking = [], 0.0
@@ -115,13 +115,15 @@ def main() -> None:
     parser.add_argument("--checkpoint", metavar="FILE", help="weights of the lipschitz-cnn")
     parser.add_argument("--weights", metavar="FILE", help="weights of the model of worlds.cifar10, as .npz")
     parser.add_argument("--images", type=int, default=500, help="how many are examined (default: 500)")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="where the models compute (default: cpu)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     data = load_dataset(f"npz:{options.data}" if options.data else "digits")
     x, y = data.x_pool[: options.images], data.y_pool[: options.images]
     distances = " | ".join(f"certified, attacked within {distance:.3g}" for distance in DISTANCES[options.recipe])
     budgets = " | ".join(f"risk within {budget:g}" for budget in BUDGETS[options.recipe])
-    found = [rows(named, x, y, options.recipe) for named in models(options, data)]
+    device = chosen_device(options.device)
+    found = [rows(Named(named.name, named.model.to(device)), x, y, options.recipe) for named in models(options, data)]
     print(f"{len(y)} images of {options.recipe}")
     print(f"| model | accuracy | constant | {distances} | seconds: proof, attack |")
     print("\n".join(first for first, _ in found))

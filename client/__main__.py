@@ -121,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--box", default="", help='range of what moves, such as "0,1"; default: any value')
     group.add_argument("--distances", default="", help="where attacks within a ball look; default: they choose")
     group.add_argument("--seed", type=int, default=0, help="of the random starts of attacks")
+    group.add_argument("--free-distance", type=float, default=0.0, help="every example may move so far at no cost")
     return parser
 
 
@@ -149,6 +150,7 @@ def _question(options: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> tupl
         box=checked_box(_numbers(options.box)) if options.box else None,
         distances=_numbers(options.distances),
         seed=options.seed,
+        free_distance=options.free_distance,
     )
     radii, multipliers = _numbers(options.radii), _numbers(options.multipliers)
     query = AdversarialQuery(options.model, x_shape, num_classes, problem, radii, multipliers, options.privacy)

@@ -1,8 +1,8 @@
 """The client's own record of what it has answered: a repeated question gets the recorded answer and spends nothing.
 
 A run that is resumed or a message that is sent again thus costs the client nothing, and tells the server nothing that
-it was not told before. The record has answers and hashes, never examples. The owner chooses its place; without one
-nothing is recorded.
+it was not told before. The record has answers, hashes and proved constants of models, never examples. The owner chooses
+its place; without one nothing is recorded.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from client.book import book_path, check_path, has_entry, is_noted, opened
 from protocol.codec import field_types
-from protocol.hashes import model_source_hash
+from protocol.hashes import code_hash, model_source_hash
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossAnswer, LossQuery, Query
 from protocol.wire import answer_type
 from riskband.checks import RefusedError
@@ -28,6 +31,8 @@ from riskband.checks import RefusedError
 FILE_KEY = "answer-record-file"
 
 _DAMAGED = f"the file of {FILE_KEY} must hold answers, got another thing; restore it, or name a new one"
+# Of constants, 64 MB at the most: a federation in training asks about a new model in every round.
+_MOST_KEPT, _MOST_NUMBERS = 64, 2**17
 _GUARANTEES = ("exact", "upper", "lower")
 _SAID_ANEW = frozenset({"client_id", "loss", "code_hash", "model_hash", "group", "budget_left"})
 
@@ -82,10 +87,59 @@ class AnswerRecord:
         assert found is not None
         return found
 
+    @property
+    def constants(self) -> KeptConstants | None:
+        """What was proved of models, in the same file."""
+        return None if self.path is None else KeptConstants(self.path)
+
     def _read(self, book: sqlite3.Connection, question: str) -> dict[str, Any] | None:
         key = self.client_id, question
         row = book.execute("SELECT answer FROM answers WHERE client = ? AND question = ?", key).fetchone()
         return None if row is None else _numbers(row[0])
+
+
+@dataclass(frozen=True)
+class KeptConstants:
+    """Constants of models in a book, a `riskband.adversaries.kept.Store`: those found last, of models not too large.
+
+    An entry counts only under the name, hash of the code and version of torch that it was written for, with a digest of
+    these and its numbers: against damage, and not against somebody who may write the file, and so this code. What
+    cannot be read, or written, is computed again.
+    """
+
+    path: Path
+
+    def find(self, name: str) -> list[float] | None:
+        """Return the numbers that were kept under a name; asking leaves no trace."""
+        if not self.path.exists():
+            return None
+        try:
+            with opened(self.path) as book:
+                full = _full_name(name)
+                row = book.execute("SELECT numbers, digest FROM constants WHERE name = ?", (full,)).fetchone()
+            is_whole = row is not None and row[1] == _digest(full, row[0])
+            numbers: list[float] | None = np.frombuffer(row[0], dtype="<f8").tolist() if is_whole else None
+        except (sqlite3.Error, TypeError, ValueError):
+            return None
+        return numbers
+
+    def keep(self, name: str, numbers: Sequence[float]) -> None:
+        """Keep numbers under a name, in place of what was found first if there is too much."""
+        if len(numbers) > _MOST_NUMBERS:
+            return
+        full, values = _full_name(name), np.asarray(numbers, dtype="<f8").tobytes()
+        with suppress(sqlite3.Error), opened(self.path, in_one=True) as book:
+            book.execute("INSERT OR REPLACE INTO constants VALUES (?, ?, ?)", (full, values, _digest(full, values)))
+            last = "SELECT rowid FROM constants ORDER BY rowid DESC LIMIT ?"
+            book.execute(f"DELETE FROM constants WHERE rowid NOT IN ({last})", (_MOST_KEPT,))
+
+
+def _full_name(name: str) -> str:
+    return f"{name} {code_hash()} {_torch_version()}"
+
+
+def _digest(name: str, values: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\n" + values).digest()
 
 
 def record_from_config(config: Mapping[str, Any], *, client_id: str) -> AnswerRecord:

@@ -23,6 +23,7 @@ from client.refusals import details_withheld, files_at_hand
 from protocol.examples import Held
 from protocol.hashes import code_hash, examples_hash, model_hash
 from protocol.questions import AdversarialQuery, Query
+from riskband.adversaries.kept import kept_in
 from riskband.checks import RefusedError
 
 Numbers = Callable[[Held, Noise | None], dict[str, Any]]
@@ -61,7 +62,7 @@ def answered(
     if query.mechanism is not None and _has_box_at_layer(query):
         raise RefusedError("with privacy there must be no box at a layer: no made-up example tries the model there")
     if (budget.limit is not None or query.mechanism is not None) and not _has_box_at_layer(query):
-        with details_withheld("evaluating the model on a made-up example"):
+        with kept_in(record.constants), details_withheld("evaluating the model on a made-up example"):
             numbers(made_up_example(query), None)
     # Another process may have spent the rest meanwhile, and either budget may still refuse: the one that protects the
     # examples is counted first, and that all is paid for is noted last.
@@ -71,7 +72,7 @@ def answered(
         left = budget.spend(request_of(query), question=question)
     with files_at_hand("writing the answer record"):
         record.note(asked)
-    with details_withheld("evaluating the model"):
+    with kept_in(record.constants), details_withheld("evaluating the model"):
         computed = numbers(examples, _noise(query, arrays, context))
     with files_at_hand("writing the answer record"):
         return checked_numbers(query, record.keep(question or "", computed)), left

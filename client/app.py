@@ -145,7 +145,7 @@ def train(message: Message, context: Context) -> Message:
 
     partition = partition_of(context.node_config)
     weights, num_examples, loss = simulated.trained(
-        arrays, context.run_config, partition=partition, server_round=server_round
+        arrays, context.run_config, partition=partition, server_round=server_round, device=_device(context)
     )
     return Message(wire.encode_trained(weights, num_examples=num_examples, loss=loss), reply_to=message)
 
@@ -174,11 +174,15 @@ def _own_numbers(
     return answered(query, arrays, as_examples(risk, size), context, lambda examples, noise: found)
 
 
+def _device(context: Context) -> str:
+    return str(context.node_config.get(DEVICE_KEY, context.run_config.get(DEVICE_KEY, "cpu")))
+
+
 def _model(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -> nn.Module:
     torch.set_num_threads(1)
     model = build_model(query.model, x_shape=query.x_shape, num_classes=query.num_classes, seed=0)
     load_arrays(model, arrays)
-    model.to(chosen_device(str(context.node_config.get(DEVICE_KEY, context.run_config.get(DEVICE_KEY, "cpu")))))
+    model.to(chosen_device(_device(context)))
     if query.mechanism is not None:
         with details_withheld("copying the model"):  # as is done for every example, when it has been paid for
             deepcopy(model)

@@ -2,8 +2,8 @@
 
 The owner names it in the node config (never the server, in the run config), once for each rule that is kept in it:
 `client.budget`, `client.privacy`, `client.answer_record` and `client.secure.state`. The rules may share one file, and
-so may clients: every entry begins with the name of its client. Tables keep their form: what an earlier version has
-counted still counts.
+so may clients: every entry begins with the name of its client, but for the constants of models, which are the same for
+all. Tables keep their form: what an earlier version has counted still counts.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _TABLES = {
     "privacy": "client TEXT PRIMARY KEY, mechanism TEXT, spent TEXT",
     "answers": "client TEXT, question TEXT, answer TEXT, PRIMARY KEY (client, question)",
     "asked": "client TEXT, asked TEXT, PRIMARY KEY (client, asked)",
+    "constants": "name TEXT PRIMARY KEY, numbers BLOB, digest BLOB",
     "secure_steps": "client TEXT, run TEXT, key BLOB, step TEXT, PRIMARY KEY (client, run, key, step)",
 }
 _LOCK_TIMEOUT = 60.0

@@ -17,6 +17,7 @@ from client.refusals import details_withheld
 from protocol.examples import Examples
 from protocol.hashes import model_hash
 from protocol.models import build_model, is_lipschitz, load_arrays, model_arrays
+from riskband.adversaries.evaluation import chosen_device
 from worlds.datasets import load_dataset
 from worlds.loss_table import LossTable, PopulationRisks
 from worlds.population import Population, PopulationSpec, spec_from_config
@@ -105,12 +106,12 @@ def group_name(config: Mapping[str, Any], *, partition: int) -> str | None:
 
 
 def trained(
-    arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], *, partition: int, server_round: int
+    arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], *, partition: int, server_round: int, device: str
 ) -> tuple[dict[str, np.ndarray], int, float]:
     """Train a model on what the client that trains on a node, numbered from 0, holds; rounds are numbered from 1.
 
-    Returns its weights, as they came where no client trains; the number of examples, 0 where none does; and the loss of
-    the last epoch, in nats.
+    The device is a name in `riskband.adversaries.evaluation.DEVICES`. Returns the model's weights, as they came where
+    no client trains; the number of examples, 0 where none does; and the loss of the last epoch, in nats.
     """
     with details_withheld("loading this client's training examples"):
         data = load_dataset(str(config["dataset"]), seed=int(config["seed"]))
@@ -121,7 +122,7 @@ def trained(
         return model_arrays(model), 0, 0.0
     with details_withheld("training the model"):
         loss = train_epochs(
-            model,
+            model.to(chosen_device(device)),
             own.x,
             own.y,
             seed=local_seed(int(config["seed"]), round=server_round, partition=partition),

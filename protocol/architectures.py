@@ -194,7 +194,8 @@ class Attention(nn.Module):
         """Return what each token takes from all tokens, shape (num_examples, num_tokens, width)."""
         num_examples, num_tokens, width = x.shape
         parts = self.qkv(x).reshape(num_examples, num_tokens, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
-        found = nn.functional.scaled_dot_product_attention(*parts.unbind(0))
+        queries, keys, values = parts.unbind(0)
+        found = nn.functional.scaled_dot_product_attention(queries, keys, values)
         taken: Tensor = self.proj(found.transpose(1, 2).reshape(num_examples, num_tokens, width))
         return taken
 
@@ -243,7 +244,7 @@ class VisionTransformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return logits."""
         patches = self.patch_embed.get_submodule("proj")(x).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.cls_token.expand(len(x), -1, -1), patches], dim=1) + self.pos_embed
+        tokens = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), patches], dim=1) + self.pos_embed
         logits: Tensor = self.head(self.norm(self.blocks(tokens))[:, 0])
         return logits
 

@@ -100,6 +100,8 @@ class AdversarialQuery(MayBePrivate):
         object.__setattr__(self, "multipliers", checked_grid("multipliers", self.multipliers))
         if self.privacy and self.problem.smoothing is not None:
             raise ValueError("with privacy there is no smoothing: equal examples of two clients would share its noise")
+        if self.privacy and self.problem.free_distance > 0.0:
+            raise ValueError("with privacy free_distance must be 0: the noisy answer at radius 0 is the plain risk")
         if self.privacy and self.radii != (0.0,):
             raise ValueError("with privacy radii must be 0 alone; the noise is added to the conjugates, at multipliers")
 

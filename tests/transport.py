@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from protocol.questions import AdversarialQuery
 from riskband.adversaries.curves import AdversarialCurves
@@ -14,6 +14,19 @@ from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import adversarial_curves
 
 _SETTINGS = {field.name for field in dataclasses.fields(TransportProblem)}
+
+
+class Sorted(nn.Module):
+    """A layer of which nothing is proved."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return every row in increasing order."""
+        return x.sort(dim=1).values
+
+
+def not_understood(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A model of which nothing is proved: `Sorted` is its layer 1."""
+    return nn.Sequential(nn.Flatten(), Sorted(), nn.Linear(int(np.prod(x_shape)), num_classes))
 
 
 def input_problem(*args: Any, **settings: Any) -> TransportProblem:

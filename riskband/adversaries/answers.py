@@ -47,7 +47,7 @@ def adversarial_answers(
     multipliers : array_like, shape (num_multipliers,), optional
         Prices of a unit of cost, increasing; by default `riskband.default_multipliers` of the radii.
     loss, order, norm, space, adversary, **problem
-        See `TransportProblem`, which also knows head, box, distances and seed.
+        See `TransportProblem`, which also knows head, box, distances, seed and free_distance.
     answered_by : {"fresh", "trainers"}
         Whether these clients had no part in making the model; see `riskband.ClientRisks`.
     batch_size : int
@@ -119,7 +119,9 @@ def without_gradient(clients: Iterable[Any]) -> tuple[int, int] | None:
 def _cost_words(problem: TransportProblem, clients: Sequence[CurveNumbers], guarantee: str) -> str:
     layer = problem.layer
     place = f"in {problem.space} space" if layer is None else f"at the output of layer {layer}"
-    words = f"order {problem.order}, {problem.norm} distance, {place}"
+    free = problem.free_distance
+    beyond = f" beyond {free!r}, up to which every example may move at no cost" if free else ""
+    words = f"order {problem.order}, {problem.norm} distance{beyond}, {place}"
     noise = problem.smoothing
     if noise is not None:
         words += (

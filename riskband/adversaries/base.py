@@ -51,8 +51,8 @@ class Evidence:
     """The same, for the conjugates only: whatever multipliers are asked for, the values at the radii are those of one
     curve, so that answers to several questions belong together."""
     unmoved: Tensor | None = None
-    """With bounding points: upper bounds of the losses of the examples as they are, (num_examples,), at most the bounds
-    nearby. None: the losses of the batch, which the model computed, are that."""
+    """With bounding points: upper bounds of the losses at cost 0, (num_examples,), at most the bounds nearby. None: the
+    losses of the batch, which the model computed, are that."""
     without_gradient: Tensor | None = None
     """Whether the model showed an attack no gradient to follow, (num_examples,). None: no gradient was needed."""
 

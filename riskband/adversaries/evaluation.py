@@ -10,6 +10,7 @@ import copy
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -126,8 +127,26 @@ def device_of(model: nn.Module) -> torch.device:
 def computed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Return what a model, on whatever device, computes of inputs on the CPU: on the CPU, differentiable in them."""
     device = device_of(model)
-    found: torch.Tensor = model(x) if device.type == "cpu" else model(x.to(device)).cpu()
+    if device.type == "cpu":
+        found: torch.Tensor = model(x)
+    else:
+        with full_precision():
+            found = model(x.to(device)).cpu()
     return found
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Multiply in full single precision, as proofs need it; what a process has chosen for GPUs (TF32) is restored."""
+    kinds: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [kind.allow_tf32 for kind in kinds]
+    try:
+        for kind in kinds:
+            kind.allow_tf32 = False
+        yield
+    finally:
+        for kind, was_allowed in zip(kinds, before, strict=True):
+            kind.allow_tf32 = was_allowed
 
 
 def on_cpu(model: nn.Module) -> nn.Module:

@@ -9,10 +9,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from riskband.checks import LARGEST_COST, SMALLEST_COST
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 REPRESENTATION = "representation"
 """The space before the model's last linear layer."""
@@ -128,6 +132,9 @@ class TransportProblem:
     seed : int
         Of the random starts of attacks, and the noise of smoothing, from 0 to 2**63 - 1; the same seed gives the same
         answer.
+    free_distance : float
+        So far every example may move at no cost; only what is beyond costs. At budget 0 the ball is then the one of the
+        distance W_infinity (math §4.6). 0-1 loss, without smoothing.
 
     Raises
     ------
@@ -144,6 +151,7 @@ class TransportProblem:
     box: tuple[float, float] | None = None
     distances: tuple[float, ...] = ()
     seed: int = 0
+    free_distance: float = 0.0
 
     def __post_init__(self) -> None:
         # Imported here: the names are those of code that needs torch, and of all attacks.
@@ -158,6 +166,7 @@ class TransportProblem:
         if isinstance(self.seed, bool) or not (isinstance(self.seed, int | np.integer) and 0 <= self.seed < 2**63):
             raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}; it decides restarts")
         object.__setattr__(self, "seed", int(self.seed))
+        object.__setattr__(self, "free_distance", checked_grid("free_distance", (self.free_distance,))[0])
         self._check_extras()
 
     def _check_extras(self) -> None:
@@ -171,6 +180,14 @@ class TransportProblem:
             raise ValueError(
                 f"head must be None in the space {self.space!r}, got {self.head!r}; no layer is the head there"
             )
+        if self.free_distance > 0.0 and not self.is_binary:
+            raise ValueError(
+                f"free_distance must be 0 but for the 0-1 loss of a model without smoothing, got {self.free_distance:g}"
+            )
+
+    def costs(self, distances: Tensor) -> Tensor:
+        """Return what it costs to move by distances: what is beyond the free one, to the power of the order."""
+        return (distances - self.free_distance).clamp(min=0.0).pow(self.order)
 
     @property
     def layer(self) -> str | None:

@@ -75,7 +75,8 @@ class AdversarialAnswers(Answers):
     responses : Responses
         Who answered and with what noise; as for `ClientRisks`.
     clean : ClientRisks
-        The clients' risks without an adversary.
+        The clients' risks at radius 0: without an adversary, or with moves that are free (`free_distance`) alone; then
+        they are not for certificates of plain risks.
     curves : tuple of ConcaveCurve
         For each client, the smallest concave curve above every concave function through its points; none with noise.
     rounding : ndarray, shape (num_clients,)

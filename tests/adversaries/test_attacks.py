@@ -108,7 +108,9 @@ def test_pgd_on_two_classes_attains_the_worst_loss_in_every_ball(norm, objective
 @pytest.mark.parametrize(
     "loss", ["margin", *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("cross_entropy", "brier"))]
 )
-@pytest.mark.parametrize(("order", "norm"), COSTS)
+@pytest.mark.parametrize(
+    ("order", "norm"), [pytest.param(*cost, marks=[pytest.mark.slow] if cost[1] != "l2" else []) for cost in COSTS]
+)
 def test_attacks_come_close_to_exact_and_stay_below_what_is_proven(loss, order, norm):
     """A linear model's inputs are its representations: there bounds are proven."""
     model, _, _, x, y = problem(seed=8, num_examples=15, num_features=4, num_classes=3)

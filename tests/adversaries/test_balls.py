@@ -68,6 +68,31 @@ class Attending(nn.Module):
         return self.attention(x, x, x, need_weights=False)[0]
 
 
+class Functional(nn.Module):
+    """The same in functions: its weights cut in one of the usual ways, and heads moved before the tokens."""
+
+    def __init__(self, size, num_heads, scale, way):
+        super().__init__()
+        self.weight, self.out = nn.Parameter(scale * torch.randn(3 * size, size)), nn.Linear(size, size)
+        self.num_heads, self.way = num_heads, way
+
+    def forward(self, x):
+        n, num_tokens, size = x.shape
+        parts = functional.linear(x, self.weight)
+        if self.way == "permute":
+            parts = parts.reshape(n, num_tokens, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+            queries, keys, values = parts[0], parts[1], parts[-1]
+        elif self.way == "unbind":
+            queries, keys, values = parts.view(n, num_tokens, 3, self.num_heads, -1).transpose(1, 3).unbind(2)
+        else:
+            queries, keys, values = (
+                each.view(n, num_tokens, self.num_heads, -1).transpose(1, 2)
+                for each in (parts.chunk(3, dim=-1)[number] for number in range(3))
+            )
+        found = functional.scaled_dot_product_attention(queries, keys, values, scale=0.7)
+        return self.out(found.transpose(1, 2).reshape(n, num_tokens, size))
+
+
 class Tokens(nn.Module):
     """A class token, positions, layers between tokens, and one token or the mean of all at the end."""
 
@@ -127,12 +152,15 @@ def image_layer(rng, shape):
 
 
 def token_layer(rng, size):
-    kind, scale = rng.integers(5), float(rng.choice([0.3, 1.0, 3.0]))
+    kind, scale = rng.integers(7), float(rng.choice([0.3, 1.0, 3.0]))
     heads = int(rng.integers(1, 3))
     if kind == 0:
         return Attending(size, heads, scale)
     if kind == 1:
         return Residual(normalisation(rng, (size,)), Attending(size, heads, scale))
+    if kind >= 5:
+        way = str(rng.choice(["permute", "unbind", "chunk"]))
+        return Residual(normalisation(rng, (size,)), Functional(size, heads, scale, way))
     if kind == 2:
         is_first = bool(rng.integers(2))
         return nn.TransformerEncoderLayer(size, heads, 6, batch_first=True, norm_first=is_first, activation="gelu")
@@ -225,7 +253,8 @@ def test_many_trees():
     assert not wrong(count)
     assert (count["nets"], count["distances"] > 300, count["curves"], count["constants"] > 50) == (300, True, 100, True)
     drawn = (*NORMALISATIONS, *SMOOTH, nn.ConvTranspose2d, nn.Upsample, nn.PixelShuffle, nn.ZeroPad2d)
-    names = {kind.__name__ for kind in drawn} - {"InstanceNorm1d"} | {"Sum", "Concatenation", "SelfAttention", "Mean"}
+    names = {kind.__name__ for kind in drawn} - {"InstanceNorm1d", "InstanceNorm3d"} | {"Sum", "Concatenation", "Mean"}
+    names |= {"Attention", "SelfAttention"}
     assert not [name for name in names if not count[name]]
 
 
@@ -292,6 +321,24 @@ def test_attention_whose_shares_do_not_move_is_seen(name, wrong_rule, monkeypatc
     assert not caught(model, x, 0.1)
     monkeypatch.setattr(balls, name, wrong_rule)
     assert caught(model, x, 0.1)
+
+
+@pytest.mark.parametrize(("still", "scale", "of_values"), [("turned", 2.0, 1 / 400), ("carried", 0.001, 1000.0)])
+def test_attention_of_scores_or_values_that_do_not_move_is_seen(still, scale, of_values, monkeypatch):
+    """Negative control, for attention of functions: as if only values moved; and as if they did not."""
+    model = seeded(lambda: nn.Sequential(Functional(4, 2, scale, "chunk"), nn.Flatten(), nn.Linear(12, 2)))
+    with torch.no_grad():
+        model[0].weight[8:].mul_(of_values)
+    x = 2.0 * torch.tensor(np.random.default_rng(1).normal(size=(8, 3, 4)))
+    assert not caught(model, x, 0.03)
+    mixed, is_turning = balls._mixed, float(still != "turned")
+
+    def wrong_rule(shares, values, turned, carried, length):
+        is_carried = float(still != "carried")
+        return mixed(shares, values, turned * is_turning, carried * is_carried, length * is_carried)
+
+    monkeypatch.setattr(balls, "_mixed", wrong_rule)
+    assert caught(model, x, 0.03)
 
 
 def test_what_rounding_leaves_before_a_normalisation_is_no_certificate():

@@ -289,6 +289,90 @@ def test_many_networks():
     assert not [kind for kind in MADE if not count[kind.__name__]]
 
 
+AXES = {1: (2, 5), 2: (2, 5, 4), 3: (2, 3, 4, 3)}
+ONE_BY_ONE = (nn.Softmax(1), nn.Softmin(-1), nn.LogSoftmax(1), nn.RReLU(0.5, 2.5))
+
+
+def random_layer_of_axes(rng, axes):
+    """A layer that torch has for one, two and three axes."""
+    kernel, stride, pad = (int(value) for value in rng.integers([1, 1, 0], [4, 3, 2]))
+    named = lambda name: getattr(nn, f"{name}{axes}d")  # noqa: E731
+    convolution = {"stride": stride, "padding": pad, "groups": int(rng.integers(1, 3))}
+    sizes = [int(value) for value in rng.integers(1, 7, axes)]
+    return [
+        lambda: named("Conv")(2, 4, kernel, **convolution),
+        lambda: named("ConvTranspose")(2, 4, kernel, output_padding=stride - 1, **convolution),
+        lambda: named("MaxPool")(kernel, stride, kernel // 2, ceil_mode=bool(rng.integers(2))),
+        lambda: named("AvgPool")(kernel, stride, kernel // 2, ceil_mode=bool(rng.integers(2))),
+        lambda: named("AdaptiveAvgPool")(sizes),
+        lambda: named("AdaptiveMaxPool")(sizes),
+        lambda: named(str(rng.choice(["ReflectionPad", "ReplicationPad", "CircularPad", "ZeroPad"])))(kernel - 1),
+        lambda: random_norm(rng, named("BatchNorm"), 2) if axes > 1 else nn.ReflectionPad1d(2),
+        lambda: ONE_BY_ONE[rng.integers(4)],
+    ][rng.integers(9)]()
+
+
+def random_net_of_axes(seed):
+    """A chain of such layers, in float64, and the shape of one input."""
+    rng = np.random.default_rng(seed)
+    axes = int(rng.integers(1, 4))
+
+    def build():
+        first = random_layer_of_axes(rng, axes)
+        layers, shape = [first, random_activation(rng)], shape_behind(first, AXES[axes])
+        if shape[0] == 2 and min(shape[1:]) >= 3 and rng.integers(2):
+            layers.append(random_layer_of_axes(rng, axes))
+            shape = shape_behind(layers[-1], shape)
+        layers += [nn.Flatten(), nn.Linear(int(np.prod(shape)), 3)]
+        return nn.Sequential(*layers).double().eval()
+
+    return seeded(build, seed), AXES[axes]
+
+
+def looked_at_axes(seed):
+    """Look at layers, constants and certified distances of one such network."""
+    model, shape = random_net_of_axes(seed)
+    rng, count = np.random.default_rng(seed + 10**6), Counter(nets=1)
+    for layer, layer_shape in SequentialLayers(model, shape).body:
+        count[type(layer).__name__] += 1
+        count.update(wrong_layers=bool(excesses_of_layer(layer, layer_shape, rng)))
+    count["wrong_constants"] += len(excesses_of_constants(model, shape, rng))
+    x, (order, norm) = torch.tensor(rng.normal(size=(4, *shape))), COSTS[rng.integers(len(COSTS))]
+    certified, flipped = flips_inside(model, x, rng, order=order, norm=norm)
+    count.update(distances=certified, wrong_distances=flipped)
+    return count
+
+
+def test_a_few_networks_of_each_number_of_axes():
+    count = sum((looked_at_axes(seed) for seed in range(8)), Counter())
+    assert not wrong(count)
+    assert count["distances"] >= 20
+
+
+@pytest.mark.slow
+def test_many_networks_of_each_number_of_axes():
+    count = sum((looked_at_axes(seed) for seed in range(1000, 1150)), Counter())
+    assert not wrong(count)
+    assert (count["nets"], count["distances"] > 500) == (150, True)
+    names = ("Conv", "ConvTranspose", "MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool", "ReflectionPad")
+    assert not [f"{name}{axes}d" for name in names for axes in (1, 2, 3) if not count[f"{name}{axes}d"]]
+
+
+def test_softmax_in_closed_form():
+    """At p = (1/2, 1/2): slopes of 1/4 each way, 1/2 along (1, -1). Of log-softmax at p = (1, 0, 0): root 3."""
+    bound = RULES[nn.Softmax].spectral(nn.Softmax(1), (2,))
+    jacobian = torch.autograd.functional.jacobian(nn.Softmax(0), torch.zeros(2).double())
+    assert bound == pytest.approx(float(torch.linalg.matrix_norm(jacobian, ord=2)), rel=1e-12)
+    spread = RULES[nn.Softmax].spread(nn.Softmax(1), torch.ones(1, 2).double())
+    assert spread.flatten().tolist() == pytest.approx(jacobian.abs().sum(dim=1).tolist())
+    far = torch.tensor([60.0, 0.0, 0.0], dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(nn.LogSoftmax(0), far)
+    assert RULES[nn.LogSoftmax].spectral(nn.LogSoftmax(1), (3,)) == pytest.approx(
+        float(jacobian.norm()) / (4 / 3) ** 0.5
+    )
+    assert float(torch.linalg.matrix_norm(jacobian, ord=2)) == pytest.approx(3.0**0.5, rel=1e-9)
+
+
 SHRUNK = [
     (nn.Linear(3, 4), (3,)),
     (nn.Conv2d(1, 2, 2, padding=1), (1, 4, 3)),
@@ -301,6 +385,11 @@ SHRUNK = [
     (nn.PixelUnshuffle(2), (1, 4, 2)),
     (nn.PixelShuffle(2), (4, 2, 1)),
     (GroupSort(), (4,)),
+    (nn.Conv3d(1, 2, 2), (1, 2, 3, 2)),
+    (nn.ConvTranspose1d(2, 1, 3, 2), (2, 3)),
+    (nn.MaxPool1d(2, 1), (1, 4)),
+    (nn.AdaptiveMaxPool2d(1), (1, 3, 2)),
+    (nn.ReflectionPad1d(1), (1, 3)),
     (nn.ReLU(), (3,)),
     (nn.LeakyReLU(2.0), (3,)),
     (nn.Tanh(), (3,)),

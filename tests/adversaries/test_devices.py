@@ -6,6 +6,8 @@ torch, while the arithmetic is the CPU's. So the answers must be the same to the
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -13,8 +15,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from protocol.examples import Examples
 from riskband.adversaries import TransportProblem, adversarial_curves
-from riskband.adversaries.evaluation import chosen_device, device_of, example_losses, largest_batch
+from riskband.adversaries.evaluation import chosen_device, device_of, example_losses, full_precision, largest_batch
+from worlds.domain_generalisation.training import train_on_domains
 from worlds.training import train_epochs
 
 GPU = torch.device("cuda", 0)
@@ -140,6 +144,32 @@ def test_training_and_losses_on_a_gpu_are_near_those_of_the_cpu():
         train_epochs(model.to(chosen_device(device)), x, y, seed=0, num_epochs=2, learning_rate=0.01)
         losses.append(example_losses(model, x, y, loss="cross_entropy"))
     assert_allclose(losses[0], losses[1], atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["wm", "cdan"])
+def test_training_on_domains_takes_place_where_the_model_is(method):
+    weights = []
+    for is_there in (False, True):
+        model, x, y = examined()
+        domains = [Examples(x[:6], y[:6]), Examples(x[6:], y[6:])]
+        settings = {"method": method, "seed": 0, "num_epochs": 2, "factor": 0.5, "batch_size": 3}
+        with Elsewhere() if is_there else nullcontext():
+            train_on_domains(on_gpu(model) if is_there else model, domains, **settings)
+        weights.append(np.concatenate([value.detach().numpy().ravel() for value in model.parameters()]))
+    assert_array_equal(*weights)
+
+
+def test_a_gpu_multiplies_in_full_precision_and_what_was_chosen_is_restored():
+    matmul, convolutions, seen = torch.backends.cuda.matmul, torch.backends.cudnn, []
+    model, x, y = examined()
+    model[1].register_forward_hook(lambda *_: seen.append((matmul.allow_tf32, convolutions.allow_tf32)))
+    on_gpu(model)
+    with Elsewhere(), full_precision():  # restores what there was before this test
+        matmul.allow_tf32 = convolutions.allow_tf32 = True
+        example_losses(model, x, y, loss="zero_one")
+        assert matmul.allow_tf32
+        assert convolutions.allow_tf32
+    assert set(seen) == {(False, False)}
 
 
 def test_devices_have_names():

@@ -24,6 +24,7 @@ class Of(nn.Module):
         super().__init__()
         self.into, self.out, self.given = nn.Linear(3, 4), nn.Linear(4, 2), forward
         self.bend, self.scale = nn.ReLU(inplace=True), nn.Parameter(torch.tensor([1.0, -2.0, 0.5, 3.0]))
+        self.more = nn.Linear(4, 12)
         self.register_buffer("shift", torch.tensor([0.5, 0.0, -1.0, 2.0]))
 
     def forward(self, x):
@@ -37,6 +38,12 @@ def kinds_of(model, shape):
 def swapped(x):
     height, width = x.shape[1:3]
     return x.view(-1, width * height)
+
+
+def attended(self, x):
+    """As people write it: one linear map, cut into queries, keys and values."""
+    queries, keys, values = self.more(x).view(-1, 4, 3, 1, 1).permute(2, 0, 3, 1, 4)
+    return functional.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).reshape(x.shape)
 
 
 class BasicBlock(nn.Module):
@@ -102,6 +109,14 @@ def test_a_residual_net_as_people_write_it():
         (lambda self, x: x + self.shift[None].expand(x.size(0), -1), ["Linear", "Shift"]),
         (lambda self, x: swapped(x.view(x.shape[0], 2, 2)), ["Linear", "Reshaped", "Reshaped"]),
         (lambda self, x: x.unsqueeze(1).flatten(1, 2), ["Linear", "Reshaped", "Reshaped"]),
+        (lambda self, x: functional.linear(x, torch.diag(self.scale), self.shift), ["Linear", "Linear"]),
+        (lambda self, x: functional.conv1d(x.unsqueeze(1), self.scale[None, None, :3], padding=1).mean(1),
+         ["Linear", "Reshaped", "Conv1d", "Mean"]),
+        (lambda self, x: torch.cat([x.chunk(2, 1)[1], x.chunk(2, -1)[0]], 1), ["Linear", "Concatenation"]),
+        (lambda self, x: torch.cat([x.view(-1, 2, 2).permute(2, 0, 1)[1], x.view(-1, 2, 2).unbind(2)[0]], 1),
+         ["Linear", "Concatenation"]),
+        (lambda self, x: functional.softmax(x, dim=-1) + x.log_softmax(1), ["Linear", "Sum"]),
+        (attended, ["Linear", "Linear", "Reshaped", "Attention", "Permuted", "Reshaped"]),
     ],
 )  # fmt: skip
 def test_what_is_read(forward, kinds):
@@ -130,6 +145,31 @@ def test_constants_of_sums_in_closed_form():
     with torch.no_grad():
         wide.weight.copy_(torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]))
     assert constant(Beside(nn.Identity(), nn.Identity()), wide) <= base * 2.0**0.5
+
+
+class Twice(nn.Module):
+    """x + B(B(x)) of one layer B."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return x + self.layer(torch.tanh(self.layer(x)) if isinstance(self.layer, nn.ReLU) else self.layer(x))
+
+
+def test_a_layer_that_a_branch_uses_twice_counts_twice():
+    """Of x + 2 (2 x) slopes are 5; of x + relu(tanh(relu(x))) the features behind both are what they are."""
+    double = nn.Linear(2, 2, bias=False).double()
+    with torch.no_grad():
+        double.weight.copy_(2.0 * torch.eye(2))
+    model = nn.Sequential(Twice(double), nn.Linear(2, 2).double())
+    (slopes,) = 5.0 * model[1].weight.detach().diff(dim=0)
+    for norm, dual in (("l1", torch.inf), ("l2", 2), ("linf", 1)):
+        assert float(margin_constants(model, (2,), norm=norm)[0, 1]) >= float(slopes.norm(dual))
+    bent = nn.Sequential(nn.Linear(2, 2), Twice(nn.ReLU()), nn.Linear(2, 2))
+    (_, (branched, _)) = SequentialLayers(bent, (2,)).body
+    assert [type(layer).__name__ for layer in branched.chains[1]] == ["ReLU", "Tanh", "ReLU"]
 
 
 def random_noise(self, x):
@@ -167,7 +207,22 @@ def stated(x, _):
         (by_kind, "what torch.fx shows of its forward"),
         (of_batches, "got 'truediv'"),
         (lambda self, x: x * x, "got 'mul' in the model's own forward"),
-        (lambda self, x: x.softmax(1), "got 'softmax'"),
+        (lambda self, x: x.softmax(0), "within one example, got dim=0"),
+        (lambda self, x: torch.stack(x.t().unbind(1)), "got 'stack'"),
+        (lambda self, x: x.t().relu().t(), "got 'relu'|got 't'"),
+        (lambda self, x: x.transpose(0, 1).relu().transpose(0, 1), "got 'relu'"),
+        (lambda self, x: x.unbind(0)[0].expand(x.shape[0], -1), "got 'getitem'|got 'expand'"),
+        (lambda self, x: x.unsqueeze(1).transpose(0, 1).chunk(1, 0)[0].squeeze(0), "left to the examples"),
+        (lambda self, x: functional.linear(x, torch.diag(x[0])), "got"),
+        (lambda self, x: functional.linear(x, self.scale.expand(x.shape[0], -1)).repeat(1, 4)[:, :4], "got"),
+        (lambda self, x: functional.scaled_dot_product_attention(x, x, x), "attention must be of queries"),
+        (lambda self, x: (x[:, :, None] @ x[:, None]).mean(1), "got 'matmul'"),
+        (
+            lambda self, x: functional.scaled_dot_product_attention(
+                y := x.view(-1, 2, 2), y, y, is_causal=True
+            ).flatten(1),
+            "without masks",
+        ),
         (lambda self, x: x - x.mean(), "got 'sub'|must be left to the examples|one shape|got 'mean'"),
         (lambda self, x: x - x.mean(0, keepdim=True), "must have one shape"),
         (lambda self, x: x.flip(0), "got 'flip'"),

@@ -207,8 +207,8 @@ def test_what_is_not_proved_is_refused():
     question = {"order": 1, "space": "input", "adversary": "lipschitz"}
     with pytest.raises(RefusedError, match=r"zero_one, margin, cross_entropy, brier, got 'abstain:0\.5'"):
         all_curves_of(model, x, y, loss="abstain:0.5", **question)
-    with pytest.raises(RefusedError, match="got Softmin"):
-        all_curves_of(nn.Sequential(nn.Softmin(1), model), x, y, loss="margin", **question)
+    with pytest.raises(RefusedError, match="got Hardshrink"):
+        all_curves_of(nn.Sequential(nn.Hardshrink(), model), x, y, loss="margin", **question)
     with pytest.raises(RefusedError, match="method must be one of"):
         LipschitzAdversary(model, input_problem("zero_one", 1, "l2"), method="best")
     asked = input_problem("zero_one", 1, "l2")

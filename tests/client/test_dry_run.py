@@ -127,7 +127,8 @@ def test_an_attack_is_asked_with_all_that_it_needs(folder, capsys):
     model = build_model("cnn", x_shape=(3, 6, 6), num_classes=4, seed=3)
     settings = {"loss": "margin", "order": 1, "space": "input", "adversary": "pgd", "box": (0, 1), "seed": 3}
     curves = curves_of(model, x, y, distances=(0.05, 0.2), **settings)
-    assert shown(out)["values_lower"] == curves.values([0.0, 0.05])[0].tolist()
+    # Not the same bytes: the last digits of an attack may differ (CONTRIBUTING.md, on rounding).
+    assert shown(out)["values_lower"] == pytest.approx(curves.values([0.0, 0.05])[0], abs=1e-6)
     assert shown(out)["guarantee"] == "lower"
 
 

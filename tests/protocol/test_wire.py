@@ -94,6 +94,7 @@ ADVERSARIAL_QUERY = adversarial_query(
         adversarial_query("zero_one", "mlp", (2,), 2, order=2, radii=[0, 1e-150, 1e150], adversary="exact"),
         adversarial_query("zero_one", "mlp", (2,), 2, order=1, space="input", box=[0, 1], seed=2**63 - 1),
         adversarial_query("zero_one", "mlp", (2,), 2, order=1, space="layer:1", distances=[0.1, 2], adversary="pgd"),
+        adversarial_query("zero_one", "mlp", (2,), 2, order=2, free_distance=0.1),
     ],
 )
 def test_an_adversarial_query_arrives_as_it_was_sent(query):
@@ -175,6 +176,7 @@ def test_a_grid_is_checked_on_both_ends(name, grid, rule):
         ("box", [0.0], "box must be two numbers"),
         ("box", ["0", "1"], r"query\['box'\] must be a list of float"),
         ("seed", -1, "seed must be a whole number"),
+        ("free-distance", 0.1, "free_distance must be 0 but for the 0-1 loss"),
         ("seed", 1.5, r"query\['seed'\] must be of type int"),
         ("space", "input", "head must be None in the space 'input'"),
         ("space", "layer:2", "head must be None in the space 'layer:2'"),

@@ -87,7 +87,7 @@ class DomainDiscrimination(Method):
         features = features_of(batch_by_domain, encoder)
         seen = [self.view(each, head) for each in features]
         if not self.discriminators:
-            self._build(len(features), seen[0].shape[1])
+            self._build(len(features), seen[0].shape[1], seen[0].device)
         self.step([each.detach() for each in seen])
         return _risks(batch_by_domain, features, head).mean() + self.discrimination(seen, is_turned=True)
 
@@ -106,17 +106,17 @@ class DomainDiscrimination(Method):
     def discrimination(self, seen: Sequence[Tensor], *, is_turned: bool) -> Tensor:
         """Return the sum of the discriminators' cross-entropies with what each domain is, or is not."""
         shown = torch.cat(list(seen))
-        domains = torch.cat([torch.full((len(each),), k, dtype=torch.long) for k, each in enumerate(seen)])
+        domains = torch.cat([each.new_full((len(each),), k, dtype=torch.long) for k, each in enumerate(seen)])
         losses = []
         for k, discriminator in enumerate(self.discriminators):
             is_another = domains != k
             losses.append(cross_entropy(discriminator(shown), (is_another ^ is_turned).long()))
         return torch.stack(losses).sum()
 
-    def _build(self, num_domains: int, num_inputs: int) -> None:
+    def _build(self, num_domains: int, num_inputs: int, device: torch.device) -> None:
         num_discriminators = 1 if num_domains == 2 else num_domains
         for _ in range(num_discriminators):
-            self.discriminators.append(_discriminator((num_inputs, *self.hidden_sizes, 2)))
+            self.discriminators.append(_discriminator((num_inputs, *self.hidden_sizes, 2)).to(device))
         parameters = self.discriminators.parameters()
         self._optimizer = torch.optim.Adam(parameters, lr=self.learning_rate, betas=(0.5, 0.999))
 
@@ -172,8 +172,8 @@ def optimal_plan(costs: Tensor) -> Tensor:
 
     num_a, num_b = costs.shape
     uniform = (np.full(num_a, 1.0 / num_a), np.full(num_b, 1.0 / num_b))
-    plan = ot.emd(*uniform, costs.detach().double().numpy())
-    return torch.from_numpy(plan).to(costs.dtype)
+    plan = ot.emd(*uniform, costs.detach().cpu().double().numpy())
+    return torch.from_numpy(plan).to(costs.dtype).to(costs.device)
 
 
 def _risks(batch_by_domain: Batches, features: Sequence[Tensor], head: nn.Linear) -> Tensor:

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.examples import Examples
 from riskband.adversaries.attacks.base import frozen
+from riskband.adversaries.evaluation import device_of
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import adversarial_curves
 from worlds.domain_generalisation.methods import METHODS, Batches, fixed_features_of
@@ -66,9 +67,9 @@ def train_on_domains(
 ) -> None:
     """Train `model` in place on several domains: Adam (β₁ = 0.5) on a method's loss, and on worst points if asked.
 
-    The model is an `nn.Sequential` that ends with an `nn.Linear`, the head; what comes before it is the encoder. There
-    are examples of at least two domains; the method is a name in `METHODS`. Raises ValueError if an argument breaks its
-    rule, or the loss is no longer finite.
+    The model, on any device, is an `nn.Sequential` that ends with an `nn.Linear`, the head; before it is the encoder.
+    There are examples of at least two domains; the method is a name in `METHODS`. Raises ValueError if an argument
+    breaks its rule, or the loss is no longer finite.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ def train_on_domains(
                 worst = worst or WorstPoints(_all_features(encoder, x, y), radius=radius)
                 worst.radius = radius
             for rows in _batches([len(each.y) for each in domains], batch_size, rng):
-                batch = [(torch.from_numpy(x[own]), torch.from_numpy(y[own])) for own in rows]
+                batch = [_there(x[own], y[own], head) for own in rows]
                 loss = rule.loss(batch, encoder, head)
                 if worst is not None:
                     loss = loss + adversarial_weight * _worst_loss(worst, rows, batch, encoder, head)
@@ -143,6 +144,12 @@ def _batches(sizes: Sequence[int], batch_size: int, rng: np.random.Generator) ->
     return [[order[k * size : (k + 1) * size] for order in orders] for k in range(min(sizes) // size)]
 
 
+def _there(x: NDArray[np.float32], y: NDArray[np.int64], model: nn.Module) -> tuple[Tensor, Tensor]:
+    """Images and labels, where the model is."""
+    device = device_of(model)
+    return torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
+
+
 def _worst_loss(
     worst: WorstPoints, rows: list[NDArray[np.intp]], batch: Batches, encoder: nn.Module, head: nn.Linear
 ) -> Tensor:
@@ -153,7 +160,7 @@ def _worst_loss(
 
 def _all_features(encoder: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64], *, batch_size: int = 500) -> Tensor:
     starts = range(0, len(y), batch_size)
-    pairs = [(torch.from_numpy(x[k : k + batch_size]), torch.from_numpy(y[k : k + batch_size])) for k in starts]
+    pairs = [_there(x[k : k + batch_size], y[k : k + batch_size], encoder) for k in starts]
     return torch.cat([fixed_features_of([pair], encoder)[0] for pair in pairs])
 
 

@@ -86,7 +86,7 @@ class InputAdversary(Adversary):
         return Evidence(
             attained=witness.points(),
             bounding=None,
-            flip_costs=witness.distances.pow(problem.order),
+            flip_costs=problem.costs(witness.distances),
             without_gradient=without_gradient,
         )
 

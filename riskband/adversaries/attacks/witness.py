@@ -112,7 +112,7 @@ class Witness:
 
     def __init__(self, model: nn.Module, batch: Batch, problem: TransportProblem) -> None:
         self.model, self.labels, self.logits = model, batch.labels, batch.logits
-        self.order, self.norm, self.box = problem.order, problem.norm, problem.box
+        self.costs, self.norm, self.box = problem.costs, problem.norm, problem.box
         self.x_shape = batch.x.shape[1:]
         self.x = batch.x.flatten(start_dim=1)
         if (box := self.box) is not None and bool(((self.x < box[0]) | (self.x > box[1])).any()):
@@ -303,7 +303,7 @@ class Witness:
     def points(self) -> Points:
         """Return everything that was shown as points; of the 0-1 loss, the cheapest misclassified one alone."""
         if self._is_flipped:
-            costs = self.distances.pow(self.order)[:, None]
+            costs = self.costs(self.distances)[:, None]
             return Points(costs, torch.ones_like(costs))
         if not self._costs:
             return Points(torch.full_like(self.distances, math.inf)[:, None], torch.zeros_like(self.distances)[:, None])
@@ -344,7 +344,7 @@ class Witness:
         found = shown.gather(0, number[None, :, None].expand(1, *self.x.shape)).squeeze(0)
         self._keep_nearest(found, nearest)
         if not self._is_flipped:
-            self._costs.append(distances.pow(self.order))
+            self._costs.append(self.costs(distances))
             self._losses.append(torch.where(counts, self._each(self._loss.per_example, logits), 0.0))
 
     def _gradient(self, values: Tensor, points: Tensor, *, keep: bool) -> Tensor:

@@ -9,7 +9,7 @@ them, from what it can do on that ball; layers that are not in `_LOCAL`, from th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from riskband.adversaries.bounds.layer_norms import (
     CONVOLUTIONS,
     NORMALISATIONS,
+    PLAIN_CONVOLUTIONS,
     RULES,
     group_weights,
     in_groups,
@@ -26,8 +27,9 @@ from riskband.adversaries.bounds.layer_norms import (
     shape_behind,
 )
 from riskband.adversaries.bounds.lipschitz import NUM_REMEMBERED, ROUNDING, SequentialLayers
-from riskband.adversaries.bounds.parts import Branched, Concatenation, SelfAttention, Sum
+from riskband.adversaries.bounds.parts import Attention, Branched, Concatenation, SelfAttention, Sum
 from riskband.adversaries.curves import Points
+from riskband.adversaries.kept import kept
 from riskband.adversaries.representation.growth import Growth
 
 _NUM_HALVINGS = 12
@@ -57,7 +59,7 @@ class Moves(NamedTuple):
 def has_local_rules(layers: SequentialLayers) -> bool:
     """Return whether some layer of a model does less around an example than its constant says, or is a sum."""
     kinds = {type(part) for layer, _ in layers.body for part in layer.modules()}
-    return not kinds.isdisjoint((*NORMALISATIONS, SelfAttention, Sum, Concatenation))
+    return not kinds.isdisjoint((*NORMALISATIONS, Attention, SelfAttention, Sum, Concatenation))
 
 
 class Balls:
@@ -121,18 +123,20 @@ class Balls:
 
 
 @lru_cache(maxsize=NUM_REMEMBERED)
-def _norms(layers: SequentialLayers) -> tuple[float, ...]:
-    return tuple(_each_norm((layer for layer, _ in layers.body), layers.x_shape))
+def _norms(layers: SequentialLayers) -> Sequence[float]:
+    ruled = list(_by_rules((layer for layer, _ in layers.body), layers.x_shape))
+    name = f"norms {layers.fingerprint}"
+    return kept(name, len(ruled), lambda: [RULES[type(layer)].spectral(layer, shape) for layer, shape in ruled])
 
 
-def _each_norm(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> Iterator[float]:
-    """Yield the norms of the layers that `propagated` takes from their rules, in its order."""
+def _by_rules(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> Iterator[tuple[nn.Module, tuple[int, ...]]]:
+    """Yield the layers whose norms `propagated` takes from their rules, in its order, and the shapes before them."""
     for layer in chain:
         if isinstance(layer, Branched):
             for branch in layer.chains:
-                yield from _each_norm(branch, shape)
+                yield from _by_rules(branch, shape)
         elif type(layer) not in _LOCAL:
-            yield RULES[type(layer)].spectral(layer, shape)
+            yield layer, shape
         shape = shape_behind(layer, shape)
 
 
@@ -173,6 +177,8 @@ def _joined(layer: Branched, parts: list[tuple[Tensor, Moves]]) -> tuple[Tensor,
     features = [x for x, _ in parts]
     largest = torch.stack([_size(x).maximum(moves.largest) for x, moves in parts]).amax(dim=0)
     entries, lengths = [moves.entries for _, moves in parts], torch.stack([moves.lengths for _, moves in parts])
+    if isinstance(layer, Attention):
+        return layer.mixed(*features), _mixed_moves(layer, parts)._replace(largest=largest)
     if isinstance(layer, Concatenation):
         moves = _tightened(torch.cat(entries, dim=layer.axis), lengths.norm(dim=0))
         return torch.cat(features, dim=layer.axis), moves._replace(largest=largest)
@@ -185,7 +191,7 @@ def _by_rule(layer: nn.Module, moves: Moves, norm: float) -> Moves:
     if isinstance(layer, nn.Linear):
         rows = layer.weight.norm(dim=1)
         entries = entries.minimum(rows * _row_lengths(moves)[..., None])
-    elif isinstance(layer, nn.Conv1d | nn.Conv2d):
+    elif isinstance(layer, PLAIN_CONVOLUTIONS):
         rows = layer.weight.flatten(1).norm(dim=1).reshape(1, -1, *[1] * (entries.dim() - 2))
         entries = entries.minimum(rows * _beside(moves.lengths, entries))
     return _tightened(entries, norm * moves.lengths)
@@ -231,19 +237,45 @@ def _attended(layer: SelfAttention, x: Tensor, moves: Moves) -> Moves:
     into_values = layer.into.weight.reshape(3, layer.num_heads, layer.head_size, -1)[2]
     tokens = _row_lengths(moves)
     turned = _score_moves(layer, heads.queries, heads.keys, tokens, moves.lengths)
+    # Of the values of each head and token, and of all of them.
+    carried = torch.linalg.matrix_norm(into_values, ord=2)[:, None] * tokens[:, None]
+    each, together = _mixed(
+        shares, heads.values, turned, carried, matrix_bound(into_values.flatten(0, 1)) * moves.lengths
+    )
+    each = each.norm(dim=1)  # (num_examples, num_tokens)
+    return _tightened(each[:, :, None] * out.norm(dim=1), matrix_bound(out) * together)
+
+
+def _mixed(shares: Tensor, values: Tensor, turned: Tensor, carried: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    """How far means of values move, each of them and all together, if scores move by at most `turned`.
+
+    Shares and `turned` are (num_examples, num_heads, num_tokens, num_values); `carried` and `length` say how far each
+    value moves, (num_examples, num_heads, num_values), and all together.
+    """
     most = _largest_shares(shares, turned)
     # Of the means of the values, whose shares change.
-    away = torch.cdist(shares @ heads.values, heads.values, compute_mode="donot_use_mm_for_euclid_dist")
+    away = torch.cdist(shares @ values, values, compute_mode="donot_use_mm_for_euclid_dist")
     swing = (most * turned.square()).sum(dim=3).sqrt().minimum(turned.amax(dim=3))
     width = (most * away.square()).sum(dim=3).sqrt().minimum(away.amax(dim=3))
     mixed = (swing * width).minimum(away.amax(dim=3))  # (num_examples, num_heads, num_tokens)
     # Of the values themselves, with the shares that they have then.
-    norms = torch.linalg.matrix_norm(into_values, ord=2)[:, None]
-    carried = (most @ tokens[:, None, :, None]).squeeze(3).minimum(tokens.amax(dim=1)[:, None, None])
-    each = (norms * carried + mixed).norm(dim=1)  # (num_examples, num_tokens)
-    gathered = most.sum(dim=2).amax(dim=(1, 2)).sqrt() * matrix_bound(into_values.flatten(0, 1))
-    together = (gathered * moves.lengths + mixed.flatten(1).norm(dim=1)).minimum(each.norm(dim=1))
-    return _tightened(each[:, :, None] * out.norm(dim=1), matrix_bound(out) * together)
+    each = (most @ carried[..., None]).squeeze(3).minimum(carried.amax(dim=2, keepdim=True)) + mixed
+    gathered = most.sum(dim=2).amax(dim=(1, 2)).sqrt() * length
+    return each, (gathered + mixed.flatten(1).norm(dim=1)).minimum(each.flatten(1).norm(dim=1))
+
+
+def _mixed_moves(layer: Attention, parts: list[tuple[Tensor, Moves]]) -> Moves:
+    """Of queries, keys and values that are known only by how far each of their vectors moves."""
+    queries, keys, values = (x.reshape(len(x), -1, *x.shape[-2:]) for x, _ in parts)
+    asking, asked, carried = (
+        _row_lengths(moves).reshape(len(values), -1, moves.entries.shape[-2]) for _, moves in parts
+    )
+    one, other = asking[..., None], asked[:, :, None]
+    turned = queries.norm(dim=3)[..., None] * other + one * keys.norm(dim=3)[:, :, None] + one * other
+    turned = abs(layer.scale) * turned
+    each, together = _mixed(layer.shares(queries, keys), values, turned, carried, parts[2][1].lengths)
+    shape = (*parts[0][0].shape[:-1], values.shape[3])
+    return _tightened(each.reshape(*shape[:-1], 1).expand(shape), together)
 
 
 def _score_moves(layer: SelfAttention, queries: Tensor, keys: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:

@@ -12,15 +12,27 @@ import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.bounds.layer_norms import RULES, Body, cut_at_bends, leaky_slope
+from riskband.adversaries.bounds.layer_norms import (
+    MAX_POOLS,
+    RULES,
+    Body,
+    as_many,
+    cut_at_bends,
+    is_linear,
+    joined,
+    leaky_slope,
+    shape_behind,
+)
 from riskband.adversaries.bounds.lipschitz import SequentialLayers, check_norm
+from riskband.adversaries.bounds.parts import Branched, Concatenation, Reshaped, Selected, Sum
 from riskband.adversaries.bounds.relu_cells import composed
+from riskband.adversaries.group_sort import GroupSort
 from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.checks import RefusedError
 
@@ -36,13 +48,14 @@ AUTO_WORK = 2**25
 _REFINED_WORK = 2**24
 # Every sum here adds terms whose sizes add up to at most the magnitude that is carried along; float64 loses less.
 _SLACK = 1e-11
+_PAIRS = 2
 _NUM_HALVINGS = 6
 _LARGEST_RATIO = 1000.0
 # Numbers in the largest array of a chunk of examples: what fits into a cache is several times as fast.
 _CHUNK_NUMBERS = 2**18
 
 
-RELAXED = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.MaxPool2d)
+RELAXED = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, *MAX_POOLS)
 """Layers that are bounded here."""
 
 
@@ -105,16 +118,31 @@ class Relaxation:
         return 2.0 * self.rate * inputs + 0.5
 
 
+_FIELDS = ("lower", "lower_offset", "upper", "upper_offset", "slope", "center", "error", "low", "high")
+
+
 def relaxed(layer: nn.Module, sources: Tensor | None, low: Tensor, high: Tensor) -> Relaxation:
     """Return bounds of a layer in `RELAXED` on the boxes [low, high], both float64 of shape (num_examples, num_inputs).
 
-    The sources are `pool_windows` of a max pool, None for an activation.
+    The sources are `pool_windows` of a max pool, None for an activation; of activations side by side see `_aside`.
     """
+    if isinstance(layer, Concatenation):
+        return _all_aside(layer, low, high)
     if sources is not None:
         return _pool(sources, low, high)
     if isinstance(layer, nn.ReLU | nn.LeakyReLU):
         return _leaky(leaky_slope(layer), low, high)
     return _s_shaped(layer, low, high)
+
+
+def _all_aside(layer: Concatenation, low: Tensor, high: Tensor) -> Relaxation:
+    """Of the activations of `_side_by_side`, each for its own features, or nothing: a leaky ReLU of slope 1."""
+    found = []
+    for piece, *bends in layer.chains:
+        ends = piece(low), piece(high)
+        found.append(relaxed(bends[0], None, *ends) if bends else _leaky(1.0, *ends))
+    rows = {key: torch.cat([getattr(each, key) for each in found], dim=1) for key in _FIELDS}
+    return Relaxation(sources=None, num_inputs=low.shape[1], rate=max(each.rate for each in found), **rows)
 
 
 def _leaky(leak: float, low: Tensor, high: Tensor) -> Relaxation:
@@ -192,23 +220,84 @@ def _pool(sources: Tensor, low: Tensor, high: Tensor) -> Relaxation:
     )
 
 
-def pool_windows(layer: nn.MaxPool2d, shape: tuple[int, ...]) -> Tensor:
+def pool_windows(layer: Any, shape: tuple[int, ...]) -> Tensor:
     """Return the flat indices of the inputs of each output of a max pool, (num_outputs, width), -1 for the padding."""
-    (channels, height, width), pairs = shape, []
-    rows, columns = layer(torch.zeros(1, 1, height, width)).shape[2:]
-    for setting in (layer.kernel_size, layer.stride, layer.padding):
-        pairs.append(setting if isinstance(setting, tuple) else (setting, setting))
-    kernel, stride, padding = pairs
+    settings = [as_many(setting, len(shape) - 1) for setting in (layer.kernel_size, layer.stride, layer.padding)]
+    windows, is_inside = torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.bool)
+    for size, number, kernel, stride, padding in zip(shape[1:], shape_behind(layer, shape)[1:], *settings, strict=True):
+        places = torch.arange(number)[:, None] * stride - padding + torch.arange(kernel)
+        windows = (windows[:, None, :, None] * size + places[None, :, None]).flatten(2).flatten(0, 1)
+        is_here = ((places >= 0) & (places < size))[None, :, None]
+        is_inside = (is_inside[:, None, :, None] & is_here).flatten(2).flatten(0, 1)
+    planes = torch.arange(shape[0])[:, None, None] * math.prod(shape[1:])
+    return torch.where(is_inside, windows + planes, -1).flatten(0, 1)
 
-    def covered(axis: int, number: int) -> Tensor:
-        return torch.arange(number)[:, None] * stride[axis] - padding[axis] + torch.arange(kernel[axis])
 
-    row = covered(0, rows)[:, None, :, None]
-    column = covered(1, columns)[None, :, None, :]
-    is_inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-    window = torch.where(is_inside, row * width + column, -1).reshape(rows * columns, math.prod(kernel))
-    planes = torch.arange(channels)[:, None, None] * height * width
-    return torch.where(window >= 0, window + planes, -1).reshape(-1, math.prod(kernel))
+def is_affine(layer: nn.Module) -> bool:
+    """Return whether a layer is affine; of branches side by side, or added up, whether all their layers are."""
+    if isinstance(layer, Sum | Concatenation):
+        return all(is_affine(part) for chain in layer.chains for part in chain)
+    return is_linear(layer)
+
+
+def straightened(body: Body) -> Body:
+    """Return a chain without branches that bend: what they carry stands side by side instead (math §6.5)."""
+    found: list[tuple[nn.Module, tuple[int, ...]]] = []
+    for layer, shape in body:
+        plain: nn.Module = layer
+        if isinstance(layer, GroupSort) and layer.group_size == _PAIRS and math.prod(shape) <= MAX_INPUTS:
+            plain = _as_sum(shape)
+        is_open = isinstance(plain, Sum | Concatenation) and not is_affine(plain)
+        found += _side_by_side(plain, shape) if is_open else [(layer, shape)]
+    return tuple(found)
+
+
+def _side_by_side(layer: Any, shape: tuple[int, ...]) -> list[tuple[nn.Module, tuple[int, ...]]]:
+    """Return branches as a chain of flat features: in turn what each does up to a bend, its bend, and their union."""
+    branches = [cut_at_bends(straightened(_with_shapes(chain, shape)), is_affine) for chain in layer.chains]
+    taken: list[list[nn.Module]] = [[] for _ in branches]  # how each branch finds its own
+    shapes, whole, found = [shape for _ in branches], shape, []
+    for number in range(max(map(len, branches))):
+        blocks = [branch[number] if number < len(branch) else ((), None) for branch in branches]
+        depth = max(1, *(len(affine) for affine, _ in blocks))
+        rounds: list[list[Body]] = [[affine[row : row + 1] for affine, _ in blocks] for row in range(depth)]
+        bends: list[Body] = [() if bend is None else (bend,) for _, bend in blocks]
+        for steps in (*rounds, bends):
+            chains, start = [], 0
+            for index, step in enumerate(steps):
+                inside = [part for part, _ in step]
+                # Activations act on flat features as they do on others.
+                around = (taken[index][:1], []) if steps is bends else (taken[index], [nn.Flatten()])
+                chains.append([*around[0], *inside, *around[1]])
+                for part in inside:
+                    shapes[index] = shape_behind(part, shapes[index])
+                stop = start + math.prod(shapes[index])
+                taken[index] = [Selected([(start, stop, None)]), Reshaped(shapes[index])]
+                start = stop
+            found.append((Concatenation(chains, 1), whole))
+            whole = (start,)
+    last = Sum(taken) if isinstance(layer, Sum) else Concatenation(taken, layer.axis)
+    return [*found, (last, whole)]
+
+
+def _with_shapes(chain: Sequence[nn.Module], shape: tuple[int, ...]) -> Body:
+    shapes = accumulate(chain, lambda before, layer: shape_behind(layer, before), initial=shape)
+    return tuple(zip(chain, shapes, strict=False))
+
+
+def _as_sum(shape: tuple[int, ...]) -> Sum:
+    """MaxMin of (a, b), which is (b, a) + (r, -r) with r = relu(a - b)."""
+    one = torch.eye(shape[0] // 2, dtype=torch.float64)
+    apart = torch.cat([one, -one], dim=1)
+    swap = torch.eye(shape[0], dtype=torch.float64).roll(len(one), 1)
+
+    def mixed(matrix: Tensor) -> nn.Conv1d:
+        layer = nn.Conv1d(matrix.shape[1], len(matrix), 1, bias=False, dtype=torch.float64).requires_grad_(False)
+        layer.weight.copy_(matrix[:, :, None])
+        return layer
+
+    flat, back = Reshaped((shape[0], -1)), Reshaped(shape)
+    return Sum([[flat, mixed(swap), back], [flat, mixed(apart), nn.ReLU(), mixed(apart.T), back]])
 
 
 class Stage(NamedTuple):
@@ -265,24 +354,24 @@ def local_network(layers: SequentialLayers) -> LocalNetwork:
     )
 
 
-def is_cheap(layers: SequentialLayers) -> bool:
-    """Return whether a model has local bounds that are cheap; from its sizes, before anything is multiplied."""
+def is_cheap(layers: SequentialLayers, most: float = AUTO_WORK) -> bool:
+    """Return whether a model has local bounds of at most so much work; from its sizes, before any is done."""
     try:
         sizes = _matrix_sizes(layers, _blocks(layers))
     except RefusedError:
         return False
-    return _work(sizes, math.prod(layers.x_shape)) <= AUTO_WORK
+    return _work(sizes, math.prod(layers.x_shape)) <= most
 
 
 def _blocks(layers: SequentialLayers) -> list[_Block]:
     """Cut a chain behind its bends; raises RefusedError if a layer or its size is not for here."""
     blocks = []
-    for affine, bend in cut_at_bends(layers.body):
-        if bend is not None and not isinstance(bend[0], RELAXED):
+    for affine, bend in cut_at_bends(straightened(layers.body), is_affine):
+        if bend is not None and (unknown := _unknown(bend[0])):
             known = ", ".join(kind.__name__ for kind in RELAXED)
             raise RefusedError(
-                f"local bounds are known for affine layers, {known}, got {type(bend[0]).__name__}; use the method "
-                "'auto' or 'product'"
+                f"local bounds are known for affine layers, MaxMin (GroupSort of 2), {known} and sums of branches with "
+                f"such activations, got {unknown}; use the method 'auto' or 'product'"
             )
         here = [*affine, *([bend] if bend else [])]
         num_features = layers.head.shape[1]
@@ -301,6 +390,14 @@ def _blocks(layers: SequentialLayers) -> list[_Block]:
             "the method 'auto' or 'product'"
         )
     return blocks
+
+
+def _unknown(bend: nn.Module, known: tuple[Any, ...] = RELAXED) -> str:
+    """Return the kind of a layer of which there are no linear bounds here, "" if there are."""
+    if isinstance(bend, Concatenation):  # of `_side_by_side`: pools do not act on flat features
+        found = (_unknown(step, RELAXED[: -len(MAX_POOLS)]) for _, *steps in bend.chains for step in steps)
+        return next(filter(None, found), "")
+    return "" if isinstance(bend, known) else type(bend).__name__
 
 
 def _largest_matrix(block: _Block) -> int:
@@ -335,7 +432,7 @@ def _stage(layers: SequentialLayers, block: _Block) -> Stage:
         terms, offset_terms = _composed_terms(block.affine, block.num_inputs)
     if block.bend is not None:
         layer, shape = block.bend
-        sources = pool_windows(layer, shape) if isinstance(layer, nn.MaxPool2d) else None
+        sources = pool_windows(layer, shape) if isinstance(layer, MAX_POOLS) else None
         return Stage(matrix, offset, terms, offset_terms, layer, sources)
     head, size = layers.head, layers.head.abs()
     return Stage(
@@ -353,10 +450,16 @@ def _composed_terms(affine: Body, num_inputs: int) -> tuple[Tensor, Tensor]:
     terms = torch.eye(num_inputs, dtype=torch.float64).reshape(-1, *affine[0][1])
     offset_terms = torch.zeros(1, *affine[0][1], dtype=torch.float64)
     for layer, _ in affine:
-        spread = RULES[type(layer)].spread
-        at_zero = deepcopy(layer).double().eval()(torch.zeros_like(offset_terms)).detach()
-        terms, offset_terms = spread(layer, terms), spread(layer, offset_terms) + at_zero.abs()
+        terms, offset_terms = RULES[type(layer)].spread(layer, terms), _sizes_behind(layer, offset_terms)
     return terms.flatten(1).T, offset_terms.flatten()
+
+
+def _sizes_behind(layer: nn.Module, sizes: Tensor) -> Tensor:
+    """Return how large the terms are that make what an affine layer returns, added up, from those of its features."""
+    if isinstance(layer, Branched):
+        return joined(layer, sizes, _sizes_behind)
+    at_zero: Tensor = deepcopy(layer).double().eval()(torch.zeros_like(sizes)).detach()
+    return RULES[type(layer)].spread(layer, sizes) + at_zero.abs()
 
 
 def local_distances(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
@@ -100,44 +100,45 @@ def transposed(layer: nn.Module, shape: tuple[int, ...], rows: Tensor) -> Tensor
     return products
 
 
-def torus_bound(layer: nn.Conv2d, shape: tuple[int, ...]) -> float:
+def torus_bound(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, shape: tuple[int, ...]) -> float:
     """Return an upper bound of a convolution's spectral norm: that of the convolution on a torus around its input.
 
     Padding embeds the input in the torus, and the outputs are some of the torus's: both have norm 1. On the torus the
-    Fourier transform splits the operator into one small matrix per frequency; a stride s folds s x s frequencies into
-    one, over s.
+    Fourier transform splits the operator into one small matrix per frequency; a stride s folds s^d frequencies into
+    one, over s^(d/2), in d axes.
     """
     weight = layer.weight.detach().double()
+    axes, stride = range(weight.dim() - 2), layer.stride
     # Larger than the padded input, so that strides divide it and no kernel is wrapped onto itself.
     sizes = []
-    for axis in (0, 1):
+    for axis in axes:
         reach = layer.dilation[axis] * (weight.shape[2 + axis] - 1) + 1
         if isinstance(layer.padding, str):
             padding = reach - 1 if layer.padding == "same" else 0
         else:
             padding = 2 * layer.padding[axis]
-        sizes.append(-(-max(shape[1 + axis] + padding, reach) // layer.stride[axis]) * layer.stride[axis])
-    (height, width), (down, across) = sizes, layer.stride
-    kernel = weight.new_zeros(*weight.shape[:2], height, width)
-    kernel[:, :, : (weight.shape[2] - 1) * layer.dilation[0] + 1 : layer.dilation[0],
-           : (weight.shape[3] - 1) * layer.dilation[1] + 1 : layer.dilation[1]] = weight  # fmt: skip
-    spectrum = torch.fft.fft2(kernel).reshape(
-        layer.groups, -1, weight.shape[1], down, height // down, across, width // across
-    )
-    per_frequency = spectrum.permute(0, 4, 6, 1, 2, 3, 5).flatten(4)
-    return float(torch.linalg.matrix_norm(per_frequency, ord=2).amax()) / math.sqrt(down * across)
+        sizes.append(-(-max(shape[1 + axis] + padding, reach) // stride[axis]) * stride[axis])
+    kernel = weight.new_zeros(*weight.shape[:2], *sizes)
+    taps = [slice(0, (weight.shape[2 + axis] - 1) * layer.dilation[axis] + 1, layer.dilation[axis]) for axis in axes]
+    kernel[(slice(None), slice(None), *taps)] = weight
+    folds = [part for axis in axes for part in (stride[axis], sizes[axis] // stride[axis])]
+    spectrum = torch.fft.fftn(kernel, dim=[2 + axis for axis in axes])
+    spectrum = spectrum.reshape(layer.groups, -1, weight.shape[1], *folds)
+    frequencies, folded = [4 + 2 * axis for axis in axes], [3 + 2 * axis for axis in axes]
+    per_frequency = spectrum.permute(0, *frequencies, 1, 2, *folded).flatten(2 + len(axes))
+    return float(torch.linalg.matrix_norm(per_frequency, ord=2).amax()) / math.sqrt(math.prod(stride))
 
 
-def scale_of(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Tensor:
+def scale_of(layer: Any) -> Tensor:
     """Return by what a batch norm multiplies each channel, float64."""
     assert layer.running_var is not None  # layers without it are refused
-    scale = (layer.running_var.double() + layer.eps).rsqrt()
+    scale: Tensor = (layer.running_var.double() + layer.eps).rsqrt()
     return scale if layer.weight is None else layer.weight.detach().double() * scale
 
 
-def _linear_part(layer: nn.Module, x: Tensor, *, is_absolute: bool = False) -> Tensor:
+def _linear_part(layer: Any, x: Tensor, *, is_absolute: bool = False) -> Tensor:
     """Apply an affine layer without its offset; with absolute weights if so asked."""
-    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+    if isinstance(layer, BATCH_NORMS):
         weight = scale_of(layer)
         return x * (weight.abs() if is_absolute else weight).reshape(1, -1, *[1] * (x.dim() - 2))
     if isinstance(layer, parts.Scale):
@@ -146,11 +147,23 @@ def _linear_part(layer: nn.Module, x: Tensor, *, is_absolute: bool = False) -> T
         return x
     if isinstance(layer, parts.Constant):
         return torch.zeros_like(layer(x), dtype=torch.float64)
-    if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+    if type(layer) in (nn.Linear, *CONVOLUTIONS):
         weight = layer.weight.detach().double()
         return _weighted(layer, weight.abs() if is_absolute else weight, x)
+    if isinstance(layer, parts.Branched):
+        return joined(layer, x, lambda part, here: _linear_part(part, here, is_absolute=is_absolute))
     result: Tensor = layer(x)
     return result
+
+
+def joined(layer: Any, x: Tensor, step: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
+    """Take x through each branch of a sum or concatenation, in steps of one layer, and return what they make of it."""
+    ends = []
+    for chain in layer.chains:
+        ends.append(x)
+        for part in chain:
+            ends[-1] = step(part, ends[-1])
+    return torch.stack(ends).sum(dim=0) if isinstance(layer, parts.Sum) else torch.cat(ends, dim=layer.axis)
 
 
 def _weighted(layer: Any, weight: Tensor, x: Tensor) -> Tensor:
@@ -158,31 +171,30 @@ def _weighted(layer: Any, weight: Tensor, x: Tensor) -> Tensor:
     if isinstance(layer, nn.Linear):
         return functional.linear(x, weight)
     settings = {key: getattr(layer, key) for key in ("stride", "padding", "dilation", "groups")}
-    if isinstance(layer, nn.ConvTranspose2d):
-        return functional.conv_transpose2d(x, weight, output_padding=layer.output_padding, **settings)
-    convolve: Callable[..., Tensor] = functional.conv1d if isinstance(layer, nn.Conv1d) else functional.conv2d
-    return convolve(x, weight, **settings)
+    if type(layer) in _ADJOINTS:
+        settings["output_padding"] = layer.output_padding
+    result: Tensor = getattr(functional, _FUNCTIONS[type(layer)])(x, weight, **settings)
+    return result
 
 
 def _absolute(layer: nn.Module, moves: Tensor) -> Tensor:
     return _linear_part(layer, moves, is_absolute=True)
 
 
-def _conv_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+def _conv_spectral(layer: Any, shape: tuple[int, ...]) -> float:
     out_shape = shape_behind(layer, shape)
     if math.prod(out_shape) * math.prod(shape) <= _LARGEST_UNROLLED:
         return matrix_bound(unrolled(layer, shape))
-    bound = mixed_bound(layer, shape)
-    if isinstance(layer, nn.ConvTranspose2d):
-        return min(bound, torus_bound(_adjoint(layer), out_shape))
-    return min(bound, torus_bound(layer, shape)) if isinstance(layer, nn.Conv2d) else bound
+    if type(layer) in _ADJOINTS:
+        return min(mixed_bound(layer, shape), torus_bound(_adjoint(layer), out_shape))
+    return min(mixed_bound(layer, shape), torus_bound(layer, shape))
 
 
-def _adjoint(layer: nn.ConvTranspose2d) -> nn.Conv2d:
+def _adjoint(layer: Any) -> Any:
     """Return the convolution that a transposed one is the transpose of: the same weight, and the same norm."""
     settings: dict[str, Any] = {key: getattr(layer, key) for key in ("stride", "padding", "dilation", "groups")}
-    kernel: Any = layer.kernel_size
-    convolution = nn.Conv2d(layer.out_channels, layer.in_channels, kernel, bias=False, **settings)
+    kind = _ADJOINTS[type(layer)]
+    convolution = kind(layer.out_channels, layer.in_channels, layer.kernel_size, bias=False, **settings)
     convolution.weight = layer.weight
     return convolution
 
@@ -192,10 +204,14 @@ def shape_behind(layer: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(RULES[type(layer)].spread(layer, torch.zeros(1, *shape, dtype=torch.float64)).shape[1:])
 
 
+def _spread(layer: nn.Module, moves: Tensor) -> Tensor:
+    return RULES[type(layer)].spread(layer, moves)
+
+
 def chain_spread(chain: Iterable[nn.Module], moves: Tensor) -> Tensor:
     """Return `spread` of layers in a row."""
     for layer in chain:
-        moves = RULES[type(layer)].spread(layer, moves)
+        moves = _spread(layer, moves)
     return moves
 
 
@@ -243,22 +259,38 @@ def _normalised_spectral(layer: Any, _: tuple[int, ...]) -> float:
 
 
 def _average_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
-    channel = (1, *shape[-2:])  # every channel is treated alike
+    channel = (1, *shape[1:])  # every channel is treated alike
     num_outputs = layer(torch.zeros(1, *channel)).numel()
     if num_outputs * math.prod(channel) <= _LARGEST_UNROLLED:
         return matrix_bound(unrolled(layer, channel))
     return mixed_bound(layer, channel)
 
 
-def _max_pool_spectral(layer: nn.MaxPool2d, shape: tuple[int, ...]) -> float:
+def _max_pool_spectral(layer: Any, shape: tuple[int, ...]) -> float:
     """Return the root of the largest number of windows that share an entry: a window moves by at most its maximum."""
-    ones = torch.ones(1, *shape, dtype=torch.float64, requires_grad=True)
-    with torch.enable_grad():
-        sums = functional.avg_pool2d(
-            ones, layer.kernel_size, layer.stride, layer.padding, layer.ceil_mode, divisor_override=1
-        )
-        (num_windows,) = torch.autograd.grad(sums.sum(), ones)
-    return float(num_windows.amax().sqrt())
+    # Along each axis by itself: a window is a product of intervals.
+    settings = [as_many(setting, len(shape) - 1) for setting in (layer.kernel_size, layer.stride, layer.padding)]
+    most = 1.0
+    for size, number, kernel, stride, padding in zip(shape[1:], shape_behind(layer, shape)[1:], *settings, strict=True):
+        starts, places = torch.arange(number) * stride - padding, torch.arange(size)[:, None]
+        most *= float(((starts <= places) & (places < starts + kernel)).sum(dim=1).amax())
+    return math.sqrt(most)
+
+
+def as_many(setting: int | Sequence[int], number: int) -> tuple[int, ...]:
+    """Return a setting of a layer for each axis."""
+    settings = (setting,) if isinstance(setting, int) else tuple(setting)
+    return settings * number if len(settings) == 1 else settings
+
+
+def _adaptive_max_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    """The same: window i of o covers floor(in / o) to ceil((i + 1)n / o), so an entry is in at most ceil(o / n) + 1."""
+    sizes = zip(shape[1:], shape_behind(layer, shape)[1:], strict=True)
+    return math.sqrt(math.prod(1 if size % number == 0 else -(-number // size) + 1 for size, number in sizes))
+
+
+def _soft_moves(rate: float) -> Callable[[Any, Tensor], Tensor]:
+    return lambda layer, moves: rate * (moves + moves.amax(dim=layer.dim, keepdim=True))
 
 
 def _sorted_moves(layer: GroupSort, moves: Tensor) -> Tensor:
@@ -289,27 +321,48 @@ _SELU_SLOPE = 1.7580994  # its scale times its alpha, just below 0
 _MISH_SLOPE = 1.0885  # 1.08850 near 1.49 is below; so is 1.5 at 3 of hardswish, where it is reached from one side
 
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
-NORMALISATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
+def _with_axes(*names: str) -> tuple[Any, ...]:
+    """Return layers that torch has for one, two and three axes."""
+    return tuple(getattr(nn, f"{name}{axes}d") for name in names for axes in (1, 2, 3))
+
+
+PLAIN_CONVOLUTIONS, BATCH_NORMS, MAX_POOLS = map(_with_axes, ("Conv", "BatchNorm", "MaxPool"))
+_ADJOINTS = dict(zip(_with_axes("ConvTranspose"), PLAIN_CONVOLUTIONS, strict=True))
+CONVOLUTIONS = (*PLAIN_CONVOLUTIONS, *_ADJOINTS)
+_FUNCTIONS = dict(
+    zip(CONVOLUTIONS, [f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)], strict=True)
+)
+NORMALISATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_with_axes("InstanceNorm"))
 """Layers that divide groups of features by their own deviation, or root mean square."""
+
+UPSAMPLINGS = (nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d)
+SOFT = (nn.Softmax, nn.Softmin, nn.LogSoftmax)
+_ADAPTIVE_MAX = _with_axes("AdaptiveMaxPool")
+_OF_EACH_CHANNEL = _with_axes("AvgPool", "AdaptiveAvgPool", "ReflectionPad", "ReplicationPad", "CircularPad")
 
 _SHAPE = LayerRule(lambda layer, moves: layer(moves), lambda *_: 1.0, is_linear=True)
 IDENTITY = LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True)
 """Of layers that do nothing in eval mode."""
 
 RULES: dict[type[nn.Module], LayerRule] = {
-    **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), IDENTITY),
+    **dict.fromkeys((nn.Identity, nn.Dropout, *_with_axes("Dropout")), IDENTITY),
     **dict.fromkeys((nn.AlphaDropout, nn.FeatureAlphaDropout), IDENTITY),
-    **dict.fromkeys((nn.Flatten, nn.Unflatten, nn.ZeroPad2d), _SHAPE),
+    **dict.fromkeys((nn.Flatten, nn.Unflatten, *_with_axes("ZeroPad")), _SHAPE),
     **dict.fromkeys((nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle), _SHAPE),
     nn.Linear: _linear(lambda layer, _: matrix_bound(layer.weight.detach().double())),
     **dict.fromkeys(CONVOLUTIONS, _linear(_conv_spectral)),
-    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _linear(lambda layer, _: float(scale_of(layer).abs().amax()))),
-    **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Upsample), _linear(_average_spectral, keeps_channels=True)),
-    nn.MaxPool2d: LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, False, True),
+    **dict.fromkeys(BATCH_NORMS, _linear(lambda layer, _: float(scale_of(layer).abs().amax()))),
+    **dict.fromkeys((*_OF_EACH_CHANNEL, *UPSAMPLINGS), _linear(_average_spectral, keeps_channels=True)),
+    **dict.fromkeys(MAX_POOLS, LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, False, True)),
+    **dict.fromkeys(_ADAPTIVE_MAX, LayerRule(lambda layer, moves: layer(moves), _adaptive_max_spectral, False, True)),
+    **dict.fromkeys((nn.Softmax, nn.Softmin), LayerRule(_soft_moves(0.25), lambda *_: 0.5, is_linear=False)),
+    nn.LogSoftmax: LayerRule(
+        _soft_moves(1.0), lambda layer, shape: math.sqrt(shape[layer.dim % (1 + len(shape)) - 1]), False
+    ),
     GroupSort: LayerRule(_sorted_moves, lambda *_: 1.0, is_linear=False),
     nn.ReLU: _elementwise(1.0),
     nn.LeakyReLU: _elementwise(lambda layer: max(1.0, abs(leaky_slope(layer)))),
+    nn.RReLU: _elementwise(lambda layer: max(1.0, abs(layer.lower + layer.upper) / 2.0)),  # in eval mode
     nn.Tanh: _elementwise(1.0),
     nn.Sigmoid: _elementwise(0.25),
     nn.Softplus: _elementwise(1.0),
@@ -325,16 +378,21 @@ RULES: dict[type[nn.Module], LayerRule] = {
     **dict.fromkeys((nn.Softsign, nn.Softshrink, nn.Tanhshrink, nn.LogSigmoid), _elementwise(1.0)),
     **dict.fromkeys(NORMALISATIONS, LayerRule(_normalised_spread, _normalised_spectral, is_linear=False)),
     parts.Sum: LayerRule(
-        lambda layer, moves: torch.stack([chain_spread(branch, moves) for branch in layer.chains]).sum(dim=0),
+        lambda layer, moves: joined(layer, moves, _spread),
         lambda layer, shape: math.fsum(chain_spectral(branch, shape) for branch in layer.chains),
         is_linear=False,
     ),
     parts.Concatenation: LayerRule(
-        lambda layer, moves: torch.cat([chain_spread(branch, moves) for branch in layer.chains], dim=layer.axis),
+        lambda layer, moves: joined(layer, moves, _spread),
         lambda layer, shape: math.hypot(*(chain_spectral(branch, shape) for branch in layer.chains)),
         is_linear=False,
     ),
     # No constant on the whole space (Kim et al. 2021); around an example: `balls`.
+    parts.Attention: LayerRule(
+        lambda layer, moves: layer.mixed(*(chain_spread(branch, moves) for branch in layer.chains)) + torch.inf,
+        lambda *_: math.inf,
+        is_linear=False,
+    ),
     parts.SelfAttention: LayerRule(
         lambda _, moves: torch.full_like(moves, torch.inf), lambda *_: math.inf, is_linear=False
     ),
@@ -346,13 +404,12 @@ RULES: dict[type[nn.Module], LayerRule] = {
 }
 """By exact type. A new kind of layer is an entry here."""
 
-OF_IMAGES = (
-    nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.InstanceNorm2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d,
-    nn.Upsample, nn.ZeroPad2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle,
-)  # fmt: skip
-"""Layers for (channels, height, width). With an axis less, torch takes the examples for the channels of one image."""
-OF_SEQUENCES = (nn.Conv1d, nn.InstanceNorm1d)
-"""Layers for (channels, length), where the same may happen."""
+NUM_AXES: dict[type[nn.Module], int] = {
+    **{kind: 1 + int(kind.__name__[-2]) for kind in RULES if kind.__name__[-2:] in ("1d", "2d", "3d")},
+    **dict.fromkeys((nn.Upsample, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle), 3),
+    **dict.fromkeys((nn.BatchNorm1d, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), 0),
+}
+"""How many axes an example must have; 0: any. With one less, torch takes the examples for the channels of one image."""
 BOUNDED = (nn.Tanh, nn.Sigmoid)
 """Activations whose values are bounded."""
 LIKE_RELU = (nn.Softplus, nn.ELU, nn.GELU, nn.SiLU)
@@ -408,22 +465,27 @@ def check_layer(name: str, layer: nn.Module) -> None:
         )
     if isinstance(layer, nn.GELU) and layer.approximate != "none":
         raise RefusedError(f"GELU must be exact, got approximate={layer.approximate!r} at {name!r}; use 'none'")
-    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.running_var is None:
+    if isinstance(layer, BATCH_NORMS) and layer.running_var is None:
         raise RefusedError(f"batch norms must track running statistics, got {name!r} without; it mixes the examples")
     if isinstance(layer, NORMALISATIONS):
         _check_normalisation(name, layer)
-    if isinstance(layer, nn.Upsample) and layer.mode not in ("nearest", "nearest-exact", "bilinear"):
+    if isinstance(layer, UPSAMPLINGS) and layer.mode not in ("nearest", "nearest-exact", "bilinear"):
         raise RefusedError(f"upsampling must be nearest or bilinear, got {layer.mode!r} at {name!r}; use one of these")
     if isinstance(layer, nn.CELU) and not layer.alpha > 0.0:
         raise RefusedError(f"CELU must have alpha > 0, got another at {name!r}; it has no largest slope")
+    if isinstance(layer, SOFT) and type(layer.dim) is not int:
+        raise RefusedError(f"softmax must be told its axis, got dim={layer.dim!r} at {name!r}; say dim=1")
     if isinstance(layer, GroupSort) and type(layer.group_size) is not int:
         raise RefusedError(f"group_size must be a whole number, got {layer.group_size!r} at {name!r}; 2 is MaxMin")
-    if isinstance(layer, nn.AvgPool2d) and layer.divisor_override is not None and layer.divisor_override <= 0:
-        raise RefusedError(f"average pools must divide by a number > 0, got {layer.divisor_override} at {name!r}")
+    divisor = getattr(layer, "divisor_override", None)
+    if divisor is not None and divisor <= 0:
+        raise RefusedError(f"average pools must divide by a number > 0, got {divisor} at {name!r}")
     if isinstance(layer, CONVOLUTIONS) and layer.padding_mode != "zeros":
         raise RefusedError(f"convolutions must pad with zeros, got padding_mode={layer.padding_mode!r} at {name!r}")
-    if isinstance(layer, nn.MaxPool2d) and (layer.dilation not in (1, (1, 1)) or layer.return_indices):
-        raise RefusedError(f"max pooling must have dilation 1 and return values only, got another at {name!r}")
+    if set(as_many(getattr(layer, "dilation", 1), 1)) != {1} and isinstance(layer, MAX_POOLS):
+        raise RefusedError(f"max pooling must have dilation 1, got another at {name!r}")
+    if getattr(layer, "return_indices", False):
+        raise RefusedError(f"max pooling must return values only, got another at {name!r}")
 
 
 def _is_smooth(layer: nn.Softplus) -> bool:
@@ -471,7 +533,7 @@ def _check_weights(name: str, layer: nn.Module) -> None:
             raise RefusedError(f"weights must be float32 or float64, got {kind} at {name!r}; convert: model.float()")
         if not bool(torch.isfinite(value).all()):
             raise RefusedError(f"weights must be finite, got NaN or infinity at {name!r}; train the model again")
-    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.running_var is not None:
+    if isinstance(layer, BATCH_NORMS) and layer.running_var is not None:
         scales = layer.running_var.double() + layer.eps
         if not bool((scales > 0.0).all()):
             raise RefusedError(f"running variances must be above -eps, got another at {name!r}; train the model again")
@@ -485,9 +547,16 @@ def _check_weights(name: str, layer: nn.Module) -> None:
 Body = tuple[tuple[nn.Module, tuple[int, ...]], ...]
 
 
-def cut_at_bends(body: Body) -> list[tuple[Body, tuple[nn.Module, tuple[int, ...]] | None]]:
+def is_linear(layer: nn.Module) -> bool:
+    """Return whether the rule of a layer says that it is affine."""
+    return RULES[type(layer)].is_linear
+
+
+def cut_at_bends(
+    body: Body, is_flat: Callable[[nn.Module], bool] = is_linear
+) -> list[tuple[Body, tuple[nn.Module, tuple[int, ...]] | None]]:
     """Return affine layers in a row, with the layer behind them that is not affine; the last ones have None there."""
-    bends = [index for index, (layer, _) in enumerate(body) if not RULES[type(layer)].is_linear]
+    bends = [index for index, (layer, _) in enumerate(body) if not is_flat(layer)]
     starts = [0, *(index + 1 for index in bends)]
     ends = [(body[index], index) for index in bends]
     found = [(body[start:index], bend) for start, (bend, index) in zip(starts, ends, strict=False)]
@@ -529,7 +598,7 @@ def balanced_prefixes(body: Body, head: Tensor) -> list[Prefix]:
             weights = torch.where(torch.isfinite(ratio) & (ratio > 0.0), ratio, 1.0)
             scaled = _scaled(scaled, weights, axis=0)
             bound *= RULES[type(layer)].spectral(scaled, shape)
-        elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+        elif isinstance(layer, BATCH_NORMS):
             scale = scale_of(layer).abs()
             weights = torch.where(scale > 0.0, weights / scale, weights)  # behind a scale of 0 nothing moves
         elif _is_plain_flatten(layer):
@@ -553,7 +622,7 @@ def _column_lengths(body: Body, head: Tensor) -> list[Tensor | None]:
         found.append(columns)
         if _has_channels(layer, shape):
             columns = layer.weight.detach().double().transpose(0, 1).flatten(1).norm(dim=1)
-        elif columns is not None and isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+        elif columns is not None and isinstance(layer, BATCH_NORMS):
             columns = columns * scale_of(layer).abs()
         elif columns is not None and _is_plain_flatten(layer):
             columns = columns.reshape(shape[0], -1).norm(dim=1)
@@ -564,7 +633,9 @@ def _column_lengths(body: Body, head: Tensor) -> list[Tensor | None]:
 
 def _has_channels(layer: nn.Module, shape: tuple[int, ...]) -> TypeGuard[nn.Conv2d | nn.Linear]:
     """Whether a layer's weight has one row for each channel it returns and one column for each that it takes."""
-    return (isinstance(layer, nn.Conv2d) and layer.groups == 1) or (isinstance(layer, nn.Linear) and len(shape) == 1)
+    if isinstance(layer, PLAIN_CONVOLUTIONS):
+        return bool(layer.groups == 1)
+    return isinstance(layer, nn.Linear) and len(shape) == 1
 
 
 def _is_plain_flatten(layer: nn.Module) -> bool:

@@ -22,9 +22,10 @@ from riskband.adversaries.bounds.layer_norms import (
     COMPOSED,
     IDENTITY,
     LIKE_RELU,
-    OF_IMAGES,
-    OF_SEQUENCES,
+    NUM_AXES,
     RULES,
+    SOFT,
+    UPSAMPLINGS,
     Prefix,
     balanced_prefixes,
     check_layer,
@@ -32,10 +33,11 @@ from riskband.adversaries.bounds.layer_norms import (
     plain_prefixes,
     transposed,
 )
-from riskband.adversaries.bounds.parts import Branched, SelfAttention
+from riskband.adversaries.bounds.parts import Attention, Branched, SelfAttention
 from riskband.adversaries.bounds.reading import flat, is_layer, traced
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
 from riskband.adversaries.evaluation import PRECISIONS, input_dtype
+from riskband.adversaries.kept import kept
 from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.checks import RefusedError
 
@@ -58,11 +60,11 @@ _LARGEST_DIFFERENCE, _NUM_PROBES = 1e-8, 5
 # Of the same in the model's own precision, as a share of the largest logit: float32 loses less than a thirtieth of it,
 # and float16 ten times as much.
 _LARGEST_ROUNDING = 3e-5
-_AXES: tuple[tuple[tuple[type[nn.Module], ...], str, int], ...] = (
-    (OF_IMAGES, "images (channels, height, width)", 3),
-    (OF_SEQUENCES, "sequences (channels, length)", 2),
-    ((SelfAttention,), "sequences (tokens, features)", 2),
-)
+_EXAMPLES = {
+    2: "sequences (channels, length)",
+    3: "images (channels, height, width)",
+    4: "volumes (channels, depth, height, width)",
+}
 
 
 class SequentialLayers:
@@ -151,7 +153,9 @@ class SequentialLayers:
     @property
     def has_constants(self) -> bool:
         """Whether each layer has a Lipschitz constant on the whole space."""
-        return not any(isinstance(part, SelfAttention) for layer in self._layers for part in layer.modules())
+        return not any(
+            isinstance(part, Attention | SelfAttention) for layer in self._layers for part in layer.modules()
+        )
 
     def spread(self, moves: Tensor) -> Tensor:
         """Return how far the last layer's features move at most, entry by entry, if the inputs move by `moves`."""
@@ -231,7 +235,7 @@ def margin_constants(model: nn.Module, x_shape: Sequence[int], *, norm: str, met
 
 
 def lipschitz_constants(layers: SequentialLayers, *, norm: str, method: str = "auto") -> Constants:
-    """Return proved Lipschitz constants; a process finds those of a model once.
+    """Return proved Lipschitz constants; a process finds those of a model once, if it is not `kept`.
 
     Parameters, and what is raised, are those of `margin_constants`.
     """
@@ -250,16 +254,25 @@ def lipschitz_constants(layers: SequentialLayers, *, norm: str, method: str = "a
 
 @lru_cache(maxsize=NUM_REMEMBERED)
 def _constants(layers: SequentialLayers, norm: str, method: str) -> Constants:
+    num_classes, name = len(layers.head), f"constants {norm} {method} {layers.fingerprint}"
+    numbers = kept(name, num_classes * (num_classes + 1), lambda: _computed(layers, norm, method))
+    rows = torch.tensor(numbers, dtype=torch.float64).reshape(num_classes + 1, num_classes)
+    return Constants(rows[:-1], rows[-1])
+
+
+def _computed(layers: SequentialLayers, norm: str, method: str) -> list[float]:
+    """Return the rows of `Constants.margins`, and behind them `Constants.logits`."""
     num_units = hidden_units(layers.body)
     if method == "product" or num_units is None or (method == "auto" and num_units > _AUTO_UNITS):
         margins = product_constants(layers, norm=norm)
     else:
         margins = enumerated_constants(layers, norm=norm)
     logits = [half_masked_bounds(layers, rows, norm=norm) for rows in torch.split(layers.head, _CHUNK)]
-    found = Constants(margins, torch.cat(logits))
-    if not all(bool((torch.isfinite(values) & (values >= 0.0)).all()) for values in found):
+    found = torch.cat([margins.flatten(), *logits])
+    if not bool((torch.isfinite(found) & (found >= 0.0)).all()):
         raise RefusedError("constants must be finite and >= 0, got others; the weights of the model are too large")
-    return Constants(*(values * (1.0 + ROUNDING) for values in found))
+    numbers: list[float] = (found * (1.0 + ROUNDING)).tolist()
+    return numbers
 
 
 def check_norm(norm: str) -> None:
@@ -395,18 +408,21 @@ def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
             inside = moves
             for part in branch:
                 inside = _moves_behind(name, part, inside)
-    for kinds, what, num_axes in _AXES:
-        if isinstance(layer, kinds) and len(shape) != num_axes:
-            raise RefusedError(
-                f"{type(layer).__name__} must get {what}, got features of shape {shape} at {name!r}: they may be mixed "
-                "up with the examples; add the missing axis in x_shape or by nn.Unflatten"
-            )
+    num_axes = 2 if isinstance(layer, SelfAttention) else NUM_AXES.get(type(layer), 0)
+    if num_axes not in (0, len(shape)):
+        what = "sequences (tokens, features)" if isinstance(layer, SelfAttention) else _EXAMPLES[num_axes]
+        raise RefusedError(
+            f"{type(layer).__name__} must get {what}, got features of shape {shape} at {name!r}: they may be mixed "
+            "up with the examples; add the missing axis in x_shape or by nn.Unflatten"
+        )
+    if isinstance(layer, SOFT) and layer.dim in (0, -moves.dim()):
+        raise RefusedError(f"softmax must be within one example, got dim={layer.dim} at {name!r}; say dim=1")
     try:
         moved = RULES[type(layer)].spread(layer, moves)
     except (RuntimeError, IndexError, ValueError) as error:
         what = f"got an input of shape {shape} at {name!r}, which fails with {type(error).__name__}"
         raise RefusedError(f"x_shape must fit the model, {what}; change it, or the settings of the layer") from error
-    if isinstance(layer, nn.Upsample) and layer.mode != "bilinear":
+    if isinstance(layer, UPSAMPLINGS) and layer.mode != "bilinear":
         _check_pixels(name, layer, shape)
     if len(moved) != _TWO_EXAMPLES:
         raise RefusedError(

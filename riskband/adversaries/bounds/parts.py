@@ -6,7 +6,7 @@ A model that is read from its forward (`reading`) is a chain of torch's own laye
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,8 @@ class Branched(nn.Module):
 
     @property
     def chains(self) -> list[list[nn.Module]]:
-        """The layers of each branch."""
-        return [list(branch.children()) for branch in self.branches]
+        """The layers of each branch; one that a branch uses twice is there twice, which `children` would pass over."""
+        return [list(cast(nn.Sequential, branch)) for branch in self.branches]
 
 
 class Sum(Branched):
@@ -44,6 +44,30 @@ class Concatenation(Branched):
     def forward(self, x: Tensor) -> Tensor:
         """Return features; all axes but one are as long as those of each branch."""
         return torch.cat([branch(x) for branch in self.branches], dim=self.axis)
+
+
+class Attention(Branched):
+    """Queries, keys and values that three branches return, attending: `functional.scaled_dot_product_attention`.
+
+    Each is (num_examples, …, num_tokens, size), without masks, and all with the same axes at "…"; scores are queries @
+    keys times `scale`.
+    """
+
+    def __init__(self, branches: Sequence[Sequence[nn.Module]], scale: float) -> None:
+        super().__init__(branches)
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the means of the values, (num_examples, …, num_tokens, size of the values)."""
+        return self.mixed(*(branch(x) for branch in self.branches))
+
+    def shares(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Return how much each token attends to each."""
+        return functional.softmax(self.scale * (queries @ keys.transpose(-2, -1)), dim=-1)
+
+    def mixed(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Return the values, mixed by these shares."""
+        return self.shares(queries, keys) @ values
 
 
 class WithConstant(nn.Module):

@@ -9,6 +9,7 @@ whoever reads a model also compares what was read with what the model computes: 
 from __future__ import annotations
 
 import copy
+import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from riskband.adversaries.bounds import parts
 from riskband.adversaries.bounds.layer_norms import (
+    BATCH_NORMS,
     COMPOSED,
     CONVOLUTIONS,
     NORMALISATIONS,
@@ -62,11 +64,24 @@ _AS_LAYERS: dict[object, type[nn.Module]] = {
     functional.relu6: nn.ReLU6,
     functional.hardswish: nn.Hardswish,
     functional.hardsigmoid: nn.Hardsigmoid,
-    functional.avg_pool2d: nn.AvgPool2d,
-    functional.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
+    **dict.fromkeys((torch.softmax, functional.softmax, "softmax"), nn.Softmax),
+    **dict.fromkeys((torch.log_softmax, functional.log_softmax, "log_softmax"), nn.LogSoftmax),
+    **{
+        getattr(functional, f"{name}_pool{axes}d"): getattr(nn, f"{kind}Pool{axes}d")
+        for name, kind in (("avg", "Avg"), ("adaptive_avg", "AdaptiveAvg"))
+        for axes in (1, 2, 3)
+    },
     functional.pixel_shuffle: nn.PixelShuffle,
     functional.pixel_unshuffle: nn.PixelUnshuffle,
 }
+_WITH_WEIGHTS: dict[object, Any] = {
+    functional.linear: nn.Linear,
+    **{getattr(functional, f"conv{axes}d"): getattr(nn, f"Conv{axes}d") for axes in (1, 2, 3)},
+}
+_OF_CONVOLUTIONS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+# What these return is read where a piece of it is taken.
+_UNBINDING, _CHUNKING = ("unbind", torch.unbind), ("chunk", torch.chunk)
+_CUTTING = (*_UNBINDING, *_CHUNKING)
 _ADDING = (operator.add, operator.iadd, torch.add, "add", "add_")
 _SUBTRACTING = (operator.sub, operator.isub, torch.sub, "sub", "sub_")
 _MULTIPLYING = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
@@ -75,7 +90,11 @@ _RESHAPING = (
     "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze",
     torch.reshape, torch.flatten, torch.unflatten, torch.squeeze, torch.unsqueeze,
 )  # fmt: skip
-_POOLING = (functional.max_pool2d, torch.max_pool2d)
+_POOLING: dict[object, Any] = {
+    getattr(room, f"max_pool{axes}d"): getattr(nn, f"MaxPool{axes}d")
+    for room in (functional, torch)
+    for axes in (1, 2, 3)
+}
 _POOL_SETTINGS = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 _OF_ATTENTION = (
     "query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal",
@@ -90,7 +109,7 @@ _OF_SHAPES = (
 _FOR_EACH = ("expand", "repeat")
 _IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, torch.relu_, functional.relu_)
 # What these return shares no memory with what they got.
-_FRESH = (nn.Linear, *CONVOLUTIONS, nn.BatchNorm1d, nn.BatchNorm2d, *NORMALISATIONS)
+_FRESH = (nn.Linear, *CONVOLUTIONS, *BATCH_NORMS, *NORMALISATIONS)
 
 
 def flat(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -290,12 +309,14 @@ class _Reader:
             found = self._arithmetic(node, parting)
         elif node.target in (torch.cat, torch.concat):
             found = [self._concatenation(node, parting)]
+        elif node.target is functional.scaled_dot_product_attention:
+            found = [self._attention(node, parting)]
         elif self.sources[node] == [node.args[0]] and not isinstance(node.args[0], list | tuple):
             found = self._function(node)
         else:
             raise _unknown(node)
         for part in found:
-            if type(part) not in (parts.Sum, parts.Concatenation):
+            if not isinstance(part, parts.Branched):
                 check_layer(node.name, part)
         return [(node.name, part) for part in found]
 
@@ -343,10 +364,77 @@ class _Reader:
         ]
         return parts.Concatenation(branches, axis)
 
+    def _attention(self, node: fx.Node, parting: fx.Node) -> nn.Module:
+        """Return attention of queries, keys and values of one example each."""
+        given = _given(node, ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale"))
+        branches = [given[key] for key in ("query", "key", "value")]
+        shapes = [tuple(self.values[each].shape) for each in branches if each in self.sources]
+        masks = [given.get("attn_mask"), given.get("dropout_p"), given.get("is_causal")]
+        is_fit = len({shape[:-2] for shape in shapes}) == 1 and len(shapes[0]) > 2
+        scale = given.get("scale") or shapes[0][-1] ** -0.5
+        if len(shapes) < len(branches) or not is_fit or any(masks) or not isinstance(scale, float | int):
+            raise RefusedError(
+                "attention must be of queries, keys and values (examples, ..., tokens, size) of each example, without "
+                f"masks and dropout, got another at {node.name!r}; use an attack, which needs no proof"
+            )
+        return parts.Attention([_bare(self._chain(parting, each)) for each in branches], float(scale))
+
+    def _is_cut(self, node: Any) -> bool:
+        """Return whether only pieces are read of what a call returns: several tensors, or another axis first."""
+        is_turned = node.target in _MOVING_AXES and _new_order(node, self.values[node.args[0]])[0] != 0
+        return is_turned or node.target in _CUTTING
+
+    def _piece(self, node: Any) -> list[nn.Module]:
+        """Return `x.unbind(axis)[number]`, `x.chunk(n, axis)[number]` or `x[number]`; x may have its axes permuted."""
+        (source, number), axis, is_slice = node.args, 0, False
+        pieces = self.values[source]
+        if source.target in _CUTTING:
+            is_slice = source.target in _CHUNKING
+            given = _given(source, ("input", "chunks", "dim") if is_slice else ("input", "dim"))
+            source = source.args[0]
+            axis = _axis(given.get("dim", 0), self.values[source])
+        order = list(range(self.values[source].dim()))
+        is_turned = self._is_cut(source)
+        if is_turned:
+            order = _new_order(source, self.values[source.args[0]])
+        if type(number) is not int or order[axis] == 0 or (is_turned and is_slice):
+            raise _unknown(node)
+        before = [(None, None, None)] * (order[axis] - 1)
+        if is_slice:
+            ends = [0, *itertools.accumulate(piece.shape[axis] for piece in pieces)]
+            number %= len(pieces)
+            return [parts.Selected([*before, (ends[number], ends[number + 1], None)])]
+        rest = [each - (each > order[axis]) for each in order if each != order[axis]]
+        return [parts.Selected([*before, number]), parts.Permuted(_checked_axes(node, rest))]
+
+    def _weighted(self, node: fx.Node) -> nn.Module:
+        """Return a layer from a function that is given its weight and bias, neither of which may know the examples."""
+        given = _given(node, _OF_CONVOLUTIONS)
+        source, weight, bias = (given.pop(key, None) for key in _OF_CONVOLUTIONS[:3])
+        told = self.sources.keys() | self.counts
+        if weight in told or bias in told or not set(node.all_input_nodes) <= {source, weight, bias}:
+            raise _unknown(node)
+        values = {"weight": self.values[weight], **({} if bias is None else {"bias": self.values[bias]})}
+        num_outputs, num_inputs, *kernel = values["weight"].shape
+        sizes = [num_inputs * given.get("groups", 1), num_outputs, *([kernel] if kernel else [])]
+        layer: nn.Module = _WITH_WEIGHTS[node.target](*sizes, bias=bias is not None, dtype=torch.float64, **given)
+        layer.load_state_dict(values)
+        return layer
+
     def _function(self, node: fx.Node) -> list[nn.Module]:
         """Return what a function or method of one tensor does; the other arguments are settings."""
         source, value, kind = self.values[node.args[0]], self.values[node], node.target
-        settings, named = node.args[1:], dict(node.kwargs)
+        settings = node.args[1:]
+        named = {key: setting for key, setting in node.kwargs.items() if setting is not None and key != "_stacklevel"}
+        if kind in _WITH_WEIGHTS:
+            return [self._weighted(node)]
+        if self._is_cut(node.args[0]):
+            if kind is operator.getitem:
+                return self._piece(node)
+            if kind not in _CUTTING:
+                raise _unknown(node)
+        if self._is_cut(node):
+            return []
         if type(source) is tuple:  # of attention: what it returns, and weights that are not known here
             if kind is operator.getitem and settings == (0,):
                 return []
@@ -379,7 +467,7 @@ class _Reader:
             return [_times(-1.0)]
         if kind in _POOLING:
             pooling = _given(node, ("input", *_POOL_SETTINGS))
-            return [nn.MaxPool2d(**{key: value for key, value in pooling.items() if key != "input"})]
+            return [_POOLING[kind](**{key: value for key, value in pooling.items() if key != "input"})]
         if kind in _AS_LAYERS:
             return [_AS_LAYERS[kind](*settings, **named)]
         raise _unknown(node)

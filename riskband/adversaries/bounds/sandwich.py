@@ -7,6 +7,7 @@ with ||w_j - w_y|| = L[j, y] is to those in `growth`. The bounds are about all i
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -19,7 +20,8 @@ from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.wda import WdaKnapsack
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.bounds.balls import Balls, has_local_rules
-from riskband.adversaries.bounds.crown import is_cheap, local_distances, local_network
+from riskband.adversaries.bounds.crown import AUTO_WORK, is_cheap, local_distances, local_network
+from riskband.adversaries.bounds.layer_norms import chain_spectral
 from riskband.adversaries.bounds.lipschitz import (
     METHODS,
     Constants,
@@ -77,20 +79,23 @@ class LipschitzAdversary(Adversary):
         check_bounded_loss(problem.loss)
         check_choice_of_method(method, (*METHODS, "local"))
         self.model, self.method = model, method
-        self.loss, self.order, self.norm = problem.loss, problem.order, problem.norm
+        self.loss, self.order, self.norm, self.costs = problem.loss, problem.order, problem.norm, problem.costs
+        self.free_distance = problem.free_distance
 
     def examine(self, batch: Batch) -> Evidence:
         """Return bounding points; the cost of a misclassification is only known where the example is misclassified."""
         layers = SequentialLayers(on_cpu(self.model), batch.x.shape[1:])
         found = self.geometry(batch, layers)
-        balls = None
+        balls, unmoved = None, found.losses
         if self._is_around(layers):
             x, margins = batch.x.double(), found.margins
             balls = Balls(layers, x, batch.labels, norm=self.norm, margins=margins, rounding=_ROUNDING_OF_LOGITS)
         if self.loss == "zero_one":
-            distances = self._flip_distances(batch, layers, found) if balls is None else balls.safe_distances()
-            costs = distances[:, None].pow(self.order)
+            distances = self._flip_distances(batch, layers, found, balls)
+            costs = self.costs(distances)[:, None]
             bounding = Points(costs, torch.ones_like(costs))
+            if self.free_distance > 0.0:
+                unmoved = torch.where(costs[:, 0] == 0.0, 1.0, unmoved)  # a free move may be enough
         elif balls is not None:
             bounding = balls.bounding_points(GROWTHS[self.loss], found.losses, order=self.order)
         else:
@@ -101,7 +106,7 @@ class LipschitzAdversary(Adversary):
             attained=Points(torch.zeros_like(batch.losses)[:, None], batch.losses[:, None]),
             bounding=bounding,
             flip_costs=torch.where(is_wrong, 0.0, torch.inf).double(),
-            unmoved=found.losses,
+            unmoved=unmoved,
         )
 
     def geometry(self, batch: Batch, layers: SequentialLayers) -> Geometry:
@@ -134,16 +139,23 @@ class LipschitzAdversary(Adversary):
         exact = get_loss(self.loss).per_example(logits, batch.labels)
         return (exact + GROWTHS[self.loss].slope * slack).clamp(max=1.0).maximum(batch.losses)
 
-    def _flip_distances(self, batch: Batch, layers: SequentialLayers, found: Geometry) -> Tensor:
-        """Return distances below which nothing is misclassified, from the constants and from local bounds."""
-        reach = class_distances(found.margins, found.speeds)
-        # Local bounds are left where constants say as much, or where they are too much work.
-        is_wanted = self.method == "local" or (self.method == "auto" and is_cheap(layers))
+    def _flip_distances(self, batch: Batch, layers: SequentialLayers, found: Geometry, balls: Balls | None) -> Tensor:
+        """Return distances below which nothing is misclassified, from constants or balls and from local bounds."""
+        reach, drift = class_distances(found.margins, found.speeds), found.drift
+        if balls is not None:
+            safe = balls.safe_distances()[:, None].expand_as(reach)
+            reach = torch.where(reach.isposinf() & found.margins.isneginf(), torch.inf, safe)
+        # Local bounds are left where others say as much, or where they are too much work.
+        is_asked = self.method == "local" and balls is None  # what is not known there is refused by name
+        most = math.inf if self.method == "local" else AUTO_WORK
+        is_wanted = is_asked or (self.method in ("auto", "local") and is_cheap(layers, most))
         if not is_wanted or layers.is_affine:
             return reach.amin(dim=1)
+        if balls is not None:
+            drift = balls.drifts * balls.scale * chain_spectral((layer for layer, _ in layers.body), layers.x_shape)
         network = local_network(layers)
         return local_distances(
-            network, batch.x.flatten(1), batch.labels, norm=self.norm, slack=found.slack, drift=found.drift, reach=reach
+            network, batch.x.flatten(1), batch.labels, norm=self.norm, slack=found.slack, drift=drift, reach=reach
         )
 
     def _is_around(self, layers: SequentialLayers) -> bool:

@@ -116,7 +116,7 @@ class RepresentationAdversary(Adversary):
 
     def __init__(self, head: LinearHead, problem: TransportProblem, multipliers: Sequence[float] = ()) -> None:
         self.head, self.multipliers = head, multipliers
-        self.loss, self.order, self.norm = problem.loss, problem.order, problem.norm
+        self.loss, self.order, self.norm, self.costs = problem.loss, problem.order, problem.norm, problem.costs
 
     @cached_property
     def _distances(self) -> Tensor:
@@ -140,7 +140,7 @@ class RepresentationAdversary(Adversary):
         distances = torch.where(speeds > 0.0, (-margins).clamp(min=0.0) / speeds, torch.inf)
         distances = distances.scatter(1, batch.labels[:, None], torch.inf).amin(dim=1)
         is_wrong = batch.logits.argmax(dim=1) != batch.labels
-        return torch.where(is_wrong, 0.0, distances).pow(self.order)
+        return self.costs(torch.where(is_wrong, 0.0, distances))
 
 
 class ExactAdversary(RepresentationAdversary):
