@@ -22,8 +22,8 @@ ORDER_IS_UNINFORMATIVE = (
     "the order of the clients in the input, after a permutation by the seed, says nothing about their risks"
 )
 
-NEWEST = 2
-"""Edition of the bets. Those of edition 1 are kept for the certificates that were made with them (math §2.6)."""
+NEWEST = 3
+"""Edition of the bets. Earlier ones are kept for the certificates that were made with them (math §2.6)."""
 
 FIXED_BETS = "betting with fixed bets"
 AVERAGED_BETS = "betting averaged over fixed orders"
@@ -32,7 +32,9 @@ _NUM_ORDERS, _NUM_PLAYED, _ORDERS_KEY = (20, 200), 20_000, 20_240
 _MOST_PLAYED, _LEAST_ORDERS = 400_000, 5  # the same on duals: more clients take memory, and 5 orders do then
 LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
 _LARGEST_SHARE_OF_DUALS = 0.99  # the same where the outcomes are mostly small, as those of tails are
-SHARES = {1: LARGEST_SHARE, NEWEST: _LARGEST_SHARE_OF_DUALS}  # by edition, for ratios and worst means of moved networks
+# By edition, for ratios and worst means of moved networks.
+SHARES = {1: LARGEST_SHARE, 2: _LARGEST_SHARE_OF_DUALS, NEWEST: _LARGEST_SHARE_OF_DUALS}
+_LARGE, _DOUBTED = 0.5, 20.0  # values, and clients: see `_largest_shares`
 _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
 _WEIGHT_OF_START = 0.3  # in clients
 _MANY, _NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
@@ -219,7 +221,7 @@ def _times_of_choice(num_clients: int) -> IntArray:
 
 
 def betting_upper_means(
-    columns: Sequence[FloatArray], *, delta: float, seed: int | None, is_fixed: bool
+    columns: Sequence[FloatArray], *, delta: float, seed: int | None, is_fixed: bool, edition: int = NEWEST
 ) -> tuple[list[float], str]:
     """Upper confidence limits for several means over the same clients, each by betting with this delta, and a name.
 
@@ -230,7 +232,7 @@ def betting_upper_means(
     if is_fixed:
         return [fixed_bets_upper_mean(values, delta=delta) for values in columns], FIXED_BETS
     if seed is None:
-        return [averaged_betting_upper_mean(values, delta=delta) for values in columns], AVERAGED_BETS
+        return [averaged_betting_upper_mean(values, delta=delta, edition=edition) for values in columns], AVERAGED_BETS
     order = np.random.default_rng(seed).permutation(columns[0].size)
     return [betting_upper_mean(values[order], delta=delta) for values in columns], "betting"
 
@@ -243,8 +245,8 @@ def check_betting(method: str | None) -> None:
 
 def check_edition(edition: object) -> int:
     """Return the edition of the bets; raises ValueError if there is none of this number."""
-    if isinstance(edition, bool) or edition not in (1, NEWEST):
-        raise ValueError(f"edition must be 1 or {NEWEST}, got {edition!r:.80}; 1 is for earlier certificates")
+    if isinstance(edition, bool) or edition not in tuple(SHARES):
+        raise ValueError(f"edition must be from 1 to {NEWEST}, got {edition!r:.80}; the last is the sharpest")
     return int(edition)
 
 
@@ -253,7 +255,7 @@ def betting_assumptions(name: str, seed: int | None) -> tuple[str, ...]:
     return (ORDER_IS_UNINFORMATIVE, *chosen_before(seed=(seed, None))) if name == "betting" else ()
 
 
-def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
+def averaged_betting_upper_mean(values: FloatArray, *, delta: float, edition: int = NEWEST) -> float:
     """Upper confidence limit for the mean of independent values in [0, 1]: the same for every order of the values.
 
     The gambler of `betting_upper_mean` plays the sorted values through in many fixed orders. In each, the final capital
@@ -264,14 +266,28 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     orders = fixed_orders(values.size, num_orders=_num_orders(values.size))
     ordered, blocks = np.sort(values), list(_in_blocks(orders))
     bets = [adaptive_bets(ordered[some], delta) for some in blocks]
+    shares = [_largest_shares(ordered[some]) if edition > 2 else LARGEST_SHARE for some in blocks]
 
     def log_excess(candidate: float) -> float:
         growths = (
-            log_growth(np.asarray(candidate), ordered[some], bet) for some, bet in zip(blocks, bets, strict=True)
+            log_growth(np.asarray(candidate), ordered[some], bet, share)
+            for some, bet, share in zip(blocks, bets, shares, strict=True)
         )
         return log_average_excess(np.concatenate([growth.sum(axis=1) for growth in growths]), delta)
 
     return _first_rejected(log_excess, values.size, guess=float(np.mean(values)), high=1.0)
+
+
+def _largest_shares(values: FloatArray) -> FloatArray:
+    """Of the capital, what each client may cost: the more, the more clients before it of whom none had a large value.
+
+    After t such clients one with a large value comes with a probability of about 1/t, and ruins who bet too much.
+    """
+    largest = before(np.maximum.accumulate(values, axis=1), 0.0)
+    shares = np.clip(
+        1.0 - _DOUBTED / np.maximum(np.arange(values.shape[1]), 1.0), LARGEST_SHARE, _LARGEST_SHARE_OF_DUALS
+    )
+    return np.where(largest < _LARGE, shares, LARGEST_SHARE)
 
 
 def _in_blocks(orders: IntArray) -> Iterator[IntArray]:
@@ -360,7 +376,7 @@ def before(values: FloatArray, first: float) -> FloatArray:
 
 
 def log_growth(
-    candidate: FloatArray, values: FloatArray, bets: FloatArray, largest_share: float = LARGEST_SHARE
+    candidate: FloatArray, values: FloatArray, bets: FloatArray, largest_share: float | FloatArray = LARGEST_SHARE
 ) -> FloatArray:
     """Logarithms of the factors of the capital: bets on values below the candidate mean, cut to what may be lost."""
     largest_bet = largest_share / np.maximum(1.0 - candidate, 1e-300)

@@ -100,14 +100,14 @@ def excess_assumptions(risks: ClientRisks) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=32)
-def late_excesses(size: int) -> list[tuple[float, float, float]]:
+def late_excesses(size: int, cuts: tuple[float, ...] = tuple(CUTS[1:].tolist())) -> list[tuple[float, float, float]]:
     """Numbers (cut, first, least) such that a function h of the count X of wrong examples has E h(X) >= (R - cut)_+ .
 
     h is 0 below the count `first`, which is beyond the cut, and max(X/n - cut, least) from there on. By noise alone
     clients hardly reach the first count, so the mean of h is nearer to that of (R - cut)_+ than Jensen's (X/n - cut)_+
     is. The least step for which it holds is found exactly: see math §2.9.
     """
-    cut, far = (grid.ravel() for grid in np.meshgrid(CUTS[1:], _BEYOND))
+    cut, far = (grid.ravel() for grid in np.meshgrid(cuts, _BEYOND))
     first = np.ceil(size * cut + far * np.sqrt(size * cut * (1.0 - cut)))
     cut, first = np.unique(np.stack([cut, first])[:, first <= size], axis=1)
 

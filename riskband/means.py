@@ -10,13 +10,15 @@ import numpy as np
 
 from riskband.answers.histogram import Histogram, PlainAnswers
 from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
-from riskband.betting import betting_assumptions, betting_upper_means
+from riskband.betting import NEWEST, betting_assumptions, betting_upper_means, check_edition
 from riskband.certificate import Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_own_seed
 from riskband.wording import chosen_before
 
 
-def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", seed: int | None = None) -> Certificate:
+def mean_bound(
+    risks: PlainAnswers, *, delta: float, method: str = "betting", seed: int | None = None, edition: int = NEWEST
+) -> Certificate:
     """Upper bound on the mean risk over unseen clients.
 
     Parameters
@@ -33,6 +35,8 @@ def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", se
         Adaptive bets look at clients one after the other. By default many fixed orders are averaged, so that the bound
         depends neither on a seed nor on the order of the answers. A seed takes one order, which is sharper where there
         are many clients, but only valid if the seed was fixed before any answer was seen: that becomes an assumption.
+    edition : int
+        Of the bets; earlier certificates were made with earlier ones.
 
     Returns
     -------
@@ -50,7 +54,7 @@ def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", se
     if not is_counted:
         check_risks(risks)
     risks = answers.above
-    delta, seed = check_delta(delta), check_own_seed(seed)
+    delta, seed, edition = check_delta(delta), check_own_seed(seed), check_edition(edition)
     method = check_choice("method", method, (*MEAN_BOUNDS, "betting"))
     if method in ("empirical_bernstein", "published"):
         risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")
@@ -62,7 +66,7 @@ def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", se
         # Adaptive bets need every answer as it was given; counts in bins are no answers.
         is_fixed = is_counted or not risks.are_answers_certain
         completed = risks.worst_completion(bounded.in_unit)
-        (found,), name = betting_upper_means([completed], delta=delta, seed=seed, is_fixed=is_fixed)
+        (found,), name = betting_upper_means([completed], delta=delta, seed=seed, is_fixed=is_fixed, edition=edition)
         value = bounded.from_unit(found)
     else:
         value = MEAN_BOUNDS[method](risks, delta)
@@ -77,7 +81,7 @@ def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", se
             *betting_assumptions(name, seed),
             *chosen_before(method=(method, "betting")),
         ),
-        recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": seed}, answers),
+        recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": seed, "edition": edition}, answers),
     )
 
 

@@ -20,6 +20,7 @@ from riskband.answers.risks import ClientRisks
 from riskband.bands.local_steps import KNOWN_SIZES, assumed_of_sizes
 from riskband.betting import (
     LARGEST_SHARE,
+    SHARES,
     averaged_betting_upper_mean,
     before,
     betting_upper_bound,
@@ -36,6 +37,7 @@ from riskband.functionals.ratios import (
     ratio_lower_limit,
     ratio_upper_limit,
     root_ratio,
+    surely_apart,
     tail_ratio,
     theil_ratio,
 )
@@ -48,6 +50,7 @@ _MOST_EXAMPLES = 100_000  # for which all counts are tried; with more, they make
 _NUM_ORDERS = 20  # for the tangents of the Gini coefficient: more hardly change it
 _FEW_PER_EXAMPLE, _ENOUGH_CLIENTS = 3, 300  # clients from which on these are taken
 _MOST_FOR_TANGENTS = 5_000  # examples up to which they are: with more, noise is too small to matter
+_FOR_QUARTICS = (8, 2_000)  # examples between which quartic polynomials say who is apart
 _NUM_CELLS = 64  # of values, in each of which a bet has one largest size
 
 
@@ -81,7 +84,13 @@ def gini(risks: ClientRisks, delta: float, edition: int) -> DirectBounds:
         upper = _upper_ratio(np.abs(risks.values[first] - risks.values[second]), sums, delta)
     if not risks.binary:
         return DirectBounds(None, upper)
-    lower = _lower_ratio(_surely_apart(risks, first, second), sums, _apart_limit(risks), delta)
+    if edition > 2 and risks.has_equal_sizes and _FOR_QUARTICS[0] <= risks.num_examples[0] <= _FOR_QUARTICS[1]:
+        numbers = surely_apart(int(risks.num_examples[0]))
+        wrong = np.rint(risks.values * risks.num_examples).astype(int)
+        apart = numbers[wrong[first], wrong[second]]
+        lower = _lower_ratio(apart, sums, _limit_of_table(numbers), delta, SHARES[edition])
+    else:
+        lower = _lower_ratio(_surely_apart(risks, first, second), sums, _apart_limit(risks), delta)
     return DirectBounds(lower, upper, assumptions=(assumed_of_sizes(risks),))
 
 
@@ -129,6 +138,14 @@ def _apart_limit(risks: ClientRisks) -> Callable[[float], float]:
     return lambda value: float(max(np.max(value * s + loss) for s, loss in zip(sums, losses, strict=True)))
 
 
+def _limit_of_table(numbers: FloatArray) -> Callable[[float], float]:
+    """As `_apart_limit`, of numbers for all pairs of counts."""
+    size = len(numbers) - 1
+    least = np.array([np.flipud(numbers).diagonal(total - size).min() for total in range(2 * size + 1)])
+    sums = np.arange(2.0 * size + 1.0) / size
+    return lambda value: float(np.max(value * sums - least))
+
+
 def _upper_ratio(parts: FloatArray, sums: FloatArray, delta: float) -> float:
     """Upper limit for E part / E sum, both in [0, 1] up to a common factor, part <= sum, part - value·sum <= 1 - value.
 
@@ -143,7 +160,13 @@ def _upper_ratio(parts: FloatArray, sums: FloatArray, delta: float) -> float:
     return float(bisect(survives, low=0.0, high=1.0, num_steps=36)[1])
 
 
-def _lower_ratio(parts: FloatArray, sums: FloatArray, limit: Callable[[float], float], delta: float) -> float:
+def _lower_ratio(
+    parts: FloatArray,
+    sums: FloatArray,
+    limit: Callable[[float], float],
+    delta: float,
+    largest_share: float = LARGEST_SHARE,
+) -> float:
     """Lower limit for E part / E sum; `limit` says how large value·sum - part can be, and grows with the value.
 
     Within each cell of values the bets are the same, and the gains fall with the value.
@@ -151,7 +174,7 @@ def _lower_ratio(parts: FloatArray, sums: FloatArray, limit: Callable[[float], f
     stakes = _stakes(parts, sums, delta)
     cells = np.linspace(0.0, 1.0, _NUM_CELLS + 1)
     for low, high in pairwise(cells.tolist()):
-        bets = np.minimum(stakes, LARGEST_SHARE / limit(high))
+        bets = np.minimum(stakes, largest_share / limit(high))
         if _survives(bets * (parts - high * sums), delta):
             is_rejected = lambda value, bets=bets: ~_survives(bets * (parts - value * sums), delta)  # noqa: E731
             return float(bisect(is_rejected, low=low, high=high, num_steps=30)[0])
@@ -223,7 +246,8 @@ def coefficient_of_variation(risks: ClientRisks, delta: float, edition: int) -> 
 def mean(risks: ClientRisks, delta: float, edition: int) -> DirectBounds:
     """Mean risk."""
     of_losses, of_gains = (
-        averaged_betting_upper_mean(values, delta=delta) for values in (risks.values, 1.0 - risks.values)
+        averaged_betting_upper_mean(values, delta=delta, edition=edition)
+        for values in (risks.values, 1.0 - risks.values)
     )
     return DirectBounds(1.0 - of_gains, of_losses)
 
@@ -247,7 +271,8 @@ def quantile(risks: ClientRisks, delta: float, _edition: int, level: float) -> D
 
 def top_share(risks: ClientRisks, delta: float, edition: int, share: float) -> DirectBounds | None:
     """Part of all risk on the worst-off share of the clients, from 0.01 to 0.95."""
-    return _ratio_bounds(risks, delta, tail_ratio(share, edition)) if _is_between(share, _SHARES) else None
+    ratio = tail_ratio(share, edition, has_late=risks.num_clients >= _ENOUGH_CLIENTS)
+    return _ratio_bounds(risks, delta, ratio) if _is_between(share, _SHARES) else None
 
 
 def _is_between(parameter: float, ends: tuple[float, float]) -> bool:

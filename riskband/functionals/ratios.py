@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from math import comb, factorial
 from typing import Any, NamedTuple, Protocol
 
@@ -26,9 +26,11 @@ from scipy.special import betainc, gammaln, xlogy
 from riskband.answers.risks import ClientRisks
 from riskband.betting import NEWEST, SHARES, before, log_average_excess
 from riskband.checks import FloatArray, IntArray
+from riskband.duals import late_excesses
 from riskband.search import bisect
 
 _POINTS = np.geomspace(1e-4, 1.0, 97)
+_CUTS = tuple(_POINTS[1::2].tolist())
 _PRIOR = 0.05  # variance of the gains before any was seen
 _HIGHEST = 1e4  # what ratios are looked for
 _DEPTH = 6  # how often a cell of a is halved
@@ -39,6 +41,9 @@ _FEW_WRONG = 4.0  # wrong examples, from which on the order of a Taylor polynomi
 _ENOUGH = 10  # examples, from which on three are set aside
 _SERIES = (10, 2_000)  # examples between which power series serve in place of Taylor polynomials
 _DEGREE, _AGAIN = 256, 1.1  # of the polynomials of the Gini coefficient; ratio of clients seen when one is chosen again
+_ASIDE, _LEAST_ASIDE = 4, 8  # examples set aside for quartic polynomials, and of how many at least
+_MOST_FOR_QUARTICS = 100_000  # examples: with more, noise is too small to matter
+_TOUCH, _WIDTH = 1.5, 1.7  # in standard deviations of noise: where they touch |d|, and up to where they serve
 _START = 0.3  # clients of any risk, uniformly, that are taken to come before all others
 
 
@@ -90,6 +95,8 @@ class Ratio:
         it than that of A_a of the measured risk, if any is known.
     largest_share : float
         Of the capital that one client may cost.
+    has_jumps : bool
+        Whether numbers of `of_counts`, and of `below` next to the middle of a cell, are not convex in the count.
     """
 
     low: float
@@ -101,6 +108,7 @@ class Ratio:
     is_quadratic: bool = False
     of_counts: Callable[[Counts], Callable[[float], FloatArray]] | None = None
     largest_share: float = SHARES[NEWEST]
+    has_jumps: bool = False
 
     @property
     def points(self) -> FloatArray:
@@ -122,6 +130,7 @@ def ratio_upper_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, del
         numbers_at = ratio.of_counts(Counts.of(risks))
     else:
         numbers_at = lambda point: ratio.above(point, risks.values)  # noqa: E731
+    losses_at = _largest_losses(ratio, risks) if ratio.has_jumps and risks.binary else None
     base = ratio.base(risks.values)[orders]
     best = np.full(base.shape, np.inf)
     foreseen, outcomes, bets = np.zeros(base.shape), np.zeros(base.shape), np.zeros(base.shape)
@@ -137,9 +146,27 @@ def ratio_upper_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, del
         is_better = expected < best
         best[is_better], foreseen[is_better] = expected[is_better], reference[is_better]
         outcomes[is_better] = found[is_better]
-        largest_loss = np.maximum(at_ends[0], at_ends[2] - reference)
+        if losses_at is None:
+            largest_loss = np.maximum(at_ends[0], at_ends[2] - reference)
+        else:
+            largest_loss = losses_at(point, reference)
         bets[is_better] = _bets(past.variance, largest_loss, delta, ratio.largest_share)[is_better]
     return _first_rejected(_Bets(base, outcomes, bets, foreseen), ratio.low, ratio.high, delta)
+
+
+def _largest_losses(ratio: Ratio, risks: ClientRisks) -> Callable[[float, FloatArray], FloatArray] | None:
+    """How much a client may lose at a point and values, over all counts; None where measured risks serve."""
+    if ratio.of_counts is None:
+        return None
+    possible = _possible_counts(risks)
+    numbers_at, base, values = ratio.of_counts(possible), ratio.base(possible.risks), np.linspace(0.0, 1.0, 65)
+
+    def losses_at(point: float, reference: FloatArray) -> FloatArray:
+        losses = numbers_at(point)[:, None] - values * base[:, None]
+        # Convex in the value: chords are above it.
+        return np.asarray(np.interp(reference, values, losses.max(axis=0)))
+
+    return losses_at
 
 
 class _Bets(NamedTuple):
@@ -354,6 +381,8 @@ class _Below:
         past = _Past.of(numbers, self.base, 0.1 + self.ratio.low * 0.1, 0.1)
         values = self.ratio.low + np.append(0.0, np.geomspace(1e-3, 20.0, 40))
         foreseen = np.minimum(self.ratio.low + _AHEAD * np.maximum(past.ratio - self.ratio.low, 0.0) + 0.02, values[-1])
+        if self.ratio.has_jumps:
+            possible = _with_all_near(possible, middle)
         least = self.ratio.below(low, high, possible).at_least(low, high)
         base = self.ratio.base(possible.risks)
         losses = [np.max(value * base - least) for value in values]  # convex in the value: chords are above it
@@ -403,6 +432,16 @@ def _possible_counts(risks: ClientRisks) -> Counts:
         found.append(np.stack([wrong, np.full(wrong.size, float(total))]))
     wrong, totals = np.concatenate(found, axis=1)
     return Counts(wrong, totals)
+
+
+def _with_all_near(possible: Counts, risk: float) -> Counts:
+    """Also all counts at which other examples may say that a client is next to a risk, of numbers that lack some."""
+    found = [np.stack(possible)]
+    for total in np.unique(possible.total[possible.total > _MOST_COUNTS]).tolist():
+        width = np.ceil(0.5 * _WIDTH * np.sqrt(min(total, _MOST_FOR_QUARTICS))) + 2.0 * _ASIDE
+        wrong = np.clip(np.rint(total * risk) + np.arange(-width, width + 1.0), 0.0, total)
+        found.append(np.stack([wrong, np.full(wrong.size, total)]))
+    return Counts(*np.concatenate(found, axis=1))
 
 
 @dataclass(frozen=True)
@@ -593,19 +632,82 @@ def log_ratio(edition: int = NEWEST) -> Ratio:
     return moment.ratio(0.0, np.inf, edition, of_risk=False, of_counts=None)
 
 
-def tail_ratio(share: float, edition: int = NEWEST) -> Ratio:
-    """Top share: A_a = (R - a)_+ + share·a."""
+def quartic_weights(distance: FloatArray, deviation: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """How much of a bet on a distance is one on the quartic below it, by what other examples say; and its scale."""
+    part = np.clip(distance / (_WIDTH * deviation), -1.0, 1.0)
+    return 0.5 + 0.5 * np.cos(np.pi * part), _TOUCH * deviation
+
+
+def distances_aside(wrong: int, powers: Sequence[float]) -> list[float]:
+    """Estimates without bias of the powers of R + y, from so many wrong examples of R set aside and `powers` of y."""
+    risk = [comb(wrong, power) / comb(_ASIDE, power) for power in range(_ASIDE + 1)]
+    return [sum(comb(k, j) * risk[j] * powers[k - j] for j in range(k + 1)) for k in range(_ASIDE + 1)]
+
+
+def surely_apart(size: int) -> FloatArray:
+    """Numbers of two clients by their counts of wrong examples, whose expectation is at most |R - R'|.
+
+    Four examples of each are set aside. The others say whether R - R', R' - R, or a quartic polynomial of the distance
+    is taken, of which those set aside give estimates without bias; averaged over all choices of them. Where the others
+    are far apart that is the distance of the measured risks. Shape (size + 1, size + 1). Source: math §5.6.
+    """
+    count = np.arange(size + 1.0)
+    numbers, rest = np.abs(count[:, None] - count) / size, size - float(_ASIDE)
+    first, second = np.nonzero(numbers * size <= _WIDTH * np.sqrt(0.5 * rest) + 2.0 * _ASIDE)
+    found, aside = np.zeros(first.size), range(_ASIDE + 1)
+    ways = [_hypergeometric(wrong, _ASIDE, count, np.full(count.size, float(size))) for wrong in aside]
+    for wrong, other in product(aside, aside):
+        x, y = first - float(wrong), second - float(other)
+        mean = np.clip((x + y + 1.0) / (2.0 * rest + 2.0), 0.5 / (rest + 1.0), 1.0 - 0.5 / (rest + 1.0))
+        weight, scale = quartic_weights((x - y) / rest, np.sqrt(2.0 * mean * (1.0 - mean) / rest))
+        minus = [comb(other, power) / comb(_ASIDE, power) * (-1.0) ** power for power in aside]
+        _, difference, square, _, fourth = distances_aside(wrong, minus)
+        below = square / scale - 4.0 / 27.0 * fourth / scale**3
+        number = weight * below + (1.0 - weight) * np.sign(x - y) * difference
+        found += ways[wrong][first] * ways[other][second] * number
+    numbers[first, second] = found
+    return numbers
+
+
+def tail_ratio(share: float, edition: int = NEWEST, *, has_late: bool = True) -> Ratio:
+    """Top share: A_a = (R - a)_+ + share·a; with `late_excesses` above, if the loss is 0-1 and all n are equal."""
 
     def above(point: float, risks: FloatArray) -> FloatArray:
         return np.asarray(np.maximum(risks - point, 0.0) + share * point)
 
-    def below(low: float, high: float, counts: Counts) -> _TailCell:
+    def below(low: float, high: float, counts: Counts) -> Cell:
         x, n = counts
+        if edition > 2 and np.min(n) >= _LEAST_ASIDE and np.max(n) <= _MOST_FOR_QUARTICS:
+            return _QuarticTailCell.of(low, high, counts, share)
         if_wrong, if_right = (((x - k + 0.5) / n > 0.5 * (low + high)) * 1.0 for k in (1.0, 0.0))
         p = x / n
         return _TailCell(p * if_wrong, share - p * if_wrong - (1.0 - p) * if_right)
 
-    return Ratio(share, 1.0, above, below, largest_mean=None, largest_share=SHARES[edition])
+    def of_counts(counts: Counts) -> Callable[[float], FloatArray]:
+        x, n = counts
+        if np.any(n != n[0]) or n[0] > _SERIES[1]:
+            return lambda point: above(point, counts.risks)
+        late = {cut: (first, least) for cut, first, least in late_excesses(int(n[0]), _CUTS)}
+
+        def numbers_at(point: float) -> FloatArray:
+            if point not in late:
+                return above(point, counts.risks)
+            first, least = late[point]
+            return np.where(x < first, 0.0, np.maximum(counts.risks - point, least)) + share * point
+
+        return numbers_at
+
+    is_late = edition > 2 and has_late
+    return Ratio(
+        share,
+        1.0,
+        above,
+        below,
+        largest_mean=None,
+        largest_share=SHARES[edition],
+        of_counts=of_counts if is_late else None,
+        has_jumps=edition > 2,
+    )
 
 
 class _TailCell(NamedTuple):
@@ -616,3 +718,39 @@ class _TailCell(NamedTuple):
 
     def at_least(self, low: float, high: float) -> FloatArray:
         return np.asarray(self.fixed + np.minimum(self.slope * low, self.slope * high))
+
+
+class _QuarticTailCell(NamedTuple):
+    """As `surely_apart`, for (R - a)_+ = ½(R - a) + ½|R - a|: polynomials of degree 4 in a - middle."""
+
+    middle: float
+    coefficients: FloatArray  # shape (5, num_clients)
+    curvature: FloatArray  # not less than the second derivative anywhere
+
+    @classmethod
+    def of(cls, low: float, high: float, counts: Counts, share: float) -> _QuarticTailCell:
+        x, n = counts
+        middle, rest = 0.5 * (low + high), n - float(_ASIDE)
+        spread = np.clip(middle, 0.5 / (rest + 1.0), 1.0 - 0.5 / (rest + 1.0))
+        coefficients = np.zeros((5, x.size))
+        coefficients[:2] = [[share * middle], [share]]
+        for wrong in range(_ASIDE + 1):
+            ways, beyond = _hypergeometric(wrong, _ASIDE, x, n), (x - wrong) / rest - middle
+            weight, scale = quartic_weights(beyond, np.sqrt(spread * (1.0 - spread) / rest))
+            of_tail, half = ways * ((1.0 - weight) * (beyond > 0.0) + 0.5 * weight), 0.5 * ways * weight
+            second, fourth = half / scale, 4.0 / 27.0 * half / scale**3
+            _, e1, e2, e3, e4 = distances_aside(wrong, [(-middle) ** power for power in range(_ASIDE + 1)])
+            coefficients[0] += of_tail * e1 + second * e2 - fourth * e4
+            coefficients[1] += 4.0 * fourth * e3 - 2.0 * second * e1 - of_tail
+            coefficients[2] += second - 6.0 * fourth * e2
+            coefficients[3] += 4.0 * fourth * e1
+            coefficients[4] -= fourth
+        _, _, square, cube, fourth = coefficients
+        highest = 2.0 * square + 0.75 * cube**2 / np.maximum(-fourth, 1e-300)  # second derivatives are parabolas
+        return cls(middle, coefficients, np.maximum(highest, 0.0))
+
+    def at_least(self, low: float, high: float) -> FloatArray:
+        left, right = (
+            np.asarray(np.polynomial.polynomial.polyval(a - self.middle, self.coefficients)) for a in (low, high)
+        )
+        return np.asarray(np.minimum(left, right) - self.curvature * (high - low) ** 2 / 8.0)

@@ -310,7 +310,10 @@ def _checked_power(power: float, delta: float) -> float:
 def _checked_cost(cost: object) -> tuple[float, float] | None:
     if cost is None:
         return None
-    prices = np.asarray(cost, dtype=np.float64) if isinstance(cost, (tuple, list, np.ndarray)) else np.empty(0)
+    try:
+        prices = np.asarray(cost if isinstance(cost, (tuple, list, np.ndarray)) else (), dtype=np.float64)
+    except (TypeError, ValueError):  # of texts, or of lists of several lengths
+        prices = np.empty(0)
     if prices.shape != (2,) or not np.all(np.isfinite(prices)) or prices.min() < 0.0 or prices.max() == 0.0:
         raise ValueError(f"cost must be two numbers >= 0, of a client and of an example, not both 0, got {cost!r:.80}")
     return float(prices[0]), float(prices[1])

@@ -123,7 +123,7 @@ def wasserstein_mean(
         how = f"{name}, {_FROM_THE_PAST}"
     else:
         grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
-        limits, name = _conjugate_limits(answers.clean, phi, delta=delta, method=method, seed=seed)
+        limits, name = _conjugate_limits(answers.clean, phi, delta=delta, method=method, seed=seed, edition=edition)
         values, how = _least(budgets, grid, limits), name
         chosen = _multipliers_chosen(answers, budgets, multipliers)
     arguments = {
@@ -152,7 +152,7 @@ def wasserstein_mean(
 
 
 def _conjugate_limits(
-    clean: ClientRisks, phi: FloatArray, *, delta: float, method: str, seed: int | None
+    clean: ClientRisks, phi: FloatArray, *, delta: float, method: str, seed: int | None, edition: int
 ) -> tuple[FloatArray, str]:
     """Upper limits of the mean conjugate at every multiplier, which share delta, and the name of their method."""
     share, name = delta / phi.shape[1], method
@@ -163,7 +163,7 @@ def _conjugate_limits(
         limits = [float(column.mean() + slack) for column in columns]
     else:
         is_fixed = not clean.are_answers_certain
-        limits, name = betting_upper_means(columns, delta=share, seed=seed, is_fixed=is_fixed)
+        limits, name = betting_upper_means(columns, delta=share, seed=seed, is_fixed=is_fixed, edition=edition)
     return np.array([each.from_unit(limit) for each, limit in zip(numbers, limits, strict=True)]), name
 
 
@@ -521,7 +521,7 @@ def wasserstein_breakdown(
 
     if threshold is None:
         grid, phi = _conjugates_on_grid(answers, np.array(largest), multipliers)
-        limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed)
+        limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed, edition=NEWEST)
 
     def meets(budget: FloatArray) -> npt.NDArray[np.bool_]:
         if threshold is None:

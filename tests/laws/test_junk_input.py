@@ -123,7 +123,7 @@ CALLS = {
     "lorenz_certificate": LORENZ,
     "maximum_weight": {"num_clients": 10},
     "mean": {"band": BAND},
-    "mean_bound": {"risks": RISKS, "delta": 0.1, "method": "betting", "seed": 0},
+    "mean_bound": {"risks": RISKS, "delta": 0.1, "method": "betting", "seed": 0, "edition": 1},
     "mean_interval": {"band": BAND},
     "mean_log_deviation": DISPERSION,
     "mean_range": DISPERSION | {"num_clients": 10},
@@ -175,7 +175,7 @@ CALLS = {
     "weighted_quantile": {"band": BAND, "weight": rb.LINEAR},
     "weighted_quantile_interval": {"band": BAND, "weight": rb.LINEAR},
     "worst_case_cdf": SHIFT | {"band": BAND, "thresholds": 0.5, "method": "sharp"},
-    "worst_case_mean": SHIFT | {"source": RISKS, "delta": 0.1, "method": "betting", "seed": 0},
+    "worst_case_mean": SHIFT | {"source": RISKS, "delta": 0.1, "method": "betting", "seed": 0, "edition": 2},
     "worst_case_mean, band": SHIFT | {"source": BAND, "method": "sharp"},
     "worst_group": GROUP_MEAN,
 }  # fmt: skip

@@ -159,6 +159,8 @@ REFUSED = {
     "shift of a quantile": ({"target": "quantile:0.9<=0.3", "shift": "kl:0.1"}, "write 'share:0.3<=0.1' for"),
     "shift": ({"shift": "chi2"}, "cannot be read"),
     "cost": ({"cost": (1.0,)}, "cost must be two numbers >= 0"),
+    "costs in words": ({"cost": ("a", "b")}, "of a client and of an example, not both 0, got ('a', 'b')"),
+    "costs of two sizes": ({"cost": ([1, 2], 3)}, "cost must be two numbers >= 0"),
     "clients": ({"num_clients": 1}, "num_clients must be a whole number >= 2"),
     "equal pilot": ({"prior": None, "pilot": rb.ClientRisks([0.1] * 20, 10)}, "no difference between them beyond"),
     "single examples": ({"prior": None, "pilot": rb.ClientRisks([0.0, 1.0], 1)}, "at least 2 examples"),

@@ -58,6 +58,13 @@ def test_every_changed_field_is_seen(stored, field):
     assert not rb.verify({**stored, field: CHANGES[field](stored)}).ok
 
 
+@pytest.mark.parametrize(("name", "bounds"), [("group", "group_upper"), ("selection", "candidate_bounds")])
+def test_bounds_among_the_details_are_as_strict_as_others(name, bounds):
+    stored = CERTIFICATES[name].to_dict()
+    lower = (np.asarray(stored["details"][bounds]) - 5e-8).tolist()
+    assert not rb.verify({**stored, "details": {**stored["details"], bounds: lower}}).ok
+
+
 def test_changed_axes_are_seen():
     stored = CERTIFICATES["survival"].to_dict()
     assert not rb.verify({**stored, "axes": {"threshold": [0.2 + 1e-6, 0.5]}}).ok

@@ -134,6 +134,39 @@ def test_numbers_of_pairs_are_below_the_distance(sizes):
         assert np.max(value * (first / sizes[0] + second / sizes[1]) - numbers) <= limit + 1e-12
 
 
+@pytest.mark.parametrize("size", [8, 20, 100])
+def test_quartics_of_pairs_are_below_the_distance_and_nearer_than_signs(size):
+    numbers, count = ratios.surely_apart(size), np.arange(size + 1)
+    distance = np.abs(RISKS[:, None] - RISKS)
+    below = distance - masses(size) @ numbers @ masses(size).T
+    assert np.min(below) >= -1e-12
+    limit = bets._limit_of_table(numbers)
+    for value in (0.0, 0.3, 1.0):
+        assert limit(value) == pytest.approx(np.max(value * np.add.outer(count, count) / size - numbers), abs=1e-12)
+    # Clients at risks evenly between .2 and .6: what is lost of their mean distance.
+    risks = rb.ClientRisks(np.tile(count / size, 2), size)
+    first, second = np.meshgrid(count, count + size + 1, indexing="ij")
+    law = binom.pmf(count, size, np.linspace(0.2, 0.6, 401)[:, None]).mean(axis=0)
+    lost = [
+        law @ (np.abs(count[:, None] - count) / size - each) @ law
+        for each in (numbers, bets._surely_apart(risks, first, second))
+    ]
+    noise = law @ np.abs(count[:, None] - count) @ law / size - 0.4 / 3.0
+    assert size < 100 or lost[0] - noise < 0.8 * (lost[1] - noise)
+
+
+@pytest.mark.parametrize("size", [5, 20, 100])
+def test_late_tails_are_above_what_they_stand_for(size):
+    ratio, counts = RATIOS["top_share:0.1"][0], counts_of(size)
+    numbers_at = ratio.of_counts(counts)
+    is_nearer = []
+    for point in ratio.points[::2]:
+        mean, truth = masses(size) @ numbers_at(point), ratio.above(point, RISKS)
+        assert np.all(mean >= truth - 1e-9), point
+        is_nearer.append(np.any(mean < masses(size) @ ratio.above(point, counts.risks) - 1e-3))
+    assert np.any(is_nearer)
+
+
 @pytest.mark.parametrize("name", ["theil", "top_share:0.1", "generalised_entropy:2", "atkinson:0.5"])
 def test_no_bet_can_lose_everything(name):
     risks = rb.ClientRisks(np.arange(31) % 11 / 10, 10)
@@ -145,6 +178,17 @@ def test_no_bet_can_lose_everything(name):
         least = game.ratio.below(gambler.low, gambler.high, possible).at_least(gambler.low, gambler.high)
         worst = np.min(least[:, None] - base[:, None] * gambler.foreseen.ravel(), axis=0)
         assert np.min(gambler.bets.ravel() * worst) >= -0.99 - 1e-9
+
+
+def test_no_bet_on_a_top_share_can_lose_everything_by_any_of_many_counts():
+    """Numbers jump from one count to the next: those of 2,000 counts did not show how much could be lost."""
+    size = 3_000
+    risks = rb.ClientRisks(np.full(300, 0.4), size)
+    game = ratios._Below(RATIOS["top_share:0.1"][0], risks, bets.played_orders(risks, num_played=600, most=2), 0.05)
+    for gambler in game.gamblers[::8]:
+        least = game.ratio.below(gambler.low, gambler.high, counts_of(size)).at_least(gambler.low, gambler.high)
+        for value, bet in zip(gambler.foreseen[0, ::30], gambler.bets[0, ::30], strict=True):
+            assert bet * np.min(least - counts_of(size).risks * value) >= -0.99 - 1e-9
 
 
 @pytest.mark.parametrize("name", MEASURES)

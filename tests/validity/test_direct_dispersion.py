@@ -132,13 +132,29 @@ def test_upper_limits_of_ratios_hold(law, num_networks):
     assert rejected(found, DELTA / 2) == {}
 
 
-def test_measured_distances_as_a_lower_side_fail(monkeypatch):
+@pytest.mark.parametrize("num_examples", [5, 20])
+def test_measured_distances_as_a_lower_side_fail(monkeypatch, num_examples):
     """Jensen's inequality on the wrong side: noise makes measured risks more unequal than true ones."""
     monkeypatch.setattr(
         bets, "_surely_apart", lambda risks, first, second: np.abs(risks.values[first] - risks.values[second])
     )
-    found = failures("equal", ["gini"], num_networks=25, num_clients=100, num_examples=5)
+    monkeypatch.setattr(bets, "surely_apart", lambda size: np.abs(np.subtract.outer(*2 * [np.arange(size + 1)])) / size)
+    found = failures("equal", ["gini"], num_networks=25, num_clients=100, num_examples=num_examples)
     assert set(rejected(found, DELTA / 2)) == {("gini", "lower")}
+
+
+@study(12, slow=100)
+@pytest.mark.parametrize("law", ["two points", "discrete", "one bad", "equal"])
+def test_limits_from_quartics_and_late_tails_hold(law, num_networks):
+    ratio = ratios.tail_ratio(0.1)
+    found = {("gini", "lower"): [], ("gini", "upper"): [], ("top_share:0.1", "upper"): []}
+    for answers in networks(law, num_networks=num_networks, num_clients=60, num_examples=10, seed=5):
+        gini, share = truth(law, "gini"), truth(law, "top_share:0.1")
+        limit = bets.gini(answers, DELTA / 2, 3)
+        found["gini", "lower"].append(limit.lower > gini + 1e-9)
+        found["gini", "upper"].append(limit.upper < gini - 1e-9)
+        found["top_share:0.1", "upper"].append(limits(ratio, answers, ratios.ratio_upper_limit) < share - 1e-9)
+    assert rejected(found, DELTA / 2) == {}
 
 
 @pytest.mark.parametrize("is_wrong", [True, False])
