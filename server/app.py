@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid import InMemoryGrid
 
 from protocol.codec import to_array_record
 from protocol.hashes import code_hash, model_hash
+from riskband.adversaries.evaluation import chosen_device
 from server.checks.unseen import check_certificates
 from server.config import RunConfig, brings_own_data, load_config
 from server.report.report import write_report
@@ -26,6 +28,8 @@ from server.studies.study import Evaluation
 from strategies.asking.replies import QuorumError
 
 app = ServerApp()
+
+_OPEN_IN_SIMULATION = 32
 
 
 @app.main()
@@ -65,14 +69,18 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         if config.asking.resume:
             folder.log_event("run_resumed", num_answers_in_ledger=num_earlier)
         display = RunDisplay(folder, ledger)
-        settings = _settings(config, ledger, display)
+        settings = _settings(config, ledger, display) | {"max_open": _max_open(grid)}
         strategy = config.study.strategy(config, tested, settings)
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
     folder.log_event("answers_settled", **settled(result.outcome))
     folder.show_stage("computing the exact risks of the unseen clients")
     with clock.part("unseen"):
-        unseen = config.study.unseen(config, tested, result) if config.network.num_unseen else None
+        unseen = None
+        if config.network.num_unseen:
+            for model in tested.models:  # of unseen clients and targets
+                model.to(chosen_device(config.model.device))
+            unseen = config.study.unseen(config, tested, result)
         checks = check_certificates(result.certificates, unseen) if unseen is not None else {}
     with clock.part("targets"):
         targets = config.study.targets(config, tested, folder.show_stage)
@@ -110,6 +118,15 @@ def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[st
         "delta": config.question.delta,
         "seed": config.run.seed,
     }
+
+
+def _max_open(grid: Grid) -> int | None:
+    """How many messages may be under way at first; None, so all, where every client has a node of its own.
+
+    Flower's simulation looks for each of K nodes through all messages under way, some ten times a second: with K of
+    them under way it does little else. These are enough for a few processors, and become more where they are not.
+    """
+    return _OPEN_IN_SIMULATION if isinstance(grid, InMemoryGrid) else None
 
 
 class _Clock:

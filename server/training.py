@@ -15,6 +15,7 @@ from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import model_hash
 from protocol.models import build_model, load_arrays, load_weights, model_arrays
 from protocol.wire import decode_refusal, num_training_examples
+from riskband.adversaries.evaluation import chosen_device
 from strategies.asking.replies import num_needed, one_line
 from worlds.domain_generalisation.training import DG_TRAINING, domains_of, train_on_domains
 from worlds.training import train_centrally
@@ -94,7 +95,7 @@ def _train_on_groups(config: RunConfig, model: nn.Module) -> None:
     """Train on what the groups of the training network hold, each a domain; no message is sent."""
     network = "source" if config.asking.answered_by == "trainers" else "training"
     train_on_domains(
-        model,
+        model.to(chosen_device(config.model.device)),
         domains_of(config.population(network), num_clients=config.num_trainers),
         method=DG_TRAINING[config.model.training],
         seed=config.run.seed,

@@ -32,15 +32,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print(scenario_list())
         return 0
+    problems: list[str] = []
+    engine = None
     try:
         engine = chosen_engine(options, os.environ)
+    except ConfigError as error:
+        problems += error.problems
+    try:
         chosen = chosen_run_config(options)
+        from server.config import load_config
         from simulations.simulate import simulate  # loads Flower and torch
 
-        return simulate(chosen, engine, as_json=options.json)
+        if engine is not None:
+            return simulate(chosen, engine, as_json=options.json)
+        load_config(chosen)  # so that all mistakes are named at once
     except ConfigError as error:
-        print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
-        return EXIT_USAGE
+        problems += error.problems
+    print("\n".join(f"error: {problem}" for problem in problems), file=sys.stderr)
+    return EXIT_USAGE
 
 
 if __name__ == "__main__":

@@ -123,7 +123,8 @@ def run_in_process(config: RunConfig, folder: ResultFolder, *, environment: Mapp
     os.environ.update(environment)
     logging.getLogger("flwr").setLevel(logging.WARNING)  # what the stages say already
     run_config = config.to_run_config() | {"output-dir": str(folder.path)}
-    grid = InProcessGrid(client_app, num_clients=num_clients, run_config=run_config)
+    limit = config.asking.reply_timeout
+    grid = InProcessGrid(client_app, num_clients=num_clients, run_config=run_config, reply_timeout=limit)
     try:
         # The ServerApp prints the report too, which is for Flower's log.
         with _progress_beside(folder, num_clients=num_clients), contextlib.redirect_stdout(io.StringIO()):

@@ -180,8 +180,9 @@ class Wasserstein(CertifyingStrategy):
         reached = [answer.values if is_smoothed else answer.values_lower for answer in outcome.answers]
         lower, _ = one_round(self.query.radii, reached)
         _, upper = one_round(self.query.radii, [answer.values for answer in outcome.answers])
-        # Without a budget nothing moves: the clean risks are known, whatever a chord says.
-        ends = np.where(self.cost_budgets == 0.0, lower(0.0), np.minimum(upper(self.cost_budgets), dual))
+        # Without a budget only free moves are left: what was answered of them is known, whatever a chord says.
+        unpaid = np.mean([answer.values[0] for answer in outcome.answers])
+        ends = np.where(self.cost_budgets == 0.0, unpaid, np.minimum(upper(self.cost_budgets), dual))
         about = "attacks" if guarantee == "lower" else "noise-samples" if is_smoothed else "clients"
         return EmpiricalWorstCase(about=about, lower=lower(self.cost_budgets), upper=ends, **size)
 
@@ -244,10 +245,13 @@ class Wasserstein(CertifyingStrategy):
             seed=self.seed,
         )
         reached = reached_answers(outcome, self.query, **self.who_answered)
+        unmoved = answers.clean
+        if self.query.problem.free_distance > 0.0:  # at budget 0 they have moved already
+            unmoved = self.client_risks(outcome, [a.clean_risk for a in outcome.answers], loss=self.query.loss)
         spent = [failure for failure in outcome.failures if failure.reason is FailureReason.BUDGET_SPENT]
         return WassersteinConclusion(
             outcome=outcome,
-            risks=answers.clean,
+            risks=unmoved,
             certificates=certificates,
             answers=answers,
             breakdowns={"wasserstein_mean": breakdown},

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import re
-from collections.abc import Mapping
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,8 @@ from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, requi
 
 VERIFICATION_SCHEMA = "riskband.verification/1"
 _STORED = re.compile(r'<script type="application/json" id="certificates">(.*?)</script>', re.DOTALL)  # in a report page
+_LONG_NUMBER = re.compile(r"\d+\.\d{10,}(?:e[-+]\d+)?")  # its last digits depend on the processor
+_LARGEST_UNPACKED = 2**28  # bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,19 +46,54 @@ def run(options: argparse.Namespace) -> int:
     is_well = all(outcome.ok for outcome in outcomes.values())
     if unreadable:
         raise TableError(unreadable)
-    verdicts = {}
-    if is_well and "gate" in document:
-        gate = gate_again({name: rb.Certificate.from_dict(each) for name, each in entries.items()}, document["gate"])
-        is_well, verdicts = gate is not None, {"verdicts_follow": gate is not None}
+    follows: dict[str, bool | None] = {}
+    for what, does_follow, said in _rest(options.file, document) if is_well else ():
+        follows[what] = does_follow
         if not options.json:
-            follow = "its verdicts DO NOT FOLLOW from its answers"
-            print(follow if gate is None else f"what was required, from the same answers again:\n{gate.statement}")
-    if not options.json and _is_page(options.file):
-        print("the text around the certificates was not checked; make the page again to compare")
+            print(said)
+    is_well = is_well and False not in follows.values()
     if options.json:
         found = {name: _plain(entries[name], outcome) for name, outcome in outcomes.items()}
-        print(json.dumps({"schema": VERIFICATION_SCHEMA, "ok": is_well, **verdicts, "certificates": found}, indent=1))
+        print(json.dumps({"schema": VERIFICATION_SCHEMA, "ok": is_well, **follows, "certificates": found}, indent=1))
     return 0 if is_well else 1
+
+
+def _rest(file: str, document: Mapping[str, Any]) -> Iterator[tuple[str, bool | None, str]]:
+    """What a file holds beside its certificates, which follow; whether it does too, `None` if unknown; in words."""
+    certificates, gate = {name: rb.Certificate.from_dict(each) for name, each in document["certificates"].items()}, None
+    if "gate" in document:
+        gate = gate_again(certificates, document["gate"])
+        if gate is None:
+            yield "verdicts_follow", False, "its verdicts DO NOT FOLLOW from its answers"
+            return
+        yield "verdicts_follow", True, f"what was required, from the same answers again:\n{gate.statement}"
+    if _is_page(file):
+        yield "text_follows", *_judged_text(file, document.get("page"), certificates, gate)
+
+
+def _judged_text(
+    file: str, page: object, certificates: Mapping[str, rb.Certificate], gate: Gate | None
+) -> tuple[bool | None, str]:
+    """Whether the text of a page is that of the page made again, `None` if this version cannot tell; in words."""
+    made_by = page.get("version") if isinstance(page, Mapping) else None
+    unchecked = "the text around the certificates was not checked: "
+    if made_by != rb.__version__:
+        maker = f"riskband {made_by}" if made_by else "an earlier riskband"
+        return None, f"{unchecked}{maker} made it, and this is {rb.__version__}"
+    try:  # by name, as in riskband.cli.report
+        again = import_module("riskband.report.page").page_again(page, certificates, gate)
+    except ImportError as error:
+        return None, f"{unchecked}{error}"
+    found, expected = (_LONG_NUMBER.sub(_rounded, text) for text in (Path(file).read_text(encoding="utf-8"), again))
+    if found == expected:
+        return True, f"its text is, word for word, what riskband {made_by} makes of them and of the names it was given"
+    num_alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found, expected, strict=False)))
+    parts = (repr(text[max(num_alike - 30, 0) : num_alike + 50]) for text in (found, expected))
+    return False, "its text WAS CHANGED: it has {}, and made again {}".format(*parts)
+
+
+def _rounded(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.9g}"
 
 
 def read_document(file: str) -> dict[str, Any]:
@@ -87,6 +128,12 @@ def stored_certificates(page: str) -> dict[str, Any]:
     if found is None:
         raise ValueError("this is no report page of riskband: it holds no certificates")
     document = json.loads(found[1])
+    if isinstance(document, dict) and isinstance(document.get("xz"), str):
+        try:
+            packed = b64decode(document["xz"], validate=True)
+            document = json.loads(lzma.LZMADecompressor().decompress(packed, _LARGEST_UNPACKED))
+        except (lzma.LZMAError, ValueError) as error:
+            raise ValueError(f"the certificates of the page cannot be unpacked ({error}); was it cut?") from error
     if not isinstance(document, dict) or document.get("schema") != COLLECTION_SCHEMA:
         why = document.get("withheld") if isinstance(document, dict) else None
         raise ValueError(f"{why or 'its certificates cannot be read'}; verify the certificates it was made of")

@@ -3,16 +3,21 @@
 It serves tests and quick runs: ``InProcessGrid(client_app, num_clients=10).run_server_app(server_app)``. What a message
 meets on a real network is kept: flwr's own code turns it into bytes and back in both directions, node and message ids
 are random, replies come in pieces and in random order, a delivered reply is gone, and an exception in a client becomes
-Flower's error reply. Sockets, processes and waiting are left out. Faulty clients go in at this seam (`Behaviour`).
+Flower's error reply, also SystemExit. Sockets, processes and waiting are left out. Faulty clients go in at this seam
+(`Behaviour`). The clients work one after the other: with a `reply_timeout` in a thread beside that of the app, which
+can so go on without one that hangs, otherwise in the app's own.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from queue import SimpleQueue
 from typing import cast
 
 import numpy as np
@@ -51,6 +56,29 @@ Behaviour = Callable[[Message, Callable[[Message], Message]], Iterable[Delivery]
 """
 
 
+class _Worker:
+    """A thread that does one thing after the other, until it is `None`; one that hangs ends alone, or never."""
+
+    def __init__(self) -> None:
+        self._things: SimpleQueue[tuple[Callable[[], None], threading.Event] | None] = SimpleQueue()
+        threading.Thread(target=_do_all, args=(self._things,), name="client", daemon=True).start()
+        weakref.finalize(self, self._things.put, None)
+
+    def does(self, thing: Callable[[], None], *, seconds: float) -> bool:
+        """Whether a thing is done within so many seconds."""
+        is_done = threading.Event()
+        self._things.put((thing, is_done))
+        return is_done.wait(seconds)
+
+
+def _do_all(things: SimpleQueue[tuple[Callable[[], None], threading.Event] | None]) -> None:
+    while (following := things.get()) is not None:
+        thing, is_done = following
+        thing()
+        is_done.set()
+        del following, thing  # which hold the grid, and so this thread
+
+
 class InProcessGrid(Grid):
     """A network of `num_clients` nodes in this process; node k holds partition k.
 
@@ -70,6 +98,10 @@ class InProcessGrid(Grid):
         By partition id, how many times the nodes are listed without this one.
     clients_per_pull : int
         How many waiting nodes get to work during one pull.
+    reply_timeout : float, optional
+        Seconds for which replies to a message are waited for. A node that works for more than half of what is left of
+        them is left to its work, its reply may come later, and the others go on. By default all are waited for, and
+        work in the thread that asks.
     seed : int, optional
         Of the node ids and the order of the replies. None differs from run to run, as reality does.
     """
@@ -84,6 +116,7 @@ class InProcessGrid(Grid):
         behaviours: Mapping[int, Behaviour] | None = None,
         nodes_ready_after: Mapping[int, int] | None = None,
         clients_per_pull: int = 16,
+        reply_timeout: float | None = None,
         seed: int | None = None,
     ) -> None:
         # flwr 1.41 takes the sender of a new Message from the process, which its launcher fills in.
@@ -96,9 +129,11 @@ class InProcessGrid(Grid):
         self._behaviours = behaviours or {}
         self._nodes_ready_after = nodes_ready_after or {}
         self._clients_per_pull = clients_per_pull
+        self._reply_timeout = reply_timeout
+        self._worker = None if reply_timeout is None else _Worker()
         self._rng = np.random.default_rng(seed)
         self._num_listings = 0
-        self._waiting: deque[tuple[str, dict[str, bytes]]] = deque()
+        self._waiting: deque[tuple[str, dict[str, bytes], float]] = deque()  # message id, its parts, when it was sent
         self._deliveries: dict[str, list[Delivery]] = {}
         node_ids = [int(node_id) for node_id in self._rng.integers(2, 2**62, size=num_clients)]
         self._contexts = {
@@ -169,8 +204,7 @@ class InProcessGrid(Grid):
         returns an error reply with code 3.
         """
         for _ in range(min(self._clients_per_pull, len(self._waiting))):
-            message_id, objects = self._waiting.popleft()
-            self._deliveries[message_id] = self._deliver(_inflated(message_id, objects))
+            self._work(*self._waiting.popleft())
         replies = [reply for message_id in message_ids for reply in self._arrived(message_id)]
         return [replies[index] for index in self._rng.permutation(len(replies))]
 
@@ -193,22 +227,35 @@ class InProcessGrid(Grid):
         message_id, objects = _deflated(message)
         # As HttpGrid does: the sender reads the id off its own message.
         message.metadata.__dict__["_message_id"] = message_id
-        self._waiting.append((message_id, objects))
+        self._waiting.append((message_id, objects, time.monotonic()))
         # No deliveries as long as the node has not worked.
         self._deliveries[message_id] = []
         return message_id
 
-    def _deliver(self, message: Message) -> list[Delivery]:
+    def _work(self, message_id: str, objects: dict[str, bytes], sent: float) -> None:
+        message = _inflated(message_id, objects)
+        if self._reply_timeout is None or self._worker is None:
+            self._deliver(message_id, message)
+            return
+        seconds = (sent + self._reply_timeout - time.monotonic()) / 2.0
+        if seconds <= 0.0:
+            return  # nobody waits any more: all that are left would work at once, and pay for answers that none reads
+        if not self._worker.does(lambda: self._deliver(message_id, message), seconds=seconds):
+            self._worker = _Worker()  # and the other ends after this message, if it ever does
+
+    def _deliver(self, message_id: str, message: Message) -> None:
         context = self._contexts[message.metadata.dst_node_id]
         partition = int(context.node_config["partition-id"])
         behave = self._behaviours.get(partition, _behave_honestly)
         try:
-            deliveries = list(behave(message, lambda received: self._client_app(received, context)))
-        except Exception as error:
+            deliveries = _carried(behave(message, lambda received: self._client_app(received, context)))
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise  # the user's, who presses Ctrl-C
             reason = f"{type(error)}:<'{error}'>"
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            deliveries = [Delivery(Message(Error(code=code, reason=reason), reply_to=message))]
-        return [Delivery(_inflated(*_deflated(d.reply)), d.after_pulls) for d in deliveries]
+            deliveries = _carried([Delivery(Message(Error(code=code, reason=reason), reply_to=message))])
+        self._deliveries[message_id] = deliveries
 
     def _arrived(self, message_id: str) -> list[Message]:
         if message_id not in self._deliveries:
@@ -218,6 +265,8 @@ class InProcessGrid(Grid):
 
             return [create_message_error_unavailable_ins_message(message_id, _RUN_ID)]
         deliveries = self._deliveries[message_id]
+        if not deliveries:
+            return []  # a client that was left to its work may deliver from now on, and is not to be overwritten
         arrived = [d.reply for d in deliveries if d.after_pulls == 0]
         on_the_way = [Delivery(d.reply, d.after_pulls - 1) for d in deliveries if d.after_pulls > 0]
         self._deliveries[message_id] = on_the_way
@@ -235,6 +284,11 @@ def node_unavailable(message: Message, answer: Callable[[Message], Message]) -> 
 
 def _behave_honestly(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
     return [Delivery(answer(message))]
+
+
+def _carried(deliveries: Iterable[Delivery]) -> list[Delivery]:
+    """Return replies as they arrive; raises whatever flwr does for what cannot be sent."""
+    return [Delivery(_inflated(*_deflated(each.reply)), each.after_pulls) for each in deliveries]
 
 
 def _deflated(message: Message) -> tuple[str, dict[str, bytes]]:

@@ -119,20 +119,26 @@ PAGE = r"""<!doctype html>
 
 <section id="change" aria-labelledby="h3">
 <h2 id="h3">3. What may change</h2>
-{% set shift = view.shift %}
-{% if shift %}
+{% set shift = view.shifts|first %}
+{% if view.shifts %}
 {% if shift.kind == 'divergence' %}
-<p>Tomorrow’s clients need not be like those measured: some kinds may become more frequent. The <i>budget</i> says how far ({{ shift.unit }}). The table says what that means for a kind of client, and what is then the most that can happen. {{ label(shift.label) }}</p>
+<p>Tomorrow’s clients need not be like those measured: some kinds may become more frequent. The <i>budget</i> says how far ({{ view.shifts|map(attribute='unit')|join(', or ') }}). The table says what that means for a kind of client, and what is then the most that can happen. {{ label(shift.label) }}{% if view.shifts|length > 1 %} Equal budgets of two divergences are not the same shift.{% endif %}</p>
 {% else %}
 <p>Tomorrow’s clients may have other examples. The <i>budget</i> is the mean transport cost of that change ({{ shift.unit }}).{% if shift.unit.startswith('order 2') %} A cost of order 2 is a squared distance.{% endif %} {{ label(shift.label) }}</p>
 {% endif %}
 <div class="slider" hidden>
+{% if view.shifts|length > 1 %}
+<label for="divergence">Divergence</label> <select id="divergence" autocomplete="off">{% for each in view.shifts %}<option>{{ each.unit }}</option>{% endfor %}</select><br>
+{% endif %}
 <label for="budget">Budget <output id="budget-value" for="budget"></output></label>
-<input type="range" id="budget" min="0" max="{{ shift.steps|length - 1 }}" value="{{ shift.shown[shift.shown|length // 2] }}" step="1">
+<input type="range" id="budget" min="0" max="{{ shift.steps|length - 1 }}" step="1" autocomplete="off">
 <p id="budget-words" aria-live="polite"></p>
 </div>
-<table id="steps" data-steps="{{ shift.steps|tojson|forceescape }}" data-kinds="{{ shift.kinds|tojson|forceescape }}" data-columns="{{ shift.columns|tojson|forceescape }}">
-<caption>{{ 'What may happen within each budget.' if shift.kind == 'divergence' else 'What may happen within each cost.' }}</caption>
+{% for shift in view.shifts %}
+{% set nth = '' if loop.first else '-' ~ loop.index %}
+<div class="shift" data-start="{{ shift.shown[shift.shown|length // 2] }}">
+<table id="steps{{ nth }}" data-steps="{{ shift.steps|tojson|forceescape }}" data-kinds="{{ shift.kinds|tojson|forceescape }}" data-columns="{{ shift.columns|tojson|forceescape }}">
+<caption>{{ 'What may happen within each budget' if shift.kind == 'divergence' else 'What may happen within each cost' }}{{ ' of the ' ~ shift.unit if view.shifts|length > 1 }}.</caption>
 <thead><tr><th scope="col">Budget</th>{% for kind in shift.kinds %}<th scope="col">A kind of client that is {{ kind }} today may become</th>{% endfor %}{% for column in shift.columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
 <tbody>
 {% for index in shift.shown %}
@@ -141,9 +147,11 @@ PAGE = r"""<!doctype html>
 {% endfor %}
 </tbody>
 </table>
-{{ chart(shift.chart, 'shift-chart') }}
+{{ chart(shift.chart, 'shift-chart' ~ nth) }}
+</div>
+{% endfor %}
 <h3>Where it breaks</h3>
-{% for sentence in shift.breaks %}
+{% for sentence in view.shifts|map(attribute='breaks')|sum(start=()) %}
 <p>{{ sentence }}</p>
 {% else %}
 <p>{{ 'Where the required limits break is not shown here.' if view.gate else 'No limit was set, so there is no budget at which one is exceeded.' }} Read off the table what you could bear.</p>
@@ -216,13 +224,13 @@ PAGE = r"""<!doctype html>
 <h2 id="h7">7. For the auditor</h2>
 {% if view.is_public %}
 <p><b>This version cannot be verified:</b> {{ withheld }}. Ask for the certificates. {{ still_public }}</p>
-{% elif is_whole %}
-<p>The page holds its certificates, with the answers of all clients. To compute them again: <code>pip install riskband=={{ version.partition('+')[0] }}</code> and <code>riskband verify report.html</code>.</p>
+{% elif holds %}
+<p>The page holds {{ 'its certificates' if holds == 'whole' else 'the certificates that it was made of, compressed' }}, with the answers of all clients. To compute them again, and to compare this text with what they say: <code>pip install "riskband[report]=={{ version.partition('+')[0] }}"</code> and <code>riskband verify report.html</code>.</p>
 {% else %}
 <p>The certificates are too large for this page. To compute them again: <code>riskband verify FILE.json</code> for each file it was made of.</p>
 {% endif %}
 {% if view.made_here and not view.is_public %}
-<p>Made for this page from the same answers: {{ view.made_here|join(', ') }}.</p>
+<p>Made for this page from the same answers{{ ', and left out of what it holds: <code>verify</code> makes them again and compares the text'|safe if holds == 'packed' }}: {{ view.made_here|join('; ') }}.</p>
 {% endif %}
 <dl>
 <div><dt>Made by</dt><dd>riskband {{ version }}</dd></div>
@@ -237,7 +245,7 @@ PAGE = r"""<!doctype html>
 <thead><tr><th scope="col">Name</th><th scope="col">Statement</th><th scope="col">It is</th><th scope="col">δ</th><th scope="col">Holds</th><th scope="col">Method</th>{% if digests %}<th scope="col">SHA-256</th>{% endif %}</tr></thead>
 <tbody>
 {% for name, each in view.certificates.items() %}
-<tr><th scope="row">{{ name }}</th><td>{{ each.statement }}</td><td>{{ label('ESTIMATE' if each.validity == 'estimate' else each.validity) }}</td><td>{{ '%.15g'|format(each.delta) }}</td><td>{{ view.holds[name] }}</td><td>{{ each.method }}</td>{% if digests %}<td><code class="hash">{{ digests[name] }}</code></td>{% endif %}</tr>
+<tr><th scope="row">{{ name }}</th><td>{{ each.statement }}</td><td>{{ label('ESTIMATE' if each.validity == 'estimate' else each.validity) }}</td><td>{{ '%.15g'|format(each.delta) }}</td><td>{{ view.holds[name] }}</td><td>{{ each.method }}</td>{% if digests %}<td><code class="hash">{{ digests.get(name, '–') }}</code></td>{% endif %}</tr>
 {% endfor %}
 </tbody>
 </table>
@@ -286,9 +294,9 @@ tr.now > * { background: color-mix(in srgb, var(--bound) var(--wash), transparen
 details { margin: 1rem 0; } summary { padding: .4rem 0; color: var(--bound); cursor: pointer; }
 code { font: .9em ui-monospace, Consolas, Menlo, monospace; overflow-wrap: anywhere; } .hash { display: block; min-width: 9rem; font-size: .68rem; }
 .slider { margin: 1rem 0; padding: .9rem 1.1rem; border-radius: 8px; background: var(--card); }
-.slider label { font-weight: 700; } .slider input { display: block; width: 100%; margin: .5rem 0; accent-color: var(--bound); } .slider p { margin: 0; min-height: 3.2rem; }
+.slider label { font-weight: 700; } .slider select { margin-bottom: .4rem; padding: .25rem; border: 1px solid var(--soft); border-radius: 4px; background: var(--back); color: var(--text); font: inherit; } .slider input { display: block; width: 100%; margin: .5rem 0; accent-color: var(--bound); } .slider p { margin: 0; min-height: 3.2rem; }
 .chart { position: relative; margin: 1.4rem 0; } .chart > svg { display: block; width: 100%; height: auto; } figcaption { max-width: 46rem; margin-bottom: .5rem; font-size: .93rem; }
-.chart > svg:focus-visible, input:focus-visible, summary:focus-visible, a:focus-visible { outline: 3px solid var(--bound); outline-offset: 2px; }
+.chart > svg:focus-visible, input:focus-visible, select:focus-visible, summary:focus-visible, a:focus-visible { outline: 3px solid var(--bound); outline-offset: 2px; }
 svg text { fill: var(--soft); font-size: 12px; } .grid line { stroke: var(--line); } .grid .axis, .cursor { stroke: var(--soft); } .cursor { stroke-dasharray: 3 3; }
 path, circle { fill: none; stroke-width: 2.2; } path.area { stroke-width: 1.6; }
 .bound { stroke: var(--bound); --fill: var(--bound); } .measured { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 2 3; }
@@ -298,6 +306,7 @@ path.area { fill: color-mix(in srgb, var(--fill, var(--bound)) 22%, transparent)
 .readout { position: absolute; top: 3.2rem; right: 1rem; max-width: 20rem; padding: .4rem .7rem; border: 1px solid var(--line); border-radius: 6px; background: var(--back); font-size: .85rem; pointer-events: none; }
 .questions td:first-child { width: 2.5rem; } .questions td:nth-child(3) { width: 11rem; } .questions td:nth-child(4) { width: 10rem; }
 .questions input[type=text], .questions input[type=date] { width: 100%; padding: .25rem; border: 1px solid var(--soft); border-radius: 4px; background: var(--back); color: var(--text); font: inherit; font-size: .88rem; } .questions input[type=checkbox] { width: 1.2rem; height: 1.2rem; accent-color: var(--bound); }
+@media screen { .shift.other { display: none; } }
 @media (max-width: 40rem) { table { display: block; overflow-x: auto; } dt { flex-basis: 100%; } }
 @page { margin: 14mm; }
 @media print { :root { color-scheme: light; --text: #000; --soft: #444; --line: #bbb; --card: #fff; } body { max-width: none; padding: 0; font-size: 10pt; -webkit-print-color-adjust: exact; print-color-adjust: exact; } .slider, .skip, .readout, .cursor { display: none; } h2, h3, figcaption, caption { break-after: avoid; } tr, figure, .light { break-inside: avoid; } }
@@ -306,11 +315,11 @@ path.area { fill: color-mix(in srgb, var(--fill, var(--bound)) 22%, transparent)
 SCRIPT = r"""
 "use strict";
 (() => {
-  const table = document.getElementById("steps");
-  if (table) {
-    const steps = JSON.parse(table.dataset.steps), today = JSON.parse(table.dataset.kinds), columns = JSON.parse(table.dataset.columns);
-    const slider = document.getElementById("budget"), words = document.getElementById("budget-words");
+  const shifts = [...document.querySelectorAll(".shift")], slider = document.getElementById("budget");
+  if (slider) {
+    const choice = document.getElementById("divergence"), words = document.getElementById("budget-words");
     const first = (text) => text.charAt(0).toLowerCase() + text.slice(1);
+    let shift, steps, today, columns;
     const show = () => {
       const [budget, kinds, bounds] = steps[slider.value];
       document.getElementById("budget-value").textContent = budget;
@@ -318,13 +327,22 @@ SCRIPT = r"""
       const kind = kinds.length ? `A kind of client that is ${today[1]} today may become ${kinds[1]}, one that is ${today[2]} may become ${kinds[2]}. ` : "";
       const said = columns.map((column, i) => `the ${first(column)} is ${bounds[i] === "not bounded" ? "not bounded" : "at most " + bounds[i]}`).join("; ");
       words.textContent = kind + said.charAt(0).toUpperCase() + said.slice(1) + ".";
-      for (const row of table.tBodies[0].rows) row.classList.toggle("now", row.cells[0].textContent === budget);
-      const chart = document.getElementById("shift-chart");
-      if (chart && chart.mark) chart.mark(Number(slider.value));
+      for (const row of shift.querySelector("tbody").rows) row.classList.toggle("now", row.cells[0].textContent === budget);
+      const chart = shift.querySelector(".chart");
+      if (chart.mark) chart.mark(Number(slider.value));
+    };
+    const choose = () => {
+      shift = shifts[choice ? choice.selectedIndex : 0];
+      for (const each of shifts) each.classList.toggle("other", each !== shift);
+      [steps, today, columns] = ["steps", "kinds", "columns"].map((name) => JSON.parse(shift.querySelector("table").dataset[name]));
+      slider.max = steps.length - 1;
+      slider.value = shift.dataset.start;
+      show();
     };
     slider.addEventListener("input", show);
+    if (choice) choice.addEventListener("change", choose);
     document.querySelector(".slider").hidden = false;
-    window.addEventListener("load", show);
+    window.addEventListener("load", choose);
   }
   for (const figure of document.querySelectorAll("[data-chart]")) {
     const { x, rows, x_label, steps, frame } = JSON.parse(figure.dataset.chart);

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import lzma
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from riskband.certificate import Certificate
 
-PUBLIC_SCHEMA = "riskband.public/1"
+PUBLIC_SCHEMA, PACKED_SCHEMA = "riskband.public/1", "riskband.packed/1"
 NOT_RECOMPUTABLE = "the clients' losses were left out of this page, so nothing on it can be computed again"
 STILL_PUBLIC = (
     "It still has the names, sizes and intervals of groups, and the smallest and the largest number of examples of a "
@@ -33,6 +35,7 @@ STILL_PUBLIC = (
     "answers and make the page from these."
 )
 _LARGEST_STORED = 700_000  # characters of JSON; a page is to stay below 1 MB
+WHOLE, PACKED = "whole", "packed"
 
 
 def report_page(
@@ -63,17 +66,15 @@ def report_page(
         What is known beside the certificates.
     public : bool
         Leave the clients' losses and names out, and everything that shows them one by one. Such a page cannot be
-        computed again, and says so. It still has the names, sizes and intervals of groups, and the smallest and the
-        largest number of examples of a client. Anyone who knows the formulas can work out losses from exact bounds:
-        with a handful of clients from any of them, and from a quantile the loss of one client, however many there are.
-        To prevent that, ask for noisy answers and make the page from these.
+        computed again, and says so, with what groups and exact bounds still tell of single losses; to prevent that,
+        ask for noisy answers and make the page from these.
 
     Returns
     -------
     str
-        The page. It stores all its certificates, for `riskband verify`, unless they are too large. Where the
-        certificates were read off no band, the page makes one of the same answers at the same delta, for what may
-        change and who suffers, and says so.
+        The page. It stores its certificates, for `riskband verify`: compressed if they are large, then without those
+        that it made itself, and none if that is too large still. Where the certificates were read off no band, the
+        page makes one of the same answers at the same delta, for what may change and who suffers, and says so.
 
     Raises
     ------
@@ -90,18 +91,34 @@ def report_page(
     >>> "PASS" in rb.report_page(answers, delta=0.05, require="mean<=0.2")
     True
     """
-    check_installed("jinja2", extra="report")
     certificates, gate, answers = _given(source, delta, require)
     _check_one_evaluation({name: _answers(each) for name, each in certificates.items()})
     given = {**dict(list(certificates.items())[:1]), **({} if gate is None else gate.certificates)}
     _check_one_evaluation({name: _without_movement(_answers(each)) for name, each in given.items()})
-    view = view_of(certificates, title=title, gate=gate, answers=answers, facts=facts or RunFacts(), public=public)
-    shown: dict[str, Certificate] = view["certificates"]
-    stored, is_whole = _stored(shown, gate, public=public)
+    return _rendered(certificates, gate, answers, title=title, facts=facts or RunFacts(), public=public)
+
+
+def _rendered(
+    certificates: Mapping[str, Certificate],
+    gate: Gate | None,
+    answers: ClientRisks | None,
+    *,
+    title: str,
+    facts: RunFacts,
+    public: bool = False,
+    known: Mapping[str, Certificate] | None = None,
+) -> str:
+    """The page, with the certificates that are `known` instead of those made now, which round as this machine does."""
+    view = view_of(certificates, title=title, gate=gate, answers=answers, facts=facts, public=public)
+    shown = view["certificates"] = {name: (known or {}).get(name, each) for name, each in view["certificates"].items()}
+    told = {} if answers is None else {"names": answers.names, "groups": answers.groups}
+    page = {"version": riskband.__version__, "of": list(certificates), "title": title, "facts": asdict(facts), **told}
+    stored, holds = _stored(shown, gate, page, made=view["made_here"], public=public)
+    hashed = () if public else shown.keys() - (view["made_here"] if holds == PACKED else ())
     return _template().render(
         view=view,
         stored=stored,
-        is_whole=is_whole,
+        holds=holds,
         withheld=NOT_RECOMPUTABLE,
         still_public=STILL_PUBLIC,
         version=riskband.__version__,
@@ -109,8 +126,25 @@ def report_page(
         script=SCRIPT,
         style_hash=_hash(STYLE),
         script_hash=_hash(SCRIPT),
-        digests={} if public else {name: _digest(each) for name, each in shown.items()},
+        digests={name: _digest(shown[name]) for name in hashed},
     )
+
+
+def page_again(page: Mapping[str, Any], stored: Mapping[str, Certificate], gate: Gate | None) -> str:
+    """Return a page once more from what it holds: its own facts, its certificates, and the verdicts, computed again.
+
+    It is the same text if this version made it and nobody changed it. Raises ValueError if the facts cannot be read.
+    """
+    try:
+        certificates = {name: stored[name] for name in page["of"]}
+        told = {key: page[key] for key in ("names", "groups") if key in page}
+        answers = ClientRisks(**_answers(next(iter(certificates.values()))), **told) if told else None
+        read: dict[str, Any] = {k: tuple(each) if isinstance(each, list) else each for k, each in page["facts"].items()}
+        return _rendered(certificates, gate, answers, title=page["title"], facts=RunFacts(**read), known=stored)
+    except (ImportError, ValueError):
+        raise
+    except Exception as error:  # also those of the template, whatever was written into the facts
+        raise ValueError(f"what the page was made of cannot be read ({error!r}); was it cut?") from error
 
 
 def _given(
@@ -134,6 +168,7 @@ def _given(
 
 @cache
 def _template() -> Template:
+    check_installed("jinja2", extra="report")
     from jinja2 import Environment, StrictUndefined  # only pages need it
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
@@ -163,21 +198,34 @@ def _without_movement(answers: dict[str, Any]) -> dict[str, Any]:
     return AdversarialAnswers(**answers).clean.to_dict() if "radii" in answers else answers
 
 
-def _stored(certificates: Mapping[str, Certificate], gate: Gate | None, *, public: bool) -> tuple[dict[str, Any], bool]:
-    """What the page holds of its certificates, and whether that is all of them."""
+def _stored(
+    certificates: Mapping[str, Certificate],
+    gate: Gate | None,
+    page: Mapping[str, Any],
+    *,
+    made: Sequence[str],
+    public: bool,
+) -> tuple[dict[str, Any], str]:
+    """What the page holds, to be verified and made again, and how much that is: `WHOLE`, `PACKED` or nothing, ""."""
     if public:
         said = {
             name: {"statement": each.statement, "validity": each.validity, "delta": each.delta, "method": each.method}
             for name, each in certificates.items()
         }
-        return {"schema": PUBLIC_SCHEMA, "withheld": NOT_RECOMPUTABLE, "certificates": said}, False
+        return {"schema": PUBLIC_SCHEMA, "withheld": NOT_RECOMPUTABLE, "certificates": said}, ""
     whole = {name: each.to_dict() for name, each in certificates.items()}
-    document: dict[str, Any] = {"schema": COLLECTION_SCHEMA, "certificates": whole}
+    document: dict[str, Any] = {"schema": COLLECTION_SCHEMA, "page": dict(page), "certificates": whole}
     if gate is not None:
         document["gate"] = gate.to_dict()
     if len(json.dumps(document)) <= _LARGEST_STORED:
-        return document, True
-    return {"schema": PUBLIC_SCHEMA, "withheld": "the certificates are too large for this page"}, False
+        return document, WHOLE
+    # Certificates of the same answers repeat them, which costs nothing once packed; those made here have weights of
+    # each client at each budget, and are made again with the page.
+    document["certificates"] = {name: each for name, each in whole.items() if name not in made}
+    packed = base64.b64encode(lzma.compress(json.dumps(document).encode("utf-8"))).decode("ascii")
+    if len(packed) <= _LARGEST_STORED:
+        return {"schema": PACKED_SCHEMA, "xz": packed}, PACKED
+    return {"schema": PUBLIC_SCHEMA, "withheld": "the certificates are too large for this page"}, ""
 
 
 def _digest(certificate: Certificate) -> str:

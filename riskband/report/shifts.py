@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -49,8 +49,8 @@ class Shift:
     shown: tuple[int, ...]  # which of them the table has
     columns: tuple[str, ...]  # what is bounded
     chart: Chart  # the same as a figure
-    breaks: tuple[str, ...]  # where a limit is no longer certified
-    together: str  # what holds at once with what
+    breaks: tuple[str, ...] = ()  # where a limit is no longer certified
+    together: str = ""  # what holds at once with what
 
 
 def divergence_shift(
@@ -62,14 +62,30 @@ def divergence_shift(
     breaks: Sequence[str],
     public: bool,
     together: str,
-) -> tuple[Shift, dict[str, Certificate]]:
+) -> tuple[tuple[Shift, ...], dict[str, Certificate]]:
     """What may change if kinds of clients become more frequent, and the certificates that this was made of.
 
-    They are read off a band with a lower side, for the divergence and budgets that the evaluation, with its gate, was
-    about: χ² if it was about none. From a risk of `threshold` on a client fails. In public few budgets must do.
+    They are read off a band with a lower side, for the divergences and budgets that the evaluation, with its gate, was
+    about: χ² if it was about none. From a risk of `threshold` on a client fails. In public one divergence and few
+    budgets must do, since every exact bound tells something of the losses.
     """
-    divergence, given = _asked_divergence(certificates, gate)
-    grid = _grid(given, _NUM_PUBLIC_BUDGETS if public else _NUM_BUDGETS)
+    asked = list(_asked_divergences(certificates, gate).items())[: 1 if public else None]
+    shifts: list[Shift] = []
+    everything: dict[str, Certificate] = {}
+    for divergence, given in asked:
+        grid = _grid(given, _NUM_PUBLIC_BUDGETS if public else _NUM_BUDGETS)
+        shift, made = _one_shift(band, divergence, given, grid, threshold=threshold)
+        unit = f"{shift.unit}: " if len(asked) > 1 else ""
+        broken = (*(unit + line for line in _breaks(band, divergence, gate)), *(() if shifts else breaks))
+        shifts.append(replace(shift, breaks=broken, together=together))
+        everything |= {f"{what}, {shift.unit}" if unit else what: each for what, each in made.items()}
+    return tuple(shifts), everything
+
+
+def _one_shift(
+    band: Band, divergence: str, given: Sequence[float], grid: np.ndarray[Any, Any], *, threshold: float | None
+) -> tuple[Shift, dict[str, Certificate]]:
+    """What may change within budgets of one divergence, of which the table has some and those that were given."""
     budgets, is_measured = grid.tolist(), band.local == "observed"
     made = {"largest mean risk of a network": worst_case_mean(band, divergence=divergence, budget=grid)}
     if threshold is not None:
@@ -97,22 +113,21 @@ def divergence_shift(
             x_label=f"budget ({unit})",
             y_label="upper bound",
         ),
-        breaks=(*_breaks(band, divergence, gate), *breaks),
-        together=together,
     )
     return shift, made
 
 
-def _asked_divergence(certificates: Certificates, gate: Gate | None) -> tuple[str, list[float]]:
-    """The divergence that the evaluation was about, and its budgets: of the certificates, else of a requirement."""
-    for each in certificates.values():
-        arguments = each.recipe["arguments"]
-        if arguments.get("divergence") in DIVERGENCES:
-            return str(arguments["divergence"]), np.ravel(arguments["budget"]).tolist()
-    for verdict in () if gate is None else gate.verdicts:
-        if shift := verdict.requirement.number.shift:
-            return shift[0], [shift[1]]
-    return _USUAL_DIVERGENCE, []
+def _asked_divergences(certificates: Certificates, gate: Gate | None) -> dict[str, list[float]]:
+    """The divergences that the evaluation was about, with their budgets: of the certificates, then of requirements."""
+    recipes = (each.recipe["arguments"] for each in certificates.values())
+    asked: list[Any] = [
+        (each["divergence"], each["budget"]) for each in recipes if each.get("divergence") in DIVERGENCES
+    ]
+    asked += [each.requirement.number.shift for each in (() if gate is None else gate.verdicts)]
+    found: dict[str, list[float]] = {}
+    for divergence, budgets in filter(None, asked):
+        found.setdefault(divergence, []).extend(np.ravel(budgets).tolist())
+    return found or {_USUAL_DIVERGENCE: []}
 
 
 def _grid(given: Sequence[float], num_points: int) -> np.ndarray[Any, Any]:
@@ -148,11 +163,11 @@ def _break(found: Bracket, goal: str, *, is_estimate: bool) -> str:
     return f"Up to budget {budget} it is certified that {goal}. Beyond, the band certifies it no more."
 
 
-def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> Shift | None:
-    """What may change if examples move, at the cost budgets of the certificates; `None` if they have none."""
+def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> tuple[Shift, ...]:
+    """What may change if examples move, at the cost budgets of the certificates; nothing if they have none."""
     mean = next((each for each in certificates.values() if tuple(each.axes) == ("cost_budget",)), None)
     if mean is None:
-        return None
+        return ()
     budgets, curves = mean.axes["cost_budget"], _cost_curves(mean, certificates)
     steps = tuple(
         Step(exactly(budget), (), tuple(upper(bounds[index]) for bounds in curves.values()))
@@ -169,7 +184,7 @@ def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> Shift | Non
     sure = f", with probability at least {confidence(mean.delta)}, by itself" if mean.validity == "certificate" else ""
     answers = mean.recipe["answers"]
     is_attack = answers.get("guarantee") == "lower"
-    return Shift(
+    shift = Shift(
         kind="cost",
         unit=answers.get("cost", "transport cost"),
         label=LABELS[mean.validity],
@@ -184,6 +199,7 @@ def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> Shift | Non
             f"read the bound at the larger one.{_OF_ATTACKS if is_attack else ''}"
         ),
     )
+    return (shift,)
 
 
 def _cost_curves(mean: Certificate, certificates: Certificates) -> dict[str, np.ndarray[Any, Any]]:

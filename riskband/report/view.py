@@ -19,6 +19,7 @@ from riskband.report.shifts import cost_shift, divergence_shift
 from riskband.report.words import LABELS, LIMITS, WHO_ANSWERED, about_measured, capital, percent, question
 from riskband.verification import FUNCTIONS, band_behind, event_of, why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_down, rounded_up
+from riskband.worst_cases.divergences import resolve_divergence
 from riskband.worst_cases.requirements import FAIL, PASS
 
 if TYPE_CHECKING:
@@ -96,9 +97,9 @@ def view_of(
     names = _names(certificates, answers, facts)
     together = _together(band, source_name)
     made: dict[str, Certificate] = {}
-    shift = cost_shift(certificates, facts.breaks)
-    if shift is None and band is not None:
-        shift, made = divergence_shift(
+    shifts = cost_shift(certificates, facts.breaks)
+    if not shifts and band is not None:
+        shifts, made = divergence_shift(
             certificates, band, gate, threshold=threshold, breaks=facts.breaks, public=public, together=together
         )
     rows: tuple[Row, ...] = ()
@@ -123,7 +124,7 @@ def view_of(
         "answered_by": WHO_ANSWERED[answered_by],
         "clients": () if public else tuple(_clients(main, names, answers)),
         "num_unlisted": 0 if public else max(0, _num_clients(main) - _MOST_CLIENTS_LISTED),
-        "shift": shift,
+        "shifts": shifts,
         "rows": rows,
         "others": tuple(_row(each) for each in certificates.values() if each not in shown and not each.axes),
         "groups": groups,
@@ -336,14 +337,15 @@ def _carriers(certificates: Certificates, names: Sequence[str]) -> str:
     weighed = [c for c in certificates.values() if "client_weights" in c.details and "values" in c.recipe["answers"]]
     if not weighed:
         return ""
-    weights = np.atleast_2d(weighed[-1].details["client_weights"])[-1]
+    weights = np.atleast_2d(weighed[0].details["client_weights"])[-1]
     order = np.argsort(-weights, kind="stable")[:5].tolist()
-    budget = np.max(weighed[-1].recipe["arguments"]["budget"])
-    unseen = float(np.atleast_1d(weighed[-1].details["unseen_weight"])[-1])
+    budget = np.max(weighed[0].recipe["arguments"]["budget"])
+    measured_in = resolve_divergence(weighed[0].recipe["arguments"]["divergence"]).title
+    unseen = float(np.atleast_1d(weighed[0].details["unseen_weight"])[-1])
     which = ", ".join(f"{names[index]} ({percent(weights[index])})" for index in order)
     return (
-        f"At budget {budget:g} the worst case puts {percent(unseen)} of all weight on clients worse than any "
-        f"that was seen, and most of the rest on {which}; without a shift all clients count the same."
+        f"At budget {budget:g} ({measured_in}) the worst case puts {percent(unseen)} of all weight on clients worse "
+        f"than any that was seen, and most of the rest on {which}; without a shift all clients count the same."
     )
 
 

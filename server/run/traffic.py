@@ -18,7 +18,7 @@ from flwr.supercore.run import Run
 class Traffic:
     """Counts of messages in both directions."""
 
-    num_rounds: int = 0  # how often messages were sent, however many at a time
+    num_rounds: int = 0  # how often messages were sent; those with one group id once, however many portions they make
     # Messages that Flower took, and replies that it returned, errors and repetitions too.
     num_messages: int = 0
     num_replies: int = 0
@@ -38,6 +38,7 @@ class MeteredGrid(Grid):
         self._grid = grid
         self._on_push = on_push
         self._by_type: defaultdict[str, Traffic] = defaultdict(Traffic)
+        self._rounds: set[tuple[str, str]] = set()  # (group id, type) of all that was sent
         self._type_of: dict[str, str] = {}  # by message id
 
     def metrics(self) -> dict[str, Any]:
@@ -107,7 +108,8 @@ class MeteredGrid(Grid):
             rounds.setdefault(key, []).append(sizes[id(message.content)])
         for (group_id, kind), sent in rounds.items():
             traffic = self._by_type[kind]
-            traffic.num_rounds += 1
+            traffic.num_rounds += not group_id or (group_id, kind) not in self._rounds
+            self._rounds.add((group_id, kind))
             traffic.num_messages += len(sent)
             traffic.bytes_sent += sum(sent)
             if self._on_push is not None:

@@ -1,4 +1,4 @@
-"""One exchange of messages: push them all, pull what arrives until the deadline, read every reply."""
+"""One exchange of messages: push them, pull what arrives until the deadline, read every reply."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ Replies = list[Received]
 _TTL_MARGIN = 60.0
 # While nothing arrives, progress is reported this often: a pause changes the remaining time.
 _REPORT_INTERVAL = 2.0
+# Where messages are sent in portions, the next does not wait longer for the one before.
+_PATIENCE = 10.0
 # How often one message is sent again: a client without a record of its answers pays for each.
 MAX_RESENDS = 2
 MIN_REPLIES = 5
@@ -74,7 +76,8 @@ class Exchange:
     A message that was lost with its node is sent again when the node is back within `return_timeout` seconds, before
     the deadline, and no more than `MAX_RESENDS` times. A `return_timeout` of 0 means never.
 
-    `reply_timeout`, `poll_interval`, `on_answer`, `on_progress`: see `strategies.asking.query.QueryStrategy`.
+    `reply_timeout`, `poll_interval`, `max_open`, `on_answer`, `on_progress`: see
+    `strategies.asking.query.QueryStrategy`.
     """
 
     grid: Grid  # Flower's connection to the nodes
@@ -82,6 +85,7 @@ class Exchange:
     group_id: str
     reply_timeout: float
     poll_interval: float
+    max_open: int | None = None
     on_answer: Callable[[Any, Any, int], None] | None = None
     on_progress: Callable[[Progress], None] | None = None
     return_timeout: float = 0.0
@@ -89,21 +93,24 @@ class Exchange:
     def __post_init__(self) -> None:
         self._replies: list[Replies] = [[] for _ in self.parcels]
         self._deadline = time.monotonic() + self.reply_timeout
+        self._num_sent = 0  # of the parcels, which are sent in their order
+        self._portion = len(self.parcels) if self.max_open is None else self.max_open
         self._place_of: dict[str, int] = {}  # by message id, of a message sent again only the last
         self._lost: dict[int, _Lost] = {}
         self._num_resends = [0] * len(self.parcels)
         self._failures: list[Failure] = []
         self._num_answered = 0
         self._arrivals: list[float] = []
-        self._reported = time.monotonic()
+        self._reported = self._sent = time.monotonic()
 
     def run(self) -> list[Replies]:
         """Push the messages and return what came back for each, in their order: at least one entry per message."""
-        self._send(range(len(self.parcels)))
+        self._send_more()
         self._report()
         while not all(self._replies):
+            self._send_more()
             # Only open messages are pulled: the SuperLink forgets a reply once it is delivered.
-            pending = [key for key, place in self._place_of.items() if not self._replies[place]]
+            pending = self._open_messages()
             arrived = list(self.grid.pull_messages(pending)) if pending else []
             for reply in arrived:
                 self._receive(reply)
@@ -118,6 +125,24 @@ class Exchange:
             self._close()
             self._report()
         return self._replies
+
+    def _open_messages(self) -> list[str]:
+        """The ids of the messages that are under way."""
+        return [key for key, place in self._place_of.items() if not self._replies[place]]
+
+    def _send_more(self) -> None:
+        """Push the next messages once half of a portion is answered; a portion that was too small is twice as large."""
+        if self._num_sent == len(self.parcels):
+            return
+        num_open = len(self._open_messages())
+        # The nodes have nothing left to do, or many of them take long or hang: others need not wait for these.
+        is_small = num_open == 0 or time.monotonic() - self._sent >= _PATIENCE
+        if self._num_sent and is_small:
+            self._portion *= 2
+        if num_open <= self._portion // 2:
+            end = min(self._num_sent + self._portion - num_open, len(self.parcels))
+            self._send(range(self._num_sent, end))
+            self._num_sent, self._sent = end, time.monotonic()
 
     def _send(self, places: Sequence[int]) -> None:
         """Push the messages at these places; those that the SuperLink does not take have failed."""
@@ -175,9 +200,11 @@ class Exchange:
     def _close(self) -> None:
         """Note that clients without a reply have failed."""
         silent = Failure(None, FailureReason.NO_REPLY, f"no reply within {self.reply_timeout:g} s")
+        late = Failure(None, FailureReason.NOT_SENT, f"it was not this client's turn within {self.reply_timeout:g} s")
         for place, received in enumerate(self._replies):
             if not received:
-                self._fail(place, self._lost[place].failure if place in self._lost else silent)
+                unanswered = silent if place < self._num_sent else late
+                self._fail(place, self._lost[place].failure if place in self._lost else unanswered)
 
     def _report(self) -> None:
         """Report how far the round is."""

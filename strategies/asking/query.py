@@ -76,6 +76,9 @@ class QueryStrategy(Strategy):
     # Whether `start` says hello first and fits the question to what the clients have left to answer.
     respect_budgets: bool = False
     poll_interval: float = 0.2  # seconds between two looks at the grid while nothing arrives
+    # How many messages of a round may be under way before the next are sent, more where the nodes turn out to be
+    # faster; None: all. For a grid that slows down with what is under way, such as Flower's simulation.
+    max_open: int | None = None
 
     def __post_init__(self) -> None:
         self._check()
@@ -244,7 +247,8 @@ class QueryStrategy(Strategy):
         return self._send(grid, parcels, round, return_timeout=self.node_timeout, **told)
 
     def _send(self, grid: Grid, parcels: Sequence[Parcel], round: int, **settings: Any) -> list[Replies]:
-        return Exchange(grid, parcels, str(round), self.reply_timeout, self.poll_interval, **settings).run()
+        timing = self.reply_timeout, self.poll_interval, self.max_open
+        return Exchange(grid, parcels, str(round), *timing, **settings).run()
 
     def _remember(self, outcome: RoundOutcome[Any]) -> None:
         """Keep in mind which node is which client: for the rest of the run, neither may be another."""
@@ -296,6 +300,8 @@ class QueryStrategy(Strategy):
             seconds = getattr(self, name)
             if not (math.isfinite(seconds) and seconds >= 0):
                 raise ValueError(f"{name} must be a finite number of seconds >= 0, got {seconds}")
+        if self.max_open is not None and self.max_open < 1:
+            raise ValueError(f"max_open must be at least 1 or None, got {self.max_open}")
         if not self.poll_interval > 0:
             raise ValueError(f"poll_interval must be > 0 seconds, got {self.poll_interval}")
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import signal
+import threading
+import time
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -180,6 +185,95 @@ def test_late_and_repeated_replies_arrive_when_they_say():
 def test_waiting_ends_at_the_timeout_and_keeps_what_came():
     grid = network(behaviours={1: lambda message, answer: []})
     assert len(list(grid.send_and_receive(broadcast(grid), timeout=0.05))) == 2
+
+
+def test_a_client_that_hangs_is_left_to_its_work_and_the_others_go_on():
+    let_go = threading.Event()
+
+    def hang(message, answer):
+        let_go.wait()
+        return [Delivery(answer(message))]
+
+    grid = network(num_clients=6, behaviours={0: hang, 3: hang}, reply_timeout=4.0)
+    sent = broadcast(grid)
+    replies = list(grid.send_and_receive(sent, timeout=3.9))
+    nodes = list(grid.get_node_ids())
+    assert {reply.metadata.src_node_id for reply in replies} == {nodes[k] for k in (1, 2, 4, 5)}
+    let_go.set()
+    late = []
+    while len(late) < 2:  # they come when their clients are done
+        late += grid.pull_messages([sent[k].metadata.message_id for k in (0, 3)])
+    assert {reply.metadata.src_node_id for reply in late} <= {nodes[0], nodes[3], 1}
+    assert len(exchange(grid)) == 6
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, GeneratorExit, ValueError])
+def test_what_ever_a_client_raises_is_its_own_failure(raised):
+    def end(message, answer):
+        raise raised("now")
+
+    replies = exchange(network(behaviours={1: end}, reply_timeout=60.0))
+    assert len(replies) == 3
+    (failed,) = [reply.error for reply in replies if reply.has_error()]
+    assert (failed.code, failed.reason) == (2, f"{raised}:<'now'>")
+
+
+@pytest.mark.parametrize("reply_timeout", [None, 60.0])
+def test_what_is_no_message_is_the_failure_of_its_client(reply_timeout):
+    grid = network(behaviours={1: lambda message, answer: [Delivery(None)]}, reply_timeout=reply_timeout)
+    start = time.monotonic()
+    assert [reply.error.code for reply in exchange(grid) if reply.has_error()] == [2]
+    assert time.monotonic() - start < 20.0
+
+
+def test_nobody_starts_to_work_when_the_time_is_over():
+    worked = []
+    grid = network(behaviours=dict.fromkeys(range(3), lambda message, answer: worked.append(1)), reply_timeout=0.01)
+    sent = list(grid.push_messages(broadcast(grid)))
+    time.sleep(0.02)
+    assert list(grid.pull_messages(sent)) == []
+    time.sleep(0.05)
+    assert not worked
+
+
+def test_an_interrupt_of_the_user_ends_the_run_also_while_a_client_hangs():
+    let_go = threading.Event()
+
+    def hang(message, answer):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        let_go.wait()
+        return []
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            exchange(network(behaviours={1: hang}, reply_timeout=60.0))
+    finally:
+        signal.signal(signal.SIGINT, before)
+        let_go.set()
+
+
+@pytest.mark.parametrize("raised", [SystemExit, GeneratorExit, KeyboardInterrupt])
+def test_in_the_thread_of_the_app_only_an_interrupt_is_the_users(raised):
+    def end(message, answer):
+        raise raised("now")
+
+    grid = network(num_clients=1, behaviours={0: end})
+    if raised is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            exchange(grid)
+    else:
+        assert [reply.error.code for reply in exchange(grid)] == [2]
+
+
+def test_no_thread_outlives_its_network():
+    for _ in range(5):
+        exchange(network(num_clients=1, reply_timeout=60.0))
+    gc.collect()
+    deadline = time.monotonic() + 10.0
+    while any(thread.name == "client" for thread in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not [thread for thread in threading.enumerate() if thread.name == "client"]
 
 
 def test_nodes_register_when_they_are_said_to():

@@ -71,6 +71,41 @@ def test_the_slider_says_what_the_table_says_and_marks_its_row(browser, path):
             assert row.get_attribute("class") == "now"
 
 
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    band = rb.band(answers_of(50), delta=0.05)
+    found = tmp_path_factory.mktemp("two") / "report.html"
+    found.write_text(
+        report_page({name: rb.worst_case_mean(band, divergence=name, budget=0.1) for name in ("kl", "tv")})
+    )
+    return found
+
+
+def test_a_divergence_is_chosen_beside_the_slider(browser, two):
+    with opened(browser, two) as page:
+        choice, slider = page.get_by_label("Divergence", exact=True), page.get_by_role("slider")
+        assert choice.locator("option").all_inner_texts() == ["KL divergence", "total variation"]
+        for unit, shown, other in (("total variation", "-2", ""), ("KL divergence", "", "-2")):
+            choice.select_option(unit)
+            assert page.locator(f"#steps{shown}").is_visible()
+            assert page.locator(f"#shift-chart{shown} .cursor").count() == 1
+            assert not page.locator(f"#steps{other}").is_visible()
+            steps = json.loads(page.locator(f"#steps{shown}").get_attribute("data-steps"))
+            budget, (_, ten, _), (mean,) = steps[7]
+            slider.fill("7")
+            assert page.locator("#budget-value").inner_text() == budget
+            words = page.locator("#budget-words").inner_text()
+            assert f"10\u00a0% today may become {ten}" in words
+            assert f"at most {mean}" in words
+        page.emulate_media(media="print")
+        assert page.locator("#steps").is_visible()
+        assert page.locator("#steps-2").is_visible()
+    with opened(browser, two, java_script_enabled=False) as page:
+        assert page.locator("#steps").is_visible()
+        assert page.locator("#steps-2").is_visible()
+        assert not page.get_by_label("Divergence", exact=True).is_visible()
+
+
 def test_the_band_is_read_by_pointer_and_by_keys(browser, path):
     with opened(browser, path) as page:
         chart = page.get_by_role("img", name="Who does how badly")

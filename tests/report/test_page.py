@@ -19,7 +19,7 @@ from riskband.answers.responses import FRESH_CLIENTS
 from riskband.certificate import SCHEMA_1
 from riskband.cli import main
 from riskband.cli.verify import stored_certificates
-from riskband.report.page import report_page
+from riskband.report.page import page_again, report_page
 from riskband.report.view import RunFacts
 
 HOSTILE = ("<script>alert(1)</script>", '" onload="alert(2)', "</script><img src=x>", "{{ 7 * 7 }}", "O'Brien & Sons")
@@ -207,12 +207,88 @@ def test_a_public_page_has_no_losses_and_says_that_it_cannot_be_computed_again(t
     assert str(losses[0]) in whole
 
 
-@pytest.mark.parametrize("num_clients", [5, 500, pytest.param(3_000, marks=pytest.mark.slow)])
-def test_a_page_stays_below_a_megabyte(num_clients):
-    page = report_page(answers_of(num_clients), delta=0.05)
+@pytest.mark.parametrize("num_clients", [5, 500, pytest.param(5_000, marks=pytest.mark.slow)])
+def test_a_page_stays_below_a_megabyte_and_can_be_verified(num_clients, tmp_path, capsys):
+    path = tmp_path / "report.html"
+    band = rb.band(answers_of(num_clients), delta=0.05)
+    page = report_page({name: rb.worst_case_mean(band, divergence=name, budget=[0.1, 0.2]) for name in ("kl", "chi2")})
+    path.write_text(page, encoding="utf-8")
     assert len(page.encode()) < 1_000_000
-    assert ("riskband verify report.html" in page) == (num_clients <= 500)
+    assert ["riskband.packed" in page, "left out of what it holds" in page] == [num_clients > 5] * 2
     assert "1.0000" not in Read(page).shown.split(SECTIONS[6])[0]  # a bound of 1 is none, and says so
+    assert main(["verify", str(path)]) == 0
+    assert "its text is, word for word" in capsys.readouterr().out
+
+
+def test_what_is_packed_is_what_it_was_and_a_cut_page_is_refused(tmp_path, capsys, monkeypatch):
+    risks, path = answers_of(40, names=[f"N{k}" for k in range(40)], groups=["a", "b"] * 20), tmp_path / "report.html"
+    whole = stored_certificates(report_page(risks, delta=0.05, require="mean<=0.2"))
+    monkeypatch.setattr("riskband.report.page._LARGEST_STORED", 20_000)
+    page = report_page(risks, delta=0.05, require="mean<=0.2")
+    packed = stored_certificates(page)
+    assert packed.pop("certificates").items() <= whole.pop("certificates").items()
+    assert packed == whole
+    path.write_text(page, encoding="utf-8")
+    assert main(["verify", str(path)]) == 0
+    path.write_text(page.replace("Nine in ten", "Most"), encoding="utf-8")
+    assert main(["verify", str(path)]) == 1
+    path.write_text(re.sub(r'"xz": "[^"]{50}', '"xz": "', page), encoding="utf-8")
+    assert main(["verify", str(path)]) == 2
+    assert "cannot be unpacked" in capsys.readouterr().err
+    monkeypatch.setattr("riskband.report.page._LARGEST_STORED", 200)
+    path.write_text(report_page(risks, delta=0.05), encoding="utf-8")
+    assert main(["verify", str(path)]) == 2
+    assert "too large for this page" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [("at most", "at least"), ("Yes", "No"), ("0.15", "0.16"), ('class="light green"', 'class="light amber"')],
+)
+def test_one_changed_word_of_the_text_is_found(page, word, other, tmp_path, capsys):
+    path, (text, stored) = tmp_path / "report.html", page.split('<script type="application/json"')
+    path.write_text(text.replace(word, other, 1) + '<script type="application/json"' + stored, encoding="utf-8")
+    assert main(["verify", str(path)]) == 1
+    said = capsys.readouterr().out
+    assert "its text WAS CHANGED" in said
+    assert repr(other)[1:-1] in said
+    assert main(["verify", "--json", str(path)]) == 1
+    assert json.loads(capsys.readouterr().out)["text_follows"] is False
+
+
+def test_the_text_of_another_version_is_not_judged_and_last_digits_may_differ(page, tmp_path, capsys):
+    path = tmp_path / "report.html"
+    for version, said in (('"0.0.9"', "riskband 0.0.9 made it"), ("null", "an earlier riskband made it")):
+        older = re.sub(r'"page": {"version": "[^"]+"', f'"page": {{"version": {version}', page)
+        path.write_text(older.replace("Who suffers", "Who gains"), encoding="utf-8")
+        assert main(["verify", str(path)]) == 0
+        assert f"was not checked: {said}, and this is {rb.__version__}" in capsys.readouterr().out
+    text, mark, stored = page.partition('<script type="application/json"')
+    number = re.search(r"\d\.\d{14,}", text)[0]
+    path.write_text(text.replace(number, number[:-1], 1) + mark + stored, encoding="utf-8")
+    assert main(["verify", str(path)]) == 0
+    path.write_text(page.replace('"of": ["mean"]', '"of": ["median"]'), encoding="utf-8")
+    assert main(["verify", str(path)]) == 2
+    assert "what the page was made of cannot be read" in capsys.readouterr().err
+
+
+def test_every_divergence_has_its_table_and_a_public_page_one():
+    band = rb.band(answers_of(60), delta=0.05)
+    two = {name: rb.worst_case_mean(band, divergence=name, budget=0.1) for name in ("kl", "tv")}
+    gate = rb.require(band, "worst_share:0.3:chi2:0.1<=0.9")
+    found = Read(report_page(two, require=gate))
+    tables = [each for each in found.of("table") if "data-steps" in each]
+    assert [each["id"] for each in tables] == ["steps", "steps-2", "steps-3"]
+    for divergence, table in zip(("kl", "tv", "chi2"), tables, strict=True):
+        ((_, (_, kind, _), (mean, _)),) = [step for step in json.loads(table["data-steps"]) if step[0] == "0.1"]
+        exact = rb.worst_case_mean(band, divergence=divergence, budget=0.1).value
+        assert exact <= float(mean) <= exact + 1.001e-4
+        share = 100 * rb.binary_worst_case(0.1, divergence=divergence, budget=0.1)
+        assert share - 1e-9 <= float(kind.removesuffix("\u00a0%")) <= share + 0.1
+    for unit in ("KL divergence", "total variation", "χ² divergence"):
+        assert f"What may happen within each budget of the {unit}." in found.shown
+        assert re.search(f"{unit}: (Up to budget|The band)", found.shown)
+    assert len([each for each in Read(report_page(two, public=True)).of("table") if "data-steps" in each]) == 1
 
 
 def test_names_that_a_certificate_holds_are_shown_and_left_out_of_a_public_page():
@@ -355,14 +431,14 @@ def test_verdicts_of_other_answers_make_no_page():
 
 
 @pytest.mark.parametrize("required", [["mean<=0.05"], ["worst_share:0.3:kl:0.1<=0.9", "mean<=0.2"]])
-def test_verify_computes_the_verdicts_of_a_page_again_and_vouches_for_no_text(required, tmp_path, capsys):
+def test_verify_computes_the_verdicts_of_a_page_again_and_its_text(required, tmp_path, capsys):
     page, path = report_page(answers_of(80), delta=0.05, require=required), tmp_path / "report.html"
     verdict = "FAIL" if len(required) == 1 else "PASS"
     path.write_text(page.replace("light red", "light green").replace("✖ FAIL", "✔ PASS"), encoding="utf-8")
-    assert main(["verify", str(path)]) == 0
+    assert main(["verify", str(path)]) == (1 if verdict == "FAIL" else 0)  # of a PASS nothing was replaced
     said = capsys.readouterr().out
     assert all(f"{verdict}: {each} is required" in said for each in required)
-    assert "the text around the certificates was not checked" in said
+    assert ("its text WAS CHANGED" in said) == (verdict == "FAIL")
     other = {"FAIL": "PASS", "PASS": "FAIL"}[verdict]
     path.write_text(page.replace(f'"verdict": "{verdict}"', f'"verdict": "{other}"'), encoding="utf-8")
     assert main(["verify", str(path)]) == 1
@@ -391,3 +467,12 @@ def test_the_readout_has_the_budget_of_its_bound_with_all_digits():
     worst = rb.wasserstein_mean(adversarial_answers(), delta=0.05, cost_budget=budgets)
     (chart,) = [each["data-chart"] for each in Read(report_page(worst)).of("figure") if each["id"] == "shift-chart"]
     assert json.loads(chart)["x"] == budgets
+
+
+@pytest.mark.parametrize("hashes", [5, [[1]]])
+def test_facts_that_no_page_can_be_made_of_are_a_readable_mistake(hashes):
+    """The template fails for them, with an error of its own."""
+    certificates = {"mean": rb.mean_bound(rb.ClientRisks([0.1, 0.2] * 10, 9, binary=False), delta=0.05)}
+    page = {"of": ["mean"], "title": "x", "facts": {"hashes": hashes}}
+    with pytest.raises(ValueError, match="was it cut"):
+        page_again(page, certificates, None)

@@ -51,6 +51,7 @@ def run_app(
         behaviours=behaviours,
         seed=grid_seed,
         clients_per_pull=5,
+        reply_timeout=config["reply-timeout"],
     )
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
     server_app(grid, context)

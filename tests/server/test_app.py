@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import tomllib
 from collections.abc import Mapping
 from datetime import datetime
@@ -117,6 +118,25 @@ def test_failed_clients_are_counted_and_the_rest_is_certified(tmp_path: Path, de
     assert {failure["reason"] for failure in network["failures"]} == {"client-raised"}
     assert network["clients_without_answer"] == ["client-00002", "client-00007"]
     assert len(network["client_ids"]) == 10
+
+
+def test_a_client_that_hangs_is_missing_and_the_others_say_what_they_say_without_it(
+    tmp_path: Path, defaults: Mapping[str, Any], idle_clock: object
+) -> None:
+    let_go = threading.Event()
+    few = {"quorum": 0.8, "reply_timeout": 4.0, "num_unseen": 0}
+
+    def hang(message: Any, answer: Any) -> list[Any]:
+        let_go.wait()
+        return []
+
+    hung = run_app(tmp_path / "hung", defaults, behaviours={11: hang}, **few)
+    let_go.set()
+    silent = run_app(tmp_path / "silent", defaults, behaviours={11: lambda *_: []}, **few)
+    assert hung["network"] == silent["network"]
+    assert [each["reason"] for each in hung["network"]["failures"]] == ["no-reply"]
+    one, other = ((tmp_path / name / "certificates" / "mean.json").read_bytes() for name in ("hung", "silent"))
+    assert one == other
 
 
 def test_a_client_with_a_name_of_its_own_is_only_known_where_any_name_is(

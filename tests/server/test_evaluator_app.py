@@ -108,6 +108,60 @@ class _Context:
         self.node_config = {"partition-id": number}
 
 
+TINY_BERT = """
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+torch.manual_seed(0)
+MODEL = BertForSequenceClassification(BertConfig(**SIZES, max_position_embeddings=16, num_labels=2)).eval()
+
+
+def own(number):
+    draw = torch.Generator().manual_seed(number)
+    words = torch.randint(0, 50, (30, 8), generator=draw)
+    return words, (words[:, 0] + number > 25).long()
+
+
+def risk(context):
+    words, labels = own(context.node_config["partition-id"])
+    with torch.inference_mode():
+        said = MODEL(input_ids=words).logits.argmax(dim=1)
+    return float((said != labels).double().mean()), len(labels)
+"""
+
+
+@pytest.mark.slow
+def test_a_transformer_is_certified_as_it_stands(tmp_path, defaults, monkeypatch):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    (tmp_path / "my_bert.py").write_text(TINY_BERT)
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_bert
+
+    run_app(tmp_path / "out", defaults, evaluator="my_bert:risk", **EVALUATED)
+    stored = json.loads((tmp_path / "out" / "certificates" / "mean.json").read_text())
+    expected = []
+    for number in range(12):
+        words, labels = my_bert.own(number)
+        said = [int(my_bert.MODEL(input_ids=row[None]).logits.argmax()) for row in words]
+        expected.append(sum(one != other for one, other in zip(said, labels.tolist(), strict=True)) / 30)
+    assert stored["recipe"]["answers"]["values"] == expected
+    assert rb.verify(stored).ok
+
+
+@pytest.mark.slow
+def test_boosted_trees_are_certified_as_they_stand(tmp_path, defaults, monkeypatch):
+    xgboost = pytest.importorskip("xgboost", reason="xgboost is not installed")
+    trees = xgboost.XGBClassifier(n_estimators=5, max_depth=3, n_jobs=1)
+    import my_forest
+
+    trees.fit(my_forest.X[:900], my_forest.Y[:900])
+    monkeypatch.setattr(my_forest, "MODEL", trees)
+    run_app(tmp_path, defaults, evaluator="my_forest:risk", **EVALUATED)
+    stored = json.loads((tmp_path / "certificates" / "mean.json").read_text())
+    assert stored["recipe"]["answers"]["values"] == pytest.approx(true_risks(my_forest))
+
+
 @pytest.mark.slow
 def test_counts_alone_can_be_asked_for(tmp_path, defaults, forest):
     secure = {"strategy": "secure_histogram", "histogram_sizes": "private", "secure_neighbours": 10}

@@ -92,6 +92,18 @@ def test_the_estimate_lies_below_the_certificate_and_the_gap_is_between(report: 
     assert clients["lower"][0] == clients["upper"][0] == pytest.approx(report["network"]["mean_empirical_risk"])
 
 
+def test_what_free_moves_may_do_at_cost_0_is_known_from_both_sides_only(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    """Without an attack all that is known from below is the risk as it is; from above, all that a free move may do."""
+    free = run(tmp_path, defaults, adversary="lipschitz", free_distance=0.3, num_unseen=0)
+    _, answers = read_ledger(tmp_path / "ledger.jsonl")
+    ends = free["transport"]["empirical_worst_mean"]
+    assert ends["lower"][0] == pytest.approx(free["network"]["mean_empirical_risk"])
+    assert ends["upper"][0] == pytest.approx(np.mean([answer.values_upper[0] for answer in answers]))
+    assert ends["upper"][0] > ends["lower"][0] + 0.01
+
+
 def test_the_client_curve_is_the_mean_of_what_each_client_finds_by_itself(
     finished: Path, report: dict[str, Any]
 ) -> None:
@@ -213,14 +225,9 @@ def test_at_a_layer_everything_says_so(tmp_path: Path, defaults: Mapping[str, An
     assert at_layer["config"]["attack-distances"] == "0.5,2.0"
 
 
-def not_understood(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Nothing is proved of a softmax between layers."""
-    return nn.Sequential(nn.Flatten(), nn.Softmax(dim=1), nn.Linear(int(np.prod(x_shape)), num_classes))
-
-
 @pytest.mark.slow
 def test_left_open_a_model_of_which_nothing_is_proved_is_attacked(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
-    report = run(tmp_path, defaults, model=f"{__name__}:not_understood", num_unseen=0)
+    report = run(tmp_path, defaults, model="tests.transport:not_understood", num_unseen=0)
     assert report["transport"]["guarantee"] == "lower"
     assert report["sandwich"] is None
     assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
@@ -248,7 +255,7 @@ def claiming(**claims: Any) -> Behaviour:
     ("model", "lie", "reason", "validity"),
     [
         ("mlp", "lower", "wrong-guarantee", "certificate"),
-        (f"{__name__}:not_understood", "upper", "contradiction", "estimate"),
+        ("tests.transport:not_understood", "upper", "contradiction", "estimate"),
     ],
 )
 def test_the_model_decides_what_auto_proves_and_no_single_client(
@@ -292,6 +299,10 @@ def test_examples_outside_the_box_are_refused_without_a_word_about_them(
         ("adversary", {"adversary": "sandwich:lipschitz"}),
         ("adversary", {"adversary": "sandwich:foolbox:L2PGD", "attack-distances": "0.1"}),
         ("transport-norm", {"transport-order": 2, "transport-norm": "l1"}),
+        ("free-distance", {"free-distance": 0.1, "loss": "brier"}),
+        ("free-distance", {"free-distance": 0.1, "require": "mean<=0.5"}),
+        ("adversary", {"free-distance": 0.1, "adversary": "smoothing:0.25", "transport-norm": "l2"}),
+        ("privacy", {"free-distance": 0.1, "privacy": "laplace:1", "adversary": "lipschitz"}),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_starts(

@@ -60,6 +60,20 @@ def report(finished: Path) -> dict[str, Any]:
     return json.loads((finished / "report.json").read_text())
 
 
+def test_free_moves_are_certified_at_cost_0_and_covered(
+    report: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    """Every example may move by 0.1: the risks are the same, what is certified is larger, and still holds."""
+    free = run(tmp_path, defaults, model="cnn", free_distance=0.1)
+    assert free["network"]["mean_empirical_risk"] == report["network"]["mean_empirical_risk"]
+    assert "beyond 0.1, up to which every example may move at no cost" in free["transport"]["cost"]
+    moved, plain = (each["certificates"]["wasserstein_mean"]["value"] for each in (free, report))
+    assert np.all(np.array(moved) >= plain)
+    assert moved[0] > plain[0]
+    assert all(entry["check"]["holds"] for entry in free["certificates"].values())
+    assert {entry["validity"] for entry in free["certificates"].values()} == {"certificate"}
+
+
 def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) -> None:
     assert report["network"]["num_answered"] == 12
     assert list(report["certificates"]) == NAMES

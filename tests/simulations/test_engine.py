@@ -59,6 +59,13 @@ def test_all_mistakes_are_named_at_once(capsys):
     assert main(["--engine", "spark", "--ray-address", "", "--client-cpus", "0", "--client-gpus", "x"]) == EXIT_USAGE
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[1] for line in lines] == ["--engine", "--ray-address", "--client-cpus", "--client-gpus"]
+    assert main(["--engine", "spark", "--set", "delta=2", "lamda=3"]) == EXIT_USAGE
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines] == ["--engine", "delta", "lamda"]
+    assert main(["nowhere", "--client-cpus", "0"]) == EXIT_USAGE
+    lines = capsys.readouterr().err.splitlines()
+    assert "--client-cpus" in lines[0]
+    assert "nowhere" in lines[1]
 
 
 def test_a_cluster_that_does_not_listen_is_refused_and_nothing_is_written(tmp_path, capsys, monkeypatch):

@@ -16,6 +16,7 @@ from protocol import wire
 from protocol.codec import to_array_record
 from protocol.questions import LossAnswer
 from riskband.flower.testing import InProcessGrid, node_unavailable
+from strategies.asking import exchange
 from strategies.asking.query import Failure, FailureReason, Progress, QuorumError
 from strategies.asking.replies import settle
 from tests.strategies.network import (
@@ -242,3 +243,56 @@ def test_settings_out_of_range_are_refused(setting, rule):
 def test_an_empty_record_dict_is_no_answer():
     with pytest.raises(ValueError, match="answer"):
         wire.decode_answer(RecordDict(), LossAnswer)
+
+
+class Counting(InProcessGrid):
+    """Notes the size of every push, and how many messages are under way after it."""
+
+    def __init__(self, behaviours=None, **settings):
+        super().__init__(app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours, **settings)
+        self.num_open, self.pushes = 0, []
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        self.num_open += len(messages)
+        self.pushes.append((len(messages), self.num_open))
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids):
+        replies = list(super().pull_messages(message_ids))
+        self.num_open -= len(replies)
+        return replies
+
+
+def test_messages_sent_in_portions_bring_the_same_answers():
+    grid, progress = Counting(clients_per_pull=1), []
+    whole = strategy().ask(network(), QUERY, ARRAYS)
+    outcome = strategy(max_open=4, on_progress=progress.append).ask(grid, QUERY, ARRAYS)
+    assert (outcome.answers, outcome.failures) == (whole.answers, whole.failures)
+    # Four at first; the next once half of these are answered, so that four are under way again.
+    assert [under_way for _, under_way in grid.pushes] == [4] * len(grid.pushes)
+    assert [num_sent for num_sent, _ in grid.pushes] == [4, 2, 2, 2]
+    assert {each.asked for each in progress} == {NUM_CLIENTS}  # as many as will be, not as are under way
+
+
+def test_a_portion_that_leaves_the_nodes_idle_is_doubled():
+    grid = Counting(clients_per_pull=NUM_CLIENTS)
+    assert names(strategy(max_open=1).ask(grid, QUERY, ARRAYS)) == everyone_but()
+    assert [num_sent for num_sent, _ in grid.pushes] == [1, 2, 4, 3]
+
+
+def test_clients_that_hang_do_not_keep_the_others_waiting(monkeypatch):
+    monkeypatch.setattr(exchange, "_PATIENCE", 0.05)
+    grid = Counting(dict.fromkeys(range(NUM_CLIENTS // 2), silent))
+    outcome = strategy(max_open=4, reply_timeout=1.0).ask(grid, QUERY, ARRAYS)
+    assert names(outcome) == everyone_but(*range(NUM_CLIENTS // 2))
+    assert {reason for _, reason in reasons(outcome)} == {"no-reply"}
+
+
+def test_a_client_whose_turn_did_not_come_was_not_asked():
+    grid = Counting(dict.fromkeys(range(NUM_CLIENTS), silent))
+    with pytest.raises(QuorumError) as caught:
+        strategy(max_open=4, reply_timeout=0.1).ask(grid, QUERY, ARRAYS)
+    assert [reason for _, reason in reasons(caught.value.outcome)] == ["no-reply"] * 4 + ["not-sent"] * 6
+    with pytest.raises(ValueError, match="max_open must be at least 1 or None, got 0"):
+        strategy(max_open=0)

@@ -40,7 +40,7 @@ def _fits_question(adversary: str, known: Mapping[str, Any]) -> bool:
     if known.keys() >= set(fields) and known["loss"] != OWN:  # else another mistake comes first
         loss, order, norm, space = (known[field] for field in fields)
         TransportProblem(loss, order, norm, space, adversary)
-    if known.get("require") and Smoothing.of(adversary) is not None:
+    if (known.get("require") or known.get("free_distance")) and Smoothing.of(adversary) is not None:
         return False
     kind = input_adversary(adversary)
     if kind is not None and kind.needs_distances and known.get("attack_distances") == ():
@@ -54,6 +54,11 @@ class Settings(Section):
     transport_order: int = Field(ge=1, le=2, description="1: moving by a distance t costs t; 2: it costs t squared")
     transport_norm: Annotated[str, one_of(NORMS)] = Field(
         description=f"use one of {', '.join(NORMS)}; with transport-order 2 only l2"
+    )
+    free_distance: float = Field(
+        ge=0,
+        description="every example may move so far at no cost; above 0 for the loss zero_one, without smoothing, "
+        "privacy and require",
     )
     cost_budgets: Annotated[Numbers, rule(lambda costs: costs[-1] > 0 and increases(costs))] = Field(
         description='give increasing costs, at least one above 0, such as "0,5,10"'
@@ -77,8 +82,8 @@ class Settings(Section):
         description=f'use "auto"; in representation space {", ".join(REPRESENTATION_ADVERSARIES)}: "exact" fits the '
         f'loss zero_one (and margin with order 1), "ascent" the others; elsewhere {", ".join(INPUT_ADVERSARIES)}, '
         f"sandwich:ATTACK, {FOOLBOX_PREFIX}NAME with a box, {SQUARE_PREFIX}QUERIES (like autoattack with "
-        f"attack-distances), or {SMOOTHING_PREFIX}SIGMA without privacy and "
-        "require, which is about the model itself"
+        f"attack-distances), or {SMOOTHING_PREFIX}SIGMA without privacy, "
+        "require and free-distance, which is about the model itself"
     )
     head: str = Field(
         description='give the name of the model\'s last linear layer, or "" to let the clients find it; only in '
@@ -93,6 +98,7 @@ class Settings(Section):
     num_targets: Count = Field(description="clients of each target network")
 
     rules: ClassVar[Mapping[str, Rule]] = {
+        "free_distance": lambda free, known: not free or (known.get("loss") == "zero_one" and not known.get("require")),
         "transport_norm": lambda norm, known: norm == "l2" or known.get("transport_order") != 2,
         **dict.fromkeys(
             ("box", "attack_distances"), lambda value, known: not value or known.get("space") != REPRESENTATION
@@ -107,7 +113,7 @@ def fits_noise(noise: str, known: Mapping[str, Any]) -> bool:
     """Return whether the certificates can account for this noise."""
     has_box_at_layer = known.get("box") and layer_name(known.get("space", ""))  # clients refuse that
     needs_values = known.get("protocol") == "bisection" or known.get("cost_bound")
-    return not noise or not (needs_values or has_box_at_layer or _is_smoothed(known))
+    return not noise or not (needs_values or has_box_at_layer or _is_smoothed(known) or known.get("free_distance"))
 
 
 def _is_smoothed(known: Mapping[str, Any]) -> bool:
@@ -127,4 +133,5 @@ def transport_problem(config: RunConfig) -> TransportProblem:
         box=(chosen.box[0], chosen.box[1]) if chosen.box else None,
         distances=chosen.attack_distances,
         seed=config.run.seed,
+        free_distance=chosen.free_distance,
     )

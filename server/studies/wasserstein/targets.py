@@ -6,7 +6,7 @@ with the same ground cost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import riskband as rb
-from riskband.adversaries.problem import REPRESENTATION
+from riskband.adversaries.problem import REPRESENTATION, TransportProblem
 from riskband.adversaries.representation.exact import ExactAdversary, LinearHead
 from riskband.adversaries.spaces import point_batches
 from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve
@@ -114,13 +114,15 @@ def exact_curves(config: RunConfig, model: nn.Module) -> Unseen:
     """Return the unseen clients with their largest risks within a cost budget: 0-1 loss, representation space."""
     population = config.population("unseen")
     num_clients = config.network.num_unseen
-    curves = tuple(_exact_curve(config, model, population.distribution(k)) for k in range(num_clients))
-    risks = np.array([float(curve(0.0)) for curve in curves])
+    problem, clients = transport_problem(config), [population.distribution(k) for k in range(num_clients)]
+    curves = tuple(_exact_curve(problem, model, client) for client in clients)
+    unmoved = replace(problem, free_distance=0.0)
+    plain = curves if problem == unmoved else [_exact_curve(unmoved, model, client) for client in clients]
+    risks = np.array([float(curve(0.0)) for curve in plain])
     return Unseen(risks, curves, group_names(population, num_clients=num_clients))
 
 
-def _exact_curve(config: RunConfig, model: nn.Module, client: ClientDistribution) -> ConcaveCurve:
-    problem = transport_problem(config)
+def _exact_curve(problem: TransportProblem, model: nn.Module, client: ClientDistribution) -> ConcaveCurve:
     with LinearHead(model, problem.head) as head:
         adversary = ExactAdversary(head, problem)
         batches = head.batches(client.x, client.y, loss=problem.loss)

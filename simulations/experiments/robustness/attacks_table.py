@@ -26,6 +26,7 @@ from riskband.adversaries.attacks.wda import Wda
 from riskband.adversaries.base import Batch
 from riskband.adversaries.curves import Pool
 from riskband.adversaries.evaluation import chosen_device
+from riskband.adversaries.problem import SANDWICH_PREFIX, SMOOTHING_PREFIX
 from riskband.adversaries.registry import input_adversary
 from riskband.adversaries.spaces import point_batches
 from riskband.checks import RefusedError
@@ -275,18 +276,20 @@ def _risks(row: Row, model: nn.Module, x: np.ndarray, y: np.ndarray, *, seed: in
     """What attacks reach and what is certified of the 0-1 risk, within mean l2 distances."""
 
     def values(adversary: str) -> tuple[list[float], list[float]]:
-        box = None if adversary.startswith("smoothing") else BOX
+        box = None if SMOOTHING_PREFIX in adversary else BOX
         problem = TransportProblem("zero_one", 1, "l2", "input", adversary, box=box, seed=seed)
         lower, upper = adversarial_curves(model, x, y, problem).values((0.0, *row.budgets))
         return lower.round(12).tolist(), upper.round(12).tolist()
 
+    is_smoothed = row.proof.startswith(SMOOTHING_PREFIX)  # then attacks are on the smoothed model, too
+    attack = f"{SANDWICH_PREFIX}{row.proof}" if is_smoothed else "wda-knapsack"
     try:
         certified, why = values(row.proof)[1], ""
     except RefusedError as error:
         certified, why = None, str(error)
     return {
         "budgets": [0.0, *row.budgets],
-        "attacked": values("wda-knapsack")[0],
+        "attacked": values(attack)[0],
         "proof": row.proof,
         "certified": certified,
         "unproved": why,
@@ -392,7 +395,7 @@ ATTACKS_TABLE = Experiment(
     run=run,
     figure=figure,
     panels=PANELS,
-    settings=("images", "steps", "ensembles"),
+    settings=("images", "steps", "ensembles", "epochs"),
     has_clients=False,
     has_checkpoint=True,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -61,6 +61,8 @@ class Training:
 def lipschitz_by_design(request: Request, *, dataset: str) -> tuple[nn.Module, BaseData]:
     """Return a "lipschitz-cnn" trained by its recipe in `worlds.lipschitz`, kept in the cache, and its data."""
     data, recipe = table_data(dataset, request), lipschitz.RECIPES[dataset]
+    num_epochs = request.count("epochs", full=recipe.num_epochs, quick=recipe.num_epochs)
+    recipe = replace(recipe, num_epochs=num_epochs)
     x_shape, num_classes = data.x_pool.shape[1:], data.num_classes
     model = build_model("lipschitz-cnn", x_shape=x_shape, num_classes=num_classes, seed=request.seed)
 
