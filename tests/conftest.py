@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import defaultdict
 from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # These start servers and wait for them: first, so that nothing waits for them at the end, and one at a time, because
 # two SuperLinks with their SuperNodes on two cores may take longer to find each other than a run is patient.
 SERVERS = ("tests/end_to_end/", "tests/deployment/")
+
+# Of every test in these folders the default suite runs so many cases, spread over their list; the others are slow.
+DEFAULT_CASES = {"tests/adversaries/": 2, "tests/reference/": 6, "tests/validity/": 2}
 
 
 @pytest.fixture
@@ -56,8 +60,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(SERVERS))
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for folder, most in DEFAULT_CASES.items():
+        for same in (same for name, same in cases.items() if name.startswith(folder)):
+            kept = {(2 * number + 1) * len(same) // (2 * most) for number in range(most)}
+            for number in set(range(len(same))) - kept:
+                same[number].add_marker("slow")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -63,6 +63,7 @@ def third_party(path: Path, *, nested: bool) -> Iterator[str]:
         yield from tops - {*PRODUCT, *sys.stdlib_module_names}
 
 
+@pytest.mark.slow
 def test_what_flower_installs_for_a_run_is_what_the_app_imports():
     """Flower calls `uv sync`, which installs the default groups and no extras."""
     groups = [PROJECT["dependency-groups"][name] for name in PROJECT["tool"]["uv"]["default-groups"]]

@@ -107,6 +107,7 @@ def test_where_the_slope_of_the_cross_entropy_fades_plain_ascent_stalls_and_this
     assert found >= plain
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.sampled_from(NORMS), st.sampled_from(list(OBJECTIVES)), st.integers(1, 12))
 @settings(max_examples=15)
 def test_the_climb_never_ends_below_its_start_and_stays_in_ball_and_box(seed, norm, objective, num_steps):
@@ -220,6 +221,7 @@ def test_dlr_needs_a_third_class(objective):
         attack.perturb(witness_of(net, x, y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [*(pytest.param(norm, marks=pytest.mark.slow) for norm in ("l1", "linf")), "l2"])
 @pytest.mark.parametrize("loss", [pytest.param("zero_one", marks=pytest.mark.slow), "margin"])
 def test_the_same_bytes_however_often_and_no_more_than_is_possible_however_batched(norm, loss):

@@ -149,6 +149,7 @@ def random_net(seed, *, num_classes):
     return net, rng.normal(size=(num_examples, 3)), rng.integers(num_classes, size=num_examples)
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples * 3 // 5, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

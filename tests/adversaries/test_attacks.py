@@ -122,6 +122,7 @@ def test_attacks_come_close_to_exact_and_stay_below_what_is_proven(loss, order, 
     assert np.all(attained >= lower - (1e-4 if loss == "margin" and order == 1 else 0.01))
 
 
+@pytest.mark.slow
 def test_brier_in_the_plane_is_the_best_of_all_transports():
     """Brute force: a linear program over all transports to a grid on the box."""
     net = small_net(11)

@@ -76,6 +76,7 @@ def test_a_sandwich_is_named_with_the_attack_below(attack):
     assert joined.adversarial_unit == below.adversarial_unit
 
 
+@pytest.mark.slow
 def test_without_a_name_below_it_is_the_strongest():
     x, y = examples(CHAIN, 4)
     asked = {"loss": "zero_one", "order": 1, "space": "input"}

@@ -168,6 +168,7 @@ class LargestTensor(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["zero_one", pytest.param("cross_entropy", marks=pytest.mark.slow)])
 def test_memory_is_bounded_by_the_batch_size(loss):
     model, _, _, z, y = problem(seed=10, num_examples=300)

@@ -50,6 +50,7 @@ def short_autoattack(net, asked, **counts):
     return InOrder(net, asked, name="short", parts=parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["linf", *(pytest.param(norm, marks=pytest.mark.slow) for norm in ("l1", "l2"))])
 def test_in_order_is_never_weaker_than_a_part_at_any_distance_asked(norm):
     net, batch = trained_like_batch()

@@ -42,6 +42,7 @@ def test_hyperplanes_through_the_origin_make_cones_only():
     assert len(cells) == 2 * sum(comb(4, i) for i in range(3))
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**6), sizes=st.sampled_from([(2, 5, 3), (2, 3, 3, 2), (3, 4, 2)]))
 @settings(max_examples=12)
 def test_the_network_is_what_its_cells_say(seed, sizes):

@@ -58,6 +58,7 @@ def test_a_transport_reaches_the_lower_slope_and_none_the_upper(norm, loss):
         assert np.linalg.norm(slopes.ray.direction, ord=EXPONENTS[norm]) <= 1 + 1e-9
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=settings().max_examples // 8)
 def test_the_slopes_are_ordered_and_meet_when_aligned(seed):

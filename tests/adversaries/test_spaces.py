@@ -128,6 +128,7 @@ def test_a_layers_activations_are_attacked_as_inputs_are(adversary, loss):
     assert here.adversarial_unit == there.adversarial_unit
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(0, 1000), st.sampled_from(["1", "2", "3"]), st.sampled_from(LOSSES), st.sampled_from(COSTS))
 def test_what_is_reached_at_a_layer_lies_below_what_is_proved_there(seed, layer, loss, cost):

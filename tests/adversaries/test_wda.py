@@ -68,6 +68,7 @@ def test_the_knapsack_is_never_weaker_than_wda_at_the_same_budget(seed, norm, ra
     assert 1.0 - knapsack.values([radius])[0][0] <= wda.accuracy + 1e-9
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.sampled_from(["zero_one", "margin", "brier"]), st.sampled_from([1, 2]))
 @settings(max_examples=settings().max_examples * 3 // 50)
 def test_the_knapsack_is_never_weaker_than_its_parts(seed, loss, order):

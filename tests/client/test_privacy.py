@@ -214,6 +214,7 @@ def test_an_answer_is_the_sum_with_whole_number_noise_of_the_laplace_law(tmp_pat
     assert p_value(noise.ravel(), lambda k: laplace_masses(2 * num_values, k)) > 1e-6
 
 
+@pytest.mark.slow
 def test_other_losses_are_rounded_up_and_their_noise_is_gaussian(own):
     own["privacy-budget"] = "gaussian:1000"
     losses = example_losses(MODEL, *examples(), loss="brier")

@@ -27,6 +27,7 @@ def small_plan(**changes):
     return rb.plan(settings.pop("target"), **settings)
 
 
+@pytest.mark.slow
 def test_power_is_that_of_a_closed_form():
     """Clients of risk 0 or 1 measure it exactly, and their number is binomial: the gate passes up to some count."""
     plan = rb.plan("share:0.5<=0.25", prior=ZERO_OR_ONE, num_examples=50, delta=0.1, num_clients=30)

@@ -88,6 +88,7 @@ def test_the_level_of_the_next_rank_does_not_hold():
     assert not is_rejected(np.any(drawn < lower, axis=1), 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sides", ["lower", pytest.param("two", marks=pytest.mark.slow)])
 def test_twenty_thousand_values_lose_at_most_a_twentieth_of_the_slack(sides):
     n = 20_000

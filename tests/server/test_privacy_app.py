@@ -142,6 +142,7 @@ def test_every_strategy_runs_with_gaussian_noise(
     assert "rho = 0.5 for each example of a client, so epsilon = " in printed(report)
 
 
+@pytest.mark.slow
 def test_with_noise_the_mean_is_certified_for_transported_networks_and_no_shares(
     tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:

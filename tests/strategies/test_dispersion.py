@@ -116,6 +116,7 @@ def test_convex_order_is_used_where_it_applies_and_sharp_elsewhere() -> None:
         assert all(rb.verify(certificate).ok for certificate in result.certificates.values())
 
 
+@pytest.mark.slow
 def test_groups_that_differ_are_told_apart_and_those_that_are_too_small_are_named() -> None:
     values = np.concatenate([drawn(200, seed=2), drawn(200, seed=3, law=(30.0, 30.0)), [0.1, 0.2]])
     groups: list[str | None] = [*["rural"] * 200, *["city"] * 200, "farm", None]

@@ -60,6 +60,7 @@ def test_bands_hold_for_any_bounded_loss(num_networks):
     assert rejected(found, 0.2) == {}
 
 
+@pytest.mark.slow
 @study(300, slow=800)
 def test_exact_calibration_shows_where_no_local_step_hides_it(num_networks):
     """The same test has power: for the law of what clients measure, ever finer, Berk-Jones fails nearly delta."""

@@ -100,6 +100,7 @@ def test_bands_hold_for_any_bounded_loss():
     assert rejected(band_failures(CONTINUOUS, 20, cases, num_networks=80, seed=3), DELTA) == {}
 
 
+@pytest.mark.slow
 def test_the_shift_is_not_needlessly_wide():
     """A band that says nothing would pass: with exact calibration and no local step this one fails now and then."""
     cases = [("observed", "berk_jones", "lower", HIDE_RISK)]
@@ -203,6 +204,7 @@ def test_negative_control_means_told_less_than_the_truth(told):
     assert is_rejected([rb.mean_bound(risks, delta=DELTA).value < BETA.mean_risk() for risks in seen], DELTA)
 
 
+@pytest.mark.slow
 @study(12, slow=25)
 @pytest.mark.parametrize(
     "make", [transport_mean, pytest.param(transport_cdf, marks=pytest.mark.slow)], ids=["mean", "cdf"]

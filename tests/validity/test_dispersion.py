@@ -189,6 +189,7 @@ def quantiles_are_missed(band):
     return bool(np.any(interval.lower > truth + 1e-12) or np.any(interval.upper < truth - 1e-12))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", ["one-sided pair", "lemma 1"])
 def test_quantile_intervals_of_wrong_bands_fail_together(mistake):
     """Two one-sided bounds at delta each, and Lemma 1: every quantile interval at once is what a band promises."""

@@ -97,6 +97,7 @@ def test_every_comparison_holds_in_larger_studies(settings):
     assert rejected(found, 0.1) == {}
 
 
+@pytest.mark.slow
 @study(150, slow=400)
 def test_bands_at_the_full_delta_each_do_not_hold_together(num_networks):
     """The negative control: six groups, each band at delta instead of delta / 6."""

@@ -108,6 +108,7 @@ def gini_failures(*, correlation, num_networks, num_clients, num_examples, delta
     return missed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("local", "num_examples"), [pytest.param("observed", 50, marks=pytest.mark.slow), ("marginal", 10**5)]
 )
@@ -118,6 +119,7 @@ def test_gini_correlations_hold(local, num_examples):
     assert not is_rejected(missed, 0.3)
 
 
+@pytest.mark.slow
 def test_the_correlation_of_measured_risks_is_not_that_of_true_risks():
     """The negative control: few examples pull the correlation towards 0, so "observed" fails for true risks."""
     rng = np.random.default_rng(5)

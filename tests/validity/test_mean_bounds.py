@@ -35,6 +35,7 @@ def test_bounds_for_the_mean_hold(law, sizes, num_networks):
     assert rejected(found, 0.2) == {}
 
 
+@pytest.mark.slow
 @study(150, slow=400)
 def test_betting_is_not_needlessly_wide(num_networks):
     """A bound of 1 would pass every coverage test; with 500 clients betting fails now and then."""

@@ -106,6 +106,7 @@ def spoiled(risks, num_wrong):
     return rb.ClientRisks(values, risks.num_examples, risks.binary, noise=risks.noise, contamination=num_wrong)
 
 
+@pytest.mark.slow
 def test_means_cover_where_numbers_of_examples_depend_on_the_risk():
     networks = noisy_networks(BETA, "laplace:0.2", num_networks=100, num_clients=200, sizes="dependent", seed=3)
     failures = [rb.mean_bound(network, delta=DELTA).value < BETA.mean_risk() for network in networks]
@@ -163,6 +164,7 @@ def test_transport_means_cover(method, mechanism):
     assert not is_rejected(failures, DELTA)
 
 
+@pytest.mark.slow
 @study(20, slow=40)
 def test_transport_means_cover_near_one_where_all_numbers_share_the_budget_that_was_named(num_networks):
     """Negative control: noise that is taken for that of a budget for each number is cut away too far."""

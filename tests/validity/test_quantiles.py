@@ -45,6 +45,7 @@ def test_the_bound_on_one_quantile_or_tail_holds_in_larger_studies(law, num_clie
     assert rejected(failures(law, num_networks=200, num_clients=num_clients, sizes=sizes, seed=2), DELTA) == {}
 
 
+@pytest.mark.slow
 def test_the_quantile_of_measured_risks_holds_and_spends_its_delta():
     """With so many examples that ties are rare, the order statistic fails as often as its binomial probability says."""
     num_examples, num_clients, level = 400, 50, 0.9

@@ -89,6 +89,7 @@ def test_what_is_far_from_the_limit_is_decided():
         assert [each.verdict for each in gate.verdicts] == expected
 
 
+@pytest.mark.slow
 def test_a_third_of_the_clients_named_rarely_decide_and_three_times_as_many_nearly_always():
     """The estimate against fresh networks of the true law."""
     told = []

@@ -84,6 +84,7 @@ def test_the_bound_of_the_chosen_candidate_holds(objective, paired, num_networks
     assert not is_rejected(failures_of_select(objective, found, seed=seed), DELTA)
 
 
+@pytest.mark.slow
 @study(30, slow=150)
 @pytest.mark.parametrize("dispersion", [pytest.param("sharp", marks=pytest.mark.slow), "plugin"])
 def test_the_bound_holds_with_every_bound_on_dispersion(dispersion, num_networks):
@@ -102,6 +103,7 @@ def sequences(num_networks):
     return [rb.select(answers, **arguments) for answers in networks(num_networks, seed=3, **MANY)]
 
 
+@pytest.mark.slow
 @study(20, slow=200)
 def test_the_best_of_many_bounds_at_the_full_delta_fails(num_networks):
     """Negative control: delta instead of delta/M; with delta/M the same networks are fine."""

@@ -77,6 +77,7 @@ def test_the_measured_share_in_place_of_one_error_more_is_rejected(monkeypatch):
     assert is_rejected(failures(1, 6), DELTA)
 
 
+@pytest.mark.slow
 def test_a_bound_for_more_noise_than_there_is_is_rejected(monkeypatch):
     found = smoothing.bounding_curve
 

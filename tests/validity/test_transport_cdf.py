@@ -64,6 +64,7 @@ def test_other_losses_are_covered(num_clients, num_examples):
     assert not is_rejected(found, 0.2)
 
 
+@pytest.mark.slow
 def test_negative_control_a_share_may_not_be_capped_before_the_mean():
     """min(1, 1 + a(x - t)) is not convex: clients at the threshold, half of which measure less, would be missed."""
     levels = berk_jones_levels(500, 0.2 / MULTIPLIERS.size, "lower").lower
