@@ -6,15 +6,18 @@ holds all there is to know of a model: what each client measures is looked up, i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from riskband.adversaries.evaluation import example_losses, mean_loss
+from riskband.adversaries.evaluation import device_of, example_losses, in_eval_mode, mean_loss
 from worlds.population import Population
 from worlds.shifts import DrawnShift, check_pairs
 from worlds.versions import ImageVersion
@@ -117,8 +120,22 @@ class PopulationRisks:
         data = self.population.data
         return loss_table(self.model, data.x_pool, data.y_pool, self.population.versions, loss=self.loss)
 
-    def exact(self, k: int) -> float:
-        """Return R(P_k), in [0, 1]: every image that client k could hold, by its probability."""
+    def exact(self, num_clients: int) -> NDArray[np.float64]:
+        """Return R(P_k), in [0, 1], of the first clients: every image that client k could hold, by its probability."""
+        return self._of_each(self._exact, num_clients)
+
+    def measured(self, num_clients: int) -> NDArray[np.float64]:
+        """Return the mean loss of what each of the first clients holds, in [0, 1]."""
+        return self._of_each(self._measured, num_clients)
+
+    def _of_each(self, risk: Callable[[int], float], num_clients: int) -> NDArray[np.float64]:
+        # One client at a time for each core, and each with as many threads as the caller has: the sums are the same.
+        num_workers = (os.cpu_count() or 1) if device_of(self.model).type == "cpu" else 1
+        alike = partial(torch.set_num_threads, torch.get_num_threads())
+        with in_eval_mode(self.model), ThreadPoolExecutor(num_workers, initializer=alike) as workers:
+            return np.fromiter(workers.map(risk, range(num_clients)), dtype=np.float64, count=num_clients)
+
+    def _exact(self, k: int) -> float:
         shift = self.population.shift(k)
         if shift.transform is None:
             return self.table.risk(shift)
@@ -130,8 +147,7 @@ class PopulationRisks:
             risk += shift.weights_of_versions[version] * float(shift.example_weights(y) @ losses)
         return float(np.clip(risk, 0, 1))  # the weights sum to 1 up to rounding
 
-    def measured(self, k: int) -> float:
-        """Return the mean loss of what client k holds, in [0, 1]."""
+    def _measured(self, k: int) -> float:
         if self.population.shift(k).transform is None:
             return float(self.table.losses_of(*self.population.client_rows(k)).mean())
         client = self.population.client(k)

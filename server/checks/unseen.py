@@ -77,14 +77,12 @@ def unseen_clients(config: RunConfig, model: nn.Module, *, is_measured: bool | N
 
 def exact_risks(population: Population, model: nn.Module, *, num_clients: int, loss: str) -> np.ndarray:
     """Return the risks of a population's first clients, (num_clients,): every image they could hold, by its weight."""
-    found = PopulationRisks(population, model, loss=loss)
-    return np.array([found.exact(k) for k in range(num_clients)])
+    return PopulationRisks(population, model, loss=loss).exact(num_clients)
 
 
 def measured_risks(population: Population, model: nn.Module, *, num_clients: int, loss: str) -> np.ndarray:
     """Return what a population's first clients measure on the examples that they hold, (num_clients,)."""
-    found = PopulationRisks(population, model, loss=loss)
-    return np.array([found.measured(k) for k in range(num_clients)])
+    return PopulationRisks(population, model, loss=loss).measured(num_clients)
 
 
 def group_names(population: Population, *, num_clients: int) -> tuple[str | None, ...]:

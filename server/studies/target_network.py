@@ -46,12 +46,12 @@ class TargetNetwork:
 def target_network(config: RunConfig, model: nn.Module, *, change: str) -> TargetNetwork:
     """Return the target network of a run, judged by the model that the clients evaluated; as many clients as unseen."""
     population = Population(target_spec(config.to_run_config(), target=change))
-    found, clients = PopulationRisks(population, model, loss=config.question.loss), range(config.network.num_unseen)
-    measured = np.array([found.measured(k) for k in clients])
+    found, num_clients = PopulationRisks(population, model, loss=config.question.loss), config.network.num_unseen
+    measured = found.measured(num_clients)
     is_binary = get_loss(config.question.loss).binary
     answers = rb.ClientRisks(measured, config.network.examples_per_client, binary=is_binary)
     measures = config.question.local == "observed"
-    return TargetNetwork(change, measured if measures else np.array([found.exact(k) for k in clients]), answers)
+    return TargetNetwork(change, measured if measures else found.exact(num_clients), answers)
 
 
 def target_entry(

@@ -131,12 +131,13 @@ def test_exact_risks_are_those_of_the_distribution_and_the_limit_of_many_draws(s
     num_examples = 200_000
     clients = population(shifts, seed=1, examples_per_client=num_examples)
     risks = PopulationRisks(clients, MODEL, loss="brier")
-    for k in (0, 4):
+    exact, measured = risks.exact(2), risks.measured(2)
+    for k in range(2):
         truth = clients.distribution(k)
         losses = example_losses(MODEL, truth.x, truth.y, loss="brier")
-        assert risks.exact(k) == pytest.approx(truth.weights @ losses, abs=1e-7)
-        sd = np.sqrt(truth.weights @ (losses - risks.exact(k)) ** 2)
-        z = (risks.measured(k) - risks.exact(k)) / (sd / np.sqrt(num_examples))
+        assert exact[k] == pytest.approx(truth.weights @ losses, abs=1e-7)
+        sd = np.sqrt(truth.weights @ (losses - exact[k]) ** 2)
+        z = (measured[k] - exact[k]) / (sd / np.sqrt(num_examples))
         assert abs(z) < stats.norm.isf(FALSE_ALARM / 4)
 
 
@@ -155,11 +156,10 @@ def test_exact_risks_of_many_clients_at_once_are_those_of_each():
 @pytest.mark.parametrize("loss", ["zero_one", "cross_entropy"])
 def test_looked_up_losses_are_those_of_the_images(loss):
     clients = population((RESOLUTION, ROTATION, LABEL), examples_per_client=40)
-    risks = PopulationRisks(clients, MODEL, loss=loss)
-    for k in range(5):
+    for k, risk in enumerate(PopulationRisks(clients, MODEL, loss=loss).measured(5)):
         held = clients.client(k)
         plain = mean_loss(MODEL, held.x, held.y, loss=loss)[0]
-        assert risks.measured(k) == (plain if loss == "zero_one" else pytest.approx(plain, abs=1e-6))
+        assert risk == (plain if loss == "zero_one" else pytest.approx(plain, abs=1e-6))
 
 
 def test_a_client_with_a_transform_is_evaluated_on_its_images():
@@ -167,10 +167,21 @@ def test_a_client_with_a_transform_is_evaluated_on_its_images():
     risks = PopulationRisks(clients, MODEL, loss="zero_one")
     truth, held = clients.distribution(2), clients.client(2)
     expected = truth.weights @ example_losses(MODEL, truth.x, truth.y, loss="zero_one")
-    assert risks.exact(2) == pytest.approx(expected, abs=1e-12)
-    assert risks.measured(2) == mean_loss(MODEL, held.x, held.y, loss="zero_one")[0]
+    assert risks.exact(3)[2] == pytest.approx(expected, abs=1e-12)
+    assert risks.measured(3)[2] == mean_loss(MODEL, held.x, held.y, loss="zero_one")[0]
     with pytest.raises(ValueError, match=r"must be a mixture of versions, got one with a transform .*; evaluate"):
         risks.table.risk(clients.shift(2))
+
+
+def test_risks_do_not_depend_on_the_number_of_cores(monkeypatch):
+    clients = population((RESOLUTION, AffineShift(0.3)), examples_per_client=40)
+    found, model = [], build_model("cnn", x_shape=(1, 8, 8), num_classes=10, seed=0).train()
+    for num_cores in (1, 4):
+        monkeypatch.setattr("os.cpu_count", lambda num_cores=num_cores: num_cores)
+        risks = PopulationRisks(clients, model, loss="brier")
+        found += [[risks.exact(9), risks.measured(9)]]
+        assert model.training
+    np.testing.assert_array_equal(*found)
 
 
 def test_groups_may_have_versions_of_their_own():
@@ -182,11 +193,11 @@ def test_groups_may_have_versions_of_their_own():
     clients = population((), groups=groups, examples_per_client=10)
     assert clients.versions == (Rotation(30.0), Rotation(60.0), Original(), *RESOLUTION.versions)
     risks = PopulationRisks(clients, MODEL, loss="zero_one")
-    for k in range(12):
+    for k, (exact, measured) in enumerate(zip(risks.exact(12), risks.measured(12), strict=True)):
         held, truth = clients.client(k), clients.distribution(k)
-        assert risks.measured(k) == mean_loss(MODEL, held.x, held.y, loss="zero_one")[0]
+        assert measured == mean_loss(MODEL, held.x, held.y, loss="zero_one")[0]
         losses = example_losses(MODEL, truth.x, truth.y, loss="zero_one")
-        assert risks.exact(k) == pytest.approx(truth.weights @ losses, abs=1e-12)
+        assert exact == pytest.approx(truth.weights @ losses, abs=1e-12)
 
 
 def test_two_shifts_of_one_client_are_a_product():
