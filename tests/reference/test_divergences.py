@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal, localcontext
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,23 @@ def test_the_worst_case_of_an_event_solves_its_definition(name, budget):
     expected = [worst_event(p, GENERATORS[name], budget) for p in probabilities]
     found = rb.binary_worst_case(probabilities, divergence=name, budget=budget)
     np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("budget", [1e-22, 1e-17, 1e-14, 1e-9, 1e-4, 0.3])
+def test_kl_budgets_are_seen_however_small(budget):
+    """Against 60 digits: no worst case of an event is wrong by more than its own last digits."""
+    probabilities = np.array([1e-9, 0.03, 0.25, 0.5, 0.731, 1 - 1e-6])
+    found = rb.binary_worst_case(probabilities, divergence="kl", budget=budget)
+    with localcontext() as context:
+        context.prec = 60
+        for p, q in zip(map(Decimal, probabilities.tolist()), map(Decimal, found.tolist()), strict=True):
+            slack = (q - p) / 10**12 + Decimal(2) / 10**16
+            assert q == 1 or kl_of_events(q + slack, p) >= budget
+            assert q - slack <= p or kl_of_events(q - slack, p) <= budget
+
+
+def kl_of_events(q, p):
+    return q * (q / p).ln() + (1 - q) * ((1 - q) / (1 - p)).ln()
 
 
 @pytest.mark.parametrize(
