@@ -214,13 +214,14 @@ def _without_normalisation(
 def _cnn(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     if len(x_shape) != 3:
         raise ValueError(f"the model 'cnn' needs inputs of shape (channels, height, width), got {x_shape}; use 'mlp'")
+    is_small = all(math.ceil(size / 2) == 4 for size in x_shape[1:])  # then the pool does nothing, and slowly
     return nn.Sequential(
         nn.Conv2d(x_shape[0], 16, kernel_size=3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2, ceil_mode=True),
         nn.Conv2d(16, 32, kernel_size=3, padding=1),
         nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4),  # whatever the size of the image, 4 x 4 from here on
+        nn.Identity() if is_small else nn.AdaptiveAvgPool2d(4),  # whatever the size of the image, 4 x 4 from here on
         nn.Flatten(),
         nn.Linear(32 * 4 * 4, 32),
         nn.ReLU(),
