@@ -56,7 +56,7 @@ def test_joint_bands_hold(correlation, num_networks):
 @pytest.mark.parametrize("correlation", [-0.95, 0.0, 0.9])
 def test_joint_bands_hold_in_larger_studies(correlation, method):
     missed = joint_failures(
-        correlation=correlation, num_networks=200, num_clients=200, num_examples=1000, delta=0.2, seed=2, method=method
+        correlation=correlation, num_networks=100, num_clients=200, num_examples=1000, delta=0.2, seed=2, method=method
     )
     assert not is_rejected(missed, 0.2)
 

@@ -146,7 +146,7 @@ def test_both_cover_in_larger_studies(num_clients, num_examples):
         found = rb.wasserstein_cdf(network, delta=0.1, cost_budget=BUDGETS, thresholds=THRESHOLDS)
         return found.value, TRUE_SHARES
 
-    for make, num_networks in ((mean, 200), (cdf, 200 if num_clients < 500 else 60)):  # its bets take long
+    for make, num_networks in ((mean, 100), (cdf, 100 if num_clients < 500 else 40)):  # its bets take long
         found = failures(make, num_networks=num_networks, num_clients=num_clients, num_examples=num_examples, seed=6)
         assert not is_rejected(found, 0.1)
 
