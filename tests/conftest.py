@@ -33,7 +33,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 SERVERS = ("tests/end_to_end/", "tests/deployment/")
 
 # Of every test in these folders the default suite runs so many cases, spread over their list; the others are slow.
-DEFAULT_CASES = {"tests/adversaries/": 2, "tests/reference/": 6, "tests/validity/": 2}
+DEFAULT_CASES = {
+    "tests/adversaries/": 1,
+    "tests/client/": 4,
+    "tests/reference/": 3,
+    "tests/server/": 2,
+    "tests/strategies/": 3,
+    "tests/validity/": 1,
+}
 
 
 @pytest.fixture
