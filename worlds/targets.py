@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
+import scipy  # loads its modules on use
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 
 from protocol.checks import checked_number
 from worlds.population import ClientDistribution, Population, PopulationSpec, spec_from_config
@@ -118,7 +118,7 @@ def transport_cost(
     cost = 0.0
     for label in np.unique(y[weights > 0]):
         own = y == label
-        costs = cdist(points[own], moved[own], _METRICS[norm]) ** order
+        costs = scipy.spatial.distance.cdist(points[own], moved[own], _METRICS[norm]) ** order
         mass = weights[own].sum()
         share = weights[own] / mass
         cost += float(mass * ot.emd2(share, share, costs, numItermax=_MAX_STEPS))

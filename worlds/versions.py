@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy  # loads its modules on use
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from protocol.checks import checked_count, checked_number
 
@@ -182,7 +182,7 @@ def _resize(before: int, after: int) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=64)
-def _rotation(degrees: float, height: int, width: int) -> csr_array:
+def _rotation(degrees: float, height: int, width: int) -> scipy.sparse.csr_array:
     """Weights (pixels, pixels) with which the pixels of an image make those of the rotated one."""
     cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
     down, right = np.meshgrid(np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2, indexing="ij")
@@ -194,5 +194,5 @@ def _rotation(degrees: float, height: int, width: int) -> csr_array:
             weight = (1 - np.abs(rows - row)) * (1 - np.abs(columns - column))
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width) & (weight > 0)
             source = (row * width + column)[inside].astype(int)
-            parts.append(csr_array((weight[inside], (np.flatnonzero(inside), source)), shape=(size, size)))
-    return csr_array(parts[0] + parts[1] + parts[2] + parts[3])
+            parts.append(scipy.sparse.csr_array((weight[inside], (np.flatnonzero(inside), source)), shape=(size, size)))
+    return scipy.sparse.csr_array(parts[0] + parts[1] + parts[2] + parts[3])

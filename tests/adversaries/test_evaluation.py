@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
-from riskband.adversaries.evaluation import example_losses, mean_loss
+from riskband.adversaries.evaluation import computed, example_losses, mean_loss
 from riskband.adversaries.losses import LOSSES
 
 RNG = np.random.default_rng(2)
@@ -109,3 +110,53 @@ def test_a_model_of_two_precisions_that_fails_is_refused_in_words():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     with pytest.raises(ValueError, match=r"has both and fails; convert it: model\.float"):
         mean_loss(model, np.zeros((1, 2)), np.zeros(1, int), loss="brier")
+
+
+class OwnPool(nn.Module):
+    """Pools in its forward, as its arguments say, with gradients or without."""
+
+    def __init__(self, *args, **named):
+        super().__init__()
+        self.args, self.named, self.weight = args, named, nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return functional.max_pool2d(x, *self.args, **self.named).flatten(1)
+
+
+POOLS = [
+    nn.MaxPool2d(2),
+    nn.MaxPool2d(2, ceil_mode=True),
+    nn.MaxPool2d((2, 2), stride=(2, 2), padding=(0, 0)),
+    nn.MaxPool2d(2, stride=1),
+    nn.MaxPool2d((2, 1)),
+    nn.MaxPool2d(2, padding=1),
+    nn.MaxPool2d(2, dilation=2),
+    nn.MaxPool2d(3),
+    OwnPool(2, 2, 0, 1, True, False),
+    OwnPool(kernel_size=2),
+]
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 6), (1, 5, 4), (3, 7, 7)], ids=str)
+@pytest.mark.parametrize("pool", POOLS, ids=str)
+def test_pools_without_gradients_give_the_bits_of_torch(pool, shape):
+    x = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0))
+    x[0, 0, 0, 0], x[1, 0, :2, 1], x[2, :, :2, :2] = torch.nan, -torch.inf, 0.5
+    with torch.no_grad():
+        expected = pool(x)
+        assert computed(pool, x).numpy().tobytes() == expected.numpy().tobytes()
+        swapped = x.to(memory_format=torch.channels_last)
+        assert torch.equal(computed(pool, swapped).nan_to_num(7.0), expected.nan_to_num(7.0))
+
+
+def test_pools_without_gradients_fail_as_in_torch():
+    for x in (torch.zeros(1, 1, 0, 4), torch.zeros(1, 2)):
+        with torch.no_grad(), pytest.raises(RuntimeError):
+            computed(nn.MaxPool2d(2), x)
+
+
+def test_gradients_of_pools_are_those_of_torch():
+    x, own = (torch.full((1, 1, 4, 4), 0.5, requires_grad=True) for _ in range(2))
+    nn.MaxPool2d(2)(x).sum().backward()
+    computed(nn.MaxPool2d(2), own).sum().backward()
+    assert torch.equal(x.grad, own.grad)

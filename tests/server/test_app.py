@@ -18,6 +18,7 @@ from protocol.models import build_model, save_checkpoint
 from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.answers.responses import FRESH_CLIENTS
 from riskband.wording import TRAINERS_ANSWERED
+from server.app import _max_open
 from server.config import ConfigError, load_config
 from server.run.folder import read_events
 from server.run.ledger import read_ledger
@@ -343,3 +344,10 @@ def test_risks_in_the_report_are_risks(finished: Path) -> None:
     risks = np.array(json.loads((finished / "report.json").read_text())["unseen"]["risks"])
     assert risks.shape == (8,)
     assert ((risks >= 0) & (risks <= 1)).all()
+
+
+def test_few_messages_are_under_way_in_flowers_simulation_and_all_where_clients_have_nodes():
+    from flwr.superlink.grid import HttpGrid, InMemoryGrid
+
+    assert _max_open(object.__new__(InMemoryGrid)) == 32
+    assert _max_open(object.__new__(HttpGrid)) is None

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
+import scipy  # loads its modules on use
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from riskband.adversaries.bounds.layer_norms import Body, cut_at_bends, leaky_slope, unrolled
@@ -87,7 +87,7 @@ class _HalfSpaces:
     def searched(self) -> _HalfSpaces | None:
         """Return the same with the point deepest inside, if the linear program finds one; None if proved empty."""
         num_rows, num_inputs = self.rows.shape
-        solution = linprog(
+        solution = scipy.optimize.linprog(
             np.append(np.zeros(num_inputs), -1.0),
             A_ub=np.hstack([-self.rows, np.ones((num_rows, 1))]),
             b_ub=self.offsets,

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # loads its modules on use
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linprog, nnls
 from torch import Tensor, nn
 
 from riskband.adversaries.bounds.layer_norms import BOUNDED, LIKE_RELU
@@ -131,15 +131,15 @@ def steepest_recession(cell: Cell, gradient: FloatArray, *, norm: str) -> FloatA
     if norm == "l2":
         rest = gradient.copy()
         if len(cell.rows):
-            weights, _ = nnls(-cell.rows.T, gradient)
+            weights, _ = scipy.optimize.nnls(-cell.rows.T, gradient)
             rest = gradient + weights @ cell.rows
         length = np.linalg.norm(rest)
         return rest / length if length > _TOLERANCE * np.linalg.norm(gradient) else np.zeros_like(rest)
     num_inputs = len(gradient)
     if norm == "linf":
-        solution = linprog(-gradient, A_ub=-cell.rows, b_ub=np.zeros(len(cell.rows)), bounds=(-1.0, 1.0))
+        solution = scipy.optimize.linprog(-gradient, A_ub=-cell.rows, b_ub=np.zeros(len(cell.rows)), bounds=(-1.0, 1.0))
         return np.zeros(num_inputs) if solution.x is None else solution.x
-    solution = linprog(
+    solution = scipy.optimize.linprog(
         np.concatenate([-gradient, gradient]),
         A_ub=np.vstack([np.hstack([-cell.rows, cell.rows]), np.ones((1, 2 * num_inputs))]),
         b_ub=np.append(np.zeros(len(cell.rows)), 1.0),
