@@ -5,9 +5,9 @@
 Client risks follow Beta(3, 21) (mean 0.125), each client has n examples with 0-1 loss, delta = 0.05. Of every
 certificate the table gives the mean slack (bound minus truth) over z * sd / sqrt(K), the slack of a normal limit that
 knows the distribution: z is the 0.95 quantile of the normal distribution and sd the standard deviation of the
-functional's influence function under Beta(3, 21), as if every client knew its true risk. For measures of dispersion,
-which are bounded from both sides, it is the width of the interval over the width of the normal one. Cells say
-K = 50 / 500 / 5,000.
+functional's influence function under Beta(3, 21), as if every client knew its true risk; for the means, which are those
+of measured risks too, as measured on n examples. For measures of dispersion, which are bounded from both sides, it is
+the width of the interval over the width of the normal one. Cells say K = 50 / 500 / 5,000.
 
 * band: read off one band, together with everything else that it says (for transport: at once for every budget).
 * direct: the one number asked, with a delta of its own.
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
@@ -56,20 +56,25 @@ class Truth:
         How much a client at each of `atoms()` changes it; the mean over the atoms is 0.
     extra_variance : float
         Of the influence, given the client's risk: that of what the client measures.
+    chance : callable, optional
+        What the clients of a network add to the number by chance, by what they measure; else by their true risks.
     """
 
     value: float
     influence: Array
     extra_variance: float = 0.0
+    chance: Callable[[Network], float] | None = None
 
     @property
     def spread(self) -> float:
         """Standard deviation of the influence."""
         return float(np.sqrt(np.mean(self.influence**2) + self.extra_variance))
 
-    def luck(self, risks: Array) -> float:
+    def luck(self, network: Network) -> float:
         """What these clients add to the number by chance, of mean 0: left in, it would be most of the error."""
-        return float(np.interp(risks, atoms(), self.influence).mean())
+        return float(
+            np.interp(network.true, atoms(), self.influence).mean() if self.chance is None else self.chance(network)
+        )
 
 
 @dataclass(frozen=True)
@@ -91,23 +96,31 @@ class Network:
         self.true, self.measured = LAW.draw(rng, num_clients=num_clients, num_examples=num_examples)
         self.risks = rb.ClientRisks(self.measured, num_examples)
         self.band = cache(self._band)
-        self.adversarial = cache(partial(self._adversarial, rng))
+        self.costs = cache(partial(self._costs, rng))
+        self.adversarial = cache(self._adversarial)
 
     def _band(self, method: str = "berk_jones", local: str = "marginal", sides: str = "lower") -> rb.Band:
         return rb.band(self.risks, delta=DELTA, method=method, local=local, sides=sides)
 
-    def _adversarial(self, rng: np.random.Generator) -> rb.AdversarialAnswers:
-        """Examples that are right become wrong at a cost that is uniform on [0, 1]: every curve is exact."""
+    def _costs(self, rng: np.random.Generator) -> Array:
+        """What it costs to make each example wrong: nothing where it is, else uniform on [0, 1]; a row for each client."""
         num_examples = int(self.risks.num_examples[0])
-        multipliers = rb.default_multipliers([SHARE_BUDGET, COST_BUDGET])
-        values, conjugates = [], []
-        for risk in self.measured:
-            costs = rng.random(num_examples)
-            costs[: round(risk * num_examples)] = 0.0
-            values.append(knapsack_curve(costs)(RADII))
-            conjugates.append(np.maximum(1.0 - np.multiply.outer(multipliers, costs), 0.0).mean(axis=1))
+        num_wrong = np.round(self.measured * num_examples)[:, np.newaxis]
+        return np.where(np.arange(num_examples) < num_wrong, 0.0, rng.random((self.measured.size, num_examples)))
+
+    def conjugates(self, multiplier: float) -> Array:
+        """What every client measures at a multiplier."""
+        return np.maximum(1.0 - multiplier * self.costs(), 0.0).mean(axis=1)
+
+    def _adversarial(self) -> rb.AdversarialAnswers:
+        """Exact answers at the multipliers that are asked for either budget."""
+        multipliers = np.union1d(*map(rb.default_multipliers, (SHARE_BUDGET, COST_BUDGET)))
+        conjugates = np.stack([self.conjugates(each) for each in multipliers], axis=1)
+        values = [knapsack_curve(costs)(RADII) for costs in self.costs()]
         answers = {"multipliers": multipliers, "conjugates": conjugates, "binary": True}
-        return rb.AdversarialAnswers(RADII, values, num_examples, cost="unit cost", guarantee="exact", **answers)
+        return rb.AdversarialAnswers(
+            RADII, values, self.costs().shape[1], cost="unit cost", guarantee="exact", **answers
+        )
 
 
 # Truths: all by a fine midpoint rule over the quantiles of Beta(3, 21).
@@ -122,6 +135,11 @@ def of_mean(outcomes: Array, value: float | None = None) -> Truth:
     """Of a mean over clients, or of a number that changes like it."""
     mean = float(outcomes.mean())
     return Truth(mean if value is None else value, outcomes - mean)
+
+
+def mean_truth(num_examples: int) -> Truth:
+    found, variance = of_mean(atoms()), float(np.mean(atoms() * (1.0 - atoms()))) / num_examples
+    return replace(found, extra_variance=variance, chance=lambda network: network.measured.mean() - found.value)
 
 
 def share_truth() -> Truth:
@@ -203,17 +221,34 @@ def variation_truth() -> Truth:
     return ratio_truth(deviation, squares / (2.0 * deviation))
 
 
-def transport_truth(outcomes: Callable[[float], Array], budget: float) -> Truth:
-    """Of the least, over multipliers m, of m * budget + the mean outcome at m."""
-    best = optimize.minimize_scalar(
+def best_multiplier(outcomes: Callable[[float], Array], budget: float) -> float:
+    """The multiplier m of the least m * budget + the mean outcome at m."""
+    found = optimize.minimize_scalar(
         lambda log: np.exp(log) * budget + outcomes(np.exp(log)).mean(), bounds=(-5.0, 12.0), method="bounded"
     )
-    return of_mean(outcomes(np.exp(best.x)), float(best.fun))
+    return float(np.exp(found.x))
 
 
-def conjugate(multiplier: float) -> Array:
-    gain = 1.0 - multiplier / 2.0 if multiplier <= 1.0 else 1.0 / (2.0 * multiplier)
+def transport_truth(outcomes: Callable[[float], Array], budget: float) -> Truth:
+    """Of the least, over multipliers m, of m * budget + the mean outcome at m."""
+    best = best_multiplier(outcomes, budget)
+    return of_mean(outcomes(best), best * budget + float(outcomes(best).mean()))
+
+
+def conjugate(multiplier: float, power: int = 1) -> Array:
+    """Mean of a power of (1 - m c)_+ over a client's examples, c the cost at which one becomes wrong."""
+    gain = (1.0 - max(1.0 - multiplier, 0.0) ** (power + 1)) / ((power + 1) * multiplier)
     return atoms() + (1.0 - atoms()) * gain
+
+
+def transported_mean_truth(num_examples: int) -> Truth:
+    best = best_multiplier(conjugate, COST_BUDGET)
+    expected = conjugate(best)
+    return replace(
+        transport_truth(conjugate, COST_BUDGET),
+        extra_variance=float(np.mean(conjugate(best, power=2) - expected**2)) / num_examples,
+        chance=lambda network: network.conjugates(best).mean() - expected.mean(),
+    )
 
 
 def pushed(multiplier: float) -> Array:
@@ -285,13 +320,13 @@ def rows() -> Mapping[str, Row]:
     shares = {"delta": DELTA, "cost_budget": SHARE_BUDGET, "thresholds": THRESHOLD}
     return {
         "mean": Row(
-            lambda n: of_mean(atoms()),
+            mean_truth,
             lambda net: value(rb.mean(net.band())),
             lambda net: value(rb.mean_bound(net.risks, delta=DELTA)),
             gaffke,
         ),
         "mean, committed seed": Row(
-            lambda n: of_mean(atoms()),
+            mean_truth,
             lambda net: value(rb.mean(net.band())),
             lambda net: value(rb.mean_bound(net.risks, delta=DELTA, seed=0)),
             lambda net: value(rb.mean_bound(net.risks, delta=DELTA, method="published")),
@@ -329,10 +364,15 @@ def rows() -> Mapping[str, Row]:
         "top share 0.1": dispersion("top_share:0.1", top_share_truth),
         "coefficient of variation": dispersion("coefficient_of_variation", variation_truth),
         "mean, transport 0.02": Row(
-            lambda n: transport_truth(conjugate, COST_BUDGET),
+            transported_mean_truth,
             lambda net: value(rb.wasserstein_mean(net.adversarial(), **moved, every_budget=True)),
             lambda net: value(rb.wasserstein_mean(net.adversarial(), **moved)),
             lambda net: value(rb.wasserstein_published(net.adversarial(), **moved, cost_bound=1.0)),
+        ),
+        "mean, transport 0.02, committed seed": Row(
+            transported_mean_truth,
+            lambda net: value(rb.wasserstein_mean(net.adversarial(), **moved, every_budget=True, seed=0)),
+            lambda net: value(rb.wasserstein_mean(net.adversarial(), **moved, seed=0)),
         ),
         "P(R ≥ 0.3), transport 0.002": Row(
             lambda n: transport_truth(pushed, SHARE_BUDGET),
@@ -352,7 +392,7 @@ def units(bound: Bound | None, row: Row, networks: list[Network], num_examples: 
     truth, root = row.truth(num_examples), np.sqrt(networks[0].true.size)
     if row.is_width:
         return f"{found.mean() * root / (2.0 * stats.norm.isf(DELTA / 2) * truth.spread):.2f}"
-    slack = np.mean(found - [truth.value + truth.luck(network.true) for network in networks])
+    slack = np.mean(found - [truth.value + truth.luck(network) for network in networks])
     return f"{slack * root / (stats.norm.isf(DELTA) * truth.spread):.2f}"
 
 
