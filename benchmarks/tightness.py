@@ -103,7 +103,7 @@ class Network:
         return rb.band(self.risks, delta=DELTA, method=method, local=local, sides=sides)
 
     def _costs(self, rng: np.random.Generator) -> Array:
-        """What it costs to make each example wrong: nothing where it is, else uniform on [0, 1]; a row for each client."""
+        """Of every example of each client, the cost at which it is wrong: 0 where it is, else uniform on [0, 1]."""
         num_examples = int(self.risks.num_examples[0])
         num_wrong = np.round(self.measured * num_examples)[:, np.newaxis]
         return np.where(np.arange(num_examples) < num_wrong, 0.0, rng.random((self.measured.size, num_examples)))

@@ -39,6 +39,7 @@ except ImportError as error:
 _RUN_ID = 1
 _TASK_ID = 1
 _WAIT_BETWEEN_PULLS = 0.001
+_AT_WORK: set[int] = set()  # threads
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,22 @@ class _Worker:
 
 
 def _do_all(things: SimpleQueue[tuple[Callable[[], None], threading.Event] | None]) -> None:
+    this = threading.get_ident()
     while (following := things.get()) is not None:
         thing, is_done = following
+        _AT_WORK.add(this)
         thing()
+        _AT_WORK.discard(this)
         is_done.set()
         del following, thing  # which hold the grid, and so this thread
+
+
+def is_client_at_work() -> bool:
+    """Whether a client that was left to its work is still at it; then end this process by `os._exit`.
+
+    Python ends such a thread wherever it is, and within compiled code such as torch's that aborts the process.
+    """
+    return bool(_AT_WORK)
 
 
 class InProcessGrid(Grid):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -78,3 +81,32 @@ def test_a_flower_that_does_not_start_leaves_the_reason_and_the_folder_may_be_us
         failure = json.loads((tmp_path / "out" / "failed.json").read_text())
         assert "flower-superlink did not start" in failure["reason"]
     assert {each.name for each in (tmp_path / "out").iterdir()} == {"certificates", "events.jsonl", "failed.json"}
+
+
+AT_WORK = """
+import torch
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+from riskband.flower.testing import InProcessGrid, is_client_at_work
+from simulations.__main__ import leave
+
+app, size = ClientApp(), torch.ones(64, 1, 8, 8)
+
+@app.query("loss")
+def answer(message, context):
+    while True:
+        torch.cat(torch.split(torch.nn.functional.conv2d(size, torch.ones(16, 1, 3, 3)), 8))
+
+grid = InProcessGrid(app, num_clients=1, reply_timeout=0.4)
+(node,) = grid.get_node_ids()
+grid.pull_messages(grid.push_messages([Message(RecordDict(), node, "query.loss")]))
+print("left" if is_client_at_work() else "not left", end="")
+leave(3)
+"""
+
+
+def test_a_process_ends_with_its_status_also_while_a_client_is_in_compiled_code():
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", AT_WORK], cwd=root, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "left"
+    assert done.returncode == 3, done.stderr  # by sys.exit: SIGABRT
