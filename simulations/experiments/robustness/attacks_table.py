@@ -314,8 +314,8 @@ def _shown(line: Mapping[str, Any]) -> dict[str, Any]:
 def figure(result: Result) -> Figure:
     """Draw what stands of every line, and below it WDA at several kappas and the seconds of each column."""
     lines = [line for each in result["models"] for line in each["lines"]]
-    drawn = blank_figure(11.5, 3.4 + 0.34 * len(lines))
-    grid = drawn.add_gridspec(2, 3, height_ratios=(0.34 * len(lines) + 0.4, 2.4))
+    drawn = blank_figure(11.5, 4.6 + 0.34 * len(lines))
+    grid = drawn.add_gridspec(2, 3, height_ratios=(0.34 * len(lines) + 0.4, 2.8))
     _draw_standing(drawn.add_subplot(grid[0, :]), lines)
     _draw_kappas(drawn.add_subplot(grid[1, 0]), [line for line in lines if "WDA 3" in line["accuracy"]])
     _draw_steps(drawn.add_subplot(grid[1, 1]), result["models"])
@@ -361,7 +361,7 @@ def _draw_kappas(axes: Axes, lines: Sequence[Mapping[str, Any]]) -> None:
         points = [(kappa, line["accuracy"].get(f"WDA {kappa:g}")) for kappa in KAPPAS]
         axes.plot(*zip(*points, strict=True), "o-", color=f"C{number}", ms=4, lw=1.2)
         axes.axhline(line["accuracy"][OURS_W1], color=f"C{number}", lw=0.9, ls=":")
-    axes.set(xlabel="kappa of WDA; dotted: ours", ylabel="accuracy at the mean distance", ylim=(-0.03, 1.0))
+    axes.set(xlabel="kappa of WDA; dotted: ours", ylabel="accuracy (mean distance)", ylim=(-0.03, 1.03))
     axes.set_xticks(KAPPAS)
     axes.grid(alpha=0.25, lw=0.6)
 
@@ -374,7 +374,7 @@ def _draw_steps(axes: Axes, models: Sequence[Mapping[str, Any]]) -> None:
     axes.legend(handles=names, fontsize=6, title="both panels on the left", title_fontsize=6)
     for line in names:
         line.set_label("_")  # not in the figure's own legend
-    axes.set(xscale="log", xlabel="l2 step of WDA, in units of the ball", ylabel="accuracy", ylim=(-0.03, 1.0))
+    axes.set(xscale="log", xlabel="l2 step of WDA, in units of the ball", ylabel="accuracy", ylim=(-0.03, 1.03))
     axes.grid(alpha=0.25, lw=0.6)
 
 
@@ -385,6 +385,9 @@ def _draw_seconds(axes: Axes, lines: Sequence[Mapping[str, Any]]) -> None:
         axes.plot(seconds, [place] * len(seconds), ls="", **{"ms": 5, **_STYLES[name]})
     axes.set_yticks(range(len(names)), list(reversed(names)))
     axes.set(xscale="log", xlabel="CPU seconds of a line of the table")
+    least, most = axes.get_xlim()
+    axes.set_xlim(10 ** np.floor(np.log10(least)), 10 ** np.ceil(np.log10(most)))  # whole decades, however few lines
+    axes.minorticks_off()
     axes.grid(alpha=0.25, lw=0.6)
 
 
