@@ -26,7 +26,10 @@ NOT_CONCAVE = (
 LARGEST_ROUNDING = 5e-5
 """How far values of fewer digits may be from a concave curve: half a unit of the fourth place after the point."""
 
-_ROUNDING = 1e-13
+# What rounding may do to the difference of two values that count as exact: that of float64; over a short way, where it
+# is a slope that its extension shows, that of a model in float32. (Means are float64 whatever the model was.)
+_ROUNDING, _SINGLE_ROUNDING = 1e-13, 2.0 * float(np.finfo(np.float32).eps)
+_SHORT = 1e-3  # in units of the larger of 1 and the largest radius
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +163,9 @@ def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0, 
     if x.size < 2:
         return ConcaveCurve(np.zeros(1), np.array([largest]))
     # A slope over a short interval is mostly rounding, and extending it would magnify that: lean to the safe side.
-    width, rise, doubt = np.diff(x), np.diff(y), max(2.0 * rounding, _ROUNDING)
+    width, rise = np.diff(x), np.diff(y)
+    is_short = width < _SHORT * max(1.0, x[-1])
+    doubt = np.maximum(2.0 * rounding, np.where(is_short, _SINGLE_ROUNDING, _ROUNDING))
     steepest, flattest = np.maximum(rise + doubt, 0.0) / width, np.maximum(rise - doubt, 0.0) / width
     y = np.minimum(y + rounding, largest)
     rise = np.diff(y)
@@ -169,7 +174,7 @@ def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0, 
     bend = np.maximum(before - after, np.finfo(float).tiny)
     shift = np.clip((rise - after * width) / bend, 0.0, width)
     corners = x[:-1] + shift, y[1:] - after * (width - shift)
-    may_rise = rise[-1] > 0.0 or rounding > 0.0
+    may_rise = rise[-1] > 0.0 or rounding > 0.0 or is_short[-1]
     tail = ([x[-1] + (largest - y[-1]) / steepest[-1]], [largest]) if may_rise and steepest[-1] > 0.0 else ([], [])
     return ConcaveCurve(*upper_hull(*(np.concatenate(parts) for parts in zip((x, y), corners, tail, strict=True))))
 

@@ -16,6 +16,7 @@ from riskband.answers.concave_curves import (
     knapsack_curve,
     network_curve,
     outer_curve,
+    rounding_of_curve,
 )
 from riskband.worst_cases.network_attack import KnownPoints, bisection, dual, one_round
 
@@ -125,6 +126,21 @@ def test_outer_curve_by_hand():
     outer = outer_curve(np.array([0.0, 1.0, 2.0]), np.array([0.2, 0.5, 0.6]))
     np.testing.assert_allclose(outer.budgets, [0.0, 4 / 3, 6.0])
     np.testing.assert_allclose(outer.values, [0.4, 0.6, 1.0])
+
+
+@given(start=st.floats(0.1, 0.8), slope=st.floats(0.01, 5.0), width=st.floats(1e-9, 1e-4), seed=st.integers(0, 1_000))
+def test_radii_so_close_that_rounding_decides_the_slope_enclose_far_away_too(start, slope, width, seed):
+    def truth(radii):
+        return np.minimum(start + slope * radii, 0.9)
+
+    ways = np.random.default_rng(seed).uniform(0.5, 1.5, 2)
+    radii = np.concatenate([[0.0], width * np.cumsum(ways)])
+    for measured in (truth(radii).astype(np.float32).astype(float), truth(radii) + 3e-8 * (np.arange(3) < 2)):
+        rounding = rounding_of_curve(radii, measured)
+        if rounding is not None:  # else it is refused
+            outer = outer_curve(radii, measured, rounding=rounding)
+            budgets = np.linspace(0.0, 1.0, 50)
+            assert np.all(outer(budgets) >= truth(budgets) - 1e-6)
 
 
 def by_cvxpy(curves, budget):
