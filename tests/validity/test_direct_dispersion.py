@@ -99,7 +99,7 @@ def test_lower_limits_of_ratios_hold(law, num_examples):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_clients", "num_examples"), [(30, 5), (30, "unequal"), (100, 20)])
+@pytest.mark.parametrize(("num_clients", "num_examples"), [(30, 5), (30, "unequal"), (60, 20)])
 @pytest.mark.parametrize("law", LAWS)
 def test_all_measures_lie_between_their_limits(law, num_clients, num_examples):
     found = failures(law, ALL, num_networks=14, num_clients=num_clients, num_examples=num_examples)

@@ -147,7 +147,7 @@ def test_a_sequence_certifies_no_candidate_wrongly(margin, num_networks):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_examples", [1, 200])
-@pytest.mark.parametrize("num_candidates", [2, 20])
+@pytest.mark.parametrize("num_candidates", [2, 12])
 @pytest.mark.parametrize("mean_share", [0.0, 0.5])
 def test_the_bound_holds_in_larger_studies(num_candidates, num_examples, mean_share):
     settings = {"num_candidates": num_candidates, "num_clients": 100, "num_examples": num_examples}
