@@ -136,7 +136,8 @@ def test_negative_control_the_law_of_costs_needs_its_local_limit(num_networks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_examples", "num_clients"), [(20, 50), (20, 500), (200, 50)])
+@pytest.mark.parametrize("num_clients", [50, 500])
+@pytest.mark.parametrize("num_examples", [20, 200])
 def test_both_cover_in_larger_studies(num_clients, num_examples):
     def mean(network):
         return rb.wasserstein_mean(network, delta=0.1, cost_budget=BUDGETS).value, TRUE_MEANS
