@@ -42,16 +42,16 @@ def dominates(num_samples: int, extra: float) -> bool:
     # Row s, column j: what is missing to 1 at the move at which the count j reaches the largest score.
     missing = np.triu(norm.sf(LARGEST_SCORE + z[:, None] - z))
 
-    def excess(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        left = binom.pmf(kept, num_samples, norm.cdf(low)[:, None]) @ missing
-        return np.max(left * (1.0 + 1e-9) / norm.sf(high[:, None] + LARGEST_SCORE - z), axis=1)
+    def excess(left: np.ndarray, score: np.ndarray) -> np.ndarray:
+        return np.max(left * (1.0 + 1e-9) / norm.sf(score[:, None] + LARGEST_SCORE - z), axis=1)
 
     edges = np.linspace(z[0], _LARGEST, 500)
     low, high = edges[:-1], edges[1:]
     while len(low):
-        is_open = excess(low, high) > 1.0
-        low, high = low[is_open], high[is_open]
-        if len(low) and np.any(excess(low, low) > 1.0):
+        left = binom.pmf(kept, num_samples, norm.cdf(low)[:, None]) @ missing
+        is_open = excess(left, high) > 1.0
+        left, low, high = left[is_open], low[is_open], high[is_open]
+        if len(low) and np.any(excess(left, low) > 1.0):
             return False
         middle = (low + high) / 2.0
         low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
