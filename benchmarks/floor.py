@@ -3,9 +3,10 @@
     python -m benchmarks.floor [--clients 300] [--repeats 3]
 
 The trivial app sends one message to every client, which answers with a constant; it imports Flower alone, or torch too,
-as every app does that evaluates a model. Ours is the quickstart without unseen clients (`num-unseen = 0`), as it
-stands, and in this process instead of Ray. They take turns; of the repetitions the median is shown, in seconds from the
-command to its end.
+as every app does that evaluates a model. Flower starts Ray for it when its run begins, or the launcher does so beforehand
+(`starts_ray`), as it does for ours. Ours is the quickstart without unseen clients (`num-unseen = 0`), as it stands, and
+in this process instead of Ray. They take turns; of the repetitions the median is shown, in seconds from the command to
+its end.
 """
 
 from __future__ import annotations
@@ -62,20 +63,20 @@ from pathlib import Path
 from simulations.launcher import COMPLETED, private_superlink
 
 num_clients = int(sys.argv[2])
-with private_superlink() as superlink:
+with private_superlink(starts_ray=sys.argv[3:] == ["ray"]) as superlink:
     superlink.start_run(Path(sys.argv[1]), num_supernodes=num_clients, run_config={"num-clients": num_clients}).wait()
     status = superlink.run_status()
 sys.exit(status.status != COMPLETED)
 """
 
 
-def run_trivial(folder: Path, *, num_clients: int, imports: str = "") -> None:
-    """Run the trivial app by our launcher."""
+def run_trivial(folder: Path, *options: str, num_clients: int, imports: str = "") -> None:
+    """Run the trivial app by our launcher; with the option "ray", on a Ray that it has started beforehand."""
     project = folder / "trivial"
     project.mkdir(exist_ok=True)
     (project / "pyproject.toml").write_text(PROJECT)
     (project / "trivial_app.py").write_text(imports + APP)
-    subprocess.run([sys.executable, "-c", LAUNCH, str(project), str(num_clients)], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-c", LAUNCH, str(project), str(num_clients), *options], cwd=ROOT, check=True)
 
 
 def run_ours(folder: Path, *options: str, num_clients: int) -> None:
@@ -103,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         runs: dict[str, Callable[[], None]] = {
             "a trivial Flower app, on Ray": lambda: run_trivial(folder, **size),
             "the same, and it imports torch": lambda: run_trivial(folder, **size, imports="import torch\n"),
+            "the trivial app, Ray beforehand": lambda: run_trivial(folder, "ray", **size),
             "ours on Ray, no unseen": lambda: run_ours(folder, "--engine", "ray", *without_unseen, **size),
             "ours in process, no unseen": lambda: run_ours(folder, "--engine", "in-process", *without_unseen, **size),
             "ours in process": lambda: run_ours(folder, "--engine", "in-process", **size),
@@ -117,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{options.clients} clients, median of {options.repeats}, seconds, and as a multiple of the trivial app; {load}"
     )
     for each, seconds in taken.items():
-        print(f"{each:30} {median(seconds):6.1f} {median(seconds) / floor:6.2f}")
+        print(f"{each:32} {median(seconds):6.1f} {median(seconds) / floor:6.2f}")
 
 
 if __name__ == "__main__":

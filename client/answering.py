@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from random import Random
 from secrets import SystemRandom
 from typing import Any
@@ -17,17 +17,38 @@ from client.answer_record import asked_hash, checked_numbers, question_hash, rec
 from client.budget import budget_from_config, request_of
 from client.data import DATA_KEY, is_bundled
 from client.identity import client_id
-from client.numbers import Noise, made_up_example
 from client.privacy import is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
-from protocol.examples import Held
+from protocol.examples import Examples, Held
 from protocol.hashes import code_hash, examples_hash, model_hash
+from protocol.mechanisms import Mechanism
 from protocol.questions import AdversarialQuery, Query
 from riskband.adversaries.kept import kept_in
 from riskband.checks import RefusedError
 
+
+@dataclass(frozen=True)
+class Noise:
+    """What makes the numbers of one answer private: a mechanism, and where its randomness comes from."""
+
+    mechanism: Mechanism
+    source: Random
+
+    def added_to(self, total: int, *, num_examples: int, num_values: int, num_steps: int) -> float:
+        """Return a mean with noise, from the sum over examples in steps; `num_values` numbers share the budget."""
+        drawn = self.mechanism.noise(self.source, num_values=num_values, num_steps=num_steps)
+        return (total + drawn) / (num_examples * num_steps)
+
+
 Numbers = Callable[[Held, Noise | None], dict[str, Any]]
 """From examples and the noise to add (None: none) to the fields of an answer."""
+
+
+def made_up_example(query: Query) -> Examples:
+    """Return an input and a label that a model of the query can be tried on, the same for every client."""
+    low, high = (query.problem.box if isinstance(query, AdversarialQuery) else None) or (0.0, 1.0)
+    x = np.random.default_rng(0).random(size=(1, *query.x_shape), dtype=np.float32)
+    return Examples(np.clip(x, low, high, dtype=np.float32), np.zeros(1, dtype=np.int64))
 
 
 def answered(

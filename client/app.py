@@ -8,15 +8,12 @@ replaced by one that names its type (`details_withheld`); the original stays in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from functools import partial
 from typing import Any, get_args
 
 import numpy as np
-import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from torch import nn
 
 from client.answer_record import record_from_config
 from client.answering import answered
@@ -24,7 +21,6 @@ from client.budget import budget_from_config
 from client.data import DATA_KEY, data_place, fitted, load_data
 from client.evaluator import NO_MODEL, as_examples, evaluated
 from client.identity import client_group, client_id, partition_of, sign_refusals
-from client.numbers import answer_numbers
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
@@ -39,11 +35,9 @@ from client.secure.rounds import (
 from protocol import wire
 from protocol.examples import Held
 from protocol.hashes import code_hash, model_hash
-from protocol.models import build_model, load_arrays
 from protocol.questions import CandidatesQuery, HelloAnswer, HelloQuery, LossQuery, Query
 from protocol.secure.questions import ConsistencyQuery, KeysQuery, MaskedQuery, SharesQuery, UnmaskQuery
 from protocol.weight_sets import separated
-from riskband.adversaries.evaluation import chosen_device
 from riskband.adversaries.losses import get_loss
 from riskband.checks import RefusedError
 
@@ -139,7 +133,6 @@ def train(message: Message, context: Context) -> Message:
         raise RefusedError(
             f"a client with a {PRIVACY_KEY} does not train: the weights that it would send have no noise"
         )
-    torch.set_num_threads(1)
     arrays, server_round = wire.decode_training(message.content)
     from client import simulated  # here: a client that has data of its own does not load it
 
@@ -160,7 +153,9 @@ def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -
     # The examples come first: the shapes of a model that does not fit them might take all memory.
     examples = _fitting_examples(query, context)
     sets = separated(arrays, num_sets=several.num_weights) if several else [arrays]
-    models = [_model(query, weights, context) for weights in sets]
+    from client.numbers import answer_numbers, queried_model  # here: it loads torch, and Flower loads the app twice
+
+    models = [queried_model(query, weights, device=_device(context)) for weights in sets]
     return answered(query, arrays, examples, context, partial(answer_numbers, query, models))
 
 
@@ -176,17 +171,6 @@ def _own_numbers(
 
 def _device(context: Context) -> str:
     return str(context.node_config.get(DEVICE_KEY, context.run_config.get(DEVICE_KEY, "cpu")))
-
-
-def _model(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -> nn.Module:
-    torch.set_num_threads(1)
-    model = build_model(query.model, x_shape=query.x_shape, num_classes=query.num_classes, seed=0)
-    load_arrays(model, arrays)
-    model.to(chosen_device(_device(context)))
-    if query.mechanism is not None:
-        with details_withheld("copying the model"):  # as is done for every example, when it has been paid for
-            deepcopy(model)
-    return model
 
 
 def _fitting_examples(query: Query, context: Context) -> Held:

@@ -1,25 +1,35 @@
-"""What a question comes to on a client's examples, as it is or with noise: plain functions, no Flower."""
+"""What a question comes to on a client's examples, as it is or with noise: plain functions, no Flower.
+
+The ClientApp loads this module with its first question about a model, since it loads torch: Flower's simulation loads
+the app itself once more, in the process where Ray then starts.
+"""
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
-from random import Random
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import nn
 
-from protocol.examples import Examples, Held
-from protocol.mechanisms import LOSS_STEPS, Mechanism, steps_of
+from client.answering import Noise, made_up_example
+from client.refusals import details_withheld
+from protocol.examples import Held
+from protocol.mechanisms import LOSS_STEPS, steps_of
+from protocol.models import build_model, load_arrays
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
-from riskband.adversaries.evaluation import mean_losses
+from riskband.adversaries.evaluation import chosen_device, mean_losses
 from riskband.adversaries.losses import get_loss
 
 if TYPE_CHECKING:
     from riskband.adversaries.curves import AdversarialCurves
+
+gc.freeze()  # torch stays: no collection looks at it again, nor the last one, for half a second, when a worker ends
 
 Judged = tuple[int, str]
 """Which of the models, from 0, and by which loss."""
@@ -30,17 +40,20 @@ NumbersOf = Callable[[nn.Module, np.ndarray, np.ndarray], Sequence[float]]
 CurvesOf = Callable[[nn.Module, np.ndarray, np.ndarray], "AdversarialCurves"]
 
 
-@dataclass(frozen=True)
-class Noise:
-    """What makes the numbers of one answer private: a mechanism, and where its randomness comes from."""
+def queried_model(query: Query, arrays: Mapping[str, np.ndarray], *, device: str) -> nn.Module:
+    """Return the model that a question is about, on a device of `riskband.adversaries.evaluation.DEVICES`.
 
-    mechanism: Mechanism
-    source: Random
-
-    def added_to(self, total: int, *, num_examples: int, num_values: int, num_steps: int) -> float:
-        """Return a mean with noise, from the sum over examples in steps; `num_values` numbers share the budget."""
-        drawn = self.mechanism.noise(self.source, num_values=num_values, num_steps=num_steps)
-        return (total + drawn) / (num_examples * num_steps)
+    Raises ValueError if there is no such model or device, or the weights do not fit the model; RuntimeError if the
+    question asks for noise, and the model cannot be copied.
+    """
+    torch.set_num_threads(1)
+    model = build_model(query.model, x_shape=query.x_shape, num_classes=query.num_classes, seed=0)
+    load_arrays(model, arrays)
+    model.to(chosen_device(device))
+    if query.mechanism is not None:
+        with details_withheld("copying the model"):  # as is done for every example, when it has been paid for
+            deepcopy(model)
+    return model
 
 
 def answer_numbers(query: Query, models: Sequence[nn.Module], examples: Held, noise: Noise | None) -> dict[str, Any]:
@@ -57,13 +70,6 @@ def answer_numbers(query: Query, models: Sequence[nn.Module], examples: Held, no
     risks = mean_risks(models, examples, judged=judged, noise=noise)
     found = {"risks": risks} if isinstance(query, CandidatesQuery) else {"risk": risks[0]}
     return {**found, "num_examples": len(examples.y)}
-
-
-def made_up_example(query: Query) -> Examples:
-    """Return an input and a label that a model of the query can be tried on, the same for every client."""
-    low, high = (query.problem.box if isinstance(query, AdversarialQuery) else None) or (0.0, 1.0)
-    x = np.random.default_rng(0).random(size=(1, *query.x_shape), dtype=np.float32)
-    return Examples(np.clip(x, low, high, dtype=np.float32), np.zeros(1, dtype=np.int64))
 
 
 def _adversarial_numbers(

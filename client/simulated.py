@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from client.refusals import details_withheld
@@ -113,6 +114,7 @@ def trained(
     The device is a name in `riskband.adversaries.evaluation.DEVICES`. Returns the model's weights, as they came where
     no client trains; the number of examples, 0 where none does; and the loss of the last epoch, in nats.
     """
+    torch.set_num_threads(1)
     with details_withheld("loading this client's training examples"):
         data = load_dataset(str(config["dataset"]), seed=int(config["seed"]))
         own = training_examples(config, partition=partition)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ from protocol.codec import to_array_record
 from protocol.hashes import code_hash, model_hash
 from riskband.adversaries.evaluation import chosen_device
 from server.checks.unseen import check_certificates
-from server.config import RunConfig, brings_own_data, load_config
+from server.config import RunConfig, load_config
+from server.preparation import handed_over, prepared
 from server.report.report import write_report
 from server.report.table import print_report
 from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay, settled
@@ -27,6 +29,8 @@ from server.studies.study import Evaluation
 from strategies.asking.replies import QuorumError
 
 app = ServerApp()
+
+gc.freeze()  # what is loaded stays: no collection looks at it again, nor the last one, for half a second, at the end
 
 _OPEN_IN_SIMULATION = 32
 
@@ -55,10 +59,11 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     clock = _Clock()
     metered = MeteredGrid(grid, on_push=partial(folder.log_event, "round_asked"))
     folder.log_event("run_started", run_id=folder.run_id, code_hash=code_hash(), config=config.to_run_config())
-    folder.show_stage("preparing the model")
-    _try_shifts(config)
     with clock.part("model"):
-        tested = config.study.prepare(config, metered)
+        tested = handed_over()
+        if tested is None:
+            folder.show_stage("preparing the model")
+            tested = prepared(config, metered)
     hashes = {"model": model_hash(tested.arrays), "code": code_hash()}
     folder.log_event("model_prepared", model_hash=hashes["model"])
     folder.show_stage("asking the clients")
@@ -94,12 +99,6 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         seconds=clock.seconds,
     )
     print_report(report)
-
-
-def _try_shifts(config: RunConfig) -> None:
-    """Build a client, so that a shift which does not fit the images is known before a model is trained."""
-    if not brings_own_data(config.network.dataset):
-        config.population().client(0)
 
 
 def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class RepeatableFedAvg(FedAvg):
         return super().aggregate_train(server_round, sorted(returned, key=_content_key))
 
 
-def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
+def prepare_model(config: RunConfig, grid: Grid | None) -> nn.Module:
     """Return the model that the run evaluates, as ``training`` says; "fedavg" asks the clients.
 
     Raises ValueError if the dataset, model or checkpoint cannot be had, or do not fit each other; TrainingError if too
@@ -75,6 +75,7 @@ def prepare_model(config: RunConfig, grid: Grid) -> nn.Module:
     if config.model.training in DG_TRAINING:
         _train_on_groups(config, model)
         return model
+    assert grid is not None  # the clients are needed
     load_arrays(model, to_arrays(_train_federated(config, grid, to_array_record(model_arrays(model)))))
     return model
 

@@ -21,8 +21,9 @@ import subprocess
 import sysconfig
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -76,11 +77,13 @@ class PrivateSuperLink:
     environment: Mapping[str, str]  # the environment for every command that talks to it
     port: int  # of the loopback interface: where `flwr` and SuperNodes reach it
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # the processes started so far, oldest first
+    servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)  # by name, those a run needs to its end
 
     @property
     def logs(self) -> tuple[Path, ...]:
-        """The SuperLink's own log, the log of the run and those of the SuperNodes."""
-        return self.home / "superlink.log", self.home / "run.log", *sorted(self.home.glob("supernode-*.log"))
+        """The SuperLink's own log, the log of the run, that of Ray, where it is ours, and those of the SuperNodes."""
+        names = "superlink.log", "run.log", "ray.log"
+        return *(self.home / name for name in names), *sorted(self.home.glob("supernode-*.log"))
 
     def start_run(
         self,
@@ -147,22 +150,29 @@ class PrivateSuperLink:
                 parts.append("\n".join([f"--- {path.name}", *lines, ""]))
         return "".join(parts)
 
+    def has_lost_ray(self) -> bool:
+        """Return whether the Ray beside the SuperLink has ended: Flower would try for ever to reach it."""
+        ray = self.servers.get("ray")
+        return ray is not None and ray.poll() is not None
+
     def simulation_problem(self) -> str:
         """Return why the simulation of the clients broke down, in words; "" if it did not, as far as its log says."""
         log = self.logs[1].read_text(encoding="utf-8", errors="replace") if self.logs[1].exists() else ""
         found = _CRASH.search(log)
-        if found is None:
+        if found is None and not self.has_lost_ray():
             return ""
-        cause = found[1].strip().rstrip(".")
+        cause = "it ended before the run" if found is None else found[1].strip().rstrip(".")
         if "timed out during startup" in cause:
             cause = f"it did not start in time ({cause})"
         return f"Ray, which runs the simulated clients, failed: {cause}; {RAY_REMEDY}"
 
-    def start(self, *, is_simulation: bool) -> None:
-        """Start ``flower-superlink`` on its port and wait until it answers.
+    def start(
+        self, *, is_simulation: bool, ray_port: int | None = None, meanwhile: Callable[[], object] | None = None
+    ) -> None:
+        """Start ``flower-superlink`` on its port, do something meanwhile, and wait until it answers.
 
-        In a simulation it runs the clients itself, on Ray; otherwise it waits for SuperNodes. Raises LaunchError if it
-        ends, or does not answer in time.
+        In a simulation it runs the clients itself, on Ray; otherwise it waits for SuperNodes. With a `ray_port` a Ray
+        is started beside it. Raises LaunchError if one of them ends, or does not answer in time.
         """
         flwr_home = Path(self.environment["FLWR_HOME"])
         flwr_home.mkdir()
@@ -170,18 +180,35 @@ class PrivateSuperLink:
         (flwr_home / "config.toml").write_text(f'{connection}address = "127.0.0.1:{self.port}"\ninsecure = true\n')
         arguments = ["--insecure", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(self.port)]
         arguments += ["--database", str(flwr_home / "state.db"), *(["--simulation"] if is_simulation else [])]
-        process = self._popen("flower-superlink", *arguments, log=self.logs[0])
+        self.servers["flower-superlink"] = self._popen("flower-superlink", *arguments, log=self.logs[0])
+        ready = {"flower-superlink": partial(_is_healthy, self.port)}
+        if ray_port is not None:
+            self.servers["ray"] = self._start_ray(ray_port)
+            ready["ray"] = partial(_is_listening, ray_port)
+        if meanwhile is not None:
+            meanwhile()
         deadline = time.monotonic() + START_TIMEOUT
-        while not (_is_healthy(self.port) and process.poll() is None):  # another process may have taken the port
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise LaunchError(f"flower-superlink did not start on 127.0.0.1:{self.port}\n{self.log_tail()}")
-            time.sleep(0.1)
+        for name, is_ready in ready.items():
+            while not (is_ready() and self.servers[name].poll() is None):  # another process may have taken the port
+                if self.servers[name].poll() is not None or time.monotonic() > deadline:
+                    raise LaunchError(f"{name} did not start on 127.0.0.1\n{self.log_tail()}")
+                time.sleep(0.1)
+
+    def _start_ray(self, port: int) -> subprocess.Popen[bytes]:
+        """Start a Ray of one node on the loopback interface: its ports are other than those of any other Ray here."""
+        arguments = ["--head", "--block", "--node-ip-address", "127.0.0.1", "--port", str(port)]
+        arguments += ["--ray-client-server-port", str(free_port()), "--min-worker-port", "0", "--max-worker-port", "0"]
+        arguments += ["--include-dashboard", "false", "--disable-usage-stats"]
+        return self._popen("ray", "start", *arguments, log=self.logs[2], without=("RAY_ADDRESS",))
 
     def stop(self) -> None:
         """End every process of this SuperLink: ask its own children to end, then kill what is left."""
         sessions = set(processes_of(self.home).values())  # while those that can be recognised are alive
         for child in self.children:
-            child.terminate()
+            if child is self.servers.get("ray"):  # it has nothing to save, and takes its time
+                child.kill()
+            else:
+                child.terminate()
         deadline = time.monotonic() + STOP_TIMEOUT
         for child in self.children:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -197,11 +224,11 @@ class PrivateSuperLink:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
 
-    def _popen(self, script: str, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
+    def _popen(self, script: str, *arguments: str, log: Path, without: Collection[str] = ()) -> subprocess.Popen[bytes]:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [self._script(script), *arguments],
-                env=dict(self.environment),
+                env={name: value for name, value in self.environment.items() if name not in without},
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -220,19 +247,28 @@ class PrivateSuperLink:
 
 @contextlib.contextmanager
 def private_superlink(
-    *, is_simulation: bool = True, environment: Mapping[str, str] | None = None, ray_address: str = ""
+    *,
+    is_simulation: bool = True,
+    environment: Mapping[str, str] | None = None,
+    ray_address: str = "",
+    starts_ray: bool = False,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Iterator[PrivateSuperLink]:
     """Run a SuperLink for the duration of a ``with`` block, with more variables in the environment of all it starts.
 
-    `ray_address` is HOST:PORT of a Ray cluster that runs the clients; by default a Ray is started, on the loopback
-    interface. On leaving the block, by whatever way, every process below it (the run, Ray and its workers included) has
-    ended and its folder is gone. Raises LaunchError if Flower does not start.
+    `ray_address` is HOST:PORT of a Ray cluster that runs the clients. By default Flower starts a Ray, on the loopback
+    interface, when a run begins; with `starts_ray` one is started beside the SuperLink, which saves seconds. And
+    `meanwhile` is called while both start. On leaving the block, by whatever way, every process below it (the run, Ray
+    and its workers included) has ended and its folder is gone. Raises LaunchError if Flower or Ray does not start.
     """
     home = Path(tempfile.mkdtemp(prefix="riskband-")).resolve()
-    variables = _environment(home, ray_address) | dict(environment or {})
-    superlink = PrivateSuperLink(home=home, environment=variables, port=free_port())
+    ray_port = free_port() if starts_ray else None
+    variables = _environment(home, ray_address)
+    if ray_port is not None:
+        variables["RAY_ADDRESS"] = f"127.0.0.1:{ray_port}"
+    superlink = PrivateSuperLink(home=home, environment=variables | dict(environment or {}), port=free_port())
     try:
-        superlink.start(is_simulation=is_simulation)
+        superlink.start(is_simulation=is_simulation, ray_port=ray_port, meanwhile=meanwhile)
         yield superlink
     finally:
         with _signals_ignored():
@@ -307,6 +343,12 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise LaunchError(f"no free port among 200 of {_PORTS.start} to {_PORTS.stop - 1}; end what listens there")
+
+
+def _is_listening(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+        return True
+    return False
 
 
 def _is_healthy(port: int) -> bool:

@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import tempfile
 import threading
 import time
 import traceback
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from server.config import ConfigError, RunConfig, load_config
+from server.preparation import PREPARED_VARIABLE, hand_over
 from server.report.table import show_outcome
 from server.run.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
 from server.run.ledger import part_of_a_run
@@ -143,23 +145,46 @@ def run_on_ray(
     The address of the engine's Ray is not "auto". Raises LaunchError if Flower does not start.
     """
     try:
-        with private_superlink(environment={**environment, **_FOR_NUMBA}, ray_address=engine.ray_address) as superlink:
-            run = superlink.start_run(
-                APP_FOLDER,
-                num_supernodes=config.network.num_clients,
-                run_config=config.to_run_config() | {"output-dir": str(folder.path)},
-                client_cpus=engine.client_cpus,
-                client_gpus=engine.client_gpus,
-            )
-            show_progress(lambda: run.poll() is None, folder, num_clients=config.network.num_clients)
-            status = superlink.run_status()
-            folder = replace(folder, run_id=status.run_id)
-            report = folder.read_json(REPORT_FILE) if status.status == COMPLETED else {}
-            if not report:
-                _explain_failure(superlink, status, folder)
+        with tempfile.TemporaryDirectory() as own:
+            path = Path(own, "prepared")
+            with private_superlink(
+                environment={**environment, **_FOR_NUMBA, PREPARED_VARIABLE: str(path)},
+                ray_address=engine.ray_address,
+                starts_ray=not engine.ray_address,
+                # The ServerApp is a thread of the process that starts Ray, and would keep it waiting.
+                meanwhile=partial(_prepare, config, path),
+            ) as superlink:
+                return _ended_run(superlink, engine, config, folder)
     finally:
         folder.end_progress()  # a run that was killed had no chance to
+
+
+def _ended_run(superlink: PrivateSuperLink, engine: Engine, config: RunConfig, folder: ResultFolder) -> dict[str, Any]:
+    """Run the Flower App on a SuperLink, and return its report, empty if the run failed."""
+    run = superlink.start_run(
+        APP_FOLDER,
+        num_supernodes=config.network.num_clients,
+        run_config=config.to_run_config() | {"output-dir": str(folder.path)},
+        client_cpus=engine.client_cpus,
+        client_gpus=engine.client_gpus,
+    )
+
+    def is_running() -> bool:
+        return run.poll() is None and not superlink.has_lost_ray()
+
+    show_progress(is_running, folder, num_clients=config.network.num_clients)
+    status = superlink.run_status()
+    folder = replace(folder, run_id=status.run_id)
+    report = folder.read_json(REPORT_FILE) if status.status == COMPLETED else {}
+    if not report:
+        _explain_failure(superlink, status, folder)
     return report
+
+
+def _prepare(config: RunConfig, path: Path) -> None:
+    """Prepare what the ServerApp puts before the clients, which may take long: a stage like those that follow."""
+    _ERR.print("preparing the model")
+    hand_over(config, path)
 
 
 def _reached(engine: Engine) -> Engine:

@@ -1,16 +1,18 @@
 """Losses of single examples, scaled to [0, 1] as every certificate needs them.
 
 To add one: a function (logits, labels) -> losses in [0, 1] and an entry in `LOSSES`; for a loss with a parameter, a
-function of the parameter that returns a `LossFunction` and an entry in `FAMILIES`.
+function of the parameter that returns a `LossFunction` and an entry in `FAMILIES`. They are made of the methods of
+tensors: who only asks whether a loss is binary, as servers do, need not load torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-from torch.nn import functional
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CROSS_ENTROPY_CAP = 10.0
 """Log-loss in nats that counts as loss 1; a cross-entropy needs a cap to be bounded at all."""
@@ -43,14 +45,14 @@ def brier(logits: Tensor, labels: Tensor) -> Tensor:
     Half, because the largest squared distance of two probability vectors is 2 (Brier, 1950).
     """
     probabilities = logits.softmax(dim=1)
-    one_hot = functional.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    one_hot = logits.new_zeros(logits.shape).scatter(1, labels[:, None], 1.0)
     # Rounding may pass 1 by an ulp when all the mass is on a wrong class.
     return ((probabilities - one_hot).square().sum(dim=1) / 2).clamp(max=1)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return min(-log p(label), cap) / cap with the cap `CROSS_ENTROPY_CAP`, natural logarithm."""
-    nats = functional.cross_entropy(logits, labels, reduction="none")
+    nats = -logits.log_softmax(dim=1).gather(1, labels[:, None]).squeeze(1)
     return nats.clamp(min=0, max=CROSS_ENTROPY_CAP) / CROSS_ENTROPY_CAP
 
 

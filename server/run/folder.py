@@ -30,7 +30,7 @@ CERTIFICATE_FOLDER = "certificates"
 PROGRESS_SCHEMA, FAILURE_SCHEMA = "riskband.progress/1", "riskband.failure/1"
 _JSON_FILES = (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE)
 FIGURE_SUFFIXES = ("png", "svg", "pdf")
-LOG_FILES = ("superlink.log", "run.log")
+LOG_FILES = ("superlink.log", "run.log", "ray.log")
 LOG_HEADER = "riskband: Flower's log of a run that failed"
 """The first line of `LOG_FILES`."""
 

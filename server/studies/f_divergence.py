@@ -62,7 +62,7 @@ class FDivergenceStudy(Study):
     }
     figure_stem = "band"
 
-    def prepare(self, config: RunConfig, grid: Grid) -> UnderTest:
+    def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
         """Return what is put before the clients; a target network that cannot be is refused before."""
         target_spec(config.to_run_config(), target=config.of(Settings).target)
         return super().prepare(config, grid)

@@ -82,8 +82,8 @@ class SelectionStudy(Study):
     figure_stem = "selection"
     asks_losses = False
 
-    def prepare(self, config: RunConfig, grid: Grid) -> UnderTest:
-        """Return all candidates; the clients are only asked when ``training = "fedavg"``."""
+    def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
+        """Return all candidates; the clients are only needed when ``training = "fedavg"``."""
         candidates, arrays = packed(_candidate_models(config, grid))
         num_sets = 1 + max(candidate.weights for candidate in candidates)
         models = tuple(initial_model(config) for _ in range(num_sets))
@@ -199,7 +199,7 @@ class SelectionStudy(Study):
             yield f"The numbers on unseen clients are {selection['unseen_stand_for']}."
 
 
-def _candidate_models(config: RunConfig, grid: Grid) -> Candidates:
+def _candidate_models(config: RunConfig, grid: Grid | None) -> Candidates:
     """All candidates, in the order in which a sequence tests them: as they are written in the configuration."""
     chosen = config.of(Settings)
     if config.model.training != "central":

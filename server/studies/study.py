@@ -86,8 +86,8 @@ class Study(ABC):
     figure_stem: ClassVar[str]  # name of the figure's files
     asks_losses: ClassVar[bool] = True  # whether it asks for the loss of one model, which an evaluator can say too
 
-    def prepare(self, config: RunConfig, grid: Grid) -> UnderTest:
-        """Return what is put before the clients; they are asked now only when ``training = "fedavg"``."""
+    def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
+        """Return what is put before the clients; they are needed now only when ``training = "fedavg"``."""
         if config.network.evaluator:
             return UnderTest({}, ())
         model = prepare_model(config, grid)

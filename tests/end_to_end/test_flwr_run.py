@@ -259,6 +259,7 @@ def test_a_failing_server_app_is_a_failing_command(tmp_path: Path) -> None:
         "certificates",
         "superlink.log",
         "run.log",
+        "ray.log",
     }
     assert "broken.npz" in json.loads((folder / "failed.json").read_text())["reason"]
 

@@ -6,24 +6,45 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from simulations import launcher
-from simulations.launcher import Interrupted, LaunchError, PrivateSuperLink, processes_of, signals_as_exceptions
+from simulations.launcher import (
+    Interrupted,
+    LaunchError,
+    PrivateSuperLink,
+    free_port,
+    processes_of,
+    signals_as_exceptions,
+)
+
+HEALTHY = """
+import http.server, sys
+
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Health).serve_forever()
+"""
 
 
-def superlink_with(tmp_path: Path, script: str | None) -> PrivateSuperLink:
-    """Make a SuperLink whose ``flower-superlink`` is a Python script of ours, or not there at all."""
+def superlink_with(tmp_path: Path, script: str | None, *, ray: str | None = None) -> PrivateSuperLink:
+    """Make a SuperLink whose ``flower-superlink`` and ``ray`` are Python scripts of ours, or not there at all."""
     commands, home = tmp_path / "bin", tmp_path / "home"
     commands.mkdir()
     home.mkdir()
-    if script is not None:
-        command = commands / "flower-superlink"
-        command.write_text(f"#!{sys.executable}\n{script}")
-        command.chmod(0o755)
-    return PrivateSuperLink(home=home, environment={"PATH": str(commands), "FLWR_HOME": str(home / "flwr")}, port=9)
+    for name, text in (("flower-superlink", script), ("ray", ray)):
+        if text is not None:
+            command = commands / name
+            command.write_text(f"#!{sys.executable}\n{text}")
+            command.chmod(0o755)
+    environment = {"PATH": str(commands), "FLWR_HOME": str(home / "flwr"), "RAY_ADDRESS": "127.0.0.1:1"}
+    return PrivateSuperLink(home=home, environment=environment, port=free_port())
 
 
 def test_a_missing_command_is_named(tmp_path: Path) -> None:
@@ -35,6 +56,36 @@ def test_a_superlink_that_ends_at_once_is_reported_with_its_log(tmp_path: Path) 
     superlink = superlink_with(tmp_path, "raise SystemExit('the port is taken')")
     with pytest.raises(LaunchError, match=r"did not start(.|\n)*the port is taken"):
         superlink.start(is_simulation=True)
+
+
+def test_a_ray_beside_it_that_ends_at_once_is_reported_with_its_log(tmp_path: Path) -> None:
+    superlink = superlink_with(tmp_path, HEALTHY, ray="raise SystemExit('no memory')")
+    try:
+        with pytest.raises(LaunchError, match=r"ray did not start(.|\n)*--- ray.log\nno memory"):
+            superlink.start(is_simulation=True, ray_port=free_port())
+    finally:
+        superlink.stop()
+
+
+def test_a_ray_beside_it_that_ends_later_is_noticed_and_said(tmp_path: Path) -> None:
+    """Flower itself would go on trying to reach it. Ray is started on the port that clients are told, and alone."""
+    listening = "import os, socket, sys\nassert 'RAY_ADDRESS' not in os.environ\n"
+    listening += "port = int(sys.argv[sys.argv.index('--port') + 1])\n"
+    superlink = superlink_with(tmp_path, HEALTHY, ray=f"{listening}socket.create_server(('127.0.0.1', port)).accept()")
+    called = []
+    try:
+        ray_port = free_port()
+        superlink.start(is_simulation=True, ray_port=ray_port, meanwhile=lambda: called.append(len(superlink.servers)))
+        assert called == [2]  # while both start
+        deadline = time.monotonic() + 60
+        while not superlink.has_lost_ray():  # it ends when it is reached, as it was when it was found to be ready
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        problem = superlink.simulation_problem()
+        assert "Ray, which runs the simulated clients, failed: it ended before the run" in problem
+        assert "--resume" in problem
+    finally:
+        superlink.stop()
 
 
 def test_stop_ends_stubborn_orphaned_and_unrecognisable_processes(

@@ -1,0 +1,43 @@
+"""What is put before the clients: made by the ServerApp, or by the launcher that starts it, while Flower starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from pathlib import Path
+
+import torch
+from flwr.serverapp import Grid
+
+from server.config import RunConfig, brings_own_data
+from server.studies.study import UnderTest
+
+PREPARED_VARIABLE = "RISKBAND_PREPARED"
+"""Of the environment: the file in which the launcher hands over what it has prepared for this one run."""
+
+
+def prepared(config: RunConfig, grid: Grid | None) -> UnderTest:
+    """Return what a run puts before its clients; they are needed now only when ``training = "fedavg"``."""
+    if not brings_own_data(config.network.dataset):
+        config.population().client(0)  # a shift that does not fit the images is known before a model is trained
+    return config.study.prepare(config, grid)
+
+
+def hand_over(config: RunConfig, path: Path) -> None:
+    """Write to a file what a run puts before its clients, unless they are needed for it.
+
+    What fails here fails in the ServerApp again, which reports it; what cannot be pickled is prepared there once more.
+    """
+    if config.model.training != "fedavg":
+        torch.set_num_threads(1)  # as in the ServerApp
+        with contextlib.suppress(Exception):
+            path.write_bytes(pickle.dumps(prepared(config, None)))
+
+
+def handed_over() -> UnderTest | None:
+    """Return what was handed over to this process, in a folder that its user alone can open; None: nothing was."""
+    with contextlib.suppress(Exception):
+        found: UnderTest = pickle.loads(Path(os.environ[PREPARED_VARIABLE]).read_bytes())
+        return found
+    return None
