@@ -7,9 +7,9 @@ so it ends at 1/delta or above with probability at most delta; the `v` that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -179,10 +179,11 @@ def _best_by_the_past(
     summed = _summing(kinds, orders, times)
     best, bets = np.full((len(orders), times.size), np.inf), np.zeros((len(orders), times.size))
     chosen = np.zeros(best.shape, dtype=np.intp)
-    for index, dual in enumerate(duals):
+    sums = zip(summed(dual.outcomes for dual in duals), summed(np.square(dual.outcomes) for dual in duals), strict=True)
+    for index, (dual, of_both) in enumerate(zip(duals, sums, strict=True)):
         mean, square = (
-            (_WEIGHT_OF_START * start + summed(numbers)) / (_WEIGHT_OF_START + times)
-            for numbers, start in ((dual.outcomes, dual.start), (np.square(dual.outcomes), dual.start**2))
+            (_WEIGHT_OF_START * start + total) / (_WEIGHT_OF_START + times)
+            for total, start in zip(of_both, (dual.start, dual.start**2), strict=True)
         )
         variance = np.maximum(square - mean**2, 0.0)
         slack = np.maximum(np.sqrt(2.0 * rate * variance), rate)
@@ -194,8 +195,13 @@ def _best_by_the_past(
     return np.repeat(chosen, lengths, axis=1), np.repeat(bets, lengths, axis=1)
 
 
-def _summing(kinds: _Kinds, orders: IntArray, times: IntArray) -> Callable[[FloatArray], FloatArray]:
-    """From one number of each client, a function of its answers, to sums over so many first clients of each order."""
+def _summing(
+    kinds: _Kinds, orders: IntArray, times: IntArray
+) -> Callable[[Iterable[FloatArray]], Iterable[FloatArray]]:
+    """From numbers of each client, functions of its answers, to their sums over so many first clients of each order.
+
+    Each of several sets of numbers, shape (num_clients,), becomes sums of shape (num_orders, num_times).
+    """
     before = np.zeros((len(orders), times.size, kinds.first.size))
     if before.size > _MOST_COUNTED:
 
@@ -204,12 +210,17 @@ def _summing(kinds: _Kinds, orders: IntArray, times: IntArray) -> Callable[[Floa
             sums[:, 1:] = np.cumsum(np.add.reduceat(numbers[orders], times, axis=1), axis=1)[:, :-1]
             return sums
 
-        return summed
+        return partial(map, summed)
     segment = np.repeat(np.arange(times.size) * kinds.first.size, np.diff(times, append=orders.shape[1]))
     for row, order in zip(before, orders, strict=True):
         counts = np.bincount(segment + kinds.of_client[order], minlength=row.size).reshape(row.shape)
         row[1:] = np.cumsum(counts, axis=0)[:-1]
-    return lambda numbers: np.asarray(before @ numbers[kinds.first])
+
+    def counted(sets: Iterable[FloatArray]) -> FloatArray:
+        # All at once: the counts are much larger than what they are multiplied by.
+        return np.moveaxis(before @ np.stack([numbers[kinds.first] for numbers in sets], axis=1), 2, 0)
+
+    return counted
 
 
 def _times_of_choice(num_clients: int) -> IntArray:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -59,11 +60,13 @@ class ConcaveCurve:
 
     def inverse(self, value: npt.ArrayLike) -> FloatArray:
         """Smallest budget at which the curve reaches the value; `inf` where it never does."""
-        wanted = np.asarray(value, dtype=np.float64)
-        top = self.values[-1]
+        return np.asarray(np.interp(np.asarray(value, dtype=np.float64), *self._rises, left=0.0, right=np.inf))
+
+    @cached_property
+    def _rises(self) -> tuple[FloatArray, FloatArray]:
+        """Values that increase strictly, and the smallest budgets at which they are reached; read many times."""
         keep = np.concatenate([[True], np.diff(self.values) > 0.0])
-        found = np.interp(wanted, self.values[keep], self.budgets[keep])
-        return np.where(wanted > top, np.inf, np.where(wanted <= self.values[0], 0.0, found))
+        return self.values[keep], self.budgets[keep]
 
 
 def is_concave(x: FloatArray, y: FloatArray) -> bool:
@@ -206,17 +209,17 @@ def network_curve(curves: Sequence[ConcaveCurve]) -> ConcaveCurve:
 def upper_hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Corners of the upper hull of points, nondecreasing in x (Andrew's monotone chain)."""
     order = np.lexsort((-y, x))
-    hull: list[tuple[float, float]] = []
-    for point in zip(x[order].tolist(), y[order].tolist(), strict=True):
-        if hull and point[0] <= hull[-1][0]:
+    xs: list[float] = []
+    ys: list[float] = []
+    for x_last, y_last in zip(x[order].tolist(), y[order].tolist(), strict=True):
+        if xs and x_last <= xs[-1]:
             continue
-        while len(hull) > 1 and _is_below(hull[-2], hull[-1], point):
-            hull.pop()
-        hull.append(point)
-    budgets, values = np.array(hull).T
-    return budgets, np.maximum.accumulate(values)
-
-
-def _is_below(first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]) -> bool:
-    rise = (middle[1] - first[1]) * (last[0] - first[0]) - (last[1] - first[1]) * (middle[0] - first[0])
-    return rise <= 0.0
+        while len(xs) > 1:
+            width, rise = x_last - xs[-2], y_last - ys[-2]
+            if (ys[-1] - ys[-2]) * width - rise * (xs[-1] - xs[-2]) > 0.0:
+                break  # the last corner is above the line from the one before it to this point
+            xs.pop()
+            ys.pop()
+        xs.append(x_last)
+        ys.append(y_last)
+    return np.array(xs), np.maximum.accumulate(ys)

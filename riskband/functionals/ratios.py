@@ -83,7 +83,7 @@ class Ratio:
     above : callable
         From a and an array of measured risks, A_a of them.
     below : callable
-        From the ends of a cell of a and `Counts`, the `Cell`.
+        From `Counts`, the function from the ends of a cell of a to the `Cell`.
     of_risk : bool
         Whether B is the risk; otherwise it is 1.
     largest_mean : {"a", "a / (1 - ratio)", None}
@@ -102,7 +102,7 @@ class Ratio:
     low: float
     high: float
     above: Callable[[float, FloatArray], FloatArray]
-    below: Callable[[float, float, Counts], Cell]
+    below: Callable[[Counts], Callable[[float, float], Cell]]
     of_risk: bool = True
     largest_mean: str | None = "a"
     is_quadratic: bool = False
@@ -369,21 +369,24 @@ class _Below:
         self.ratio, self.orders, self.delta = ratio, orders, delta
         self.risks = risks.values[orders]
         self.base = ratio.base(self.risks)
-        counts, possible = Counts.of(risks), _possible_counts(risks)
+        self.cell, self.possible = ratio.below(Counts.of(risks)), _possible_counts(risks)
+        self.possible_cell = ratio.below(self.possible)
         self.measured = np.inf
-        self.gamblers = [self._gambler(low, high, counts, possible) for low, high in pairwise(ratio.points.tolist())]
+        self.gamblers = [self._gambler(low, high) for low, high in pairwise(ratio.points.tolist())]
         self.won: dict[tuple[float, float], float] = {}  # by ends of a cell, the largest value found to be rejected
 
-    def _gambler(self, low: float, high: float, counts: Counts, possible: Counts) -> _Gambler:
-        cell, middle = self.ratio.below(low, high, counts), 0.5 * (low + high)
+    def _gambler(self, low: float, high: float) -> _Gambler:
+        cell, middle = self.cell(low, high), 0.5 * (low + high)
         numbers = cell.at_least(middle, middle)[self.orders]
         self.measured = min(self.measured, float(np.sum(numbers[0]) / max(np.sum(self.base[0]), 1e-12)))
         past = _Past.of(numbers, self.base, 0.1 + self.ratio.low * 0.1, 0.1)
         values = self.ratio.low + np.append(0.0, np.geomspace(1e-3, 20.0, 40))
         foreseen = np.minimum(self.ratio.low + _AHEAD * np.maximum(past.ratio - self.ratio.low, 0.0) + 0.02, values[-1])
+        possible, possible_cell = self.possible, self.possible_cell
         if self.ratio.has_jumps:
             possible = _with_all_near(possible, middle)
-        least = self.ratio.below(low, high, possible).at_least(low, high)
+            possible_cell = self.ratio.below(possible)
+        least = possible_cell(low, high).at_least(low, high)
         base = self.ratio.base(possible.risks)
         losses = [np.max(value * base - least) for value in values]  # convex in the value: chords are above it
         bets = _bets(past.variance, np.interp(foreseen, values, losses), self.delta, self.ratio.largest_share)
@@ -473,7 +476,8 @@ class _Moment:
             numbers = np.where(is_known, found, numbers)
         return lambda point: self._of(numbers, point, counts.risks)
 
-    def below(self, low: float, high: float, counts: Counts) -> _MomentCell:
+    def below(self, counts: Counts) -> Callable[[float, float], _MomentCell]:
+        """The numbers of all cells are the same."""
         if self.is_quadratic:
             numbers = _square_at_most(counts)
         else:
@@ -481,7 +485,8 @@ class _Moment:
             if self.series is not None:
                 found, is_known = _sums_of_series(self.series, counts)
                 numbers = np.where(is_known, found, numbers)
-        return _MomentCell(numbers, counts.risks, self.factors)
+        cell = _MomentCell(numbers, counts.risks, self.factors)
+        return lambda low, high: cell
 
     def _of(self, numbers: FloatArray, point: float, risks: FloatArray) -> FloatArray:
         f, g, e = (factor(point) for factor in self.factors)
@@ -675,13 +680,17 @@ def tail_ratio(share: float, edition: int = NEWEST, *, has_late: bool = True) ->
     def above(point: float, risks: FloatArray) -> FloatArray:
         return np.asarray(np.maximum(risks - point, 0.0) + share * point)
 
-    def below(low: float, high: float, counts: Counts) -> Cell:
+    def below(counts: Counts) -> Callable[[float, float], Cell]:
         x, n = counts
         if edition > 2 and np.min(n) >= _LEAST_ASIDE and np.max(n) <= _MOST_FOR_QUARTICS:
-            return _QuarticTailCell.of(low, high, counts, share)
-        if_wrong, if_right = (((x - k + 0.5) / n > 0.5 * (low + high)) * 1.0 for k in (1.0, 0.0))
-        p = x / n
-        return _TailCell(p * if_wrong, share - p * if_wrong - (1.0 - p) * if_right)
+            return lambda low, high: _QuarticTailCell.of(low, high, counts, share)
+
+        def cell(low: float, high: float) -> Cell:
+            if_wrong, if_right = (((x - k + 0.5) / n > 0.5 * (low + high)) * 1.0 for k in (1.0, 0.0))
+            p = x / n
+            return _TailCell(p * if_wrong, share - p * if_wrong - (1.0 - p) * if_right)
+
+        return cell
 
     def of_counts(counts: Counts) -> Callable[[float], FloatArray]:
         x, n = counts

@@ -60,7 +60,7 @@ def test_a_measure_is_the_least_ratio(name):
 def test_numbers_from_counts_are_below_what_they_stand_for(name, num_examples):
     ratio, _ = RATIOS[name]
     for low, high in [*pairwise(ratio.points[::6]), (0.1, 0.11), (0.3, 0.30001)]:
-        cell = ratio.below(max(low, 1e-3 * (ratio.largest_mean is not None)), high, counts_of(num_examples))
+        cell = ratio.below(counts_of(num_examples))(max(low, 1e-3 * (ratio.largest_mean is not None)), high)
         for ends in ((low, high), (low, low), (high, high), (0.5 * (low + high), high)):
             mean = masses(num_examples) @ cell.at_least(*ends)
             for point in np.linspace(*ends, 4):
@@ -113,7 +113,7 @@ def test_tangents_of_the_gini_coefficient_have_the_mean_they_stand_for(num_examp
 def test_numbers_from_counts_come_near_what_they_stand_for():
     for name in ("theil", "atkinson:0.5", "generalised_entropy:3"):
         ratio, _ = RATIOS[name]
-        mean = masses(100) @ ratio.below(0.1, 0.11, counts_of(100)).at_least(0.105, 0.105)
+        mean = masses(100) @ ratio.below(counts_of(100))(0.1, 0.11).at_least(0.105, 0.105)
         plain = masses(100) @ ratio.above(0.105, np.arange(101) / 100)
         truth = ratio.above(0.105, RISKS)
         inner = (RISKS > 0.1) & (RISKS < 0.95)
@@ -175,7 +175,7 @@ def test_no_bet_can_lose_everything(name):
     possible = ratios._possible_counts(risks)
     base = game.ratio.base(possible.risks)
     for gambler in game.gamblers[::5]:
-        least = game.ratio.below(gambler.low, gambler.high, possible).at_least(gambler.low, gambler.high)
+        least = game.ratio.below(possible)(gambler.low, gambler.high).at_least(gambler.low, gambler.high)
         worst = np.min(least[:, None] - base[:, None] * gambler.foreseen.ravel(), axis=0)
         assert np.min(gambler.bets.ravel() * worst) >= -0.99 - 1e-9
 
@@ -186,7 +186,7 @@ def test_no_bet_on_a_top_share_can_lose_everything_by_any_of_many_counts():
     risks = rb.ClientRisks(np.full(300, 0.4), size)
     game = ratios._Below(RATIOS["top_share:0.1"][0], risks, bets.played_orders(risks, num_played=600, most=2), 0.05)
     for gambler in game.gamblers[::8]:
-        least = game.ratio.below(gambler.low, gambler.high, counts_of(size)).at_least(gambler.low, gambler.high)
+        least = game.ratio.below(counts_of(size))(gambler.low, gambler.high).at_least(gambler.low, gambler.high)
         for value, bet in zip(gambler.foreseen[0, ::30], gambler.bets[0, ::30], strict=True):
             assert bet * np.min(least - counts_of(size).risks * value) >= -0.99 - 1e-9
 
