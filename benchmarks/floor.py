@@ -3,10 +3,9 @@
     python -m benchmarks.floor [--clients 300] [--repeats 3]
 
 The trivial app sends one message to every client, which answers with a constant; it imports Flower alone, or torch too,
-as every app does that evaluates a model. Flower starts Ray for it when its run begins, or the launcher does so beforehand
-(`starts_ray`), as it does for ours. Ours is the quickstart without unseen clients (`num-unseen = 0`), as it stands, and
-in this process instead of Ray. They take turns; of the repetitions the median is shown, in seconds from the command to
-its end.
+as every app does that evaluates a model. Flower starts Ray for it when its run begins; or the launcher does so before
+(`starts_ray`), as for ours. Ours is the quickstart without unseen clients (`num-unseen = 0`), as it stands, and in this
+process instead of Ray. They take turns; of the repetitions the median is shown, in seconds from the command to its end.
 """
 
 from __future__ import annotations

@@ -144,11 +144,14 @@ class TransportBets:
     def _past(self, duals: TransportDuals) -> _Past:
         """Means and variances of the outcomes before every look, with one more outcome: 1/2, and of variance 1/4."""
         count = self._looks[:, None]
+        positions = np.argsort(self._orders, axis=1)
+        outcomes = duals.outcomes[self._clients]
+        squares = outcomes**2
         means, variances = [], []
-        for order in self._clients[self._orders]:
-            outcomes = duals.outcomes[order]
-            sums = _sums_before(outcomes, self._looks)
-            spread = _sums_before(outcomes**2, self._looks) - sums**2 / np.maximum(count, 1)
+        for position in positions:
+            is_before = (position < count).astype(np.float64)
+            sums = is_before @ outcomes
+            spread = is_before @ squares - sums**2 / np.maximum(count, 1)
             means.append((0.5 + sums) / (count + 1))
             variances.append((0.25 + np.maximum(spread, 0.0)) / (count + 1))
         return _Past(np.stack(means), np.stack(variances))
@@ -208,12 +211,6 @@ def design_budgets(budgets: FloatArray, num_clients: int) -> FloatArray:
             first = budget
             designs.append(budget)
     return np.array(designs)
-
-
-def _sums_before(rows: FloatArray, looks: IntArray) -> FloatArray:
-    """Sums of the rows before each look, the first of which is 0; shape (num_looks, num_columns)."""
-    sums = np.cumsum(np.add.reduceat(rows, looks, axis=0), axis=0)
-    return np.concatenate([np.zeros((1, rows.shape[1])), sums[:-1]])
 
 
 def _looks(size: int) -> IntArray:
