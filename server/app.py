@@ -18,7 +18,7 @@ from protocol.hashes import code_hash, model_hash
 from riskband.adversaries.evaluation import chosen_device
 from server.checks.unseen import check_certificates
 from server.config import RunConfig, load_config
-from server.preparation import handed_over, prepared
+from server.preparation import PREPARING, handed_over, prepared
 from server.report.report import write_report
 from server.report.table import print_report
 from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay, settled
@@ -60,9 +60,9 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     metered = MeteredGrid(grid, on_push=partial(folder.log_event, "round_asked"))
     folder.log_event("run_started", run_id=folder.run_id, code_hash=code_hash(), config=config.to_run_config())
     with clock.part("model"):
-        tested = handed_over()
+        tested = handed_over(config)
         if tested is None:
-            folder.show_stage("preparing the model")
+            folder.show_stage(PREPARING)
             tested = prepared(config, metered)
     hashes = {"model": model_hash(tested.arrays), "code": code_hash()}
     folder.log_event("model_prepared", model_hash=hashes["model"])

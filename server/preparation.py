@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from flwr.serverapp import Grid
 
 from server.config import RunConfig, brings_own_data
+from server.run.ledger import part_of_a_run
 from server.studies.study import UnderTest
 
 PREPARED_VARIABLE = "RISKBAND_PREPARED"
 """Of the environment: the file in which the launcher hands over what it has prepared for this one run."""
+
+PREPARING = "preparing the model"
+"""The name of this stage of a run."""
 
 
 def prepared(config: RunConfig, grid: Grid | None) -> UnderTest:
@@ -24,20 +29,22 @@ def prepared(config: RunConfig, grid: Grid | None) -> UnderTest:
     return config.study.prepare(config, grid)
 
 
-def hand_over(config: RunConfig, path: Path) -> None:
-    """Write to a file what a run puts before its clients, unless they are needed for it.
+def hand_over(config: RunConfig, path: Path, *, show: Callable[[str], None]) -> None:
+    """Write to a file what a run puts before its clients, unless they are needed for it; `show` takes the stage's name.
 
     What fails here fails in the ServerApp again, which reports it; what cannot be pickled is prepared there once more.
     """
     if config.model.training != "fedavg":
+        show(PREPARING)
         torch.set_num_threads(1)  # as in the ServerApp
         with contextlib.suppress(Exception):
-            path.write_bytes(pickle.dumps(prepared(config, None)))
+            path.write_bytes(pickle.dumps((part_of_a_run(config.to_run_config()), prepared(config, None))))
 
 
-def handed_over() -> UnderTest | None:
-    """Return what was handed over to this process, in a folder that its user alone can open; None: nothing was."""
+def handed_over(config: RunConfig) -> UnderTest | None:
+    """Return what was handed over to this process for this run, by a file that its user alone can write; or None."""
+    found: UnderTest | None = None
     with contextlib.suppress(Exception):
-        found: UnderTest = pickle.loads(Path(os.environ[PREPARED_VARIABLE]).read_bytes())
-        return found
-    return None
+        for_which_run, found = pickle.loads(Path(os.environ[PREPARED_VARIABLE]).read_bytes())
+        found = found if for_which_run == part_of_a_run(config.to_run_config()) else None
+    return found

@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -38,6 +37,8 @@ COMPLETED = "finished:completed"
 _PORTS = range(20_000, 32_000)
 _CONNECTION = "private"
 _CRASH = re.compile(r"An exception occured!! (.*)")  # Flower's words, its spelling
+_RAY = "Ray, which runs the simulated clients,"
+_RAY_STARTED = b"Ray runtime started"  # what `ray start` says when all of it is there, not only what listens first
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Ray puts Unix sockets below its folder, and their paths may have 107 characters at most.
 _MAX_RAY_FOLDER = 40
@@ -76,8 +77,8 @@ class PrivateSuperLink:
     home: Path  # the temporary folder that holds everything of Flower and Ray
     environment: Mapping[str, str]  # the environment for every command that talks to it
     port: int  # of the loopback interface: where `flwr` and SuperNodes reach it
+    ray_port: int | None = None  # where the Ray is reached that is started beside it; None if none is
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # the processes started so far, oldest first
-    servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)  # by name, those a run needs to its end
 
     @property
     def logs(self) -> tuple[Path, ...]:
@@ -151,9 +152,8 @@ class PrivateSuperLink:
         return "".join(parts)
 
     def has_lost_ray(self) -> bool:
-        """Return whether the Ray beside the SuperLink has ended: Flower would try for ever to reach it."""
-        ray = self.servers.get("ray")
-        return ray is not None and ray.poll() is not None
+        """Return whether the Ray beside the SuperLink is no longer there: Flower would try for ever to reach it."""
+        return self.ray_port is not None and not _is_listening(self.ray_port)
 
     def simulation_problem(self) -> str:
         """Return why the simulation of the clients broke down, in words; "" if it did not, as far as its log says."""
@@ -161,18 +161,16 @@ class PrivateSuperLink:
         found = _CRASH.search(log)
         if found is None and not self.has_lost_ray():
             return ""
-        cause = "it ended before the run" if found is None else found[1].strip().rstrip(".")
+        cause = "it ended before the run did" if found is None else found[1].strip().rstrip(".")
         if "timed out during startup" in cause:
             cause = f"it did not start in time ({cause})"
-        return f"Ray, which runs the simulated clients, failed: {cause}; {RAY_REMEDY}"
+        return f"{_RAY} failed: {cause}; {RAY_REMEDY}"
 
-    def start(
-        self, *, is_simulation: bool, ray_port: int | None = None, meanwhile: Callable[[], object] | None = None
-    ) -> None:
+    def start(self, *, is_simulation: bool, meanwhile: Callable[[], object] | None = None) -> None:
         """Start ``flower-superlink`` on its port, do something meanwhile, and wait until it answers.
 
-        In a simulation it runs the clients itself, on Ray; otherwise it waits for SuperNodes. With a `ray_port` a Ray
-        is started beside it. Raises LaunchError if one of them ends, or does not answer in time.
+        In a simulation it runs the clients itself, on Ray; otherwise it waits for SuperNodes. With a port for Ray, that
+        is started too. Raises LaunchError if one of them fails to start, or does not in time.
         """
         flwr_home = Path(self.environment["FLWR_HOME"])
         flwr_home.mkdir()
@@ -180,22 +178,22 @@ class PrivateSuperLink:
         (flwr_home / "config.toml").write_text(f'{connection}address = "127.0.0.1:{self.port}"\ninsecure = true\n')
         arguments = ["--insecure", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(self.port)]
         arguments += ["--database", str(flwr_home / "state.db"), *(["--simulation"] if is_simulation else [])]
-        self.servers["flower-superlink"] = self._popen("flower-superlink", *arguments, log=self.logs[0])
-        ready = {"flower-superlink": partial(_is_healthy, self.port)}
-        if ray_port is not None:
-            self.servers["ray"] = self._start_ray(ray_port)
-            ready["ray"] = partial(_is_listening, ray_port)
+        process = self._popen("flower-superlink", *arguments, log=self.logs[0])
+        ray = None if self.ray_port is None else self._start_ray(self.ray_port)
         if meanwhile is not None:
             meanwhile()
         deadline = time.monotonic() + START_TIMEOUT
-        for name, is_ready in ready.items():
-            while not (is_ready() and self.servers[name].poll() is None):  # another process may have taken the port
-                if self.servers[name].poll() is not None or time.monotonic() > deadline:
-                    raise LaunchError(f"{name} did not start on 127.0.0.1\n{self.log_tail()}")
-                time.sleep(0.1)
+        while not (_is_healthy(self.port) and process.poll() is None):  # another process may have taken the port
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise LaunchError(f"flower-superlink did not start on 127.0.0.1:{self.port}\n{self.log_tail()}")
+            time.sleep(0.1)
+        while ray is not None and not (_RAY_STARTED in self.logs[2].read_bytes() and ray.poll() is None):
+            if ray.poll() is not None or time.monotonic() > deadline:
+                raise LaunchError(f"{_RAY} did not start; {RAY_REMEDY}\n{self.log_tail()}")
+            time.sleep(0.1)
 
     def _start_ray(self, port: int) -> subprocess.Popen[bytes]:
-        """Start a Ray of one node on the loopback interface: its ports are other than those of any other Ray here."""
+        """Start a Ray of one node on the loopback interface, on ports of its own; with the process all of it ends."""
         arguments = ["--head", "--block", "--node-ip-address", "127.0.0.1", "--port", str(port)]
         arguments += ["--ray-client-server-port", str(free_port()), "--min-worker-port", "0", "--max-worker-port", "0"]
         arguments += ["--include-dashboard", "false", "--disable-usage-stats"]
@@ -205,8 +203,8 @@ class PrivateSuperLink:
         """End every process of this SuperLink: ask its own children to end, then kill what is left."""
         sessions = set(processes_of(self.home).values())  # while those that can be recognised are alive
         for child in self.children:
-            if child is self.servers.get("ray"):  # it has nothing to save, and takes its time
-                child.kill()
+            if Path(os.fsdecode(child.args[0])).name == "ray":  # type: ignore[arg-type,index]
+                child.kill()  # it has nothing to save, and would take its time
             else:
                 child.terminate()
         deadline = time.monotonic() + STOP_TIMEOUT
@@ -263,12 +261,12 @@ def private_superlink(
     """
     home = Path(tempfile.mkdtemp(prefix="riskband-")).resolve()
     ray_port = free_port() if starts_ray else None
-    variables = _environment(home, ray_address)
+    variables = _environment(home, ray_address) | dict(environment or {})
     if ray_port is not None:
         variables["RAY_ADDRESS"] = f"127.0.0.1:{ray_port}"
-    superlink = PrivateSuperLink(home=home, environment=variables | dict(environment or {}), port=free_port())
+    superlink = PrivateSuperLink(home=home, environment=variables, port=free_port(), ray_port=ray_port)
     try:
-        superlink.start(is_simulation=is_simulation, ray_port=ray_port, meanwhile=meanwhile)
+        superlink.start(is_simulation=is_simulation, meanwhile=meanwhile)
         yield superlink
     finally:
         with _signals_ignored():

@@ -152,7 +152,7 @@ def run_on_ray(
                 ray_address=engine.ray_address,
                 starts_ray=not engine.ray_address,
                 # The ServerApp is a thread of the process that starts Ray, and would keep it waiting.
-                meanwhile=partial(_prepare, config, path),
+                meanwhile=partial(hand_over, config, path, show=_say),
             ) as superlink:
                 return _ended_run(superlink, engine, config, folder)
     finally:
@@ -179,12 +179,6 @@ def _ended_run(superlink: PrivateSuperLink, engine: Engine, config: RunConfig, f
     if not report:
         _explain_failure(superlink, status, folder)
     return report
-
-
-def _prepare(config: RunConfig, path: Path) -> None:
-    """Prepare what the ServerApp puts before the clients, which may take long: a stage like those that follow."""
-    _ERR.print("preparing the model")
-    hand_over(config, path)
 
 
 def _reached(engine: Engine) -> Engine:

@@ -33,6 +33,17 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])
 """
 
 
+RAY = """
+import os, socket, sys, time
+
+assert "RAY_ADDRESS" not in os.environ
+server = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
+time.sleep(0.5)
+print("Ray runtime started.", flush=True)
+time.sleep(2)
+"""
+
+
 def superlink_with(tmp_path: Path, script: str | None, *, ray: str | None = None) -> PrivateSuperLink:
     """Make a SuperLink whose ``flower-superlink`` and ``ray`` are Python scripts of ours, or not there at all."""
     commands, home = tmp_path / "bin", tmp_path / "home"
@@ -44,7 +55,8 @@ def superlink_with(tmp_path: Path, script: str | None, *, ray: str | None = None
             command.write_text(f"#!{sys.executable}\n{text}")
             command.chmod(0o755)
     environment = {"PATH": str(commands), "FLWR_HOME": str(home / "flwr"), "RAY_ADDRESS": "127.0.0.1:1"}
-    return PrivateSuperLink(home=home, environment=environment, port=free_port())
+    ray_port = None if ray is None else free_port()
+    return PrivateSuperLink(home=home, environment=environment, port=free_port(), ray_port=ray_port)
 
 
 def test_a_missing_command_is_named(tmp_path: Path) -> None:
@@ -58,31 +70,30 @@ def test_a_superlink_that_ends_at_once_is_reported_with_its_log(tmp_path: Path) 
         superlink.start(is_simulation=True)
 
 
-def test_a_ray_beside_it_that_ends_at_once_is_reported_with_its_log(tmp_path: Path) -> None:
+def test_a_ray_beside_it_that_fails_to_start_is_reported_with_its_log(tmp_path: Path) -> None:
     superlink = superlink_with(tmp_path, HEALTHY, ray="raise SystemExit('no memory')")
     try:
-        with pytest.raises(LaunchError, match=r"ray did not start(.|\n)*--- ray.log\nno memory"):
-            superlink.start(is_simulation=True, ray_port=free_port())
+        with pytest.raises(LaunchError, match=r"Ray, which runs(.|\n)*did not start(.|\n)*--- ray.log\nno memory"):
+            superlink.start(is_simulation=True)
     finally:
         superlink.stop()
 
 
 def test_a_ray_beside_it_that_ends_later_is_noticed_and_said(tmp_path: Path) -> None:
-    """Flower itself would go on trying to reach it. Ray is started on the port that clients are told, and alone."""
-    listening = "import os, socket, sys\nassert 'RAY_ADDRESS' not in os.environ\n"
-    listening += "port = int(sys.argv[sys.argv.index('--port') + 1])\n"
-    superlink = superlink_with(tmp_path, HEALTHY, ray=f"{listening}socket.create_server(('127.0.0.1', port)).accept()")
-    called = []
+    """Flower itself would go on trying to reach it."""
+    superlink = superlink_with(tmp_path, HEALTHY, ray=RAY)
+    started = []
     try:
-        ray_port = free_port()
-        superlink.start(is_simulation=True, ray_port=ray_port, meanwhile=lambda: called.append(len(superlink.servers)))
-        assert called == [2]  # while both start
+        superlink.start(is_simulation=True, meanwhile=lambda: started.extend(superlink.children))
+        assert len(started) == 2  # while both start
+        assert not superlink.has_lost_ray()
+        assert superlink.simulation_problem() == ""
         deadline = time.monotonic() + 60
-        while not superlink.has_lost_ray():  # it ends when it is reached, as it was when it was found to be ready
+        while not superlink.has_lost_ray():
             assert time.monotonic() < deadline
             time.sleep(0.05)
         problem = superlink.simulation_problem()
-        assert "Ray, which runs the simulated clients, failed: it ended before the run" in problem
+        assert "Ray, which runs the simulated clients, failed: it ended before the run did" in problem
         assert "--resume" in problem
     finally:
         superlink.stop()
