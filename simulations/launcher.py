@@ -38,7 +38,6 @@ _PORTS = range(20_000, 32_000)
 _CONNECTION = "private"
 _CRASH = re.compile(r"An exception occured!! (.*)")  # Flower's words, its spelling
 _RAY = "Ray, which runs the simulated clients,"
-_RAY_STARTED = b"Ray runtime started"  # what `ray start` says when all of it is there, not only what listens first
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Ray puts Unix sockets below its folder, and their paths may have 107 characters at most.
 _MAX_RAY_FOLDER = 40
@@ -79,6 +78,7 @@ class PrivateSuperLink:
     port: int  # of the loopback interface: where `flwr` and SuperNodes reach it
     ray_port: int | None = None  # where the Ray is reached that is started beside it; None if none is
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # the processes started so far, oldest first
+    rays: list[subprocess.Popen[bytes]] = field(default_factory=list)  # of them the Ray beside it, if there is one
 
     @property
     def logs(self) -> tuple[Path, ...]:
@@ -140,7 +140,8 @@ class PrivateSuperLink:
             run = json.loads(listing.stdout)["runs"][0]
             return RunStatus(status=run["status"], details=run["status-details"], run_id=str(run["run-id"]))
         except (ValueError, LookupError):
-            raise LaunchError(f"Flower did not start the run\n{self.log_tail()}{listing.stderr}") from None
+            problem = self.simulation_problem() or "Flower did not start the run"
+            raise LaunchError(f"{problem}\n{self.log_tail()}{listing.stderr}") from None
 
     def log_tail(self, *, num_lines: int = 30) -> str:
         """Return the last lines of every log, each under the name of its file."""
@@ -153,7 +154,7 @@ class PrivateSuperLink:
 
     def has_lost_ray(self) -> bool:
         """Return whether the Ray beside the SuperLink is no longer there: Flower would try for ever to reach it."""
-        return self.ray_port is not None and not _is_listening(self.ray_port)
+        return any(ray.poll() is not None for ray in self.rays)
 
     def simulation_problem(self) -> str:
         """Return why the simulation of the clients broke down, in words; "" if it did not, as far as its log says."""
@@ -179,7 +180,8 @@ class PrivateSuperLink:
         arguments = ["--insecure", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(self.port)]
         arguments += ["--database", str(flwr_home / "state.db"), *(["--simulation"] if is_simulation else [])]
         process = self._popen("flower-superlink", *arguments, log=self.logs[0])
-        ray = None if self.ray_port is None else self._start_ray(self.ray_port)
+        if self.ray_port is not None:
+            self.rays.append(self._start_ray(self.ray_port))
         if meanwhile is not None:
             meanwhile()
         deadline = time.monotonic() + START_TIMEOUT
@@ -187,8 +189,9 @@ class PrivateSuperLink:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise LaunchError(f"flower-superlink did not start on 127.0.0.1:{self.port}\n{self.log_tail()}")
             time.sleep(0.1)
-        while ray is not None and not (_RAY_STARTED in self.logs[2].read_bytes() and ray.poll() is None):
-            if ray.poll() is not None or time.monotonic() > deadline:
+        # Its other parts are there before Flower looks for them; if they fail, all of it ends.
+        while self.ray_port is not None and not _is_listening(self.ray_port):
+            if self.has_lost_ray() or time.monotonic() > deadline:
                 raise LaunchError(f"{_RAY} did not start; {RAY_REMEDY}\n{self.log_tail()}")
             time.sleep(0.1)
 
@@ -203,7 +206,7 @@ class PrivateSuperLink:
         """End every process of this SuperLink: ask its own children to end, then kill what is left."""
         sessions = set(processes_of(self.home).values())  # while those that can be recognised are alive
         for child in self.children:
-            if Path(os.fsdecode(child.args[0])).name == "ray":  # type: ignore[arg-type,index]
+            if child in self.rays:
                 child.kill()  # it has nothing to save, and would take its time
             else:
                 child.terminate()

@@ -266,11 +266,10 @@ def test_a_failing_server_app_is_a_failing_command(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("setting", "is_run_started"),
-    [({"RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "1000"}, False), ({"RAY_OVERRIDE_RESOURCES": '{"CPU": 0}'}, True)],
+    "setting", [{"RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "1000"}, {"RAY_OVERRIDE_RESOURCES": '{"CPU": 0}'}]
 )
 def test_a_ray_that_cannot_start_leaves_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: dict[str, str], is_run_started: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: dict[str, str]
 ) -> None:
     for name, value in setting.items():
         monkeypatch.setenv(name, value)
@@ -282,7 +281,8 @@ def test_a_ray_that_cannot_start_leaves_the_reason(
     assert "run again" in failure["reason"]
     # Whoever notices first writes it, launcher or ServerApp; both say what broke down.
     assert "Ray, which runs" in err
-    assert bool(failure["run_id"]) == is_run_started
+    # Without memory Ray ends while it starts, before Flower knows of the run or after.
+    assert failure["run_id"] or "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES" in setting
     assert not {"report.json", "progress.json", LOCK_FILE} & {path.name for path in folder.iterdir()}
 
 

@@ -38,8 +38,6 @@ import os, socket, sys, time
 
 assert "RAY_ADDRESS" not in os.environ
 server = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
-time.sleep(0.5)
-print("Ray runtime started.", flush=True)
 time.sleep(2)
 """
 
