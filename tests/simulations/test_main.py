@@ -75,11 +75,13 @@ def test_other_configurations_have_other_default_folders(tmp_path):
 
 def test_a_flower_that_does_not_start_leaves_the_reason_and_the_folder_may_be_used_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(launcher, "START_TIMEOUT", 0.0)
+    # The clients are to train: nothing is prepared meanwhile, which would leave Flower time to start.
+    settings = ["--engine", "ray", "--clients", "5", "--out", str(tmp_path / "out"), "--set", "training=fedavg"]
     for _ in range(2):
-        assert main(["--engine", "ray", "--clients", "5", "--out", str(tmp_path / "out")]) == EXIT_FAILED
-        assert "did not start" in capsys.readouterr().err
+        assert main(settings) == EXIT_FAILED
+        assert "flower-superlink did not start" in capsys.readouterr().err
         failure = json.loads((tmp_path / "out" / "failed.json").read_text())
-        assert "did not start" in failure["reason"]
+        assert "flower-superlink did not start" in failure["reason"]
     assert {each.name for each in (tmp_path / "out").iterdir()} == {"certificates", "events.jsonl", "failed.json"}
 
 
