@@ -23,6 +23,12 @@ def test_what_is_loaded_is_noticed():
     assert house.loaded_by("import riskband as r; r.crossing_probability([0.5])") == ["numba"]
 
 
+def test_the_client_app_loads_torch_with_its_first_question():
+    """Flower's simulation loads it in the process that starts Ray, too."""
+    assert "torch" not in house.loaded_by("import client.app")
+    assert "torch" in house.loaded_by("import client.app, client.numbers")
+
+
 def test_floors_and_circles_of_known_graphs():
     chain = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset(), "d": frozenset("ac")}
     assert (house.floors(chain), house.circles(chain)) == (4, [])

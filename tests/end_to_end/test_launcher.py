@@ -38,7 +38,8 @@ import os, socket, sys, time
 
 assert "RAY_ADDRESS" not in os.environ
 server = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
-time.sleep(2)
+while not os.path.exists("end"):
+    time.sleep(0.05)
 """
 
 
@@ -86,6 +87,7 @@ def test_a_ray_beside_it_that_ends_later_is_noticed_and_said(tmp_path: Path) -> 
         assert len(started) == 2  # while both start
         assert not superlink.has_lost_ray()
         assert superlink.simulation_problem() == ""
+        (superlink.home / "end").touch()
         deadline = time.monotonic() + 60
         while not superlink.has_lost_ray():
             assert time.monotonic() < deadline
