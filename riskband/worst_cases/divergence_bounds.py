@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from riskband.answers.risks import ClientRisks
 from riskband.bands.band import Band, check_band
 from riskband.certificate import weakest_validity
 from riskband.checks import FloatArray, check_count, check_losses
@@ -120,7 +121,8 @@ def divergence_lower_bound(source: Band, target: Band, *, divergence: str | FDiv
     Raises
     ------
     ValueError
-        If a band has one side only, the bands are about different risks, or the divergence is unknown.
+        If a band has one side only, the bands are about different risks, or about risks that were measured on different
+        numbers of examples, or the divergence is unknown.
     """
     for band in (source, target):
         check_band(band)
@@ -131,6 +133,8 @@ def divergence_lower_bound(source: Band, target: Band, *, divergence: str | FDiv
             f"both bands must be about the same risks, got {source.subject!r} and {target.subject!r}; "
             "make both with local='observed', or none"
         )
+    if source.local == "observed":
+        _check_alike(source.risks, target.risks)
     f = resolve_divergence(divergence)
     path = taut_string(*_obstacles(source, target))
     width, height = np.diff(path, axis=0).T
@@ -145,6 +149,17 @@ def divergence_lower_bound(source: Band, target: Band, *, divergence: str | FDiv
         assumptions=assumptions,
         path=path,
     )
+
+
+def _check_alike(source: ClientRisks, target: ClientRisks) -> None:
+    """Refuse measured risks whose noise alone makes the networks differ: fewer examples spread them more."""
+    sizes = [int(risks.num_examples[0]) for risks in (source, target) if risks.has_equal_sizes]
+    if len(set(sizes)) == 2:
+        raise ValueError(
+            "risks that are compared as they were measured must be of equal numbers of examples, got "
+            f"{sizes[0]} for each client of the source and {sizes[1]} of the target; make the bands of true risks, "
+            "local='marginal'"
+        )
 
 
 def _obstacles(source: Band, target: Band) -> tuple[FloatArray, FloatArray]:

@@ -117,6 +117,18 @@ def test_helpers_who_trained_make_it_an_estimate():
     assert rb.divergence_lower_bound(trained, target, divergence="tv").validity == "estimate"
 
 
+def test_the_noise_of_measuring_is_no_divergence():
+    rng = np.random.default_rng(0)
+    few, many = (rb.ClientRisks(rng.binomial(n, 0.1, size=300) / n, n) for n in (5, 2000))
+    with pytest.raises(ValueError, match="5 for each client of the source and 2000 of the target"):
+        rb.divergence_lower_bound(
+            *(rb.band(risks, delta=0.01, local="observed") for risks in (few, many)), divergence="chi2"
+        )
+    assert (
+        rb.divergence_lower_bound(*(rb.band(risks, delta=0.01) for risks in (few, many)), divergence="chi2").value == 0
+    )
+
+
 def test_wrong_input():
     source, target = two_bands(0)
     with pytest.raises(ValueError, match="about the same risks"):
