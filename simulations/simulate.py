@@ -22,11 +22,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from protocol.hashes import code_hash
 from server.config import ConfigError, RunConfig, load_config
 from server.preparation import PREPARED_VARIABLE, hand_over
 from server.report.table import show_outcome
-from server.run.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
-from server.run.ledger import part_of_a_run
+from server.run.folder import FAILURE_FILE, LEDGER_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
+from server.run.ledger import part_of_a_run, require_resumable
 from server.run.lock import FolderError, lock_for_launcher
 from server.training import model_of_checkpoint
 from simulations.engine import Engine
@@ -75,6 +76,8 @@ def simulate(chosen: Mapping[str, Any], engine: Engine, *, as_json: bool = False
         try:
             folder = ResultFolder(Path(config.results.output_dir or default_folder(config)).expanduser())
             environment = held.enter_context(lock_for_launcher(folder.path))
+            if config.asking.resume:
+                require_resumable(folder.path / LEDGER_FILE, config=config.to_run_config(), code=code_hash())
             folder.clear(resume=config.asking.resume)
         except FolderError as error:
             _say(f"error: {error}")

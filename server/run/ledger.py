@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from protocol.questions import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, LossAnswer, Query
+from server.run.lock import FolderError
 from strategies.asking.resume import EarlierAnswer
 
 Value = TypeVar("Value")
@@ -86,6 +87,18 @@ def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[Answer, ...]]:
     """
     header, entries = _read(path)
     return header, tuple(entry.answer for entry in entries)
+
+
+def require_resumable(path: Path, *, config: Mapping[str, Any], code: str) -> None:
+    """Raise FolderError unless the ledger at `path` is there, whole, and of a run with this configuration and code.
+
+    To be called before anything of an earlier run is removed. Another model shows only when it has been prepared.
+    """
+    try:
+        hashes = _read(path)[0].get("hashes", {}) if path.exists() else {}
+        _earlier(path, {"config": config, "hashes": {**hashes, "code": code}})
+    except (OSError, ValueError) as error:
+        raise FolderError(str(error)) from None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:

@@ -56,6 +56,13 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_earlier_results_stay(tmp_
     assert [each.name for each in folder.iterdir()] == ["report.json"]
 
 
+def test_what_cannot_be_resumed_is_refused_and_earlier_results_stay(folder, capsys):
+    (folder / "report.json").write_text('{"schema": "riskband.report/1"}')
+    assert main(["--clients", "5", "--out", str(folder), "--resume"]) == EXIT_USAGE
+    assert "must be the ledger of the interrupted run, but there is none" in capsys.readouterr().err
+    assert [each.name for each in folder.iterdir()] == ["report.json"]
+
+
 def folder_of(*arguments):
     """The name of the default folder for a command line."""
     return default_folder(load_config(chosen_run_config(scenario_parser("", "").parse_args(arguments)))).name
