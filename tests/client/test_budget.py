@@ -145,6 +145,8 @@ def test_the_budget_is_read_from_the_node_config(tmp_path):
     [
         ({"query-budget": 7}, "needs a query-budget-file"),
         ({"query-budget-file": "/b"}, "a query-budget-file needs a query-budget, got none; give one"),
+        ({"query_budget": 7, "query_budget_file": "/b"}, "must be query-budget or query-budget-file, got another"),
+        ({"query-budgt": 7}, "must be query-budget or query-budget-file, got another"),
         ({"query-budget": -1, "query-budget-file": "/b"}, "query-budget must be at least 0, got -1"),
         ({"query-budget": "7", "query-budget-file": "/b"}, "query-budget must be a whole number, got str"),
         ({"query-budget": True, "query-budget-file": "/b"}, "query-budget must be a whole number, got bool"),
