@@ -41,8 +41,7 @@ def main(grid: Grid, context: Context) -> None:
     config = load_config(context.run_config)
     folder = ResultFolder(config.output_folder, run_id=str(context.run_id))
     with lock_for_run(folder.path, run_id=folder.run_id):
-        if config.asking.resume:
-            require_resumable(folder.path / LEDGER_FILE, config=config.to_run_config(), code=code_hash())
+        require_resumable(folder.path / LEDGER_FILE, config.to_run_config())
         folder.clear(resume=config.asking.resume)
         torch.set_num_threads(1)  # the sums of more threads would differ between machines
         try:
@@ -80,10 +79,10 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
     folder.log_event("answers_settled", **settled(result.outcome))
-    folder.show_stage("computing the exact risks of the unseen clients")
     with clock.part("unseen"):
         unseen = None
         if config.network.num_unseen:
+            folder.show_stage("computing the exact risks of the unseen clients")
             for model in tested.models:  # of unseen clients and targets
                 model.to(chosen_device(config.model.device))
             unseen = config.study.unseen(config, tested, result)

@@ -150,6 +150,13 @@ def test_a_failed_run_and_the_resumed_one_are_one_log(tmp_path: Path, defaults: 
     assert named(resumed, "answers_settled")[0]["num_answered"] == 12
 
 
+def test_no_stage_is_shown_that_there_is_not(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    for num_unseen in (0, 3):
+        run_app(tmp_path, defaults, num_unseen=num_unseen)
+        stages = [event["stage"] for event in named(events_of(tmp_path), "stage_started")]
+        assert ("computing the exact risks of the unseen clients" in stages) == (num_unseen > 0)
+
+
 def test_a_new_run_begins_a_new_log(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     for _ in range(2):
         with pytest.raises(QuorumError):
