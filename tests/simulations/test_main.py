@@ -65,6 +65,12 @@ def test_what_cannot_be_resumed_is_refused_and_earlier_results_stay(folder, caps
     assert [each.name for each in folder.iterdir()] == ["report.json"]
 
 
+def test_all_pairs_that_are_none_are_named(capsys):
+    assert main(["--set", "delta", "=3", "seed=1", "--set", "x"]) == EXIT_USAGE
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"error: --set needs KEY=VALUE, got '{text}'" for text in ("delta", "=3", "x")]
+
+
 def test_too_few_answers_are_no_mistake_of_the_program(tmp_path, capsys):
     nothing = ["dataset=none", "evaluator=own", "num-unseen=0", "figure-format=none"]
     assert main(["--clients", "5", "--out", str(tmp_path), "--set", *nothing]) == EXIT_FAILED
