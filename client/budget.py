@@ -107,7 +107,7 @@ class QueryBudget:
         """Return how many values may still be answered, and count nothing; None if unlimited."""
         if self.limit is None or self.path is None:
             return None
-        if is_unopened(self.path):
+        if is_unopened(self.path, FILE_KEY):
             return self.limit
         with opened(self.path) as book:
             return max(0, self.limit - self._total(book))

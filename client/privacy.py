@@ -86,7 +86,7 @@ class PrivacyBudget:
         """Return how much epsilon or rho is left, and count nothing; None if there is no budget."""
         if self.total is None or self.path is None:
             return None
-        if is_unopened(self.path):
+        if is_unopened(self.path, FILE_KEY):
             return self.total.budget
         with opened(self.path) as book:
             return max(Fraction(0), self.total.budget - self._spent(book, self.total))

@@ -182,6 +182,15 @@ def test_labels_that_are_no_whole_numbers_are_told_the_rule(folder, capsys, labe
     assert errors.startswith(f"error: {rule}")
 
 
+@pytest.mark.parametrize("kind", ["query", "privacy"])
+def test_a_budget_in_a_folder_that_is_not_there_is_told_what_to_make(folder, capsys, kind):
+    limit = {"query": 5, "privacy": "laplace:2"}[kind]
+    own = config(folder, **{f"{kind}-budget": limit, f"{kind}-budget-file": str(folder / "none" / "b.sqlite")})
+    status, _, errors = dry_run(capsys, own, "--privacy", "laplace:1")
+    assert status == 2
+    assert errors == f"error: the folder of {kind}-budget-file must exist, and this client's does not; make it\n"
+
+
 def test_one_value_is_called_one(folder, capsys):
     assert "it would give away 1 value; there is no" in dry_run(capsys, config(folder))[1]
     assert "it would spend 1 value of the query budget" in dry_run(capsys, budgeted(folder, 5))[1]
