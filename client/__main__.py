@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:  # Flower's, of a node config that is not one
         return _say_error(error.message)
     except Exception as error:  # this is the owner's own machine: here the details help
-        return _say_error(f"{type(error).__name__}: {error}")
+        return _say_error(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
     size = request_of(query).size
     weights = ", ".join(options.checkpoint) if options.checkpoint else "random weights (no --checkpoint)"
     print(f"{name}: {len(examples.y)} examples of shape {query.x_shape}; asked about {query.model!r} with {weights}")
@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 def _question(options: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> tuple[Query, dict[str, np.ndarray]]:
     """What the command line asks, and the weights that travel with it."""
     x_shape = tuple(int(size) for size in options.x_shape.split(",")) if options.x_shape else image_shape(x.shape[1:])
-    num_classes = options.num_classes or int(y.max()) + 1
+    num_classes = options.num_classes or int(fitted(x, y, x_shape=image_shape(x.shape[1:])).y.max()) + 1
     model = build_model(options.model, x_shape=x_shape, num_classes=num_classes, seed=0)
     sets = [_weights(model, checkpoint) for checkpoint in options.checkpoint or [None]]
     if options.query == _CANDIDATES:
@@ -177,11 +177,12 @@ def _reply(query: Query, arrays: dict[str, np.ndarray], own: dict[str, Any]) -> 
 
 
 def _cost(size: int, left: int | None, *, is_free: bool) -> str:
+    values = "1 value" if size == 1 else f"{size} values"
     if is_free:
         return "it would spend nothing: the answer record holds this answer"
     if left is None:
-        return f"it would give away {size} values; there is no query budget"
-    return f"it would spend {size} values of the query budget: {left} are left now, {left - size} afterwards"
+        return f"it would give away {values}; there is no query budget"
+    return f"it would spend {values} of the query budget: {left} are left now, {left - size} afterwards"
 
 
 def _privacy_refusal(privacy: PrivacyBudget, asked: Mechanism | None, *, is_free: bool) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from client.book import book_path, check_path, has_entry, is_noted, opened
+from client.book import book_path, check_path, has_entry, is_noted, is_unopened, opened
 from protocol.codec import field_types
 from protocol.hashes import code_hash, model_source_hash
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossAnswer, LossQuery, Query
@@ -55,9 +55,7 @@ class AnswerRecord:
         """
         if self.path is None:
             return None
-        if not self.path.parent.is_dir():  # said now, before anything is spent on an answer that could not be kept
-            raise RefusedError(f"the folder of {FILE_KEY} must exist, and this client's does not; make it")
-        if not self.path.exists():  # asking leaves no trace
+        if is_unopened(self.path, FILE_KEY):
             return None
         with opened(self.path) as book:
             return self._read(book, question)

@@ -45,9 +45,14 @@ def check_path(path: Path | None, key: str) -> None:
         raise RefusedError(f"{key} must be an absolute path: Flower chooses a client's working directory")
 
 
-def is_unopened(path: Path) -> bool:
-    """Return whether a book has not been made yet, in a folder that is there; who only asks leaves no trace."""
-    return path.parent.is_dir() and not path.exists()
+def is_unopened(path: Path, key: str) -> bool:
+    """Return whether a book has not been made yet; who only asks leaves no trace. Raises ValueError without a folder.
+
+    That is said now, before anything is spent on an answer that could not be counted or kept.
+    """
+    if not path.parent.is_dir():
+        raise RefusedError(f"the folder of {key} must exist, and this client's does not; make it")
+    return not path.exists()
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from client.book import book_path, check_path, has_entry, is_noted, is_unopened, opened
+from client.refusals import require_known_keys
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
 from riskband.adversaries.problem import REPRESENTATION
 from riskband.checks import RefusedError
@@ -106,7 +107,7 @@ class QueryBudget:
         """Return how many values may still be answered, and count nothing; None if unlimited."""
         if self.limit is None or self.path is None:
             return None
-        if is_unopened(self.path):
+        if is_unopened(self.path, FILE_KEY):
             return self.limit
         with opened(self.path) as book:
             return max(0, self.limit - self._total(book))
@@ -168,8 +169,10 @@ def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBud
     """Return the budget that a client's node config sets: ``query-budget`` and ``query-budget-file``.
 
     Raises ValueError if the limit is not a whole number >= 0, or has no file with an absolute path, or there is a file
-    without a limit: its owner means to limit the answers, and nothing would be counted.
+    without a limit, or a key that is nearly one of the two: its owner means to limit the answers, and nothing would be
+    counted.
     """
+    require_known_keys(config, "query", (LIMIT_KEY, FILE_KEY), otherwise="without a limit")
     limit, path = config.get(LIMIT_KEY), book_path(config, FILE_KEY)
     if path is not None and limit is None:
         raise ValueError(

@@ -91,7 +91,7 @@ def _checked(said: object) -> tuple[float, int]:
     if not is_risk:
         raise RefusedError(
             f"the mean loss of {EVALUATOR_KEY!r} must be a number in [0, 1], got another; every example's loss must "
-            "lie in [0, 1], and a percentage is to be divided by 100"
+            "lie in [0, 1]; divide a percentage by 100, and make a tensor a number with float(…)"
         )
     is_size = isinstance(size, Integral) and not isinstance(size, bool) and 1 <= int(size) <= MAX_EXAMPLES
     if not is_size:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from client.book import book_path, check_path, is_unopened, opened
+from client.refusals import require_known_keys
 from protocol.mechanisms import GAUSSIAN, Mechanism, all_digits, mechanism_of
 from riskband.checks import RefusedError
 
@@ -85,7 +86,7 @@ class PrivacyBudget:
         """Return how much epsilon or rho is left, and count nothing; None if there is no budget."""
         if self.total is None or self.path is None:
             return None
-        if is_unopened(self.path):
+        if is_unopened(self.path, FILE_KEY):
             return self.total.budget
         with opened(self.path) as book:
             return max(Fraction(0), self.total.budget - self._spent(book, self.total))
@@ -120,11 +121,7 @@ def is_private(config: Mapping[str, Any]) -> bool:
     Raises ValueError if there is a file without a budget, or a key that is nearly one of the two. Its owner means the
     client to be private, and it would answer without noise.
     """
-    if any(key.lower().startswith("privacy") and key not in (LIMIT_KEY, FILE_KEY) for key in config):
-        raise RefusedError(
-            f"a key of the node config that begins with 'privacy' must be {LIMIT_KEY} or {FILE_KEY}, got another; "
-            "correct its spelling, or this client would answer without noise"
-        )
+    require_known_keys(config, "privacy", (LIMIT_KEY, FILE_KEY), otherwise="without noise")
     if FILE_KEY in config and LIMIT_KEY not in config:
         raise RefusedError(
             f"a {FILE_KEY} needs a {LIMIT_KEY}, got none; give one, such as 'laplace:2', or this client would answer "

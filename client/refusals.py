@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from riskband.checks import RefusedError
 
 
 class WithheldError(RuntimeError):
     """An error whose details stay in the client's own log; its text names the step that failed and how."""
+
+
+def require_known_keys(config: Mapping[str, Any], prefix: str, known: tuple[str, ...], *, otherwise: str) -> None:
+    """Raise ValueError if a key of the node config begins with the prefix and is none of the known ones: a slip."""
+    if any(key.lower().startswith(prefix) and key not in known for key in config):
+        raise RefusedError(
+            f"a key of the node config that begins with {prefix!r} must be {' or '.join(known)}, got another; correct "
+            f"its spelling, or this client would answer {otherwise}"
+        )
 
 
 @contextmanager

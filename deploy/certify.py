@@ -40,9 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.out is None:
             chosen["output-dir"] = str(options.results / str(chosen["scenario"]))
         from server.config import load_config  # loads Flower and torch
+        from server.run.folder import LEDGER_FILE
+        from server.run.ledger import require_resumable
 
         config = load_config(chosen)
         require_free(config.output_folder)
+        require_resumable(config.output_folder / LEDGER_FILE, config.to_run_config())
         return certify(connection_of(options), config, config.output_folder, as_json=options.json)
     except (ConfigError, FolderError, FlowerError) as error:
         print("\n".join(f"error: {problem}" for problem in getattr(error, "problems", [error])), file=sys.stderr)

@@ -22,7 +22,7 @@ from server.preparation import PREPARING, handed_over, prepared
 from server.report.report import write_report
 from server.report.table import print_report
 from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay, settled
-from server.run.ledger import Ledger
+from server.run.ledger import Ledger, require_resumable
 from server.run.lock import lock_for_run
 from server.run.traffic import MeteredGrid
 from server.studies.study import Evaluation
@@ -41,6 +41,7 @@ def main(grid: Grid, context: Context) -> None:
     config = load_config(context.run_config)
     folder = ResultFolder(config.output_folder, run_id=str(context.run_id))
     with lock_for_run(folder.path, run_id=folder.run_id):
+        require_resumable(folder.path / LEDGER_FILE, config.to_run_config())
         folder.clear(resume=config.asking.resume)
         torch.set_num_threads(1)  # the sums of more threads would differ between machines
         try:
@@ -78,10 +79,10 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
     folder.log_event("answers_settled", **settled(result.outcome))
-    folder.show_stage("computing the exact risks of the unseen clients")
     with clock.part("unseen"):
         unseen = None
         if config.network.num_unseen:
+            folder.show_stage("computing the exact risks of the unseen clients")
             for model in tested.models:  # of unseen clients and targets
                 model.to(chosen_device(config.model.device))
             unseen = config.study.unseen(config, tested, result)

@@ -27,11 +27,11 @@ def problem(details: ErrorDetails, fields: Mapping[str, FieldInfo]) -> str:
         close = difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(sorted(known))}"
         return f"{key} is not a key of the run configuration; {hint}"
-    remedy = known[key].description
+    remedy = known[key].description or ""
     if details["type"] == "missing":
         return f"{key} is missing; " + (remedy or "see [tool.flwr.app.config] in pyproject.toml")
-    rule, reason = details["msg"].replace("Input should", "must", 1), ""
-    if details["type"] == "value_error":
-        rule, reason = "is not valid", str(details.get("ctx", {}).get("error", ""))
-    parts = [f"{key} {rule}, got {details['input']!r}", *(part for part in (reason, remedy) if part)]
-    return "; ".join(parts)
+    rule, reasons = details["msg"].replace("Input should", "must", 1).partition(", unable to")[0], [""]
+    if details["type"] in ("value_error", "string_pattern_mismatch"):
+        rule, reasons = "is not valid", str(details.get("ctx", {}).get("error", "")).split("; ")
+    reasons = [reason for reason in reasons if reason not in remedy]  # some end with the remedy
+    return "; ".join(filter(None, [f"{key} {rule}, got {details['input']!r}", *reasons, remedy]))

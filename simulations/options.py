@@ -53,11 +53,10 @@ def scenario_list() -> str:
 def chosen_run_config(options: argparse.Namespace) -> dict[str, Any]:
     """Return the app's defaults, then the scenario, then the options of `scenario_parser`; nothing is checked yet."""
     config = default_run_config() | scenario_config(options.scenario)
-    for pair in (pair for group in options.set for pair in group):
-        key, separator, value = pair.partition("=")
-        if not separator:
-            raise ConfigError([f"--set needs KEY=VALUE, got {pair!r}"])
-        config[key] = value
+    pairs = [pair.partition("=") for group in options.set for pair in group]
+    if wrong := ["".join(pair) for pair in pairs if not (pair[0] and pair[1])]:
+        raise ConfigError([f"--set needs KEY=VALUE, got {text!r}" for text in wrong])
+    config |= {key: value for key, _, value in pairs}
     if options.require:
         config["require"] = ",".join(text for group in options.require for text in group)
     if options.clients is not None:

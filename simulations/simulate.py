@@ -25,8 +25,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from server.config import ConfigError, RunConfig, load_config
 from server.preparation import PREPARED_VARIABLE, hand_over
 from server.report.table import show_outcome
-from server.run.folder import FAILURE_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
-from server.run.ledger import part_of_a_run
+from server.run.folder import FAILURE_FILE, LEDGER_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
+from server.run.ledger import part_of_a_run, require_resumable
 from server.run.lock import FolderError, lock_for_launcher
 from server.training import model_of_checkpoint
 from simulations.engine import Engine
@@ -49,6 +49,7 @@ from simulations.options import (
     scenario_names,
 )
 from simulations.ray_cluster import reached_cluster, require_room
+from strategies.asking.replies import QuorumError
 
 _POLL_INTERVAL = 0.2
 _NUMBA_CACHES = "simulations.compiled_code.OriginalCacheLocator,InTreeCacheLocator,UserWideCacheLocator"
@@ -75,6 +76,7 @@ def simulate(chosen: Mapping[str, Any], engine: Engine, *, as_json: bool = False
         try:
             folder = ResultFolder(Path(config.results.output_dir or default_folder(config)).expanduser())
             environment = held.enter_context(lock_for_launcher(folder.path))
+            require_resumable(folder.path / LEDGER_FILE, config.to_run_config())
             folder.clear(resume=config.asking.resume)
         except FolderError as error:
             _say(f"error: {error}")
@@ -89,7 +91,8 @@ def simulate(chosen: Mapping[str, Any], engine: Engine, *, as_json: bool = False
                 closing = f"{time.monotonic() - started:.0f} s; results: {folder.path}"
                 return show_outcome(report, closing=closing, as_json=as_json) if report else EXIT_FAILED
         except Interrupted as interruption:
-            _say(f"{interruption}; everything that was started has ended")
+            hint = "; --resume keeps the answers that came" if (folder.path / LEDGER_FILE).exists() else ""
+            _say(f"{interruption}; everything that was started has ended{hint}")
             return 128 + interruption.signum
         except (LaunchError, OSError) as error:
             folder.show_failure(error)
@@ -131,9 +134,11 @@ def run_in_process(config: RunConfig, folder: ResultFolder, *, environment: Mapp
         # The ServerApp prints the report too, which is for Flower's log.
         with _progress_beside(folder, num_clients=num_clients), contextlib.redirect_stdout(io.StringIO()):
             grid.run_server_app(server_app)
-    except Exception:
+    except Exception as error:
+        # That too few answered is no mistake of the program: where it was noticed helps nobody.
+        where = "" if isinstance(error, QuorumError) else f"{traceback.format_exc()}---\n"
         reason = folder.read_json(FAILURE_FILE).get("reason", "see above")
-        _say(f"{traceback.format_exc()}---\nthe run failed: {reason}\nresults: {folder.path}")
+        _say(f"{where}the run failed: {reason}\nresults: {folder.path}")
     return folder.read_json(REPORT_FILE)
 
 

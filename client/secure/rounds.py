@@ -15,6 +15,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from client.identity import client_id
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private
+from client.refusals import require_known_keys
 from client.secure import part as histogram
 from client.secure.state import claim, keep, part_of
 from protocol import wire
@@ -53,6 +54,8 @@ def is_secure_only(config: Mapping[str, Any]) -> bool:
 
     Who sets ``secure-min-clients`` means that fewer are too few: without ``secure-only`` that counts as true.
     """
+    known = (SECURE_ONLY_KEY, histogram.MIN_CLIENTS_KEY, histogram.COMPLETE_KEY)
+    require_known_keys(config, "secure", known, otherwise="in the open")
     return histogram.flag_of(config, SECURE_ONLY_KEY, default=histogram.MIN_CLIENTS_KEY in config)
 
 
@@ -60,7 +63,7 @@ def refuse_in_the_open(message: Message, context: Context, call_next: ClientAppC
     """Let a message through to the ClientApp (a Flower mod), unless the client's owner keeps it to secure histograms.
 
     Raises ValueError if the message is neither a hello nor part of a secure histogram, and the client is
-    `is_secure_only`.
+    `is_secure_only`, or as that.
     """
     if is_secure_only(context.node_config) and message.metadata.message_type not in _OPEN_TO_ALL:
         raise RefusedError(

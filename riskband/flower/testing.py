@@ -39,6 +39,8 @@ except ImportError as error:
 _RUN_ID = 1
 _TASK_ID = 1
 _WAIT_BETWEEN_PULLS = 0.001
+# A pull lets no further node work after so many seconds: answers are kept, and progress is shown, while they come.
+_LONGEST_PULL = 1.0
 _AT_WORK: set[int] = set()  # threads
 
 
@@ -109,7 +111,7 @@ class InProcessGrid(Grid):
     nodes_ready_after : mapping of int to int, optional
         By partition id, how many times the nodes are listed without this one.
     clients_per_pull : int
-        How many waiting nodes get to work during one pull.
+        How many waiting nodes get to work during one pull, fewer if they take longer than a second together.
     reply_timeout : float, optional
         Seconds for which replies to a message are waited for. A node that works for more than half of what is left of
         them is left to its work, its reply may come later, and the others go on. By default all are waited for, and
@@ -215,8 +217,11 @@ class InProcessGrid(Grid):
         As at the SuperLink, a message whose replies are all delivered is forgotten: pulling it again
         returns an error reply with code 3.
         """
+        started = time.monotonic()
         for _ in range(min(self._clients_per_pull, len(self._waiting))):
             self._work(*self._waiting.popleft())
+            if time.monotonic() - started > _LONGEST_PULL:
+                break
         replies = [reply for message_id in message_ids for reply in self._arrived(message_id)]
         return [replies[index] for index in self._rng.permutation(len(replies))]
 

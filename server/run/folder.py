@@ -40,8 +40,8 @@ _SIGN_RANGE = 16_384
 _ASKING = "asking the clients"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RAY_REMEDY = (
-    "this happens where the machine is busy, or short of memory, processors or disk: run again when it has more room, "
-    "with --resume to keep the answers that came"
+    "this happens where the machine is busy, or short of memory, processors or disk, or has less than one client is to "
+    "get (--client-cpus, --client-gpus): run again when it has more room, with --resume to keep the answers that came"
 )
 _HINTS = {
     "ray": f"Ray, which runs the simulated clients, broke down; {RAY_REMEDY}",

@@ -20,7 +20,9 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from protocol.hashes import code_hash
 from protocol.questions import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, LossAnswer, Query
+from server.run.lock import FolderError
 from strategies.asking.resume import EarlierAnswer
 
 Value = TypeVar("Value")
@@ -86,6 +88,19 @@ def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[Answer, ...]]:
     """
     header, entries = _read(path)
     return header, tuple(entry.answer for entry in entries)
+
+
+def require_resumable(path: Path, config: Mapping[str, Any]) -> None:
+    """Raise FolderError if a run with this configuration is to be resumed, and cannot be from the ledger at `path`.
+
+    For before anything of an earlier run is removed. That the model is another shows only when it has been prepared.
+    """
+    if config["resume"]:
+        try:
+            hashes = _read(path)[0].get("hashes", {}) if path.exists() else {}
+            _earlier(path, {"config": config, "hashes": {**hashes, "code": code_hash()}})
+        except (OSError, ValueError) as error:
+            raise FolderError(str(error)) from None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from client.book import opened
 from client.budget import QueryBudget, QueryBudgetError, Request, budget_from_config
+from riskband.checks import RefusedError
 
 
 def test_every_value_counts_and_a_query_is_answered_whole_or_not_at_all(tmp_path):
@@ -145,6 +146,8 @@ def test_the_budget_is_read_from_the_node_config(tmp_path):
     [
         ({"query-budget": 7}, "needs a query-budget-file"),
         ({"query-budget-file": "/b"}, "a query-budget-file needs a query-budget, got none; give one"),
+        ({"query_budget": 7, "query_budget_file": "/b"}, "must be query-budget or query-budget-file, got another"),
+        ({"query-budgt": 7}, "must be query-budget or query-budget-file, got another"),
         ({"query-budget": -1, "query-budget-file": "/b"}, "query-budget must be at least 0, got -1"),
         ({"query-budget": "7", "query-budget-file": "/b"}, "query-budget must be a whole number, got str"),
         ({"query-budget": True, "query-budget-file": "/b"}, "query-budget must be a whole number, got bool"),
@@ -162,7 +165,7 @@ def test_what_is_left_can_be_asked_without_spending(tmp_path):
     assert QueryBudget("a").left() is None
     assert QueryBudget("a", 7, path).left() == 7
     assert not path.exists()
-    with pytest.raises(sqlite3.OperationalError):  # a budget that could not be kept is none
+    with pytest.raises(RefusedError, match="folder of query-budget-file"):  # a budget that could not be kept is none
         QueryBudget("a", 7, tmp_path / "absent" / "b.sqlite").left()
     QueryBudget("a", 7, path).spend(Request(radii=5))
     assert [QueryBudget("a", limit, path).left() for limit in (7, 7, 3)] == [2, 2, 0]

@@ -168,6 +168,35 @@ def test_a_refusal_is_shown_as_the_server_would_see_it(folder, capsys):
     assert "loss must be one of" in out
 
 
+@pytest.mark.parametrize(
+    ("labels", "rule"),
+    [
+        (np.array(["a", "b"] * 15), "a client's labels must be an array of numbers"),
+        (np.arange(30) % 4 * 1.0, "labels must be whole numbers, got dtype float64"),
+    ],
+)
+def test_labels_that_are_no_whole_numbers_are_told_the_rule(folder, capsys, labels, rule):
+    np.savez(folder / "data.npz", x=RNG.random((30, 3, 6, 6)), y=labels)
+    status, out, errors = dry_run(capsys, config(folder))
+    assert (status, out) == (2, "")
+    assert errors.startswith(f"error: {rule}")
+
+
+@pytest.mark.parametrize("kind", ["query", "privacy"])
+def test_a_budget_in_a_folder_that_is_not_there_is_told_what_to_make(folder, capsys, kind):
+    limit = {"query": 5, "privacy": "laplace:2"}[kind]
+    own = config(folder, **{f"{kind}-budget": limit, f"{kind}-budget-file": str(folder / "none" / "b.sqlite")})
+    status, _, errors = dry_run(capsys, own, "--privacy", "laplace:1")
+    assert status == 2
+    assert errors == f"error: the folder of {kind}-budget-file must exist, and this client's does not; make it\n"
+
+
+def test_one_value_is_called_one(folder, capsys):
+    assert "it would give away 1 value; there is no" in dry_run(capsys, config(folder))[1]
+    assert "it would spend 1 value of the query budget" in dry_run(capsys, budgeted(folder, 5))[1]
+    assert "it would give away 5 values" in dry_run(capsys, config(folder), "--query", "adversarial_loss")[1]
+
+
 def test_what_is_no_question_is_not_asked(folder, capsys):
     status, out, errors = dry_run(capsys, config(folder), "--query", "adversarial_loss", "--order", "3")
     assert (status, out) == (2, "")

@@ -13,6 +13,7 @@ from client.secure.part import HistogramInCompany
 from client.secure.rounds import is_secure_only, refuse_in_the_open
 from protocol.examples import Examples
 from protocol.secure.questions import HistogramQuery
+from riskband.checks import RefusedError
 from riskband.flower.testing import InProcessGrid
 from strategies.asking.replies import QuorumError
 from tests.strategies import secure_network
@@ -55,6 +56,13 @@ def test_other_clients_are_asked_anything(node_config):
 def test_a_setting_that_is_neither_true_nor_false_is_refused(value):
     with pytest.raises(ValueError, match="true or false"):
         is_secure_only({"secure-only": value})
+
+
+@pytest.mark.parametrize("key", ["secure_only", "Secure-Only", "secure-min-client"])
+def test_a_client_that_is_meant_to_be_secure_only_does_not_answer_in_the_open(key):
+    for message_type in [*SECURE, *OTHERS]:
+        with pytest.raises(RefusedError, match="must be secure-only or secure-min-clients or secure-complete-graph"):
+            passed_on({key: True}, message_type)
 
 
 @pytest.mark.parametrize("setting", ["secure-only=true", "secure-min-clients=20"])

@@ -101,6 +101,14 @@ def test_a_folder_of_a_run_that_has_not_ended_is_refused_before_anybody_is_asked
     assert "(run 4711)" in said
 
 
+def test_a_run_that_cannot_be_resumed_is_refused_before_anybody_is_asked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["--results", str(tmp_path), "--superlink", f"127.0.0.1:{free_port()}", "--insecure", "--resume"]
+    assert certify.main(["quickstart", *arguments]) == 2
+    assert "must be the ledger of the interrupted run, but there is none" in capsys.readouterr().err
+
+
 def test_a_superlink_that_is_not_there_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str], keys: Path) -> None:
     trust = ["--root-certificates", str(keys / "operator" / "ca.crt")]
     address = ["--superlink", f"127.0.0.1:{free_port()}"]

@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
+from riskband.flower import testing
 from riskband.flower.testing import Delivery, InProcessGrid, node_unavailable
 
 app = ClientApp()
@@ -136,6 +137,16 @@ def test_replies_come_in_random_order():
     arrived = [reply.metadata.reply_to_message_id for reply in grid.pull_messages(ids)]
     assert sorted(arrived) == sorted(ids)
     assert arrived != ids
+
+
+def test_what_a_slow_client_replied_is_handed_over_before_the_next_has_worked():
+    def slow(message, answer):
+        time.sleep(1.05 * testing._LONGEST_PULL)
+        return [Delivery(answer(message))]
+
+    grid = network(4, behaviours={0: slow, 1: slow}, seed=0)
+    ids = list(grid.push_messages(broadcast(grid)))
+    assert [len(list(grid.pull_messages(ids[done:]))) for done in range(3)] == [1, 1, 2]
 
 
 @pytest.mark.parametrize(

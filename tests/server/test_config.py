@@ -34,6 +34,27 @@ def test_scenarios_are_valid_and_named_like_their_files(path: Path) -> None:
     assert load_config(DEFAULTS | scenario).run.scenario == path.stem
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "start"),
+    [
+        ("num-clients", "abc", "num-clients must be a valid integer, got 'abc'; the spread"),
+        ("resume", "perhaps", "resume must be a valid boolean, got 'perhaps'; true: continue"),
+        ("scenario", "../x", "scenario is not valid, got '../x'; it names the result folder: letters"),
+        (
+            "target",
+            "foo:1",
+            "target is not valid, got 'foo:1'; a target network must be other shifts, each named once,",
+        ),
+    ],
+)
+def test_a_mistake_is_said_once_and_without_words_of_a_parser(key: str, value: str, start: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(DEFAULTS | {key: value})
+    (problem,) = caught.value.problems
+    assert problem.startswith(start)
+    assert problem.count('give "reversed"') == (key == "target")
+
+
 def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
     wrong = {
         "delta": 1.5,

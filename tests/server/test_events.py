@@ -150,6 +150,13 @@ def test_a_failed_run_and_the_resumed_one_are_one_log(tmp_path: Path, defaults: 
     assert named(resumed, "answers_settled")[0]["num_answered"] == 12
 
 
+def test_no_stage_is_shown_that_there_is_not(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    for num_unseen in (0, 3):
+        run_app(tmp_path, defaults, num_unseen=num_unseen)
+        stages = [event["stage"] for event in named(events_of(tmp_path), "stage_started")]
+        assert ("computing the exact risks of the unseen clients" in stages) == (num_unseen > 0)
+
+
 def test_a_new_run_begins_a_new_log(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     for _ in range(2):
         with pytest.raises(QuorumError):
@@ -160,11 +167,13 @@ def test_a_new_run_begins_a_new_log(tmp_path: Path, defaults: Mapping[str, Any])
 
 
 def test_an_error_of_the_server_is_named_without_its_words(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
-    with pytest.raises(ValueError, match="there is none"):
-        run_app(tmp_path, defaults, resume="true")
-    last = events_of(tmp_path)[-1]
+    (tmp_path / "weights.pt").write_text("no weights")
+    folder = tmp_path / "out"
+    with pytest.raises(ValueError, match="must be a readable state dict"):
+        run_app(folder, defaults, training="checkpoint", checkpoint=str(tmp_path / "weights.pt"))
+    last = events_of(folder)[-1]
     assert (last["event"], last["status"], last["error"]) == ("run_ended", "failed", "ValueError")
-    assert "there is none" in json.loads((tmp_path / "failed.json").read_text())["reason"]
+    assert "must be a readable state dict" in json.loads((folder / "failed.json").read_text())["reason"]
 
 
 def test_rounds_of_a_bisection_are_told_apart(tmp_path: Path, defaults: Mapping[str, Any]) -> None:

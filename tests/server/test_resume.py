@@ -149,11 +149,30 @@ def test_waiting_times_may_change_but_nothing_else(
     with pytest.raises(ValueError, match="another run: examples-per-client was 40 and is now 50; loss was 'zero_one'"):
         run_app(tmp_path, defaults, resume="true", examples_per_client=50, loss="brier")
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
-    assert "examples-per-client" in json.loads((tmp_path / "failed.json").read_text())["reason"]
-    with pytest.raises(ValueError, match="the hash of the model was"):
-        run_app(tmp_path, defaults, resume="true", seed=1)
     run_app(tmp_path, defaults, resume="true", node_timeout=0.7, reply_timeout=30.0)
     assert_same_results(tmp_path, finished["f_divergence"])
+
+
+def test_a_slip_in_a_resumed_configuration_removes_no_earlier_result(
+    tmp_path: Path, defaults: Mapping[str, Any], finished: dict[str, Path]
+) -> None:
+    shutil.copytree(finished["f_divergence"], tmp_path, dirs_exist_ok=True)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(FolderError, match="another run: seed was 0 and is now 1"):
+        run_app(tmp_path, defaults, resume="true", seed=1)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_another_model_of_the_same_configuration_is_known_when_it_is_there(
+    tmp_path: Path, defaults: Mapping[str, Any], finished: dict[str, Path]
+) -> None:
+    cut_ledger(finished["f_divergence"], tmp_path, num_answers=6)
+    path = tmp_path / "ledger.jsonl"
+    model = json.loads(path.read_text().splitlines()[0])["hashes"]["model"]
+    path.write_text(path.read_text().replace(model, "0" * len(model)))
+    with pytest.raises(ValueError, match="another run: the hash of the model was '000"):
+        run_app(tmp_path, defaults, resume="true")
+    assert "the hash of the model" in json.loads((tmp_path / "failed.json").read_text())["reason"]
 
 
 def test_there_must_be_something_to_resume(tmp_path: Path, defaults: Mapping[str, Any]) -> None:

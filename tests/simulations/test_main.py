@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,9 @@ import torch
 
 from protocol.models import build_model, save_checkpoint
 from server.config import load_config
-from simulations import launcher
+from simulations import launcher, simulate
 from simulations.__main__ import main
+from simulations.launcher import Interrupted
 from simulations.options import EXIT_FAILED, EXIT_USAGE, chosen_run_config, scenario_parser
 from simulations.simulate import default_folder
 
@@ -54,6 +56,39 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_earlier_results_stay(tmp_
     assert error.startswith(f"error: checkpoint '{path}' cannot be evaluated: ")
     assert message in error
     assert [each.name for each in folder.iterdir()] == ["report.json"]
+
+
+def test_what_cannot_be_resumed_is_refused_and_earlier_results_stay(folder, capsys):
+    (folder / "report.json").write_text('{"schema": "riskband.report/1"}')
+    assert main(["--clients", "5", "--out", str(folder), "--resume"]) == EXIT_USAGE
+    assert "must be the ledger of the interrupted run, but there is none" in capsys.readouterr().err
+    assert [each.name for each in folder.iterdir()] == ["report.json"]
+
+
+def test_all_pairs_that_are_none_are_named(capsys):
+    assert main(["--set", "delta", "=3", "seed=1", "--set", "x"]) == EXIT_USAGE
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"error: --set needs KEY=VALUE, got '{text}'" for text in ("delta", "=3", "x")]
+
+
+def test_too_few_answers_are_no_mistake_of_the_program(tmp_path, capsys):
+    nothing = ["dataset=none", "evaluator=own", "num-unseen=0", "figure-format=none"]
+    assert main(["--clients", "5", "--out", str(tmp_path), "--set", *nothing]) == EXIT_FAILED
+    error = capsys.readouterr().err
+    assert error.count("5 of 5 clients must answer validly") == 1
+    assert "Traceback" not in error
+
+
+def test_who_interrupts_a_run_is_told_how_to_go_on(tmp_path, capsys, monkeypatch):
+    def interrupted(config, folder, *, environment):
+        raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr(simulate, "run_in_process", interrupted)
+    assert main(["--clients", "5", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err.endswith("everything that was started has ended\n")
+    (tmp_path / "ledger.jsonl").write_text('{"schema": "riskband.ledger/2"}\n')
+    assert main(["--clients", "5", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err.endswith("has ended; --resume keeps the answers that came\n")
 
 
 def folder_of(*arguments):

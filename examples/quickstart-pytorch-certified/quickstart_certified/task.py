@@ -46,7 +46,7 @@ def train(net: nn.Module, examples: tuple[Tensor, Tensor], *, epochs: int, learn
             loss = cross_entropy(net(inputs[batch]), labels[batch])
             loss.backward()
             optimizer.step()
-    return float(loss)
+    return loss.item()
 
 
 @torch.no_grad()
