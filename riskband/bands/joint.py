@@ -121,13 +121,18 @@ class JointBand(Shown):
             best = np.minimum(best, self.joint_upper(_count(points, self.lower_limits(eta)), eta))
         return np.where(np.all(points >= 1.0, axis=-1), 1.0, best)
 
+    @property
+    def measured(self) -> FloatArray:
+        """Measured risks, shape (num_clients, num_losses): as they are in the single losses, which undo rounding."""
+        return np.stack([loss.values for loss in self.risks.losses], axis=1)
+
     def upper_limits(self, eta: float) -> FloatArray:
         """Upper limits at error level eta, or measured risks for eta = 0; shape (num_clients, num_losses)."""
-        return self.risks.values if eta == 0.0 else np.stack([r.upper_limits(eta) for r in self.risks.losses], axis=1)
+        return self.measured if eta == 0.0 else np.stack([r.upper_limits(eta) for r in self.risks.losses], axis=1)
 
     def lower_limits(self, eta: float) -> FloatArray:
         """Lower limits; as `upper_limits`."""
-        return self.risks.values if eta == 0.0 else np.stack([r.lower_limits(eta) for r in self.risks.losses], axis=1)
+        return self.measured if eta == 0.0 else np.stack([r.lower_limits(eta) for r in self.risks.losses], axis=1)
 
     def joint_lower(self, count: IntArray, eta: float) -> FloatArray:
         """Lower bound where `count` clients have all their upper limits at or below the point."""
@@ -253,7 +258,7 @@ def joint_cdf(band: JointBand, *, thresholds: npt.ArrayLike) -> Certificate:
         assumptions=(*band.assumptions, *chosen_before(marginal_share=(band.marginal_share, DEFAULT_MARGINAL_SHARE))),
         axes={"point": np.arange(len(points), dtype=np.float64)} if points.ndim == 2 else {},
         details={
-            "measured": np.array(_count(points, band.risks.values) / band.risks.num_clients),
+            "measured": np.array(_count(points, band.measured) / band.risks.num_clients),
             **{f"thresholds_{loss}": points[..., loss].copy() for loss in range(points.shape[-1])},
         },
         recipe=recipe("joint_cdf", {"thresholds": points}, band),

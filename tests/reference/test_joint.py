@@ -55,6 +55,19 @@ def test_observed_bounds_by_counting():
         assert float(band.upper(point)) == pytest.approx(upper)
 
 
+def test_means_in_float32_are_counted_at_their_thresholds():
+    """1/3 in float32 is above 1/3: with 30 of 60 clients there, P(both <= 1/3) was bounded by .19."""
+    exact = np.repeat([[1 / 3, 1 / 3], [2 / 3, 2 / 3]], 30, axis=0)
+    found = [
+        rb.joint_cdf(rb.joint_band(rb.JointRisks(values, 3), delta=0.05, local="observed"), thresholds=exact[::30])
+        for values in (exact, exact.astype(np.float32))
+    ]
+    assert found[0].value[0] > 0.5
+    assert found[1].value.tolist() == found[0].value.tolist()
+    assert found[1].lower.tolist() == found[0].lower.tolist()
+    assert found[1].details["measured"].tolist() == [0.5, 1.0]
+
+
 def test_the_joint_part_and_the_single_losses_are_each_best_somewhere():
     single = np.stack([b.lower(x) for b, x in zip(BAND.marginals, POINTS.T, strict=True)])
     frechet = np.maximum(single.sum(axis=0) - 1, 0)
