@@ -281,8 +281,8 @@ def _certified(certificates: Certificates, function: str, at: Mapping[str, float
             each
             for each in certificates.values()
             if each.recipe["function"] == function
-            and not each.axes
-            and all(each.recipe["arguments"].get(name) == value for name, value in at.items())
+            and np.size(each.value) == 1
+            and all(np.array_equal(np.ravel(each.recipe["arguments"].get(name)), [value]) for name, value in at.items())
         ),
         None,
     )
@@ -290,8 +290,8 @@ def _certified(certificates: Certificates, function: str, at: Mapping[str, float
 
 def _row(certificate: Certificate) -> Row:
     nothing = why_it_says_nothing(certificate)
-    upper = rounded_up(certificate.value)
-    bound = f"at most {upper}" if certificate.lower is None else f"{rounded_down(certificate.lower)} to {upper}"
+    upper, lower = rounded_up(np.asarray(certificate.value).item()), certificate.lower
+    bound = f"at most {upper}" if lower is None else f"{rounded_down(np.asarray(lower).item())} to {upper}"
     if nothing is not None:
         bound = "not bounded by these answers"
     return Row(capital(certificate.quantity), bound, LABELS[certificate.validity], capital(nothing or ""))

@@ -382,6 +382,19 @@ def test_a_worst_share_that_is_required_is_what_the_page_is_about():
     assert breaks * (1 - 1e-3) <= float(budget) <= breaks
 
 
+def test_a_share_that_is_certified_already_is_the_one_that_is_shown():
+    answers = answers_of(40)
+    band = rb.band(answers, delta=0.05)
+    share = rb.survival(answers, thresholds=[0.3], delta=0.05)
+    worst = rb.worst_case_mean(band, divergence="kl", budget=[0.05, 0.1])
+    assert share.value[0] < 0.9 * rb.survival(band, thresholds=0.3).value
+    page = report_page({"worst": worst, "share": share}, facts=RunFacts(threshold=0.3))
+    (shown,) = re.findall(
+        r"or more is By itself, with its own probability of error. at most ([\d.]+)", Read(page).shown
+    )
+    assert share.value[0] <= float(shown) < share.value[0] + 1e-3
+
+
 def test_of_measured_risks_the_page_says_nothing_of_true_ones():
     measured = np.random.default_rng(0).binomial(5, 0.25, 400) / 5  # every true risk is 0.25
     band = rb.band(rb.ClientRisks(measured, 5), delta=0.05, local="observed")
