@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 Value = TypeVar("Value")
 
@@ -50,6 +50,14 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_truth_value(cls, value: Value, info: ValidationInfo) -> Value:
+        """Refuse true and false, which Python counts as 1 and 0, for everything but a switch."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError
+        return value
 
 
 def rule(holds: Callable[[Any], object]) -> AfterValidator:

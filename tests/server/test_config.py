@@ -55,6 +55,13 @@ def test_a_mistake_is_said_once_and_without_words_of_a_parser(key: str, value: s
     assert problem.count('give "reversed"') == (key == "target")
 
 
+@pytest.mark.parametrize("key", ["thresholds", "examples-per-client", "divergences", "budgets", "delta"])
+def test_true_is_no_number(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key} is not valid, got True"):
+        load_config(DEFAULTS | {key: True})
+    assert load_config(DEFAULTS | {"resume": True}).asking.resume
+
+
 def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
     wrong = {
         "delta": 1.5,
