@@ -28,8 +28,8 @@ from riskband.worst_cases.requirements import Requirement
 from server.problems import ConfigError, problem
 from server.run.folder import FIGURE_SUFFIXES
 from server.sections import (
+    SPLIT,
     AnyCounts,
-    AnyNames,
     AnyNumbers,
     Count,
     Ends,
@@ -242,7 +242,7 @@ class Question(Section):
     delta: float = Field(ge=1e-6, lt=1, description="delta is the probability of failure, not the confidence")
     breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
     breakdown_target: float = Field(gt=0, lt=1, description="the share of failing clients, or mean risk, you accept")
-    require: Annotated[AnyNames, AfterValidator(lambda texts: tuple(str(Requirement.of(text)) for text in texts))] = (
+    require: Annotated[tuple[Annotated[str, AfterValidator(lambda text: str(Requirement.of(text)))], ...], SPLIT] = (
         Field(description='give requirements such as "mean<=0.2,quantile:0.9<=0.3", or ""; not for selection')
     )
     band: Annotated[str, rule(resolve_level_method)] = Field(

@@ -18,14 +18,15 @@ def _split(value: object) -> object:
     return (value,) if isinstance(value, int | float) else value
 
 
+SPLIT = BeforeValidator(_split)
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-AnyNames = Annotated[tuple[str, ...], BeforeValidator(_split)]
+AnyNames = Annotated[tuple[str, ...], SPLIT]
 Names = Annotated[AnyNames, Field(min_length=1)]
-AnyCounts = Annotated[tuple[Count, ...], BeforeValidator(_split)]
-Ends = Annotated[tuple[float, ...], BeforeValidator(_split)]
-AnyNumbers = Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_split)]
+AnyCounts = Annotated[tuple[Count, ...], SPLIT]
+Ends = Annotated[tuple[float, ...], SPLIT]
+AnyNumbers = Annotated[tuple[Annotated[float, Field(ge=0)], ...], SPLIT]
 Numbers = Annotated[AnyNumbers, Field(min_length=1)]
 
 Rule = Callable[[Any, Mapping[str, Any]], object]

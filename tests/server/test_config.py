@@ -55,6 +55,14 @@ def test_a_mistake_is_said_once_and_without_words_of_a_parser(key: str, value: s
     assert problem.count('give "reversed"') == (key == "target")
 
 
+def test_all_wrong_requirements_are_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(DEFAULTS | {"require": "mean<0.3,mean<=0.2,foo<=0.2"})
+    assert [problem.split(";")[0] for problem in caught.value.problems] == [
+        f"require is not valid, got '{text}'" for text in ("mean<0.3", "foo<=0.2")
+    ]
+
+
 @pytest.mark.parametrize("key", ["thresholds", "examples-per-client", "divergences", "budgets", "delta"])
 def test_true_is_no_number(key: str) -> None:
     with pytest.raises(ConfigError, match=f"^{key} is not valid, got True"):
