@@ -56,7 +56,8 @@ class Evaluation:
     @property
     def title(self) -> str:
         """What stands above the figure."""
-        return f"{self.config.run.scenario}: {self.config.question.loss} risk, delta = {self.config.question.delta:g}"
+        loss = self.config.question.loss.replace("zero_one", "0-1").replace("_", "-")
+        return f"{self.config.run.scenario}: {loss} loss, delta = {self.config.question.delta:g}"
 
     @property
     def truth(self) -> Unseen | None:
