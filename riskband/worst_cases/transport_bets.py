@@ -17,7 +17,7 @@ import numpy as np
 
 from riskband.betting import AVERAGED_BETS, LARGEST_SHARE, Played, fixed_orders, log_growth
 from riskband.checks import FloatArray, IntArray
-from riskband.search import bisect
+from riskband.search import Bracket, bisect, largest_where
 
 # As many orders as cost little time. Past clients are looked at again when a fifth more of them are known.
 _NUM_ORDERS, _NUM_PLAYED, _RATIO = (20, 40), 20_000, 1.2
@@ -116,10 +116,8 @@ class TransportBets:
             values[index] = self._limit(duals, tests, budget, delta=share, least=least)
         return values
 
-    def largest_budget(
-        self, duals: TransportDuals, *, target: float, largest: float, delta: float
-    ) -> tuple[float, float]:
-        """Return budgets between which lies the largest one where V is found to be at most the target.
+    def largest_budget(self, duals: TransportDuals, *, target: float, largest: float, delta: float) -> Bracket:
+        """Bracket of the largest budget at which V is found to be at most the target.
 
         One gambler plays for that budget, and tests every budget up to `largest` on one event.
         """
@@ -134,12 +132,7 @@ class TransportBets:
         def meets(budget: FloatArray) -> np.ndarray:
             return np.asarray(not self._survives(duals, [played], float(budget), target, delta))
 
-        if not meets(np.asarray(0.0)):
-            return -np.inf, 0.0
-        if meets(np.asarray(largest)):
-            return largest, np.inf
-        lower, upper = bisect(meets, low=0.0, high=largest, num_steps=40)
-        return float(lower), float(upper)
+        return largest_where(meets, most=largest, num_steps=40)
 
     def _past(self, duals: TransportDuals) -> _Past:
         """Means and variances of the outcomes before every look, with one more outcome: 1/2, and of variance 1/4."""

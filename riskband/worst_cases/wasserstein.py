@@ -515,7 +515,7 @@ def wasserstein_breakdown(
         else:
             duals, edition = _share_families(answers, prices, local="best", etas=LIMIT_ETAS)(threshold - ROUNDING), 1
         bets = TransportBets(_sorting_keys(answers), seed=seed, largest_share=SHARES[edition])
-        return Bracket(*bets.largest_budget(duals, target=goal, largest=largest, delta=delta))
+        return bets.largest_budget(duals, target=goal, largest=largest, delta=delta)
     if multipliers is None and answers.multipliers is None:
         multipliers = default_multipliers([largest / 1000.0, largest])
 
