@@ -231,6 +231,17 @@ def _times_of_choice(num_clients: int) -> IntArray:
     return times[times < num_clients]
 
 
+def looks_at_the_past(num_clients: int, *, ratio: float) -> tuple[IntArray, IntArray]:
+    """Numbers of clients seen at which bets are made anew: every one at first, then a ratio apart; and each client's.
+
+    The second, of shape (num_clients,), is the index of the last look before each client.
+    """
+    looks = [0]
+    while (following := max(looks[-1] + 1, int(ratio * looks[-1]))) < num_clients:
+        looks.append(following)
+    return np.array(looks), np.searchsorted(looks, np.arange(num_clients), side="right") - 1
+
+
 def betting_upper_means(
     columns: Sequence[FloatArray], *, delta: float, seed: int | None, is_fixed: bool, edition: int = NEWEST
 ) -> tuple[list[float], str]:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from scipy.special import betainc, gammaln, xlogy
 
 from riskband.answers.risks import ClientRisks
-from riskband.betting import NEWEST, SHARES, before, log_average_excess
+from riskband.betting import NEWEST, SHARES, before, log_average_excess, looks_at_the_past
 from riskband.checks import FloatArray, IntArray
 from riskband.duals import late_excesses
 from riskband.search import bisect
@@ -197,8 +197,7 @@ def gini_upper_limit(risks: ClientRisks, orders: IntArray, *, delta: float) -> f
     numbers from d examples with exactly this mean. D is made of the clients before. Source: math §5.6.
     """
     game = _Tangents.of(risks)
-    times = _looked_at(risks.num_clients)
-    look = np.searchsorted(times, np.arange(risks.num_clients), side="right") - 1
+    times, look = looks_at_the_past(risks.num_clients, ratio=_AGAIN)
     num_looks, num_kinds = times.size, game.kinds.size
     outcomes, sizes, foreseen = np.empty(orders.shape), np.empty(orders.shape), np.empty(orders.shape)
     for row, order in enumerate(orders):
@@ -285,14 +284,6 @@ class _Tangents(NamedTuple):
         mixture = np.bincount((rows + below).ravel(), ((1.0 - part) * shares).ravel(), len(seen) * (degree - 1))
         mixture += np.bincount((rows + above).ravel(), (part * shares).ravel(), len(seen) * (degree - 1))
         return np.asarray(mixture.reshape(len(seen), degree - 1) + (_START / (degree - 1) / total)[:, None])
-
-
-def _looked_at(num_clients: int) -> IntArray:
-    """Numbers of clients seen at which the next tangent is chosen: every one at first, then a ratio apart."""
-    times = [0]
-    while times[-1] + 1 < num_clients:
-        times.append(max(times[-1] + 1, int(_AGAIN * times[-1])))
-    return np.array([time for time in times if time < num_clients])
 
 
 def _subsamples(wrong: FloatArray, size: int, degree: int) -> FloatArray:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from riskband.betting import AVERAGED_BETS, LARGEST_SHARE, Played, fixed_orders, log_growth
+from riskband.betting import AVERAGED_BETS, LARGEST_SHARE, Played, fixed_orders, log_growth, looks_at_the_past
 from riskband.checks import FloatArray, IntArray
 from riskband.search import Bracket, bisect, largest_where
 
@@ -95,8 +95,7 @@ class TransportBets:
         else:
             self._clients, self._orders = np.arange(size), np.random.default_rng(seed).permutation(size)[None]
         self._is_average, self.name = seed is None, AVERAGED_BETS if seed is None else "betting"
-        self._looks = _looks(size)
-        self._times = np.searchsorted(self._looks, np.arange(size), side="right") - 1
+        self._looks, self._times = looks_at_the_past(size, ratio=_RATIO)
 
     def upper_bounds(self, duals: TransportDuals, budgets: FloatArray, *, delta: float) -> FloatArray:
         """Upper confidence limits in [0, 1] for V at every budget, which hold at once with probability 1 - delta.
@@ -204,11 +203,3 @@ def design_budgets(budgets: FloatArray, num_clients: int) -> FloatArray:
             first = budget
             designs.append(budget)
     return np.array(designs)
-
-
-def _looks(size: int) -> IntArray:
-    """Numbers of clients seen at which the past is looked at: every one at first, then a ratio apart."""
-    looks = [0]
-    while looks[-1] + 1 < size:
-        looks.append(max(looks[-1] + 1, int(_RATIO * looks[-1])))
-    return np.array([look for look in looks if look < size])
