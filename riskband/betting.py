@@ -100,9 +100,8 @@ def betting_upper_bound(
     *,
     delta: float,
     seed: int | None,
-    high: float = 1.0,
 ) -> tuple[float, str]:
-    """Upper confidence limit for a number that each dual bounds, and the name of the method.
+    """Upper confidence limit for a number in [0, 1] that each dual bounds, and the name of the method.
 
     If the number is `v`, the mean outcome of *every* dual is at least what `v` needs of it. So the gambler may bet
     against another dual at every client, if the clients before it alone say which: the one that bounds the number best
@@ -119,8 +118,6 @@ def betting_upper_bound(
         Probability that the limit fails, in (0, 1).
     seed : int or None
         Of the one order in which clients are seen; None: the final capitals in many fixed orders are averaged.
-    high : float
-        Largest value that the number can have; the smallest is 0.
     """
     if seed is None:
         size = answers[0].size
@@ -139,7 +136,7 @@ def betting_upper_bound(
         return log_average_excess(np.concatenate([growth.sum(axis=1) for growth in growths]), delta)
 
     guess = min(float(dual.bound(np.array(np.mean(dual.outcomes)))) for dual in duals)
-    value = _first_rejected(log_excess, orders.shape[1], guess=guess, high=high)
+    value = _first_rejected(log_excess, orders.shape[1], guess=guess)
     return value, AVERAGED_BETS if seed is None else "betting"
 
 
@@ -297,7 +294,7 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float, edition: in
         )
         return log_average_excess(np.concatenate([growth.sum(axis=1) for growth in growths]), delta)
 
-    return _first_rejected(log_excess, values.size, guess=float(np.mean(values)), high=1.0)
+    return _first_rejected(log_excess, values.size, guess=float(np.mean(values)))
 
 
 def _largest_shares(values: FloatArray) -> FloatArray:
@@ -323,15 +320,15 @@ def log_average_excess(log_capitals: FloatArray, delta: float) -> float:
     return float(np.logaddexp.reduce(log_capitals) - np.log(log_capitals.size / delta))
 
 
-def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, guess: float, high: float) -> float:
-    """Smallest number found at which a nondecreasing function is not negative: the rejected end of a search."""
+def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, guess: float) -> float:
+    """Smallest number in [0, 1] found at which a nondecreasing function is not negative: the rejected end."""
     if num_clients > _MANY:
-        tolerance = high * 2.0**-_NUM_STEPS
-        return float(root_from_above(log_excess, low=0.0, high=high, guess=min(guess, high), tolerance=tolerance))
-    survives = bisect(
-        lambda value: np.asarray(log_excess(float(value)) < 0.0), low=0.0, high=high, num_steps=_NUM_STEPS
-    )
-    return float(survives[1])
+        return root_from_above(log_excess, low=0.0, high=1.0, guess=min(guess, 1.0), tolerance=2.0**-_NUM_STEPS)
+
+    def survives(value: FloatArray) -> np.ndarray:
+        return np.asarray(log_excess(float(value)) < 0.0)
+
+    return float(bisect(survives, low=0.0, high=1.0, num_steps=_NUM_STEPS)[1])
 
 
 def _num_orders(num_values: int) -> int:

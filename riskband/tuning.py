@@ -58,6 +58,7 @@ _LEAST_TAIL = -20.0  # on the probit scale: it costs nothing, and below -22 SciP
 _MEMORY = 30
 _DECREASE, _CURVATURE = 1e-4, 0.9  # constants of the weak Wolfe conditions
 _MAX_TRIALS = 25  # of a line search
+_LEAST_DECREASE = 1e-10  # in units of the loss or 1: by less, the search has ended
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -315,13 +316,13 @@ def _beta_quantiles_and_slopes(tails: FloatArray) -> tuple[FloatArray, FloatArra
     return levels, np.exp(np.where(is_inside, log_normal - log_density, -np.inf))
 
 
-def descend(loss: Loss, start: FloatArray, *, num_iterations: int, tolerance: float = 1e-10) -> FloatArray:
+def descend(loss: Loss, start: FloatArray, *, num_iterations: int) -> FloatArray:
     """Point of a low loss, by L-BFGS with a line search that brackets the weak Wolfe conditions, on one thread.
 
-    `loss` gives a finite value and gradient at a point, `start` has shape (num_variables,); a decrease by less than
-    `tolerance`, relative to the loss or 1, ends the search. The result is not above the start. SciPy's L-BFGS-B spends
-    vectors as short as these on threaded linear algebra: on a busy machine that takes fifty times as long as the
-    function itself. Source: Nocedal and Wright 2006, chapter 7; line search of Lewis and Overton 2013.
+    `loss` gives a finite value and gradient at a point, `start` has shape (num_variables,). The result is not above the
+    start. SciPy's L-BFGS-B spends vectors as short as these on threaded linear algebra: on a busy machine that takes
+    fifty times as long as the function itself. Source: Nocedal and Wright 2006, chapter 7; line search of Lewis and
+    Overton 2013.
     """
     point, (value, gradient) = start, loss(start)
     pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=_MEMORY)
@@ -348,7 +349,7 @@ def descend(loss: Loss, start: FloatArray, *, num_iterations: int, tolerance: fl
             pairs.append((move, change))
         decrease = value - new_value
         point, value, gradient = trial, new_value, new_gradient
-        if decrease <= tolerance * max(1.0, abs(value)):
+        if decrease <= _LEAST_DECREASE * max(1.0, abs(value)):
             break
     return point
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from riskband.betting import AVERAGED_BETS, LARGEST_SHARE, Played, fixed_orders, log_growth, looks_at_the_past
-from riskband.checks import FloatArray, IntArray
+from riskband.checks import FloatArray
 from riskband.search import Bracket, bisect, largest_where
 
 # As many orders as cost little time. Past clients are looked at again when a fifth more of them are known.
