@@ -93,9 +93,9 @@ class Objective:
         """Sides that a band must have: "lower", which is tighter, if all terms grow with every risk, or "two"."""
         return "lower" if all(functional(name).grows_with_risk for name, _ in self.terms) else "two"
 
-    def of_distribution(self, law: RiskDistribution) -> float:
+    def of_distribution(self, distribution: RiskDistribution) -> float:
         """Value for an explicit distribution of risks, for example `RiskDistribution.of_values` of measured ones."""
-        return sum(weight * functional(name).value(law) for name, weight in self.terms)
+        return sum(weight * functional(name).value(distribution) for name, weight in self.terms)
 
     def upper_bounds(self, band: Band, *, dispersion: str = "sharp") -> dict[str, float]:
         """Upper bounds on every term, without its weight, for every distribution of a band.

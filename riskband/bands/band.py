@@ -65,8 +65,8 @@ class Band(Drawn):
     upper_points, upper_levels : ndarray, shape (num_points,)
         F(x) <= upper_levels[i] for x < upper_points[i]. Empty without an upper side.
     mean_distribution : ClientAtoms or None
-        Law whose mean and tail means are not below those of the true risks, even after reweighting clients; `None`
-        without a lower side.
+        Its mean and tail means are not below those of the true risks, even after reweighting clients; `None` without a
+        lower side.
     assumptions : tuple of str
         What must be true for the probability to be right.
     method_recipe : str or mapping

@@ -56,7 +56,7 @@ from riskband.wording import chosen_before, exactly, in_short
 
 TRANSFORM_METHODS = ("pointwise", "jordan", "monomials")
 ORDER_STATISTIC, SINGLE_LOCAL = "order statistic", ("marginal", "observed")
-_USUAL_LAW = (3.0, 21.0)  # of a Beta distribution
+_USUAL_SHAPES = (3.0, 21.0)  # of a Beta distribution
 
 
 def mean(band: Band) -> Certificate:
@@ -239,7 +239,7 @@ def quantile_rank(num_clients: int, *, level: float, delta: float, num_examples:
     if ranks.size == 0:
         return num_clients + 1, 0.0
     # A larger rank allows a limit of a larger error level: the best of both for usual risks, fixed here.
-    usual = num_examples * betaincinv(*_USUAL_LAW, ranks / (num_clients + 1.0))
+    usual = num_examples * betaincinv(*_USUAL_SHAPES, ranks / (num_clients + 1.0))
     best = int(np.argmin(betaincinv(usual + 1.0, num_examples - usual, 1.0 - etas)))
     return int(ranks[best]), float(etas[best])
 

@@ -368,9 +368,9 @@ def _worst_mean(name: object, parameters: Sequence[str]) -> Number:
     def above(source: Band | ClientRisks, delta: float | None) -> Certificate:
         return worst_case_mean(source, divergence=f, budget=size, delta=delta)
 
-    def value(law: RiskDistribution) -> float:
+    def value(distribution: RiskDistribution) -> float:
         # Clients that the network does not have may have any risk, up to 1.
-        risks, weights = np.append(law.risks, 1.0), np.append(law.weights, 0.0)
+        risks, weights = np.append(distribution.risks, 1.0), np.append(distribution.weights, 0.0)
         return min(robust_mean(risks, weights, divergence=f, budget=size)[0], 1.0)
 
     quantity = f"the largest mean risk over the clients of {_any_network(f, size)}"
@@ -387,8 +387,8 @@ def _worst_share(name: object, parameters: Sequence[str]) -> Number:
         band = source if isinstance(source, Band) else band_of(source, delta=own_delta(delta), sides="lower")
         return worst_case_cdf(band, divergence=f, budget=size, thresholds=threshold)
 
-    def value(law: RiskDistribution) -> float:
-        return float(binary_worst_case(min(share.value(law), 1.0), divergence=f, budget=size))
+    def value(distribution: RiskDistribution) -> float:
+        return float(binary_worst_case(min(share.value(distribution), 1.0), divergence=f, budget=size))
 
     quantity = f"the largest share of clients with a risk of at least {exactly(threshold)} in {_any_network(f, size)}"
     bounds = partial(_worst_ends, quantity=quantity, above=above, plain=share.name)

@@ -131,9 +131,10 @@ def _cost_limits(
 def _partial_sum_weights(num_examples: int, threshold: float, eta: float) -> FloatArray:
     """Weights >= 0 of the sums of the i smallest costs in a lower limit for the cost of pushing a client.
 
-    A Berk-Jones band says P(D < i-th smallest cost) <= level_i for all i. The stochastically smallest law of costs D in
-    it puts level_{i+1} - level_i on the i-th; these fall with i, so what they weigh is a sum of partial sums with
-    weights >= 0, and a client's curve gives lower bounds for these. Where rounding makes them rise, mass costs nothing.
+    A Berk-Jones band says P(D < i-th smallest cost) <= level_i for all i. The stochastically smallest distribution of
+    costs D in it puts level_{i+1} - level_i on the i-th; these fall with i, so what they weigh is a sum of partial sums
+    with weights >= 0, and a client's curve gives lower bounds for these. Where rounding makes them rise, mass costs
+    nothing.
     """
     upper = berk_jones_levels(num_examples, eta, "upper").upper
     assert upper is not None

@@ -309,7 +309,9 @@ def wasserstein_cdf(
         raise ValueError("thresholds must be > 0 and increase: every client has a risk of at least 0")
     local, method = check_choice("local", local, CDF_LOCAL_STEPS), check_choice("method", method, _CDF_METHODS)
     if local == "limits" and not answers.binary:
-        raise ValueError("local='limits' needs answers of a 0-1 loss: it rests on the law of flip costs; use 'average'")
+        raise ValueError(
+            "local='limits' needs answers of a 0-1 loss: it rests on the costs of misclassification; use 'average'"
+        )
     seed, every_budget = check_own_seed(seed), check_flag("every_budget", every_budget)
     eta = None if eta is None else check_eta(eta)
     flat = (np.atleast_1d(budgets), np.atleast_1d(points))
@@ -408,8 +410,8 @@ def _from_bands(
         grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
         levels = levels_of(delta=part / grid.size, sides="lower").lower
         assert levels is not None
-        laws = [ClientAtoms.from_levels(column, levels) for column in phi.T]
-        bounds.append(_from_averages(laws, grid, budgets, points))
+        atoms = [ClientAtoms.from_levels(column, levels) for column in phi.T]
+        bounds.append(_from_averages(atoms, grid, budgets, points))
     return np.asarray(np.min(bounds, axis=0))
 
 
@@ -433,28 +435,28 @@ def _from_limits(
 
 
 def _from_averages(
-    laws: Sequence[ClientAtoms], multipliers: FloatArray, budgets: FloatArray, points: FloatArray
+    atoms: Sequence[ClientAtoms], multipliers: FloatArray, budgets: FloatArray, points: FloatArray
 ) -> FloatArray:
-    """The least of a·m·budget + E(1 + a(phi_m - t))_+ over multipliers m, each with a law of phi_m, and a >= 0."""
+    """The least of a·m·budget + E(1 + a(phi_m - t))_+ over a >= 0 and multipliers m, with atoms of each phi_m."""
     columns = []
     for point in points - ROUNDING:  # what holds at a smaller threshold holds at the larger one
-        charged = zip(laws, multipliers, strict=True)
-        columns.append(np.min([_least_share(law, budgets * price, point) for law, price in charged], axis=0))
+        charged = zip(atoms, multipliers, strict=True)
+        columns.append(np.min([_least_share(each, budgets * price, point) for each, price in charged], axis=0))
     return np.stack(columns, axis=1)
 
 
-def _least_share(law: ClientAtoms, charges: FloatArray, threshold: float) -> FloatArray:
+def _least_share(atoms: ClientAtoms, charges: FloatArray, threshold: float) -> FloatArray:
     """Minimum over a >= 0 of a·charge + E(1 + a(X - threshold))_+, for each charge; shape (num_charges,).
 
     It is convex and piecewise linear in a, with a corner at 1/(threshold - x) for each atom x below the threshold:
     from there on the atom counts no more. The minimum is at the first corner after which the slope is not negative.
     """
-    below = int(np.searchsorted(law.risks, threshold, side="left"))
-    mass = np.cumsum(law.weights[::-1])[::-1]
-    excess = np.cumsum((law.weights * (law.risks - threshold))[::-1])[::-1]
+    below = int(np.searchsorted(atoms.risks, threshold, side="left"))
+    mass = np.cumsum(atoms.weights[::-1])[::-1]
+    excess = np.cumsum((atoms.weights * (atoms.risks - threshold))[::-1])[::-1]
     # Of the atoms that still count after each corner; before the first one, a = 0, all of them do.
     mass, slope = mass[: below + 1], excess[: below + 1]
-    corner = np.concatenate([[0.0], 1.0 / (threshold - law.risks[:below])])
+    corner = np.concatenate([[0.0], 1.0 / (threshold - atoms.risks[:below])])
     best = np.minimum(np.searchsorted(slope, -charges, side="left"), below)
     return np.asarray(mass[best] + corner[best] * (slope[best] + charges))
 
