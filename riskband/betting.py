@@ -45,25 +45,12 @@ _MOST_COUNTED = 2e7  # numbers of equal answers in memory
 
 @dataclass(frozen=True, eq=False)
 class Dual:
-    """One point of a dual: a number is at most `bound` of the mean outcome of an unseen client.
+    """One point of a dual: a number is at most `bound` of the mean outcome of an unseen client."""
 
-    Attributes
-    ----------
-    outcomes : ndarray, shape (num_clients,)
-        One number in [0, 1] from every client, whose expectation is the mean outcome, or is not below it.
-    bound : callable
-        From mean outcomes in [0, 1] to upper bounds on the number; nondecreasing. Any shape.
-    least_mean : callable
-        Its inverse: from a lower bound on the number to the least mean outcome that allows it; nondecreasing. What
-        lies outside [0, 1] is cut to it.
-    start : float
-        What the mean outcome is taken for before the first client, in [0, 1]: of no consequence for validity.
-    """
-
-    outcomes: FloatArray
-    bound: Callable[[FloatArray], FloatArray]
-    least_mean: Callable[[float], float]
-    start: float = 0.5
+    outcomes: FloatArray  # in [0, 1], shape (num_clients,); their expectation is the mean outcome, or is not below it
+    bound: Callable[[FloatArray], FloatArray]  # from mean outcomes of any shape to the number; nondecreasing
+    least_mean: Callable[[float], float]  # its inverse, nondecreasing; what lies outside [0, 1] is cut to it
+    start: float = 0.5  # what the mean is taken for before the first client: of no consequence for validity
 
     @classmethod
     def of_range(
@@ -108,16 +95,9 @@ def betting_upper_bound(
     by their mean. Nothing is paid for the number of duals. The choice does not depend on `v`: every factor of the
     capital grows with `v`, and what is rejected is an interval. Source: math §2.9.
 
-    Parameters
-    ----------
-    duals : sequence of Dual
-        Fixed before any answer was seen.
-    answers : sequence of ndarray, shape (num_clients,) each
-        What the outcomes are functions of: sorted by them, the clients have an order that no input can choose.
-    delta : float
-        Probability that the limit fails, in (0, 1).
-    seed : int or None
-        Of the one order in which clients are seen; None: the final capitals in many fixed orders are averaged.
+    The duals are fixed before any answer was seen. `answers`, of shape (num_clients,) each, are what the outcomes are
+    functions of: sorted by them, the clients have an order that no input can choose. `seed` is that of the one order in
+    which clients are seen; None: the final capitals in many fixed orders are averaged.
     """
     if seed is None:
         size = answers[0].size

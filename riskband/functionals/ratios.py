@@ -74,41 +74,21 @@ class Cell(Protocol):
 
 @dataclass(frozen=True)
 class Ratio:
-    """A measure that is a function of min over a of E A_a(R) / E B(R).
-
-    Attributes
-    ----------
-    low, high : float
-        Smallest and largest value of the ratio.
-    above : callable
-        From a and an array of measured risks, A_a of them.
-    below : callable
-        From `Counts`, the function from the ends of a cell of a to the `Cell`.
-    of_risk : bool
-        Whether B is the risk; otherwise it is 1.
-    largest_mean : {"a", "a / (1 - ratio)", None}
-        How large the mean can be where the minimum is at a; None if nothing is known, and a may be 0.
-    is_quadratic : bool
-        Whether A_a is R²/(2a) + a/2, which can be estimated without bias.
-    of_counts : callable or None
-        From `Counts` of a 0-1 loss, the function from a to numbers whose expectation is at least A_a(R) and nearer to
-        it than that of A_a of the measured risk, if any is known.
-    largest_share : float
-        Of the capital that one client may cost.
-    has_jumps : bool
-        Whether numbers of `of_counts`, and of `below` next to the middle of a cell, are not convex in the count.
-    """
+    """A measure that is a function of min over a of E A_a(R) / E B(R), a ratio in [low, high]."""
 
     low: float
     high: float
-    above: Callable[[float, FloatArray], FloatArray]
-    below: Callable[[Counts], Callable[[float, float], Cell]]
-    of_risk: bool = True
+    above: Callable[[float, FloatArray], FloatArray]  # from a and measured risks to A_a of them
+    below: Callable[[Counts], Callable[[float, float], Cell]]  # from the counts, then the ends of a cell of a
+    of_risk: bool = True  # whether B is the risk; otherwise it is 1
+    # How large the mean can be where the minimum is at a: "a", "a / (1 - ratio)", or not known (None; a may be 0).
     largest_mean: str | None = "a"
-    is_quadratic: bool = False
+    is_quadratic: bool = False  # whether A_a is R²/(2a) + a/2, which can be estimated without bias
+    # From counts of a 0-1 loss, then a, to numbers whose expectation is at least A_a(R) and nearer to it than that of
+    # A_a of the measured risk, if any are known.
     of_counts: Callable[[Counts], Callable[[float], FloatArray]] | None = None
-    largest_share: float = SHARES[NEWEST]
-    has_jumps: bool = False
+    largest_share: float = SHARES[NEWEST]  # of the capital that one client may cost
+    has_jumps: bool = False  # whether numbers of `of_counts`, or of `below` mid-cell, are not convex in the count
 
     @property
     def points(self) -> FloatArray:

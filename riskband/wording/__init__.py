@@ -71,17 +71,7 @@ def chosen_before(**choices: tuple[object, object]) -> tuple[str, ...]:
     """Return the assumption that choices were made before any answer was seen; none if all are defaults.
 
     The best of many windows, seeds or error levels is no bound of probability 1 - delta, though each of them is one:
-    whatever is not the default may have been picked by its result.
-
-    Parameters
-    ----------
-    **choices : tuple
-        By name, the choice and its default.
-
-    Returns
-    -------
-    tuple of str
-        One sentence, or nothing.
+    whatever is not the default may have been picked by its result. Each argument is a choice and its default.
     """
     named = [
         f"{name.replace('_', ' ')} {exactly(choice) if isinstance(choice, float) else choice}"

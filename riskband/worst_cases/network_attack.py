@@ -101,18 +101,9 @@ def bisection(
     above it); while the bracket is wide, the clients whose curve is open where the adversary would spend are asked
     there.
 
-    Parameters
-    ----------
-    ask : callable
-        See `Ask`.
-    cost_budget : float
-        Mean budget of the network, in units of the transport cost; > 0.
-    tolerance : float
-        Width of the bracket at which to stop, > 0; after 200 rounds the search stops in any case.
-    known : list of KnownPoints, one per client, optional
-        Points that were answered before; new ones are added, so that a search at another budget starts from them.
-    on_round : callable, optional
-        Called with the bracket after every round.
+    `cost_budget` is the network's mean budget, in units of the transport cost, > 0; `tolerance` the width of the
+    bracket at which the search stops, as it does after 200 rounds. New points are added to those `known` of every
+    client before, so that a search at another budget starts from them; `on_round` is told the bracket.
 
     A client that gives no answer, or one that no concave curve through its others allows, becomes silent and is not
     asked again: the bracket stays valid, with what is known of that client, but may stay wider than the tolerance.

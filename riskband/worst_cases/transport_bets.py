@@ -29,21 +29,11 @@ _LARGEST_STEP, _NUM_FEW, _NUM_NEAREST = 0.8, 200, 3
 
 @dataclass(frozen=True, eq=False)
 class TransportDuals:
-    """Duals fixed before any answer: V(c) <= prices * c + scales * (mean outcome of an unseen client), for each.
+    """Duals fixed before any answer: V(c) <= prices * c + scales * (mean outcome of an unseen client), for each."""
 
-    Attributes
-    ----------
-    outcomes : ndarray, shape (num_clients, num_duals)
-        In [0, 1]; the expectation of each is the mean outcome, or is not below it.
-    prices : ndarray, shape (num_duals,)
-        Of a unit of cost, >= 0; `inf` for a dual that says something without a budget only.
-    scales : ndarray, shape (num_duals,)
-        Above 0.
-    """
-
-    outcomes: FloatArray
-    prices: FloatArray
-    scales: FloatArray
+    outcomes: FloatArray  # in [0, 1], shape (num_clients, num_duals); their expectation is the mean, or is not below it
+    prices: FloatArray  # of a unit of cost, >= 0, shape (num_duals,); `inf`: it says something without a budget only
+    scales: FloatArray  # above 0, shape (num_duals,)
 
     def charges(self, budget: float) -> FloatArray:
         """What each dual adds for the budget."""
@@ -67,22 +57,12 @@ class _Past(NamedTuple):
 
 
 class TransportBets:
-    """Gamblers that see the clients of one network in the same orders.
+    """Gamblers that see the clients of one network in the same orders; `name` is that of the method.
 
-    Parameters
-    ----------
-    answers : sequence of ndarray, shape (num_clients,) each
-        What the outcomes are functions of: sorted by them, the clients have an order that no input can choose.
-    seed : int or None
-        Of one order, in which the largest capital on the way counts. None: the average of the final capitals in fixed
-        orders counts.
-    largest_share : float
-        Of the capital that one client may cost, in (0, 1).
-
-    Attributes
-    ----------
-    name : str
-        Of the method.
+    The answers, of shape (num_clients,) each, are what the outcomes are functions of: sorted by them, the clients have
+    an order that no input can choose. `seed` is that of one order, in which the largest capital on the way counts;
+    None: the average of the final capitals in fixed orders counts. `largest_share`, in (0, 1), is what of the capital
+    one client may cost.
     """
 
     def __init__(
