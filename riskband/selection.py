@@ -201,13 +201,12 @@ class Selection(Shown):
     candidate_delta: float
     spending: str
 
+    shown = ("target", "delta", "method")
+
     def _words(self) -> str:
         bound = "" if self.certificate is None else f" at most {rounded_up(self.certificate.value)}"
         best = "none" if self.best is None else self.best
         return f"{best} of {len(self.candidates)} candidates, {self.objective}{bound}"
-
-    def _facts(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("target", "delta", "method")}
 
     @property
     def certified(self) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.histogram import Histogram, HistogramLimits, PlainAnswers
-from riskband.answers.risks import ClientRisks, check_risks, default_eta, shared_assumptions
+from riskband.answers.histogram import HistogramLimits, PlainAnswers, clients_above
+from riskband.answers.risks import ClientRisks, default_eta, shared_assumptions
 from riskband.bands.levels import Levels
 from riskband.bands.local_steps import (
     EVERY_ETA,
@@ -243,11 +243,7 @@ def band(
     >>> bool(b.lower(0.5) <= 1.0)
     True
     """
-    answers = risks
-    if not isinstance(answers, Histogram):
-        check_risks(answers)
-    risks = answers.above
-    delta = check_delta(delta)
+    answers, risks, delta = risks, clients_above(risks), check_delta(delta)
     usual_method = default_method(risks.num_counted)
     level_method = resolve_level_method(usual_method if method is None else method)
     local = check_choice("local", local, LOCAL_STEPS)

@@ -37,7 +37,7 @@ from riskband.wording import (
     rounded_down,
     rounded_up,
 )
-from riskband.worst_cases.requirements import Gate, Requirement, require
+from riskband.worst_cases.requirements import Gate, Requirement, require, sizes_in_words
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_BUDGETS, DEFAULT_PILOT_SHARE = [0.05, 0.1, 0.2], 0.2
@@ -236,7 +236,7 @@ def _file_problems(flag: str, path: str) -> list[str]:
 
 
 def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
-    band = rb.band(risks, delta=options.delta, method=_method(options), local=options.local, sides=options.sides)
+    band = _band(risks, options, sides=options.sides)
     own: dict[str, Any] = {"delta": options.delta}
     source, its = (risks, own) if _stand_alone(options) else (band, {})
     # Bets need every answer as it was given.
@@ -278,13 +278,13 @@ def _two_sided(risks: rb.ClientRisks, band: rb.Band, options: argparse.Namespace
         return None
     if options.sides == "two":
         return band
-    # It spends a delta of its own.
-    return rb.band(risks, delta=options.delta, method=_method(options), local=options.local, sides="two")
+    return _band(risks, options, sides="two")  # it spends a delta of its own
 
 
-def _method(options: argparse.Namespace) -> Any:
-    """The method of the band; none if it is the default, which of very many clients constrains few ranks."""
-    return None if options.method == "berk_jones" else options.method
+def _band(risks: rb.ClientRisks, options: argparse.Namespace, *, sides: str) -> rb.Band:
+    # None is the default, which of very many clients constrains few ranks.
+    method = None if options.method == "berk_jones" else options.method
+    return rb.band(risks, delta=options.delta, method=method, local=options.local, sides=sides)
 
 
 def _stand_alone(options: argparse.Namespace) -> bool:
@@ -294,13 +294,8 @@ def _stand_alone(options: argparse.Namespace) -> bool:
 
 
 def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace) -> str:
-    sizes = (
-        f"{risks.num_examples.min()}"
-        if risks.has_equal_sizes
-        else f"{risks.num_examples.min()} to {risks.num_examples.max()}"
-    )
     lines = [
-        f"{risks.num_clients} clients with {sizes} examples each; {_how_read(options)}",
+        f"{risks.num_clients} clients with {sizes_in_words(risks)} examples each; {_how_read(options)}",
         f"measured mean loss {risks.values.mean():.4f} (every client counts once), largest {risks.values.max():.4f}; "
         f"{_kind_of_loss(risks, options)}",
         *_who_answered(risks),

@@ -334,7 +334,9 @@ def _verdict(
     if not _can_grow(source) or 2 * size > _LARGEST_TRIED:
         return of(verdict=verdict, why="how many clients would decide it was not estimated")
     enough, then = _enough(source, requirement, part)
-    like = f"{enough:,} clients that answer as these {size} did, from {_sizes(_clients_of(source))} examples each,"
+    like = (
+        f"{enough:,} clients that answer as these {size} did, from {sizes_in_words(_clients_of(source))} examples each,"
+    )
     if then == NOT_DECIDED:
         why = f"not even {like} would decide it (an estimate)"
         return of(verdict=verdict, why=f"{why}; more examples of each client may")
@@ -427,7 +429,8 @@ def _clients_of(source: Band | ClientRisks) -> ClientRisks:
     return source if isinstance(source, ClientRisks) else source.risks
 
 
-def _sizes(risks: ClientRisks) -> str:
+def sizes_in_words(risks: ClientRisks) -> str:
+    """How many examples clients have: one number, or the smallest and the largest."""
     smallest, largest = risks.num_examples.min(), risks.num_examples.max()
     return f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
 
