@@ -34,6 +34,10 @@ class Levels(NamedTuple):
     upper: FloatArray | None
 
 
+Ranks = tuple[int, int]
+"""The first and the last of neighbouring order statistics, from 1."""
+
+
 def dkw_levels(num_values: int, delta: float, sides: str) -> Levels:
     """Dvoretzky-Kiefer-Wolfowitz levels with Massart's constant.
 
@@ -83,49 +87,48 @@ def truncated_levels(num_values: int, delta: float, sides: str, *, low: float, h
     they are `berk_jones_levels`. Source: math §2.1. Raises ValueError if no order statistic of a wanted side lies in
     the range, or delta is below 1e-9.
     """
-    wanted = kept_ranks(num_values, sides, low, high)
-    if all(kept == slice(0, num_values) for kept in wanted):
+    wanted = _kept_ranks(num_values, sides, low, high)
+    if all(kept == (1, num_values) for kept in wanted):
         return berk_jones_levels(num_values, delta, sides)
-    constant = _truncated_constant(num_values, delta, tuple((kept.start, kept.stop) for kept in wanted))
+    constant = _truncated_constant(num_values, delta, wanted)
     return _on_sides([_kept_levels(num_values, constant, kept) for kept in wanted], sides)
 
 
 @lru_cache(maxsize=1024)
-def _truncated_constant(num_values: int, delta: float, wanted: tuple[tuple[int, int], ...]) -> float:
+def _truncated_constant(num_values: int, delta: float, wanted: tuple[Ranks, ...]) -> float:
     check_calibrated_delta(delta)
 
     def coverage(point: float) -> float:
-        one_sides = [_kept_levels(num_values, constant_at(point), slice(*kept)) for kept in wanted]
+        one_sides = [_kept_levels(num_values, constant_at(point), kept) for kept in wanted]
         return crossing_probability(one_sides[0], 1.0 - one_sides[1][::-1] if len(one_sides) == 2 else None)
 
     return constant_at(largest_valid(coverage, delta, log_hazard(1.0 - delta) - 1.0))
 
 
-def kept_ranks(num_values: int, sides: str, low: float, high: float) -> tuple[slice, ...]:
+def _kept_ranks(num_values: int, sides: str, low: float, high: float) -> tuple[Ranks, ...]:
     """Order statistics whose levels a truncated band keeps, of the lower side and of the reflected upper one.
 
-    They are slices from 0, for the wanted sides alone; raises ValueError if one of them is empty.
+    They are for the wanted sides alone; raises ValueError if there are none for one of these.
     """
     lower_kept = _ranks_within(num_values, low, high)
     upper_kept = _ranks_within(num_values, 1.0 - high, 1.0 - low)  # of the reflected values
     wanted = {"lower": (lower_kept,), "upper": (upper_kept,), "two": (lower_kept, upper_kept)}[sides]
-    if any(kept.start >= kept.stop for kept in wanted):
+    if any(first > last for first, last in wanted):
         raise ValueError(
             f"truncated:{low:g}:{high:g} must hold an order statistic, got none of {num_values} values; widen the range"
         )
     return wanted
 
 
-def _ranks_within(num_values: int, low: float, high: float) -> slice:
-    """Order statistics with low <= i/K <= high, as a slice from 0; a rounding error of the ends changes nothing."""
-    first = max(int(np.ceil(low * num_values - 1e-9)), 1)
-    return slice(first - 1, int(np.floor(high * num_values + 1e-9)))
+def _ranks_within(num_values: int, low: float, high: float) -> Ranks:
+    """Order statistics with low <= i/K <= high; a rounding error of the ends changes nothing."""
+    return max(int(np.ceil(low * num_values - 1e-9)), 1), int(np.floor(high * num_values + 1e-9))
 
 
-def _kept_levels(num_values: int, constant: float, kept: slice) -> FloatArray:
-    levels = np.zeros(num_values)
-    rank = np.arange(kept.start + 1.0, kept.stop + 1.0)
-    levels[kept] = betaincinv(rank, num_values - rank + 1.0, constant)
+def _kept_levels(num_values: int, constant: float, kept: Ranks) -> FloatArray:
+    first, last = kept
+    levels, rank = np.zeros(num_values), np.arange(first, last + 1.0)
+    levels[first - 1 : last] = betaincinv(rank, num_values - rank + 1.0, constant)
     return np.asarray(np.maximum.accumulate(levels))
 
 
@@ -206,7 +209,7 @@ def sparse_levels(num_values: int, delta: float, sides: str, *, low: float = 0.0
         raise ValueError(
             f"sparse levels need delta >= {_LEAST_DELTA:g}, got {delta:g}: rounding might decide; use method='dkw'"
         )
-    wanted = tuple((kept.start + 1, kept.stop) for kept in kept_ranks(num_values, sides, low, high))
+    wanted = _kept_ranks(num_values, sides, low, high)
     spacing = _SPACING * max(1.0, num_values / _MANY) ** 0.25
     constant = constant_at(_sparse_point(num_values, delta, wanted, spacing))
     return _on_sides(
@@ -227,7 +230,7 @@ def sparse_ranks(num_values: int, first: int, last: int, *, spacing: float) -> I
     return np.array(ranks, dtype=np.int64)
 
 
-def _constraints(num_values: int, constant: float, kept: tuple[int, int], spacing: float) -> RankLevels:
+def _constraints(num_values: int, constant: float, kept: Ranks, spacing: float) -> RankLevels:
     ranks = sparse_ranks(num_values, *kept, spacing=spacing)
     return RankLevels(ranks, np.asarray(betaincinv(ranks, num_values - ranks + 1.0, constant), dtype=np.float64))
 
@@ -238,10 +241,10 @@ def _carried(constraints: RankLevels, num_values: int) -> FloatArray:
     return np.append(np.zeros(constraints.ranks[0] - 1), np.repeat(constraints.levels, lengths))
 
 
-def coverage_at(num_values: int, constant: float, wanted: tuple[tuple[int, int], ...], *, spacing: float) -> float:
+def coverage_at(num_values: int, constant: float, wanted: tuple[Ranks, ...], *, spacing: float) -> float:
     """Probability, rounded down, that the constrained order statistics keep to the levels of a constant.
 
-    `wanted` has the first and the last rank of one side, or of the lower side and of the reflected upper one.
+    `wanted` has the ranks of one side, or of the lower side and of the reflected upper one.
     """
     sides = [_constraints(num_values, constant, kept, spacing) for kept in wanted]
     reflected = [RankLevels(num_values + 1 - s.ranks[::-1], 1.0 - s.levels[::-1]) for s in sides[1:]]
@@ -249,7 +252,7 @@ def coverage_at(num_values: int, constant: float, wanted: tuple[tuple[int, int],
 
 
 @lru_cache(maxsize=1024)
-def _sparse_point(num_values: int, delta: float, wanted: tuple[tuple[int, int], ...], spacing: float) -> float:
+def _sparse_point(num_values: int, delta: float, wanted: tuple[Ranks, ...], spacing: float) -> float:
     """Where `constant_at` is the largest constant that is valid."""
 
     def coverage(point: float) -> float:
@@ -266,6 +269,6 @@ def _sparse_point(num_values: int, delta: float, wanted: tuple[tuple[int, int], 
     return largest_valid(coverage, delta, float(start), slope=slope, allowance=_TOLERANCE * delta + _ROUNDING)
 
 
-def _scaled(wanted: tuple[tuple[int, int], ...], share: float) -> tuple[tuple[int, int], ...]:
+def _scaled(wanted: tuple[Ranks, ...], share: float) -> tuple[Ranks, ...]:
     """Nearly the same part of a smaller network; a search starts there, so nearly is enough."""
     return tuple((max(1, round(first * share)), max(1, round(last * share))) for first, last in wanted)
