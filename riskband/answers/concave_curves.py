@@ -120,7 +120,9 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     """
     distance = np.asarray(costs, dtype=np.float64)
     if distance.ndim != 1 or distance.size == 0 or not np.all(distance >= 0.0):
-        raise ValueError("costs must be numbers >= 0 (inf where nothing flips the example), at least one, in one row")
+        raise ValueError(
+            "costs must be numbers >= 0 (inf where nothing makes the example wrong), at least one, in one row"
+        )
     mass = np.full(distance.size, 1.0 / distance.size) if weights is None else np.asarray(weights, dtype=np.float64)
     if mass.shape != distance.shape:
         raise ValueError(f"weights must have one entry per cost, got {mass.size} for {distance.size}")
@@ -129,12 +131,12 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     distance = np.where(distance < SMALLEST_COST, 0.0, distance)  # a slope over so short a way is no number
     prices, member = np.unique(distance, return_inverse=True)
     masses = np.bincount(member, mass)
-    flips = np.isfinite(prices) & (prices > 0.0)
+    is_reached = np.isfinite(prices) & (prices > 0.0)
     start = float(masses[prices == 0.0].sum())
-    spent = np.cumsum(prices[flips] * masses[flips])
-    risks = np.concatenate([[start], start + np.cumsum(masses[flips])])
+    spent = np.cumsum(prices[is_reached] * masses[is_reached])
+    risks = np.concatenate([[start], start + np.cumsum(masses[is_reached])])
     if weights is None and np.all(np.isfinite(prices)):
-        risks[-1] = 1.0  # every example flips; the sum of so many 1/n may miss it
+        risks[-1] = 1.0  # every example becomes wrong; the sum of so many 1/n may miss it
     budgets = np.concatenate([[0.0], spent])
     last = np.append(np.diff(budgets) > 0.0, True)  # where a cost is too small to be seen in the sum, it is no cost
     return ConcaveCurve(budgets[last], np.minimum(risks, 1.0)[last])  # a sum may exceed 1 by rounding
