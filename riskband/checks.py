@@ -121,8 +121,8 @@ def check_seed(seed: object) -> int:
     return int(seed)
 
 
-def check_own_seed(seed: object) -> int | None:
-    """Return `check_seed` of a seed that may be left out: None, where nothing is to depend on one."""
+def check_optional_seed(seed: object) -> int | None:
+    """As `check_seed`, for a seed that may be left out: None, where nothing is to depend on one."""
     return None if seed is None else check_seed(seed)
 
 

@@ -12,7 +12,7 @@ from riskband.answers.histogram import Histogram, PlainAnswers, clients_above
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.betting import NEWEST, betting_assumptions, betting_upper_means, check_edition
 from riskband.certificate import Certificate, recipe
-from riskband.checks import check_choice, check_delta, check_own_seed
+from riskband.checks import check_choice, check_delta, check_optional_seed
 from riskband.wording import chosen_before
 
 
@@ -52,7 +52,7 @@ def mean_bound(
     """
     answers, risks = risks, clients_above(risks)
     is_counted = isinstance(answers, Histogram)
-    delta, seed, edition = check_delta(delta), check_own_seed(seed), check_edition(edition)
+    delta, seed, edition = check_delta(delta), check_optional_seed(seed), check_edition(edition)
     method = check_choice("method", method, (*MEAN_BOUNDS, "betting"))
     if method in ("empirical_bernstein", "published"):
         risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")

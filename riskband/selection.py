@@ -21,7 +21,7 @@ from riskband.bands.band import band as band_of
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import resolve_level_method
 from riskband.certificate import CERTIFICATE, Certificate, recipe
-from riskband.checks import as_number, check_choice, check_delta, check_number, check_own_seed, check_single
+from riskband.checks import as_number, check_choice, check_delta, check_number, check_optional_seed, check_single
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import BOUND_METHODS, Functional, bound, functional, method_that_applies, resolve
 from riskband.means import mean_bound
@@ -390,7 +390,7 @@ def check_selection(names: Sequence[str], **arguments: Any) -> _Plan:
         local=check_choice("local", plan.local, LOCAL_STEPS),
         dispersion=check_choice("dispersion", plan.dispersion, BOUND_METHODS),
         mean_share=check_single("mean_share", plan.mean_share),
-        seed=check_own_seed(plan.seed),
+        seed=check_optional_seed(plan.seed),
     )
     if checked.mean_share == 1.0:
         raise ValueError("mean_share must be in [0, 1), got 1; the band takes the rest of delta")

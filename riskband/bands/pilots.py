@@ -24,7 +24,7 @@ from riskband.checks import (
     check_num_examples,
     check_number,
     check_numbers,
-    check_own_seed,
+    check_optional_seed,
     check_seed,
     set_fields,
 )
@@ -142,7 +142,7 @@ class Pilot(Shown):
         """Pilot of the values that other clients measured, shape (num_clients,); raises ValueError if not in [0, 1]."""
         risks = check_losses(values)
         counts = None if num_examples is None else check_num_examples(num_examples, num_clients=risks.size)
-        return cls(risks, counts, split_from=split_from, split_seed=check_own_seed(split_seed))
+        return cls(risks, counts, split_from=split_from, split_seed=check_optional_seed(split_seed))
 
     @classmethod
     def of_distribution(cls, risks: Any, levels: Any) -> Pilot:

@@ -11,7 +11,7 @@ from riskband.bands.joint import JOINT_LOCAL_STEPS
 from riskband.bands.local_steps import OBSERVED_SIZES
 from riskband.betting import sorted_orders
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_choice, check_delta, check_number, check_own_seed
+from riskband.checks import FloatArray, check_choice, check_delta, check_number, check_optional_seed
 from riskband.search import bisect
 from riskband.wording import chosen_before
 
@@ -59,7 +59,7 @@ def gini_correlation(
         If there are not two losses, or an argument is out of its range or unknown.
     """
     check_joint_risks(risks)
-    delta, seed = check_delta(delta), check_own_seed(seed)
+    delta, seed = check_delta(delta), check_optional_seed(seed)
     local = check_choice("local", local, JOINT_LOCAL_STEPS)
     if risks.num_losses != 2:
         raise ValueError(f"a Gini correlation needs 2 losses, got {risks.num_losses}; choose two columns")

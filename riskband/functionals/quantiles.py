@@ -26,7 +26,7 @@ from riskband.checks import (
     check_choice,
     check_delta,
     check_kind,
-    check_own_seed,
+    check_optional_seed,
     check_points,
     check_single,
 )
@@ -109,7 +109,7 @@ def cvar(
         delta, usual = own_delta(delta), "betting" if source.are_as_measured else "band"
         method = check_choice("method", usual if method is None else method, ("betting", "band"))
         if method == "betting":
-            return _direct_cvar(source, level, quantity, delta=delta, seed=check_own_seed(seed))
+            return _direct_cvar(source, level, quantity, delta=delta, seed=check_optional_seed(seed))
         if seed is not None:
             raise ValueError(f"seed must be left out with method='band', got {seed!r:.80}; only bets have an order")
         tail = default_method(source.num_counted, f"tail:{exactly(level)}")

@@ -29,7 +29,7 @@ from riskband.checks import (
     check_budget,
     check_choice,
     check_installed,
-    check_own_seed,
+    check_optional_seed,
     check_points,
     check_single,
 )
@@ -115,7 +115,7 @@ def worst_case_mean(
     f, budgets, edition = resolve_divergence(divergence), check_budget(budget), check_edition(edition)
     if isinstance(source, ClientRisks):
         check_betting(method)
-        return _direct_mean(source, f, budgets, delta=own_delta(delta), seed=check_own_seed(seed), edition=edition)
+        return _direct_mean(source, f, budgets, delta=own_delta(delta), seed=check_optional_seed(seed), edition=edition)
     band = band_alone(source, delta=delta, seed=seed)
     method = check_choice("method", "sharp" if method is None else method, WORST_CASE_METHODS)
     details: dict[str, FloatArray] = {}

@@ -34,7 +34,7 @@ from riskband.checks import (
     check_eta,
     check_flag,
     check_fraction,
-    check_own_seed,
+    check_optional_seed,
     check_points,
     check_single,
 )
@@ -110,7 +110,7 @@ def wasserstein_mean(
         If an argument is out of range or unknown.
     """
     check_answers(answers)
-    delta, seed = check_delta(delta), check_own_seed(seed)
+    delta, seed = check_delta(delta), check_optional_seed(seed)
     method = check_choice("method", method, ("betting", "hoeffding"))
     every_budget, edition = check_flag("every_budget", every_budget), check_edition(edition)
     budgets, given = _check_budgets(cost_budget), None if multipliers is None else checked_multipliers(multipliers)
@@ -312,7 +312,7 @@ def wasserstein_cdf(
         raise ValueError(
             "local='limits' needs answers of a 0-1 loss: it rests on the costs of misclassification; use 'average'"
         )
-    seed, every_budget = check_own_seed(seed), check_flag("every_budget", every_budget)
+    seed, every_budget = check_optional_seed(seed), check_flag("every_budget", every_budget)
     eta = None if eta is None else check_eta(eta)
     flat = (np.atleast_1d(budgets), np.atleast_1d(points))
     uses_limits, is_asked = answers.binary and local != "average", _is_for_budgets_asked(answers, method, every_budget)
@@ -503,7 +503,7 @@ def wasserstein_breakdown(
     goal = check_single("target", target)
     threshold = None if threshold is None else check_single("threshold", threshold)
     largest = check_cost("max_cost_budget", max_cost_budget, remedy="it is where the search for a budget ends")
-    delta, seed, every_budget = check_delta(delta), check_own_seed(seed), check_flag("every_budget", every_budget)
+    delta, seed, every_budget = check_delta(delta), check_optional_seed(seed), check_flag("every_budget", every_budget)
     given = None if multipliers is None else checked_multipliers(multipliers)
     if threshold is not None:
         answers.require_no_noise("a breakdown of a share", "the breakdown of the mean")
