@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from riskband.checks import FloatArray, IntArray
-from riskband.search import bisect, root_from_above
+from riskband.search import bisect_number, root_from_above
 from riskband.wording import chosen_before
 
 ORDER_IS_UNINFORMATIVE = (
@@ -269,7 +269,7 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float, edition: in
 
     def log_excess(candidate: float) -> float:
         growths = (
-            log_growth(np.asarray(candidate), ordered[some], bet, share)
+            log_growth(candidate, ordered[some], bet, share)
             for some, bet, share in zip(blocks, bets, shares, strict=True)
         )
         return log_average_excess(np.concatenate([growth.sum(axis=1) for growth in growths]), delta)
@@ -304,11 +304,7 @@ def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, g
     """Smallest number in [0, 1] found at which a nondecreasing function is not negative: the rejected end."""
     if num_clients > _MANY:
         return root_from_above(log_excess, low=0.0, high=1.0, guess=min(guess, 1.0), tolerance=2.0**-_NUM_STEPS)
-
-    def survives(value: FloatArray) -> np.ndarray:
-        return np.asarray(log_excess(float(value)) < 0.0)
-
-    return float(bisect(survives, low=0.0, high=1.0, num_steps=_NUM_STEPS)[1])
+    return bisect_number(lambda value: log_excess(value) < 0.0, low=0.0, high=1.0, num_steps=_NUM_STEPS).upper
 
 
 def _num_orders(num_values: int) -> int:
@@ -348,15 +344,15 @@ def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     """
     bets = adaptive_bets(values, delta)
 
-    def survives(candidate: FloatArray) -> np.ndarray:
-        return np.asarray(np.cumsum(log_growth(candidate, values, bets)).max() < np.log(1.0 / delta))
+    def survives(candidate: float) -> bool:
+        return bool(np.cumsum(log_growth(candidate, values, bets)).max() < np.log(1.0 / delta))
 
-    return float(bisect(survives, low=0.0, high=1.0)[1])
+    return bisect_number(survives, low=0.0, high=1.0).upper
 
 
 def largest_log_capital(values: FloatArray, candidate: float, *, delta: float) -> float:
     """Logarithm of the largest capital on the way of the gambler of `betting_upper_mean` against one candidate."""
-    return float(np.cumsum(log_growth(np.asarray(candidate), values, adaptive_bets(values, delta))).max())
+    return float(np.cumsum(log_growth(candidate, values, adaptive_bets(values, delta))).max())
 
 
 def adaptive_bets(values: FloatArray, delta: float) -> FloatArray:
@@ -375,7 +371,10 @@ def before(values: FloatArray, first: float) -> FloatArray:
 
 
 def log_growth(
-    candidate: FloatArray, values: FloatArray, bets: FloatArray, largest_share: float | FloatArray = LARGEST_SHARE
+    candidate: float | FloatArray,
+    values: FloatArray,
+    bets: FloatArray,
+    largest_share: float | FloatArray = LARGEST_SHARE,
 ) -> FloatArray:
     """Logarithms of the factors of the capital: bets on values below the candidate mean, cut to what may be lost."""
     largest_bet = largest_share / np.maximum(1.0 - candidate, 1e-300)
@@ -395,8 +394,8 @@ def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
     num_bets = 1 + int(np.ceil(np.log2(LARGEST_SHARE / smallest)))
     shares = np.geomspace(smallest, LARGEST_SHARE, num_bets)[:, None]
 
-    def survives(candidate: FloatArray) -> np.ndarray:
-        odds = (1.0 - values) / np.maximum(1.0 - candidate, 1e-300)  # of mean 1 if the candidate is the mean
-        return np.asarray(log_average_excess(np.sum(np.log1p(shares * (odds - 1.0)), axis=1), delta) < 0.0)
+    def survives(candidate: float) -> bool:
+        odds = (1.0 - values) / max(1.0 - candidate, 1e-300)  # of mean 1 if the candidate is the mean
+        return log_average_excess(np.sum(np.log1p(shares * (odds - 1.0)), axis=1), delta) < 0.0
 
-    return float(bisect(survives, low=0.0, high=1.0)[1])
+    return bisect_number(survives, low=0.0, high=1.0).upper

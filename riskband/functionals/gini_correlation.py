@@ -12,7 +12,7 @@ from riskband.bands.local_steps import OBSERVED_SIZES
 from riskband.betting import sorted_orders
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_delta, check_number, check_optional_seed
-from riskband.search import bisect
+from riskband.search import bisect_number
 from riskband.wording import chosen_before
 
 NUM_PAIRINGS = 32
@@ -146,10 +146,10 @@ def _largest_rejected(pairs: _Pairs, delta: float) -> float:
     """
     count = NUM_PAIRINGS * BETS.size
 
-    def is_rejected(value: FloatArray) -> np.ndarray:
+    def is_rejected(value: float) -> bool:
         # Without limits, a gain over its largest loss 1 + value falls with the value too, and more can be at stake.
-        gains = pairs.gains(float(value)) / (1.0 + float(value) if pairs.slack == 0.0 else 2.0)
+        gains = pairs.gains(value) / (1.0 + value if pairs.slack == 0.0 else 2.0)
         capitals = np.stack([np.sum(np.log1p(bet * gains), axis=1) for bet in BETS])
-        return np.asarray(logsumexp(capitals) >= np.log(count / delta))
+        return bool(logsumexp(capitals) >= np.log(count / delta))
 
-    return float(bisect(is_rejected, low=-1.0, high=1.0, num_steps=40)[0])
+    return bisect_number(is_rejected, low=-1.0, high=1.0, num_steps=40).lower

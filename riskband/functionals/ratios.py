@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainc, gammaln, xlogy
 
-from riskband.answers.risks import ClientRisks
+from riskband.answers.risks import BoolArray, ClientRisks
 from riskband.betting import NEWEST, SHARES, before, log_average_excess, looks_at_the_past
 from riskband.checks import FloatArray, IntArray
 from riskband.duals import late_excesses
-from riskband.search import bisect
+from riskband.search import bisect_number
 
 _POINTS = np.geomspace(1e-4, 1.0, 97)
 _CUTS = tuple(_POINTS[1::2].tolist())
@@ -161,11 +161,11 @@ class _Bets(NamedTuple):
 def _first_rejected(bets: _Bets, low: float, high: float, delta: float) -> float:
     """Smallest value that is found to be rejected, infinite beyond what is looked for."""
 
-    def survives(value: FloatArray) -> np.ndarray:
+    def survives(value: float) -> bool:
         gains = bets.sizes * (value * bets.base - bets.outcomes)
-        return np.asarray(np.logical_not(_reaches(gains, value >= bets.foreseen, delta)))
+        return not _reaches(gains, value >= bets.foreseen, delta)
 
-    limit = float(bisect(survives, low=low, high=min(high, _HIGHEST), num_steps=50)[1])
+    limit = bisect_number(survives, low=low, high=min(high, _HIGHEST), num_steps=50).upper
     return limit if limit < _HIGHEST else np.inf
 
 
@@ -286,7 +286,7 @@ def ratio_lower_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, del
     """Lower confidence limit for a ratio, from counts; orders of shape (num_orders, num_clients)."""
     game = _Below(ratio, risks, orders, delta)
     high = max(ratio.low, min(game.measured, ratio.high))  # limits beyond what was measured are of no interest
-    return float(bisect(game.are_all_rejected, low=ratio.low, high=high, num_steps=16)[0])
+    return bisect_number(game.are_all_rejected, low=ratio.low, high=high, num_steps=16).lower
 
 
 class _Past(NamedTuple):
@@ -313,14 +313,14 @@ def _bets(variance: FloatArray, largest_loss: FloatArray, delta: float, largest_
     return np.asarray(np.minimum(sharpest, largest_share / np.maximum(largest_loss, 1e-9)))
 
 
-def _reaches(gains: FloatArray, is_foreseen: np.ndarray, delta: float) -> np.ndarray:
+def _reaches(gains: FloatArray, is_foreseen: BoolArray, delta: float) -> bool:
     """Whether the average of the final capitals reaches 1/delta.
 
     A bet was cut so that it cannot lose everything for the values that it foresaw; for others it may not gain.
     """
     factors = 1.0 + np.where(is_foreseen, gains, np.clip(gains, -1.0, 0.0))
     with np.errstate(divide="ignore"):
-        return np.asarray(log_average_excess(np.sum(np.log(factors), axis=1), delta) >= 0.0)
+        return log_average_excess(np.sum(np.log(factors), axis=1), delta) >= 0.0
 
 
 class _Gambler(NamedTuple):
@@ -363,15 +363,15 @@ class _Below:
         bets = _bets(past.variance, np.interp(foreseen, values, losses), self.delta, self.ratio.largest_share)
         return _Gambler(low, high, cell, bets, foreseen)
 
-    def are_all_rejected(self, value: FloatArray) -> np.ndarray:
+    def are_all_rejected(self, value: float) -> bool:
         """Whether all gamblers win; the one who failed is asked first the next time."""
-        if not self._is_mean_large(float(value)):
-            return np.asarray(False)
+        if not self._is_mean_large(value):
+            return False
         for index, gambler in enumerate(self.gamblers):
-            if not self._wins(gambler, gambler.low, gambler.high, float(value), _DEPTH):
+            if not self._wins(gambler, gambler.low, gambler.high, value, _DEPTH):
                 self.gamblers.insert(0, self.gamblers.pop(index))
-                return np.asarray(False)
-        return np.asarray(True)
+                return False
+        return True
 
     def _wins(self, gambler: _Gambler, low: float, high: float, value: float, depth: int) -> bool:
         if value <= self.won.get((low, high), -np.inf):
@@ -390,7 +390,7 @@ class _Below:
         if self.ratio.largest_mean is None:
             return True
         part = 1.0 if self.ratio.largest_mean == "a" else 1.0 - value
-        return bool(_reaches(0.5 * (part * self.risks / self.ratio.points[0] - 1.0), np.asarray(True), self.delta))
+        return _reaches(0.5 * (part * self.risks / self.ratio.points[0] - 1.0), np.asarray(True), self.delta)
 
 
 def _possible_counts(risks: ClientRisks) -> Counts:

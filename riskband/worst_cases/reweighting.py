@@ -269,12 +269,12 @@ def breakdown(
     if check_budget(max_budget).ndim:
         raise ValueError(f"max_budget must be one number, got {max_budget!r:.80}; it is where the search stops")
 
-    def meets(budget: FloatArray) -> npt.NDArray[np.bool_]:
+    def meets(budget: float) -> bool:
         if at is None:
-            value, _ = robust_mean(atoms.risks, atoms.weights, divergence=f, budget=float(budget))
-            return np.asarray(min(value, 1.0) <= goal)
+            value, _ = robust_mean(atoms.risks, atoms.weights, divergence=f, budget=budget)
+            return min(value, 1.0) <= goal
         share = 1.0 - band.lower_left_limit(at)
-        return np.asarray(binary_worst_case(share, divergence=f, budget=budget) <= goal)
+        return float(binary_worst_case(share, divergence=f, budget=budget)) <= goal
 
     return largest_where(meets, most=float(max_budget), relative_tolerance=1e-6)
 

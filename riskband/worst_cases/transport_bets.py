@@ -17,7 +17,7 @@ import numpy as np
 
 from riskband.betting import AVERAGED_BETS, LARGEST_SHARE, Played, fixed_orders, log_growth, looks_at_the_past
 from riskband.checks import FloatArray
-from riskband.search import Bracket, bisect, largest_where
+from riskband.search import Bracket, bisect_number, largest_where
 
 # As many orders as cost little time. Past clients are looked at again when a fifth more of them are known.
 _NUM_ORDERS, _NUM_PLAYED, _RATIO = (20, 40), 20_000, 1.2
@@ -108,8 +108,8 @@ class TransportBets:
             reach = np.where(np.isfinite(prices), np.clip(room / prices, *_REACH), _REACH[0])
         played = self._play(duals, past, -reach, delta)
 
-        def meets(budget: FloatArray) -> np.ndarray:
-            return np.asarray(not self._survives(duals, [played], float(budget), target, delta))
+        def meets(budget: float) -> bool:
+            return not self._survives(duals, [played], budget, target, delta)
 
         return largest_where(meets, most=largest, num_steps=40)
 
@@ -149,10 +149,10 @@ class TransportBets:
     ) -> float:
         """The rejected end of the bracket of V at the budget; `least` is where the search starts."""
 
-        def survives(value: FloatArray) -> np.ndarray:
-            return np.asarray(self._survives(duals, tests, budget, float(value), delta))
+        def survives(value: float) -> bool:
+            return self._survives(duals, tests, budget, value, delta)
 
-        return float(bisect(survives, low=least, high=1.0, num_steps=34)[1])
+        return bisect_number(survives, low=least, high=1.0, num_steps=34).upper
 
     def _survives(
         self, duals: TransportDuals, tests: Sequence[Played], budget: float, value: float, delta: float

@@ -525,14 +525,13 @@ def wasserstein_breakdown(
         grid, phi = _conjugates_on_grid(answers, np.array(largest), multipliers)
         limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed, edition=NEWEST)
 
-    def meets(budget: FloatArray) -> npt.NDArray[np.bool_]:
+    def meets(budget: float) -> bool:
         if threshold is None:
-            return np.asarray(_least(budget, grid, limits) <= goal)
-        size = float(budget)
+            return float(_least(np.asarray(budget), grid, limits)) <= goal
         found = wasserstein_cdf(
-            answers, delta=delta, cost_budget=size, thresholds=threshold, multipliers=multipliers, every_budget=True
+            answers, delta=delta, cost_budget=budget, thresholds=threshold, multipliers=multipliers, every_budget=True
         )
-        return np.asarray(found.value <= goal)
+        return float(found) <= goal
 
     return largest_where(meets, most=largest, num_steps=40)
 
