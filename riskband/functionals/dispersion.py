@@ -90,7 +90,7 @@ def dispersion_certificate(
     lower, upper = bound(band, chosen, method=method)
     reason = _why_trivial(chosen.limits(band), chosen)
     if not np.isfinite(upper):
-        raise _no_certificate(chosen, reason or "the plug-in formula gives infinity")
+        raise _no_certificate(chosen, reason or f"its {method} bound is infinite")
     return certificate_of_band(
         band,
         "dispersion_certificate",
