@@ -277,7 +277,7 @@ class ClientRisks(Answers):
         """The clients with numbers that are not below what they measured: these, as of counts the ends of bins."""
         return self
 
-    below = above
+    below = above  # nor are they above what they measured
 
     def of_clients(self, clients: IntArray, num_missing: int | None = None) -> ClientRisks:
         """Answers of some clients, by index; what is said of the network as a whole is kept, but for `num_missing`."""

@@ -33,6 +33,12 @@ class Levels(NamedTuple):
     lower: FloatArray | None
     upper: FloatArray | None
 
+    @property
+    def of_one_side(self) -> FloatArray:
+        """The levels of the only side that there is."""
+        (levels,) = (side for side in self if side is not None)
+        return levels
+
 
 Ranks = tuple[int, int]
 """The first and the last of neighbouring order statistics, from 1."""

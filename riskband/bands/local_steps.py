@@ -133,8 +133,7 @@ def with_measured_means(step: LocalStep, risks: ClientRisks, levels_of: LevelsOf
     are_alike = risks.has_equal_sizes and risks.are_as_measured
     if step.mean_distribution is None or step.spare_delta < _LEAST_DELTA or not are_alike:
         return step
-    levels = levels_of(risks.num_clients, step.spare_delta, "lower").lower
-    assert levels is not None
+    levels = levels_of(risks.num_clients, step.spare_delta, "lower").of_one_side
     measured = ClientAtoms.from_levels(risks.values, levels)
     return replace(step, mean_distribution=step.mean_distribution.smaller(measured))
 

@@ -136,8 +136,7 @@ def _partial_sum_weights(num_examples: int, threshold: float, eta: float) -> Flo
     with weights >= 0, and a client's curve gives lower bounds for these. Where rounding makes them rise, mass costs
     nothing.
     """
-    upper = berk_jones_levels(num_examples, eta, "upper").upper
-    assert upper is not None
+    upper = berk_jones_levels(num_examples, eta, "upper").of_one_side
     steps = np.minimum.accumulate(np.diff(upper, append=1.0))
     free = 1.0 - float(steps.sum())
     masses = np.diff(np.minimum(free + np.cumsum(steps), threshold), prepend=min(free, threshold))

@@ -403,13 +403,11 @@ def _from_bands(
     uses_limits = answers.binary and local != "average"
     part = delta / 2 if uses_limits and local == "best" else delta
     if uses_limits:
-        levels = levels_of(delta=part / points.size, sides="upper").upper
-        assert levels is not None
+        levels = levels_of(delta=part / points.size, sides="upper").of_one_side
         bounds.append(_from_limits(answers, budgets, points, levels, eta=eta))
     if local != "limits":
         grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
-        levels = levels_of(delta=part / grid.size, sides="lower").lower
-        assert levels is not None
+        levels = levels_of(delta=part / grid.size, sides="lower").of_one_side
         atoms = [ClientAtoms.from_levels(column, levels) for column in phi.T]
         bounds.append(_from_averages(atoms, grid, budgets, points))
     return np.asarray(np.min(bounds, axis=0))
