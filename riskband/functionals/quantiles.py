@@ -319,7 +319,7 @@ def survival(
 
 def _shares(risks: ClientRisks, thresholds: FloatArray, *, delta: float, local: str) -> FloatArray:
     """Bounds on the shares above the thresholds, each with its part of delta; a share is none above a smaller one's."""
-    part = delta / max(thresholds.size, 1)
+    part = delta / thresholds.size
     if local == "observed":
         risks.require_no_noise("local='observed'", "local='marginal'")
     bound_at = partial(observed_share if local == "observed" else true_share, risks, delta=part)
