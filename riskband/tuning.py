@@ -24,7 +24,7 @@ from scipy.special import betaincinv, betaln, ndtr, ndtri, xlog1py, xlogy
 
 from riskband.answers.risks import ClientRisks
 from riskband.bands.band import SIDES
-from riskband.bands.crossing import crossing_gradient, crossing_probability
+from riskband.bands.crossing import crossing_gradient
 from riskband.bands.levels import Levels, berk_jones_constant, berk_jones_levels, largest_valid
 from riskband.bands.methods import TunedMethod, level_key
 from riskband.bands.pilots import Pilot
@@ -224,7 +224,7 @@ class LevelProblem:
             guided = np.maximum(guided, start - _REVIVED)
         found.append(self._search(weight, guided, num_iterations=last))
         candidates = [self._sides(start), *(self._sides(self._made_valid(tails)) for tails in found)]
-        return self._as_levels(max(candidates, key=lambda sides: self._worth(self.cumulative, sides)))
+        return Levels.of_lower(max(candidates, key=lambda sides: self._worth(self.cumulative, sides)), self.sides)
 
     def _search(
         self, weight: scipy.interpolate.PchipInterpolator, start: FloatArray, *, num_iterations: int
@@ -257,8 +257,7 @@ class LevelProblem:
         """Shift the tails so that the levels hold with probability 1 - delta, and hardly more."""
 
         def coverage(shift: float) -> float:
-            lower, upper = self._as_levels(self._sides(tails + shift))
-            return crossing_probability(np.zeros(tails.shape[1]) if lower is None else lower, upper)
+            return Levels.of_lower(self._sides(tails + shift), self.sides).coverage
 
         return np.asarray(tails + largest_valid(coverage, self.delta))
 
@@ -272,10 +271,6 @@ class LevelProblem:
 
     def _sides(self, tails: FloatArray) -> FloatArray:
         return np.asarray(np.maximum.accumulate(_beta_quantiles(tails), axis=-1))
-
-    def _as_levels(self, sides: FloatArray) -> Levels:
-        upper = None if self.sides == "lower" else 1.0 - sides[-1][::-1]
-        return Levels(None if self.sides == "upper" else sides[0], upper)
 
     def _levels_from_above(self, raw: FloatArray) -> FloatArray:
         """Turn the last row, if it is the upper side, from levels of reflected values into upper levels."""

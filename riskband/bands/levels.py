@@ -10,6 +10,8 @@ the first and last (`sparse_levels`), less than 5 % of the distance to the empir
 seconds.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -32,6 +34,16 @@ class Levels(NamedTuple):
 
     lower: FloatArray | None
     upper: FloatArray | None
+
+    @classmethod
+    def of_lower(cls, lower: Sequence[FloatArray] | FloatArray, sides: str) -> Levels:
+        """Levels from lower ones: the first are of the lower side, the last of the reflected upper side."""
+        return cls(lower[0] if sides != "upper" else None, 1.0 - lower[-1][::-1] if sides != "lower" else None)
+
+    @property
+    def coverage(self) -> float:
+        """Probability that sorted uniform values keep to the levels."""
+        return crossing_probability(np.zeros_like(self.upper) if self.lower is None else self.lower, self.upper)
 
     @property
     def of_one_side(self) -> FloatArray:
@@ -65,7 +77,7 @@ def berk_jones_levels(num_values: int, delta: float, sides: str) -> Levels:
     math §2.1; [DC] states that two one-sided bounds hold jointly at the same delta, which is false.
     """
     lower = _berk_jones_lower(num_values, berk_jones_constant(num_values, delta, is_two_sided=sides == "two"))
-    return _on_sides([lower], sides)
+    return Levels.of_lower([lower], sides)
 
 
 @lru_cache(maxsize=1024)
@@ -80,7 +92,7 @@ def berk_jones_constant(num_values: int, delta: float, *, is_two_sided: bool) ->
 
     def coverage(point: float) -> float:
         lower = _berk_jones_lower(num_values, constant_at(point))
-        return crossing_probability(lower, 1.0 - lower[::-1] if is_two_sided else None)
+        return Levels.of_lower([lower], "two" if is_two_sided else "lower").coverage
 
     return constant_at(largest_valid(coverage, delta, start))
 
@@ -97,7 +109,7 @@ def truncated_levels(num_values: int, delta: float, sides: str, *, low: float, h
     if all(kept == (1, num_values) for kept in wanted):
         return berk_jones_levels(num_values, delta, sides)
     constant = _truncated_constant(num_values, delta, wanted)
-    return _on_sides([_kept_levels(num_values, constant, kept) for kept in wanted], sides)
+    return Levels.of_lower([_kept_levels(num_values, constant, kept) for kept in wanted], sides)
 
 
 @lru_cache(maxsize=1024)
@@ -105,8 +117,8 @@ def _truncated_constant(num_values: int, delta: float, wanted: tuple[Ranks, ...]
     check_calibrated_delta(delta)
 
     def coverage(point: float) -> float:
-        one_sides = [_kept_levels(num_values, constant_at(point), kept) for kept in wanted]
-        return crossing_probability(one_sides[0], 1.0 - one_sides[1][::-1] if len(one_sides) == 2 else None)
+        lower = [_kept_levels(num_values, constant_at(point), kept) for kept in wanted]
+        return Levels.of_lower(lower, "two" if len(wanted) == 2 else "lower").coverage
 
     return constant_at(largest_valid(coverage, delta, log_hazard(1.0 - delta) - 1.0))
 
@@ -199,11 +211,6 @@ def _berk_jones_lower(num_values: int, c: float) -> FloatArray:
     return np.asarray(betaincinv(rank, num_values - rank + 1.0, c), dtype=np.float64)
 
 
-def _on_sides(lower: Sequence[FloatArray], sides: str) -> Levels:
-    """Levels from lower ones: the first are of the lower side, the last of the reflected upper side."""
-    return Levels(lower[0] if sides != "upper" else None, 1.0 - lower[-1][::-1] if sides != "lower" else None)
-
-
 def sparse_levels(num_values: int, delta: float, sides: str, *, low: float = 0.0, high: float = 1.0) -> Levels:
     """Berk-Jones levels at `sparse_ranks`, calibrated exactly; every other rank has the level of the one before it.
 
@@ -218,7 +225,7 @@ def sparse_levels(num_values: int, delta: float, sides: str, *, low: float = 0.0
     wanted = _kept_ranks(num_values, sides, low, high)
     spacing = _SPACING * max(1.0, num_values / _MANY) ** 0.25
     constant = constant_at(_sparse_point(num_values, delta, wanted, spacing))
-    return _on_sides(
+    return Levels.of_lower(
         [_carried(_constraints(num_values, constant, kept, spacing), num_values) for kept in wanted], sides
     )
 
