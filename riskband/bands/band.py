@@ -322,7 +322,7 @@ def own_delta(delta: float | None) -> float:
 
 
 def band_alone(source: object, *, delta: float | None, seed: int | None = None, method: str | None = None) -> Band:
-    """Return a band, with which nothing may be given that is for answers; raises ValueError otherwise."""
+    """Return `source` if it is a band, given without arguments that are for answers; raises ValueError otherwise."""
     check_kind("source", source, Band, remedy="make it with band(risks, delta=0.05), or give ClientRisks and a delta")
     for name, value, of_band in (
         ("delta", delta, "has its own"),

@@ -237,21 +237,23 @@ def _file_problems(flag: str, path: str) -> list[str]:
 
 def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     band = _band(risks, options, sides=options.sides)
-    own: dict[str, Any] = {"delta": options.delta}
-    source, its = (risks, own) if _stand_alone(options) else (band, {})
-    # Bets need every answer as it was given.
-    is_bet_on = source is risks and risks.are_as_measured
-    answers, their = (risks, own | {"seed": options.seed}) if is_bet_on else (band, {})
+    # What stands alone is bounded from the answers, with a delta of its own; all else is read off the band.
+    alone: dict[str, Any] = {"delta": options.delta}
+    source, terms = (risks, alone) if _stand_alone(options) else (band, {})
+    is_bet_on = source is risks and risks.are_as_measured  # bets need every answer as it was given
+    seed = {"seed": options.seed} if is_bet_on else {}
     certificates = {"mean": rb.mean_bound(risks, delta=options.delta, seed=options.seed)}
-    certificates |= {f"quantile:{exactly(level)}": rb.quantile(source, level, **its) for level in options.quantile}
-    certificates |= {f"cvar:{exactly(level)}": rb.cvar(source, level, **(their or its)) for level in options.cvar}
+    certificates |= {f"quantile:{exactly(level)}": rb.quantile(source, level, **terms) for level in options.quantile}
+    certificates |= {f"cvar:{exactly(level)}": rb.cvar(source, level, **terms, **seed) for level in options.cvar}
     for point in options.survival:
-        certificates[f"survival:{exactly(point)}"] = rb.survival(source, thresholds=point, **its)
+        certificates[f"survival:{exactly(point)}"] = rb.survival(source, thresholds=point, **terms)
     both, unbounded = _two_sided(risks, band, options, is_bet_on=is_bet_on), []
     for name in options.measure:
-        measured, its = (risks, own) if is_bet_on or both is None else (both, {})
         try:
-            found = rb.dispersion_certificate(measured, name, **its)
+            if is_bet_on or both is None:
+                found = rb.dispersion_certificate(risks, name, **alone)
+            else:
+                found = rb.dispersion_certificate(both, name)
         except UnboundedError:
             unbounded.append(name)
         else:
@@ -259,7 +261,8 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     breakdowns = {}
     budgets = np.array(options.budget)
     for divergence in options.divergence:
-        mean = rb.worst_case_mean(answers, divergence=divergence, budget=budgets, **their)
+        answers, of_answers = (risks, alone | seed) if is_bet_on else (band, {})
+        mean = rb.worst_case_mean(answers, divergence=divergence, budget=budgets, **of_answers)
         certificates[f"worst_case_mean_{divergence}"] = mean
         certificates[f"worst_case_cdf_{divergence}"] = rb.worst_case_cdf(band, divergence=divergence, budget=budgets)
         if options.target is not None:
@@ -268,7 +271,7 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
             )
     gate = None
     if options.require:
-        gate = require(risks, options.require, **own) if both is None or is_bet_on else require(both, options.require)
+        gate = require(risks, options.require, **alone) if both is None or is_bet_on else require(both, options.require)
     return Report(certificates, breakdowns, band, both, tuple(unbounded), gate)
 
 
