@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from riskband.checks import FloatArray, IntArray
-from riskband.search import bisect, root_from_above
+from riskband.search import bisect_number, root_from_above
 from riskband.wording import chosen_before
 
 ORDER_IS_UNINFORMATIVE = (
@@ -45,25 +45,12 @@ _MOST_COUNTED = 2e7  # numbers of equal answers in memory
 
 @dataclass(frozen=True, eq=False)
 class Dual:
-    """One point of a dual: a number is at most `bound` of the mean outcome of an unseen client.
+    """One point of a dual: a number is at most `bound` of the mean outcome of an unseen client."""
 
-    Attributes
-    ----------
-    outcomes : ndarray, shape (num_clients,)
-        One number in [0, 1] from every client, whose expectation is the mean outcome, or is not below it.
-    bound : callable
-        From mean outcomes in [0, 1] to upper bounds on the number; nondecreasing. Any shape.
-    least_mean : callable
-        Its inverse: from a lower bound on the number to the least mean outcome that allows it; nondecreasing. What
-        lies outside [0, 1] is cut to it.
-    start : float
-        What the mean outcome is taken for before the first client, in [0, 1]: of no consequence for validity.
-    """
-
-    outcomes: FloatArray
-    bound: Callable[[FloatArray], FloatArray]
-    least_mean: Callable[[float], float]
-    start: float = 0.5
+    outcomes: FloatArray  # in [0, 1], shape (num_clients,); their expectation is the mean outcome, or is not below it
+    bound: Callable[[FloatArray], FloatArray]  # from mean outcomes of any shape to the number; nondecreasing
+    least_mean: Callable[[float], float]  # its inverse, nondecreasing; what lies outside [0, 1] is cut to it
+    start: float = 0.5  # what the mean is taken for before the first client: of no consequence for validity
 
     @classmethod
     def of_range(
@@ -100,27 +87,17 @@ def betting_upper_bound(
     *,
     delta: float,
     seed: int | None,
-    high: float = 1.0,
 ) -> tuple[float, str]:
-    """Upper confidence limit for a number that each dual bounds, and the name of the method.
+    """Upper confidence limit for a number in [0, 1] that each dual bounds, and the name of the method.
 
     If the number is `v`, the mean outcome of *every* dual is at least what `v` needs of it. So the gambler may bet
     against another dual at every client, if the clients before it alone say which: the one that bounds the number best
     by their mean. Nothing is paid for the number of duals. The choice does not depend on `v`: every factor of the
     capital grows with `v`, and what is rejected is an interval. Source: math §2.9.
 
-    Parameters
-    ----------
-    duals : sequence of Dual
-        Fixed before any answer was seen.
-    answers : sequence of ndarray, shape (num_clients,) each
-        What the outcomes are functions of: sorted by them, the clients have an order that no input can choose.
-    delta : float
-        Probability that the limit fails, in (0, 1).
-    seed : int or None
-        Of the one order in which clients are seen; None: the final capitals in many fixed orders are averaged.
-    high : float
-        Largest value that the number can have; the smallest is 0.
+    The duals are fixed before any answer was seen. `answers`, of shape (num_clients,) each, are what the outcomes are
+    functions of: sorted by them, the clients have an order that no input can choose. `seed` is that of the one order in
+    which clients are seen; None: the final capitals in many fixed orders are averaged.
     """
     if seed is None:
         size = answers[0].size
@@ -139,7 +116,7 @@ def betting_upper_bound(
         return log_average_excess(np.concatenate([growth.sum(axis=1) for growth in growths]), delta)
 
     guess = min(float(dual.bound(np.array(np.mean(dual.outcomes)))) for dual in duals)
-    value = _first_rejected(log_excess, orders.shape[1], guess=guess, high=high)
+    value = _first_rejected(log_excess, orders.shape[1], guess=guess)
     return value, AVERAGED_BETS if seed is None else "betting"
 
 
@@ -231,6 +208,17 @@ def _times_of_choice(num_clients: int) -> IntArray:
     return times[times < num_clients]
 
 
+def looks_at_the_past(num_clients: int, *, ratio: float) -> tuple[IntArray, IntArray]:
+    """Numbers of clients seen at which bets are made anew: every one at first, then a ratio apart; and each client's.
+
+    The second, of shape (num_clients,), is the index of the last look before each client.
+    """
+    looks = [0]
+    while (following := max(looks[-1] + 1, int(ratio * looks[-1]))) < num_clients:
+        looks.append(following)
+    return np.array(looks), np.searchsorted(looks, np.arange(num_clients), side="right") - 1
+
+
 def betting_upper_means(
     columns: Sequence[FloatArray], *, delta: float, seed: int | None, is_fixed: bool, edition: int = NEWEST
 ) -> tuple[list[float], str]:
@@ -281,12 +269,12 @@ def averaged_betting_upper_mean(values: FloatArray, *, delta: float, edition: in
 
     def log_excess(candidate: float) -> float:
         growths = (
-            log_growth(np.asarray(candidate), ordered[some], bet, share)
+            log_growth(candidate, ordered[some], bet, share)
             for some, bet, share in zip(blocks, bets, shares, strict=True)
         )
         return log_average_excess(np.concatenate([growth.sum(axis=1) for growth in growths]), delta)
 
-    return _first_rejected(log_excess, values.size, guess=float(np.mean(values)), high=1.0)
+    return _first_rejected(log_excess, values.size, guess=float(np.mean(values)))
 
 
 def _largest_shares(values: FloatArray) -> FloatArray:
@@ -312,15 +300,11 @@ def log_average_excess(log_capitals: FloatArray, delta: float) -> float:
     return float(np.logaddexp.reduce(log_capitals) - np.log(log_capitals.size / delta))
 
 
-def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, guess: float, high: float) -> float:
-    """Smallest number found at which a nondecreasing function is not negative: the rejected end of a search."""
+def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, guess: float) -> float:
+    """Smallest number in [0, 1] found at which a nondecreasing function is not negative: the rejected end."""
     if num_clients > _MANY:
-        tolerance = high * 2.0**-_NUM_STEPS
-        return float(root_from_above(log_excess, low=0.0, high=high, guess=min(guess, high), tolerance=tolerance))
-    survives = bisect(
-        lambda value: np.asarray(log_excess(float(value)) < 0.0), low=0.0, high=high, num_steps=_NUM_STEPS
-    )
-    return float(survives[1])
+        return root_from_above(log_excess, low=0.0, high=1.0, guess=min(guess, 1.0), tolerance=2.0**-_NUM_STEPS)
+    return bisect_number(lambda value: log_excess(value) < 0.0, low=0.0, high=1.0, num_steps=_NUM_STEPS).upper
 
 
 def _num_orders(num_values: int) -> int:
@@ -360,15 +344,15 @@ def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     """
     bets = adaptive_bets(values, delta)
 
-    def survives(candidate: FloatArray) -> np.ndarray:
-        return np.asarray(np.cumsum(log_growth(candidate, values, bets)).max() < np.log(1.0 / delta))
+    def survives(candidate: float) -> bool:
+        return bool(np.cumsum(log_growth(candidate, values, bets)).max() < np.log(1.0 / delta))
 
-    return float(bisect(survives, low=0.0, high=1.0)[1])
+    return bisect_number(survives, low=0.0, high=1.0).upper
 
 
 def largest_log_capital(values: FloatArray, candidate: float, *, delta: float) -> float:
     """Logarithm of the largest capital on the way of the gambler of `betting_upper_mean` against one candidate."""
-    return float(np.cumsum(log_growth(np.asarray(candidate), values, adaptive_bets(values, delta))).max())
+    return float(np.cumsum(log_growth(candidate, values, adaptive_bets(values, delta))).max())
 
 
 def adaptive_bets(values: FloatArray, delta: float) -> FloatArray:
@@ -387,7 +371,10 @@ def before(values: FloatArray, first: float) -> FloatArray:
 
 
 def log_growth(
-    candidate: FloatArray, values: FloatArray, bets: FloatArray, largest_share: float | FloatArray = LARGEST_SHARE
+    candidate: float | FloatArray,
+    values: FloatArray,
+    bets: FloatArray,
+    largest_share: float | FloatArray = LARGEST_SHARE,
 ) -> FloatArray:
     """Logarithms of the factors of the capital: bets on values below the candidate mean, cut to what may be lost."""
     largest_bet = largest_share / np.maximum(1.0 - candidate, 1e-300)
@@ -407,8 +394,8 @@ def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
     num_bets = 1 + int(np.ceil(np.log2(LARGEST_SHARE / smallest)))
     shares = np.geomspace(smallest, LARGEST_SHARE, num_bets)[:, None]
 
-    def survives(candidate: FloatArray) -> np.ndarray:
-        odds = (1.0 - values) / np.maximum(1.0 - candidate, 1e-300)  # of mean 1 if the candidate is the mean
-        return np.asarray(log_average_excess(np.sum(np.log1p(shares * (odds - 1.0)), axis=1), delta) < 0.0)
+    def survives(candidate: float) -> bool:
+        odds = (1.0 - values) / max(1.0 - candidate, 1e-300)  # of mean 1 if the candidate is the mean
+        return log_average_excess(np.sum(np.log1p(shares * (odds - 1.0)), axis=1), delta) < 0.0
 
-    return float(bisect(survives, low=0.0, high=1.0)[1])
+    return bisect_number(survives, low=0.0, high=1.0).upper

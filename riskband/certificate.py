@@ -108,6 +108,8 @@ class Certificate(Drawn):
     lower: float | FloatArray | None = None
     schema: str = SCHEMA
 
+    shown = ("delta", "method", "validity")
+
     def __post_init__(self) -> None:
         check_delta(self.delta)
         of_delta = chosen_before(delta=(self.delta, USUAL_DELTA)) if self.schema == SCHEMA else ()
@@ -194,9 +196,7 @@ class Certificate(Drawn):
         answers = self.recipe.get("answers")
         values = answers.get("values") if isinstance(answers, Mapping) else None
         num_clients = len(values) if isinstance(values, Sized) else None
-        return {
-            "num_clients": num_clients, "delta": self.delta, "method": self.method, "validity": self.validity
-        }  # fmt: skip
+        return {"num_clients": num_clients, **super()._facts()}
 
     def __float__(self) -> float:
         """Return `value`, if the certificate is one number; raises TypeError otherwise."""

@@ -121,8 +121,8 @@ def check_seed(seed: object) -> int:
     return int(seed)
 
 
-def check_own_seed(seed: object) -> int | None:
-    """Return `check_seed` of a seed that may be left out: None, where nothing is to depend on one."""
+def check_optional_seed(seed: object) -> int | None:
+    """As `check_seed`, for a seed that may be left out: None, where nothing is to depend on one."""
     return None if seed is None else check_seed(seed)
 
 
@@ -139,7 +139,10 @@ def check_fraction(
 
 def check_points(name: str, value: npt.ArrayLike) -> FloatArray:
     """Return `value` as one number or a flat, nonempty array of numbers in [0, 1]; raises ValueError otherwise."""
-    array = check_fraction(name, value)
+    return _check_flat(name, check_fraction(name, value))
+
+
+def _check_flat(name: str, array: FloatArray) -> FloatArray:
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"{name} must be one number or a flat list of numbers, got shape {array.shape}; flatten it")
     return array
@@ -166,9 +169,9 @@ def check_single(name: str, value: npt.ArrayLike) -> float:
 
 def check_budget(budget: npt.ArrayLike) -> FloatArray:
     """Return `budget` as finite numbers >= 0, shape () or (num_budgets,), at least one; raises ValueError otherwise."""
-    array = check_numbers("budget", budget, remedy="it bounds a divergence, and 0 means no shift")
-    if array.ndim > 1 or array.size == 0:
-        raise ValueError(f"budget must be one number or a flat list of numbers, got shape {array.shape}; flatten it")
+    array = _check_flat(
+        "budget", check_numbers("budget", budget, remedy="it bounds a divergence, and 0 means no shift")
+    )
     wrong = array[~(np.isfinite(array) & (array >= 0.0))]
     if wrong.size:
         raise ValueError(

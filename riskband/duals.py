@@ -179,7 +179,9 @@ def square_duals(risks: ClientRisks, budget: float) -> list[Dual]:
     for shift in CUTS.tolist():
         duals.append(_square_dual(budget, shift, np.maximum(risks.values - shift, 0.0) ** 2, low=0.0))
         if risks.binary:
-            duals.append(_square_dual(budget, shift, _unbiased_squares(risks, shift), low=-0.25))
+            # X(X-1)/(n(n-1)) - 2·shift·X/n + shift², or (X - shift)² of a client with one example: never below -1/4.
+            unbiased = (risks.values - shift) ** 2 - variance_of_examples(risks)
+            duals.append(_square_dual(budget, shift, unbiased, low=-0.25))
     return duals
 
 
@@ -192,11 +194,6 @@ def _square_dual(budget: float, shift: float, squares: FloatArray, *, low: float
         least_mean=lambda value: max(value - shift, 0.0) ** 2 / (1.0 + budget),
         start=float(np.mean(np.maximum(UNIFORM - shift, 0.0 if low == 0.0 else -1.0) ** 2)),
     )
-
-
-def _unbiased_squares(risks: ClientRisks, shift: float) -> FloatArray:
-    """X(X-1)/(n(n-1)) - 2·shift·X/n + shift², or (X - shift)² of a client with one example: never below -1/4."""
-    return np.asarray((risks.values - shift) ** 2 - variance_of_examples(risks))
 
 
 def variance_of_examples(risks: ClientRisks) -> FloatArray:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from riskband.answers.histogram import Histogram, PlainAnswers
-from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
+from riskband.answers.histogram import Histogram, PlainAnswers, clients_above
+from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.betting import NEWEST, betting_assumptions, betting_upper_means, check_edition
 from riskband.certificate import Certificate, recipe
-from riskband.checks import check_choice, check_delta, check_own_seed
+from riskband.checks import check_choice, check_delta, check_optional_seed
 from riskband.wording import chosen_before
 
 
@@ -50,11 +50,9 @@ def mean_bound(
         If an argument is out of its range, or the method is unknown, or does not know missing, wrong or noisy
         answers or counts.
     """
-    answers, is_counted = risks, isinstance(risks, Histogram)
-    if not is_counted:
-        check_risks(risks)
-    risks = answers.above
-    delta, seed, edition = check_delta(delta), check_own_seed(seed), check_edition(edition)
+    answers, risks = risks, clients_above(risks)
+    is_counted = isinstance(answers, Histogram)
+    delta, seed, edition = check_delta(delta), check_optional_seed(seed), check_edition(edition)
     method = check_choice("method", method, (*MEAN_BOUNDS, "betting"))
     if method in ("empirical_bernstein", "published"):
         risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")

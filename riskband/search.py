@@ -35,18 +35,16 @@ def bisect(
     low: npt.ArrayLike,
     high: npt.ArrayLike,
     num_steps: int = 60,
-    relative_tolerance: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
     """Narrow `low <= boundary <= high`, elementwise, for a property that holds below the boundary and not above.
 
     `holds` maps an array of points to booleans of the same shape; `low` is taken to hold, `high` to fail, and both are
-    broadcast against each other. 60 halvings reach the resolution of a float; they stop earlier where every bracket is
-    at most `relative_tolerance` of its upper end wide. Of the narrowed bracket that is returned, `holds(low)` was true
-    or `low` is the given one; likewise `high`.
+    broadcast against each other. 60 halvings reach the resolution of a float. Of the narrowed bracket that is returned,
+    `holds(low)` was true or `low` is the given one; likewise `high`.
     """
     low, high = (np.array(end, dtype=np.float64) for end in np.broadcast_arrays(low, high))
     for _ in range(num_steps):
-        if np.all(high - low <= relative_tolerance * np.abs(high)):
+        if np.all(high <= low):
             break
         middle = 0.5 * (low + high)
         is_below = holds(middle)
@@ -55,20 +53,27 @@ def bisect(
     return low, high
 
 
-def largest_where(
-    holds: Callable[[FloatArray], npt.NDArray[np.bool_]],
-    *,
-    most: float,
-    num_steps: int = 60,
-    relative_tolerance: float = 0.0,
+def bisect_number(
+    holds: Callable[[float], bool], *, low: float, high: float, num_steps: int = 60, relative_tolerance: float = 0.0
 ) -> Bracket:
-    """Largest number from 0 to `most` at which a property holds, as a bracket; the other arguments as for `bisect`."""
-    if not holds(np.zeros(())):
+    """As `bisect`, for one number; it ends where the bracket is at most `relative_tolerance` of its upper end wide."""
+    for _ in range(num_steps):
+        if high - low <= relative_tolerance * abs(high):
+            break
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return Bracket(low, high)
+
+
+def largest_where(
+    holds: Callable[[float], bool], *, most: float, num_steps: int = 60, relative_tolerance: float = 0.0
+) -> Bracket:
+    """Bracket of the largest number from 0 to `most` at which a property holds; the rest as for `bisect_number`."""
+    if not holds(0.0):
         return Bracket(-np.inf, 0.0)
-    if holds(np.asarray(most)):
+    if holds(most):
         return Bracket(most, np.inf)
-    low, high = bisect(holds, low=0.0, high=most, num_steps=num_steps, relative_tolerance=relative_tolerance)
-    return Bracket(float(low), float(high))
+    return bisect_number(holds, low=0.0, high=most, num_steps=num_steps, relative_tolerance=relative_tolerance)
 
 
 def smallest_size(

@@ -21,7 +21,7 @@ from riskband.bands.band import band as band_of
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import resolve_level_method
 from riskband.certificate import CERTIFICATE, Certificate, recipe
-from riskband.checks import as_number, check_choice, check_delta, check_number, check_own_seed, check_single
+from riskband.checks import as_number, check_choice, check_delta, check_number, check_optional_seed, check_single
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import BOUND_METHODS, Functional, bound, functional, method_that_applies, resolve
 from riskband.means import mean_bound
@@ -93,9 +93,9 @@ class Objective:
         """Sides that a band must have: "lower", which is tighter, if all terms grow with every risk, or "two"."""
         return "lower" if all(functional(name).grows_with_risk for name, _ in self.terms) else "two"
 
-    def of_distribution(self, law: RiskDistribution) -> float:
+    def of_distribution(self, distribution: RiskDistribution) -> float:
         """Value for an explicit distribution of risks, for example `RiskDistribution.of_values` of measured ones."""
-        return sum(weight * functional(name).value(law) for name, weight in self.terms)
+        return sum(weight * functional(name).value(distribution) for name, weight in self.terms)
 
     def upper_bounds(self, band: Band, *, dispersion: str = "sharp") -> dict[str, float]:
         """Upper bounds on every term, without its weight, for every distribution of a band.
@@ -201,13 +201,12 @@ class Selection(Shown):
     candidate_delta: float
     spending: str
 
+    shown = ("target", "delta", "method")
+
     def _words(self) -> str:
         bound = "" if self.certificate is None else f" at most {rounded_up(self.certificate.value)}"
         best = "none" if self.best is None else self.best
         return f"{best} of {len(self.candidates)} candidates, {self.objective}{bound}"
-
-    def _facts(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("target", "delta", "method")}
 
     @property
     def certified(self) -> tuple[str, ...]:
@@ -391,7 +390,7 @@ def check_selection(names: Sequence[str], **arguments: Any) -> _Plan:
         local=check_choice("local", plan.local, LOCAL_STEPS),
         dispersion=check_choice("dispersion", plan.dispersion, BOUND_METHODS),
         mean_share=check_single("mean_share", plan.mean_share),
-        seed=check_own_seed(plan.seed),
+        seed=check_optional_seed(plan.seed),
     )
     if checked.mean_share == 1.0:
         raise ValueError("mean_share must be in [0, 1), got 1; the band takes the rest of delta")

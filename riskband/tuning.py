@@ -24,7 +24,7 @@ from scipy.special import betaincinv, betaln, ndtr, ndtri, xlog1py, xlogy
 
 from riskband.answers.risks import ClientRisks
 from riskband.bands.band import SIDES
-from riskband.bands.crossing import crossing_gradient, crossing_probability
+from riskband.bands.crossing import crossing_gradient
 from riskband.bands.levels import Levels, berk_jones_constant, berk_jones_levels, largest_valid
 from riskband.bands.methods import TunedMethod, level_key
 from riskband.bands.pilots import Pilot
@@ -58,6 +58,7 @@ _LEAST_TAIL = -20.0  # on the probit scale: it costs nothing, and below -22 SciP
 _MEMORY = 30
 _DECREASE, _CURVATURE = 1e-4, 0.9  # constants of the weak Wolfe conditions
 _MAX_TRIALS = 25  # of a line search
+_LEAST_DECREASE = 1e-10  # in units of the loss or 1: by less, the search has ended
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -223,7 +224,7 @@ class LevelProblem:
             guided = np.maximum(guided, start - _REVIVED)
         found.append(self._search(weight, guided, num_iterations=last))
         candidates = [self._sides(start), *(self._sides(self._made_valid(tails)) for tails in found)]
-        return self._as_levels(max(candidates, key=lambda sides: self._worth(self.cumulative, sides)))
+        return Levels.of_lower(max(candidates, key=lambda sides: self._worth(self.cumulative, sides)), self.sides)
 
     def _search(
         self, weight: scipy.interpolate.PchipInterpolator, start: FloatArray, *, num_iterations: int
@@ -256,8 +257,7 @@ class LevelProblem:
         """Shift the tails so that the levels hold with probability 1 - delta, and hardly more."""
 
         def coverage(shift: float) -> float:
-            lower, upper = self._as_levels(self._sides(tails + shift))
-            return crossing_probability(np.zeros(tails.shape[1]) if lower is None else lower, upper)
+            return Levels.of_lower(self._sides(tails + shift), self.sides).coverage
 
         return np.asarray(tails + largest_valid(coverage, self.delta))
 
@@ -271,10 +271,6 @@ class LevelProblem:
 
     def _sides(self, tails: FloatArray) -> FloatArray:
         return np.asarray(np.maximum.accumulate(_beta_quantiles(tails), axis=-1))
-
-    def _as_levels(self, sides: FloatArray) -> Levels:
-        upper = None if self.sides == "lower" else 1.0 - sides[-1][::-1]
-        return Levels(None if self.sides == "upper" else sides[0], upper)
 
     def _levels_from_above(self, raw: FloatArray) -> FloatArray:
         """Turn the last row, if it is the upper side, from levels of reflected values into upper levels."""
@@ -315,13 +311,13 @@ def _beta_quantiles_and_slopes(tails: FloatArray) -> tuple[FloatArray, FloatArra
     return levels, np.exp(np.where(is_inside, log_normal - log_density, -np.inf))
 
 
-def descend(loss: Loss, start: FloatArray, *, num_iterations: int, tolerance: float = 1e-10) -> FloatArray:
+def descend(loss: Loss, start: FloatArray, *, num_iterations: int) -> FloatArray:
     """Point of a low loss, by L-BFGS with a line search that brackets the weak Wolfe conditions, on one thread.
 
-    `loss` gives a finite value and gradient at a point, `start` has shape (num_variables,); a decrease by less than
-    `tolerance`, relative to the loss or 1, ends the search. The result is not above the start. SciPy's L-BFGS-B spends
-    vectors as short as these on threaded linear algebra: on a busy machine that takes fifty times as long as the
-    function itself. Source: Nocedal and Wright 2006, chapter 7; line search of Lewis and Overton 2013.
+    `loss` gives a finite value and gradient at a point, `start` has shape (num_variables,). The result is not above the
+    start. SciPy's L-BFGS-B spends vectors as short as these on threaded linear algebra: on a busy machine that takes
+    fifty times as long as the function itself. Source: Nocedal and Wright 2006, chapter 7; line search of Lewis and
+    Overton 2013.
     """
     point, (value, gradient) = start, loss(start)
     pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=_MEMORY)
@@ -348,7 +344,7 @@ def descend(loss: Loss, start: FloatArray, *, num_iterations: int, tolerance: fl
             pairs.append((move, change))
         decrease = value - new_value
         point, value, gradient = trial, new_value, new_gradient
-        if decrease <= tolerance * max(1.0, abs(value)):
+        if decrease <= _LEAST_DECREASE * max(1.0, abs(value)):
             break
     return point
 

@@ -278,14 +278,9 @@ def _follow(
         name, arguments = recipe["function"], dict(recipe["arguments"])
         if name not in FUNCTIONS:
             raise ValueError(f"function of a recipe must be one of {', '.join(sorted(FUNCTIONS))}, got {name!r}")
-        for argument, known in (
-            ("divergence", divergences),
-            ("weight", weights),
-            ("functional", weights),
-            ("measure", weights),
-        ):
-            if argument in arguments:  # a user's own, or a name that the function knows
-                arguments[argument] = known.get(arguments[argument], arguments[argument])
+        for argument in arguments.keys() & {"divergence", "weight", "functional", "measure"}:
+            own = divergences if argument == "divergence" else weights  # or a name that the function knows
+            arguments[argument] = own.get(arguments[argument], arguments[argument])
         return FUNCTIONS[name](_source(recipe), **arguments)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(

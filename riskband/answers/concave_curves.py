@@ -120,7 +120,9 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     """
     distance = np.asarray(costs, dtype=np.float64)
     if distance.ndim != 1 or distance.size == 0 or not np.all(distance >= 0.0):
-        raise ValueError("costs must be numbers >= 0 (inf where nothing flips the example), at least one, in one row")
+        raise ValueError(
+            "costs must be numbers >= 0 (inf where nothing makes the example wrong), at least one, in one row"
+        )
     mass = np.full(distance.size, 1.0 / distance.size) if weights is None else np.asarray(weights, dtype=np.float64)
     if mass.shape != distance.shape:
         raise ValueError(f"weights must have one entry per cost, got {mass.size} for {distance.size}")
@@ -129,12 +131,12 @@ def knapsack_curve(costs: npt.ArrayLike, weights: npt.ArrayLike | None = None) -
     distance = np.where(distance < SMALLEST_COST, 0.0, distance)  # a slope over so short a way is no number
     prices, member = np.unique(distance, return_inverse=True)
     masses = np.bincount(member, mass)
-    flips = np.isfinite(prices) & (prices > 0.0)
+    is_reached = np.isfinite(prices) & (prices > 0.0)
     start = float(masses[prices == 0.0].sum())
-    spent = np.cumsum(prices[flips] * masses[flips])
-    risks = np.concatenate([[start], start + np.cumsum(masses[flips])])
+    spent = np.cumsum(prices[is_reached] * masses[is_reached])
+    risks = np.concatenate([[start], start + np.cumsum(masses[is_reached])])
     if weights is None and np.all(np.isfinite(prices)):
-        risks[-1] = 1.0  # every example flips; the sum of so many 1/n may miss it
+        risks[-1] = 1.0  # every example becomes wrong; the sum of so many 1/n may miss it
     budgets = np.concatenate([[0.0], spent])
     last = np.append(np.diff(budgets) > 0.0, True)  # where a cost is too small to be seen in the sum, it is no cost
     return ConcaveCurve(budgets[last], np.minimum(risks, 1.0)[last])  # a sum may exceed 1 by rounding
@@ -149,28 +151,28 @@ def inner_curve(radii: FloatArray, values: FloatArray, *, rounding: float = 0.0)
     return ConcaveCurve(*upper_hull(x, np.maximum(y - rounding, 0.0))) if rounding else ConcaveCurve(x, y)
 
 
-def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0, rounding: float = 0.0) -> ConcaveCurve:
-    """Smallest concave curve above every concave function through the points: extended chords, and the largest value.
+def outer_curve(radii: FloatArray, values: FloatArray, *, rounding: float = 0.0) -> ConcaveCurve:
+    """Smallest concave curve above every concave function in [0, 1] through the points: extended chords, and 1.
 
     Between two points a concave function lies below the chord before them, extended, and the chord after them, extended
     back. The curve is the concave hull of these bounds, since its conjugate is what a network's budget is spent by.
 
-    Radii and values have shape (num_radii,); radii increase strictly from 0, at least two; the function never exceeds
-    `largest`. `rounding` is how far the values may be from those of the function, see `rounding_of_curve`: the points
-    are then lifted by it, and chords are as steep as it allows before them, and as flat after them. Raises ValueError
-    if the points are not those of a nondecreasing concave function. Source: math §4.2.
+    Radii and values have shape (num_radii,); radii increase strictly from 0, at least two. `rounding` is how far the
+    values may be from those of the function, see `rounding_of_curve`: the points are then lifted by it, and chords are
+    as steep as it allows before them, and as flat after them. Raises ValueError if the points are not those of a
+    nondecreasing concave function. Source: math §4.2.
     """
-    x, y = np.asarray(radii, dtype=np.float64), np.minimum(values, largest)
+    x, y = np.asarray(radii, dtype=np.float64), np.minimum(values, 1.0)
     if not rounding:
         ConcaveCurve(x, y)  # checks the points
     if x.size < 2:
-        return ConcaveCurve(np.zeros(1), np.array([largest]))
+        return ConcaveCurve(np.zeros(1), np.ones(1))
     # A slope over a short interval is mostly rounding, and extending it would magnify that: lean to the safe side.
     width, rise = np.diff(x), np.diff(y)
     is_short = width < _SHORT * max(1.0, x[-1])
     doubt = np.maximum(2.0 * rounding, np.where(is_short, _SINGLE_ROUNDING, _ROUNDING))
     steepest, flattest = np.maximum(rise + doubt, 0.0) / width, np.maximum(rise - doubt, 0.0) / width
-    y = np.minimum(y + rounding, largest)
+    y = np.minimum(y + rounding, 1.0)
     rise = np.diff(y)
     before = np.concatenate([[np.inf], steepest[:-1]])
     after = np.append(flattest[1:], 0.0)  # a nondecreasing function stays below its value at the end of the interval
@@ -178,7 +180,7 @@ def outer_curve(radii: FloatArray, values: FloatArray, *, largest: float = 1.0, 
     shift = np.clip((rise - after * width) / bend, 0.0, width)
     corners = x[:-1] + shift, y[1:] - after * (width - shift)
     may_rise = rise[-1] > 0.0 or rounding > 0.0 or is_short[-1]
-    tail = ([x[-1] + (largest - y[-1]) / steepest[-1]], [largest]) if may_rise and steepest[-1] > 0.0 else ([], [])
+    tail = ([x[-1] + (1.0 - y[-1]) / steepest[-1]], [1.0]) if may_rise and steepest[-1] > 0.0 else ([], [])
     return ConcaveCurve(*upper_hull(*(np.concatenate(parts) for parts in zip((x, y), corners, tail, strict=True))))
 
 

@@ -34,13 +34,15 @@ def column(frame: Any, name: str) -> AnyArray:
 
 def _names_of(frame: Any) -> str:
     """Names of the columns, where the frame says them."""
-    dtype = getattr(getattr(frame, "dtype", None), "names", None)
-    found = next(
-        (each for each in (getattr(frame, "column_names", None), getattr(frame, "columns", None), dtype)
-         if each is not None),
+    for found in (
+        getattr(frame, "column_names", None),
+        getattr(frame, "columns", None),
+        getattr(getattr(frame, "dtype", None), "names", None),
         frame.keys() if isinstance(frame, Mapping) else None,
-    )  # fmt: skip
-    return type(frame).__name__ if found is None else f"the columns {', '.join(map(str, found)) or '(none)'}"
+    ):
+        if found is not None:
+            return f"the columns {', '.join(map(str, found)) or '(none)'}"
+    return type(frame).__name__
 
 
 def table_of_metric_frame(frame: Any) -> tuple[Any, str]:

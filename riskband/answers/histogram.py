@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.answers.responses import Answers, Responses, WhoAnswered
-from riskband.answers.risks import ClientRisks, upper_limit
+from riskband.answers.risks import ClientRisks, check_risks, upper_limit
 from riskband.checks import (
     MAX_EXAMPLES,
     MAX_POINTS,
@@ -217,6 +217,13 @@ class HistogramLimits(Histogram):
 
 PlainAnswers = ClientRisks | Histogram
 """Answers about one loss without an adversary: everything that a band is made of."""
+
+
+def clients_above(answers: PlainAnswers) -> ClientRisks:
+    """Return the clients with numbers not below what they measured; raises ValueError unless these are answers."""
+    if not isinstance(answers, Histogram):
+        check_risks(answers)
+    return answers.above
 
 
 class _LimitAnswers(ClientRisks):

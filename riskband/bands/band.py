@@ -15,8 +15,8 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.histogram import Histogram, HistogramLimits, PlainAnswers
-from riskband.answers.risks import ClientRisks, check_risks, default_eta, shared_assumptions
+from riskband.answers.histogram import HistogramLimits, PlainAnswers, clients_above
+from riskband.answers.risks import ClientRisks, default_eta, shared_assumptions
 from riskband.bands.levels import Levels
 from riskband.bands.local_steps import (
     EVERY_ETA,
@@ -65,8 +65,8 @@ class Band(Drawn):
     upper_points, upper_levels : ndarray, shape (num_points,)
         F(x) <= upper_levels[i] for x < upper_points[i]. Empty without an upper side.
     mean_distribution : ClientAtoms or None
-        Law whose mean and tail means are not below those of the true risks, even after reweighting clients; `None`
-        without a lower side.
+        Its mean and tail means are not below those of the true risks, even after reweighting clients; `None` without a
+        lower side.
     assumptions : tuple of str
         What must be true for the probability to be right.
     method_recipe : str or mapping
@@ -243,11 +243,7 @@ def band(
     >>> bool(b.lower(0.5) <= 1.0)
     True
     """
-    answers = risks
-    if not isinstance(answers, Histogram):
-        check_risks(answers)
-    risks = answers.above
-    delta = check_delta(delta)
+    answers, risks, delta = risks, clients_above(risks), check_delta(delta)
     usual_method = default_method(risks.num_counted)
     level_method = resolve_level_method(usual_method if method is None else method)
     local = check_choice("local", local, LOCAL_STEPS)
@@ -326,7 +322,7 @@ def own_delta(delta: float | None) -> float:
 
 
 def band_alone(source: object, *, delta: float | None, seed: int | None = None, method: str | None = None) -> Band:
-    """Return a band, with which nothing may be given that is for answers; raises ValueError otherwise."""
+    """Return `source` if it is a band, given without arguments that are for answers; raises ValueError otherwise."""
     check_kind("source", source, Band, remedy="make it with band(risks, delta=0.05), or give ClientRisks and a delta")
     for name, value, of_band in (
         ("delta", delta, "has its own"),

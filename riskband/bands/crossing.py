@@ -68,7 +68,7 @@ def crossing_probability(lower: npt.ArrayLike, upper: npt.ArrayLike | None = Non
     from riskband.bands.crossing_loops import corridor_probability  # loads numba
 
     points, most, least = _corridor(lower_boundary, upper_boundary)
-    probability, _ = corridor_probability(points, most, least, n, gammaln(np.arange(n + 2.0)))
+    probability, _ = corridor_probability(points, most, least, n, _log_factorials(n))
     return float(min(max(probability, 0.0), 1.0))
 
 
@@ -160,7 +160,7 @@ def crossing_gradient(lower: FloatArray, upper: FloatArray | None = None) -> Cro
     points, most, least = _corridor(lower, upper)
     if points.size == 0:  # nothing is constrained
         return CrossingGradient(1.0, np.zeros(n), np.zeros(n))
-    probability, at_most, at_least = corridor_gradient(points, most, least, n, gammaln(np.arange(n + 2.0)))
+    probability, at_most, at_least = corridor_gradient(points, most, least, n, _log_factorials(n))
     by_lower, by_upper = np.zeros(n), np.zeros(n)
     is_lower, is_upper = np.isin(points, lower), np.isin(points, upper)
     by_lower[most[is_lower]] = -at_most[is_lower]  # `most` is the index of the first of a tie

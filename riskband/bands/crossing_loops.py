@@ -46,7 +46,7 @@ def _forward(
         first, last = _poisson_window(mean, n, log_factorial_shifted, step)
         new_low = max(least[j], low + first)
         new_high = min(most[j], min(high + last, n))
-        new_low, new_high = _prune(new_low, new_high, n, now, n * (1.0 - now), log_total, log_factorial_shifted)
+        new_low, new_high = _prune(new_low, new_high, n, now, log_total, log_factorial_shifted)
         if new_low > new_high:
             highs[num_points - 1] = -1
             break
@@ -200,29 +200,21 @@ def _poisson_window(
 
 @_compiled
 def _prune(
-    low: int,
-    high: int,
-    n: int,
-    now: float,
-    remaining: float,
-    log_total: float,
-    log_factorial_shifted: FloatArray,
+    low: int, high: int, n: int, now: float, log_total: float, log_factorial_shifted: FloatArray
 ) -> tuple[int, int]:  # pragma: no cover - compiled
     """Drop states m at both ends with a negligible P(N(now) = m | N(1) = n): the corridor only makes them rarer."""
-    mean = n * now
-    log_negligible = math.log(_NEGLIGIBLE if n <= _SMALL else _NEGLIGIBLE_OF_MANY)
-    while low <= high and low < mean:
-        log_bridge = _log_poisson(low, mean, log_factorial_shifted) + _log_poisson(
-            n - low, remaining, log_factorial_shifted
-        )
-        if log_bridge - log_total >= log_negligible:
-            break
+    least = math.log(_NEGLIGIBLE if n <= _SMALL else _NEGLIGIBLE_OF_MANY)
+    while low <= high and low < n * now and _log_bridge(low, n, now, log_factorial_shifted) - log_total < least:
         low += 1
-    while high >= low and high > mean:
-        log_bridge = _log_poisson(high, mean, log_factorial_shifted) + _log_poisson(
-            n - high, remaining, log_factorial_shifted
-        )
-        if log_bridge - log_total >= log_negligible:
-            break
+    while high >= low and high > n * now and _log_bridge(high, n, now, log_factorial_shifted) - log_total < least:
         high -= 1
     return low, high
+
+
+@_compiled
+def _log_bridge(
+    state: int, n: int, now: float, log_factorial_shifted: FloatArray
+) -> float:  # pragma: no cover - compiled
+    """Log P(N(now) = state, N(1) = n)."""
+    so_far = _log_poisson(state, n * now, log_factorial_shifted)
+    return so_far + _log_poisson(n - state, n * (1.0 - now), log_factorial_shifted)

@@ -20,6 +20,13 @@ JOINT_LOCAL_STEPS = ("marginal", "observed")
 DEFAULT_MARGINAL_SHARE = 0.5
 
 
+def subject_of_risks(local: str) -> str:
+    """Return what a joint distribution after this local step is the distribution of."""
+    if local == "observed":
+        return "the risks that an unseen client would measure on its own examples"
+    return "the risks of an unseen client"
+
+
 @dataclass(frozen=True, eq=False)
 class JointLevels:
     """Bounds on a joint CDF by the number of clients at or below a point: the joint part of a `JointBand`."""
@@ -35,10 +42,8 @@ class JointLevels:
         if others < 2:
             raise ValueError(f"{num_losses} losses need at least {num_losses + 1} clients, got {num_clients}; ask more")
         levels_of = METHODS[method]
-        below = levels_of(others, delta / 2 / num_clients**fixed, "lower").lower
-        above = levels_of(others, delta / 2 / (num_clients + 1) ** fixed, "upper").upper
-        assert below is not None
-        assert above is not None
+        below = levels_of(others, delta / 2 / num_clients**fixed, "lower").of_one_side
+        above = levels_of(others, delta / 2 / (num_clients + 1) ** fixed, "upper").of_one_side
         # `fixed` clients lend their coordinates as thresholds and are not counted.
         lower = np.concatenate([np.zeros(fixed + 1), below])
         upper = np.concatenate([above, np.ones(fixed + 1)])
@@ -91,9 +96,7 @@ class JointBand(Shown):
     @property
     def subject(self) -> str:
         """What the joint CDF is the CDF of."""
-        if self.local == "observed":
-            return "the risks that an unseen client would measure on its own examples"
-        return "the risks of an unseen client"
+        return subject_of_risks(self.local)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

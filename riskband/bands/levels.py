@@ -10,6 +10,8 @@ the first and last (`sparse_levels`), less than 5 % of the distance to the empir
 seconds.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -33,6 +35,26 @@ class Levels(NamedTuple):
     lower: FloatArray | None
     upper: FloatArray | None
 
+    @classmethod
+    def of_lower(cls, lower: Sequence[FloatArray] | FloatArray, sides: str) -> Levels:
+        """Levels from lower ones: the first are of the lower side, the last of the reflected upper side."""
+        return cls(lower[0] if sides != "upper" else None, 1.0 - lower[-1][::-1] if sides != "lower" else None)
+
+    @property
+    def coverage(self) -> float:
+        """Probability that sorted uniform values keep to the levels."""
+        return crossing_probability(np.zeros_like(self.upper) if self.lower is None else self.lower, self.upper)
+
+    @property
+    def of_one_side(self) -> FloatArray:
+        """The levels of the only side that there is."""
+        (levels,) = (side for side in self if side is not None)
+        return levels
+
+
+Ranks = tuple[int, int]
+"""The first and the last of neighbouring order statistics, from 1."""
+
 
 def dkw_levels(num_values: int, delta: float, sides: str) -> Levels:
     """Dvoretzky-Kiefer-Wolfowitz levels with Massart's constant.
@@ -55,7 +77,7 @@ def berk_jones_levels(num_values: int, delta: float, sides: str) -> Levels:
     math §2.1; [DC] states that two one-sided bounds hold jointly at the same delta, which is false.
     """
     lower = _berk_jones_lower(num_values, berk_jones_constant(num_values, delta, is_two_sided=sides == "two"))
-    return _on_sides([lower], sides)
+    return Levels.of_lower([lower], sides)
 
 
 @lru_cache(maxsize=1024)
@@ -70,7 +92,7 @@ def berk_jones_constant(num_values: int, delta: float, *, is_two_sided: bool) ->
 
     def coverage(point: float) -> float:
         lower = _berk_jones_lower(num_values, constant_at(point))
-        return crossing_probability(lower, 1.0 - lower[::-1] if is_two_sided else None)
+        return Levels.of_lower([lower], "two" if is_two_sided else "lower").coverage
 
     return constant_at(largest_valid(coverage, delta, start))
 
@@ -83,49 +105,48 @@ def truncated_levels(num_values: int, delta: float, sides: str, *, low: float, h
     they are `berk_jones_levels`. Source: math §2.1. Raises ValueError if no order statistic of a wanted side lies in
     the range, or delta is below 1e-9.
     """
-    wanted = kept_ranks(num_values, sides, low, high)
-    if all(kept == slice(0, num_values) for kept in wanted):
+    wanted = _kept_ranks(num_values, sides, low, high)
+    if all(kept == (1, num_values) for kept in wanted):
         return berk_jones_levels(num_values, delta, sides)
-    constant = _truncated_constant(num_values, delta, tuple((kept.start, kept.stop) for kept in wanted))
-    return _on_sides([_kept_levels(num_values, constant, kept) for kept in wanted], sides)
+    constant = _truncated_constant(num_values, delta, wanted)
+    return Levels.of_lower([_kept_levels(num_values, constant, kept) for kept in wanted], sides)
 
 
 @lru_cache(maxsize=1024)
-def _truncated_constant(num_values: int, delta: float, wanted: tuple[tuple[int, int], ...]) -> float:
+def _truncated_constant(num_values: int, delta: float, wanted: tuple[Ranks, ...]) -> float:
     check_calibrated_delta(delta)
 
     def coverage(point: float) -> float:
-        one_sides = [_kept_levels(num_values, constant_at(point), slice(*kept)) for kept in wanted]
-        return crossing_probability(one_sides[0], 1.0 - one_sides[1][::-1] if len(one_sides) == 2 else None)
+        lower = [_kept_levels(num_values, constant_at(point), kept) for kept in wanted]
+        return Levels.of_lower(lower, "two" if len(wanted) == 2 else "lower").coverage
 
     return constant_at(largest_valid(coverage, delta, log_hazard(1.0 - delta) - 1.0))
 
 
-def kept_ranks(num_values: int, sides: str, low: float, high: float) -> tuple[slice, ...]:
+def _kept_ranks(num_values: int, sides: str, low: float, high: float) -> tuple[Ranks, ...]:
     """Order statistics whose levels a truncated band keeps, of the lower side and of the reflected upper one.
 
-    They are slices from 0, for the wanted sides alone; raises ValueError if one of them is empty.
+    They are for the wanted sides alone; raises ValueError if there are none for one of these.
     """
     lower_kept = _ranks_within(num_values, low, high)
     upper_kept = _ranks_within(num_values, 1.0 - high, 1.0 - low)  # of the reflected values
     wanted = {"lower": (lower_kept,), "upper": (upper_kept,), "two": (lower_kept, upper_kept)}[sides]
-    if any(kept.start >= kept.stop for kept in wanted):
+    if any(first > last for first, last in wanted):
         raise ValueError(
             f"truncated:{low:g}:{high:g} must hold an order statistic, got none of {num_values} values; widen the range"
         )
     return wanted
 
 
-def _ranks_within(num_values: int, low: float, high: float) -> slice:
-    """Order statistics with low <= i/K <= high, as a slice from 0; a rounding error of the ends changes nothing."""
-    first = max(int(np.ceil(low * num_values - 1e-9)), 1)
-    return slice(first - 1, int(np.floor(high * num_values + 1e-9)))
+def _ranks_within(num_values: int, low: float, high: float) -> Ranks:
+    """Order statistics with low <= i/K <= high; a rounding error of the ends changes nothing."""
+    return max(int(np.ceil(low * num_values - 1e-9)), 1), int(np.floor(high * num_values + 1e-9))
 
 
-def _kept_levels(num_values: int, constant: float, kept: slice) -> FloatArray:
-    levels = np.zeros(num_values)
-    rank = np.arange(kept.start + 1.0, kept.stop + 1.0)
-    levels[kept] = betaincinv(rank, num_values - rank + 1.0, constant)
+def _kept_levels(num_values: int, constant: float, kept: Ranks) -> FloatArray:
+    first, last = kept
+    levels, rank = np.zeros(num_values), np.arange(first, last + 1.0)
+    levels[first - 1 : last] = betaincinv(rank, num_values - rank + 1.0, constant)
     return np.asarray(np.maximum.accumulate(levels))
 
 
@@ -190,11 +211,6 @@ def _berk_jones_lower(num_values: int, c: float) -> FloatArray:
     return np.asarray(betaincinv(rank, num_values - rank + 1.0, c), dtype=np.float64)
 
 
-def _on_sides(lower: Sequence[FloatArray], sides: str) -> Levels:
-    """Levels from lower ones: the first are of the lower side, the last of the reflected upper side."""
-    return Levels(lower[0] if sides != "upper" else None, 1.0 - lower[-1][::-1] if sides != "lower" else None)
-
-
 def sparse_levels(num_values: int, delta: float, sides: str, *, low: float = 0.0, high: float = 1.0) -> Levels:
     """Berk-Jones levels at `sparse_ranks`, calibrated exactly; every other rank has the level of the one before it.
 
@@ -206,10 +222,10 @@ def sparse_levels(num_values: int, delta: float, sides: str, *, low: float = 0.0
         raise ValueError(
             f"sparse levels need delta >= {_LEAST_DELTA:g}, got {delta:g}: rounding might decide; use method='dkw'"
         )
-    wanted = tuple((kept.start + 1, kept.stop) for kept in kept_ranks(num_values, sides, low, high))
+    wanted = _kept_ranks(num_values, sides, low, high)
     spacing = _SPACING * max(1.0, num_values / _MANY) ** 0.25
     constant = constant_at(_sparse_point(num_values, delta, wanted, spacing))
-    return _on_sides(
+    return Levels.of_lower(
         [_carried(_constraints(num_values, constant, kept, spacing), num_values) for kept in wanted], sides
     )
 
@@ -227,7 +243,7 @@ def sparse_ranks(num_values: int, first: int, last: int, *, spacing: float) -> I
     return np.array(ranks, dtype=np.int64)
 
 
-def _constraints(num_values: int, constant: float, kept: tuple[int, int], spacing: float) -> RankLevels:
+def _constraints(num_values: int, constant: float, kept: Ranks, spacing: float) -> RankLevels:
     ranks = sparse_ranks(num_values, *kept, spacing=spacing)
     return RankLevels(ranks, np.asarray(betaincinv(ranks, num_values - ranks + 1.0, constant), dtype=np.float64))
 
@@ -238,10 +254,10 @@ def _carried(constraints: RankLevels, num_values: int) -> FloatArray:
     return np.append(np.zeros(constraints.ranks[0] - 1), np.repeat(constraints.levels, lengths))
 
 
-def coverage_at(num_values: int, constant: float, wanted: tuple[tuple[int, int], ...], *, spacing: float) -> float:
+def coverage_at(num_values: int, constant: float, wanted: tuple[Ranks, ...], *, spacing: float) -> float:
     """Probability, rounded down, that the constrained order statistics keep to the levels of a constant.
 
-    `wanted` has the first and the last rank of one side, or of the lower side and of the reflected upper one.
+    `wanted` has the ranks of one side, or of the lower side and of the reflected upper one.
     """
     sides = [_constraints(num_values, constant, kept, spacing) for kept in wanted]
     reflected = [RankLevels(num_values + 1 - s.ranks[::-1], 1.0 - s.levels[::-1]) for s in sides[1:]]
@@ -249,7 +265,7 @@ def coverage_at(num_values: int, constant: float, wanted: tuple[tuple[int, int],
 
 
 @lru_cache(maxsize=1024)
-def _sparse_point(num_values: int, delta: float, wanted: tuple[tuple[int, int], ...], spacing: float) -> float:
+def _sparse_point(num_values: int, delta: float, wanted: tuple[Ranks, ...], spacing: float) -> float:
     """Where `constant_at` is the largest constant that is valid."""
 
     def coverage(point: float) -> float:
@@ -266,6 +282,6 @@ def _sparse_point(num_values: int, delta: float, wanted: tuple[tuple[int, int], 
     return largest_valid(coverage, delta, float(start), slope=slope, allowance=_TOLERANCE * delta + _ROUNDING)
 
 
-def _scaled(wanted: tuple[tuple[int, int], ...], share: float) -> tuple[tuple[int, int], ...]:
+def _scaled(wanted: tuple[Ranks, ...], share: float) -> tuple[Ranks, ...]:
     """Nearly the same part of a smaller network; a search starts there, so nearly is enough."""
     return tuple((max(1, round(first * share)), max(1, round(last * share))) for first, last in wanted)

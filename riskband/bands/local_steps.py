@@ -69,7 +69,7 @@ class ClientAtoms(NamedTuple):
         return np.asarray(sums_from(self.weights * self.risks)[later] - risk * sums_from(self.weights)[later])
 
     def smaller(self, other: ClientAtoms) -> ClientAtoms:
-        """Largest law that is below both in increasing convex order, on [0, 1]: what is below both is below it.
+        """Largest one on [0, 1] that is below both in increasing convex order: what is below both is below it.
 
         Its mean excess is the largest convex function that exceeds that of neither. Each client has two atoms, and
         those that are no corner of this function weigh nothing. Source: math §2.5.
@@ -124,17 +124,16 @@ class LocalStep:
 
 
 def with_measured_means(step: LocalStep, risks: ClientRisks, levels_of: LevelsOf) -> LocalStep:
-    """A law for means by the measured risks too, where these are alike and the step leaves probability over for them.
+    """The step with measured risks too behind its means, where these are alike and it leaves probability over for them.
 
-    With equal numbers of examples, measured risks are independent draws from one law, whose mean and tail means under
-    any weights of clients are not below those of the true risks: no limit is needed. Both laws hold at once, so what
-    is below both in increasing convex order does. Source: math §2.5.
+    With equal numbers of examples, measured risks are independent draws from one distribution, whose mean and tail
+    means under any weights of clients are not below those of the true risks: no limit is needed. Both distributions
+    hold at once, so what is below both in increasing convex order does. Source: math §2.5.
     """
     are_alike = risks.has_equal_sizes and risks.are_as_measured
     if step.mean_distribution is None or step.spare_delta < _LEAST_DELTA or not are_alike:
         return step
-    levels = levels_of(risks.num_clients, step.spare_delta, "lower").lower
-    assert levels is not None
+    levels = levels_of(risks.num_clients, step.spare_delta, "lower").of_one_side
     measured = ClientAtoms.from_levels(risks.values, levels)
     return replace(step, mean_distribution=step.mean_distribution.smaller(measured))
 

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
-from riskband.bands.crossing import crossing_probability
 from riskband.bands.levels import Levels, berk_jones_levels, dkw_levels, sparse_levels, truncated_levels
 from riskband.bands.local_steps import LevelsOf
 from riskband.bands.pilots import Pilot
@@ -142,10 +141,10 @@ class StoredLevels(TunedMethod):
         for side in (found.lower, found.upper):
             if side is not None and side.size != num_values:
                 raise ValueError(f"stored levels must be one for each of {num_values} values, got {side.size}")
-        covered = crossing_probability(np.zeros(num_values) if found.lower is None else found.lower, found.upper)
-        if covered < 1.0 - delta - _ROUNDING:
+        if found.coverage < 1.0 - delta - _ROUNDING:
             raise ValueError(
-                f"stored levels must hold with probability {confidence(delta)}, got {covered:.9g}; were they changed?"
+                f"stored levels must hold with probability {confidence(delta)}, got {found.coverage:.9g}; were they "
+                "changed?"
             )
         return found
 

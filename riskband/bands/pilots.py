@@ -24,7 +24,7 @@ from riskband.checks import (
     check_num_examples,
     check_number,
     check_numbers,
-    check_own_seed,
+    check_optional_seed,
     check_seed,
     set_fields,
 )
@@ -142,22 +142,22 @@ class Pilot(Shown):
         """Pilot of the values that other clients measured, shape (num_clients,); raises ValueError if not in [0, 1]."""
         risks = check_losses(values)
         counts = None if num_examples is None else check_num_examples(num_examples, num_clients=risks.size)
-        return cls(risks, counts, split_from=split_from, split_seed=check_own_seed(split_seed))
+        return cls(risks, counts, split_from=split_from, split_seed=check_optional_seed(split_seed))
 
     @classmethod
     def of_distribution(cls, risks: Any, levels: Any) -> Pilot:
         """Pilot of a discrete distribution; raises ValueError unless it is one on [0, 1]."""
-        remedy = "make the law with RiskDistribution"
-        atoms, sums = (check_numbers("a prior law", numbers, remedy=remedy) for numbers in (risks, levels))
-        is_law = (
+        remedy = "make the distribution with RiskDistribution"
+        atoms, sums = (check_numbers("a prior distribution", numbers, remedy=remedy) for numbers in (risks, levels))
+        is_distribution = (
             atoms.shape == sums.shape == (atoms.size,)
             and atoms.size > 0
             and bool(np.all((atoms >= 0.0) & (atoms <= 1.0)) and np.all(np.diff(atoms) >= 0.0))
             and bool(sums[0] >= 0.0 and np.all(np.diff(sums) >= 0.0) and abs(sums[-1] - 1.0) <= 1e-9)
         )
-        if not is_law:
+        if not is_distribution:
             raise ValueError(
-                "a prior law must have nondecreasing risks in [0, 1] and nondecreasing levels up to 1, got "
+                "a prior distribution must have nondecreasing risks in [0, 1] and nondecreasing levels up to 1, got "
                 f"{atoms.size} risks and {sums.size} levels; make it with RiskDistribution"
             )
         return cls(atoms, levels=sums)
@@ -205,7 +205,7 @@ class Pilot(Shown):
     def _what_it_is_of(self, risks: ClientRisks) -> str:
         if self.split_from == _fingerprint(risks):
             return "the answers that it was split from"
-        if np.shares_memory(self.risks, risks.shown_values) or self._is_same_law(risks):
+        if np.shares_memory(self.risks, risks.shown_values) or self._is_same_distribution(risks):
             return "the answers to be certified themselves"
         if self.levels is None:
             ours, theirs = self._counts(risks)
@@ -214,7 +214,7 @@ class Pilot(Shown):
                     return f"{words} the answers to be certified"
         return ""
 
-    def _is_same_law(self, risks: ClientRisks) -> bool:
+    def _is_same_distribution(self, risks: ClientRisks) -> bool:
         if np.ptp(risks.shown_values) == 0.0:
             return False
         if self.levels is None:

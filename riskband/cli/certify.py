@@ -37,7 +37,7 @@ from riskband.wording import (
     rounded_down,
     rounded_up,
 )
-from riskband.worst_cases.requirements import Gate, Requirement, require
+from riskband.worst_cases.requirements import Gate, Requirement, require, sizes_in_words
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_BUDGETS, DEFAULT_PILOT_SHARE = [0.05, 0.1, 0.2], 0.2
@@ -236,22 +236,24 @@ def _file_problems(flag: str, path: str) -> list[str]:
 
 
 def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
-    band = rb.band(risks, delta=options.delta, method=_method(options), local=options.local, sides=options.sides)
-    own: dict[str, Any] = {"delta": options.delta}
-    source, its = (risks, own) if _stand_alone(options) else (band, {})
-    # Bets need every answer as it was given.
-    is_bet_on = source is risks and risks.are_as_measured
-    answers, their = (risks, own | {"seed": options.seed}) if is_bet_on else (band, {})
+    band = _band(risks, options, sides=options.sides)
+    # What stands alone is bounded from the answers, with a delta of its own; all else is read off the band.
+    alone: dict[str, Any] = {"delta": options.delta}
+    source, terms = (risks, alone) if _stand_alone(options) else (band, {})
+    is_bet_on = source is risks and risks.are_as_measured  # bets need every answer as it was given
+    seed = {"seed": options.seed} if is_bet_on else {}
     certificates = {"mean": rb.mean_bound(risks, delta=options.delta, seed=options.seed)}
-    certificates |= {f"quantile:{exactly(level)}": rb.quantile(source, level, **its) for level in options.quantile}
-    certificates |= {f"cvar:{exactly(level)}": rb.cvar(source, level, **(their or its)) for level in options.cvar}
+    certificates |= {f"quantile:{exactly(level)}": rb.quantile(source, level, **terms) for level in options.quantile}
+    certificates |= {f"cvar:{exactly(level)}": rb.cvar(source, level, **terms, **seed) for level in options.cvar}
     for point in options.survival:
-        certificates[f"survival:{exactly(point)}"] = rb.survival(source, thresholds=point, **its)
+        certificates[f"survival:{exactly(point)}"] = rb.survival(source, thresholds=point, **terms)
     both, unbounded = _two_sided(risks, band, options, is_bet_on=is_bet_on), []
     for name in options.measure:
-        measured, its = (risks, own) if is_bet_on or both is None else (both, {})
         try:
-            found = rb.dispersion_certificate(measured, name, **its)
+            if is_bet_on or both is None:
+                found = rb.dispersion_certificate(risks, name, **alone)
+            else:
+                found = rb.dispersion_certificate(both, name)
         except UnboundedError:
             unbounded.append(name)
         else:
@@ -259,7 +261,8 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
     breakdowns = {}
     budgets = np.array(options.budget)
     for divergence in options.divergence:
-        mean = rb.worst_case_mean(answers, divergence=divergence, budget=budgets, **their)
+        answers, of_answers = (risks, alone | seed) if is_bet_on else (band, {})
+        mean = rb.worst_case_mean(answers, divergence=divergence, budget=budgets, **of_answers)
         certificates[f"worst_case_mean_{divergence}"] = mean
         certificates[f"worst_case_cdf_{divergence}"] = rb.worst_case_cdf(band, divergence=divergence, budget=budgets)
         if options.target is not None:
@@ -268,7 +271,7 @@ def _report(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
             )
     gate = None
     if options.require:
-        gate = require(risks, options.require, **own) if both is None or is_bet_on else require(both, options.require)
+        gate = require(risks, options.require, **alone) if both is None or is_bet_on else require(both, options.require)
     return Report(certificates, breakdowns, band, both, tuple(unbounded), gate)
 
 
@@ -278,13 +281,13 @@ def _two_sided(risks: rb.ClientRisks, band: rb.Band, options: argparse.Namespace
         return None
     if options.sides == "two":
         return band
-    # It spends a delta of its own.
-    return rb.band(risks, delta=options.delta, method=_method(options), local=options.local, sides="two")
+    return _band(risks, options, sides="two")  # it spends a delta of its own
 
 
-def _method(options: argparse.Namespace) -> Any:
-    """The method of the band; none if it is the default, which of very many clients constrains few ranks."""
-    return None if options.method == "berk_jones" else options.method
+def _band(risks: rb.ClientRisks, options: argparse.Namespace, *, sides: str) -> rb.Band:
+    # None is the default, which of very many clients constrains few ranks.
+    method = None if options.method == "berk_jones" else options.method
+    return rb.band(risks, delta=options.delta, method=method, local=options.local, sides=sides)
 
 
 def _stand_alone(options: argparse.Namespace) -> bool:
@@ -294,13 +297,8 @@ def _stand_alone(options: argparse.Namespace) -> bool:
 
 
 def _summary(risks: rb.ClientRisks, report: Report, options: argparse.Namespace) -> str:
-    sizes = (
-        f"{risks.num_examples.min()}"
-        if risks.has_equal_sizes
-        else f"{risks.num_examples.min()} to {risks.num_examples.max()}"
-    )
     lines = [
-        f"{risks.num_clients} clients with {sizes} examples each; {_how_read(options)}",
+        f"{risks.num_clients} clients with {sizes_in_words(risks)} examples each; {_how_read(options)}",
         f"measured mean loss {risks.values.mean():.4f} (every client counts once), largest {risks.values.max():.4f}; "
         f"{_kind_of_loss(risks, options)}",
         *_who_answered(risks),

@@ -55,14 +55,11 @@ def run(options: argparse.Namespace) -> int:
         verdicts = None if gate is None else gate.to_dict()
         print(json.dumps({"page": str(out), "public": options.public, "statements": said, "gate": verdicts}, indent=1))
     else:
-        print(f"report: {options.out}{_what_it_holds(options.public)}")
+        holds = "it holds the losses of all clients; --public leaves them out"
+        if options.public:
+            holds = "without the clients' losses; exact bounds, quantiles above all, may still tell some of them"
+        print(f"report: {options.out} ({holds})")
     return 0
-
-
-def _what_it_holds(public: bool) -> str:
-    if public:
-        return " (without the clients' losses; exact bounds, quantiles above all, may still tell some of them)"
-    return " (it holds the losses of all clients; --public leaves them out)"
 
 
 def _read(files: list[str]) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:

@@ -99,10 +99,7 @@ def _rounded(number: re.Match[str]) -> str:
 def read_document(file: str) -> dict[str, Any]:
     """Return what a file holds as `riskband certify --out` writes it: certificates by name, and verdicts if it has any.
 
-    Raises
-    ------
-    ValueError
-        If it holds neither a certificate nor several, as JSON or in a report page.
+    Raises ValueError if it holds neither a certificate nor several, as JSON or in a report page.
     """
     try:
         text = Path(file).read_text(encoding="utf-8")
@@ -119,10 +116,7 @@ def read_document(file: str) -> dict[str, Any]:
 def stored_certificates(page: str) -> dict[str, Any]:
     """Return the certificates in a report page, as `riskband certify --out` writes them.
 
-    Raises
-    ------
-    ValueError
-        If the text is no report page, was made with ``public=True``, or its certificates were too large for it.
+    Raises ValueError if the text is no report page, was made with ``public=True``, or its certificates were too large.
     """
     found = _STORED.search(page)
     if found is None:
@@ -143,10 +137,7 @@ def stored_certificates(page: str) -> dict[str, Any]:
 def gate_again(certificates: Mapping[str, rb.Certificate], said: Mapping[str, Any]) -> Gate | None:
     """Return the verdicts of a file, computed again; `None` if it has others than its answers give.
 
-    Raises
-    ------
-    ValueError
-        If they cannot be read, or the certificates are not of plain losses.
+    Raises ValueError if they cannot be read, or the certificates are not of plain losses.
     """
     required = (each for name, each in certificates.items() if name.startswith(REQUIRED))
     first = next(required, None) or next(iter(certificates.values()))

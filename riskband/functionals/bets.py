@@ -11,6 +11,7 @@ bets (see `riskband.betting.NEWEST`), and a parameter.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ from riskband.functionals.ratios import (
     theil_ratio,
 )
 from riskband.functionals.stepwise import true_quantile, true_share
-from riskband.search import bisect
+from riskband.search import bisect_number
 
 # Parameters beyond which a band is sharper: ratios next to 1, and tails of which few clients tell.
 _POWERS_BELOW_1, _POWERS_ABOVE_1, _SHARES = (0.05, 0.9), (1.1, 10.0), (0.01, 0.95)
@@ -153,11 +154,11 @@ def _upper_ratio(parts: FloatArray, sums: FloatArray, delta: float) -> float:
     """
     stakes = _stakes(parts, sums, delta)
 
-    def survives(value: FloatArray) -> np.ndarray:
-        largest = LARGEST_SHARE / np.maximum(1.0 - value, 1e-12)
+    def survives(value: float) -> bool:
+        largest = LARGEST_SHARE / max(1.0 - value, 1e-12)
         return _survives(np.minimum(stakes, largest) * (value * sums - parts), delta)
 
-    return float(bisect(survives, low=0.0, high=1.0, num_steps=36)[1])
+    return bisect_number(survives, low=0.0, high=1.0, num_steps=36).upper
 
 
 def _lower_ratio(
@@ -173,11 +174,14 @@ def _lower_ratio(
     """
     stakes = _stakes(parts, sums, delta)
     cells = np.linspace(0.0, 1.0, _NUM_CELLS + 1)
+
+    def is_rejected(bets: FloatArray, value: float) -> bool:
+        return not _survives(bets * (parts - value * sums), delta)
+
     for low, high in pairwise(cells.tolist()):
         bets = np.minimum(stakes, largest_share / limit(high))
-        if _survives(bets * (parts - high * sums), delta):
-            is_rejected = lambda value, bets=bets: ~_survives(bets * (parts - value * sums), delta)  # noqa: E731
-            return float(bisect(is_rejected, low=low, high=high, num_steps=30)[0])
+        if not is_rejected(bets, high):
+            return bisect_number(partial(is_rejected, bets), low=low, high=high, num_steps=30).lower
     return 1.0
 
 
@@ -193,9 +197,9 @@ def _stakes(parts: FloatArray, sums: FloatArray, delta: float) -> FloatArray:
     return np.asarray(np.sqrt(4.0 * np.log(1.0 / delta) / (num_units * before(variance, 0.05))))
 
 
-def _survives(gains: FloatArray, delta: float) -> np.ndarray:
+def _survives(gains: FloatArray, delta: float) -> bool:
     """Whether the average of the final capitals stays below 1/delta; gains of shape (num_orders, num_units)."""
-    return np.asarray(log_average_excess(np.sum(np.log1p(gains), axis=1), delta) < 0.0)
+    return log_average_excess(np.sum(np.log1p(gains), axis=1), delta) < 0.0
 
 
 def _ratio_bounds(

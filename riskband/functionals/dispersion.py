@@ -90,7 +90,7 @@ def dispersion_certificate(
     lower, upper = bound(band, chosen, method=method)
     reason = _why_trivial(chosen.limits(band), chosen)
     if not np.isfinite(upper):
-        raise _no_certificate(chosen, reason or "the plug-in formula gives infinity")
+        raise _no_certificate(chosen, reason or f"its {method} bound is infinite")
     return certificate_of_band(
         band,
         "dispersion_certificate",
@@ -262,10 +262,10 @@ def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str =
     )
 
 
-def lorenz_of_distribution(law: RiskDistribution, shares: npt.ArrayLike) -> FloatArray:
+def lorenz_of_distribution(distribution: RiskDistribution, shares: npt.ArrayLike) -> FloatArray:
     """Lorenz curve of a known distribution at shares of clients in [0, 1]: the share itself if all risks are 0."""
     points = np.asarray(shares, dtype=np.float64)
-    if law.mean == 0.0:
+    if distribution.mean == 0.0:
         return points.copy()
-    borne = np.cumsum(law.weights * law.risks)
-    return np.asarray(np.interp(points, np.append(0.0, law.levels), np.append(0.0, borne / borne[-1])))
+    borne = np.cumsum(distribution.weights * distribution.risks)
+    return np.asarray(np.interp(points, np.append(0.0, distribution.levels), np.append(0.0, borne / borne[-1])))

@@ -79,12 +79,12 @@ class MomentRule:
     stationary_step: Callable[[FloatArray, FloatArray, FloatArray, FloatArray], FloatArray]
     stationary_centre: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
 
-    def of_distribution(self, law: RiskDistribution) -> float:
+    def of_distribution(self, distribution: RiskDistribution) -> float:
         """Measure of a distribution, scaled to mean 1, where no power overflows; 0 for the distribution of risk 0."""
-        if law.mean == 0.0:
+        if distribution.mean == 0.0:
             return 0.0
         with np.errstate(divide="ignore", over="ignore"):
-            moment = np.sum(law.weights * self.moment(law.risks / law.mean))
+            moment = np.sum(distribution.weights * self.moment(distribution.risks / distribution.mean))
             return float(self.value(np.asarray(moment), np.asarray(1.0)))
 
     def guarded_value(self, moment: FloatArray, mean: FloatArray) -> FloatArray:

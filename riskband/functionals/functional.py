@@ -116,13 +116,13 @@ class Functional:
     bounds: Callable[[Band], Interval] | None = None
     of_answers: OfAnswers | None = None
 
-    def value(self, law: RiskDistribution) -> float:
+    def value(self, distribution: RiskDistribution) -> float:
         """Value for a distribution of risks; raises ValueError for a function of a band, which has none."""
         if self.of_distribution is None:
             raise ValueError(
                 f"{self.quantity} is known for bands only; use the name of a functional, or a QuantileWeight"
             )
-        return self.of_distribution(law)
+        return self.of_distribution(distribution)
 
     def limits(self, band: Band) -> QuantileLimits:
         """Limits of a band with the sides that the functional needs; raises ValueError if it lacks one."""
@@ -315,13 +315,14 @@ def _growing(name: str, quantity: str, of_distribution: Callable[[RiskDistributi
     )
 
 
-def _integral(law: RiskDistribution, cumulative: Curve) -> float:
-    return float(np.sum(law.risks * np.diff(cumulative(np.concatenate([[0.0], law.levels])))))
+def _integral(distribution: RiskDistribution, cumulative: Curve) -> float:
+    return float(np.sum(distribution.risks * np.diff(cumulative(np.concatenate([[0.0], distribution.levels])))))
 
 
 def _weighted(weight: QuantileWeight, quantity: str = "", name: str = "") -> Functional:
     quantity = quantity or f"the quantile integral {weight.name!r}"
-    return _growing(name or weight.name, quantity, lambda law: _integral(law, weight.cumulative), weight=weight)
+    of_distribution = partial(_integral, cumulative=weight.cumulative)
+    return _growing(name or weight.name, quantity, of_distribution, weight=weight)
 
 
 def _tail(weight: QuantileWeight, quantity: str, name: str, of_answers: OfAnswers) -> Functional:
@@ -349,7 +350,7 @@ def _quantile(level: float) -> Functional:
     quantile = _growing(
         f"quantile:{in_full(level)}",
         f"the {exactly(level)} quantile",
-        lambda law: float(law.quantile(level)),
+        lambda distribution: float(distribution.quantile(level)),
         of_answers=partial(bets.quantile, level=level),
     )
     # At level 0 the smallest x >= 0 with F(x) >= 0 is 0 for every distribution.
@@ -362,7 +363,7 @@ def _share(threshold: float) -> Functional:
     return _growing(
         f"share:{in_full(threshold)}",
         f"the survival function at {exactly(threshold)}",
-        lambda law: float(np.sum(law.weights[law.risks >= threshold])),
+        lambda distribution: float(np.sum(distribution.weights[distribution.risks >= threshold])),
         of_answers=partial(bets.share, threshold=threshold),
     )
 
@@ -380,11 +381,11 @@ def _linear_measure(
 ) -> Functional:
     """∫wq, over the mean if relative; `cumulative` integrates w from 0, `cut_at` says where w passes a value."""
 
-    def of_distribution(law: RiskDistribution) -> float:
-        total = _integral(law, cumulative)
+    def of_distribution(distribution: RiskDistribution) -> float:
+        total = _integral(distribution, cumulative)
         if not is_relative:
             return total
-        return total / law.mean if law.mean > 0.0 else float(cumulative(np.array([0.0, 1.0]))[-1])
+        return total / distribution.mean if distribution.mean > 0.0 else float(cumulative(np.array([0.0, 1.0]))[-1])
 
     return Functional(
         name,
@@ -528,11 +529,12 @@ def _generalised_entropy(order: float) -> Functional:
 
 
 def _coefficient_of_variation() -> Functional:
-    def of_distribution(law: RiskDistribution) -> float:
+    def of_distribution(distribution: RiskDistribution) -> float:
         """Standard deviation over mean, centred first: E R² - m² would lose half of the digits near equality."""
-        if law.mean == 0.0:
+        if distribution.mean == 0.0:
             return 0.0
-        return float(np.sqrt(np.sum(law.weights * (law.risks - law.mean) ** 2))) / law.mean
+        deviations = distribution.risks - distribution.mean
+        return float(np.sqrt(np.sum(distribution.weights * deviations**2))) / distribution.mean
 
     rule = extremal.power_rule(2.0, lambda total, mean: np.sqrt(np.maximum(total / mean**2 - 1.0, 0.0)))
     name, quantity = "coefficient_of_variation", "the coefficient of variation"
@@ -544,10 +546,11 @@ def _coefficient_of_variation() -> Functional:
 def _hoover() -> Functional:
     """E|R - m|/(2m): the part of all risk that would have to move to make the risks equal. [DC] definition 7."""
 
-    def of_distribution(law: RiskDistribution) -> float:
-        if law.mean == 0.0:
+    def of_distribution(distribution: RiskDistribution) -> float:
+        if distribution.mean == 0.0:
             return 0.0
-        return float(np.sum(law.weights * np.maximum(law.mean - law.risks, 0.0))) / law.mean
+        shortfalls = np.maximum(distribution.mean - distribution.risks, 0.0)
+        return float(np.sum(distribution.weights * shortfalls)) / distribution.mean
 
     searches = extremal.hoover_plug_in, extremal.hoover_cut, extremal.hoover_centre
     return Functional("hoover", "the Hoover index", of_distribution, (0.0, 1.0), *searches)
@@ -568,7 +571,7 @@ def _of_two_quantiles(
     return Functional(
         f"{name}:{in_full(low)}:{in_full(high)}",
         quantity.format(low=f"{low:g}", high=f"{high:g}"),
-        lambda law: compare(float(law.quantile(low)), float(law.quantile(high))),
+        lambda distribution: compare(float(distribution.quantile(low)), float(distribution.quantile(high))),
         plug_in=None,  # each at its own worst side: that is sharp
         cut=lambda limits: low,
         # Between the largest lower and the smallest upper quantile, whichever is larger, each is nearest to the other.
@@ -687,5 +690,5 @@ def _own(function: Callable[[Band], Any]) -> Functional:
             )
         return Interval(lower, upper)
 
-    plain = _growing("", quantity, lambda law: np.nan)
+    plain = _growing("", quantity, lambda distribution: np.nan)
     return replace(plain, of_distribution=None, range=(-np.inf, np.inf), grows_with_risk=False, bounds=bounds)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy.special import logsumexp
 
 from riskband.answers.joint import JointRisks, check_joint_risks
 from riskband.answers.risks import shared_assumptions
-from riskband.bands.joint import JOINT_LOCAL_STEPS
+from riskband.bands.joint import JOINT_LOCAL_STEPS, subject_of_risks
 from riskband.bands.local_steps import OBSERVED_SIZES
 from riskband.betting import sorted_orders
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_choice, check_delta, check_number, check_own_seed
-from riskband.search import bisect
+from riskband.checks import FloatArray, check_choice, check_delta, check_number, check_optional_seed
+from riskband.search import bisect_number
 from riskband.wording import chosen_before
 
 NUM_PAIRINGS = 32
@@ -59,7 +61,7 @@ def gini_correlation(
         If there are not two losses, or an argument is out of its range or unknown.
     """
     check_joint_risks(risks)
-    delta, seed = check_delta(delta), check_own_seed(seed)
+    delta, seed = check_delta(delta), check_optional_seed(seed)
     local = check_choice("local", local, JOINT_LOCAL_STEPS)
     if risks.num_losses != 2:
         raise ValueError(f"a Gini correlation needs 2 losses, got {risks.num_losses}; choose two columns")
@@ -70,11 +72,8 @@ def gini_correlation(
     observed = local == "observed"
     assumptions = dict.fromkeys(line for r in risks.losses for line in shared_assumptions(r, needs_binary=not observed))
     lower = _largest_rejected(pairs, delta / 2)
-    subject = (
-        "risks that an unseen client would measure on its own examples" if observed else "risks of an unseen client"
-    )
     return Certificate(
-        quantity=f"the Gini correlation of the first with the second of the {subject}",
+        quantity=f"the Gini correlation of the first with the second of {subject_of_risks(local)}",
         lower=lower,
         value=max(-_largest_rejected(pairs.reversed(), delta / 2), lower),
         delta=delta,
@@ -102,11 +101,12 @@ def measured_gini_correlation(risks: JointRisks) -> float:
     return other / own if own > 0.0 else 0.0
 
 
-class _Pairs:
+class _Pairs(NamedTuple):
     """Differences X - X' and Y - Y' of pairs of clients, as intervals; arrays of shape (NUM_PAIRINGS, num_pairs)."""
 
-    def __init__(self, x: tuple[FloatArray, FloatArray], y: tuple[FloatArray, FloatArray], slack: float) -> None:
-        self.x, self.y, self.slack = x, y, slack
+    x: tuple[FloatArray, FloatArray]
+    y: tuple[FloatArray, FloatArray]
+    slack: float  # by which gains are lowered, for limits that fail
 
     @classmethod
     def of_risks(cls, risks: JointRisks, *, local: str, eta: float, seed: int | None) -> _Pairs:
@@ -117,17 +117,16 @@ class _Pairs:
             orders = np.stack([rng.permutation(risks.num_clients) for _ in range(NUM_PAIRINGS)])
         half = risks.num_clients // 2
         first, second = orders[:, :half], orders[:, half : 2 * half]
-        ends = []
+        is_exact, ends = local == "observed", []
         for loss in risks.losses:
-            exact = local == "observed"
-            low, high = (loss.values, loss.values) if exact else (loss.lower_limits(eta), loss.upper_limits(eta))
+            low, high = (loss.values, loss.values) if is_exact else (loss.lower_limits(eta), loss.upper_limits(eta))
             ends.append((low[first] - high[second], high[first] - low[second]))
         # Any of 8 limits fails with probability 8 eta at most, and then the gain is off by 2 at most.
-        return cls(ends[0], ends[1], slack=0.0 if local == "observed" else 16.0 * eta)
+        return cls(ends[0], ends[1], slack=0.0 if is_exact else 16.0 * eta)
 
     def reversed(self) -> _Pairs:
         """The same pairs with -Y instead of Y, whose Gini correlation is the negative one."""
-        return _Pairs(self.x, (-self.y[1], -self.y[0]), self.slack)
+        return self._replace(y=(-self.y[1], -self.y[0]))
 
     def gains(self, value: float) -> FloatArray:
         """Smallest (X - X') s - value |X - X'| with s = sign(Y - Y'); it grows with (X - X') s, for |value| <= 1."""
@@ -146,10 +145,10 @@ def _largest_rejected(pairs: _Pairs, delta: float) -> float:
     """
     count = NUM_PAIRINGS * BETS.size
 
-    def is_rejected(value: FloatArray) -> np.ndarray:
+    def is_rejected(value: float) -> bool:
         # Without limits, a gain over its largest loss 1 + value falls with the value too, and more can be at stake.
-        gains = pairs.gains(float(value)) / (1.0 + float(value) if pairs.slack == 0.0 else 2.0)
+        gains = pairs.gains(value) / (1.0 + value if pairs.slack == 0.0 else 2.0)
         capitals = np.stack([np.sum(np.log1p(bet * gains), axis=1) for bet in BETS])
-        return np.asarray(logsumexp(capitals) >= np.log(count / delta))
+        return bool(logsumexp(capitals) >= np.log(count / delta))
 
-    return float(bisect(is_rejected, low=-1.0, high=1.0, num_steps=40)[0])
+    return bisect_number(is_rejected, low=-1.0, high=1.0, num_steps=40).lower

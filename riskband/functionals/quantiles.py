@@ -26,7 +26,7 @@ from riskband.checks import (
     check_choice,
     check_delta,
     check_kind,
-    check_own_seed,
+    check_optional_seed,
     check_points,
     check_single,
 )
@@ -56,7 +56,7 @@ from riskband.wording import chosen_before, exactly, in_short
 
 TRANSFORM_METHODS = ("pointwise", "jordan", "monomials")
 ORDER_STATISTIC, SINGLE_LOCAL = "order statistic", ("marginal", "observed")
-_USUAL_LAW = (3.0, 21.0)  # of a Beta distribution
+_USUAL_SHAPES = (3.0, 21.0)  # of a Beta distribution
 
 
 def mean(band: Band) -> Certificate:
@@ -109,7 +109,7 @@ def cvar(
         delta, usual = own_delta(delta), "betting" if source.are_as_measured else "band"
         method = check_choice("method", usual if method is None else method, ("betting", "band"))
         if method == "betting":
-            return _direct_cvar(source, level, quantity, delta=delta, seed=check_own_seed(seed))
+            return _direct_cvar(source, level, quantity, delta=delta, seed=check_optional_seed(seed))
         if seed is not None:
             raise ValueError(f"seed must be left out with method='band', got {seed!r:.80}; only bets have an order")
         tail = default_method(source.num_counted, f"tail:{exactly(level)}")
@@ -239,7 +239,7 @@ def quantile_rank(num_clients: int, *, level: float, delta: float, num_examples:
     if ranks.size == 0:
         return num_clients + 1, 0.0
     # A larger rank allows a limit of a larger error level: the best of both for usual risks, fixed here.
-    usual = num_examples * betaincinv(*_USUAL_LAW, ranks / (num_clients + 1.0))
+    usual = num_examples * betaincinv(*_USUAL_SHAPES, ranks / (num_clients + 1.0))
     best = int(np.argmin(betaincinv(usual + 1.0, num_examples - usual, 1.0 - etas)))
     return int(ranks[best]), float(etas[best])
 
@@ -319,7 +319,7 @@ def survival(
 
 def _shares(risks: ClientRisks, thresholds: FloatArray, *, delta: float, local: str) -> FloatArray:
     """Bounds on the shares above the thresholds, each with its part of delta; a share is none above a smaller one's."""
-    part = delta / max(thresholds.size, 1)
+    part = delta / thresholds.size
     if local == "observed":
         risks.require_no_noise("local='observed'", "local='marginal'")
     bound_at = partial(observed_share if local == "observed" else true_share, risks, delta=part)

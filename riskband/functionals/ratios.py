@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainc, gammaln, xlogy
 
-from riskband.answers.risks import ClientRisks
-from riskband.betting import NEWEST, SHARES, before, log_average_excess
+from riskband.answers.risks import BoolArray, ClientRisks
+from riskband.betting import NEWEST, SHARES, before, log_average_excess, looks_at_the_past
 from riskband.checks import FloatArray, IntArray
 from riskband.duals import late_excesses
-from riskband.search import bisect
+from riskband.search import bisect_number
 
 _POINTS = np.geomspace(1e-4, 1.0, 97)
 _CUTS = tuple(_POINTS[1::2].tolist())
@@ -74,41 +74,21 @@ class Cell(Protocol):
 
 @dataclass(frozen=True)
 class Ratio:
-    """A measure that is a function of min over a of E A_a(R) / E B(R).
-
-    Attributes
-    ----------
-    low, high : float
-        Smallest and largest value of the ratio.
-    above : callable
-        From a and an array of measured risks, A_a of them.
-    below : callable
-        From `Counts`, the function from the ends of a cell of a to the `Cell`.
-    of_risk : bool
-        Whether B is the risk; otherwise it is 1.
-    largest_mean : {"a", "a / (1 - ratio)", None}
-        How large the mean can be where the minimum is at a; None if nothing is known, and a may be 0.
-    is_quadratic : bool
-        Whether A_a is R²/(2a) + a/2, which can be estimated without bias.
-    of_counts : callable or None
-        From `Counts` of a 0-1 loss, the function from a to numbers whose expectation is at least A_a(R) and nearer to
-        it than that of A_a of the measured risk, if any is known.
-    largest_share : float
-        Of the capital that one client may cost.
-    has_jumps : bool
-        Whether numbers of `of_counts`, and of `below` next to the middle of a cell, are not convex in the count.
-    """
+    """A measure that is a function of min over a of E A_a(R) / E B(R), a ratio in [low, high]."""
 
     low: float
     high: float
-    above: Callable[[float, FloatArray], FloatArray]
-    below: Callable[[Counts], Callable[[float, float], Cell]]
-    of_risk: bool = True
+    above: Callable[[float, FloatArray], FloatArray]  # from a and measured risks to A_a of them
+    below: Callable[[Counts], Callable[[float, float], Cell]]  # from the counts, then the ends of a cell of a
+    of_risk: bool = True  # whether B is the risk; otherwise it is 1
+    # How large the mean can be where the minimum is at a: "a", "a / (1 - ratio)", or not known (None; a may be 0).
     largest_mean: str | None = "a"
-    is_quadratic: bool = False
+    is_quadratic: bool = False  # whether A_a is R²/(2a) + a/2, which can be estimated without bias
+    # From counts of a 0-1 loss, then a, to numbers whose expectation is at least A_a(R) and nearer to it than that of
+    # A_a of the measured risk, if any are known.
     of_counts: Callable[[Counts], Callable[[float], FloatArray]] | None = None
-    largest_share: float = SHARES[NEWEST]
-    has_jumps: bool = False
+    largest_share: float = SHARES[NEWEST]  # of the capital that one client may cost
+    has_jumps: bool = False  # whether numbers of `of_counts`, or of `below` mid-cell, are not convex in the count
 
     @property
     def points(self) -> FloatArray:
@@ -181,11 +161,11 @@ class _Bets(NamedTuple):
 def _first_rejected(bets: _Bets, low: float, high: float, delta: float) -> float:
     """Smallest value that is found to be rejected, infinite beyond what is looked for."""
 
-    def survives(value: FloatArray) -> np.ndarray:
+    def survives(value: float) -> bool:
         gains = bets.sizes * (value * bets.base - bets.outcomes)
-        return np.asarray(np.logical_not(_reaches(gains, value >= bets.foreseen, delta)))
+        return not _reaches(gains, value >= bets.foreseen, delta)
 
-    limit = float(bisect(survives, low=low, high=min(high, _HIGHEST), num_steps=50)[1])
+    limit = bisect_number(survives, low=low, high=min(high, _HIGHEST), num_steps=50).upper
     return limit if limit < _HIGHEST else np.inf
 
 
@@ -197,8 +177,7 @@ def gini_upper_limit(risks: ClientRisks, orders: IntArray, *, delta: float) -> f
     numbers from d examples with exactly this mean. D is made of the clients before. Source: math §5.6.
     """
     game = _Tangents.of(risks)
-    times = _looked_at(risks.num_clients)
-    look = np.searchsorted(times, np.arange(risks.num_clients), side="right") - 1
+    times, look = looks_at_the_past(risks.num_clients, ratio=_AGAIN)
     num_looks, num_kinds = times.size, game.kinds.size
     outcomes, sizes, foreseen = np.empty(orders.shape), np.empty(orders.shape), np.empty(orders.shape)
     for row, order in enumerate(orders):
@@ -287,14 +266,6 @@ class _Tangents(NamedTuple):
         return np.asarray(mixture.reshape(len(seen), degree - 1) + (_START / (degree - 1) / total)[:, None])
 
 
-def _looked_at(num_clients: int) -> IntArray:
-    """Numbers of clients seen at which the next tangent is chosen: every one at first, then a ratio apart."""
-    times = [0]
-    while times[-1] + 1 < num_clients:
-        times.append(max(times[-1] + 1, int(_AGAIN * times[-1])))
-    return np.array([time for time in times if time < num_clients])
-
-
 def _subsamples(wrong: FloatArray, size: int, degree: int) -> FloatArray:
     """P(k of `degree` examples are wrong), of `size` examples of which so many are; shape (num_kinds, degree + 1)."""
     if degree == size:
@@ -315,7 +286,7 @@ def ratio_lower_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, del
     """Lower confidence limit for a ratio, from counts; orders of shape (num_orders, num_clients)."""
     game = _Below(ratio, risks, orders, delta)
     high = max(ratio.low, min(game.measured, ratio.high))  # limits beyond what was measured are of no interest
-    return float(bisect(game.are_all_rejected, low=ratio.low, high=high, num_steps=16)[0])
+    return bisect_number(game.are_all_rejected, low=ratio.low, high=high, num_steps=16).lower
 
 
 class _Past(NamedTuple):
@@ -342,14 +313,14 @@ def _bets(variance: FloatArray, largest_loss: FloatArray, delta: float, largest_
     return np.asarray(np.minimum(sharpest, largest_share / np.maximum(largest_loss, 1e-9)))
 
 
-def _reaches(gains: FloatArray, is_foreseen: np.ndarray, delta: float) -> np.ndarray:
+def _reaches(gains: FloatArray, is_foreseen: BoolArray, delta: float) -> bool:
     """Whether the average of the final capitals reaches 1/delta.
 
     A bet was cut so that it cannot lose everything for the values that it foresaw; for others it may not gain.
     """
     factors = 1.0 + np.where(is_foreseen, gains, np.clip(gains, -1.0, 0.0))
     with np.errstate(divide="ignore"):
-        return np.asarray(log_average_excess(np.sum(np.log(factors), axis=1), delta) >= 0.0)
+        return log_average_excess(np.sum(np.log(factors), axis=1), delta) >= 0.0
 
 
 class _Gambler(NamedTuple):
@@ -392,15 +363,15 @@ class _Below:
         bets = _bets(past.variance, np.interp(foreseen, values, losses), self.delta, self.ratio.largest_share)
         return _Gambler(low, high, cell, bets, foreseen)
 
-    def are_all_rejected(self, value: FloatArray) -> np.ndarray:
+    def are_all_rejected(self, value: float) -> bool:
         """Whether all gamblers win; the one who failed is asked first the next time."""
-        if not self._is_mean_large(float(value)):
-            return np.asarray(False)
+        if not self._is_mean_large(value):
+            return False
         for index, gambler in enumerate(self.gamblers):
-            if not self._wins(gambler, gambler.low, gambler.high, float(value), _DEPTH):
+            if not self._wins(gambler, gambler.low, gambler.high, value, _DEPTH):
                 self.gamblers.insert(0, self.gamblers.pop(index))
-                return np.asarray(False)
-        return np.asarray(True)
+                return False
+        return True
 
     def _wins(self, gambler: _Gambler, low: float, high: float, value: float, depth: int) -> bool:
         if value <= self.won.get((low, high), -np.inf):
@@ -419,7 +390,7 @@ class _Below:
         if self.ratio.largest_mean is None:
             return True
         part = 1.0 if self.ratio.largest_mean == "a" else 1.0 - value
-        return bool(_reaches(0.5 * (part * self.risks / self.ratio.points[0] - 1.0), np.asarray(True), self.delta))
+        return _reaches(0.5 * (part * self.risks / self.ratio.points[0] - 1.0), np.asarray(True), self.delta)
 
 
 def _possible_counts(risks: ClientRisks) -> Counts:

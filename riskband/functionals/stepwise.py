@@ -22,14 +22,14 @@ from riskband.checks import FloatArray, IntArray
 USUAL_NUM_EXAMPLES = 100
 MIN_ETA, MAX_ETA = 1e-9, 0.5
 
-# Usual laws of risks: Beta distributions of all means, and of these concentrations. They choose limits, and prove
-# nothing. With the part of delta that the limits have that are best for them, and whether there may be an upper cut.
+# Usual distributions of risks: Beta, of all means and of these concentrations. They choose limits, and prove nothing.
+# With the part of delta that the limits have that are best for them, and whether there may be an upper cut.
 _USUAL = ((12.0, 0.85, True), (3.0, 0.05, True), (48.0, 0.05, True), (1.0, 0.05, False))
 _USUAL_FOR_QUANTILES = ((24.0, 0.9), (8.0, 0.05), (3.0, 0.05))
 # Where few clients count, only the first of these is used: the rest of delta is worth more.
 _FEW, _FEW_BEYOND = 300, 30
 _MEANS = expit(np.linspace(-12.0, 5.0, 80))
-_LARGEST_PLANNED = 0.95  # beyond it, limits are worth nothing for usual laws: the first one below does
+_LARGEST_PLANNED = 0.95  # beyond it, limits are worth nothing for usual distributions: the first one below does
 _CUTS = np.linspace(0.0, 4.0, 17)  # below the threshold, in standard deviations of what a client of that risk measures
 _UPPER_CUTS = (0.3, 0.8, 1.3, 2.0, 3.0)  # above it
 _DOUBT = 0.25  # that the count of the clients above the upper cut, each counted in part, is larger than it is taken for
@@ -160,7 +160,7 @@ def order_statistic(risks: ClientRisks, values: FloatArray, rank: int) -> float:
 def share_ranges(
     num_clients: int, threshold: float, delta: float, num_examples: int, is_exact: bool
 ) -> tuple[Range, ...]:
-    """Limits for the share at a threshold in (0, 1], by the bound that they give for usual laws of risks."""
+    """Limits for the share at a threshold in (0, 1], by the bound that they give for usual distributions of risks."""
     low, high = _pairs_of_cuts(threshold, num_examples, is_exact)
     etas = np.clip(bdtr(low, num_examples, threshold), MIN_ETA, 1.0 - MIN_ETA)  # a limit holds at every level
     levels = np.where(high < num_examples, bdtr(high, num_examples, threshold), 1.0)
@@ -193,7 +193,7 @@ def _pairs_of_cuts(threshold: float, num_examples: int, is_exact: bool) -> tuple
 
 
 def _above(counts: FloatArray, num_examples: int, shapes: tuple[FloatArray, FloatArray]) -> FloatArray:
-    """Probability that a usual client measures more, shape (num_laws, num_counts)."""
+    """Probability that a usual client measures more, shape (num_distributions, num_counts)."""
     shares = np.where(counts < num_examples, (counts + 0.5) / num_examples, 1.0)
     return np.asarray(betaincc(*shapes, np.minimum(shares, 1.0)))
 
@@ -249,7 +249,7 @@ class _Plan(NamedTuple):
 
 
 def _planned(expected: FloatArray, limits: list[Limit]) -> _Plan:
-    """The best limit for each value, by the bounds to be expected with usual laws, shape (num_laws, num_limits)."""
+    """The best limit for each value, by bounds expected for usual risks, shape (num_distributions, num_limits)."""
     best = np.argmin(expected, axis=1)
     bounds = np.maximum.accumulate(np.min(expected, axis=1))
     best = best[: max(int(np.sum(bounds < _LARGEST_PLANNED)), 1)]

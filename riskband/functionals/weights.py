@@ -118,6 +118,6 @@ def step_integral(risks: FloatArray, levels: FloatArray, weight: QuantileWeight)
 
 def tail_mean(band: Band, weight: QuantileWeight) -> float:
     """Upper bound for a nondecreasing weight, by a band's distribution for means: monotone in convex order."""
-    law = band.distribution_for_means
-    value = step_integral(law.risks, np.cumsum(law.weights), weight)
+    atoms = band.distribution_for_means
+    value = step_integral(atoms.risks, np.cumsum(atoms.weights), weight)
     return float(np.clip(value, 0.0, 1.0))  # noisy answers may lie outside

@@ -240,11 +240,11 @@ def _words(bands: GroupBands, options: Mapping[str, Any]) -> dict[str, str]:
 
 def _details(bands: GroupBands, functional: Functional) -> dict[str, FloatArray]:
     lower, upper = _ends(bands, functional)
-    laws = [RiskDistribution.of_values(source.risks.shown_values) for source in bands.bands.values()]
+    distributions = [RiskDistribution.of_values(source.risks.shown_values) for source in bands.bands.values()]
     return {
         "group_lower": lower,
         "group_upper": upper,
-        "group_measured": np.array([functional.value(law) for law in laws]),
+        "group_measured": np.array([functional.value(distribution) for distribution in distributions]),
         "group_num_clients": np.array(list(bands.num_clients.values()), dtype=np.float64),
         "group_delta": np.array(list(bands.deltas.values())),
     }

@@ -211,18 +211,10 @@ def transport_figure(
 
 
 class TransportPoint(NamedTuple):
-    """A network whose distance from the source network is known.
+    """A network whose distance from the source network is known."""
 
-    Attributes
-    ----------
-    cost : float
-        Mean transport cost, or an upper bound on it, >= 0.
-    risks : ndarray, shape (num_clients,)
-        True risks of its clients.
-    """
-
-    cost: float
-    risks: FloatArray
+    cost: float  # mean transport cost, or an upper bound on it, >= 0
+    risks: FloatArray  # true risks of its clients, shape (num_clients,)
 
     @property
     def mean_risk(self) -> float:
@@ -231,19 +223,9 @@ class TransportPoint(NamedTuple):
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure; the same figure gives the same bytes, in SVG too.
+    """Write a figure to a path that ends in .png, .svg or .pdf; the same figure gives the same bytes, in SVG too.
 
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        For example from `band_figure`.
-    path : str or Path
-        Ending in .png, .svg or .pdf.
-
-    Raises
-    ------
-    ValueError
-        If matplotlib does not know the ending.
+    Raises ValueError if matplotlib does not know the ending.
     """
     write_figure(figure, path, ending=Path(path).suffix.lower())
 

@@ -113,8 +113,8 @@ def _check_source(name: str, certificate: object, band: Band, function: str) -> 
 def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: RiskDistribution | None) -> None:
     ends = np.append(limits.lower, limits.lower[-1]), np.append(limits.upper, limits.upper[-1])
     _draw_region(axes, limits.edges, ends, weakest_validity(band.assumptions), band.delta, step="post")
-    for law, style in _laws(band, unseen):
-        axes.step(np.append(0.0, law.levels), np.append(law.risks, law.risks[-1]), where="post", **style)
+    for known, style in _known_distributions(band, unseen):
+        axes.step(np.append(0.0, known.levels), np.append(known.risks, known.risks[-1]), where="post", **style)
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, _top(limits, band, unseen)), title="Quantiles of the risk")
     axes.set_xlabel("share of clients, best-off first (0 to 1)")
     axes.set_ylabel("largest risk in this share (mean loss, 0 to 1)")
@@ -133,8 +133,8 @@ def _draw_lorenz(axes: Axes, band: Band, lorenz: Certificate, unseen: RiskDistri
     shares = lorenz.axes["share"]
     assert lorenz.lower is not None
     _draw_region(axes, shares, (lorenz.lower, lorenz.value), lorenz.validity, lorenz.delta)
-    for law, style in _laws(band, unseen):
-        axes.plot(shares, lorenz_of_distribution(law, shares), **style)
+    for known, style in _known_distributions(band, unseen):
+        axes.plot(shares, lorenz_of_distribution(known, shares), **style)
     axes.plot([0.0, 1.0], [0.0, 1.0], color="#999999", lw=0.9, label="if all clients had the same risk")
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0), title="Lorenz curve of the risk")
     axes.set_xlabel("share of clients, best-off first (0 to 1)")
@@ -187,13 +187,13 @@ def _row_label(name: str, lower: float, upper: float) -> str:
     return f"{quantity[0].upper()}{quantity[1:]}: {rounded_down(lower, 3)} to {rounded_up(upper, 3)}"
 
 
-def _laws(band: Band, unseen: RiskDistribution | None) -> list[tuple[RiskDistribution, dict[str, Any]]]:
+def _known_distributions(band: Band, unseen: RiskDistribution | None) -> list[tuple[RiskDistribution, dict[str, Any]]]:
     """Known distributions of risks and how their curves are drawn."""
     drawn = {"color": ANSWERS, "lw": 1.4, "ls": ":", "label": measured_label(band)}
-    laws = [(RiskDistribution.of_values(band.risks.shown_values), drawn)]
+    distributions = [(RiskDistribution.of_values(band.risks.shown_values), drawn)]
     if unseen is not None:
-        laws.append((unseen, {"color": UNSEEN, "lw": 2.0, "label": unseen_label(unseen.risks.size)}))
-    return laws
+        distributions.append((unseen, {"color": UNSEEN, "lw": 2.0, "label": unseen_label(unseen.risks.size)}))
+    return distributions
 
 
 def _top(limits: QuantileLimits, band: Band, unseen: RiskDistribution | None) -> float:

@@ -10,7 +10,6 @@ import numpy as np
 
 from riskband.bands.band import Band
 from riskband.certificate import Certificate
-from riskband.checks import FloatArray
 from riskband.plots.bands import (
     ANSWERS,
     BOUNDS,
@@ -143,23 +142,17 @@ def _draw_curves(axes: Axes, certificate: Certificate) -> None:
     lowers = [None] * len(uppers) if certificate.lower is None else np.reshape(certificate.lower, uppers.shape)
     # What falls in steps holds from each threshold to the next, and an upper bound on it too.
     style: dict[str, Any] = {"drawstyle": "steps-post", "lw": 1.6}
+    step: Any = "post"
     if name != "threshold":  # certified at the points; the thin line between them only leads the eye
-        style = {"marker": ".", "lw": 0.7, "ls": ":"}
+        style, step = {"marker": ".", "lw": 0.7, "ls": ":"}, None
     for index, (lower, upper) in enumerate(zip(lowers, uppers, strict=True)):
         color = WORST[index % len(WORST)] if before else BOUNDS
         at = f"{_spaced(before[0][0])} {before[0][1][index]:g}: " if before else ""
         axes.plot(points, upper, color=color, label=f"{at}{_label(certificate)}", **style)
         if lower is not None:
-            _draw_lower(axes, points, lower, upper, color, style)
+            axes.fill_between(points, lower, upper, step=step, color=color, alpha=0.25, lw=0)
+            axes.plot(points, lower, color=color, **style)
     axes.set(xlabel=_spaced(name), ylabel="bound")
-
-
-def _draw_lower(
-    axes: Axes, points: FloatArray, lower: FloatArray, upper: FloatArray, color: str, style: dict[str, Any]
-) -> None:
-    step: Any = "post" if "drawstyle" in style else None
-    axes.fill_between(points, lower, upper, step=step, color=color, alpha=0.25, lw=0)
-    axes.plot(points, lower, color=color, **style)
 
 
 def _draw_number(axes: Axes, certificate: Certificate) -> None:

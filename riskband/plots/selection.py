@@ -68,7 +68,8 @@ def selection_figure(
         if unseen is not None:
             axes.plot([unseen[candidate.name]], [row], **UNSEEN_POINT)
         axes.plot([candidate.measured], [row], **MEASURED_POINT)
-    _draw_legend(axes, selection, num_unseen=_num_unseen(unseen_risks))
+    num_unseen = max(map(np.size, unseen_risks.values())) if unseen_risks else 0
+    _draw_legend(axes, selection, num_unseen=num_unseen)
     names = [candidate.name for candidate in candidates]
     axes.set_yticks(range(len(names)), names)
     for label, name in zip(axes.get_yticklabels(), names, strict=True):
@@ -99,10 +100,6 @@ def _unseen_values(selection: Selection, unseen_risks: Mapping[str, npt.ArrayLik
             raise ValueError(f"unseen_risks must be risks in [0, 1], got other values for {each.name!r}; check them")
         values[each.name] = selection.objective.of_distribution(RiskDistribution.of_values(risks))
     return values
-
-
-def _num_unseen(unseen_risks: Mapping[str, npt.ArrayLike] | None) -> int:
-    return 0 if unseen_risks is None else max(np.size(risks) for risks in unseen_risks.values())
 
 
 def _shown(selection: Selection) -> list[CandidateBound]:

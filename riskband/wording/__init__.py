@@ -49,11 +49,10 @@ def rounded_up(value: npt.ArrayLike, num_digits: int = 4) -> str:
     return f"{math.ceil(float(np.asarray(value)) * scale - _ROUNDING) / scale:.{num_digits}f}"
 
 
-def rounded_up_strictly(value: float, num_digits: int = 4) -> str:
-    """Return a number with so many digits after the point that is not smaller, not even by rounding."""
-    scale = 10**num_digits
-    steps = math.ceil(value * scale)
-    return exactly((steps if steps / scale >= value else steps + 1) / scale)
+def rounded_up_strictly(value: float) -> str:
+    """Return a number with four digits after the point that is not smaller, not even by rounding."""
+    steps = math.ceil(value * 10_000)
+    return exactly((steps if steps / 10_000 >= value else steps + 1) / 10_000)
 
 
 def rounded_down(value: npt.ArrayLike, num_digits: int = 4) -> str:
@@ -62,27 +61,17 @@ def rounded_down(value: npt.ArrayLike, num_digits: int = 4) -> str:
     return f"{math.floor(float(np.asarray(value)) * scale + _ROUNDING) / scale:.{num_digits}f}"
 
 
-def down_to_digits(value: float, num_digits: int = 4) -> str:
-    """Return the largest budget that is certified with so many significant digits, rounded down: it may be tiny."""
-    rounded = Context(prec=num_digits, rounding=ROUND_FLOOR).create_decimal(repr(float(value)))
-    return f"{float(rounded):.{num_digits}g}"
+def down_to_digits(value: float) -> str:
+    """Return the largest budget that is certified with four significant digits, rounded down: it may be tiny."""
+    rounded = Context(prec=4, rounding=ROUND_FLOOR).create_decimal(repr(float(value)))
+    return f"{float(rounded):.4g}"
 
 
 def chosen_before(**choices: tuple[object, object]) -> tuple[str, ...]:
     """Return the assumption that choices were made before any answer was seen; none if all are defaults.
 
     The best of many windows, seeds or error levels is no bound of probability 1 - delta, though each of them is one:
-    whatever is not the default may have been picked by its result.
-
-    Parameters
-    ----------
-    **choices : tuple
-        By name, the choice and its default.
-
-    Returns
-    -------
-    tuple of str
-        One sentence, or nothing.
+    whatever is not the default may have been picked by its result. Each argument is a choice and its default.
     """
     named = [
         f"{name.replace('_', ' ')} {exactly(choice) if isinstance(choice, float) else choice}"

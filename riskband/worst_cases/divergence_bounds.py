@@ -58,9 +58,9 @@ class DivergenceBound(Shown):
     @property
     def statement(self) -> str:
         """The bound in words, rounded down."""
-        found = "infinite" if np.isinf(self.value) else f"at least {rounded_down(self.value)}"
         sure = f"with probability at least {confidence(self.delta)} (delta = {exactly(self.delta)})"
-        return f"{self.validity}: the {self.divergence} divergence of the target from the source is {found}, {sure}"
+        what = f"the {self.divergence} divergence of the target from the source"
+        return f"{self.validity}: {what} is {self._words()}, {sure}"
 
 
 def divergence_estimate(

@@ -26,6 +26,8 @@ from riskband.answers.concave_curves import (
 from riskband.checks import FloatArray, IntArray, check_cost, check_costs, check_fraction
 from riskband.search import Bracket
 
+_MOST_ROUNDS = 200
+
 Ask = Callable[[IntArray, FloatArray], npt.ArrayLike]
 """(clients, radii), shape (num_asked,) each -> the clients' adversarial risks at these radii, same shape; NaN where a
 client gave no answer."""
@@ -89,7 +91,6 @@ def bisection(
     num_clients: int,
     cost_budget: float,
     tolerance: float = 1e-3,
-    max_rounds: int = 200,
     known: list[KnownPoints] | None = None,
     on_round: Callable[[Bracket], None] | None = None,
 ) -> Bisection:
@@ -100,18 +101,9 @@ def bisection(
     above it); while the bracket is wide, the clients whose curve is open where the adversary would spend are asked
     there.
 
-    Parameters
-    ----------
-    ask : callable
-        See `Ask`.
-    cost_budget : float
-        Mean budget of the network, in units of the transport cost; > 0.
-    tolerance, max_rounds : float, int
-        Width of the bracket, > 0, or number of rounds at which to stop.
-    known : list of KnownPoints, one per client, optional
-        Points that were answered before; new ones are added, so that a search at another budget starts from them.
-    on_round : callable, optional
-        Called with the bracket after every round.
+    `cost_budget` is the network's mean budget, in units of the transport cost, > 0; `tolerance` the width of the
+    bracket at which the search stops, as it does after 200 rounds. New points are added to those `known` of every
+    client before, so that a search at another budget starts from them; `on_round` is told the bracket.
 
     A client that gives no answer, or one that no concave curve through its others allows, becomes silent and is not
     asked again: the bracket stays valid, with what is known of that client, but may stay wider than the tolerance.
@@ -130,7 +122,7 @@ def bisection(
         bracket = Bracket(float(lower(budget)), float(upper(budget)))
         if on_round is not None and num_rounds:
             on_round(bracket)
-        if bracket.upper - bracket.lower <= tolerance or num_rounds >= max_rounds:
+        if bracket.upper - bracket.lower <= tolerance or num_rounds >= _MOST_ROUNDS:
             break
         unmet = [client for client, each in enumerate(points) if not each.radii and not each.is_silent]
         if unmet:

@@ -15,7 +15,7 @@ from scipy.special import lambertw, xlogy
 
 from riskband.answers.risks import ClientRisks
 from riskband.checks import FloatArray, check_choice, check_installed
-from riskband.search import bisect
+from riskband.search import bisect_number
 
 PUBLISHED_DIVERGENCES = ("chi2", "kl")
 
@@ -103,19 +103,18 @@ def two_level_optimum(share: float, constants: PublishedConstants, *, divergence
     if share == 0.0:
         return 0.0
 
-    def cost(ratio: FloatArray) -> FloatArray:
-        return np.asarray(xlogy(ratio, ratio) if divergence == "kl" else np.square(ratio - 1.0))
+    def cost(ratio: float) -> float:
+        return float(xlogy(ratio, ratio) if divergence == "kl" else np.square(ratio - 1.0))
 
     cheapest = float(np.exp(-1.0)) if divergence == "kl" else 1.0  # where the paper's f is least
 
-    def is_feasible(high: FloatArray) -> np.ndarray:
+    def is_feasible(high: float) -> bool:
         if share == 1.0:
-            mean_fits = np.abs(high - 1.0) <= constants.mean_slack
-            return np.asarray(mean_fits & (cost(high) <= budget + constants.budget_slack))
-        least = np.maximum((1.0 - constants.mean_slack - share * high) / (1.0 - share), 0.0)
-        most = np.minimum((1.0 + constants.mean_slack - share * high) / (1.0 - share), constants.largest_ratio)
-        rest = np.clip(cheapest, least, np.maximum(most, least))
+            return abs(high - 1.0) <= constants.mean_slack and cost(high) <= budget + constants.budget_slack
+        least = max((1.0 - constants.mean_slack - share * high) / (1.0 - share), 0.0)
+        most = min((1.0 + constants.mean_slack - share * high) / (1.0 - share), constants.largest_ratio)
+        rest = min(max(cheapest, least), max(most, least))
         total = share * cost(high) + (1.0 - share) * cost(rest)
-        return np.asarray((most >= least) & (total <= budget + constants.budget_slack))
+        return most >= least and total <= budget + constants.budget_slack
 
-    return share * float(bisect(is_feasible, low=1.0, high=constants.largest_ratio)[1])
+    return share * bisect_number(is_feasible, low=1.0, high=constants.largest_ratio).upper

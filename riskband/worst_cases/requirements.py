@@ -334,7 +334,9 @@ def _verdict(
     if not _can_grow(source) or 2 * size > _LARGEST_TRIED:
         return of(verdict=verdict, why="how many clients would decide it was not estimated")
     enough, then = _enough(source, requirement, part)
-    like = f"{enough:,} clients that answer as these {size} did, from {_sizes(_clients_of(source))} examples each,"
+    like = (
+        f"{enough:,} clients that answer as these {size} did, from {sizes_in_words(_clients_of(source))} examples each,"
+    )
     if then == NOT_DECIDED:
         why = f"not even {like} would decide it (an estimate)"
         return of(verdict=verdict, why=f"{why}; more examples of each client may")
@@ -368,9 +370,9 @@ def _worst_mean(name: object, parameters: Sequence[str]) -> Number:
     def above(source: Band | ClientRisks, delta: float | None) -> Certificate:
         return worst_case_mean(source, divergence=f, budget=size, delta=delta)
 
-    def value(law: RiskDistribution) -> float:
+    def value(distribution: RiskDistribution) -> float:
         # Clients that the network does not have may have any risk, up to 1.
-        risks, weights = np.append(law.risks, 1.0), np.append(law.weights, 0.0)
+        risks, weights = np.append(distribution.risks, 1.0), np.append(distribution.weights, 0.0)
         return min(robust_mean(risks, weights, divergence=f, budget=size)[0], 1.0)
 
     quantity = f"the largest mean risk over the clients of {_any_network(f, size)}"
@@ -387,8 +389,8 @@ def _worst_share(name: object, parameters: Sequence[str]) -> Number:
         band = source if isinstance(source, Band) else band_of(source, delta=own_delta(delta), sides="lower")
         return worst_case_cdf(band, divergence=f, budget=size, thresholds=threshold)
 
-    def value(law: RiskDistribution) -> float:
-        return float(binary_worst_case(min(share.value(law), 1.0), divergence=f, budget=size))
+    def value(distribution: RiskDistribution) -> float:
+        return float(binary_worst_case(min(share.value(distribution), 1.0), divergence=f, budget=size))
 
     quantity = f"the largest share of clients with a risk of at least {exactly(threshold)} in {_any_network(f, size)}"
     bounds = partial(_worst_ends, quantity=quantity, above=above, plain=share.name)
@@ -427,7 +429,8 @@ def _clients_of(source: Band | ClientRisks) -> ClientRisks:
     return source if isinstance(source, ClientRisks) else source.risks
 
 
-def _sizes(risks: ClientRisks) -> str:
+def sizes_in_words(risks: ClientRisks) -> str:
+    """How many examples clients have: one number, or the smallest and the largest."""
     smallest, largest = risks.num_examples.min(), risks.num_examples.max()
     return f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
 

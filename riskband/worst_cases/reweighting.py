@@ -29,7 +29,7 @@ from riskband.checks import (
     check_budget,
     check_choice,
     check_installed,
-    check_own_seed,
+    check_optional_seed,
     check_points,
     check_single,
 )
@@ -115,18 +115,18 @@ def worst_case_mean(
     f, budgets, edition = resolve_divergence(divergence), check_budget(budget), check_edition(edition)
     if isinstance(source, ClientRisks):
         check_betting(method)
-        return _direct_mean(source, f, budgets, delta=own_delta(delta), seed=check_own_seed(seed), edition=edition)
+        return _direct_mean(source, f, budgets, delta=own_delta(delta), seed=check_optional_seed(seed), edition=edition)
     band = band_alone(source, delta=delta, seed=seed)
     method = check_choice("method", "sharp" if method is None else method, WORST_CASE_METHODS)
     details: dict[str, FloatArray] = {}
     if method == "published":
         values = published_worst_case_mean(band.risks, delta=band.delta, divergence=f.name, budget=budgets.ravel())
     else:
-        law = band.distribution_for_means
+        atoms = band.distribution_for_means
         solve = robust_mean if method == "sharp" else reference_robust_mean
-        solved = [solve(law.risks, law.weights, divergence=f, budget=float(size)) for size in budgets.ravel()]
+        solved = [solve(atoms.risks, atoms.weights, divergence=f, budget=float(size)) for size in budgets.ravel()]
         values = np.clip([value for value, _ in solved], 0.0, 1.0)  # noisy answers may lie outside
-        details["client_weights"] = np.array([law.per_client(worst) for _, worst in solved])
+        details["client_weights"] = np.array([atoms.per_client(worst) for _, worst in solved])
         details["unseen_weight"] = np.array([worst[-1] for _, worst in solved])
     found = recipe("worst_case_mean", {"divergence": f.name, "budget": budgets, "method": method}, band)
     if details and band.risks.names is not None:  # the certificate says who carries its worst case
@@ -265,16 +265,16 @@ def breakdown(
     goal = check_single("target", target)
     at = None if threshold is None else check_single("threshold", threshold)
     f = resolve_divergence(divergence)
-    law = band.distribution_for_means
+    atoms = band.distribution_for_means
     if check_budget(max_budget).ndim:
         raise ValueError(f"max_budget must be one number, got {max_budget!r:.80}; it is where the search stops")
 
-    def meets(budget: FloatArray) -> npt.NDArray[np.bool_]:
+    def meets(budget: float) -> bool:
         if at is None:
-            value, _ = robust_mean(law.risks, law.weights, divergence=f, budget=float(budget))
-            return np.asarray(min(value, 1.0) <= goal)
+            value, _ = robust_mean(atoms.risks, atoms.weights, divergence=f, budget=budget)
+            return min(value, 1.0) <= goal
         share = 1.0 - band.lower_left_limit(at)
-        return np.asarray(binary_worst_case(share, divergence=f, budget=budget) <= goal)
+        return float(binary_worst_case(share, divergence=f, budget=budget)) <= goal
 
     return largest_where(meets, most=float(max_budget), relative_tolerance=1e-6)
 

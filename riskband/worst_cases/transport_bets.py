@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from riskband.betting import AVERAGED_BETS, LARGEST_SHARE, Played, fixed_orders, log_growth
-from riskband.checks import FloatArray, IntArray
-from riskband.search import bisect
+from riskband.betting import AVERAGED_BETS, LARGEST_SHARE, Played, fixed_orders, log_growth, looks_at_the_past
+from riskband.checks import FloatArray
+from riskband.search import Bracket, bisect_number, largest_where
 
 # As many orders as cost little time. Past clients are looked at again when a fifth more of them are known.
 _NUM_ORDERS, _NUM_PLAYED, _RATIO = (20, 40), 20_000, 1.2
@@ -29,21 +29,11 @@ _LARGEST_STEP, _NUM_FEW, _NUM_NEAREST = 0.8, 200, 3
 
 @dataclass(frozen=True, eq=False)
 class TransportDuals:
-    """Duals fixed before any answer: V(c) <= prices * c + scales * (mean outcome of an unseen client), for each.
+    """Duals fixed before any answer: V(c) <= prices * c + scales * (mean outcome of an unseen client), for each."""
 
-    Attributes
-    ----------
-    outcomes : ndarray, shape (num_clients, num_duals)
-        In [0, 1]; the expectation of each is the mean outcome, or is not below it.
-    prices : ndarray, shape (num_duals,)
-        Of a unit of cost, >= 0; `inf` for a dual that says something without a budget only.
-    scales : ndarray, shape (num_duals,)
-        Above 0.
-    """
-
-    outcomes: FloatArray
-    prices: FloatArray
-    scales: FloatArray
+    outcomes: FloatArray  # in [0, 1], shape (num_clients, num_duals); their expectation is the mean, or is not below it
+    prices: FloatArray  # of a unit of cost, >= 0, shape (num_duals,); `inf`: it says something without a budget only
+    scales: FloatArray  # above 0, shape (num_duals,)
 
     def charges(self, budget: float) -> FloatArray:
         """What each dual adds for the budget."""
@@ -67,22 +57,12 @@ class _Past(NamedTuple):
 
 
 class TransportBets:
-    """Gamblers that see the clients of one network in the same orders.
+    """Gamblers that see the clients of one network in the same orders; `name` is that of the method.
 
-    Parameters
-    ----------
-    answers : sequence of ndarray, shape (num_clients,) each
-        What the outcomes are functions of: sorted by them, the clients have an order that no input can choose.
-    seed : int or None
-        Of one order, in which the largest capital on the way counts. None: the average of the final capitals in fixed
-        orders counts.
-    largest_share : float
-        Of the capital that one client may cost, in (0, 1).
-
-    Attributes
-    ----------
-    name : str
-        Of the method.
+    The answers, of shape (num_clients,) each, are what the outcomes are functions of: sorted by them, the clients have
+    an order that no input can choose. `seed` is that of one order, in which the largest capital on the way counts;
+    None: the average of the final capitals in fixed orders counts. `largest_share`, in (0, 1), is what of the capital
+    one client may cost.
     """
 
     def __init__(
@@ -95,8 +75,7 @@ class TransportBets:
         else:
             self._clients, self._orders = np.arange(size), np.random.default_rng(seed).permutation(size)[None]
         self._is_average, self.name = seed is None, AVERAGED_BETS if seed is None else "betting"
-        self._looks = _looks(size)
-        self._times = np.searchsorted(self._looks, np.arange(size), side="right") - 1
+        self._looks, self._times = looks_at_the_past(size, ratio=_RATIO)
 
     def upper_bounds(self, duals: TransportDuals, budgets: FloatArray, *, delta: float) -> FloatArray:
         """Upper confidence limits in [0, 1] for V at every budget, which hold at once with probability 1 - delta.
@@ -116,10 +95,8 @@ class TransportBets:
             values[index] = self._limit(duals, tests, budget, delta=share, least=least)
         return values
 
-    def largest_budget(
-        self, duals: TransportDuals, *, target: float, largest: float, delta: float
-    ) -> tuple[float, float]:
-        """Return budgets between which lies the largest one where V is found to be at most the target.
+    def largest_budget(self, duals: TransportDuals, *, target: float, largest: float, delta: float) -> Bracket:
+        """Bracket of the largest budget at which V is found to be at most the target.
 
         One gambler plays for that budget, and tests every budget up to `largest` on one event.
         """
@@ -131,15 +108,10 @@ class TransportBets:
             reach = np.where(np.isfinite(prices), np.clip(room / prices, *_REACH), _REACH[0])
         played = self._play(duals, past, -reach, delta)
 
-        def meets(budget: FloatArray) -> np.ndarray:
-            return np.asarray(not self._survives(duals, [played], float(budget), target, delta))
+        def meets(budget: float) -> bool:
+            return not self._survives(duals, [played], budget, target, delta)
 
-        if not meets(np.asarray(0.0)):
-            return -np.inf, 0.0
-        if meets(np.asarray(largest)):
-            return largest, np.inf
-        lower, upper = bisect(meets, low=0.0, high=largest, num_steps=40)
-        return float(lower), float(upper)
+        return largest_where(meets, most=largest, num_steps=40)
 
     def _past(self, duals: TransportDuals) -> _Past:
         """Means and variances of the outcomes before every look, with one more outcome: 1/2, and of variance 1/4."""
@@ -177,10 +149,10 @@ class TransportBets:
     ) -> float:
         """The rejected end of the bracket of V at the budget; `least` is where the search starts."""
 
-        def survives(value: FloatArray) -> np.ndarray:
-            return np.asarray(self._survives(duals, tests, budget, float(value), delta))
+        def survives(value: float) -> bool:
+            return self._survives(duals, tests, budget, value, delta)
 
-        return float(bisect(survives, low=least, high=1.0, num_steps=34)[1])
+        return bisect_number(survives, low=least, high=1.0, num_steps=34).upper
 
     def _survives(
         self, duals: TransportDuals, tests: Sequence[Played], budget: float, value: float, delta: float
@@ -211,11 +183,3 @@ def design_budgets(budgets: FloatArray, num_clients: int) -> FloatArray:
             first = budget
             designs.append(budget)
     return np.array(designs)
-
-
-def _looks(size: int) -> IntArray:
-    """Numbers of clients seen at which the past is looked at: every one at first, then a ratio apart."""
-    looks = [0]
-    while looks[-1] + 1 < size:
-        looks.append(max(looks[-1] + 1, int(_RATIO * looks[-1])))
-    return np.array([look for look in looks if look < size])

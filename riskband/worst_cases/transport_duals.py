@@ -131,12 +131,12 @@ def _cost_limits(
 def _partial_sum_weights(num_examples: int, threshold: float, eta: float) -> FloatArray:
     """Weights >= 0 of the sums of the i smallest costs in a lower limit for the cost of pushing a client.
 
-    A Berk-Jones band says P(D < i-th smallest cost) <= level_i for all i. The stochastically smallest law of costs D in
-    it puts level_{i+1} - level_i on the i-th; these fall with i, so what they weigh is a sum of partial sums with
-    weights >= 0, and a client's curve gives lower bounds for these. Where rounding makes them rise, mass costs nothing.
+    A Berk-Jones band says P(D < i-th smallest cost) <= level_i for all i. The stochastically smallest distribution of
+    costs D in it puts level_{i+1} - level_i on the i-th; these fall with i, so what they weigh is a sum of partial sums
+    with weights >= 0, and a client's curve gives lower bounds for these. Where rounding makes them rise, mass costs
+    nothing.
     """
-    upper = berk_jones_levels(num_examples, eta, "upper").upper
-    assert upper is not None
+    upper = berk_jones_levels(num_examples, eta, "upper").of_one_side
     steps = np.minimum.accumulate(np.diff(upper, append=1.0))
     free = 1.0 - float(steps.sum())
     masses = np.diff(np.minimum(free + np.cumsum(steps), threshold), prepend=min(free, threshold))

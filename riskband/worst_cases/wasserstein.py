@@ -34,7 +34,7 @@ from riskband.checks import (
     check_eta,
     check_flag,
     check_fraction,
-    check_own_seed,
+    check_optional_seed,
     check_points,
     check_single,
 )
@@ -110,7 +110,7 @@ def wasserstein_mean(
         If an argument is out of range or unknown.
     """
     check_answers(answers)
-    delta, seed = check_delta(delta), check_own_seed(seed)
+    delta, seed = check_delta(delta), check_optional_seed(seed)
     method = check_choice("method", method, ("betting", "hoeffding"))
     every_budget, edition = check_flag("every_budget", every_budget), check_edition(edition)
     budgets, given = _check_budgets(cost_budget), None if multipliers is None else checked_multipliers(multipliers)
@@ -309,8 +309,10 @@ def wasserstein_cdf(
         raise ValueError("thresholds must be > 0 and increase: every client has a risk of at least 0")
     local, method = check_choice("local", local, CDF_LOCAL_STEPS), check_choice("method", method, _CDF_METHODS)
     if local == "limits" and not answers.binary:
-        raise ValueError("local='limits' needs answers of a 0-1 loss: it rests on the law of flip costs; use 'average'")
-    seed, every_budget = check_own_seed(seed), check_flag("every_budget", every_budget)
+        raise ValueError(
+            "local='limits' needs answers of a 0-1 loss: it rests on the costs of misclassification; use 'average'"
+        )
+    seed, every_budget = check_optional_seed(seed), check_flag("every_budget", every_budget)
     eta = None if eta is None else check_eta(eta)
     flat = (np.atleast_1d(budgets), np.atleast_1d(points))
     uses_limits, is_asked = answers.binary and local != "average", _is_for_budgets_asked(answers, method, every_budget)
@@ -401,15 +403,13 @@ def _from_bands(
     uses_limits = answers.binary and local != "average"
     part = delta / 2 if uses_limits and local == "best" else delta
     if uses_limits:
-        levels = levels_of(delta=part / points.size, sides="upper").upper
-        assert levels is not None
+        levels = levels_of(delta=part / points.size, sides="upper").of_one_side
         bounds.append(_from_limits(answers, budgets, points, levels, eta=eta))
     if local != "limits":
         grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
-        levels = levels_of(delta=part / grid.size, sides="lower").lower
-        assert levels is not None
-        laws = [ClientAtoms.from_levels(column, levels) for column in phi.T]
-        bounds.append(_from_averages(laws, grid, budgets, points))
+        levels = levels_of(delta=part / grid.size, sides="lower").of_one_side
+        atoms = [ClientAtoms.from_levels(column, levels) for column in phi.T]
+        bounds.append(_from_averages(atoms, grid, budgets, points))
     return np.asarray(np.min(bounds, axis=0))
 
 
@@ -433,28 +433,28 @@ def _from_limits(
 
 
 def _from_averages(
-    laws: Sequence[ClientAtoms], multipliers: FloatArray, budgets: FloatArray, points: FloatArray
+    atoms: Sequence[ClientAtoms], multipliers: FloatArray, budgets: FloatArray, points: FloatArray
 ) -> FloatArray:
-    """The least of a·m·budget + E(1 + a(phi_m - t))_+ over multipliers m, each with a law of phi_m, and a >= 0."""
+    """The least of a·m·budget + E(1 + a(phi_m - t))_+ over a >= 0 and multipliers m, with atoms of each phi_m."""
     columns = []
     for point in points - ROUNDING:  # what holds at a smaller threshold holds at the larger one
-        charged = zip(laws, multipliers, strict=True)
-        columns.append(np.min([_least_share(law, budgets * price, point) for law, price in charged], axis=0))
+        charged = zip(atoms, multipliers, strict=True)
+        columns.append(np.min([_least_share(each, budgets * price, point) for each, price in charged], axis=0))
     return np.stack(columns, axis=1)
 
 
-def _least_share(law: ClientAtoms, charges: FloatArray, threshold: float) -> FloatArray:
+def _least_share(atoms: ClientAtoms, charges: FloatArray, threshold: float) -> FloatArray:
     """Minimum over a >= 0 of a·charge + E(1 + a(X - threshold))_+, for each charge; shape (num_charges,).
 
     It is convex and piecewise linear in a, with a corner at 1/(threshold - x) for each atom x below the threshold:
     from there on the atom counts no more. The minimum is at the first corner after which the slope is not negative.
     """
-    below = int(np.searchsorted(law.risks, threshold, side="left"))
-    mass = np.cumsum(law.weights[::-1])[::-1]
-    excess = np.cumsum((law.weights * (law.risks - threshold))[::-1])[::-1]
+    below = int(np.searchsorted(atoms.risks, threshold, side="left"))
+    mass = np.cumsum(atoms.weights[::-1])[::-1]
+    excess = np.cumsum((atoms.weights * (atoms.risks - threshold))[::-1])[::-1]
     # Of the atoms that still count after each corner; before the first one, a = 0, all of them do.
     mass, slope = mass[: below + 1], excess[: below + 1]
-    corner = np.concatenate([[0.0], 1.0 / (threshold - law.risks[:below])])
+    corner = np.concatenate([[0.0], 1.0 / (threshold - atoms.risks[:below])])
     best = np.minimum(np.searchsorted(slope, -charges, side="left"), below)
     return np.asarray(mass[best] + corner[best] * (slope[best] + charges))
 
@@ -501,7 +501,7 @@ def wasserstein_breakdown(
     goal = check_single("target", target)
     threshold = None if threshold is None else check_single("threshold", threshold)
     largest = check_cost("max_cost_budget", max_cost_budget, remedy="it is where the search for a budget ends")
-    delta, seed, every_budget = check_delta(delta), check_own_seed(seed), check_flag("every_budget", every_budget)
+    delta, seed, every_budget = check_delta(delta), check_optional_seed(seed), check_flag("every_budget", every_budget)
     given = None if multipliers is None else checked_multipliers(multipliers)
     if threshold is not None:
         answers.require_no_noise("a breakdown of a share", "the breakdown of the mean")
@@ -515,7 +515,7 @@ def wasserstein_breakdown(
         else:
             duals, edition = _share_families(answers, prices, local="best", etas=LIMIT_ETAS)(threshold - ROUNDING), 1
         bets = TransportBets(_sorting_keys(answers), seed=seed, largest_share=SHARES[edition])
-        return Bracket(*bets.largest_budget(duals, target=goal, largest=largest, delta=delta))
+        return bets.largest_budget(duals, target=goal, largest=largest, delta=delta)
     if multipliers is None and answers.multipliers is None:
         multipliers = default_multipliers([largest / 1000.0, largest])
 
@@ -523,14 +523,13 @@ def wasserstein_breakdown(
         grid, phi = _conjugates_on_grid(answers, np.array(largest), multipliers)
         limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed, edition=NEWEST)
 
-    def meets(budget: FloatArray) -> npt.NDArray[np.bool_]:
+    def meets(budget: float) -> bool:
         if threshold is None:
-            return np.asarray(_least(budget, grid, limits) <= goal)
-        size = float(budget)
+            return float(_least(np.asarray(budget), grid, limits)) <= goal
         found = wasserstein_cdf(
-            answers, delta=delta, cost_budget=size, thresholds=threshold, multipliers=multipliers, every_budget=True
+            answers, delta=delta, cost_budget=budget, thresholds=threshold, multipliers=multipliers, every_budget=True
         )
-        return np.asarray(found.value <= goal)
+        return float(found) <= goal
 
     return largest_where(meets, most=largest, num_steps=40)
 
