@@ -199,9 +199,8 @@ def transport_figure(
         if reached_shares is not None:
             _draw_reached(panels[1], cdf, np.asarray(reached_shares), colors=SHARES)
     for axes in panels:
-        axes.set_ylim(-0.02, 1.02)  # points on the axis stay visible
-        axes.set_xlabel("cost budget: how far examples may move on average (transport cost)")
-        legend_under(axes, 0.14)
+        label_costs(axes, mean)
+        legend_under(axes, 0.2)
         if unit is not None:
             functions = (lambda cost: np.divide(cost, unit), lambda ratio: np.multiply(ratio, unit))
             second = axes.secondary_xaxis("top", functions=functions)
@@ -258,6 +257,13 @@ def legend_under(axes: Axes, distance: float) -> None:
     """Draw the legend of one of several panels below it, and its grid."""
     axes.grid(alpha=0.25, lw=0.6)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -distance), fontsize="small", frameon=False)
+
+
+def label_costs(axes: Axes, certificate: Certificate) -> None:
+    """Name the axis of cost budgets, with the cost that the certificate is about."""
+    axes.set_ylim(-0.02, 1.02)  # points on the axis stay visible
+    cost = certificate.recipe["answers"]["cost"]
+    axes.set_xlabel(f"cost budget: how far examples may move on average\n(transport cost: {cost})")
 
 
 def _draw_cdf(axes: Axes, values: FloatArray, **style: Any) -> None:

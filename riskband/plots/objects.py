@@ -25,6 +25,7 @@ from riskband.plots.bands import (
     end_of_axis,
     how_sure,
     label_cdf,
+    label_costs,
     legend_under,
     titled,
     write_figure,
@@ -53,7 +54,7 @@ def plot(thing: Band | Certificate | Plan, ax: Axes | None = None) -> Axes:
     if ax is None:
         draw_legend_below(_figure_of(axes))
     else:
-        legend_under(axes, 0.14)
+        legend_under(axes, 0.2)
     return axes
 
 
@@ -82,10 +83,10 @@ def _draw_certificate(axes: Axes, certificate: Certificate) -> None:
         label_cdf(axes, 1.0)
     elif function == "wasserstein_mean" and names:
         draw_transport_mean(axes, certificate, (), None)
-        _label_budgets(axes)
+        label_costs(axes, certificate)
     elif function == "wasserstein_cdf" and len(names) == 2:
         draw_transport_shares(axes, certificate, (), None)
-        _label_budgets(axes)
+        label_costs(axes, certificate)
     elif names:
         _draw_curves(axes, certificate)
     else:
@@ -129,10 +130,6 @@ def _draw_power(axes: Axes, plan: Plan) -> None:
     shown = [count for count in _ROUND_COUNTS if min(counts) <= count <= max(counts)]
     axes.set_xticks(shown, [f"{count:,}" for count in shown])
     axes.minorticks_off()
-
-
-def _label_budgets(axes: Axes) -> None:
-    axes.set(ylim=(-0.02, 1.02), xlabel="cost budget: how far examples may move on average (transport cost)")
 
 
 def _draw_curves(axes: Axes, certificate: Certificate) -> None:
