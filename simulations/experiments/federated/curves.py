@@ -6,11 +6,13 @@ the thresholds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import riskband as rb
@@ -21,7 +23,8 @@ DELTA = 0.05
 TRUTH, PUBLISHED, SHARP = "truth", "published", "sharp"
 _NUM_THRESHOLDS = 50  # as in the authors' code
 _COLOURS = {TRUTH: UNSEEN, PUBLISHED: "#96234a", SHARP: BOUNDS}
-_DASHES = ("-", "--", "-.", ":", (0, (1, 3)))
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), "-.", ":", (0, (6, 1.5, 1, 1.5, 1, 1.5)))
+SYMBOLS = {"chi2": "χ²", "kl": "KL"}
 _ROUNDING = 1e-9  # of a share
 
 
@@ -68,31 +71,17 @@ def largest_excess(truth: Mapping[str, Any], bounds: Sequence[Mapping[str, Any]]
 
 
 def panels_figure(panels: Sequence[Mapping[str, Any]], *, num_columns: int, title: str) -> Figure:
-    """Draw panels in rows; a curve with "drawn": False is left out, those of one name differ by their dashes.
+    """Draw panels in rows; a curve with "drawn": False is left out.
 
-    The legend, below, names each curve once, with its validity.
+    The legend, below, names each curve once, with its validity. Curves of one name, at several budgets, differ by their
+    dashes, which a panel's own legend explains: "budgets" says in a panel of what kind they are.
     """
     num_rows = -(-len(panels) // num_columns)
     figure = blank_figure(3.6 * num_columns, 2.7 * num_rows + 0.9)
     grid = figure.subplots(num_rows, num_columns, squeeze=False)
     labels: dict[str, Any] = {}
     for axes, panel in zip(grid.flat, panels, strict=False):
-        count: dict[str, int] = {}
-        for each in panel["curves"]:
-            if not each.get("drawn", True):
-                continue
-            name = each["name"]
-            dashes = _DASHES[count.setdefault(name, 0) % len(_DASHES)]
-            count[name] += 1
-            label = f"{name} ({each['validity']})" if name == TRUTH else f"{name}: {each['validity']}"
-            budget = f", {each['divergence']} {each['budget']:g}" if len(panels) == 1 and "divergence" in each else ""
-            style = {"color": _COLOURS.get(name, "#444444"), "ls": dashes, "lw": 2.2 if name == TRUTH else 1.4}
-            (line,) = axes.plot(panel["thresholds"], each["values"], **style)
-            labels.setdefault(label + budget, line)
-        axes.set_title(fill(panel.get("title", panel["name"]), 48), fontsize="small")
-        axes.set_ylim(-0.02, 1.03)
-        axes.tick_params(labelsize="small")
-        axes.grid(alpha=0.25, lw=0.6)
+        labels = _draw_panel(axes, panel, only=len(panels) == 1) | labels
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     figure.suptitle(title, fontsize="medium")
@@ -102,3 +91,36 @@ def panels_figure(panels: Sequence[Mapping[str, Any]], *, num_columns: int, titl
         axes.set_ylabel("share of clients with\nat least this risk", fontsize="small")
     figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=3, fontsize="small", frameon=False)
     return figure
+
+
+def _draw_panel(axes: Axes, panel: Mapping[str, Any], *, only: bool) -> dict[str, Any]:
+    """Draw one panel; returns a line for each entry of the figure's legend."""
+    labels: dict[str, Any] = {}
+    count: Counter[str] = Counter()
+    steps: list[str] = []
+    for each in panel["curves"]:
+        if not each.get("drawn", True):
+            continue
+        name = each["name"]
+        dashes = _DASHES[count[name] % len(_DASHES)]
+        count[name] += 1
+        label = f"{name} ({each['validity']})" if name == TRUTH else f"{name}: {each['validity']}"
+        budget = f", {SYMBOLS[each['divergence']]} {each['budget']:g}" if only and "divergence" in each else ""
+        style: dict[str, Any] = {
+            "color": _COLOURS.get(name, "#444444"),
+            "ls": dashes,
+            "lw": 2.2 if name == TRUTH else 1.4,
+        }
+        (line,) = axes.plot(panel["thresholds"], each["values"], **style)
+        labels.setdefault(label + budget, line)
+        if name == SHARP:
+            steps.append(f"{each.get('ratio', each.get('budget', 0.0)):g}")
+    axes.set_title(fill(panel.get("title", panel["name"]), 48), fontsize="small")
+    axes.set_ylim(-0.02, 1.03)
+    axes.tick_params(labelsize="small")
+    axes.grid(alpha=0.25, lw=0.6)
+    if len(steps) > 1:
+        keys = [axes.plot([], [], color="#444444", lw=1.4, ls=dashes)[0] for dashes in _DASHES[: len(steps)]]
+        small = {"fontsize": "x-small", "title_fontsize": "x-small", "handlelength": 3.6}
+        axes.legend(keys, steps, title=panel["budgets"], loc="best", **small)
+    return labels

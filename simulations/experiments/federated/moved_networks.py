@@ -151,7 +151,8 @@ def _panel(answers: rb.AdversarialAnswers, network: Moved, ratios: tuple[float, 
     ]
     return {
         "name": f"moved-{network.factor:g}",
-        "title": f"shift × {network.factor:g}: budgets {', '.join(f'{ratio:g}' for ratio in ratios)} × distance",
+        "title": f"shift × {network.factor:g}",
+        "budgets": "budget ÷ distance",
         "distance": network.distance,
         "accuracy": float(1.0 - network.risks.mean()),
         "accuracy_sd": float(network.risks.std()),

@@ -158,7 +158,8 @@ def _panel(networks: Mapping[str, Any], name: str, budgets: tuple[float, ...]) -
     }
     return {
         "name": name,
-        "title": f"{name.replace('-', ', ')} budgets {' '.join(f'{budget:g}' for budget in budgets)}",
+        "title": f"{name.partition('-')[0]}, {curves.SYMBOLS[divergence]}",
+        "budgets": f"{curves.SYMBOLS[divergence]} budget",
         "thresholds": thresholds.tolist(),
         "curves": [truth, *bounds],
         # Bins are equally wide, but for the last, equally likely in the source. Infinite where one holds target
