@@ -145,15 +145,16 @@ def _draw_bounds(axes: Axes, result: Result) -> None:
     scores = result["scores"]
     for method, color, style in (("published", ANSWERS, ":"), ("sharp", BOUNDS, "-")):
         ends = np.array(result["bounds"][method]["atkinson:0.5"])
-        axes.plot(scores, ends[:, 1], color=color, ls=style, label=f"{method}: at most")
+        axes.plot(scores, ends[:, 1], color=color, ls=style, label=f"{LABELS[method]}: at most; thin: at least")
         axes.plot(scores, ends[:, 0], color=color, ls=style, lw=0.8)
     axes.plot(scores, result["truth"]["atkinson:0.5"], color=UNSEEN, lw=2, label="people left out")
     for name, index in result["chosen"].items():
         axes.axvline(scores[index], color=COLOURS[name], lw=1, ls="--", label=f"chosen: {NAMES[name]}")
-    axes.set(xlabel="score above which a film is recommended", ylabel="Atkinson index of the losses (ε = ½)")
+    axes.set(xlabel="score above which a film is recommended", ylabel="Atkinson index of the losses (aversion ½)")
     legend_under(axes, 0.14)
 
 
+LABELS = {"published": "as published", "sharp": "certificate"}
 NAMES = {"h0": "h0, the largest bound", "h1": "h1, the smallest certified mean"}
 COLOURS = {"h0": "#96234a", "h1": "#2e8b57"}
 
@@ -163,13 +164,16 @@ def _draw_curves(axes: Axes, result: Result) -> None:
     for name, curve in result["curves"].items():
         shares, color = np.array(curve["shares"]), COLOURS[name]
         gap = {key: shares - np.array(curve["sharp"][key]) for key in ("lower", "upper")}
-        label = f"{name}: certified, sharp"
+        label = f"{name}: {LABELS['sharp']}"
         axes.fill_between(shares, gap["upper"], gap["lower"], color=color, alpha=0.2, lw=0, label=label)
         for key in ("lower", "upper"):
-            shown = f"{name}: published" if key == "lower" else ""
+            shown = f"{name}: {LABELS['published']}" if key == "lower" else ""
             axes.plot(shares, shares - np.array(curve["published"][key]), color=color, ls=":", lw=1, label=shown)
         axes.plot(shares, shares - np.array(curve["truth"]), color=color, lw=2, label=f"{name}: people left out")
-    axes.set(xlabel="share p of the people, best-off first", ylabel="p − Lorenz curve: loss that is not theirs")
+    axes.set(
+        xlabel="share p of the people, best-off first",
+        ylabel="p − their share of all loss (Lorenz)",
+    )
     legend_under(axes, 0.14)
 
 
