@@ -134,7 +134,11 @@ def test_all_errors_are_shown_at_once(table, capsys):
     [
         (["0.1", "abc", ""], "line 3: 'abc'; line 4: ''"),
         (["0.1", "7", "abc"], "line 3: 7"),
-        (["0.1", "nan"], "line 3: nan"),
+        (
+            ["0.1", "NaN", "NA"],
+            "line 3: 'NaN'; line 4: 'NA'; leave rows without an answer out, and count them with --num-missing 2",
+        ),
+        (["7.3%", "0.1"], "line 2: '7.3%'; write numbers alone, without signs or words\n"),
         (["0.1", "-0.2"], "line 3: -0.2"),
         (["0.1"], "at least 2 clients"),
     ],
@@ -144,6 +148,20 @@ def test_bad_rows_are_named_by_line(tmp_path, capsys, rows, message):
     path.write_text("client,loss\n" + "".join(f"c{i},{row}\n" for i, row in enumerate(rows)))
     assert run(path, "--num-examples", 10) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_client_with_several_rows_is_refused(tmp_path, capsys):
+    path = tmp_path / "examples.csv"
+    path.write_text("Client,loss,n\na,0,50\na,1,50\nb,0,50\n,0,50\n,1,50\n")
+    assert run(path, "--num-examples", "n") == 2
+    assert "column 'Client' must name every client once, got line 3: 'a'; give one row" in capsys.readouterr().err
+
+
+def test_blanks_around_the_names_of_columns_are_no_part_of_them(tmp_path, capsys):
+    path = tmp_path / "blanks.csv"
+    path.write_text("client, loss, n \na, 0.1, 10\nb, 0.2, 10\n")
+    assert run(path, "--num-examples", "n") == 0
+    assert "2 clients with 10 examples each" in capsys.readouterr().out
 
 
 def test_what_is_wrong_in_both_columns_is_said_at_once(tmp_path, capsys):
