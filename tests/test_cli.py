@@ -436,6 +436,15 @@ def test_rounded_counts_are_recognised_and_a_doubt_is_said(tmp_path, capsys, dig
     assert note.replace("by chance", "may be chance") in capsys.readouterr().out
 
 
+def test_too_many_examples_are_suspected(table, capsys):
+    assert run(table, "--num-examples", 100) == run(table, "--num-examples", 1_000, "--binary") == 0
+    assert "too large" not in capsys.readouterr().out
+    assert run(table, "--num-examples", 1_000) == 0
+    assert (
+        "CHECK --num-examples, which may be too large: values * num_examples are multiples" in capsys.readouterr().out
+    )
+
+
 @pytest.mark.parametrize(
     ("flags", "scale"), [(["--accuracy"], 1), (["--percent"], 100), (["--accuracy", "--percent"], 100)]
 )

@@ -17,7 +17,7 @@ import numpy as np
 import riskband as rb
 from riskband.answers.files import FRAMEWORKS, TableError, read_risks
 from riskband.answers.responses import ANSWERED_BY, MISSING, check_contamination, check_num_missing
-from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, binary_doubt
+from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, binary_doubt, size_doubt
 from riskband.bands.band import SIDES
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS, resolve_level_method
@@ -404,7 +404,12 @@ def _kind_of_loss(risks: rb.ClientRisks, options: argparse.Namespace) -> str:
         doubt = binary_doubt(risks.values, risks.num_examples) if options.binary is None and risks.noise is None else ""
         remedy = "for a 0-1 loss say --binary and give all digits, otherwise say --not-binary"
         return f"losses anywhere in [0, 1]{f' ({doubt}; {remedy})' if doubt else ''}"
-    return "0-1 losses" if options.binary else "0-1 losses (inferred from the means; say --not-binary if they are not)"
+    if options.binary:
+        return "0-1 losses"
+    doubt = size_doubt(risks.values, risks.num_examples)
+    remedy = "give the number behind each mean, and all its digits; if they are right, say --binary"
+    too_many = f"\nCHECK --num-examples, which may be too large: {doubt}; {remedy}" if doubt else ""
+    return f"0-1 losses (inferred from the means; say --not-binary if they are not){too_many}"
 
 
 class _Collect(argparse.Action):
