@@ -66,6 +66,19 @@ def test_a_table_there_and_back_is_the_same():
     assert again == answers
 
 
+def test_a_column_of_groups_is_read_as_those_of_a_frame_are():
+    answers, column = rb.ClientRisks([0.1, 0.2, 0.3, 0.4, 0.5], 20), pd.Series(["x", "y", None, "x", "y"])
+    assert rb.group_bands(answers, column, delta=0.1) == rb.group_bands(answers, ["x", "y", None, "x", "y"], delta=0.1)
+    with pytest.raises(ValueError, match="one label per client"):
+        rb.group_bands(answers, column[:4], delta=0.1)
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("names", "client"), ("groups", "group")])
+def test_columns_named_as_the_fields_of_answers_are_told_their_keyword(wrong, right):
+    with pytest.raises(TypeError, match=f"no keyword '{wrong}'; name the column with {right}="):
+        rb.ClientRisks.from_frame(TABLE, loss="loss", num_examples="n", **{wrong: "hospital"})
+
+
 def test_what_is_said_of_the_answers_goes_through():
     answers = rb.ClientRisks.from_frame(TABLE, loss="loss", num_examples=20, binary=False, answered_by="trainers")
     assert answers == rb.ClientRisks(TABLE["loss"], 20, False, answered_by="trainers")

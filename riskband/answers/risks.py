@@ -195,6 +195,9 @@ class ClientRisks(Answers):
         ValueError
             If a column is not there, a value is missing or no number, a client is there twice, or as for `ClientRisks`.
         """
+        for wrong, right in (("names", "client"), ("groups", "group")):
+            if wrong in who:
+                raise TypeError(f"from_frame has no keyword {wrong!r}; name the column with {right}=")
         losses = frames.numbers(f"column {loss!r}", frames.column(frame, loss))
         sizes: npt.ArrayLike = num_examples
         if isinstance(num_examples, str):
