@@ -1,6 +1,7 @@
 """The `riskband` command, used as a user would: files in, printed numbers, files and exit status out."""
 
 import csv
+import io
 import json
 import re
 import sys
@@ -608,6 +609,22 @@ def test_requirements_are_read_off_a_band_where_nothing_stands_alone(tmp_path, t
     found = certificates(out)
     assert found["require mean"].recipe["band"] == found["require gini"].recipe["band"] == found["gini"].recipe["band"]
     assert found["require mean"].recipe["band"]["sides"] == "two"
+
+
+class StoppedReader(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_a_reader_who_stops_reading_changes_neither_files_nor_status(tmp_path, table, monkeypatch):
+    out = tmp_path / "certificate.json"
+    monkeypatch.setattr(sys, "stdout", StoppedReader())
+    assert run(table, "--num-examples", 100, "--require", "mean<=0.01", "--out", out) == 1
+    stored = json.loads(out.read_text())
+    stored["certificates"]["mean"]["value"] = 0.01
+    out.write_text(json.dumps(stored))
+    monkeypatch.setattr(sys, "stdout", StoppedReader())
+    assert main(["verify", str(out)]) == 1
 
 
 def test_what_is_no_requirement_is_an_error(table, capsys):
