@@ -611,6 +611,13 @@ def test_requirements_are_read_off_a_band_where_nothing_stands_alone(tmp_path, t
     assert found["require mean"].recipe["band"]["sides"] == "two"
 
 
+def test_letters_that_the_output_lacks_are_escaped(table, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
+    assert run(table, "--num-examples", 100, "--divergence", "chi2", "--budget", 0.1) == 0
+    assert b"\\u03c7\xb2 divergence" in written.getvalue()
+
+
 class StoppedReader(io.StringIO):
     def write(self, text):
         raise BrokenPipeError

@@ -28,6 +28,8 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # not every encoding has a χ
     words = sys.argv[1:] if arguments is None else arguments
     options = _parser(words).parse_args(words)
     problems: Sequence[str] = ()
