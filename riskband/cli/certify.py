@@ -463,7 +463,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     at_once = "read all but the mean off one band: wider, but then all of it holds together, for every budget and level"
     add("--at-once", at_once, action="store_true")
     add("--sides", sides, **one_of((side for side in SIDES if side != "upper"), "lower"))
-    add("--quantile", "default: 0.9", **levels)
+    add("--quantile", "risk that this share of clients does not exceed (default: 0.9)", **levels)
     add("--cvar", "mean of the worst 1 - LEVEL (default: 0.9)", **levels)
     add("--survival", "share of clients with at least this risk", type=float, nargs="*", metavar="RISK", **again)
     add("--measure", "from both sides: gini, atkinson:0.5, hoover, cvar:0.9, share:0.3, …", metavar="NAME", **words)
@@ -473,7 +473,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--require", required, nargs="+", metavar="NAME<=LIMIT", **again)
     add("--divergence", "worst cases over this ball", choices=sorted(rb.DIVERGENCES), **words)
     sizes = again | {"default": DEFAULT_BUDGETS}
-    add("--budget", "sizes of the ball", type=float, nargs="+", metavar="SIZE", **sizes)
+    add("--budget", "sizes of the ball (default: 0.05 0.1 0.2)", type=float, nargs="+", metavar="SIZE", **sizes)
     add("--target", "report the largest budget at which the bound still holds", type=float, metavar="BOUND")
     add("--at", "the target is for the share of clients with at least this risk", type=float, metavar="RISK")
     orders = "order in which bets see the clients, if fixed before any answer was seen (default: averaged over orders)"
