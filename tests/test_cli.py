@@ -671,6 +671,15 @@ def test_every_command_speaks_json(command, capsys):
     assert "--json" in capsys.readouterr().out
 
 
+def test_a_page_with_requirements_says_their_verdicts(table, tmp_path, capsys):
+    out, page = tmp_path / "certificate.json", tmp_path / "page.html"
+    assert run(table, "--num-examples", 100, "--out", out) == 0
+    capsys.readouterr()
+    assert main(["report", str(out), "-o", str(page), "--require", "mean<=0.2", "mean<=0.01"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in said] == ["report", "PASS", "FAIL"]
+
+
 def test_what_a_page_says_as_json(table, tmp_path, capsys):
     out, page = tmp_path / "c.json", tmp_path / "page.html"
     main(["certify", str(table), "--num-examples", "100", "--out", str(out)])

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         verdicts = None if gate is None else gate.to_dict()
         print(json.dumps({"page": str(out), "public": options.public, "statements": said, "gate": verdicts}, indent=1))
     else:
-        print(f"report: {options.out}{_what_it_holds(options.public)}")
+        print(f"report: {options.out}{_what_it_holds(options.public)}", *([] if gate is None else [gate]), sep="\n")
     return 0
 
 
