@@ -52,6 +52,12 @@ def test_every_kind_of_frame_gives_the_same_answers(kind):
         rb.ClientRisks.from_frame(frame, loss="Loss", num_examples=10)
 
 
+def test_what_is_no_frame_is_told_what_one_is():
+    for wrong, kind in (("risks.csv", "str"), (np.ones((3, 2)), "ndarray")):
+        with pytest.raises(ValueError, match=f"got {kind}; give a frame, or a mapping of names to lists"):
+            rb.ClientRisks.from_frame(wrong, loss="loss", num_examples="n")
+
+
 def test_a_frame_of_polars_gives_the_same_answers():
     polars = pytest.importorskip("polars")
     assert rb.ClientRisks.from_frame(polars.DataFrame(kinds()["mapping"]), **COLUMNS) == EXPECTED

@@ -26,21 +26,24 @@ def column(frame: Any, name: str) -> AnyArray:
         is_of_polars = "ColumnNotFound" in type(error).__name__  # polars derives its own errors from Exception alone
         if not (is_of_polars or isinstance(error, (LookupError, ValueError, TypeError, AttributeError))):
             raise
-        raise ValueError(f"the frame must have a column {name!r}, got {_names_of(frame)}; name one of these") from error
+        found = _names_of(frame)
+        remedy = "give a frame, or a mapping of names to lists" if found is None else "name one of these"
+        got = type(frame).__name__ if found is None else found
+        raise ValueError(f"the frame must have a column {name!r}, got {got}; {remedy}") from error
     if values.ndim != 1:
         raise ValueError(f"column {name!r} must be there once and hold one value a row, got shape {values.shape}")
     return values
 
 
-def _names_of(frame: Any) -> str:
-    """Names of the columns, where the frame says them."""
+def _names_of(frame: Any) -> str | None:
+    """Names of the columns in words; `None` where the frame does not say them."""
     dtype = getattr(getattr(frame, "dtype", None), "names", None)
     found = next(
         (each for each in (getattr(frame, "column_names", None), getattr(frame, "columns", None), dtype)
          if each is not None),
         frame.keys() if isinstance(frame, Mapping) else None,
     )  # fmt: skip
-    return type(frame).__name__ if found is None else f"the columns {', '.join(map(str, found)) or '(none)'}"
+    return None if found is None else f"the columns {', '.join(map(str, found)) or '(none)'}"
 
 
 def table_of_metric_frame(frame: Any) -> tuple[Any, str]:

@@ -366,7 +366,7 @@ def _number(name: object) -> Number:
     shifted = as_spelled(head, (WORST_MEAN, WORST_SHARE))
     if shifted is not None:
         return _worst_mean(name, parameters) if shifted == WORST_MEAN else _worst_share(name, parameters)
-    chosen = resolve(name, called="the number of a requirement")
+    chosen = resolve(name, called=f"what is required, but for {WORST_MEAN} and {WORST_SHARE},")
     family, _, point = chosen.name.partition(":")
     threshold = float(point) if family == "share" else None
     return Number(chosen.name, chosen.range, partial(_both_ends, chosen=chosen), chosen.value, threshold=threshold)
