@@ -52,6 +52,18 @@ def test_every_kind_of_frame_gives_the_same_answers(kind):
         rb.ClientRisks.from_frame(frame, loss="Loss", num_examples=10)
 
 
+def test_columns_in_different_orders_are_refused():
+    examples = pd.DataFrame({"ward": ["a", "b", "b", "b", "c", "c"], "wrong": [0, 1, 0, 0, 1, 0]})
+    means, sizes = examples.groupby("ward")["wrong"].mean(), examples["ward"].value_counts()  # the largest first
+    with pytest.raises(ValueError, match=r"in one order, .* from 'a' and from 'b' on; write num_examples.loc\["):
+        rb.ClientRisks(means, sizes)
+    answers = rb.ClientRisks(means, sizes.loc[means.index])
+    assert answers.num_examples.tolist() == [1, 3, 2]
+    assert answers == rb.ClientRisks(means, [1, 3, 2]) == rb.ClientRisks(means, pd.Series([1, 3, 2]))
+    with pytest.raises(ValueError, match="clients and losses must be in one order"):
+        rb.ClientRisks.from_examples(clients=examples["ward"], losses=examples["wrong"].sort_values())
+
+
 def test_what_is_no_frame_is_told_what_one_is():
     for wrong, kind in (("risks.csv", "str"), (np.ones((3, 2)), "ndarray")):
         with pytest.raises(ValueError, match=f"got {kind}; give a frame, or a mapping of names to lists"):

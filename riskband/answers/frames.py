@@ -104,6 +104,19 @@ def _is_missing(value: object) -> bool:
     return value is None or type(value).__name__ in _NOTHING or (isinstance(value, float) and value != value)
 
 
+def refuse_other_order(**columns: Any) -> None:
+    """Raise ValueError if columns of pandas have the same rows in another order: no row is looked up by its label."""
+    indices: list[tuple[str, Any]] = [(name, getattr(each, "index", None)) for name, each in columns.items()]
+    labelled = [(name, index) for name, index in indices if hasattr(index, "equals")]
+    for name, index in labelled[1:]:
+        first, expected = labelled[0]
+        if not index.equals(expected) and set(index) == set(expected):
+            raise ValueError(
+                f"{first} and {name} must be in one order, got the same labels in different orders, from "
+                f"{expected[0]!r:.40} and from {index[0]!r:.40} on; write {name}.loc[{first}.index]"
+            )
+
+
 def labels(name: str, values: AnyArray) -> tuple[str, ...]:
     """Return a column of names as text; raises ValueError if one is missing."""
     refuse_missing(name, values, remedy="name every one")

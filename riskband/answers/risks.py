@@ -126,6 +126,7 @@ class ClientRisks(Answers):
         groups: Sequence[str | None] | npt.NDArray[Any] | None = None,
         **who: Unpack[WhoAnswered],
     ) -> None:
+        frames.refuse_other_order(values=values, num_examples=num_examples, names=names, groups=groups)
         checked = check_losses(values, is_noisy=noise is not None)
         counts = check_num_examples(num_examples, num_clients=checked.size)
         responses = Responses.of(checked.size, who)
@@ -261,6 +262,7 @@ class ClientRisks(Answers):
             If not one of `losses` and `correct` is given, a value is missing or out of its range, shapes differ, or as
             for `ClientRisks`.
         """
+        frames.refuse_other_order(clients=clients, losses=losses, correct=correct)
         checked, is_binary = _losses_of_examples(losses, correct, binary)
         owners = np.asarray(clients)
         if owners.shape != checked.shape or not owners.size:
