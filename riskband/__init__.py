@@ -18,10 +18,10 @@ __all__ = [
     "ClientRisks", "HistogramRisks", "JointRisks", "AdversarialAnswers", "AnswerNoise", "risk_histogram",
     "num_clients_needed",
     # bands
-    "Band", "band", "JointBand", "joint_band", "OptimisedLevels", "split_clients", "crossing_probability",
+    "Band", "band", "JointBand", "joint_band", "OptimisedLevels", "split_clients",
     # bounds
     "Interval", "bound", "mean_bound", "mean", "quantile", "cvar", "survival", "weighted_quantile", "QuantileWeight",
-    "joint_cdf", "gini", "lorenz_certificate", "quantile_certificate", "dispersion_certificate", "gini_correlation",
+    "joint_cdf", "gini", "lorenz_certificate", "quantile_certificate", "dispersion_certificate",
     # worst cases
     "DIVERGENCES", "custom_divergence", "binary_worst_case", "worst_case_cdf", "worst_case_mean", "breakdown",
     "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown",
@@ -29,8 +29,10 @@ __all__ = [
     "group_bands", "group_certificate", "group_intervals", "group_gap", "worst_group", "largest_gap", "cvar_fairness",
     # selection
     "Objective", "select",
+    # requirements
+    "require", "plan",
     # certificates
-    "Certificate", "verify",
+    "Certificate", "verify", "report_page",
 ]
 # fmt: on
 
@@ -97,7 +99,7 @@ if TYPE_CHECKING:
     from riskband.answers.noise import AnswerNoise
     from riskband.answers.risks import ClientRisks
     from riskband.bands.band import Band, band
-    from riskband.bands.crossing import crossing_probability
+    from riskband.bands.crossing import crossing_probability as crossing_probability
     from riskband.bands.joint import JointBand, joint_band, joint_cdf
     from riskband.bands.pilots import ClientSplit as ClientSplit, split_clients
     from riskband.certificate import Certificate
@@ -129,7 +131,7 @@ if TYPE_CHECKING:
         functional as functional,
     )
     from riskband.functionals.gini_correlation import (
-        gini_correlation,
+        gini_correlation as gini_correlation,
         measured_gini_correlation as measured_gini_correlation,
     )
     from riskband.functionals.distributions import RiskDistribution as RiskDistribution
@@ -176,7 +178,7 @@ if TYPE_CHECKING:
     )
     from riskband.groups.group_bands import GroupBands as GroupBands, group_bands
     from riskband.means import mean_bound
-    from riskband.report.page import report_page as report_page
+    from riskband.report.page import report_page
     from riskband.search import Bracket as Bracket
     from riskband.selection import CandidateBound as CandidateBound, Objective, Selection as Selection, select
     from riskband.tuning import OptimisedLevels
@@ -196,12 +198,12 @@ if TYPE_CHECKING:
         binary_worst_case,
         custom_divergence,
     )
-    from riskband.worst_cases.planning import Option as Option, Plan as Plan, plan as plan
+    from riskband.worst_cases.planning import Option as Option, Plan as Plan, plan
     from riskband.worst_cases.requirements import (
         Gate as Gate,
         Requirement as Requirement,
         Verdict as Verdict,
-        require as require,
+        require,
     )
     from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
     from riskband.worst_cases.wasserstein import (

@@ -298,7 +298,10 @@ class Certificate(Drawn):
         """
         found = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
         if found not in (SCHEMA, SCHEMA_1):
-            raise ValueError(f"schema must be {SCHEMA!r} or {SCHEMA_1!r}, got {found!r}; is this a certificate?")
+            has_several = isinstance(data, Mapping) and "certificates" in data
+            several = "it holds several, so give one of its 'certificates' to Certificate.from_dict"
+            remedy = several if has_several else "is this a certificate?"
+            raise ValueError(f"schema must be {SCHEMA!r} or {SCHEMA_1!r}, got {found!r}; {remedy}")
         certificate = cls._from_fields(data)
         expected = certificate.to_dict()
         if data.keys() != expected.keys():

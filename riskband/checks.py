@@ -292,7 +292,8 @@ def check_losses(values: npt.ArrayLike, *, is_noisy: bool = False) -> FloatArray
 
     Raises ValueError unless they lie in [0, 1]; noisy ones, within `LARGEST_NOISY_RISK` of 0.
     """
-    array = check_numbers("risks", values, remedy="leave out clients without a mean loss")
+    remedy = "leave out clients without a mean loss, and give text as numbers and data frames to ClientRisks.from_frame"
+    array = check_numbers("risks", values, remedy=remedy)
     if array.ndim != 1:
         raise ValueError(f"risks must have shape (num_clients,), got {array.shape}; give one mean loss per client")
     if array.size < 2:

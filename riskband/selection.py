@@ -407,7 +407,10 @@ def selection_certificate(risks_by_candidate: Mapping[str, ClientRisks], **argum
 
 def _check_answers(answers: Mapping[str, ClientRisks]) -> None:
     if not isinstance(answers, Mapping) or not answers:
-        raise ValueError("risks_by_candidate must map the names of one or more candidates to ClientRisks, got none")
+        raise ValueError(
+            f"risks_by_candidate must map the names of one or more candidates to ClientRisks, got {answers!r:.80}; "
+            "write {'first': ClientRisks(...), 'second': ClientRisks(...)}"
+        )
     for name, risks in answers.items():
         if not isinstance(name, str) or not isinstance(risks, ClientRisks):
             raise ValueError(

@@ -219,10 +219,13 @@ def _difference(name: str, stored: Any, again: Any) -> str:
         lacks = [f"lacks {line!r}" for line in again if line not in stored]
         adds = [f"has {line!r}, which it does not need" for line in stored if line not in again]
         return f"{name}: the certificate {'; '.join([*lacks, *adds]) or 'has them in another order or twice'}"
+    # The sentence is made of the stored fields: where one of these was changed, it says the changed number.
+    other = "but its other fields say" if name == "statement" else "recomputed"
     shown = (repr(stored), repr(again))
     num_alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*shown, strict=False)))
     start = max(num_alike - 20, 0) if max(map(len, shown)) > _SHOWN else 0
-    return "{}: stored {}, recomputed {}".format(name, *(_short(text, start=start) for text in shown))
+    first, second = (_short(text, start=start) for text in shown)
+    return f"{name}: stored {first}, {other} {second}"
 
 
 @lru_cache(maxsize=64)  # a search, for the report and again for its page

@@ -1,6 +1,7 @@
 """The `riskband` command, used as a user would: files in, printed numbers, files and exit status out."""
 
 import csv
+import io
 import json
 import re
 import sys
@@ -134,7 +135,11 @@ def test_all_errors_are_shown_at_once(table, capsys):
     [
         (["0.1", "abc", ""], "line 3: 'abc'; line 4: ''"),
         (["0.1", "7", "abc"], "line 3: 7"),
-        (["0.1", "nan"], "line 3: nan"),
+        (
+            ["0.1", "NaN", "NA"],
+            "line 3: 'NaN'; line 4: 'NA'; leave rows without an answer out, and count them with --num-missing 2",
+        ),
+        (["7.3%", "0.1"], "line 2: '7.3%'; write numbers alone, without signs or words\n"),
         (["0.1", "-0.2"], "line 3: -0.2"),
         (["0.1"], "at least 2 clients"),
     ],
@@ -144,6 +149,20 @@ def test_bad_rows_are_named_by_line(tmp_path, capsys, rows, message):
     path.write_text("client,loss\n" + "".join(f"c{i},{row}\n" for i, row in enumerate(rows)))
     assert run(path, "--num-examples", 10) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_client_with_several_rows_is_refused(tmp_path, capsys):
+    path = tmp_path / "examples.csv"
+    path.write_text("Client,loss,n\na,0,50\na,1,50\nb,0,50\n,0,50\n,1,50\n")
+    assert run(path, "--num-examples", "n") == 2
+    assert "column 'Client' must name every client once, got line 3: 'a'; give one row" in capsys.readouterr().err
+
+
+def test_blanks_around_the_names_of_columns_are_no_part_of_them(tmp_path, capsys):
+    path = tmp_path / "blanks.csv"
+    path.write_text("client, loss, n \na, 0.1, 10\nb, 0.2, 10\n")
+    assert run(path, "--num-examples", "n") == 0
+    assert "2 clients with 10 examples each" in capsys.readouterr().out
 
 
 def test_what_is_wrong_in_both_columns_is_said_at_once(tmp_path, capsys):
@@ -418,6 +437,15 @@ def test_rounded_counts_are_recognised_and_a_doubt_is_said(tmp_path, capsys, dig
     assert note.replace("by chance", "may be chance") in capsys.readouterr().out
 
 
+def test_too_many_examples_are_suspected(table, capsys):
+    assert run(table, "--num-examples", 100) == run(table, "--num-examples", 1_000, "--binary") == 0
+    assert "too large" not in capsys.readouterr().out
+    assert run(table, "--num-examples", 1_000) == 0
+    assert (
+        "CHECK --num-examples, which may be too large: values * num_examples are multiples" in capsys.readouterr().out
+    )
+
+
 @pytest.mark.parametrize(
     ("flags", "scale"), [(["--accuracy"], 1), (["--percent"], 100), (["--accuracy", "--percent"], 100)]
 )
@@ -583,6 +611,29 @@ def test_requirements_are_read_off_a_band_where_nothing_stands_alone(tmp_path, t
     assert found["require mean"].recipe["band"]["sides"] == "two"
 
 
+def test_letters_that_the_output_lacks_are_escaped(table, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
+    assert run(table, "--num-examples", 100, "--divergence", "chi2", "--budget", 0.1) == 0
+    assert b"\\u03c7\xb2 divergence" in written.getvalue()
+
+
+class StoppedReader(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_a_reader_who_stops_reading_changes_neither_files_nor_status(tmp_path, table, monkeypatch):
+    out = tmp_path / "certificate.json"
+    monkeypatch.setattr(sys, "stdout", StoppedReader())
+    assert run(table, "--num-examples", 100, "--require", "mean<=0.01", "--out", out) == 1
+    stored = json.loads(out.read_text())
+    stored["certificates"]["mean"]["value"] = 0.01
+    out.write_text(json.dumps(stored))
+    monkeypatch.setattr(sys, "stdout", StoppedReader())
+    assert main(["verify", str(out)]) == 1
+
+
 def test_what_is_no_requirement_is_an_error(table, capsys):
     assert run(table, "--num-examples", 100, "--require", "mean<=30", "ginny<=0.1", "--delta", 5) == 2
     error = capsys.readouterr()
@@ -618,6 +669,15 @@ def test_every_command_speaks_json(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])
     assert "--json" in capsys.readouterr().out
+
+
+def test_a_page_with_requirements_says_their_verdicts(table, tmp_path, capsys):
+    out, page = tmp_path / "certificate.json", tmp_path / "page.html"
+    assert run(table, "--num-examples", 100, "--out", out) == 0
+    capsys.readouterr()
+    assert main(["report", str(out), "-o", str(page), "--require", "mean<=0.2", "mean<=0.01"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in said] == ["report", "PASS", "FAIL"]
 
 
 def test_what_a_page_says_as_json(table, tmp_path, capsys):

@@ -52,6 +52,24 @@ def test_every_kind_of_frame_gives_the_same_answers(kind):
         rb.ClientRisks.from_frame(frame, loss="Loss", num_examples=10)
 
 
+def test_columns_in_different_orders_are_refused():
+    examples = pd.DataFrame({"ward": ["a", "b", "b", "b", "c", "c"], "wrong": [0, 1, 0, 0, 1, 0]})
+    means, sizes = examples.groupby("ward")["wrong"].mean(), examples["ward"].value_counts()  # the largest first
+    with pytest.raises(ValueError, match=r"in one order, .* from 'a' and from 'b' on; write num_examples.loc\["):
+        rb.ClientRisks(means, sizes)
+    answers = rb.ClientRisks(means, sizes.loc[means.index])
+    assert answers.num_examples.tolist() == [1, 3, 2]
+    assert answers == rb.ClientRisks(means, [1, 3, 2]) == rb.ClientRisks(means, pd.Series([1, 3, 2]))
+    with pytest.raises(ValueError, match="clients and losses must be in one order"):
+        rb.ClientRisks.from_examples(clients=examples["ward"], losses=examples["wrong"].sort_values())
+
+
+def test_what_is_no_frame_is_told_what_one_is():
+    for wrong, kind in (("risks.csv", "str"), (np.ones((3, 2)), "ndarray")):
+        with pytest.raises(ValueError, match=f"got {kind}; give a frame, or a mapping of names to lists"):
+            rb.ClientRisks.from_frame(wrong, loss="loss", num_examples="n")
+
+
 def test_a_frame_of_polars_gives_the_same_answers():
     polars = pytest.importorskip("polars")
     assert rb.ClientRisks.from_frame(polars.DataFrame(kinds()["mapping"]), **COLUMNS) == EXPECTED
@@ -64,6 +82,19 @@ def test_a_table_there_and_back_is_the_same():
         answers.to_frame(), loss="loss", num_examples="num_examples", client="client", group="group", num_missing=2
     )
     assert again == answers
+
+
+def test_a_column_of_groups_is_read_as_those_of_a_frame_are():
+    answers, column = rb.ClientRisks([0.1, 0.2, 0.3, 0.4, 0.5], 20), pd.Series(["x", "y", None, "x", "y"])
+    assert rb.group_bands(answers, column, delta=0.1) == rb.group_bands(answers, ["x", "y", None, "x", "y"], delta=0.1)
+    with pytest.raises(ValueError, match="one label per client"):
+        rb.group_bands(answers, column[:4], delta=0.1)
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("names", "client"), ("groups", "group")])
+def test_columns_named_as_the_fields_of_answers_are_told_their_keyword(wrong, right):
+    with pytest.raises(TypeError, match=f"no keyword '{wrong}'; name the column with {right}="):
+        rb.ClientRisks.from_frame(TABLE, loss="loss", num_examples="n", **{wrong: "hospital"})
 
 
 def test_what_is_said_of_the_answers_goes_through():

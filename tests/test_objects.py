@@ -14,6 +14,9 @@ RNG = np.random.default_rng(0)
 LOSSES = RNG.binomial(100, RNG.beta(3, 21, size=300)) / 100
 
 
+NO_CLIENTS = ("GroupBands", "Gate", "Verdict", "Selection", "DivergenceBound")  # in their line
+
+
 def risks(**who):
     return rb.ClientRisks(LOSSES, 100, **who)
 
@@ -40,6 +43,8 @@ def objects():
         "GroupBands": rb.group_bands(answers, ["a"] * 100 + ["b"] * 200, delta=0.1),
         "Certificate": rb.worst_case_cdf(band, divergence="kl", budget=[0.1, 0.2]),
         "DivergenceBound": rb.divergence_lower_bound(band, band, divergence="kl"),
+        "Gate": rb.require(answers, ["mean<=0.2", "gini<=0.9"], delta=0.05),
+        "Verdict": rb.require(answers, "mean<=0.2", delta=0.05).verdicts[0],
         "Selection": rb.select({"one": answers, "two": risks(num_missing=1)}, objective="mean", delta=0.1),
     }
 
@@ -55,10 +60,13 @@ def test_every_object_is_one_line_that_says_what_it_is_how_many_and_how_sure(mad
         assert line.startswith(f"{kind}("), line
         assert "\n" not in line
         assert len(line) < 400, line
-        assert "300 clients" in line or kind in ("GroupBands", "Selection", "DivergenceBound"), line
+        assert "300 clients" in line or kind in NO_CLIENTS, line
         assert "delta=" in line or not hasattr(thing, "delta"), line
     assert "num_clients={a: 100, b: 200}" in repr(made["GroupBands"])
     assert "method='berk_jones'" in repr(made["Band"])
+    assert repr(made["Gate"]) == "Gate(PASS: mean<=0.2 PASS, gini<=0.9 PASS, delta=0.05)"
+    assert str(made["Gate"]) == made["Gate"].statement
+    assert repr(made["Verdict"]).startswith("Verdict(PASS: mean<=0.2, lower=0.1")
 
 
 def test_a_line_says_who_answered_and_rounds_no_bound_down():

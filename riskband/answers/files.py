@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ from riskband.wording import in_full
 
 MAX_LISTED = 5
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+")
+_NO_ANSWER = ("", "-", "na", "n/a", "nan", "none", "null")  # in lower case
+_NAMES_CLIENTS = ("client", "client_id")  # columns, in lower case
 _WHOLE_NUMBERS = f"whole numbers from 1 to {MAX_EXAMPLES:g}"
 
 
@@ -83,7 +86,7 @@ def read_risks(
     header, rows, names = (read or _csv_table)(Path(path))
     has_constant = num_examples.isascii() and num_examples.isdecimal()
     wanted = [column] if has_constant else [column, num_examples]
-    if not has_constant and _is_number(num_examples):
+    if not has_constant and math.isfinite(_number(num_examples)):
         raise TableError([f"examples behind each mean must be {_WHOLE_NUMBERS}, or a column, got {num_examples}"])
     absent = [name for name in wanted if header.count(name) != 1]
     if absent:
@@ -94,6 +97,7 @@ def read_risks(
     remedy = "write numbers with points and without other commas, or put them in quotes"
     too_wide = [place for place, row in rows if None in row]
     problems = _listed(f"every row must have {len(header)} values, as the header has, not more", too_wide, remedy)
+    problems += _repeated_clients(header, rows)
     places, values = _numbers(rows, column, problems)
     if noise is None:
         problems += _outside_scale(values, places, column, is_percent, is_accuracy)
@@ -122,7 +126,7 @@ def _csv_table(path: Path) -> Table:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            header = list(reader.fieldnames or [])
+            header = reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
             return Table(header, [(f"line {reader.line_num}", row) for row in reader])
     except (UnicodeDecodeError, csv.Error) as error:
         raise TableError([f"{path} must be a CSV file in UTF-8, got {error}; export it again"]) from error
@@ -146,24 +150,46 @@ def _numbers(rows: list[Row], column: str, problems: list[str]) -> tuple[list[st
     places, numbers, wrong = [], [], []
     for place, row in rows:
         text = (row.get(column) or "").strip()
-        try:
-            numbers.append(float(text))
+        number = _number(text)
+        if math.isnan(number):
+            wrong.append((place, text))
+        else:
             places.append(place)
-        except ValueError:
-            wrong.append(f"{place}: {text!r}")
-    has_commas = any(_DECIMAL_COMMA.fullmatch((row.get(column) or "").strip()) for _, row in rows)
-    remedy = f"leave rows without an answer out, and count them with --num-missing {len(wrong)}"
-    if has_commas:
-        remedy = "write a point for a decimal comma, and nothing between thousands"
-    problems += _listed(f"column {column!r} must hold numbers", wrong, remedy)
+            numbers.append(number)
+    num_empty = sum(text.lower() in _NO_ANSWER for _, text in wrong)
+    remedies = []
+    if any(_DECIMAL_COMMA.fullmatch(text) for _, text in wrong):
+        remedies.append("write a point for a decimal comma, and nothing between thousands")
+    elif num_empty < len(wrong):
+        remedies.append("write numbers alone, without signs or words")
+    if num_empty:
+        remedies.append(f"leave rows without an answer out, and count them with --num-missing {num_empty}")
+    found = [f"{place}: {text!r}" for place, text in wrong]
+    problems += _listed(f"column {column!r} must hold numbers", found, "; ".join(remedies))
     return places, np.array(numbers)
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str) -> float:
+    """The number that a text says, or NaN."""
     try:
-        return bool(np.isfinite(float(text)))
+        return float(text)
     except ValueError:
-        return False
+        return math.nan
+
+
+def _repeated_clients(header: list[str], rows: list[Row]) -> list[str]:
+    """Clients with several rows: those of single examples, rounds or models, which are no clients of their own."""
+    problems = []
+    for column in (name for name in header if name.lower() in _NAMES_CLIENTS):
+        seen, again = set(), []
+        for place, row in rows:
+            name = (row.get(column) or "").strip()
+            if name and name in seen:
+                again.append(f"{place}: {name!r}")
+            seen.add(name)
+        remedy = "give one row per client, with the mean over its examples (rb.ClientRisks.from_examples takes these)"
+        problems += _listed(f"column {column!r} must name every client once", again, remedy)
+    return problems
 
 
 def _outside_scale(

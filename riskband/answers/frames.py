@@ -26,14 +26,17 @@ def column(frame: Any, name: str) -> AnyArray:
         is_of_polars = "ColumnNotFound" in type(error).__name__  # polars derives its own errors from Exception alone
         if not (is_of_polars or isinstance(error, (LookupError, ValueError, TypeError, AttributeError))):
             raise
-        raise ValueError(f"the frame must have a column {name!r}, got {_names_of(frame)}; name one of these") from error
+        found = _names_of(frame)
+        remedy = "give a frame, or a mapping of names to lists" if found is None else "name one of these"
+        got = type(frame).__name__ if found is None else found
+        raise ValueError(f"the frame must have a column {name!r}, got {got}; {remedy}") from error
     if values.ndim != 1:
         raise ValueError(f"column {name!r} must be there once and hold one value a row, got shape {values.shape}")
     return values
 
 
-def _names_of(frame: Any) -> str:
-    """Names of the columns, where the frame says them."""
+def _names_of(frame: Any) -> str | None:
+    """Names of the columns in words; `None` where the frame does not say them."""
     for found in (
         getattr(frame, "column_names", None),
         getattr(frame, "columns", None),
@@ -42,7 +45,7 @@ def _names_of(frame: Any) -> str:
     ):
         if found is not None:
             return f"the columns {', '.join(map(str, found)) or '(none)'}"
-    return type(frame).__name__
+    return None
 
 
 def table_of_metric_frame(frame: Any) -> tuple[Any, str]:
@@ -101,6 +104,19 @@ def refuse_missing(name: str, values: AnyArray, *, remedy: str = _LEAVE_OUT) -> 
 
 def _is_missing(value: object) -> bool:
     return value is None or type(value).__name__ in _NOTHING or (isinstance(value, float) and value != value)
+
+
+def refuse_other_order(**columns: Any) -> None:
+    """Raise ValueError if columns of pandas have the same rows in another order: no row is looked up by its label."""
+    indices: list[tuple[str, Any]] = [(name, getattr(each, "index", None)) for name, each in columns.items()]
+    labelled = [(name, index) for name, index in indices if hasattr(index, "equals")]
+    for name, index in labelled[1:]:
+        first, expected = labelled[0]
+        if not index.equals(expected) and set(index) == set(expected):
+            raise ValueError(
+                f"{first} and {name} must be in one order, got the same labels in different orders, from "
+                f"{expected[0]!r:.40} and from {index[0]!r:.40} on; write {name}.loc[{first}.index]"
+            )
 
 
 def labels(name: str, values: AnyArray) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ _DOUBLE = float(np.finfo(np.float64).eps)
 _EXACT, _LARGEST_DOUBT = 1e-6, 0.25  # in counts: how far exact ones may be off, and how far rounding may take others
 _MANY = 20_000  # clients; for more, limits are found by ways that save time and differ by rounding
 _NEWTON_STEPS, _ABOVE = 8, 1e-12
+_FEW = 5  # clients at each end that make it odd that none lies between
 _MOST = 0.9  # share of clients whose means are counts that makes the others look like slips
 
 _WITHOUT_LOSS = "leave examples without a loss out, if that does not depend on how hard they are"
@@ -67,7 +68,8 @@ class ClientRisks(Answers):
     values : array_like, shape (num_clients,)
         Empirical risk of each client, in [0, 1] unless there is noise; at least two clients.
     num_examples : int or array_like, shape (num_clients,)
-        How many examples each mean is taken over, at least 1.
+        How many examples each mean is taken over, at least 1. A number that is too large makes limits too narrow; a
+        `UserWarning` says where the means of an inferred 0-1 loss look like that.
     binary : bool, optional
         Whether every example's loss is 0 or 1, which makes exact binomial limits valid. By default it is inferred:
         true if `values * num_examples` are whole numbers for every client. They may miss these by the rounding of
@@ -124,6 +126,7 @@ class ClientRisks(Answers):
         groups: Sequence[str | None] | npt.NDArray[Any] | None = None,
         **who: Unpack[WhoAnswered],
     ) -> None:
+        frames.refuse_other_order(values=values, num_examples=num_examples, names=names, groups=groups)
         checked = check_losses(values, is_noisy=noise is not None)
         counts = check_num_examples(num_examples, num_clients=checked.size)
         responses = Responses.of(checked.size, who)
@@ -136,6 +139,11 @@ class ClientRisks(Answers):
         if binary is None and noise is None and not is_binary and (doubt := binary_doubt(checked, counts)):
             remedy = "for a 0-1 loss say binary=True and give all digits of the means, otherwise say binary=False"
             warnings.warn(f"the losses are taken to lie anywhere in [0, 1]: {doubt}; {remedy}", stacklevel=2)
+        if binary is None and is_binary and (doubt := size_doubt(checked, counts)):
+            remedy = (
+                "give the number of examples behind each mean, and all its digits; if they are right, say binary=True"
+            )
+            warnings.warn(f"num_examples may be too large: {doubt}; {remedy}", stacklevel=2)
         if noise is not None:
             noise = AnswerNoise.of(noise, is_binary=is_binary)
             is_binary = _is_binary_noise(noise, binary)
@@ -188,6 +196,9 @@ class ClientRisks(Answers):
         ValueError
             If a column is not there, a value is missing or no number, a client is there twice, or as for `ClientRisks`.
         """
+        for wrong, right in (("names", "client"), ("groups", "group")):
+            if wrong in who:
+                raise TypeError(f"from_frame has no keyword {wrong!r}; name the column with {right}=")
         losses = frames.numbers(f"column {loss!r}", frames.column(frame, loss))
         sizes: npt.ArrayLike = num_examples
         if isinstance(num_examples, str):
@@ -251,6 +262,7 @@ class ClientRisks(Answers):
             If not one of `losses` and `correct` is given, a value is missing or out of its range, shapes differ, or as
             for `ClientRisks`.
         """
+        frames.refuse_other_order(clients=clients, losses=losses, correct=correct)
         checked, is_binary = _losses_of_examples(losses, correct, binary)
         owners = np.asarray(clients)
         if owners.shape != checked.shape or not owners.size:
@@ -546,6 +558,23 @@ def binary_doubt(values: FloatArray, num_examples: IntArray) -> str:
         f"values * num_examples are whole numbers for {np.sum(is_whole)} of {values.size} clients, but not for "
         f"{in_full(values[first])} of {num_examples[first]} examples"
     )
+
+
+def size_doubt(values: FloatArray, num_examples: IntArray) -> str:
+    """Say what suggests that counts of wrong examples are of fewer examples, or were rounded; "" if nothing does."""
+    counts = np.rint(values * num_examples).astype(np.int64)
+    is_inside = (counts > 0) & (counts < num_examples)
+    if not np.any(is_inside):
+        num_ones = int(np.sum(counts > 0))
+        is_single = min(num_ones, values.size - num_ones) >= _FEW and np.all(num_examples > 1)
+        return "every mean is 0 or 1, as the loss of a single example is" if is_single else ""
+    counts, sizes = counts[is_inside], num_examples[is_inside]
+    step = int(np.gcd(np.gcd.reduce(counts), np.gcd.reduce(sizes)))
+    num_pairs = np.unique(counts + 1j * sizes).size if step > 1 else 0  # equal means may have one cause
+    if float(step) ** -num_pairs >= _IMPROBABLE:
+        return ""
+    cause = f"as if there were {step} times fewer examples, or the means were rounded"
+    return f"values * num_examples are multiples of {step} for every client, {cause}"
 
 
 def _rounded_counts(

@@ -10,8 +10,10 @@ wrong input (all errors at once), 3 when a requirement is not decided.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
 
 import riskband as rb
@@ -26,22 +28,30 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # not every encoding has a χ
     words = sys.argv[1:] if arguments is None else arguments
     options = _parser(words).parse_args(words)
+    problems: Sequence[str] = ()
+    said, status = io.StringIO(), 2  # all is printed at the end: who stops reading changes no outcome
     try:
-        return int(options.run(options))
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stdout = None
-        return 0
+        with redirect_stdout(said):
+            status = int(options.run(options))
+    except BrokenPipeError:  # of what goes to the standard error meanwhile
+        sys.stderr = None
     except OSError as error:
-        problems: Sequence[str] = (f"cannot use {error.filename}: {error.strerror}",)
+        problems = (f"cannot use {error.filename}: {error.strerror}",)
     except ImportError as error:  # a package of an extra; the message says which
         problems = (str(error),)
     except ValueError as error:
         problems = getattr(error, "problems", (str(error),))
+    try:
+        print(said.getvalue(), end="", flush=True)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stdout = None
     for problem in problems:
         print(f"riskband: {problem}", file=sys.stderr)
-    return 2
+    return status
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

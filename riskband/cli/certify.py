@@ -17,7 +17,7 @@ import numpy as np
 import riskband as rb
 from riskband.answers.files import FRAMEWORKS, TableError, read_risks
 from riskband.answers.responses import ANSWERED_BY, MISSING, check_contamination, check_num_missing
-from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, binary_doubt
+from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, binary_doubt, size_doubt
 from riskband.bands.band import SIDES
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS, resolve_level_method
@@ -402,7 +402,12 @@ def _kind_of_loss(risks: rb.ClientRisks, options: argparse.Namespace) -> str:
         doubt = binary_doubt(risks.values, risks.num_examples) if options.binary is None and risks.noise is None else ""
         remedy = "for a 0-1 loss say --binary and give all digits, otherwise say --not-binary"
         return f"losses anywhere in [0, 1]{f' ({doubt}; {remedy})' if doubt else ''}"
-    return "0-1 losses" if options.binary else "0-1 losses (inferred from the means; say --not-binary if they are not)"
+    if options.binary:
+        return "0-1 losses"
+    doubt = size_doubt(risks.values, risks.num_examples)
+    remedy = "give the number behind each mean, and all its digits; if they are right, say --binary"
+    too_many = f"\nCHECK --num-examples, which may be too large: {doubt}; {remedy}" if doubt else ""
+    return f"0-1 losses (inferred from the means; say --not-binary if they are not){too_many}"
 
 
 class _Collect(argparse.Action):
@@ -456,7 +461,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     at_once = "read all but the mean off one band: wider, but then all of it holds together, for every budget and level"
     add("--at-once", at_once, action="store_true")
     add("--sides", sides, **one_of((side for side in SIDES if side != "upper"), "lower"))
-    add("--quantile", "default: 0.9", **levels)
+    add("--quantile", "risk that this share of clients does not exceed (default: 0.9)", **levels)
     add("--cvar", "mean of the worst 1 - LEVEL (default: 0.9)", **levels)
     add("--survival", "share of clients with at least this risk", type=float, nargs="*", metavar="RISK", **again)
     add("--measure", "from both sides: gini, atkinson:0.5, hoover, cvar:0.9, share:0.3, …", metavar="NAME", **words)
@@ -466,7 +471,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--require", required, nargs="+", metavar="NAME<=LIMIT", **again)
     add("--divergence", "worst cases over this ball", choices=sorted(rb.DIVERGENCES), **words)
     sizes = again | {"default": DEFAULT_BUDGETS}
-    add("--budget", "sizes of the ball", type=float, nargs="+", metavar="SIZE", **sizes)
+    add("--budget", "sizes of the ball (default: 0.05 0.1 0.2)", type=float, nargs="+", metavar="SIZE", **sizes)
     add("--target", "report the largest budget at which the bound still holds", type=float, metavar="BOUND")
     add("--at", "the target is for the share of clients with at least this risk", type=float, metavar="RISK")
     orders = "order in which bets see the clients, if fixed before any answer was seen (default: averaged over orders)"

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         holds = "it holds the losses of all clients; --public leaves them out"
         if options.public:
             holds = "without the clients' losses; exact bounds, quantiles above all, may still tell some of them"
-        print(f"report: {options.out} ({holds})")
+        print(f"report: {options.out} ({holds})", *([] if gate is None else [gate]), sep="\n")
     return 0
 
 

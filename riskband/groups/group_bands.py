@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from riskband.answers import frames
 from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, check_risks, default_eta
 from riskband.bands.band import Band, band
@@ -115,7 +116,8 @@ def group_bands(
     risks : ClientRisks
         The answers of all clients.
     groups : sequence of str or None, or mapping
-        Either the group of each client, shape (num_clients,), `None` for a client in no group; or, for groups that may
+        Either the group of each client, shape (num_clients,), `None` for a client in no group, also as a column of a
+        data frame; or, for groups that may
         overlap, the members of each by name: a boolean mask of shape (num_clients,) or indices of clients.
     delta : float
         Probability that any of the bands fails, in (0, 1).
@@ -226,7 +228,9 @@ def members_of_groups(groups: Groups, *, num_clients: int) -> dict[str, IntArray
     return {name: found[name] for name in sorted(found)}
 
 
-def _members_of_labels(labels: Sequence[str | None] | npt.NDArray[Any], num_clients: int) -> dict[str, IntArray]:
+def _members_of_labels(labels: Any, num_clients: int) -> dict[str, IntArray]:
+    if hasattr(labels, "to_numpy"):  # a column of a data frame, read as `ClientRisks.from_frame` reads it
+        labels = frames.labels_or_none(np.asarray(labels))
     if isinstance(labels, (str, bytes)) or not isinstance(labels, (Sequence, np.ndarray)):
         raise ValueError(
             f"groups must be one label per client or a mapping, got {type(labels).__name__}; use a list such as "

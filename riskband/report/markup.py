@@ -104,10 +104,11 @@ PAGE = r"""<!doctype html>
 <summary>What each client measured{% if view.num_unlisted %} (the worst {{ view.clients|length }}; {{ view.num_unlisted }} more are in the certificates){% endif %}</summary>
 <table>
 <caption>Measured on each client’s own examples: not a bound, and not certified.</caption>
-<thead><tr><th scope="col">Client</th><th scope="col">Group</th><th scope="col">Mean loss</th><th scope="col">Examples</th></tr></thead>
+{% set grouped = view.clients|selectattr('group')|list %}
+<thead><tr><th scope="col">Client</th>{% if grouped %}<th scope="col">Group</th>{% endif %}<th scope="col">Mean loss</th><th scope="col">Examples</th></tr></thead>
 <tbody>
 {% for each in view.clients %}
-<tr><th scope="row">{{ each.name }}</th><td>{{ each.group }}</td><td class="number">{{ each.loss }}</td><td class="number">{{ each.num_examples }}</td></tr>
+<tr><th scope="row">{{ each.name }}</th>{% if grouped %}<td>{{ each.group }}</td>{% endif %}<td class="number">{{ each.loss }}</td><td class="number">{{ each.num_examples }}</td></tr>
 {% endfor %}
 </tbody>
 </table>

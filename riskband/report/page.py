@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import riskband
 from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
-from riskband.checks import check_installed
+from riskband.checks import check_flag, check_installed, check_kind
 from riskband.report.markup import PAGE, SCRIPT, STYLE
 from riskband.report.view import RunFacts, view_of
 from riskband.verification import COLLECTION_SCHEMA, FUNCTIONS
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
     from riskband.certificate import Certificate
+
 
 PUBLIC_SCHEMA, PACKED_SCHEMA = "riskband.public/1", "riskband.packed/1"
 NOT_RECOMPUTABLE = "the clients' losses were left out of this page, so nothing on it can be computed again"
@@ -91,6 +92,11 @@ def report_page(
     >>> "PASS" in rb.report_page(answers, delta=0.05, require="mean<=0.2")
     True
     """
+    if not isinstance(title, str):
+        raise ValueError(f"title must be text, got {title!r:.80}; say what was evaluated")
+    if facts is not None:
+        check_kind("facts", facts, RunFacts, remedy="leave it out, or make it with RunFacts(...)")
+    public = check_flag("public", public)
     certificates, gate, answers = _given(source, delta, require)
     _check_one_evaluation({name: _answers(each) for name, each in certificates.items()})
     given = {**dict(list(certificates.items())[:1]), **({} if gate is None else gate.certificates)}
@@ -163,6 +169,9 @@ def _given(
     if delta is not None or not (isinstance(require, Gate) or not require):
         raise ValueError("delta and requirements are for answers; certificates have a delta, and take require=Gate")
     given = dict(source) if isinstance(source, Mapping) else {"certificate": source}
+    remedy = "or ClientRisks with a delta, or a mapping of certificates by name"
+    for each in given.values():
+        check_kind("source", each, riskband.Certificate, remedy=remedy)
     return given, require if isinstance(require, Gate) else None, None
 
 

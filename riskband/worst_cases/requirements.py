@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import Functional, resolve
 from riskband.search import smallest_size
 from riskband.wording import chosen_before, confidence, exactly, in_full, rounded_down, rounded_up
+from riskband.wording.shown import Shown, shortened
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 
@@ -137,8 +138,8 @@ class Requirement:
 _EXAMPLE = "write 'quantile:0.9<=0.3'"
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, eq=False, repr=False)
+class Verdict(Shown):
     """What answers say of one requirement.
 
     Attributes
@@ -175,6 +176,14 @@ class Verdict:
     num_clients: int | None = None
     then: str | None = None
 
+    shown = ("lower", "upper", "delta")
+
+    def _words(self) -> str:
+        return f"{self.verdict}: {self.requirement}"
+
+    def __str__(self) -> str:
+        return self.statement
+
     @property
     def statement(self) -> str:
         """The verdict and what it follows from, as one sentence."""
@@ -209,8 +218,8 @@ class Verdict:
         }
 
 
-@dataclass(frozen=True)
-class Gate:
+@dataclass(frozen=True, eq=False, repr=False)
+class Gate(Shown):
     """What answers say of several requirements, all at once.
 
     Attributes
@@ -226,6 +235,14 @@ class Gate:
     verdicts: tuple[Verdict, ...]
     delta: float
     assumptions: tuple[str, ...]
+
+    shown = ("delta",)
+
+    def _words(self) -> str:
+        return shortened(f"{self.verdict}: {', '.join(f'{each.requirement} {each.verdict}' for each in self.verdicts)}")
+
+    def __str__(self) -> str:
+        return self.statement
 
     @property
     def verdict(self) -> str:
@@ -301,7 +318,9 @@ def require(
     >>> rb.require(answers, "mean<=0.2", delta=0.05).verdict
     'PASS'
     """
-    given = [requirements] if isinstance(requirements, (str, Requirement)) else list(requirements)
+    given = [requirements] if isinstance(requirements, (str, Requirement)) else requirements
+    if not isinstance(given, Iterable):
+        raise ValueError(f"requirements must be text or a list of it, got {given!r:.80}; {_EXAMPLE}")
     asked = list(dict.fromkeys(map(Requirement.of, given)))
     if not asked:
         raise ValueError(f"at least one requirement must be given, got none; {_EXAMPLE}")
@@ -349,7 +368,7 @@ def _number(name: object) -> Number:
     shifted = as_spelled(head, (WORST_MEAN, WORST_SHARE))
     if shifted is not None:
         return _worst_mean(name, parameters) if shifted == WORST_MEAN else _worst_share(name, parameters)
-    chosen = resolve(name, called="the number of a requirement")
+    chosen = resolve(name, called=f"what is required, but for {WORST_MEAN} and {WORST_SHARE},")
     family, _, point = chosen.name.partition(":")
     threshold = float(point) if family == "share" else None
     return Number(chosen.name, chosen.range, partial(_both_ends, chosen=chosen), chosen.value, threshold=threshold)

@@ -95,7 +95,7 @@ def test_more_examples_at_the_same_risks_give_a_tighter_band(risks, factor, meth
 @settings(deadline=None)
 @given(client_risks(kinds=("binary", "binary, unequal")), st.integers(2, 50), st.sampled_from([1e-3, 0.05, 0.3]))
 def test_more_examples_give_tighter_binomial_limits(risks, factor, eta):
-    more = rb.ClientRisks(risks.values, risks.num_examples * factor)
+    more = rb.ClientRisks(risks.values, risks.num_examples * factor, binary=True)
     assert np.all(more.upper_limits(eta) <= risks.upper_limits(eta) + ROUNDING)
     assert np.all(more.lower_limits(eta) >= risks.lower_limits(eta) - ROUNDING)
 

@@ -259,3 +259,9 @@ def test_a_number_in_quotes_is_not_a_number(certificate):
     data["value"] = [str(value) for value in data["value"]]
     with pytest.raises(ValueError, match="value of a certificate must be numbers"):
         rb.verify(data)
+
+
+def test_a_file_of_several_certificates_is_told_apart():
+    several = {"schema": "riskband.certificates/1", "certificates": {}}
+    with pytest.raises(ValueError, match="it holds several, so give one of its 'certificates' to"):
+        rb.Certificate.from_dict(several)

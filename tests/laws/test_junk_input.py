@@ -133,12 +133,20 @@ CALLS = {
     "polynomial_transform": {"polynomial": Polynomial([0.0, 1.0])},
     "quadratic_gaps": GROUP_MEAN,
     "num_clients_needed": {"level": 0.5, "delta": 0.1},
+    "plan": {
+        "target": "mean<=0.9", "delta": 0.3, "shift": None, "prior": "beta:0.1:0.05", "pilot": None, "num_examples": 20,
+        "num_clients": 5, "power": 0.5, "cost": (1, 1), "binary": True, "seed": 0,
+    },
     "quantile": {"source": RISKS, "level": 0.5, "delta": 0.1, "local": "marginal", "method": "stepwise"},
     "quantile, band": {"source": BAND, "level": 0.5},
     "quantile_certificate": {"band": BAND, "level": 0.5},
     "quantile_interval": {"band": BAND, "level": 0.5},
     "quantile_range": DISPERSION | {"low": 0.1, "high": 0.9},
     "quantile_ratio": DISPERSION | {"low": 0.1, "high": 0.9},
+    "report_page": {
+        "source": RISKS, "delta": 0.1, "require": "mean<=0.9", "title": "a model", "facts": None, "public": False,
+    },
+    "require": {"source": RISKS, "requirements": "mean<=0.9", "delta": 0.1},
     "risk_histogram": {
         "values": [0.1, 0.2, 0.3, 0.4], "num_examples": 20, "edges": [0.0, 0.5, 1.0], "binary": True, "eta": 0.1,
     },
@@ -226,7 +234,13 @@ LEGAL = {
     ("AdversarialAnswers", "cost"): {"text", "quoted"},
     ("RiskDistribution.quantile", "level"): {"empty"},  # arrays of any shape give arrays of that shape
     ("binary_worst_case", "p"): {"empty"},
+    **{("plan", name): {"None"} for name in ("shift", "pilot", "num_clients", "cost")},
+    ("plan", "binary"): {"True"},
     ("quantile", "method"): {"None"},
+    ("report_page", "require"): {"None", "empty", "mapping"},
+    ("report_page", "title"): {"text", "quoted"},
+    ("report_page", "facts"): {"None"},
+    ("report_page", "public"): {"True"},
     ("quantile_interval", "level"): {"empty"},
     ("custom_divergence", "slope_at_infinity"): {"inf"},
     ("band", "method"): {"None"},
@@ -246,7 +260,8 @@ NO_DEFAULT = {
     ("AdversarialAnswers, noise", "binary"), ("AdversarialAnswers, noise", "multipliers"), ("gini_correlation", "eta"),
     ("ClientRisks, noise", "binary"),
     ("generalised_entropy", "order"), ("joint_cdf", "thresholds"), ("lorenz", "shares"),
-    ("lorenz_certificate", "shares"), ("split_clients", "seed"), ("survival", "thresholds"),
+    ("lorenz_certificate", "shares"), ("plan", "seed"), ("plan", "target"), ("split_clients", "seed"),
+    ("survival", "thresholds"),
     ("survival, band", "thresholds"), ("breakdown", "target"),
     ("wasserstein_breakdown", "target"), ("wasserstein_cdf", "thresholds"),
 }  # fmt: skip
@@ -305,7 +320,7 @@ def test_what_is_called_legal_is_accepted(row):
 
 def test_the_table_has_every_function_with_every_argument():
     functions = [name for name in rb.__all__ if inspect.isfunction(getattr(rb, name))]
-    unchecked = {"band_settings", "options", "cvxpy_generator", "divergences"}  # pass through, or callables
+    unchecked = {"band_settings", "options", "cvxpy_generator", "divergences", "say"}  # pass through, or callables
     missing = [
         f"{name}({parameter})"
         for name in functions

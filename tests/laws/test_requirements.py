@@ -47,7 +47,7 @@ def test_requirements_are_read_and_written(text, written):
         ("mean<=-0.1", "allow some", "-0.1"),
         ("mean<=nan", "allow some", "nan"),
         ("theil<=inf", "allow some", "inf"),
-        ("ginny<=0.1", "must be one of", "'ginny'"),
+        ("ginny<=0.1", "but for worst_mean and worst_share, must be one of", "'ginny'"),
         ("quantile:2<=0.1", "level must lie in [0, 1]", "2"),
         ("worst_mean:chi2<=0.1", "worst_mean:chi2:0.1", "'worst_mean:chi2'"),
         ("worst_mean:chi2:-1<=0.1", "worst_mean:chi2:0.1", "-1"),

@@ -1,6 +1,7 @@
 """`verify` sees every field that was added, removed or changed, and never raises anything but ValueError."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -56,6 +57,13 @@ CHANGES = {
 @pytest.mark.parametrize("field", CHANGES)
 def test_every_changed_field_is_seen(stored, field):
     assert not rb.verify({**stored, field: CHANGES[field](stored)}).ok
+
+
+def test_the_sentence_of_a_changed_number_is_not_called_recomputed():
+    stored = rb.mean_bound(rb.ClientRisks([0.1, 0.2, 0.4, 0.3], 20), delta=0.1).to_dict()
+    sentence, number = rb.verify({**stored, "value": 0.1234}).problems
+    assert re.fullmatch(r"statement: stored .*, but its other fields say .*0\.1234\.'", sentence)
+    assert re.fullmatch(r"value: stored 0\.1234, recomputed 0\.[0-9]+", number)
 
 
 @pytest.mark.parametrize(("name", "bounds"), [("group", "group_upper"), ("selection", "candidate_bounds")])

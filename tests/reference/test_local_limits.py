@@ -157,6 +157,34 @@ def test_what_looks_like_counts_without_showing_it_is_said(values, num_examples,
     assert rb.verify(rb.mean(rb.band(risks, delta=0.1))).ok
 
 
+@pytest.mark.parametrize(
+    ("values", "num_examples", "words"),
+    [
+        (np.arange(5, 17) / 100, 1_000, "multiples of 10 for every client"),  # of 100 examples, or rounded
+        (np.arange(30) / 30, [120, 60] * 15, "multiples of 2 for every client"),
+        ([0, 1] * 5, 50, "every mean is 0 or 1, as the loss of a single example is"),
+    ],
+)
+def test_what_looks_like_fewer_examples_is_said(values, num_examples, words):
+    with pytest.warns(UserWarning, match=f"num_examples may be too large: .*{words}"):
+        assert rb.ClientRisks(values, num_examples).binary
+    rb.ClientRisks(values, num_examples, binary=True)  # no warning: pytest makes an error of it
+
+
+@pytest.mark.parametrize(
+    ("values", "num_examples"),
+    [
+        ([0.1, 0.2, 0.3] * 20, 100),
+        ([0.0] * 50, 100),
+        ([0, 1] * 5, 1),
+        ([0, 0, 0, 1], 50),
+        (np.arange(5, 17) / 100, 100),
+    ],
+)
+def test_what_may_well_be_chance_is_no_doubt_about_the_number_of_examples(values, num_examples):
+    assert rb.ClientRisks(values, num_examples).binary
+
+
 def test_what_could_be_several_counts_is_no_count():
     with pytest.raises(ValueError, match="more digits"):
         rb.ClientRisks([0.12, 0.21, 0.33], 99, binary=True)

@@ -78,6 +78,12 @@ def test_the_sections_stand_in_their_order_once_each(page):
     assert sorted(SECTIONS, key=shown.index) == list(SECTIONS)
 
 
+def test_clients_have_a_column_of_groups_only_where_one_is_in_a_group(page):
+    assert " Client Mean loss Examples " in Read(page).shown
+    grouped = report_page(answers_of(60, groups=["north", None] * 30), delta=0.05)
+    assert " Client Group Mean loss Examples " in Read(grouped).shown
+
+
 def test_what_a_kind_of_client_may_become_is_the_closed_form(page):
     steps = json.loads(Read(page).of("table")[2]["data-steps"])
     for budget, kinds, _ in steps:
@@ -348,6 +354,8 @@ def test_what_makes_no_honest_page_is_refused_with_a_reason(tmp_path, capsys):
     for wrong, message in (
         (lambda: report_page({}), "at least one certificate"),
         (lambda: report_page(risks), "delta must be given"),
+        (lambda: report_page(rb.band(risks, delta=0.05)), "must be of type Certificate, got Band; or ClientRisks with"),
+        (lambda: report_page([rb.mean_bound(risks, delta=0.05)]), "must be of type Certificate, got list"),
         (lambda: report_page(rb.mean_bound(risks, delta=0.05), require="mean<=0.2"), "are for answers"),
     ):
         with pytest.raises(ValueError, match=message):
