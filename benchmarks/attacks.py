@@ -19,9 +19,9 @@ import importlib
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -52,25 +52,10 @@ Attack = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """(model, images, labels) -> distance at which each image is misclassified, `inf` if it is not."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What an attack found, and at what cost.
-
-    Attributes
-    ----------
-    robust_accuracy : float
-        Share of the images without a flip within the distance.
-    num_flips : int
-        Images for which a flip was found at any distance.
-    mean_distance : float
-        Of those flips.
-    seconds : float
-        CPU time.
-    """
+class Outcome(NamedTuple):
+    """What an attack leaves standing within the distance, and the seconds of CPU that it takes."""
 
     robust_accuracy: float
-    num_flips: int
-    mean_distance: float
     seconds: float
 
 
@@ -120,10 +105,10 @@ def attacks(norm: str, radius: float) -> Iterator[tuple[str, Attack]]:
     foolbox, torchattacks = optional("foolbox"), optional("torchattacks")
     if foolbox is not None:
         for name, attack, distance in foolbox_attacks(foolbox.attacks, norm, radius):
-            yield f"foolbox: {name}", measured(norm, from_foolbox(foolbox, attack, distance))
+            yield f"foolbox: {name}", measured(norm, partial(from_foolbox, foolbox.PyTorchModel, attack, distance))
     if torchattacks is not None and norm != "l1":
         for name, kind, options in torchattacks_attacks(torchattacks, norm, radius):
-            yield f"torchattacks: {name}", measured(norm, from_torchattacks(kind, **options))
+            yield f"torchattacks: {name}", measured(norm, partial(from_torchattacks, kind, options))
 
 
 FoolboxAttack = Callable[..., tuple[Tensor, ...]]
@@ -165,17 +150,14 @@ def torchattacks_attacks(kinds: ModuleType, norm: str, radius: float) -> Iterato
         yield f"APGD-T ({num_steps} steps)", kinds.APGDT, {"norm": kind, "eps": radius, "steps": num_steps}
 
 
-def from_torchattacks(kind: TorchAttack, **options: object) -> Attack:
-    return lambda model, x, y: kind(model, **options)(x, y)
+def from_torchattacks(kind: TorchAttack, options: dict, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return kind(model, **options)(x, y)
 
 
-def from_foolbox(foolbox: ModuleType, attack: FoolboxAttack, radius: float | None) -> Attack:
-    def perturb(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        wrapped = foolbox.PyTorchModel(model, bounds=BOX, device="cpu")
-        found: Tensor = attack(wrapped, x, y, epsilons=radius)[1]
-        return found
-
-    return perturb
+def from_foolbox(
+    kind: type, attack: FoolboxAttack, radius: float | None, model: nn.Module, x: Tensor, y: Tensor
+) -> Tensor:
+    return attack(kind(model, bounds=BOX, device="cpu"), x, y, epsilons=radius)[1]
 
 
 class OnDevice(nn.Module):
@@ -236,9 +218,8 @@ def compare_flips(
         seconds = time.process_time() - start
         robust = float((distances > radius * (1.0 + 1e-5)).double().mean())
         found = distances[torch.isfinite(distances)]
-        outcome = Outcome(robust, len(found), float(found.mean()), seconds)
-        print(f"{name:<32}{robust:>16.4f}{len(found):>7d}{outcome.mean_distance:>15.4f}{seconds:>9.2f}", flush=True)
-        outcomes[name] = outcome
+        print(f"{name:<32}{robust:>16.4f}{len(found):>7d}{float(found.mean()):>15.4f}{seconds:>9.2f}", flush=True)
+        outcomes[name] = Outcome(robust, seconds)
     print("\n".join(comparison(outcomes)))
 
 
@@ -248,21 +229,16 @@ def comparison(outcomes: dict[str, Outcome]) -> Sequence[str]:
     for name, theirs in outcomes.items():
         if name.startswith(OURS):
             continue
-        rivals = {
-            mine: found.seconds
+        as_strong = [
+            (found.seconds, mine, found.robust_accuracy)
             for mine, found in outcomes.items()
             if mine.startswith(OURS) and found.robust_accuracy <= theirs.robust_accuracy
-        }
-        fastest = min(rivals, key=rivals.__getitem__, default=None)
-        line = f"{name} ({theirs.robust_accuracy:.4f} in {theirs.seconds:.2f} s): "
-        if fastest is None:
-            lines.append(line + "none of ours is as strong")
-        else:
-            ratio = rivals[fastest] / theirs.seconds
-            lines.append(
-                line
-                + f"{fastest} ({outcomes[fastest].robust_accuracy:.4f}) takes {rivals[fastest]:.2f} s, x {ratio:.2f}"
-            )
+        ]
+        words = "none of ours is as strong"
+        if as_strong:
+            seconds, mine, accuracy = min(as_strong)
+            words = f"{mine} ({accuracy:.4f}) takes {seconds:.2f} s, x {seconds / theirs.seconds:.2f}"
+        lines.append(f"{name} ({theirs.robust_accuracy:.4f} in {theirs.seconds:.2f} s): {words}")
     return lines
 
 

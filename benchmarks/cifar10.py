@@ -96,13 +96,13 @@ def answers_of(task: Task, numbers: list[int], num_workers: int) -> Iterator[tup
 def network_sandwich(answers: list[Answer], num_examples: int) -> dict[str, list[float]]:
     """Return what holds of the mean risk of any network within each of BUDGETS, with probability 1 - DELTA."""
     found = {}
-    for side, guarantee in (("upper", "upper"), ("lower", "lower")):
+    for side in ("lower", "upper"):  # also the name of the guarantee
         numbers = rb.AdversarialAnswers(
             RADII,
             [answer[f"values_{side}"] for answer in answers],
             num_examples,
             cost="order 1, l2 distance, in input space",
-            guarantee=guarantee,
+            guarantee=side,
             binary=True,
             multipliers=MULTIPLIERS,
             conjugates=[answer[f"conjugates_{side}"] for answer in answers],

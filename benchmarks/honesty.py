@@ -24,6 +24,7 @@ import riskband as rb
 from protocol.models import build_model
 from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.betting import largest_log_capital
+from riskband.checks import FloatArray
 from riskband.wording import CHOSEN_BEFORE
 from worlds.ground_truth import BetaRisks
 from worlds.population import Population, PopulationSpec
@@ -39,19 +40,14 @@ NUM_EPOCHS, LEARNING_RATE, BATCH_SIZE = 10, 0.01, 300
 
 
 class TrainersExperiment(NamedTuple):
-    """Bounds from clients that trained the model and from others, each of shape (num_networks,).
+    """Bounds of the mean risk, with probability 0.95, from clients that trained the model and from others.
 
-    Attributes
-    ----------
-    by_trainers, by_fresh : ndarray
-        Bound on the mean risk that holds with probability 0.95, from the answers of either.
-    truth : ndarray
-        Mean risk of clients that neither trained nor answered.
+    The truth is the mean risk of clients that neither trained nor answered; all have shape (num_networks,).
     """
 
-    by_trainers: npt.NDArray[np.float64]
-    by_fresh: npt.NDArray[np.float64]
-    truth: npt.NDArray[np.float64]
+    by_trainers: FloatArray
+    by_fresh: FloatArray
+    truth: FloatArray
 
     @property
     def failure_rates(self) -> tuple[float, float]:
@@ -94,14 +90,9 @@ def _mean_bound(model: nn.Module, population: Population) -> float:
 
 
 class ShoppingExperiment(NamedTuple):
-    """Whether a certificate is false in each network, shape (num_networks,): the best of many, or one fixed before.
+    """Whether a certificate is false in each network, (num_networks,): the one that looked best, or the default.
 
-    Attributes
-    ----------
-    best_is_false, fixed_is_false : ndarray of bool
-        For the choice that looked best, and for the default.
-    assumed : tuple of str
-        What the certificate of the best choice says of it; this assumption is broken.
+    `assumed` is what the certificates of the best choices say of them; this assumption is broken.
     """
 
     best_is_false: npt.NDArray[np.bool_]

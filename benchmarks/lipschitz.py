@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +25,8 @@ from protocol.models import build_model, load_weights
 from riskband.adversaries import LipschitzAdversary, TransportProblem, adversarial_curves, margin_constants
 from riskband.adversaries.attacks.apgd import Apgd
 from riskband.adversaries.base import Batch
-from riskband.adversaries.evaluation import DEVICES, chosen_device, logit_batches, on_cpu
-from riskband.adversaries.losses import get_loss
+from riskband.adversaries.evaluation import DEVICES, chosen_device, on_cpu
+from riskband.adversaries.spaces import point_batches
 from worlds.cifar10 import load_network
 from worlds.datasets import BaseData, load_dataset
 from worlds.lipschitz import DISTANCES, RECIPES, trained
@@ -38,67 +37,54 @@ BUDGETS = {"digits": (0.05, 0.1, 0.2), "mnist": (0.1, 0.2, 0.4), "cifar10": (0.0
 _ROUNDING = 1.0 + 1e-4  # images are in single precision
 
 
-class Named(NamedTuple):
-    """A model and what it is called in the tables."""
-
-    name: str
-    model: nn.Module
-
-
-def models(options: argparse.Namespace, data: BaseData) -> Iterator[Named]:
-    """Yield the models that are compared."""
+def models(options: argparse.Namespace, data: BaseData) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the models that are compared, with what they are called in the tables."""
     x_shape = data.x_train.shape[1:]
     if options.checkpoint:
         model = build_model("lipschitz-cnn", x_shape=x_shape, num_classes=data.num_classes, seed=0)
         load_weights(model, options.checkpoint)
     else:
         model = trained(data, RECIPES[options.recipe], seed=0)
-    yield Named("lipschitz-cnn", model.eval())
+    yield "lipschitz-cnn", model.eval()
     if options.recipe == "cifar10":
         if options.weights:
-            yield Named("worlds.cifar10", load_network(options.weights))
+            yield "worlds.cifar10", load_network(options.weights)
         return
     epochs, rate, size = (10, 0.003, 32) if options.recipe == "digits" else (3, 0.001, 128)
     for name in ("mlp", "cnn"):
-        yield Named(
-            name,
-            train_centrally(data, model=name, seed=0, num_epochs=epochs, learning_rate=rate, batch_size=size).eval(),
-        )
+        model = train_centrally(data, model=name, seed=0, num_epochs=epochs, learning_rate=rate, batch_size=size)
+        yield name, model.eval()
 
 
 def flip_distances(adversary: LipschitzAdversary | Apgd, batches: Sequence[Batch]) -> tuple[np.ndarray, float]:
     """Return distances from which on examples may be, or are, misclassified, and the seconds that took."""
-    started, found = time.process_time(), []
-    for batch in batches:
-        evidence = adversary.examine(batch)
-        points = evidence.attained if evidence.bounding is None else evidence.bounding
-        nearest = torch.where(points.losses >= 1.0, points.costs, torch.inf).amin(dim=1)
-        found.append(torch.where(batch.losses >= 1.0, 0.0, nearest))
+    started = time.process_time()
+    evidence = [adversary.examine(batch) for batch in batches]
+    # For the 0-1 loss a proof has one point for each example: where the loss may be 1.
+    found = [each.flip_costs if each.bounding is None else each.bounding.costs[:, 0] for each in evidence]
     return torch.cat(found).numpy(), time.process_time() - started
 
 
-def rows(named: Named, x: np.ndarray, y: np.ndarray, recipe: str) -> tuple[str, str]:
+def rows(name: str, model: nn.Module, x: np.ndarray, y: np.ndarray, recipe: str) -> tuple[str, str]:
     """Return the rows of a model in the two tables."""
-    batches = []
-    for xs, ys, logits in logit_batches(named.model, x, y, batch_size=250):
-        batches.append(Batch(x=xs, labels=ys, logits=logits, losses=get_loss("zero_one").per_example(logits, ys)))
+    batches = list(point_batches(model, x, y, loss="zero_one", batch_size=250))
     clean = 1.0 - float(torch.cat([batch.losses for batch in batches]).mean())
-    constant = float(margin_constants(on_cpu(named.model), x.shape[1:], norm="l2").max())
+    constant = float(margin_constants(on_cpu(model), x.shape[1:], norm="l2").max())
     problem = TransportProblem("zero_one", 1, "l2", "input", box=BOX)
-    certified, proving = flip_distances(LipschitzAdversary(named.model, problem), batches)
+    certified, proving = flip_distances(LipschitzAdversary(model, problem), batches)
     cells, attacking = [], 0.0
     for distance in DISTANCES[recipe]:
         within = TransportProblem("zero_one", 1, "l2", "input", box=BOX, distances=(distance,))
-        reached, seconds = flip_distances(Apgd(named.model, within), batches)
+        reached, seconds = flip_distances(Apgd(model, within), batches)
         attacking += seconds
         limit = distance * _ROUNDING
         cells.append(f"{np.mean(certified > limit):.3f}, {np.mean(reached > limit):.3f}")
-    first = [named.name, f"{clean:.3f}", f"{constant:.4g}", *cells, f"{proving:.1f}, {attacking:.0f}"]
+    first = [name, f"{clean:.3f}", f"{constant:.4g}", *cells, f"{proving:.1f}, {attacking:.0f}"]
     started = time.process_time()
     sandwich = TransportProblem("zero_one", 1, "l2", "input", "sandwich:min-norm", box=BOX)
-    lower, upper = adversarial_curves(named.model, x, y, sandwich).values([0.0, *BUDGETS[recipe]])
+    lower, upper = adversarial_curves(model, x, y, sandwich).values([0.0, *BUDGETS[recipe]])
     both = [f"[{low:.3f}, {high:.3f}]" for low, high in zip(lower, upper, strict=True)]
-    return _row(first), _row([named.name, *both, f"{time.process_time() - started:.0f}"])
+    return _row(first), _row([name, *both, f"{time.process_time() - started:.0f}"])
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -123,7 +109,7 @@ def main() -> None:
     distances = " | ".join(f"certified, attacked within {distance:.3g}" for distance in DISTANCES[options.recipe])
     budgets = " | ".join(f"risk within {budget:g}" for budget in BUDGETS[options.recipe])
     device = chosen_device(options.device)
-    found = [rows(Named(named.name, named.model.to(device)), x, y, options.recipe) for named in models(options, data)]
+    found = [rows(name, model.to(device), x, y, options.recipe) for name, model in models(options, data)]
     print(f"{len(y)} images of {options.recipe}")
     print(f"| model | accuracy | constant | {distances} | seconds: proof, attack |")
     print("\n".join(first for first, _ in found))

@@ -46,24 +46,15 @@ Bound = Callable[["Network"], float]
 
 @dataclass(frozen=True)
 class Truth:
-    """A number of the distribution, and its influence function.
-
-    Attributes
-    ----------
-    value : float
-        The number.
-    influence : ndarray
-        How much a client at each of `atoms()` changes it; the mean over the atoms is 0.
-    extra_variance : float
-        Of the influence, given the client's risk: that of what the client measures.
-    chance : callable, optional
-        What the clients of a network add to the number by chance, by what they measure; else by their true risks.
-    """
+    """A number of the distribution, and its influence function."""
 
     value: float
     influence: Array
+    """How much a client at each of `atoms()` changes the number; the mean over the atoms is 0."""
     extra_variance: float = 0.0
+    """Of the influence, given the client's risk: that of what the client measures."""
     chance: Callable[[Network], float] | None = None
+    """What the clients of a network add to the number by chance, by what they measure; None: by their true risks."""
 
     @property
     def spread(self) -> float:

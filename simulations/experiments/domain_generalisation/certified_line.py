@@ -20,6 +20,7 @@ from torch import nn
 
 import riskband as rb
 from protocol.examples import Examples
+from riskband.adversaries.answers import adversarial_answers
 from riskband.adversaries.curves import AdversarialCurves
 from riskband.adversaries.registry import adversarial_curves
 from riskband.plots.bands import BOUNDS, blank_figure, draw_legend_below
@@ -81,7 +82,7 @@ def certified(
     rng: np.random.Generator,
 ) -> dict[str, Any]:
     """Return the certified line of one model, the exact worst case, and every domain's exact cost and risk."""
-    head = nn.Sequential(split_head(model)[1])
+    head = nn.Sequential(split_head(model)[1])  # alone a model of representations
     weights = np.full(len(before[0].y), 1 / len(before[0].y))
     # One domain for all clients, or one for each version.
     ends = {name: there if isinstance(there, list) else [there] * len(before) for name, there in after.items()}
@@ -96,30 +97,19 @@ def certified(
         )
         for name, there in ends.items()
     }
-    exact = _curves(head, np.concatenate([each.z for each in before]), np.concatenate([each.y for each in before]))
+    exact = _pooled_curves(head, [(each.z, each.y) for each in before])
     # Up to distance 1, where the worst case is 1, and then everything; none of it comes from the answers.
     near = exact.adversarial_unit * np.linspace(0, 1, _NUM_BUDGETS) ** 2
     budgets = np.append(near, max(*costs.values(), 2 * near[-1]))
     multipliers = rb.default_multipliers(budgets)
     radii = np.concatenate([[0.0], np.geomspace(budgets[1] / 50, 4 * budgets[-1], _NUM_RADII - 1)])
     versions = rng.integers(len(before), size=num_clients)
-    held = [(before[v], rng.integers(len(weights), size=_NUM_EXAMPLES)) for v in versions]
-    own = [_curves(head, seen.z[index], seen.y[index]).at(radii, multipliers) for seen, index in held]
-    answers = rb.AdversarialAnswers(
-        radii,
-        [each.values_upper for each in own],
-        _NUM_EXAMPLES,
-        cost="squared l2 distance before the last linear layer",
-        guarantee="exact",
-        binary=True,
-        multipliers=multipliers,
-        conjugates=[each.conjugates_upper for each in own],
-    )
+    drawn = [(before[v], rng.integers(len(weights), size=_NUM_EXAMPLES)) for v in versions]
+    held = [(seen.z[index], seen.y[index]) for seen, index in drawn]
+    answers = adversarial_answers(head, held, radii=radii, multipliers=multipliers)
     line = rb.wasserstein_mean(answers, delta=DELTA, cost_budget=budgets)
     bound = np.asarray(line.value)
-    pooled = _curves(
-        head, np.concatenate([seen.z[i] for seen, i in held]), np.concatenate([seen.y[i] for seen, i in held])
-    )
+    pooled = _pooled_curves(head, held)
     domains = {}
     for name, cost in costs.items():
         at = int(np.searchsorted(budgets, cost * (1 - 1e-12)))  # the smallest budget that is no smaller
@@ -170,8 +160,9 @@ def _seen(model: nn.Module, pool: Examples, version: ImageVersion) -> Seen:
     return seen_by(model, Examples(x=version.apply(pool.x, index=np.arange(len(pool.y))), y=pool.y))
 
 
-def _curves(head: nn.Module, z: NDArray[np.float64], y: NDArray[np.int64]) -> AdversarialCurves:
-    """The exact worst 0-1 loss at every cost; the head alone is a model of representations."""
+def _pooled_curves(head: nn.Module, held: Sequence[tuple[NDArray[np.float64], NDArray[np.int64]]]) -> AdversarialCurves:
+    """The exact worst 0-1 loss, at every cost, of all examples that are held."""
+    z, y = map(np.concatenate, zip(*held, strict=True))
     return adversarial_curves(head, z, y, PROBLEM)
 
 
