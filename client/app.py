@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, get_args
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from client.answer_record import record_from_config
@@ -24,19 +24,19 @@ from client.identity import client_group, client_id, partition_of, sign_refusals
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
 from client.refusals import details_withheld, files_at_hand
-from client.secure.rounds import (
-    consistency_reply,
-    histogram_reply,
-    keys_reply,
-    refuse_in_the_open,
-    shares_reply,
-    unmask_reply,
-)
+from client.secure import rounds
 from protocol import wire
 from protocol.examples import Held
 from protocol.hashes import code_hash, model_hash
-from protocol.questions import CandidatesQuery, HelloAnswer, HelloQuery, LossQuery, Query
-from protocol.secure.questions import ConsistencyQuery, KeysQuery, MaskedQuery, SharesQuery, UnmaskQuery
+from protocol.questions import Answer, CandidatesQuery, HelloAnswer, HelloQuery, LossQuery, Query
+from protocol.secure.questions import (
+    ConsistencyQuery,
+    KeysQuery,
+    MaskedAnswer,
+    MaskedQuery,
+    SharesQuery,
+    UnmaskQuery,
+)
 from protocol.weight_sets import separated
 from riskband.adversaries.losses import get_loss
 from riskband.checks import RefusedError
@@ -44,18 +44,18 @@ from riskband.checks import RefusedError
 DEVICE_KEY = "device"
 """Of the node config, or else of the run config: where this client's models compute."""
 
-app = ClientApp(mods=[sign_refusals, refuse_in_the_open])
+app = ClientApp(mods=[sign_refusals, rounds.refuse_in_the_open])
 
 
-def answer_question(message: Message, context: Context, kind: type[Query]) -> Message:
-    """Answer a question of this class about a model with numbers of this client's examples.
+def answer_question(query: Query, message: Message, context: Context) -> Answer:
+    """Answer a question about a model with numbers of this client's examples.
 
-    Raises ValueError if the query is malformed, names an unknown loss, model or adversary, carries weights that do not
-    fit the model or a model that does not fit the examples, exceeds the query budget, or the client has no name or
-    examples; of an adversary also if there is no linear head, an example outside the box, or nothing is proved of the
-    model; RuntimeError if loading the examples or evaluating the model fails; without the details.
+    Raises ValueError if the query names an unknown loss, model or adversary, carries weights that do not fit the model
+    or a model that does not fit the examples, exceeds the query budget, or the client has no name or examples; of an
+    adversary also if there is no linear head, an example outside the box, or nothing is proved of the model;
+    RuntimeError if loading the examples or evaluating the model fails; without the details.
     """
-    query, arrays = wire.decode_query(message.content, kind), wire.decode_weights(message.content)
+    arrays = wire.decode_weights(message.content)
     about: dict[str, Any] = {
         "client_id": client_id(context.node_config),
         "loss": query.loss,
@@ -64,56 +64,53 @@ def answer_question(message: Message, context: Context, kind: type[Query]) -> Me
         "group": client_group(context),
     }
     found, left = _numbers(query, arrays, context)
-    budget = {} if kind is LossQuery else {"budget_left": left}
-    return Message(wire.encode_answer(wire.answer_type(query)(**about, **found, **budget)), reply_to=message)
+    budget = {} if isinstance(query, LossQuery) else {"budget_left": left}
+    answer: Answer = wire.answer_type(query)(**about, **found, **budget)
+    return answer
 
 
-@app.query(wire.action(HelloQuery))
-def answer_hello(message: Message, context: Context) -> Message:
-    """Answer a `HelloQuery` with this client's name, what is left of its query budget, and what it has on record.
+def answer_hello(query: HelloQuery, message: Message, context: Context) -> HelloAnswer:
+    """Answer with this client's name, what is left of its query budget, and what it has on record; nothing is spent.
 
-    Nothing is spent.
-
-    Raises ValueError if the query is malformed, or the client has no name or a budget that could not hold; RuntimeError
-    if the count or the record cannot be read.
+    Raises ValueError if the client has no name or a budget that could not hold; RuntimeError if the count or the record
+    cannot be read.
     """
-    query = wire.decode_query(message.content, HelloQuery)
     name = client_id(context.node_config)
     with files_at_hand("counting the query budget"):
         budget_left = budget_from_config(context.node_config, client_id=name).left()
     with files_at_hand("reading the answer record"):
         on_record = record_from_config(context.node_config, client_id=name).has_noted(query.question)
-    answer = HelloAnswer(name, code_hash(), budget_left, on_record)
-    return Message(wire.encode_answer(answer), reply_to=message)
+    return HelloAnswer(name, code_hash(), budget_left, on_record)
 
 
-def answer_secure_histogram(message: Message, context: Context) -> RecordDict:
+def answer_secure_histogram(query: MaskedQuery, message: Message, context: Context) -> MaskedAnswer:
     """Answer a `HistogramQuery` under masks, for one value of the query budget.
 
     Raises ValueError as `answer_question`, or as `client.secure.part.holding`, or, when the question has been counted,
     if the client has another number of examples than the one that is asked for; RuntimeError as `answer_question`.
     """
-    return histogram_reply(message, context, lambda query, arrays: _numbers(query, arrays, context)[0])
+    return rounds.masked_answer(query, message, context, lambda asked, arrays: _numbers(asked, arrays, context)[0])
 
 
-ROUNDS: Mapping[type, Callable[[Message, Context], RecordDict]] = {
-    KeysQuery: keys_reply,
-    SharesQuery: shares_reply,
+HANDLERS: Mapping[type, Callable[[Any, Message, Context], object]] = {
+    HelloQuery: answer_hello,
+    **dict.fromkeys(get_args(Query), answer_question),
+    KeysQuery: rounds.keys_answer,
+    SharesQuery: rounds.shares_answer,
     MaskedQuery: answer_secure_histogram,
-    ConsistencyQuery: consistency_reply,
-    UnmaskQuery: unmask_reply,
+    ConsistencyQuery: rounds.consistency_answer,
+    UnmaskQuery: rounds.unmask_answer,
 }
-"""The rounds of a secure histogram: what each question is replied to with."""
+"""What answers each question of `protocol.wire.MESSAGES`, from the question, its message and the context."""
 
 
-def _reply(message: Message, context: Context, content: Callable[[Message, Context], RecordDict]) -> Message:
-    return Message(content(message, context), reply_to=message)
+def _reply(message: Message, context: Context, kind: type) -> Message:
+    query: Any = wire.decode_query(message.content, kind)
+    return Message(wire.encode_answer(HANDLERS[kind](query, message, context)), reply_to=message)
 
 
-for _kind in get_args(Query):
-    app.query(wire.action(_kind))(partial(answer_question, kind=_kind))
-for _kind, _content in ROUNDS.items():
-    app.query(wire.action(_kind))(partial(_reply, content=_content))
+for _kind in HANDLERS:
+    app.query(wire.action(_kind))(partial(_reply, kind=_kind))
 
 
 @app.train()

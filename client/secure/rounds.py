@@ -1,4 +1,4 @@
-"""The edge of a secure histogram: from a message to the content of its reply; the client's part is kept in between.
+"""The rounds of a secure histogram: from each question to its answer; the client's part is kept in between.
 
 An owner may keep a client to this: it then refuses every question that is answered in the open.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from client.identity import client_id
@@ -73,9 +73,8 @@ def refuse_in_the_open(message: Message, context: Context, call_next: ClientAppC
     return call_next(message, context)
 
 
-def keys_reply(message: Message, context: Context) -> RecordDict:
+def keys_answer(query: KeysQuery, message: Message, context: Context) -> KeysAnswer:
     """Return a client's fresh public keys for this run."""
-    wire.decode_query(message.content, KeysQuery)
     # A setting that is wrong is said before anybody counts on the client.
     if is_private(context.node_config):
         raise RefusedError(
@@ -85,57 +84,49 @@ def keys_reply(message: Message, context: Context) -> RecordDict:
     part_of(context, message.metadata.run_id, awaits=None)
     part = histogram.begun(message.metadata.run_id)
     keep(context, part)
-    return wire.encode_answer(KeysAnswer(**_identity(context), keys=part.secrets.public))
+    return KeysAnswer(**_identity(context), keys=part.secrets.public)
 
 
-def shares_reply(message: Message, context: Context) -> RecordDict:
+def shares_answer(query: SharesQuery, message: Message, context: Context) -> SharesAnswer:
     """Return the client's encrypted shares for its neighbours."""
-    query = wire.decode_query(message.content, SharesQuery)
     needs_complete = histogram.needs_complete_graph(context.node_config)
     before = _part(message, context, histogram.SHARES)
     part, sent = histogram.shared(before, query, **_least(context), needs_complete=needs_complete)
     keep(context, part)
-    return wire.encode_answer(SharesAnswer(**_identity(context), sent=sent))
+    return SharesAnswer(**_identity(context), sent=sent)
 
 
-def histogram_reply(message: Message, context: Context, numbers: Numbers) -> RecordDict:
+def masked_answer(query: MaskedQuery, message: Message, context: Context, numbers: Numbers) -> MaskedAnswer:
     """Return the client's histogram under masks.
 
     The part moves on before anything is computed: whatever happens then, these masks hide one vector at most.
     """
-    asked, arrays = wire.decode_query(message.content, MaskedQuery), wire.decode_weights(message.content)
-    query = asked.histogram
+    asked, arrays = query.histogram, wire.decode_weights(message.content)
     identity, sent_hash = _identity(context), model_hash(arrays)
-    question = query.digest(version=PROTOCOL_VERSION, model_hash=sent_hash, code_hash=identity["code_hash"])
+    question = asked.digest(version=PROTOCOL_VERSION, model_hash=sent_hash, code_hash=identity["code_hash"])
     before = _part(message, context, histogram.HISTOGRAM)
-    part, unopened = histogram.holding(before, asked.held, question=question, **_least(context))
+    part, unopened = histogram.holding(before, query.held, question=question, **_least(context))
     keep(context, part)
-    found = numbers(histogram.HistogramInCompany(**vars(query), company=part.company), arrays)
+    found = numbers(histogram.HistogramInCompany(**vars(asked), company=part.company), arrays)
     # Only now, when it has been counted: to refuse for free would let a server try numbers.
-    histogram.check_own_size(query, found["num_examples"])
-    vector = histogram.own_vector(query, found["risk"], found["num_examples"], binary=get_loss(query.loss).binary)
-    answer = MaskedAnswer(
-        **identity, loss=query.loss, model_hash=sent_hash, vector=histogram.hidden(part, vector), unopened=unopened
-    )
-    return wire.encode_answer(answer)
+    histogram.check_own_size(asked, found["num_examples"])
+    vector = histogram.own_vector(asked, found["risk"], found["num_examples"], binary=get_loss(asked.loss).binary)
+    hidden = histogram.hidden(part, vector)
+    return MaskedAnswer(**identity, loss=asked.loss, model_hash=sent_hash, vector=hidden, unopened=unopened)
 
 
-def consistency_reply(message: Message, context: Context) -> RecordDict:
+def consistency_answer(query: ConsistencyQuery, message: Message, context: Context) -> ConsistencyAnswer:
     """Return what confirms to the client's neighbours who is in the sum."""
-    lists = wire.decode_query(message.content, ConsistencyQuery)
-    part, macs = histogram.confirmed(_part(message, context, histogram.CONSISTENCY), lists, **_least(context))
+    part, macs = histogram.confirmed(_part(message, context, histogram.CONSISTENCY), query, **_least(context))
     keep(context, part)
-    answer = ConsistencyAnswer(**_identity(context), numbers=tuple(macs), macs=tuple(macs.values()))
-    return wire.encode_answer(answer)
+    return ConsistencyAnswer(**_identity(context), numbers=tuple(macs), macs=tuple(macs.values()))
 
 
-def unmask_reply(message: Message, context: Context) -> RecordDict:
+def unmask_answer(query: UnmaskQuery, message: Message, context: Context) -> UnmaskAnswer:
     """Return the client's shares of the seeds or keys of its neighbours, and delete every secret."""
-    query = wire.decode_query(message.content, UnmaskQuery)
     part, seeds, keys = histogram.revealed(_part(message, context, histogram.UNMASK), query)
     keep(context, part)
-    answer = UnmaskAnswer(**_identity(context), seed_shares=tuple(seeds), key_shares=tuple(keys))
-    return wire.encode_answer(answer)
+    return UnmaskAnswer(**_identity(context), seed_shares=tuple(seeds), key_shares=tuple(keys))
 
 
 def _part(message: Message, context: Context, awaits: str) -> histogram.Part:

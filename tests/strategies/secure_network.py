@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from client.secure.rounds import consistency_reply, histogram_reply, keys_reply, shares_reply, unmask_reply
+from client.secure import rounds
+from protocol import wire
 from protocol.codec import to_array_record
 from protocol.questions import LossQuery
+from protocol.secure.questions import ConsistencyQuery, KeysQuery, MaskedQuery, SharesQuery, UnmaskQuery
 from riskband.flower.testing import Delivery, InProcessGrid
 from strategies.secure.histogram import SecureHistogram
 
@@ -21,32 +24,26 @@ ACTIONS = ("secure_keys", "secure_shares", "secure_histogram", "secure_consisten
 app = ClientApp()
 
 
-@app.query("secure_keys")
-def keys(message, context):
-    return Message(keys_reply(message, context), reply_to=message)
-
-
-@app.query("secure_shares")
-def shares(message, context):
-    return Message(shares_reply(message, context), reply_to=message)
-
-
-@app.query("secure_histogram")
-def histogram(message, context):
+def masked_answer(query, message, context):
     def numbers(query, arrays):
         return {"risk": risk_of(context.node_config["partition-id"]), "num_examples": NUM_EXAMPLES}
 
-    return Message(histogram_reply(message, context, numbers), reply_to=message)
+    return rounds.masked_answer(query, message, context, numbers)
 
 
-@app.query("secure_consistency")
-def consistency(message, context):
-    return Message(consistency_reply(message, context), reply_to=message)
+def reply(message, context, *, kind, answer):
+    query = wire.decode_query(message.content, kind)
+    return Message(wire.encode_answer(answer(query, message, context)), reply_to=message)
 
 
-@app.query("secure_unmask")
-def unmask(message, context):
-    return Message(unmask_reply(message, context), reply_to=message)
+for _kind, _answer in {
+    KeysQuery: rounds.keys_answer,
+    SharesQuery: rounds.shares_answer,
+    MaskedQuery: masked_answer,
+    ConsistencyQuery: rounds.consistency_answer,
+    UnmaskQuery: rounds.unmask_answer,
+}.items():
+    app.query(wire.action(_kind))(partial(reply, kind=_kind, answer=_answer))
 
 
 def risk_of(partition):
