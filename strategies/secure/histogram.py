@@ -119,13 +119,8 @@ class SecureHistogram(FDivergence):
         return rb.HistogramRisks(query.edges, outcome.counts[0], query.num_examples, **rest)
 
     def _ask_for_keys(self, grid: Grid, round: int) -> RoundOutcome[Any]:
-        nodes, missing = self._wait_for_nodes(grid)
-        query = KeysQuery()
-        check = Check(query, code_hash(), self.expected_client_ids, broken_key_rules)
-        content = wire.encode_query(query)
-        parcels = [Parcel(node, content, check) for node in nodes]
-        replies = self._send(grid, parcels, round, on_progress=self.on_progress)
-        outcome = without_shared_keys(settle([*replies, *missing], num_asked=len(nodes), nodes=nodes))
+        check = Check(KeysQuery(), code_hash(), self.expected_client_ids, broken_key_rules)
+        outcome = without_shared_keys(self._ask_without_model(grid, check, round, on_progress=self.on_progress))
         self._remember(outcome)
         return outcome
 
@@ -140,6 +135,7 @@ class SecureHistogram(FDivergence):
         failures: list[Failure] = []
         # Nothing is sent again: what a client keeps between the rounds is lost with its node.
         replies = self._send(grid, parcels, round, on_progress=self.on_progress)
+        # Each reply by itself: whose name a node must answer under is known, and it cannot claim another's.
         for parcel, received in zip(parcels, replies, strict=True):
             outcome = settle([received], num_asked=1, nodes=[parcel.node])
             answers.update((answer.client_id, answer) for answer in outcome.answers)
