@@ -202,7 +202,7 @@ ROWS = (
     Row("modules that declare who answered", lambda: num_modules_declaring("contamination"), "5", 1, 1),
     Row("isinstance in server/report", lambda: num_calls("isinstance", "server/report"), "10", 0, 0),
     Row("places that open SQLite", lambda: num_calls("sqlite3.connect", *EDGE, "server"), "3", 1, 1),
-    Row("lines of Python, without tests and benchmarks", lambda: num_lines(".py", *PRODUCT), "32,900", 29_000, 47_600),
+    Row("lines of Python, without tests and benchmarks", lambda: num_lines(".py", *PRODUCT), "32,900", 29_000, 47_550),
     Row("packages of a base install", lambda: len(base_install()), "112", 4, 4),
 )
 

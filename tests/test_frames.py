@@ -97,6 +97,12 @@ def test_columns_named_as_the_fields_of_answers_are_told_their_keyword(wrong, ri
         rb.ClientRisks.from_frame(TABLE, loss="loss", num_examples="n", **{wrong: "hospital"})
 
 
+def test_rows_of_single_examples_are_no_clients():
+    examples = {"client": ["A", "A", "B", None, None], "loss": [0.0, 1.0, 0.0, 1.0, 1.0]}
+    with pytest.raises(ValueError, match=r"one row per client, got 3 rows of 2 in column 'client'; .*from_examples"):
+        rb.ClientRisks.from_frame(examples, loss="loss", num_examples=1)
+
+
 def test_what_is_said_of_the_answers_goes_through():
     answers = rb.ClientRisks.from_frame(TABLE, loss="loss", num_examples=20, binary=False, answered_by="trainers")
     assert answers == rb.ClientRisks(TABLE["loss"], 20, False, answered_by="trainers")

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
+from riskband.answers.frames import NAMES_CLIENTS
 from riskband.answers.responses import WhoAnswered
 from riskband.answers.risks import ClientRisks
 from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding
@@ -25,7 +26,6 @@ from riskband.wording import in_full
 MAX_LISTED = 5
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+")
 _NO_ANSWER = ("", "-", "na", "n/a", "nan", "none", "null")  # in lower case
-_NAMES_CLIENTS = ("client", "client_id")  # columns, in lower case
 _WHOLE_NUMBERS = f"whole numbers from 1 to {MAX_EXAMPLES:g}"
 
 
@@ -180,7 +180,7 @@ def _number(text: str) -> float:
 def _repeated_clients(header: list[str], rows: list[Row]) -> list[str]:
     """Clients with several rows: those of single examples, rounds or models, which are no clients of their own."""
     problems = []
-    for column in (name for name in header if name.lower() in _NAMES_CLIENTS):
+    for column in (name for name in header if name.lower() in NAMES_CLIENTS):
         seen, again = set(), []
         for place, row in rows:
             name = (row.get(column) or "").strip()

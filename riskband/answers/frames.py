@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 _NOTHING = ("NAType", "NaTType")  # what pandas writes for a missing value besides None and NaN
 _LEAVE_OUT = "leave rows without an answer out, and say how many clients gave none with num_missing"
+NAMES_CLIENTS = ("client", "client_id")  # columns, in lower case
 AnyArray = npt.NDArray[Any]
 
 
@@ -123,6 +124,20 @@ def labels(name: str, values: AnyArray) -> tuple[str, ...]:
     """Return a column of names as text; raises ValueError if one is missing."""
     refuse_missing(name, values, remedy="name every one")
     return tuple(str(each) for each in _texts(values).tolist())
+
+
+def refuse_repeated_clients(frame: Any) -> None:
+    """Raise ValueError if a frame says by the name of a column that its rows are of examples, and not of clients."""
+    for name in NAMES_CLIENTS:
+        try:
+            clients = [each for each in _texts(column(frame, name)).tolist() if not _is_missing(each)]
+        except ValueError:
+            continue
+        if len(set(clients)) < len(clients):
+            raise ValueError(
+                f"a frame must have one row per client, got {len(clients)} rows of {len(set(clients))} in column "
+                f"{name!r}; give single examples to ClientRisks.from_examples"
+            )
 
 
 def labels_or_none(values: AnyArray) -> tuple[str | None, ...]:

@@ -200,6 +200,7 @@ class ClientRisks(Answers):
             if wrong in who:
                 raise TypeError(f"from_frame has no keyword {wrong!r}; name the column with {right}=")
         losses = frames.numbers(f"column {loss!r}", frames.column(frame, loss))
+        frames.refuse_repeated_clients(frame)
         sizes: npt.ArrayLike = num_examples
         if isinstance(num_examples, str):
             remedy = "leave clients without examples out"

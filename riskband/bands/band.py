@@ -311,7 +311,8 @@ def subject_of(local: str) -> str:
 
 def check_band(source: object) -> None:
     """Raise ValueError unless `source` is a `Band`."""
-    check_kind("band", source, Band, remedy="make it with band(risks, delta=0.05)")
+    remedy = "make it with band(risks, delta=0.05), or bound one number by bound(risks, 'mean', delta=0.05)"
+    check_kind("band", source, Band, remedy=remedy)
 
 
 def own_delta(delta: float | None) -> float:

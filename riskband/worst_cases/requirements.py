@@ -113,7 +113,8 @@ class Requirement:
         try:
             limit = float(found[3])
         except ValueError as error:
-            raise ValueError(f"the limit of {text!r:.80} must be a number, got {found[3]!r:.80}; {_EXAMPLE}") from error
+            remedy = "give several requirements one by one, without commas" if "," in text else _EXAMPLE
+            raise ValueError(f"the limit of {text!r:.80} must be a number, got {found[3]!r:.80}; {remedy}") from error
         return cls(found[1], found[2], limit)
 
     @property

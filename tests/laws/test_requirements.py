@@ -41,6 +41,7 @@ def test_requirements_are_read_and_written(text, written):
         ("mean<0.1", "NAME<=NUMBER", "'mean<0.1'"),
         (None, "NAME<=NUMBER", "None"),
         ("mean<=low", "must be a number", "'low'"),
+        ("mean<=0.2,gini<=0.5", "must be a number", "one by one, without commas"),
         ("mean<=30", "divide a percentage by 100", "<= 30"),
         ("mean<=1", "some of its values from 0 to 1 and not all", "<= 1"),
         ("mean>=0", "and not all", ">= 0"),
