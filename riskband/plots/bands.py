@@ -200,7 +200,7 @@ def transport_figure(
             _draw_reached(panels[1], cdf, np.asarray(reached_shares), colors=SHARES)
     for axes in panels:
         label_costs(axes, mean)
-        legend_under(axes, 0.2)
+        legend_under(axes, 0.22)
         if unit is not None:
             functions = (lambda cost: np.divide(cost, unit), lambda ratio: np.multiply(ratio, unit))
             second = axes.secondary_xaxis("top", functions=functions)

@@ -54,7 +54,7 @@ def plot(thing: Band | Certificate | Plan, ax: Axes | None = None) -> Axes:
     if ax is None:
         draw_legend_below(_figure_of(axes))
     else:
-        legend_under(axes, 0.2)
+        legend_under(axes, 0.22)
     return axes
 
 
