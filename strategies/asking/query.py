@@ -109,13 +109,8 @@ class QueryStrategy(Strategy):
         Nothing of a model travels, no client spends anything, and there is no quorum. For the question see
         `protocol.questions.HelloQuery`.
         """
-        nodes, missing = self._wait_for_nodes(grid)
-        hello = HelloQuery(question)
-        check = Check(hello, code_hash(), self.expected_client_ids)
-        content = wire.encode_query(hello)
-        parcels = [Parcel(node, content, check) for node in nodes]
-        replies = self._send(grid, parcels, 0, return_timeout=self.node_timeout)
-        outcome = settle([*replies, *missing], len(parcels), nodes=nodes, owners=self._earlier.node_ids)
+        check = Check(HelloQuery(question), code_hash(), self.expected_client_ids)
+        outcome = self._ask_without_model(grid, check, 0, return_timeout=self.node_timeout)
         self._remember(outcome)
         return self._earlier.with_names(outcome)
 
@@ -245,6 +240,13 @@ class QueryStrategy(Strategy):
         ]
         told = {"on_answer": self.on_answer, "on_progress": self.on_progress}
         return self._send(grid, parcels, round, return_timeout=self.node_timeout, **told)
+
+    def _ask_without_model(self, grid: Grid, check: Check, round: int, **settings: Any) -> RoundOutcome[Any]:
+        """Put the question of a check to all nodes; the settings are those of `Exchange`."""
+        nodes, missing = self._wait_for_nodes(grid)
+        content = wire.encode_query(check.query)
+        replies = self._send(grid, [Parcel(node, content, check) for node in nodes], round, **settings)
+        return settle([*replies, *missing], len(nodes), nodes=nodes, owners=self._earlier.node_ids)
 
     def _send(self, grid: Grid, parcels: Sequence[Parcel], round: int, **settings: Any) -> list[Replies]:
         timing = self.reply_timeout, self.poll_interval, self.max_open

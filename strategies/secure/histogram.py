@@ -119,32 +119,23 @@ class SecureHistogram(FDivergence):
         return rb.HistogramRisks(query.edges, outcome.counts[0], query.num_examples, **rest)
 
     def _ask_for_keys(self, grid: Grid, round: int) -> RoundOutcome[Any]:
-        nodes, missing = self._wait_for_nodes(grid)
-        query = KeysQuery()
-        check = Check(query, code_hash(), self.expected_client_ids, broken_key_rules)
-        content = wire.encode_query(query)
-        parcels = [Parcel(node, content, check) for node in nodes]
-        replies = self._send(grid, parcels, round, on_progress=self.on_progress)
-        outcome = without_shared_keys(settle([*replies, *missing], num_asked=len(nodes), nodes=nodes))
+        check = Check(KeysQuery(), code_hash(), self.expected_client_ids, broken_key_rules)
+        outcome = without_shared_keys(self._ask_without_model(grid, check, round, on_progress=self.on_progress))
         self._remember(outcome)
         return outcome
 
     def _ask_named(
         self, grid: Grid, questions: Mapping[str, Check], arrays: ArrayRecord, round: int
     ) -> tuple[dict[str, Any], list[Failure]]:
+        nodes = [self._node(self._nodes[name]) for name in questions]
         parcels = []
-        for name, asked in questions.items():
+        for node, asked in zip(nodes, questions.values(), strict=True):
             content = wire.encode_query(asked.query, arrays if isinstance(asked.query, MaskedQuery) else None)
-            parcels.append(Parcel(self._node(self._nodes[name]), content, asked))
-        answers: dict[str, Any] = {}
-        failures: list[Failure] = []
+            parcels.append(Parcel(node, content, asked))
         # Nothing is sent again: what a client keeps between the rounds is lost with its node.
         replies = self._send(grid, parcels, round, on_progress=self.on_progress)
-        for parcel, received in zip(parcels, replies, strict=True):
-            outcome = settle([received], num_asked=1, nodes=[parcel.node])
-            answers.update((answer.client_id, answer) for answer in outcome.answers)
-            failures += outcome.failures
-        return answers, failures
+        outcome = settle(replies, num_asked=len(parcels), nodes=nodes)
+        return {answer.client_id: answer for answer in outcome.answers}, list(outcome.failures)
 
 
 def _masked_question(query: HistogramQuery, record: ArrayRecord) -> MaskedQuestion:
