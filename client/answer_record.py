@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from client.book import book_path, check_path, has_entry, is_noted, opened
+from client.book import book_path, has_entry, is_noted, opened
 from protocol.codec import field_types
 from protocol.hashes import code_hash, model_source_hash
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossAnswer, LossQuery, Query
@@ -39,13 +39,10 @@ _SAID_ANEW = frozenset({"client_id", "loss", "code_hash", "model_hash", "group",
 
 @dataclass(frozen=True)
 class AnswerRecord:
-    """What a client has answered; raises ValueError if the file's path is not absolute."""
+    """What a client has answered."""
 
     client_id: str  # whose; clients may share a file
     path: Path | None = None  # The book, see `client.book`. None: nothing is recorded.
-
-    def __post_init__(self) -> None:
-        check_path(self.path, FILE_KEY)
 
     def find(self, question: str) -> dict[str, Any] | None:
         """Return the numbers that a question was answered with, lists as tuples; None if it was not answered.
@@ -143,7 +140,7 @@ def _digest(name: str, values: bytes) -> bytes:
 
 
 def record_from_config(config: Mapping[str, Any], *, client_id: str) -> AnswerRecord:
-    """Return the record that a client's node config sets: ``answer-record-file``; raises ValueError as it does."""
+    """Return the record that a client's node config sets: ``answer-record-file``; raises ValueError as `book_path`."""
     return AnswerRecord(client_id, book_path(config, FILE_KEY))
 
 

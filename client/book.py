@@ -34,15 +34,13 @@ _lock = threading.Lock()
 
 
 def book_path(config: Mapping[str, Any], key: str) -> Path | None:
-    """Return the file that a node config names under a key, None if it names none."""
-    path = config.get(key)
-    return None if path is None else Path(str(path))
-
-
-def check_path(path: Path | None, key: str) -> None:
-    """Raise ValueError unless a path, if there is one, is absolute; `key` is what the node config calls it."""
-    if path is not None and not path.is_absolute():
+    """Return the file that a node config names under a key, None if it names none; raises ValueError if relative."""
+    if key not in config:
+        return None
+    path = Path(str(config[key]))
+    if not path.is_absolute():
         raise RefusedError(f"{key} must be an absolute path: Flower chooses a client's working directory")
+    return path
 
 
 def is_unopened(path: Path) -> bool:

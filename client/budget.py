@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client.book import book_path, check_path, has_entry, is_noted, is_unopened, opened
+from client.book import book_path, has_entry, is_noted, is_unopened, opened
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
 from riskband.adversaries.problem import REPRESENTATION
 from riskband.checks import RefusedError
@@ -59,10 +59,7 @@ class Request:
 
 @dataclass(frozen=True)
 class QueryBudget:
-    """A client's budget.
-
-    Raises ValueError if the limit is negative, there is a limit and no file, or the file's path is not absolute.
-    """
+    """A client's budget; raises ValueError if the limit is negative, or there is a limit and no file."""
 
     client_id: str  # whose; clients may share a file
     limit: int | None = None  # Values that may be answered in all, >= 0. None: unlimited, nothing is counted.
@@ -74,7 +71,6 @@ class QueryBudget:
             raise ValueError(f"{LIMIT_KEY} must be at least 0, got {self.limit}; leave it out for no limit")
         if self.limit is not None and self.path is None:
             raise ValueError(f"a {LIMIT_KEY} needs a {FILE_KEY}, got none; name a file, or a restart forgets the count")
-        check_path(self.path, FILE_KEY)
 
     def spend(self, request: Request, *, question: str | None = None) -> int | None:
         """Count a query that is about to be answered, before its answer is computed, or refuse it whole.

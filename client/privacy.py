@@ -17,7 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from client.book import book_path, check_path, is_unopened, opened
+from client.book import book_path, is_unopened, opened
 from protocol.mechanisms import GAUSSIAN, Mechanism, all_digits, mechanism_of
 from riskband.checks import RefusedError
 
@@ -33,10 +33,7 @@ class PrivacyBudgetError(RefusedError):
 
 @dataclass(frozen=True)
 class PrivacyBudget:
-    """A client's privacy budget.
-
-    Raises ValueError if there is a total and no file, or the file's path is not absolute.
-    """
+    """A client's privacy budget; raises ValueError if there is a total and no file."""
 
     client_id: str  # whose; clients may share a file
     # The mechanism of all answers, with the budget of all of them together. None: no budget, nothing is counted.
@@ -46,7 +43,6 @@ class PrivacyBudget:
     def __post_init__(self) -> None:
         if self.total is not None and self.path is None:
             raise RefusedError(f"a {LIMIT_KEY} needs a {FILE_KEY}, got none; name a file, or a restart forgets the sum")
-        check_path(self.path, FILE_KEY)
 
     def require(self, asked: Mechanism | None) -> None:
         """Raise PrivacyBudgetError unless a question asks for noise as this client adds it; nothing is counted."""
