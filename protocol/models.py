@@ -102,16 +102,17 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
     finite; the message names the first that differs, and `model` is left as it was.
     """
     state = _state(model)
-    for name in [*state, *arrays]:
-        expected = tuple(state[name].shape) if name in state else "none"
-        given = np.shape(arrays[name]) if name in arrays else "none"
-        if expected != given:
-            others = _num_misfits(state, arrays) - 1
-            raise ValueError(
-                f"the arrays must fit the model, got a model that does not fit: {name!r} has shape {given} "
-                f"instead of {expected}{f' ({others} more differ)' if others else ''}; build the model with the name, "
-                "input shape and number of classes that the arrays were made with"
-            )
+    expected = {name: tuple(value.shape) for name, value in state.items()}
+    given = {name: np.shape(array) for name, array in arrays.items()}
+    differing = [name for name in expected | given if expected.get(name) != given.get(name)]
+    if differing:
+        first, others = differing[0], len(differing) - 1
+        raise ValueError(
+            f"the arrays must fit the model, got a model that does not fit: {first!r} has shape "
+            f"{given.get(first, 'none')} instead of {expected.get(first, 'none')}"
+            f"{f' ({others} more differ)' if others else ''}; build the model with the name, input shape and number of "
+            "classes that the arrays were made with"
+        )
     for name, value in state.items():
         array = np.asarray(arrays[name])
         if array.dtype.kind not in _kinds(value):
@@ -125,12 +126,6 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
     tensors = {name: torch.tensor(np.asarray(arrays[name])) for name in state}
     with _own_words("take weights that fit its state dict"):
         model.load_state_dict(tensors)
-
-
-def _num_misfits(state: Mapping[str, torch.Tensor], arrays: Mapping[str, NDArray[np.generic]]) -> int:
-    """Return how many names one of the two lacks, or has with another shape."""
-    shared = {name for name in state if name in arrays and tuple(state[name].shape) == np.shape(arrays[name])}
-    return len({*state, *arrays} - shared)
 
 
 def save_checkpoint(model: nn.Module, path: str | Path) -> None:
