@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
 from itertools import count
@@ -124,19 +124,14 @@ def _entry_of(entry: dict[str, Any]) -> EarlierAnswer:
     node_id = entry.pop("node_id", None)
     if node_id is not None and not (isinstance(node_id, str) and node_id.isdecimal()):
         raise ValueError("node_id must be Flower's number of a node, as text")
-    return replace(_answer_of(entry), node_id=None if node_id is None else int(node_id))
-
-
-def _answer_of(entry: dict[str, Any]) -> EarlierAnswer:
-    if "risks" in entry:
-        return EarlierAnswer(_checked(CandidatesAnswer, entry))
-    if "guarantee" not in entry:
-        return EarlierAnswer(_checked(LossAnswer, entry))
+    node = None if node_id is None else int(node_id)
+    if "risks" in entry or "guarantee" not in entry:
+        return EarlierAnswer(_checked(CandidatesAnswer if "risks" in entry else LossAnswer, entry), node_id=node)
     asked = _checked(_Asked, entry.pop("asked", None))
     for name, values in asdict(asked).items():
         if list(values) != sorted(set(values)) or min(values, default=0.0) < 0.0:
             raise ValueError(f"asked.{name} must increase from >= 0")
-    return EarlierAnswer(_checked(AdversarialAnswer, entry), asked.radii, asked.multipliers)
+    return EarlierAnswer(_checked(AdversarialAnswer, entry), asked.radii, asked.multipliers, node)
 
 
 @dataclass(frozen=True)
