@@ -40,7 +40,7 @@ class Unseen:
     by_candidate: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
-    def law(self) -> RiskDistribution:
+    def distribution(self) -> RiskDistribution:
         """Empirical distribution of the risks."""
         return RiskDistribution.of_values(self.risks)
 
@@ -70,19 +70,9 @@ def unseen_clients(config: RunConfig, model: nn.Module, *, is_measured: bool | N
     """
     population, number = config.population("unseen"), config.network.num_unseen
     measures = config.question.local == "observed" if is_measured is None else is_measured
-    find = measured_risks if measures else exact_risks
-    risks = find(population, model, num_clients=number, loss=config.question.loss)
+    found = PopulationRisks(population, model, loss=config.question.loss)
+    risks = found.measured(number) if measures else found.exact(number)
     return Unseen(risks, groups=group_names(population, num_clients=number))
-
-
-def exact_risks(population: Population, model: nn.Module, *, num_clients: int, loss: str) -> np.ndarray:
-    """Return the risks of a population's first clients, (num_clients,): every image they could hold, by its weight."""
-    return PopulationRisks(population, model, loss=loss).exact(num_clients)
-
-
-def measured_risks(population: Population, model: nn.Module, *, num_clients: int, loss: str) -> np.ndarray:
-    """Return what a population's first clients measure on the examples that they hold, (num_clients,)."""
-    return PopulationRisks(population, model, loss=loss).measured(num_clients)
 
 
 def group_names(population: Population, *, num_clients: int) -> tuple[str | None, ...]:
@@ -141,13 +131,13 @@ def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
             pushes = [knapsack_curve([curve.inverse(t) for curve in unseen.curves]) for t in axes["threshold"]]
             return np.stack([push(axes["cost_budget"]) for push in pushes], axis=-1)
         case "dispersion_certificate":
-            return np.asarray(functional(arguments["measure"]).value(unseen.law))
+            return np.asarray(functional(arguments["measure"]).value(unseen.distribution))
         case "select":
-            return np.asarray(Objective(arguments["objective"]).of_distribution(unseen.law))
+            return np.asarray(Objective(arguments["objective"]).of_distribution(unseen.distribution))
         case "lorenz_certificate":
-            return lorenz_of_distribution(unseen.law, axes["share"])
+            return lorenz_of_distribution(unseen.distribution, axes["share"])
         case "quantile_certificate":
-            return unseen.law.quantile(axes["level"])
+            return unseen.distribution.quantile(axes["level"])
         case "group_certificate" if (arguments["comparison"], arguments["functional"]) == ("largest_gap", "mean"):
             return np.asarray(np.ptp(_group_means(certificate, unseen)))
         case "group_certificate" if (arguments["comparison"], arguments["functional"]) == ("worst_group", "mean"):

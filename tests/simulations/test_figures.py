@@ -11,14 +11,13 @@ from scipy import stats
 
 import riskband as rb
 from protocol.models import build_model
-from server.checks.unseen import measured_risks
 from simulations.experiments.__main__ import performed
 from simulations.experiments.experiment import Request, load
 from simulations.experiments.federated.curves import covers, curve, largest_excess, share_at_least, thresholds_of
 from simulations.experiments.federated.moved_networks import moved_networks, plotted_shares
 from simulations.experiments.federated.target_networks import exact_risks, looked_up, ranks_in, source_spec
 from simulations.experiments.networks import MODEL, trained
-from worlds.loss_table import LossTable, loss_table
+from worlds.loss_table import LossTable, PopulationRisks, loss_table
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import DirichletLabelShift, RowAffineShift
 from worlds.training import train_epochs
@@ -76,7 +75,7 @@ def test_measured_risks_are_the_same_looked_up_and_measured():
     with torch.no_grad():
         direct = [(model(torch.from_numpy(each.x)).argmax(1).numpy() != each.y).mean() for each in held]
     np.testing.assert_allclose(looked_up(table, population, 3), direct)
-    measured = measured_risks(population, model, num_clients=3, loss="zero_one")
+    measured = PopulationRisks(population, model, loss="zero_one").measured(3)
     np.testing.assert_allclose(measured, direct)
 
 

@@ -13,11 +13,11 @@ from torch import nn
 
 import riskband as rb
 from riskband.checks import FloatArray
-from server.checks.unseen import measured_risks
 from simulations.experiments.experiment import Experiment, Request, Result
 from simulations.experiments.federated import curves
 from simulations.experiments.federated.curves import DELTA, PUBLISHED, SHARP, TRUTH
 from simulations.experiments.networks import trained
+from worlds.loss_table import PopulationRisks
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import DirichletLabelShift, RowAffineShift, Shift
 
@@ -103,7 +103,7 @@ def _panel(request: Request, name: str) -> dict[str, Any]:
     num_clients = request.num_clients(full=500, quick=40)
     _LOG.info("%s: measuring %d + %d clients", name, num_clients, num_clients)
     seen, unseen = (
-        measured_risks(Population(replace(spec, network=network)), model, num_clients=num_clients, loss="zero_one")
+        PopulationRisks(Population(replace(spec, network=network)), model, loss="zero_one").measured(num_clients)
         for network in ("source", "unseen")
     )
     accuracy = 1.0 - np.concatenate([seen, unseen])
