@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulations.options import as_toml
+
 _CONNECTION = "deployment"
 _TIMEOUT = 120.0
 
@@ -64,9 +66,7 @@ class Connection:
         """Submit a Flower App with a run configuration and return the id of the run."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "run-config.toml"
-            # JSON scalars are TOML scalars; a file needs none of the quoting that `-c "key='value'"` does.
-            lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in run_config.items()]
-            file.write_text("".join(lines), encoding="utf-8")
+            file.write_text(as_toml(run_config), encoding="utf-8")
             return str(self.ask("run", str(app), "-c", str(file))["run-id"])
 
     def run_status(self, run_id: str) -> tuple[str, str]:

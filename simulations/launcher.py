@@ -27,6 +27,7 @@ from pathlib import Path
 from types import FrameType
 
 from server.run.folder import RAY_REMEDY
+from simulations.options import as_toml
 
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 10.0
@@ -102,9 +103,7 @@ class PrivateSuperLink:
         many processors and GPUs; None where SuperNodes are processes of their own.
         """
         config_file = self.home / "run-config.toml"
-        # JSON scalars are TOML scalars; a file needs none of the quoting that `-c "key='value'"` does.
-        lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in run_config.items()]
-        config_file.write_text("".join(lines), encoding="utf-8")
+        config_file.write_text(as_toml(run_config), encoding="utf-8")
         arguments = [str(app_folder), _CONNECTION, "--stream", "-c", str(config_file)]
         if num_supernodes is not None:
             size = f"num-supernodes={num_supernodes} client-resources-num-cpus={client_cpus}"
@@ -272,7 +271,7 @@ def private_superlink(
         superlink.start(is_simulation=is_simulation, meanwhile=meanwhile)
         yield superlink
     finally:
-        with _signals_ignored():
+        with _handlers(signal.SIG_IGN):  # a second Ctrl-C during the cleaning up would leave processes behind
             superlink.stop()
             shutil.rmtree(home, ignore_errors=True)
 
@@ -361,13 +360,6 @@ def _is_healthy(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-@contextlib.contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """Ignore signals during the cleaning up: a second Ctrl-C would leave processes behind."""
-    with _handlers(signal.SIG_IGN):
-        yield
 
 
 @contextlib.contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,12 @@ def default_run_config() -> dict[str, Any]:
     project = tomllib.loads((APP_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))
     config: dict[str, Any] = project["tool"]["flwr"]["app"]["config"]
     return config
+
+
+def as_toml(run_config: Mapping[str, str | int | float]) -> str:
+    """Return a run config as the text of a TOML file, which needs none of the quoting of ``-c "key='value'"``."""
+    # JSON scalars are TOML scalars.
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in run_config.items())
 
 
 def scenario_config(name: str) -> dict[str, Any]:
