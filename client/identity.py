@@ -13,7 +13,7 @@ from client.data import EVALUATOR_KEY, data_place
 from client.refusals import WithheldError, details_withheld
 from protocol import wire
 from protocol.hashes import code_hash
-from protocol.questions import is_name
+from protocol.questions import check_name
 
 
 def client_id(node_config: UserConfig) -> str:
@@ -23,7 +23,7 @@ def client_id(node_config: UserConfig) -> str:
     printable characters.
     """
     if "client-id" in node_config:
-        return _checked_name("client-id", node_config["client-id"], remedy="shorten it")
+        return _checked_name("client-id", node_config["client-id"])
     return f"client-{partition_of(node_config):05d}"
 
 
@@ -36,7 +36,7 @@ def client_group(context: Context) -> str | None:
     """
     own = context.node_config.get("group")
     if own is not None:
-        return _checked_name("group", own, remedy="shorten it, or leave it out for no group")
+        return _checked_name("group", own)
     is_evaluated = bool(context.run_config.get(EVALUATOR_KEY))
     if is_evaluated or data_place(context.node_config, context.run_config) is not None:
         return None
@@ -47,12 +47,9 @@ def client_group(context: Context) -> str | None:
         return simulated.group_name(context.run_config, partition=partition)
 
 
-def _checked_name(key: str, value: object, *, remedy: str) -> str:
-    name = str(value)
-    if not is_name(name):
-        rule = f"the node config's {key!r} must be 1 to 100 printable characters"
-        raise ValueError(f"{rule}, got {len(name)} characters; {remedy}")
-    return name
+def _checked_name(key: str, value: object) -> str:
+    check_name(f"the node config's {key!r}", str(value))
+    return str(value)
 
 
 def partition_of(node_config: UserConfig) -> int:
