@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from client.book import book_path, has_entry, is_noted, opened
+from client.identity import client_id
 from protocol.codec import field_types
 from protocol.hashes import code_hash, model_source_hash
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossAnswer, LossQuery, Query
@@ -139,9 +140,9 @@ def _digest(name: str, values: bytes) -> bytes:
     return hashlib.sha256(name.encode() + b"\n" + values).digest()
 
 
-def record_from_config(config: Mapping[str, Any], *, client_id: str) -> AnswerRecord:
+def record_from_config(config: Mapping[str, Any]) -> AnswerRecord:
     """Return the record that a client's node config sets: ``answer-record-file``; raises ValueError as `book_path`."""
-    return AnswerRecord(client_id, book_path(config, FILE_KEY))
+    return AnswerRecord(client_id(config), book_path(config, FILE_KEY))
 
 
 def question_hash(query: Query, *, model_hash: str, code_hash: str, examples_hash: str) -> str:

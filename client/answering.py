@@ -63,9 +63,9 @@ def answered(
     Raises ValueError if a budget does not allow the question, or the client's own settings are wrong; RuntimeError if a
     file cannot be used or the evaluation fails, without the details.
     """
-    own, name = context.node_config, client_id(context.node_config)
-    budget, record = budget_from_config(own, client_id=name), record_from_config(own, client_id=name)
-    privacy = privacy_from_config(own, client_id=name)
+    own = context.node_config
+    budget, record = budget_from_config(own), record_from_config(own)
+    privacy = privacy_from_config(own)
     privacy.require(query.mechanism)
     question, asked = None, ""
     if record.path is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from client.book import book_path, has_entry, is_noted, is_unopened, opened
+from client.identity import client_id
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
 from riskband.adversaries.problem import REPRESENTATION
 from riskband.checks import RefusedError
@@ -160,7 +161,7 @@ def adversarial_request(query: AdversarialQuery, *, num_radii: int, num_multipli
     )
 
 
-def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBudget:
+def budget_from_config(config: Mapping[str, Any]) -> QueryBudget:
     """Return the budget that a client's node config sets: ``query-budget`` and ``query-budget-file``.
 
     Raises ValueError if the limit is not a whole number >= 0, or has no file with an absolute path, or there is a file
@@ -174,4 +175,4 @@ def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBud
         )
     if limit is not None and type(limit) is not int:
         raise ValueError(f"{LIMIT_KEY} must be a whole number, got {type(limit).__name__}; leave it out for no limit")
-    return QueryBudget(client_id, limit, path)
+    return QueryBudget(client_id(config), limit, path)

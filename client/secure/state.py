@@ -70,7 +70,7 @@ def claim(config: UserConfig, part: Part) -> None:
     if the step is there already, or the config is wrong; RuntimeError if the file cannot be used, without the details.
     """
     name = client_id(config)
-    path = record_from_config(config, client_id=name).path or budget_from_config(config, client_id=name).path
+    path = record_from_config(config).path or budget_from_config(config).path
     if path is None:
         return
     step = (name, part.run_id, part.secrets.public.encryption, part.awaits)
