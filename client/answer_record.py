@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from client.book import book_path, has_entry, is_noted, opened
+from client.book import book_path, has_entry, note_once, opened
 from client.identity import client_id
 from protocol.codec import field_types
 from protocol.hashes import code_hash, model_source_hash
@@ -64,7 +64,7 @@ class AnswerRecord:
         """Note that a question has been paid for, under its `asked_hash`."""
         if self.path is not None:
             with opened(self.path) as book:
-                is_noted(book, "asked", self.client_id, asked)
+                note_once(book, "asked", self.client_id, asked)
 
     def has_noted(self, asked: str) -> bool:
         """Return whether a question has been paid for, whatever the examples were then; asking leaves no trace."""
@@ -80,7 +80,7 @@ class AnswerRecord:
         if self.path is None:
             return _numbers(text)
         with opened(self.path) as book:
-            is_noted(book, "answers", self.client_id, question, text)
+            note_once(book, "answers", self.client_id, question, text)
             found = self._read(book, question)
         assert found is not None
         return found

@@ -23,7 +23,7 @@ from client.evaluator import NO_MODEL, as_examples, evaluated
 from client.identity import checked_name, client_id, partition_of
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
-from client.refusals import details_withheld, files_at_hand, sign_refusals
+from client.refusals import details_withheld, file_errors_withheld, sign_refusals
 from client.secure import rounds
 from protocol import wire
 from protocol.examples import Held
@@ -76,9 +76,9 @@ def answer_hello(query: HelloQuery, message: Message, context: Context) -> Hello
     cannot be read.
     """
     name = client_id(context.node_config)
-    with files_at_hand("counting the query budget"):
+    with file_errors_withheld("counting the query budget"):
         budget_left = budget_from_config(context.node_config).left()
-    with files_at_hand("reading the answer record"):
+    with file_errors_withheld("reading the answer record"):
         on_record = record_from_config(context.node_config).has_noted(query.question)
     return HelloAnswer(name, code_hash(), budget_left, on_record)
 

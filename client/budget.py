@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client.book import book_path, has_entry, is_noted, is_unopened, opened
+from client.book import book_path, has_entry, is_unopened, note_once, opened
 from client.identity import client_id
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
 from riskband.adversaries.problem import REPRESENTATION
@@ -84,7 +84,7 @@ class QueryBudget:
             return None
         with opened(self.path, in_one=True) as book:
             left = self.limit - self._total(book)
-            if question is not None and not is_noted(book, "paid", self.client_id, question):
+            if question is not None and not note_once(book, "paid", self.client_id, question):
                 return max(left, 0)
             self._require(request, left)
             counts = [(self.client_id, kind, number) for kind, number in request.by_kind.items() if number]

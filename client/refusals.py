@@ -39,7 +39,7 @@ def details_withheld(step: str) -> Iterator[None]:
 
 
 @contextmanager
-def files_at_hand(step: str) -> Iterator[None]:
+def file_errors_withheld(step: str) -> Iterator[None]:
     """Replace an error of a file on the client's disk by one whose text says only which step failed and how."""
     try:
         yield

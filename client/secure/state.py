@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from flwr.app import Context, UserConfig
 
 from client.answer_record import record_from_config
-from client.book import is_noted, opened
+from client.book import note_once, opened
 from client.budget import budget_from_config
 from client.identity import client_id
-from client.refusals import files_at_hand
+from client.refusals import file_errors_withheld
 from client.secure.part import Part
 from protocol.codec import decode, encode
 from riskband.checks import RefusedError
@@ -74,8 +74,8 @@ def claim(config: UserConfig, part: Part) -> None:
     if path is None:
         return
     step = (name, part.run_id, part.secrets.public.encryption, part.awaits)
-    with files_at_hand("noting the step of a secure histogram"), opened(path) as book:
-        is_first = is_noted(book, "secure_steps", *step)
+    with file_errors_withheld("noting the step of a secure histogram"), opened(path) as book:
+        is_first = note_once(book, "secure_steps", *step)
     if not is_first:
         raise RefusedError(
             f"a client answers each step of a secure histogram once; it was asked for {part.awaits} twice"
