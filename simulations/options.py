@@ -6,6 +6,7 @@ import argparse
 import json
 import tomllib
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,13 @@ def scenario_list() -> str:
 def chosen_run_config(options: argparse.Namespace) -> dict[str, Any]:
     """Return the app's defaults, then the scenario, then the options of `scenario_parser`; nothing is checked yet."""
     config = default_run_config() | scenario_config(options.scenario)
-    for pair in (pair for group in options.set for pair in group):
+    for pair in chain.from_iterable(options.set):
         key, separator, value = pair.partition("=")
         if not separator:
             raise ConfigError([f"--set needs KEY=VALUE, got {pair!r}"])
         config[key] = value
     if options.require:
-        config["require"] = ",".join(text for group in options.require for text in group)
+        config["require"] = ",".join(chain.from_iterable(options.require))
     if options.clients is not None:
         config["num-clients"] = options.clients
     if options.seed is not None:
