@@ -52,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = client_id(own)
         if DATA_KEY not in own:
             raise ValueError(f"the node config must have the key {DATA_KEY!r} for a dry run; see docs/clients.md")
-        budget = budget_from_config(own, client_id=name)
-        record = record_from_config(own, client_id=name)
-        privacy = privacy_from_config(own, client_id=name)
+        budget = budget_from_config(own)
+        record = record_from_config(own)
+        privacy = privacy_from_config(own)
         x, y = load_data(str(own[DATA_KEY]), own)
         query, arrays = _question(options, np.asarray(x), np.asarray(y))
         examples = fitted(x, y, x_shape=query.x_shape, num_classes=query.num_classes)

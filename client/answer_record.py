@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from client.book import book_path, has_entry, is_noted, is_unopened, opened
+from client.book import book_path, has_entry, is_unopened, note_once, opened
+from client.identity import client_id
 from protocol.codec import field_types
 from protocol.hashes import code_hash, model_source_hash
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossAnswer, LossQuery, Query
@@ -61,7 +62,7 @@ class AnswerRecord:
         """Note that a question has been paid for, under its `asked_hash`."""
         if self.path is not None:
             with opened(self.path) as book:
-                is_noted(book, "asked", self.client_id, asked)
+                note_once(book, "asked", self.client_id, asked)
 
     def has_noted(self, asked: str) -> bool:
         """Return whether a question has been paid for, whatever the examples were then; asking leaves no trace."""
@@ -77,7 +78,7 @@ class AnswerRecord:
         if self.path is None:
             return _numbers(text)
         with opened(self.path) as book:
-            is_noted(book, "answers", self.client_id, question, text)
+            note_once(book, "answers", self.client_id, question, text)
             found = self._read(book, question)
         assert found is not None
         return found
@@ -137,9 +138,9 @@ def _digest(name: str, values: bytes) -> bytes:
     return hashlib.sha256(name.encode() + b"\n" + values).digest()
 
 
-def record_from_config(config: Mapping[str, Any], *, client_id: str) -> AnswerRecord:
+def record_from_config(config: Mapping[str, Any]) -> AnswerRecord:
     """Return the record that a client's node config sets: ``answer-record-file``; raises ValueError as `book_path`."""
-    return AnswerRecord(client_id, book_path(config, FILE_KEY))
+    return AnswerRecord(client_id(config), book_path(config, FILE_KEY))
 
 
 def question_hash(query: Query, *, model_hash: str, code_hash: str, examples_hash: str) -> str:

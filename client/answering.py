@@ -18,7 +18,7 @@ from client.budget import budget_from_config, request_of
 from client.data import DATA_KEY, is_bundled
 from client.identity import client_id
 from client.privacy import is_private, privacy_from_config
-from client.refusals import details_withheld, files_at_hand
+from client.refusals import details_withheld, file_errors_withheld
 from protocol.examples import Examples, Held
 from protocol.hashes import code_hash, examples_hash, model_hash
 from protocol.mechanisms import Mechanism
@@ -63,22 +63,22 @@ def answered(
     Raises ValueError if a budget does not allow the question, or the client's own settings are wrong; RuntimeError if a
     file cannot be used or the evaluation fails, without the details.
     """
-    own, name = context.node_config, client_id(context.node_config)
-    budget, record = budget_from_config(own, client_id=name), record_from_config(own, client_id=name)
-    privacy = privacy_from_config(own, client_id=name)
+    own = context.node_config
+    budget, record = budget_from_config(own), record_from_config(own)
+    privacy = privacy_from_config(own)
     privacy.require(query.mechanism)
     question, asked = None, ""
     if record.path is not None:
         hashes = {"model_hash": model_hash(arrays), "code_hash": code_hash()}
         asked = asked_hash(query, **hashes)
         question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes)
-    with files_at_hand("reading the answer record"):
+    with file_errors_withheld("reading the answer record"):
         found = None if question is None else record.find(question)
-    with files_at_hand("counting the query budget"):
+    with file_errors_withheld("counting the query budget"):
         if found is not None:
             return checked_numbers(query, found), budget.left()
         budget.require_left(request_of(query), question=question)
-    with files_at_hand("counting the privacy budget"):
+    with file_errors_withheld("counting the privacy budget"):
         privacy.require_left(query.mechanism)
     if query.mechanism is not None and _has_box_at_layer(query):
         raise RefusedError("with privacy there must be no box at a layer: no made-up example tries the model there")
@@ -87,15 +87,15 @@ def answered(
             numbers(made_up_example(query), None)
     # Another process may have spent the rest meanwhile, and either budget may still refuse: the one that protects the
     # examples is counted first, and that all is paid for is noted last.
-    with files_at_hand("counting the privacy budget"):
+    with file_errors_withheld("counting the privacy budget"):
         privacy.spend(query.mechanism)
-    with files_at_hand("counting the query budget"):
+    with file_errors_withheld("counting the query budget"):
         left = budget.spend(request_of(query), question=question)
-    with files_at_hand("writing the answer record"):
+    with file_errors_withheld("writing the answer record"):
         record.note(asked)
     with kept_in(record.constants), details_withheld("evaluating the model"):
         computed = numbers(examples, _noise(query, arrays, context))
-    with files_at_hand("writing the answer record"):
+    with file_errors_withheld("writing the answer record"):
         return checked_numbers(query, record.keep(question or "", computed)), left
 
 

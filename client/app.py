@@ -18,12 +18,12 @@ from flwr.clientapp import ClientApp
 from client.answer_record import record_from_config
 from client.answering import answered
 from client.budget import budget_from_config
-from client.data import DATA_KEY, data_place, fitted, load_data
+from client.data import DATA_KEY, EVALUATOR_KEY, data_place, fitted, load_data
 from client.evaluator import NO_MODEL, as_examples, evaluated
-from client.identity import client_group, client_id, partition_of, sign_refusals
+from client.identity import checked_name, client_id, partition_of
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
-from client.refusals import details_withheld, files_at_hand
+from client.refusals import details_withheld, file_errors_withheld, sign_refusals
 from client.secure import rounds
 from protocol import wire
 from protocol.examples import Held
@@ -61,7 +61,7 @@ def answer_question(query: Query, message: Message, context: Context) -> Answer:
         "loss": query.loss,
         "code_hash": code_hash(),
         "model_hash": model_hash(arrays),
-        "group": client_group(context),
+        "group": _group(context),
     }
     found, left = _numbers(query, arrays, context)
     budget = {} if isinstance(query, LossQuery) else {"budget_left": left}
@@ -76,10 +76,10 @@ def answer_hello(query: HelloQuery, message: Message, context: Context) -> Hello
     cannot be read.
     """
     name = client_id(context.node_config)
-    with files_at_hand("counting the query budget"):
-        budget_left = budget_from_config(context.node_config, client_id=name).left()
-    with files_at_hand("reading the answer record"):
-        on_record = record_from_config(context.node_config, client_id=name).has_noted(query.question)
+    with file_errors_withheld("counting the query budget"):
+        budget_left = budget_from_config(context.node_config).left()
+    with file_errors_withheld("reading the answer record"):
+        on_record = record_from_config(context.node_config).has_noted(query.question)
     return HelloAnswer(name, code_hash(), budget_left, on_record)
 
 
@@ -166,6 +166,24 @@ def _own_numbers(
     return answered(query, arrays, as_examples(risk, size), context, lambda examples, noise: found)
 
 
+def _group(context: Context) -> str | None:
+    """Return this client's group: ``group`` of the node config, or that of the simulation; None if there is none.
+
+    A client with data of its own is in no group but its owner's.
+    """
+    own = context.node_config.get("group")
+    if own is not None:
+        return checked_name("group", own)
+    is_evaluated = bool(context.run_config.get(EVALUATOR_KEY))
+    if is_evaluated or data_place(context.node_config, context.run_config) is not None:
+        return None
+    partition = partition_of(context.node_config)
+    with details_withheld("finding this client's group"):
+        from client import simulated  # here: a client that has data of its own does not load it
+
+        return simulated.group_name(context.run_config, partition=partition)
+
+
 def _device(context: Context) -> str:
     return str(context.node_config.get(DEVICE_KEY, context.run_config.get(DEVICE_KEY, "cpu")))
 
@@ -174,7 +192,7 @@ def _fitting_examples(query: Query, context: Context) -> Held:
     """Return this client's examples, which fit the model of the query."""
     own, run = context.node_config, context.run_config
     # Before anything is loaded: whether it can be may depend on a single example.
-    privacy_from_config(own, client_id=client_id(own)).require(query.mechanism)
+    privacy_from_config(own).require(query.mechanism)
     place = data_place(own, run)
     if place is not None:
         with details_withheld("loading this client's examples"):

@@ -70,8 +70,8 @@ def opened(path: Path, *, in_one: bool = False) -> Iterator[sqlite3.Connection]:
         yield book
 
 
-def is_noted(book: sqlite3.Connection, table: str, *entry: str | bytes) -> bool:
-    """Note an entry that may be there once, and return whether it is new."""
+def note_once(book: sqlite3.Connection, table: str, *entry: str | bytes) -> bool:
+    """Add an entry unless it is there already, and return whether it is new."""
     places = ", ".join("?" * len(entry))
     return book.execute(f"INSERT OR IGNORE INTO {table} VALUES ({places})", entry).rowcount == 1
 

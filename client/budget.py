@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client.book import book_path, has_entry, is_noted, is_unopened, opened
+from client.book import book_path, has_entry, is_unopened, note_once, opened
+from client.identity import client_id
 from client.refusals import require_known_keys
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
 from riskband.adversaries.problem import REPRESENTATION
@@ -84,7 +85,7 @@ class QueryBudget:
             return None
         with opened(self.path, in_one=True) as book:
             left = self.limit - self._total(book)
-            if question is not None and not is_noted(book, "paid", self.client_id, question):
+            if question is not None and not note_once(book, "paid", self.client_id, question):
                 return max(left, 0)
             self._require(request, left)
             counts = [(self.client_id, kind, number) for kind, number in request.by_kind.items() if number]
@@ -161,7 +162,7 @@ def adversarial_request(query: AdversarialQuery, *, num_radii: int, num_multipli
     )
 
 
-def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBudget:
+def budget_from_config(config: Mapping[str, Any]) -> QueryBudget:
     """Return the budget that a client's node config sets: ``query-budget`` and ``query-budget-file``.
 
     Raises ValueError if the limit is not a whole number >= 0, or has no file with an absolute path, or there is a file
@@ -177,4 +178,4 @@ def budget_from_config(config: Mapping[str, Any], *, client_id: str) -> QueryBud
         )
     if limit is not None and type(limit) is not int:
         raise ValueError(f"{LIMIT_KEY} must be a whole number, got {type(limit).__name__}; leave it out for no limit")
-    return QueryBudget(client_id, limit, path)
+    return QueryBudget(client_id(config), limit, path)

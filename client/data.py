@@ -239,6 +239,8 @@ def imported(place: str, *, key: str = DATA_KEY) -> Callable[..., Any]:
     module, _, name = place.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:  # whatever a module does when it is imported, even to end the process
         raise RefusedError(
             f"the function of {key!r} must be importable, got {type(error).__name__}; "

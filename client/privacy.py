@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from client.book import book_path, is_unopened, opened
+from client.identity import client_id
 from client.refusals import require_known_keys
 from protocol.mechanisms import GAUSSIAN, Mechanism, all_digits, mechanism_of
 from riskband.checks import RefusedError
@@ -126,13 +127,13 @@ def is_private(config: Mapping[str, Any]) -> bool:
     return LIMIT_KEY in config
 
 
-def privacy_from_config(config: Mapping[str, Any], *, client_id: str) -> PrivacyBudget:
+def privacy_from_config(config: Mapping[str, Any]) -> PrivacyBudget:
     """Return the privacy budget that a client's node config sets: ``privacy-budget`` and ``privacy-budget-file``.
 
     Raises ValueError if the budget names no mechanism, or has no file with an absolute path, or as `is_private`.
     """
     if not is_private(config):
-        return PrivacyBudget(client_id)
+        return PrivacyBudget(client_id(config))
     text = config[LIMIT_KEY]
     if not isinstance(text, str):
         raise RefusedError(
@@ -143,7 +144,7 @@ def privacy_from_config(config: Mapping[str, Any], *, client_id: str) -> Privacy
         total = mechanism_of(text)
     except ValueError as error:
         raise RefusedError(f"{LIMIT_KEY}: {error}") from None
-    return PrivacyBudget(client_id, total, book_path(config, FILE_KEY))
+    return PrivacyBudget(client_id(config), total, book_path(config, FILE_KEY))
 
 
 def epsilon_at(mechanism: Mechanism, *, delta: float) -> float:

@@ -1,12 +1,21 @@
-"""Errors whose text may travel to the server, as Flower sends the text of a client's exception."""
+"""Errors whose text may travel to the server, and the reply that carries it with the client's name."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from logging import ERROR
 from typing import Any
 
+from flwr.app import Context, Error, Message
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
+from flwr.common.logger import log
+
+from client.identity import client_id
+from protocol import wire
+from protocol.hashes import code_hash
 from riskband.checks import RefusedError
 
 
@@ -40,9 +49,34 @@ def details_withheld(step: str) -> Iterator[None]:
 
 
 @contextmanager
-def files_at_hand(step: str) -> Iterator[None]:
+def file_errors_withheld(step: str) -> Iterator[None]:
     """Replace an error of a file on the client's disk by one whose text says only which step failed and how."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
         raise WithheldError(f"{step} failed with {type(error).__name__}") from error
+
+
+def sign_refusals(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Reply to what the ClientApp refuses with the reason and the client's name (a Flower mod).
+
+    It stays an error of Flower, of code 2, as that of any client that raises. The words of our own errors travel; of
+    any other exception only its type does: what Flower sends of one that nobody catches is its whole text.
+    """
+    try:
+        return call_next(message, context)
+    except Exception as error:
+        kind = type(error).__name__
+        is_ours = isinstance(error, ValueError | WithheldError)
+        text = f"{kind}: {error}" if is_ours else f"{kind}; the details are in this client's own log"
+        # Of a plain refusal the words are all there is to know.
+        log(ERROR, "No answer: %s", text, exc_info=None if isinstance(error, ValueError) else error)
+    refusal = wire.Refusal(_name_if_any(context), code_hash(), text)
+    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, wire.encode_refusal(refusal)), reply_to=message)
+
+
+def _name_if_any(context: Context) -> str | None:
+    try:
+        return client_id(context.node_config)
+    except ValueError:  # which may be what is refused
+        return None

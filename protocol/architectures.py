@@ -47,11 +47,11 @@ class Layout:
     group: str
     norm: str
     head: str
-    # Names of normalisation, convolution, normalisation, convolution and way past, in a block.
+    # Names of normalisation, convolution, normalisation, convolution and shortcut, in a block.
     block: tuple[str, str, str, str, str]
     first_group: int  # number of the first group
-    way_kernel: int = 1  # size of the way past, where the number of channels changes
-    way_sees_activation: bool = True  # whether that begins behind the block's first activation, or at its input
+    shortcut_size: int = 1  # size of the shortcut's convolution, where the number of channels changes
+    activates_shortcut: bool = True  # whether it begins behind the block's first activation, or at its input
     pads_right: bool = False  # whether convolutions with stride 2 pad on the right and below only
 
 
@@ -59,14 +59,22 @@ PREACT = Layout("conv1", "layer{}", "bn", "linear", ("bn1", "conv1", "bn2", "con
 WIDE = Layout("conv1", "block{}.layer", "bn1", "fc", ("bn1", "conv1", "bn2", "conv2", "convShortcut"), 1)
 _DM_BLOCK = ("batchnorm_0", "conv_2d_1", "batchnorm_1", "conv_2d_2", "shortcut")
 DM_PREACT = Layout(
-    "conv_2d", "layer_{}", "batchnorm", "logits", _DM_BLOCK, 0, way_kernel=3, way_sees_activation=False, pads_right=True
+    "conv_2d",
+    "layer_{}",
+    "batchnorm",
+    "logits",
+    _DM_BLOCK,
+    0,
+    shortcut_size=3,
+    activates_shortcut=False,
+    pads_right=True,
 )
 _DM_WIDE_BLOCK = ("batchnorm_0", "conv_0", "batchnorm_1", "conv_1", "shortcut")
 DM_WIDE = Layout("init_conv", "layer.{}.block", "batchnorm", "logits", _DM_WIDE_BLOCK, 0, pads_right=True)
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions, each behind a normalisation and an activation, added to the way past them."""
+    """Two convolutions, each behind a normalisation and an activation, added to a shortcut past them."""
 
     def __init__(
         self, before: int, after: int, stride: int, *, layout: Layout, activation: Callable[[], nn.Module]
@@ -81,25 +89,23 @@ class ResidualBlock(nn.Module):
         _put(self, layout.block[1], convolution(before, after, kernel_size=3, stride=stride, padding=padding))
         _put(self, layout.block[2], nn.BatchNorm2d(after))
         _put(self, layout.block[3], convolution(after, after, kernel_size=3, padding=1))
-        self.has_way = before != after
-        if self.has_way:
-            kernel = layout.way_kernel
-            way_padding = padding if kernel > 1 else 0
-            _put(
-                self,
-                layout.block[4],
-                convolution(before, after, kernel_size=kernel, stride=stride, padding=way_padding),
-            )
+        self.has_shortcut = before != after
+        if self.has_shortcut:
+            kernel = layout.shortcut_size
+            shortcut_padding = padding if kernel > 1 else 0
+            shortcut = convolution(before, after, kernel_size=kernel, stride=stride, padding=shortcut_padding)
+            _put(self, layout.block[4], shortcut)
         self.activations = nn.ModuleList([activation(), activation()])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the convolutions add to the way past them."""
+        """Return the sum of the convolutions and the shortcut."""
         norm, convolution, second_norm, second = (self.get_submodule(name) for name in self.layout.block[:4])
         ahead = self.activations[0](norm(x))
         past = x
-        if self.has_way:
-            source = ahead if self.layout.way_sees_activation else x
-            past = self.get_submodule(self.layout.block[4])(self.pad(source) if self.layout.way_kernel > 1 else source)
+        if self.has_shortcut:
+            source = ahead if self.layout.activates_shortcut else x
+            shortcut = self.get_submodule(self.layout.block[4])
+            past = shortcut(self.pad(source) if self.layout.shortcut_size > 1 else source)
         moved: Tensor = second(self.activations[1](second_norm(convolution(self.pad(ahead)))))
         return past + moved
 
@@ -201,7 +207,7 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention and a layer for each token, both behind a normalisation and added to the way past them."""
+    """Attention and a layer for each token, each behind a normalisation and added to what it was given."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -260,14 +266,14 @@ def _put(root: nn.Module, path: str, module: nn.Module) -> None:
 
 
 _CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
-_RAW_WAY = replace(PREACT, way_sees_activation=False, norm="")
+_RAW_SHORTCUT = replace(PREACT, activates_shortcut=False, norm="")
 _RICE = partial(preact_resnet_18, normalisation=_CIFAR10)
 _DM_18 = partial(preact_resnet_18, layout=DM_PREACT, activation=nn.SiLU, normalisation=_CIFAR10)
 _TRADES = partial(wrn_28_10, has_unused_group=True)
 _DM_28_10 = partial(wrn_28_10, layout=DM_WIDE, activation=nn.SiLU, normalisation=_CIFAR10)
 _FAMILIES: tuple[tuple[Callable[..., nn.Module], str], ...] = (
-    (partial(preact_resnet_18, layout=_RAW_WAY), "Andriushchenko2020Understanding"),
-    (partial(preact_resnet_18, layout=_RAW_WAY, normalisation=_CIFAR10), "Wong2020Fast"),
+    (partial(preact_resnet_18, layout=_RAW_SHORTCUT), "Andriushchenko2020Understanding"),
+    (partial(preact_resnet_18, layout=_RAW_SHORTCUT, normalisation=_CIFAR10), "Wong2020Fast"),
     (
         _RICE,  # Rice2020Overfitting is that of l2; the one of linf is a wider net
         "Rice2020Overfitting Kireev2021Effectiveness_Gauss50percent Kireev2021Effectiveness_AugMixNoJSD "

@@ -355,6 +355,8 @@ def _imported_factory(name: str) -> Callable[..., nn.Module]:
         )
     try:
         factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:  # whatever a module does, even to end the process; its text would reach the server
         raise ValueError(
             f"the model factory must be importable, got {name!r} ({type(error).__name__}); "

@@ -25,7 +25,8 @@ def is_name(text: str) -> bool:
 def check_name(key: str, text: str) -> None:
     """Raise ValueError unless a text `is_name`."""
     if not is_name(text):
-        raise ValueError(f"{key} must be 1 to {MAX_NAME_LENGTH} printable characters, got {len(text)} characters")
+        problem = f"{key} must be 1 to {MAX_NAME_LENGTH} printable characters, got {len(text)} characters"
+        raise ValueError(f"{problem}; choose another")
 
 
 def _check_left(key: str, number: int) -> None:

@@ -57,10 +57,10 @@ def main(grid: Grid, context: Context) -> None:
 
 def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     """Prepare the model, ask the clients, check the certificates on unseen ones, write and print the report."""
-    clock = _Clock()
+    seconds: dict[str, float] = {}
     metered = MeteredGrid(grid, on_push=partial(folder.log_event, "round_asked"))
     folder.log_event("run_started", run_id=folder.run_id, code_hash=code_hash(), config=config.to_run_config())
-    with clock.part("model"):
+    with _timed(seconds, "model"):
         tested = handed_over(config)
         if tested is None:
             folder.show_stage(PREPARING)
@@ -69,7 +69,10 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     folder.log_event("model_prepared", model_hash=hashes["model"])
     folder.show_stage("asking the clients")
     header = {"hashes": hashes, "config": config.to_run_config()}
-    with clock.part("answers"), Ledger(folder.path / LEDGER_FILE, header=header, resume=config.asking.resume) as ledger:
+    with (
+        _timed(seconds, "answers"),
+        Ledger(folder.path / LEDGER_FILE, header=header, resume=config.asking.resume) as ledger,
+    ):
         num_earlier = len(ledger.earlier or ())
         if config.asking.resume:
             folder.log_event("run_resumed", num_answers_in_ledger=num_earlier)
@@ -79,7 +82,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
     folder.log_event("answers_settled", **settled(result.outcome))
-    with clock.part("unseen"):
+    with _timed(seconds, "unseen"):
         unseen = None
         if config.network.num_unseen:
             folder.show_stage("computing the exact risks of the unseen clients")
@@ -87,9 +90,9 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
                 model.to(chosen_device(config.model.device))
             unseen = config.study.unseen(config, tested, result)
         checks = check_certificates(result.certificates, unseen) if unseen is not None else {}
-    with clock.part("targets"):
+    with _timed(seconds, "targets"):
         targets = config.study.targets(config, tested, folder.show_stage)
-    with clock.part("requirements"):
+    with _timed(seconds, "requirements"):
         gate = config.study.gate(config, result)
     report = write_report(
         folder,
@@ -97,7 +100,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         hashes=hashes,
         metrics={**metered.metrics(), "num_answers_in_ledger": num_earlier},
         recorded=recorded,
-        seconds=clock.seconds,
+        seconds=seconds,
     )
     print_report(report)
 
@@ -129,14 +132,9 @@ def _max_open(grid: Grid) -> int | None:
     return _OPEN_IN_SIMULATION if type(grid).__name__ == "InMemoryGrid" else None
 
 
-class _Clock:
-    """Wall-clock seconds of the parts of a run."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
-        yield
-        self.seconds[name] = round(time.monotonic() - started, 3)
+@contextmanager
+def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+    """Note the wall-clock seconds that a part of a run takes."""
+    started = time.monotonic()
+    yield
+    seconds[part] = round(time.monotonic() - started, 3)

@@ -261,12 +261,12 @@ def private_superlink(
     `meanwhile` is called while both start. On leaving the block, by whatever way, every process below it (the run, Ray
     and its workers included) has ended and its folder is gone. Raises LaunchError if Flower or Ray does not start.
     """
+    port, ray_port = free_port(), free_port() if starts_ray else None
     home = Path(tempfile.mkdtemp(prefix="riskband-")).resolve()
-    ray_port = free_port() if starts_ray else None
     variables = _environment(home, ray_address) | dict(environment or {})
     if ray_port is not None:
         variables["RAY_ADDRESS"] = f"127.0.0.1:{ray_port}"
-    superlink = PrivateSuperLink(home=home, environment=variables, port=free_port(), ray_port=ray_port)
+    superlink = PrivateSuperLink(home=home, environment=variables, port=port, ray_port=ray_port)
     try:
         superlink.start(is_simulation=is_simulation, meanwhile=meanwhile)
         yield superlink

@@ -6,6 +6,7 @@ import argparse
 import json
 import tomllib
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def chosen_run_config(options: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError([f"--set needs KEY=VALUE, got {text!r}" for text in wrong])
     config |= {key: value for key, _, value in pairs}
     if options.require:
-        config["require"] = ",".join(text for group in options.require for text in group)
+        config["require"] = ",".join(chain.from_iterable(options.require))
     if options.clients is not None:
         config["num-clients"] = options.clients
     if options.seed is not None:

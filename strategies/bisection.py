@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -86,30 +86,20 @@ class BisectionRounds:
         for name, left in smallest_budgets(outcome.answers).items():
             self.budgets_left[name] = min(left, self.budgets_left.get(name, left))
         answers = {answer.client_id: answer for answer in outcome.answers}
-        failures = {failure.client_id: failure for failure in outcome.failures}
-        return [self._value(client, radius, answers, failures, affordable) for client, radius in radius_of.items()]
-
-    def _value(
-        self,
-        client: int,
-        radius: float,
-        answers: Mapping[str, AdversarialAnswer],
-        failures: Mapping[str | None, Failure],
-        affordable: Mapping[str, AdversarialQuery],
-    ) -> float:
-        first = self._first[client]
-        name = first.client_id
-        if name in answers:
-            failure = _contradiction(first, answers[name], self._known[client], radius)
-        elif name in affordable:
-            gone = Failure(name, FailureReason.NODE_MISSING, f"no longer connected in round {self.num_rounds}")
-            failure = failures.get(name, gone)
-        else:
-            failure = Failure(name, FailureReason.BUDGET_SPENT, f"nothing is left to ask in round {self.num_rounds}")
-        if failure is None:
-            return answers[name].values[0]
-        self.failures.append(failure)
-        return np.nan
+        when = f"in round {self.num_rounds}"
+        failures: dict[str | None, Failure] = {
+            **{name: Failure(name, FailureReason.BUDGET_SPENT, f"nothing is left to ask {when}") for name in queries},
+            **{name: Failure(name, FailureReason.NODE_MISSING, f"no longer connected {when}") for name in affordable},
+            **{failure.client_id: failure for failure in outcome.failures},
+        }
+        values = []
+        for client, radius in radius_of.items():
+            first, known = self._first[client], self._known[client]
+            name = first.client_id
+            failure = _contradiction(first, answers[name], known, radius) if name in answers else failures[name]
+            self.failures += [] if failure is None else [failure]
+            values.append(answers[name].values[0] if failure is None else np.nan)
+        return values
 
 
 def smallest_budgets(answers: Iterable[AdversarialAnswer]) -> dict[str, int]:

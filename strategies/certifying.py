@@ -87,7 +87,7 @@ class BandStrategy(CertifyingStrategy):
         return {"delta": self.delta, "method": self.band, "local": self.local}
 
     @staticmethod
-    def bets(source: object) -> TypeGuard[rb.ClientRisks]:
+    def can_bet_on(source: object) -> TypeGuard[rb.ClientRisks]:
         """Return whether numbers are bet on, each with a delta of its own, or else are read off the band.
 
         Bets are sharper, and need every answer as the client measured it.

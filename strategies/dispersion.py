@@ -76,7 +76,7 @@ class Dispersion(BandStrategy):
         """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
         risks = self.plain_risks(outcome)
         band = rb.band(risks, sides="two", **self.band_settings)
-        is_own = self.method == BETTING and self.local == "marginal" and self.bets(risks)
+        is_own = self.method == BETTING and self.local == "marginal" and self.can_bet_on(risks)
         bounds = tuple(self._bounds(band, each, is_own=is_own) for each in self._measures)
         certificates = {"mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed)}
         certificates |= {each.key: each.certificate for each in bounds if each.certificate is not None}

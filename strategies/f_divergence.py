@@ -64,7 +64,7 @@ class FDivergence(BandStrategy):
             ball: dict[str, Any] = {"divergence": name, "budget": np.asarray(self.budgets, dtype=np.float64)}
             certificates[f"worst_case_mean_{name}"] = (
                 rb.worst_case_mean(risks, **ball, delta=self.delta, seed=self.seed)
-                if self.bets(risks)
+                if self.can_bet_on(risks)
                 else rb.worst_case_mean(band, **ball)
             )
             certificates[f"worst_case_cdf_{name}"] = rb.worst_case_cdf(band, **ball, thresholds=self.thresholds)

@@ -45,12 +45,12 @@ SHARES, HISTOGRAM, CONSISTENCY, UNMASK, OVER = "shares", "histogram", "consisten
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistogramInCompany(HistogramQuery):
+class HistogramAmong(HistogramQuery):
     """The question for a histogram as the client's budget and record know it."""
 
-    # Whom the client's masks are shared with, as it sees it. In another company it is another question: the difference
-    # of two sums shows who is in one only.
-    company: str
+    # Hash of whom the client's masks are shared with, as it sees it. Among others it is another question: the
+    # difference of two sums shows who is in one only.
+    partners: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,7 +77,7 @@ class Part:
         return digest_of_members(self.members) if self.is_complete else digest("neighbourhoods")
 
     @property
-    def company(self) -> str:
+    def partners(self) -> str:
         """Hash of the members that the client's masks are shared with."""
         return digest_of_members({number: self.members[number] for number in self.held}).hex()
 

@@ -80,7 +80,7 @@ def keys_answer(query: KeysQuery, message: Message, context: Context) -> KeysAns
         raise RefusedError(
             f"a client with a {PRIVACY_KEY} takes no part in a secure histogram: the sum that is seen has no noise"
         )
-    _least(context), histogram.needs_complete_graph(context.node_config)
+    histogram.min_clients_of(context.node_config), histogram.needs_complete_graph(context.node_config)
     part_of(context, message.metadata.run_id, awaits=None)
     part = histogram.begun(message.metadata.run_id)
     keep(context, part)
@@ -89,9 +89,10 @@ def keys_answer(query: KeysQuery, message: Message, context: Context) -> KeysAns
 
 def shares_answer(query: SharesQuery, message: Message, context: Context) -> SharesAnswer:
     """Return the client's encrypted shares for its neighbours."""
+    min_clients = histogram.min_clients_of(context.node_config)
     needs_complete = histogram.needs_complete_graph(context.node_config)
     before = _part(message, context, histogram.SHARES)
-    part, sent = histogram.shared(before, query, **_least(context), needs_complete=needs_complete)
+    part, sent = histogram.shared(before, query, min_clients=min_clients, needs_complete=needs_complete)
     keep(context, part)
     return SharesAnswer(**_identity(context), sent=sent)
 
@@ -105,9 +106,10 @@ def masked_answer(query: MaskedQuery, message: Message, context: Context, number
     identity, sent_hash = _identity(context), model_hash(arrays)
     question = asked.digest(version=PROTOCOL_VERSION, model_hash=sent_hash, code_hash=identity["code_hash"])
     before = _part(message, context, histogram.HISTOGRAM)
-    part, unopened = histogram.holding(before, query.held, question=question, **_least(context))
+    min_clients = histogram.min_clients_of(context.node_config)
+    part, unopened = histogram.holding(before, query.held, question=question, min_clients=min_clients)
     keep(context, part)
-    found = numbers(histogram.HistogramInCompany(**vars(asked), company=part.company), arrays)
+    found = numbers(histogram.HistogramAmong(**vars(asked), partners=part.partners), arrays)
     # Only now, when it has been counted: to refuse for free would let a server try numbers.
     histogram.check_own_size(asked, found["num_examples"])
     vector = histogram.own_vector(asked, found["risk"], found["num_examples"], binary=get_loss(asked.loss).binary)
@@ -117,7 +119,8 @@ def masked_answer(query: MaskedQuery, message: Message, context: Context, number
 
 def consistency_answer(query: ConsistencyQuery, message: Message, context: Context) -> ConsistencyAnswer:
     """Return what confirms to the client's neighbours who is in the sum."""
-    part, macs = histogram.confirmed(_part(message, context, histogram.CONSISTENCY), query, **_least(context))
+    before = _part(message, context, histogram.CONSISTENCY)
+    part, macs = histogram.confirmed(before, query, min_clients=histogram.min_clients_of(context.node_config))
     keep(context, part)
     return ConsistencyAnswer(**_identity(context), numbers=tuple(macs), macs=tuple(macs.values()))
 
@@ -134,10 +137,6 @@ def _part(message: Message, context: Context, awaits: str) -> histogram.Part:
     assert part is not None
     claim(context.node_config, part)
     return part
-
-
-def _least(context: Context) -> dict[str, int]:
-    return {"min_clients": histogram.min_clients_of(context.node_config)}
 
 
 def _identity(context: Context) -> dict[str, Any]:

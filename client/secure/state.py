@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from flwr.app import Context, UserConfig
 
 from client.answer_record import record_from_config
-from client.book import is_noted, opened
+from client.book import note_once, opened
 from client.budget import budget_from_config
 from client.identity import client_id
-from client.refusals import files_at_hand
+from client.refusals import file_errors_withheld
 from client.secure.part import Part
 from protocol.codec import decode, encode
 from riskband.checks import RefusedError
@@ -70,12 +70,12 @@ def claim(config: UserConfig, part: Part) -> None:
     if the step is there already, or the config is wrong; RuntimeError if the file cannot be used, without the details.
     """
     name = client_id(config)
-    path = record_from_config(config, client_id=name).path or budget_from_config(config, client_id=name).path
+    path = record_from_config(config).path or budget_from_config(config).path
     if path is None:
         return
     step = (name, part.run_id, part.secrets.public.encryption, part.awaits)
-    with files_at_hand("noting the step of a secure histogram"), opened(path) as book:
-        is_first = is_noted(book, "secure_steps", *step)
+    with file_errors_withheld("noting the step of a secure histogram"), opened(path) as book:
+        is_first = note_once(book, "secure_steps", *step)
     if not is_first:
         raise RefusedError(
             f"a client answers each step of a secure histogram once; it was asked for {part.awaits} twice"

@@ -22,6 +22,9 @@ from typing import cast
 
 import numpy as np
 
+from riskband.checks import check_installed
+
+check_installed("flwr", extra="flower")
 try:
     from flwr.app import Context, Error, Message, RecordDict, UserConfig
     from flwr.clientapp import ClientApp

@@ -120,22 +120,18 @@ def _points(entry: Mapping[str, Any], *, threshold: float) -> Iterator[tuple[dic
 def check_lines(certificates: Mapping[str, Any], *, worst_network: str) -> list[str]:
     """Return what the unseen clients of a simulation say of the certificates of a report; nothing without any."""
     checked = {name: entry for name, entry in certificates.items() if entry["check"] is not None}
-    return [_verdict(checked, worst_network=worst_network)] if checked else []
-
-
-def _verdict(checked: Mapping[str, Any], *, worst_network: str) -> str:
+    if not checked:
+        return []
     failed = [name for name, entry in checked.items() if not entry["check"]["holds"]]
     if failed:
         outside = [name for name in failed if "lower" in checked[name]]
         above = [name for name in failed if name not in outside]
         words = [f"exceed {', '.join(above)}"] if above else []
         words += [f"are outside of {', '.join(outside)}"] if outside else []
-        return f"Check: the unseen clients {' and '.join(words)}."
+        return [f"Check: the unseen clients {' and '.join(words)}."]
     is_any_shifted = any(entry["axes"].keys() & {"budget", "cost_budget"} for entry in checked.values())
     has_curves = any(entry["axes"] for entry in checked.values())
     kind = "estimate" if are_estimates(checked) else "certificate"
     holds = f"the {kind} holds" if len(checked) == 1 else f"all {len(checked)} {kind}s hold"
-    return (
-        f"Check: {holds} on the unseen clients"
-        f"{', at every point of every curve' if has_curves else ''}{f' ({worst_network})' if is_any_shifted else ''}."
-    )
+    everywhere = ", at every point of every curve" if has_curves else ""
+    return [f"Check: {holds} on the unseen clients{everywhere}{f' ({worst_network})' if is_any_shifted else ''}."]

@@ -94,7 +94,11 @@ def write_report(
         },
     }
     if result.certificates:  # a sequence of tests may certify no candidate
-        (folder.path / PAGE_FILE).write_text(_page(evaluation, report), encoding="utf-8")
+        facts = _facts(study, report)  # no time is among them: the same run gives the same page
+        page = rb.report_page(
+            result.certificates, require=evaluation.gate or (), title=config.run.scenario, facts=facts
+        )
+        (folder.path / PAGE_FILE).write_text(page, encoding="utf-8")
     folder.finish(report)
     return report
 
@@ -173,19 +177,6 @@ def _unseen_entry(unseen: Unseen | None) -> dict[str, Any]:
     if unseen.by_candidate:
         entry["risks_by_candidate"] = {name: each.tolist() for name, each in unseen.by_candidate.items()}
     return entry
-
-
-def _page(evaluation: Evaluation, report: Mapping[str, Any]) -> str:
-    """Return the page of a run with at least one certificate.
-
-    It holds no time, so that the same run gives the same page; report.json has them.
-    """
-    return rb.report_page(
-        evaluation.conclusion.certificates,
-        require=evaluation.gate or (),
-        title=report["scenario"],
-        facts=_facts(evaluation.config.study, report),
-    )
 
 
 def _facts(study: Study, report: Mapping[str, Any]) -> RunFacts:

@@ -17,7 +17,7 @@ from server.report.cells import check_lines, num_rounds, reasons
 from server.studies import STUDIES
 
 _NUM_FAILURES = 10  # the table shows so many
-_LAWS = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
+_DISTRIBUTIONS = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
 _TOGETHER = {"band": "from one band", "groups": "from the bands of all groups"}
 
 
@@ -141,7 +141,7 @@ def _privacy(section: Mapping[str, Any] | None) -> Iterator[str]:
         else ""
     )
     yield (
-        f"Privacy: every answer of {numbers} has {_LAWS[mechanism.name]} noise, {mechanism.unit} = "
+        f"Privacy: every answer of {numbers} has {_DISTRIBUTIONS[mechanism.name]} noise, {mechanism.unit} = "
         f"{float(mechanism.budget):g} for each example of a client{meaning}; the bounds allow for the noise."
     )
 

@@ -43,13 +43,14 @@ RAY_REMEDY = (
     "this happens where the machine is busy, or short of memory, processors or disk, or has less than one client is to "
     "get (--client-cpus, --client-gpus): run again when it has more room, with --resume to keep the answers that came"
 )
-_HINTS = {
-    "ray": f"Ray, which runs the simulated clients, broke down; {RAY_REMEDY}",
-    "node": "Of clients on other machines compare the clocks too: Flower refuses a SuperNode whose clock is more than "
-    "5 s ahead of the SuperLink's or 5 min behind it (status 401 in the SuperLink's log), and the SuperNode ends",
-    "server": "Compare the clocks of ServerApp and SuperLink too: a message from a ServerApp whose clock is behind "
-    "expires early, or at once",
-}
+_CLOCK_OF_NODE = (
+    "Of clients on other machines compare the clocks too: Flower refuses a SuperNode whose clock is more than 5 s "
+    "ahead of the SuperLink's or 5 min behind it (status 401 in the SuperLink's log), and the SuperNode ends"
+)
+_CLOCK_OF_SERVER = (
+    "Compare the clocks of ServerApp and SuperLink too: a message from a ServerApp whose clock is behind expires "
+    "early, or at once"
+)
 
 
 @dataclass(frozen=True)
@@ -228,19 +229,19 @@ def _reason(error: Exception, path: Path) -> str:
             f"which keeps the answers in {LEDGER_FILE}, or choose a folder on another disk (--out, output-dir)"
         )
     if isinstance(error, QuorumError):
-        hints = {_HINTS[kind] for kind in map(_possible_cause, error.outcome.failures) if kind is not None}
+        hints = set(filter(None, map(_hint, error.outcome.failures)))
         return ". ".join([str(error), *sorted(hints)])
     return str(error)
 
 
-def _possible_cause(failure: Failure) -> str | None:
-    """Which of the hints fits a failure, by what Flower 1.41 does without Ray and to requests from another time."""
+def _hint(failure: Failure) -> str:
+    """What may have caused a failure, by what Flower 1.41 does without Ray and to requests from another time; or ""."""
     if failure.reason in (FailureReason.NODE_MISSING, FailureReason.NODE_UNAVAILABLE):
-        return "node"
+        return _CLOCK_OF_NODE
     if failure.reason is FailureReason.FLOWER_ERROR and "ray.exceptions" in failure.detail:
-        return "ray"
+        return f"Ray, which runs the simulated clients, broke down; {RAY_REMEDY}"
     is_unknown = failure.reason is FailureReason.FLOWER_ERROR and failure.detail.startswith("Flower's error 3:")
-    return "server" if is_unknown or failure.reason is FailureReason.NOT_SENT else None
+    return _CLOCK_OF_SERVER if is_unknown or failure.reason is FailureReason.NOT_SENT else ""
 
 
 def progress_content(stage: str, *, detail: str = "", progress: Progress | None = None) -> dict[str, Any]:

@@ -121,8 +121,8 @@ class SelectionStudy(Study):
                 held = population.client(k)
                 x, y, weights = held.x, held.y, np.full(len(held.y), 1.0 / len(held.y))
             else:
-                law = population.distribution(k)
-                x, y, weights = law.x, law.y, law.weights
+                distribution = population.distribution(k)
+                x, y, weights = distribution.x, distribution.y, distribution.weights
             for index, model in enumerate(tested.models):
                 batches = list(logit_batches(model, x, y))
                 labels, logits = (torch.cat([batch[place] for batch in batches]) for place in (1, 2))

@@ -37,11 +37,6 @@ class Parcel(NamedTuple):
     content: RecordDict
     check: Check
 
-    @property
-    def message_type(self) -> str:
-        """Flower's type of the message."""
-        return message_type(self.check.query)
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -148,8 +143,8 @@ class Exchange:
         """Push the messages at these places; those that the SuperLink does not take have failed."""
         ttl = max(0.0, self._deadline - time.monotonic()) + _TTL_MARGIN
         messages = [
-            Message(parcel.content, parcel.node.id, parcel.message_type, ttl=ttl, group_id=self.group_id)
-            for parcel in (self.parcels[place] for place in places)
+            Message(content, node.id, message_type(check.query), ttl=ttl, group_id=self.group_id)
+            for node, content, check in (self.parcels[place] for place in places)
         ]
         # A list: HttpGrid pushes nothing when given a generator. A message the SuperLink did not take has no id; a
         # refused push returns no ids at all.

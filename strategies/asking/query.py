@@ -81,7 +81,19 @@ class QueryStrategy(Strategy):
     max_open: int | None = None
 
     def __post_init__(self) -> None:
-        self._check()
+        if self.num_clients < 1:
+            raise ValueError(f"num_clients must be at least 1, got {self.num_clients}")
+        if not 0 < self.quorum <= 1:
+            problem = f"quorum must be in (0, 1], got {self.quorum}; it is a fraction of num_clients, not a count"
+            raise ValueError(problem)
+        for name in ("node_timeout", "reply_timeout"):
+            seconds = getattr(self, name)
+            if not (math.isfinite(seconds) and seconds >= 0):
+                raise ValueError(f"{name} must be a finite number of seconds >= 0, got {seconds}")
+        if self.max_open is not None and self.max_open < 1:
+            raise ValueError(f"max_open must be at least 1 or None, got {self.max_open}")
+        if not self.poll_interval > 0:
+            raise ValueError(f"poll_interval must be > 0 seconds, got {self.poll_interval}")
         self._earlier = EarlierAnswers(self.earlier or ())
         self._nodes: dict[str, int] = {}  # node ids of the clients that have answered
         self._clients: dict[int, str] = {}  # the same, by node id
@@ -291,21 +303,6 @@ class QueryStrategy(Strategy):
             f"or lower quorum{'; `flwr supernode list` lists nodes by id' if is_unnamed else ''}",
             outcome,
         )
-
-    def _check(self) -> None:
-        if self.num_clients < 1:
-            raise ValueError(f"num_clients must be at least 1, got {self.num_clients}")
-        if not 0 < self.quorum <= 1:
-            problem = f"quorum must be in (0, 1], got {self.quorum}; it is a fraction of num_clients, not a count"
-            raise ValueError(problem)
-        for name in ("node_timeout", "reply_timeout"):
-            seconds = getattr(self, name)
-            if not (math.isfinite(seconds) and seconds >= 0):
-                raise ValueError(f"{name} must be a finite number of seconds >= 0, got {seconds}")
-        if self.max_open is not None and self.max_open < 1:
-            raise ValueError(f"max_open must be at least 1 or None, got {self.max_open}")
-        if not self.poll_interval > 0:
-            raise ValueError(f"poll_interval must be > 0 seconds, got {self.poll_interval}")
 
     # Nothing is trained, and `start` sends its own messages: what Flower's strategies do for theirs.
 

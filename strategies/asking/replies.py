@@ -15,7 +15,7 @@ from itertools import chain, zip_longest
 from types import MappingProxyType
 from typing import Any, Generic
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from typing_extensions import TypeVar
 
 from protocol.codec import num_bytes
@@ -71,10 +71,6 @@ class Check:
         """How large a reply may be, which follows from what was asked."""
         return _ROOM + self.num_bytes
 
-    def decode(self, content: RecordDict) -> Any:
-        """Return the answer that a reply's content carries, or raise ValueError."""
-        return decode_answer(content, answer_type(self.query))
-
     def failure(self, answer: Answer | SignedAnswer) -> Failure | None:
         """Return the first rule that `answer` breaks, or None when it breaks none."""
         for reason, detail in chain(self._broken_identity_rules(answer), self.broken_rules(answer)):
@@ -116,7 +112,7 @@ def _read(reply: Message, check: Check) -> Any:
         detail = f"a reply to this question must have at most {check.max_bytes} bytes, got {size}"
         return Failure(name, FailureReason.TOO_LARGE, detail)
     try:
-        answer: Any = check.decode(reply.content)
+        answer: Any = decode_answer(reply.content, answer_type(check.query))
     except ValueError as error:
         return Failure(name, FailureReason.MALFORMED, one_line(str(error)))
     return check.failure(answer) or answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,13 +81,12 @@ class SecureHistogram(FDivergence):
         self._require_quorum(first)
 
         record = to_array_record(arrays)
-
-        def ask_named(questions: Mapping[str, Check], number: int) -> tuple[dict[str, Any], list[Failure]]:
-            return self._ask_named(grid, questions, record, round + number - 1)
-
+        ask_named = partial(self._ask_named, grid, record, round - 1)
         keys = {answer.client_id: answer for answer in first.answers}
         rounds = SecureSum(keys, ask_named, num_neighbours=self.num_neighbours, rng=np.random.default_rng(self.seed))
-        question = _masked_question(query, record)
+        sent_hash = model_hash(to_arrays(record))
+        digest = query.digest(version=PROTOCOL_VERSION, model_hash=sent_hash, code_hash=code_hash())
+        question = MaskedQuestion(query, sent_hash, digest)
         masked = rounds.collect(question)
         outcome = replace(
             first,
@@ -125,28 +125,23 @@ class SecureHistogram(FDivergence):
         return outcome
 
     def _ask_named(
-        self, grid: Grid, questions: Mapping[str, Check], arrays: ArrayRecord, round: int
+        self, grid: Grid, arrays: ArrayRecord, num_before: int, questions: Mapping[str, Check], number: int
     ) -> tuple[dict[str, Any], list[Failure]]:
+        """Put questions to clients by name, in the round of this number of an aggregation that others came before."""
         parcels = []
         for name, asked in questions.items():
             content = wire.encode_query(asked.query, arrays if isinstance(asked.query, MaskedQuery) else None)
             parcels.append(Parcel(self._node(self._nodes[name]), content, asked))
+        # Nothing is sent again: what a client keeps between the rounds is lost with its node.
+        replies = self._send(grid, parcels, num_before + number, on_progress=self.on_progress)
         answers: dict[str, Any] = {}
         failures: list[Failure] = []
-        # Nothing is sent again: what a client keeps between the rounds is lost with its node.
-        replies = self._send(grid, parcels, round, on_progress=self.on_progress)
         # Each reply by itself: whose name a node must answer under is known, and it cannot claim another's.
         for parcel, received in zip(parcels, replies, strict=True):
             outcome = settle([received], num_asked=1, nodes=[parcel.node])
             answers.update((answer.client_id, answer) for answer in outcome.answers)
             failures += outcome.failures
         return answers, failures
-
-
-def _masked_question(query: HistogramQuery, record: ArrayRecord) -> MaskedQuestion:
-    sent_hash = model_hash(to_arrays(record))
-    digest = query.digest(version=PROTOCOL_VERSION, model_hash=sent_hash, code_hash=code_hash())
-    return MaskedQuestion(query, sent_hash, digest)
 
 
 def checked_counts(total: np.ndarray, *, num_rows: int, num_clients: int) -> np.ndarray:

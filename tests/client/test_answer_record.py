@@ -300,9 +300,9 @@ def test_what_fails_for_any_example_costs_nothing(own):
 
 
 def test_the_place_is_the_owners_and_absolute():
-    assert record_from_config({}, client_id="a") == AnswerRecord("a")
+    assert record_from_config({"client-id": "a"}) == AnswerRecord("a")
     with pytest.raises(ValueError, match="answer-record-file must be an absolute path"):
-        record_from_config({"answer-record-file": "r.sqlite"}, client_id="a")
+        record_from_config({"answer-record-file": "r.sqlite", "client-id": "a"})
 
 
 def greeted(own, asked):

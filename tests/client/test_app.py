@@ -9,7 +9,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from client.app import app
-from client.identity import client_id, sign_refusals
+from client.identity import client_id
+from client.refusals import sign_refusals
 from protocol import wire
 from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import code_hash, model_hash

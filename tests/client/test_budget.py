@@ -137,8 +137,8 @@ def test_a_book_that_is_made_through_a_link_is_for_its_owner_alone(tmp_path):
 def test_the_budget_is_read_from_the_node_config(tmp_path):
     path = tmp_path / "b.sqlite"
     config = {"query-budget": 7, "query-budget-file": str(path), "partition-id": 3}
-    assert budget_from_config(config, client_id="a") == QueryBudget("a", 7, path)
-    assert budget_from_config({"partition-id": 3}, client_id="a") == QueryBudget("a")
+    assert budget_from_config(config | {"client-id": "a"}) == QueryBudget("a", 7, path)
+    assert budget_from_config({"partition-id": 3, "client-id": "a"}) == QueryBudget("a")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_the_budget_is_read_from_the_node_config(tmp_path):
 )
 def test_a_budget_that_could_not_hold_is_refused(config, rule):
     with pytest.raises(ValueError, match=rule):
-        budget_from_config(config, client_id="a")
+        budget_from_config(config | {"client-id": "a"})
 
 
 def test_what_is_left_can_be_asked_without_spending(tmp_path):

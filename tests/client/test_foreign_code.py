@@ -126,7 +126,7 @@ def test_a_state_dict_of_other_things_is_refused() -> None:
     assert SECRET not in reply.error.reason
 
 
-@pytest.mark.parametrize("ends", ["raise SystemExit(%r)", "raise KeyboardInterrupt(%r)", "raise BaseException(%r)"])
+@pytest.mark.parametrize("ends", ["raise SystemExit(%r)", "raise BaseException(%r)"])
 def test_a_module_that_ends_the_process_when_it_is_imported_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
@@ -138,6 +138,18 @@ def test_a_module_that_ends_the_process_when_it_is_imported_does_not(
     ):
         assert "must be importable" in reply.error.reason
         assert SECRET not in reply.error.reason
+
+
+@pytest.mark.parametrize(
+    ("model", "data"), [("interrupted_module:Net", OWN["data"]), (PLAIN.model, "interrupted_module:data")]
+)
+def test_an_interrupt_of_the_user_ends_the_import_of_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, data: str
+) -> None:
+    (tmp_path / "interrupted_module.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        asked(dataclasses.replace(PLAIN, model=model), OWN | {"data": data})
 
 
 @pytest.mark.parametrize("function", ["fail", "loader"])

@@ -70,7 +70,7 @@ def ask(own, query, *, config=None, arrays=None):
 
 
 def left(own):
-    return privacy_from_config(own, client_id=own["client-id"]).left()
+    return privacy_from_config(own).left()
 
 
 def test_every_answer_is_counted_exactly_and_the_budget_holds(own):
@@ -337,4 +337,4 @@ def test_without_a_budget_noise_is_added_for_whoever_asks_and_nothing_is_counted
     plain = {key: value for key, value in own.items() if not key.startswith("privacy")}
     assert ask(plain, question("")).risk == mean_loss(MODEL, *examples(), loss="zero_one")[0]
     assert len({ask(plain, question("laplace:0.1")).risk for _ in range(5)}) > 1
-    assert privacy_from_config(plain, client_id="a") == PrivacyBudget("a")
+    assert privacy_from_config(plain | {"client-id": "a"}) == PrivacyBudget("a")

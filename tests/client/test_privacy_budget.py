@@ -75,4 +75,4 @@ def test_what_was_spent_stays_spent_when_the_owner_changes_the_budget(tmp_path):
 )
 def test_a_budget_that_could_not_hold_is_refused(config, rule):
     with pytest.raises(ValueError, match=rule):
-        privacy_from_config(config, client_id="a")
+        privacy_from_config(config | {"client-id": "a"})

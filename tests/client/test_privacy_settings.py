@@ -51,7 +51,7 @@ def test_a_client_that_is_meant_to_be_private_does_not_answer_without_noise(own,
     for privacy in ("", "laplace:0.5"):
         assert rule in ask(own, question(privacy)).replace("\\'", "'")
     with pytest.raises(ValueError, match=rule):
-        privacy_from_config(own, client_id="a")
+        privacy_from_config(own | {"client-id": "a"})
 
 
 def reply_to(own, content, message_type):
@@ -98,9 +98,9 @@ def test_of_many_who_ask_at_once_for_the_last_of_the_privacy_budget_one_is_count
         answers = list(pool.map(lambda query: ask(own, query), queries))
     assert sum(not isinstance(answer, str) for answer in answers) == 1
     assert left(own) == 0
-    assert budget_from_config(own, client_id="a").left() == 98
+    assert budget_from_config(own | {"client-id": "a"}).left() == 98
     hashes = {"model_hash": model_hash(model_arrays(MODEL)), "code_hash": code_hash()}
-    record = record_from_config(own, client_id="a")
+    record = record_from_config(own | {"client-id": "a"})
     noted = [record.has_noted(asked_hash(query, **hashes)) for query in queries]
     assert noted == [not isinstance(answer, str) for answer in answers]
 

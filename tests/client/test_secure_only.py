@@ -9,7 +9,7 @@ from flwr.app import Context, Message, RecordDict
 from client.__main__ import main
 from client.answering import answered
 from client.budget import QueryBudgetError
-from client.secure.part import HistogramInCompany
+from client.secure.part import HistogramAmong
 from client.secure.rounds import is_secure_only, refuse_in_the_open
 from protocol.examples import Examples
 from protocol.secure.questions import HistogramQuery
@@ -91,7 +91,7 @@ def test_an_answer_record_repeats_no_histogram_in_another_company(tmp_path):
     examples = Examples(np.zeros((4, 2), dtype=np.float32), np.zeros(4, dtype=np.int64))
 
     def ask(company):
-        query = HistogramInCompany(**vars(QUERY), company=company)
+        query = HistogramAmong(**vars(QUERY), partners=company)
         return answered(query, {"w": np.zeros(2)}, examples, context, lambda *_: {"risk": 0.25, "num_examples": 4})[1]
 
     assert [ask("first"), ask("first"), ask("second")] == [1, 1, 0]

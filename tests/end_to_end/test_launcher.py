@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from simulations.launcher import (
     LaunchError,
     PrivateSuperLink,
     free_port,
+    private_superlink,
     processes_of,
     signals_as_exceptions,
 )
@@ -56,6 +58,18 @@ def superlink_with(tmp_path: Path, script: str | None, *, ray: str | None = None
     environment = {"PATH": str(commands), "FLWR_HOME": str(home / "flwr"), "RAY_ADDRESS": "127.0.0.1:1"}
     ray_port = None if ray is None else free_port()
     return PrivateSuperLink(home=home, environment=environment, port=free_port(), ray_port=ray_port)
+
+
+def test_where_no_port_is_free_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def no_port() -> int:
+        raise LaunchError("no free port")
+
+    monkeypatch.setattr(launcher, "free_port", no_port)
+    with pytest.raises(LaunchError, match="no free port"), private_superlink(starts_ray=True):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_command_is_named(tmp_path: Path) -> None:

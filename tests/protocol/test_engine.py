@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -216,6 +218,12 @@ def test_a_client_that_hangs_is_left_to_its_work_and_the_others_go_on():
         late += grid.pull_messages([sent[k].metadata.message_id for k in (0, 3)])
     assert {reply.metadata.src_node_id for reply in late} <= {nodes[0], nodes[3], 1}
     assert len(exchange(grid)) == 6
+
+
+def test_without_flower_the_extra_is_named():
+    code = "import sys; sys.modules['flwr'] = None; import riskband.flower.testing"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert 'this needs flwr, which is not installed; run: pip install "riskband[flower]"' in done.stderr
 
 
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, GeneratorExit, ValueError])

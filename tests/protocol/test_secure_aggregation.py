@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.answer_record import question_hash
-from client.secure.part import HistogramInCompany, check_own_size, own_vector
+from client.secure.part import HistogramAmong, check_own_size, own_vector
 from protocol.questions import LossQuery
 from protocol.secure import cryptography as secure
 from protocol.secure.questions import HistogramQuery
@@ -163,7 +163,7 @@ def test_a_histogram_and_a_loss_are_different_questions_to_the_answer_record():
 
 def test_in_another_company_a_histogram_is_another_question():
     hashes = {"model_hash": "m", "code_hash": "c"}
-    first, second = (HistogramInCompany(**vars(query()), company=name) for name in "ab")
+    first, second = (HistogramAmong(**vars(query()), partners=name) for name in "ab")
     assert question_hash(first, **hashes, examples_hash="e") != question_hash(second, **hashes, examples_hash="e")
 
 

@@ -16,9 +16,10 @@ from protocol import wire
 from protocol.codec import num_bytes
 from protocol.questions import AdversarialAnswer, Candidate, CandidatesAnswer, CandidatesQuery
 from riskband.flower.testing import node_unavailable
+from strategies.asking import replies
 from strategies.asking.failures import Node
 from strategies.asking.query import FailureReason
-from strategies.asking.replies import Check, answer_check, read_reply
+from strategies.asking.replies import answer_check, read_reply
 from tests.strategies.network import (
     ARRAYS,
     NUM_CLIENTS,
@@ -135,7 +136,7 @@ def test_a_reply_larger_than_its_question_allows_is_refused_alone(edit):
 
 def test_arrays_of_a_reply_that_is_too_large_are_not_read(monkeypatch):
     monkeypatch.setattr(Array, "numpy", lambda array: pytest.fail("an array was read"))
-    monkeypatch.setattr(Check, "decode", lambda check, content: pytest.fail("the answer was read"))
+    monkeypatch.setattr(replies, "decode_answer", lambda content, kind: pytest.fail("the answer was read"))
     check = answer_check(QUERY, "", "", None)
     content = RecordDict({"w": ArrayRecord({"w": Array(np.zeros(1000))})})
     message = Message(RecordDict(), 2, "query.loss")
