@@ -25,6 +25,11 @@ _DELTAS = {"own": "its own", "band": "the band's", "groups": "the groups'"}
 _NUM_COSTS = 5  # of a long list of cost budgets, the table shows this many
 
 
+def loss_in_words(name: str) -> str:
+    """Return the name of a loss as readers know it: "0-1", "cross-entropy"."""
+    return name.replace("zero_one", "0-1").replace("_", "-")
+
+
 def number(value: float | None) -> str:
     """Return a measured number, a dash for none."""
     return "–" if value is None else f"{value:.3f}"

@@ -18,7 +18,7 @@ from protocol.mechanisms import GAUSSIAN, mechanism_of
 from riskband.plots.bands import save_figure
 from riskband.report.view import RunFacts
 from riskband.verification import event_of, why_it_says_nothing
-from server.report.cells import check_lines, reasons
+from server.report.cells import check_lines, loss_in_words, reasons
 from server.run.folder import CERTIFICATE_FOLDER, PAGE_FILE, ResultFolder, failure_fields
 from server.run.ledger import part_of_a_run
 from strategies.asking.failures import Failure
@@ -199,7 +199,7 @@ def _who_answered(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Clients that answered", f"{network['num_answered']} of {network['num_asked']} that were asked"
     if network["failures"]:
         yield "Failures", reasons(network["failures"])
-    yield "Loss", config["loss"].replace("_", " ")
+    yield "Loss", loss_in_words(config["loss"])
     if config["evaluator"]:
         yield "Model", f"each client's own function ({config['evaluator']}); nothing ties the answers to one model"
     else:

@@ -21,7 +21,7 @@ from riskband.search import Bracket
 from riskband.wording import down_to_digits
 from riskband.worst_cases.requirements import Gate, require
 from server.checks.unseen import Check, Unseen, unseen_clients
-from server.report.cells import certificate_table
+from server.report.cells import certificate_table, loss_in_words
 from server.sections import Rule, Section
 from server.training import prepare_model
 from strategies.asking.query import QueryStrategy
@@ -56,8 +56,8 @@ class Evaluation:
     @property
     def title(self) -> str:
         """What stands above the figure."""
-        loss = self.config.question.loss.replace("zero_one", "0-1").replace("_", "-")
-        return f"{self.config.run.scenario}: {loss} loss, delta = {self.config.question.delta:g}"
+        question = self.config.question
+        return f"{self.config.run.scenario}: {loss_in_words(question.loss)} loss, delta = {question.delta:g}"
 
     @property
     def truth(self) -> Unseen | None:

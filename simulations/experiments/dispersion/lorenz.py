@@ -170,10 +170,7 @@ def _draw_curves(axes: Axes, result: Result) -> None:
             shown = f"{name}: {LABELS['published']}" if key == "lower" else ""
             axes.plot(shares, shares - np.array(curve["published"][key]), color=color, ls=":", lw=1, label=shown)
         axes.plot(shares, shares - np.array(curve["truth"]), color=color, lw=2, label=f"{name}: people left out")
-    axes.set(
-        xlabel="share p of the people, best-off first",
-        ylabel="p − their share of all loss (Lorenz)",
-    )
+    axes.set(xlabel="share p of the people, best-off first", ylabel="p − their share of all loss (Lorenz)")
     legend_under(axes, 0.14)
 
 
