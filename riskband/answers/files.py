@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from riskband.answers.frames import NAMES_CLIENTS
+from riskband.answers.frames import CLIENT_COLUMNS
 from riskband.answers.responses import WhoAnswered
 from riskband.answers.risks import ClientRisks
 from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding
@@ -180,7 +180,7 @@ def _number(text: str) -> float:
 def _repeated_clients(header: list[str], rows: list[Row]) -> list[str]:
     """Clients with several rows: those of single examples, rounds or models, which are no clients of their own."""
     problems = []
-    for column in (name for name in header if name.lower() in NAMES_CLIENTS):
+    for column in (name for name in header if name.lower() in CLIENT_COLUMNS):
         seen, again = set(), []
         for place, row in rows:
             name = (row.get(column) or "").strip()

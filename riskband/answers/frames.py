@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 _NOTHING = ("NAType", "NaTType")  # what pandas writes for a missing value besides None and NaN
 _LEAVE_OUT = "leave rows without an answer out, and say how many clients gave none with num_missing"
-NAMES_CLIENTS = ("client", "client_id")  # columns, in lower case
+CLIENT_COLUMNS = ("client", "client_id")
+"""Names of columns, in lower case, that say whose a row is."""
 AnyArray = npt.NDArray[Any]
 
 
@@ -128,7 +129,7 @@ def labels(name: str, values: AnyArray) -> tuple[str, ...]:
 
 def refuse_repeated_clients(frame: Any) -> None:
     """Raise ValueError if a frame says by the name of a column that its rows are of examples, and not of clients."""
-    for name in NAMES_CLIENTS:
+    for name in CLIENT_COLUMNS:
         try:
             clients = [each for each in _texts(column(frame, name)).tolist() if not _is_missing(each)]
         except ValueError:
