@@ -73,12 +73,9 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 
 EARLIER: Mapping[str, Mapping[str, Any]] = {
     "band": {"means": "limits"},
-    "mean_bound": {"edition": 1},
-    "worst_case_mean": {"edition": 1},
-    "wasserstein_mean": {"every_budget": True, "edition": 1},
+    "wasserstein_mean": {"every_budget": True},
     "wasserstein_cdf": {"every_budget": True, "seed": None},
     "quantile": {"method": "order statistic"},
-    "dispersion_certificate": {"edition": 1},
 }
 """Arguments that earlier recipes lack, by function or "band", and what was done before there were such arguments."""
 

@@ -25,6 +25,7 @@ INDEPENDENT_ASKED = (
     "meta-distribution of clients"
 )
 INDEPENDENT_EXAMPLES = "each client's examples are independent draws from its own distribution, unseen in training"
+FIXED_NUMBER = "how many clients were asked did not depend on any answer"
 FRESH_CLIENTS = "the clients that answered had no part in training, tuning or choosing the model"
 TRUE_ANSWERS = "every answer is the mean loss that the client measured"
 
@@ -127,6 +128,7 @@ class Responses:
         missing = f"the {self.num_missing} clients that were asked but gave no valid answer are missing at random"
         return (
             INDEPENDENT_ASKED if self.num_missing_worst else INDEPENDENT_CLIENTS,
+            FIXED_NUMBER,
             FRESH_CLIENTS if self.answered_by == "fresh" else TRAINERS_ANSWERED,
             INDEPENDENT_EXAMPLES,
             answers if self.noise is None else f"{answers} plus {self.noise.words}",

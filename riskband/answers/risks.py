@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -299,10 +300,20 @@ class ClientRisks(Answers):
         values, sizes = self.values[clients], self.num_examples[clients]
         return ClientRisks(values, sizes, self.binary, names=names, groups=groups, **who)
 
+    def in_order_of_names(self) -> ClientRisks:
+        """The same answers in the order of a hash of the clients' names, which no answer chose; or as they come."""
+        if self.names is None:
+            return self
+        hashes = [sha256(name.encode()).digest() for name in self.names]
+        return self.of_clients(np.array(sorted(range(self.num_clients), key=hashes.__getitem__)))
+
     def resized(self, num_clients: int) -> ClientRisks:
-        """So many clients whose answers have the distribution of these; missing and wrong ones in proportion."""
+        """So many clients whose answers have the distribution of these, in a fixed order that does not sort them.
+
+        Missing and wrong ones are there in proportion.
+        """
         order = np.argsort(self.values, kind="stable")
-        like = order[np.arange(num_clients) * order.size // num_clients]
+        like = np.random.default_rng(0).permutation(order[np.arange(num_clients) * order.size // num_clients])
         who, share = self.responses.to_dict(), num_clients / order.size
         who |= {name: math.ceil(who[name] * share) for name in ("num_missing", "contamination") if name in who}
         return ClientRisks(self.values[like], self.num_examples[like], self.binary, **who)

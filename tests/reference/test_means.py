@@ -86,7 +86,7 @@ def test_a_client_may_cost_more_after_many_that_were_far_from_one():
     """Editions of the bets: the same up to 200 clients and after a large value; what is staked sees the past only."""
     values = np.random.default_rng(0).beta(3.0, 21.0, size=600)
     editions = {
-        size: [betting.averaged_betting_upper_mean(values[:size], delta=0.05, edition=e) for e in (1, 3)]
+        size: [betting.constant_stakes_upper_mean(values[:size], delta=0.05, edition=e) for e in (1, 3)]
         for size in (200, 600)
     }
     assert editions[200][0] == editions[200][1]

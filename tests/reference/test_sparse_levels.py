@@ -20,7 +20,7 @@ from riskband.bands.levels import (
     truncated_levels,
 )
 from riskband.bands.methods import MOST_FOR_ALL_RANKS, default_method, resolve_level_method
-from riskband.betting import averaged_betting_upper_mean
+from riskband.betting import constant_stakes_upper_mean
 from riskband.search import bisect, root_from_above
 from tests.validity.coverage import is_rejected
 
@@ -202,10 +202,10 @@ def test_a_root_from_above_is_that_of_bisection():
 
 def test_the_mean_of_many_is_bounded_as_that_of_few(monkeypatch):
     values = np.random.default_rng(5).binomial(20, 0.1, 3_000) / 20
-    few = averaged_betting_upper_mean(values, delta=0.05)
+    few = constant_stakes_upper_mean(values, delta=0.05)
     monkeypatch.setattr("riskband.betting._MANY", 100)
     monkeypatch.setattr("riskband.betting._MOST_AT_ONCE", 100)
-    assert averaged_betting_upper_mean(values, delta=0.05) == pytest.approx(few, abs=2.0**-35)
+    assert constant_stakes_upper_mean(values, delta=0.05) == pytest.approx(few, abs=2.0**-35)
 
 
 def test_the_memory_of_a_million_clients_fits(monkeypatch):
