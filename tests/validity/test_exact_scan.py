@@ -7,17 +7,20 @@ sum of binomial ones, at every share of bad clients.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from scipy.optimize import brentq
+from scipy.special import beta as beta_function
 from scipy.special import logsumexp, xlogy
 from scipy.stats import binom
 
 import riskband as rb
 from benchmarks.honesty import SHARES, gini_by_sorted_pairings, largest_false_rate, share_of_asking_on, two_kinds
 from riskband.betting import come_sorted, constant_stakes_upper_mean, log_capital, sharpest_stakes
+from riskband.functionals.bets import DirectBounds
 from riskband.functionals.functional import FUNCTIONALS
 from riskband.functionals.pairs import Pairs
 from riskband.worst_cases.divergences import DIVERGENCES
@@ -126,8 +129,8 @@ def too_often(names, numbers_of_clients, numbers_of_examples):
 
 
 def test_no_bound_is_false_more_often_than_it_says():
-    assert too_often(PAIRED_OR_FREE, (2, 5, 26, 56, 73), (1, 20, 100)) == {}
-    assert too_often(ORDERED, (8,), (20,)) == {}
+    assert too_often(PAIRED_OR_FREE, (5, 26, 73), (1, 20)) == {}
+    assert too_often(ORDERED, (7,), (20,)) == {}
 
 
 @pytest.mark.slow
@@ -196,7 +199,7 @@ def not_fair(numbers_of_clients):
 
 
 def test_capitals_have_a_mean_of_one_at_most_at_the_truth():
-    assert not_fair([2, 3, 26, 56]) == {}
+    assert not_fair([2, 3, 26]) == {}
 
 
 @pytest.mark.slow
@@ -221,7 +224,7 @@ def test_to_ask_on_and_keep_the_best_is_false_too_often():
 
 def test_no_bound_from_exact_answers_excludes_what_was_measured():
     excluded = []
-    for (num_clients, num_bad), (name, truth) in product([(8, 1), (26, 3), (73, 8), (74, 8)], TRUTHS.items()):
+    for (num_clients, num_bad), (name, truth) in product([(26, 3), (73, 8)], TRUTHS.items()):
         lower, upper = rb.bound(two_kinds(num_clients, num_bad), name, delta=DELTA)
         if not lower - 1e-9 <= float(truth(np.array(num_bad / num_clients))) <= upper + 1e-9:
             excluded.append((name, num_clients, lower, upper))
@@ -275,3 +278,28 @@ def test_constant_stakes_at_the_reference():
         bound = constant_stakes_upper_mean(values, delta=DELTA)
         slacks.append((bound - values.mean()) / (1.6449 * values.std() / np.sqrt(500)))
     assert np.mean(slacks) == pytest.approx(1.735, abs=0.005)
+
+
+def test_limits_that_cross_are_an_error_and_not_swapped():
+    crossing = replace(rb.functional("gini"), of_answers=lambda risks, delta: DirectBounds(0.6, 0.5))
+    with pytest.raises(ValueError, match=r"must not cross, got 0.6 below and 0.5 above: one of them is false"):
+        rb.bound(two_kinds(20, 2), crossing, delta=DELTA)
+
+
+def without_noise(rng):
+    """Losses that do not vary within a client: what counts of 0-1 losses would have as noise is not there."""
+    return rb.ClientRisks(rng.beta(3, 21, 300), 20, binary=False)
+
+
+def of_other_sizes(rng):
+    sizes = np.append(20, rng.permutation(np.repeat([20, 10_000], [29, 270])))
+    return rb.ClientRisks(rng.binomial(sizes, rng.beta(3, 21, 300)) / sizes, sizes, binary=True)
+
+
+@pytest.mark.parametrize("draw", [without_noise, of_other_sizes])
+def test_what_is_for_counts_of_equal_sizes_is_kept_to_them(draw):
+    """Limits of the Gini coefficient from which noise is taken off; the truth is the closed form for Beta(3, 21)."""
+    truth = 2 * beta_function(6, 42) / (3 * beta_function(3, 21) ** 2)
+    found = [rb.bound(draw(np.random.default_rng(seed)), "gini", delta=DELTA) for seed in range(8)]
+    assert not is_rejected([upper < truth for _, upper in found], DELTA / 2)
+    assert not is_rejected([lower > truth for lower, _ in found], DELTA / 2)
