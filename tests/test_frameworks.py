@@ -103,3 +103,16 @@ def test_a_client_that_was_never_evaluated_is_named(tmp_path, capsys):
     path.write_text(json.dumps({"host_type": "client", "rounds": {"1": {"fit_round_metrics": {"accuracy": 1.0}}}}))
     assert main(["certify", str(path), "--from", "fl4health", "--column", "accuracy", "--num-examples", "10"]) == 2
     assert "client_0.json must have a round with eval_round_metrics" in capsys.readouterr().err
+
+
+def test_sites_without_examples_are_missing_by_name(tmp_path, capsys, of_csv):
+    folder = fl4health_folder(tmp_path)
+    found = {"val - prediction - accuracy": None, "val - num_examples": 0}
+    report = {"host_type": "client", "rounds": {"1": {"eval_round_metrics": found}}}
+    (folder / "client_empty.json").write_text(json.dumps(report))
+    asked = ["--column", "val - prediction - accuracy", "--accuracy", "--num-examples", "val - num_examples"]
+    assert main(["certify", str(folder), "--from", "fl4health", *asked, "--json"]) == 0
+    said = capsys.readouterr()
+    assert "1 client has 0 examples and counts as missing: client client_empty\n" in said.err
+    mean = json.loads(said.out)["certificates"]["mean"]
+    assert (mean["value"], mean["recipe"]["answers"]["num_missing"]) == (of_csv["mean"]["value"], 1)

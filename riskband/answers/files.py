@@ -13,15 +13,18 @@ import warnings
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
 from riskband.answers.frames import CLIENT_COLUMNS
+from riskband.answers.metrics import metric_problem, warn_of_empty
 from riskband.answers.responses import WhoAnswered
-from riskband.answers.risks import ClientRisks
+from riskband.answers.risks import ClientRisks, share_problem
 from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding
 from riskband.wording import in_full
+
+T = TypeVar("T")
 
 MAX_LISTED = 5
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+")
@@ -98,6 +101,11 @@ def read_risks(
     too_wide = [place for place, row in rows if None in row]
     problems = _listed(f"every row must have {len(header)} values, as the header has, not more", too_wide, remedy)
     problems += _repeated_clients(header, rows)
+    if problem := metric_problem(column, binary=is_binary, word="--not-binary"):
+        problems.append(problem)
+    sizes_said = [] if has_constant else [_number(row.get(num_examples) or "") for _, row in rows]
+    empty = {k: _called(header, *rows[k]) for k, size in enumerate(sizes_said) if size == 0}
+    rows, names = _without(empty, rows), names and _without(empty, names)
     places, values = _numbers(rows, column, problems)
     if noise is None:
         problems += _outside_scale(values, places, column, is_percent, is_accuracy)
@@ -110,10 +118,25 @@ def read_risks(
         is_right = (sizes >= 1) & (sizes <= MAX_EXAMPLES) & (sizes == np.floor(sizes))
         wrong = [f"{at}: {size:g}" for at, size, right in zip(places, sizes, is_right, strict=True) if not right]
         rule = f"numbers of examples in column {num_examples!r} must be {_WHOLE_NUMBERS}"
-        problems += _listed(rule, wrong, "leave out clients without examples")
+        problems += _listed(rule, wrong, "count the examples behind each mean")
     if problems:
         raise TableError(problems)
-    losses = _losses(values, scale=100 if is_percent else 1) if is_percent or is_accuracy else values
+    losses = values
+    if is_percent or is_accuracy:
+        # From the digits in the table: no other rounding than that of the result.
+        shares = [Decimal(repr(value)) / (100 if is_percent else 1) for value in values.tolist()]
+        losses = np.array([float(1 - share) for share in shares])
+        problem = share_problem(
+            np.array(shares, dtype=np.float64),
+            np.broadcast_to(sizes, losses.shape).astype(np.int64),
+            contamination=who.get("contamination", 0),
+            places=places,
+            word="--not-binary",
+        )
+        if problem and is_binary is not False:
+            raise TableError([problem])
+    warn_of_empty(list(empty.values()), stacklevel=2)
+    who["num_missing"] = who.get("num_missing", 0) + len(empty)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary says it
@@ -140,9 +163,14 @@ def _separator_hint(header: list[str]) -> str:
     return ""
 
 
-def _losses(accuracies: FloatArray, *, scale: int) -> FloatArray:
-    """1 - accuracy / scale, from the digits in the table: no other rounding than that of the result."""
-    return np.array([float(1 - Decimal(repr(value)) / scale) for value in accuracies.tolist()])
+def _without(some: Mapping[int, str], values: list[T]) -> list[T]:
+    return [value for k, value in enumerate(values) if k not in some]
+
+
+def _called(header: list[str], place: str, row: dict[str, str]) -> str:
+    """The name of a client, if a column has it, and its place."""
+    names = [row[name] for name in header if name.lower() in CLIENT_COLUMNS and row.get(name)]
+    return f"{names[0]} ({place})" if names else place
 
 
 def _numbers(rows: list[Row], column: str, problems: list[str]) -> tuple[list[str], FloatArray]:

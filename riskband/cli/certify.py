@@ -399,9 +399,14 @@ def _who_answered(risks: rb.ClientRisks) -> list[str]:
 
 def _kind_of_loss(risks: rb.ClientRisks, options: argparse.Namespace) -> str:
     if not risks.binary:
-        doubt = binary_doubt(risks.values, risks.num_examples) if options.binary is None and risks.noise is None else ""
+        if options.binary is not None or risks.noise is not None:
+            return "losses anywhere in [0, 1]"
+        doubt = binary_doubt(risks.values, risks.num_examples)
         remedy = "for a 0-1 loss say --binary and give all digits, otherwise say --not-binary"
-        return f"losses anywhere in [0, 1]{f' ({doubt}; {remedy})' if doubt else ''}"
+        if not doubt:
+            doubt = "those of a cross-entropy do not lie there, unless each was scaled and cut"
+            remedy = "if every example's does, say --not-binary"
+        return f"losses anywhere in [0, 1] ({doubt}; {remedy})"
     if options.binary:
         return "0-1 losses"
     doubt = size_doubt(risks.values, risks.num_examples)
