@@ -16,6 +16,7 @@ from scipy.special import betaincinv, xlog1py, xlogy
 from riskband.answers import frames
 from riskband.answers.noise import AnswerNoise, BoundedValues, cut_values, noisy_upper_limits
 from riskband.answers.responses import Answers, Responses, WhoAnswered
+from riskband.answers.rows import answer_problem
 from riskband.checks import (
     FloatArray,
     IntArray,
@@ -182,7 +183,9 @@ class ClientRisks(Answers):
         num_examples : str or int
             Column with the numbers of examples, or one number for all clients.
         client, group : str, optional
-            Columns with the name of the client, which no other has, and with its group, which may be missing.
+            Columns with the name of the client, which no other has, and with its group, which may be missing. Without
+            `client`, a column that is called hospital, site or the like must name each client once, and where none
+            does, no other column of text or whole numbers may have a value twice.
         binary, noise, **who :
             See `ClientRisks`.
 
@@ -194,20 +197,24 @@ class ClientRisks(Answers):
         Raises
         ------
         ValueError
-            If a column is not there, a value is missing or no number, a client is there twice, or as for `ClientRisks`.
+            If a column is not there, a value is missing or no number, a client may be there twice, or as for
+            `ClientRisks`.
         """
         for wrong, right in (("names", "client"), ("groups", "group")):
             if wrong in who:
                 raise TypeError(f"from_frame has no keyword {wrong!r}; name the column with {right}=")
         losses = frames.numbers(f"column {loss!r}", frames.column(frame, loss))
-        frames.refuse_repeated_clients(frame)
+        frames.refuse_repeated_clients(frame, client, but=(loss, num_examples, group))
         sizes: npt.ArrayLike = num_examples
         if isinstance(num_examples, str):
             remedy = "leave clients without examples out"
             sizes = frames.numbers(f"column {num_examples!r}", frames.column(frame, num_examples), remedy=remedy)
         names = None if client is None else frames.labels(f"column {client!r}", frames.column(frame, client))
         groups = None if group is None else frames.labels_or_none(frames.column(frame, group))
-        return cls(losses, sizes, binary, noise=noise, names=names, groups=groups, **who)
+        answers = cls(losses, sizes, binary, noise=noise, names=names, groups=groups, **who)
+        if client is None and (doubt := answer_problem(answers.values, answers.num_examples, flag=frames.CLIENT_FLAG)):
+            raise ValueError(doubt)
+        return answers
 
     @classmethod
     def from_metric_frame(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # not every encoding has a χ
     words = sys.argv[1:] if arguments is None else arguments
     options = _parser(words).parse_args(words)
+    usual, warnings.formatwarning = warnings.formatwarning, lambda message, *_, **__: f"riskband: {message}\n"
     problems: Sequence[str] = ()
     said, status = io.StringIO(), 2  # all is printed at the end: who stops reading changes no outcome
     try:
@@ -45,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problems = (str(error),)
     except ValueError as error:
         problems = getattr(error, "problems", (str(error),))
+    finally:
+        warnings.formatwarning = usual
     try:
         print(said.getvalue(), end="", flush=True)
     except BrokenPipeError:  # the reader of a pipe has seen enough
