@@ -253,15 +253,13 @@ def fl4health_table(path: Path) -> Table:
     if num_servers > 1:
         remedy = "put those of each run into a folder of its own"
         raise TableError([f"{path} must hold the reports of one run, got {num_servers} of servers; {remedy}"])
-    last = max((number for found in evaluated.values() for number in found), default=0)
-    if not last:
+    last = max((number for found in evaluated.values() for number in found), default=None)
+    if last is None:
         raise TableError([f"{path} must have a round with eval_round_metrics, got none; evaluate with the clients"])
     clients = {name: found[last] for name, found in evaluated.items() if last in found}
     if missing := [name for name in evaluated if name not in clients]:
-        rule = (
-            f"{len(missing)} of {len(evaluated)} clients were not evaluated in round {last}, the last, and are missing"
-        )
-        warnings.warn(f"{rule}: {', '.join(missing)}", stacklevel=3)
+        which = f"{len(missing)} of {len(evaluated)} clients were not evaluated in round {last}, the last"
+        warnings.warn(f"{which}, and are missing: {', '.join(missing)}", stacklevel=3)
     return _table(clients)._replace(num_missing=len(missing))
 
 

@@ -29,10 +29,9 @@ def column(frame: Any, name: str) -> AnyArray:
         is_of_polars = "ColumnNotFound" in type(error).__name__  # polars derives its own errors from Exception alone
         if not (is_of_polars or isinstance(error, (LookupError, ValueError, TypeError, AttributeError))):
             raise
-        found = _names_of(frame)
-        remedy = "give a frame, or a mapping of names to lists" if found is None else "name one of these"
-        has = None if found is None else f"the columns {', '.join(map(str, found)) or '(none)'}"
-        got = has or type(frame).__name__
+        found, got, remedy = _names_of(frame), type(frame).__name__, "give a frame, or a mapping of names to lists"
+        if found is not None:
+            got, remedy = f"the columns {', '.join(map(str, found)) or '(none)'}", "name one of these"
         raise ValueError(f"the frame must have a column {name!r}, got {got}; {remedy}") from error
     if values.ndim != 1:
         raise ValueError(f"column {name!r} must be there once and hold one value a row, got shape {values.shape}")
@@ -155,6 +154,8 @@ def _all_columns(frame: Any) -> Iterator[tuple[str, AnyArray]]:
 
 def labels_or_none(values: AnyArray) -> tuple[str | None, ...]:
     """Return a column of names as text, and None where one is missing."""
+    if values.dtype.kind in "iubU":  # what is never missing
+        return tuple(map(str, values.tolist()))
     return tuple(None if _is_missing(each) else str(each) for each in _texts(values).tolist())
 
 

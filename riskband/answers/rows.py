@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -20,7 +20,7 @@ _CLIENT = re.compile(
     r"|cid|name"
 )
 _MODEL = re.compile(
-    r"((server|global|fl|comm|communication|train|training|eval)?(round|epoch)|checkpoint|model|run|(random)?seed|fold)"
+    r"((current|server|global|fl|comm|communication|train|training|eval)*(round|epoch)|checkpoint|model|run|(random)?seed|fold)"
     r"(id|name|no|nr|num|number|version)?|rep(eat|etition|licate)?"
 )
 _COUNT = re.compile(r"n|num(?!ber).*|.*(count|size|examples|samples|patients|correct|wrong|errors)")
@@ -62,7 +62,9 @@ def row_problem(
     """
     named = [name for name in columns if _CLIENT.fullmatch(_plain(name))] if client is None else [client]
     is_named = any("" not in columns[name] for name in named)
-    labels = {name: columns[name] for name in (named if is_named else columns) if is_named or _is_label(columns[name])}
+    labels = {
+        name: values for name, values in columns.items() if (name in named if is_named else _is_label(set(values)))
+    }
     for name, values in labels.items():
         row = next((row for row, value in enumerate(values) if _TOTAL.fullmatch(_plain(value))), None)
         if row is not None and _differ(values):
@@ -111,9 +113,9 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name.casefold())
 
 
-def _is_label(values: Sequence[str]) -> bool:
+def _is_label(values: Collection[str]) -> bool:
     """Whether a column holds text or whole numbers, by which a client may be named."""
-    return not any(_is_fraction(each) for each in set(values))
+    return not any(_is_fraction(each) for each in values)
 
 
 def _is_fraction(text: str) -> bool:
