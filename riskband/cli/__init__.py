@@ -33,11 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # not every encoding has a χ
     words = sys.argv[1:] if arguments is None else arguments
     options = _parser(words).parse_args(words)
-    usual, warnings.formatwarning = warnings.formatwarning, lambda message, *_, **__: f"riskband: {message}\n"
     problems: Sequence[str] = ()
     said, status = io.StringIO(), 2  # all is printed at the end: who stops reading changes no outcome
     try:
-        with redirect_stdout(said):
+        with redirect_stdout(said), warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _warn
             status = int(options.run(options))
     except BrokenPipeError:  # of what goes to the standard error meanwhile
         sys.stderr = None
@@ -47,8 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problems = (str(error),)
     except ValueError as error:
         problems = getattr(error, "problems", (str(error),))
-    finally:
-        warnings.formatwarning = usual
     try:
         print(said.getvalue(), end="", flush=True)
     except BrokenPipeError:  # the reader of a pipe has seen enough
@@ -56,6 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for problem in problems:
         print(f"riskband: {problem}", file=sys.stderr)
     return status
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"riskband: warning: {message}", file=sys.stderr)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
