@@ -97,12 +97,6 @@ def test_columns_named_as_the_fields_of_answers_are_told_their_keyword(wrong, ri
         rb.ClientRisks.from_frame(TABLE, loss="loss", num_examples="n", **{wrong: "hospital"})
 
 
-def test_rows_of_single_examples_are_no_clients():
-    examples = {"client": ["A", "A", "B", None, None], "loss": [0.0, 1.0, 0.0, 1.0, 1.0]}
-    with pytest.raises(ValueError, match=r"one row per client, got 3 rows of 2 in column 'client'; .*from_examples"):
-        rb.ClientRisks.from_frame(examples, loss="loss", num_examples=1)
-
-
 def test_what_is_said_of_the_answers_goes_through():
     answers = rb.ClientRisks.from_frame(TABLE, loss="loss", num_examples=20, binary=False, answered_by="trainers")
     assert answers == rb.ClientRisks(TABLE["loss"], 20, False, answered_by="trainers")
@@ -183,8 +177,12 @@ def test_names_and_groups_stay_with_their_clients():
         ("loss", [True, False, True], "must hold numbers, got True"),
         ("n", pd.array([1, None, 2], dtype="Int64"), "column 'n' must have a value in every row"),
         ("n", [10, 0.5, 10], "num_examples must be whole numbers from 1"),
-        ("hospital", ["A", "B", "A"], "names must differ, got 'A' more than once; .*from_examples"),
-        ("hospital", ["A", None, "B"], "column 'hospital' must have a value in every row"),
+        (
+            "hospital",
+            ["A", "B", "A"],
+            "column 'hospital' must name every client once, got 'A' in row 0 .*from_examples",
+        ),
+        ("hospital", ["A", None, "B"], "column 'hospital' must name every client, got no name in row 1"),
     ],
 )
 def test_wrong_tables_are_refused_in_words(column, values, rule):

@@ -17,6 +17,7 @@ from riskband.answers import frames
 from riskband.answers.metrics import metric_problem, warn_of_empty
 from riskband.answers.noise import AnswerNoise, BoundedValues, cut_values, noisy_upper_limits
 from riskband.answers.responses import Answers, Responses, WhoAnswered, check_num_missing
+from riskband.answers.rows import answer_problem
 from riskband.checks import (
     FloatArray,
     IntArray,
@@ -187,7 +188,9 @@ class ClientRisks(Answers):
         num_examples : str or int
             Column with the numbers of examples, or one number for all clients.
         client, group : str, optional
-            Columns with the name of the client, which no other has, and with its group, which may be missing.
+            Columns with the name of the client, which no other has, and with its group, which may be missing. Without
+            `client`, a column that is called hospital, site or the like must name each client once, and where none
+            does, no other column of text or whole numbers may have a value twice.
         binary, noise, **who :
             See `ClientRisks`.
 
@@ -199,8 +202,8 @@ class ClientRisks(Answers):
         Raises
         ------
         ValueError
-            If a column is not there, a value is missing or no number, a client is there twice, `loss` is the name of a
-            score that is no mean (auc, f1, ...), or of what may be none (cross_entropy, dice, ...) and `binary` does
+            If a column is not there, a value is missing or no number, a client may be there twice, `loss` is the name of
+            a score that is no mean (auc, f1, ...), or of what may be none (cross_entropy, dice, ...) and `binary` does
             not say what the loss of an example is, or as for `ClientRisks`.
         """
         for wrong, right in (("names", "client"), ("groups", "group")):
@@ -209,7 +212,7 @@ class ClientRisks(Answers):
         if problem := metric_problem(loss, binary=binary):
             raise ValueError(problem)
         losses = np.array(frames.column(frame, loss))
-        frames.refuse_repeated_clients(frame)
+        frames.refuse_repeated_clients(frame, client, but=(loss, num_examples, group))
         names = None if client is None else frames.labels(f"column {client!r}", frames.column(frame, client))
         groups = None if group is None else frames.labels_or_none(frames.column(frame, group))
         sizes, called = np.asarray(num_examples), f"column {loss!r}"
@@ -222,7 +225,11 @@ class ClientRisks(Answers):
                 losses, sizes = frames.numbers(called, losses)[measured], sizes[measured]
                 names, groups = _chosen(names, measured), _chosen(groups, measured)
                 who = {**who, "num_missing": check_num_missing(who.get("num_missing", 0)) + empty.size}
-        return cls(frames.numbers(called, losses), sizes, binary, noise=noise, names=names, groups=groups, **who)
+        losses = frames.numbers(called, losses)
+        answers = cls(losses, sizes, binary, noise=noise, names=names, groups=groups, **who)
+        if client is None and (doubt := answer_problem(answers.values, answers.num_examples, flag=frames.CLIENT_FLAG)):
+            raise ValueError(doubt)
+        return answers
 
     @classmethod
     def from_metric_frame(
