@@ -203,8 +203,8 @@ class ClientRisks(Answers):
         ------
         ValueError
             If a column is not there, a value is missing or no number, a client may be there twice, `loss` is the name
-            of a score that is no mean (auc, f1, ...), or of what may be none (cross_entropy, dice, ...) and `binary` does
-            not say what the loss of an example is, or as for `ClientRisks`.
+            of a score that is no mean (auc, f1, ...), or of what may be none (cross_entropy, dice, ...) and `binary`
+            does not say what the loss of an example is, or as for `ClientRisks`.
         """
         for wrong, right in (("names", "client"), ("groups", "group")):
             if wrong in who:
