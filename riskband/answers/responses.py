@@ -30,6 +30,16 @@ FRESH_CLIENTS = "the clients that answered had no part in training, tuning or ch
 TRUE_ANSWERS = "every answer is the mean loss that the client measured"
 
 
+def who_made_the_model(answered_by: str, *, option: str) -> str:
+    """Which clients are taken to have answered, and how to say that it was the others: before anything is printed.
+
+    `option` is how that is said, with {} for the word: "--answered-by {}".
+    """
+    if answered_by == "fresh":
+        return f"taken as true: {FRESH_CLIENTS}; if they had, nothing is certified: say {option.format('trainers')}"
+    return f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}; if they had no part in making it, say {option.format('fresh')}"
+
+
 class WhoAnswered(TypedDict, total=False):
     """Keyword arguments of all kinds of answers; see `Responses`."""
 
