@@ -628,7 +628,7 @@ def test_verify_says_what_it_verified_and_whether_it_is_a_certificate(tmp_path, 
     printed = capsys.readouterr().out
     assert printed.count("follows from its answers, as an ESTIMATE: Estimate, not a proved bound") == 3
     stored = json.loads(out.read_text())
-    stored["certificates"]["mean"]["assumptions"].pop(1)
+    stored["certificates"]["mean"]["assumptions"].pop(2)
     stored["certificates"]["cvar:0.9"]["recipe"]["function"] = "other"
     out.write_text(json.dumps(stored))
     assert main(["verify", str(out)]) == 2

@@ -45,24 +45,31 @@ def certified(capsys, *arguments):
 
 @pytest.fixture
 def of_csv(tmp_path, capsys):
-    table = tmp_path / "same.csv"
-    table.write_text("\n".join(["accuracy", *map(str, ACCURACIES)]))
-    return certified(
-        capsys, table, "--column", "accuracy", "--percent", "--num-examples", 400, "--answered-by", "trainers"
-    )
+    """What the command certifies from a table of the same clients, called so."""
+
+    def read(names):
+        table = tmp_path / "same.csv"
+        rows = [f"{name},{accuracy}" for name, accuracy in zip(names, ACCURACIES, strict=True)]
+        table.write_text("\n".join(["site,accuracy", *rows]))
+        who = ["--client", "site", "--answered-by", "trainers"]
+        return certified(capsys, table, "--column", "accuracy", "--percent", "--num-examples", 400, *who)
+
+    return read
 
 
 def test_nvflares_results_are_those_of_the_same_table_and_an_estimate(tmp_path, capsys, of_csv):
     column = "SRV_FL_global_model.pt/accuracy"
     path = nvflare_file(tmp_path)
     found = certified(capsys, path, "--from", "nvflare", "--column", column, "--percent", "--num-examples", 400)
-    assert found == of_csv
+    assert found == of_csv([f"site-{number}" for number in range(1, 7)])
     assert {each["validity"] for each in found.values()} == {"estimate"}
 
 
 def test_fl4healths_last_evaluation_is_read_with_its_number_of_examples(tmp_path, capsys, of_csv):
     asked = ["--column", "val - prediction - accuracy", "--accuracy", "--num-examples", "val - num_examples"]
-    assert certified(capsys, fl4health_folder(tmp_path), "--from", "fl4health", *asked) == of_csv
+    assert certified(capsys, fl4health_folder(tmp_path), "--from", "fl4health", *asked) == of_csv(
+        [f"client_{number}" for number in range(6)]
+    )
 
 
 def test_a_worst_mean_names_the_sites(tmp_path, capsys):
@@ -165,4 +172,5 @@ def test_sites_without_examples_are_missing_by_name(tmp_path, capsys, of_csv):
     said = capsys.readouterr()
     assert "1 client has 0 examples and counts as missing: client client_empty\n" in said.err
     mean = json.loads(said.out)["certificates"]["mean"]
-    assert (mean["value"], mean["recipe"]["answers"]["num_missing"]) == (of_csv["mean"]["value"], 1)
+    of_six = of_csv([f"client_{number}" for number in range(6)])["mean"]
+    assert (mean["value"], mean["recipe"]["answers"]["num_missing"]) == (of_six["value"], 1)
