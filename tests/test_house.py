@@ -46,6 +46,21 @@ def test_arrows_are_read_wherever_the_import_is():
     assert arrows["wording"] == frozenset()
 
 
+def test_circles_of_files_count_arrows_for_types():
+    name, path = "server.studies.dispersion", house.ROOT / "server/studies/dispersion.py"
+    assert "server.config.RunConfig" in set(house.imported(path, for_types=True)) - set(house.imported(path))
+    assert "server.config" in house.file_arrows()[name]
+    assert "riskband.means" in house.file_arrows()["strategies.f_divergence"]  # through a name of `rb`
+
+
+def test_blanks_comments_and_docstrings_are_free(tmp_path):
+    file = tmp_path / "sample.py"
+    file.write_text(
+        '"""Of a module,\ntwo lines."""\n\n# why\nx = 1  # code\n"""Of x."""\ny = (\n    2\n)\nz = """a\n\nb"""\n'
+    )
+    assert house.lines_of_code(file) == {5, 7, 8, 9, 10, 11, 12}
+
+
 def test_counts_see_what_is_there():
     assert house.num_calls("sqlite3.connect", *house.EDGE) == 1
     assert house.num_lines(".md", "docs") > 1000
