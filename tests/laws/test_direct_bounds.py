@@ -77,7 +77,7 @@ def test_certificates_say_how_they_were_made_and_verify():
         rb.cvar(OTHER, 0.9, delta=0.05, seed=1),
         rb.cvar(OTHER, 0.9, delta=0.05, method="band"),
     ):
-        assert rb.verify(json.loads(certificate.to_json())) == (True, (), ())
+        assert rb.verify(json.loads(certificate.to_json())) == (True, ())
         assert certificate.method == {1: "betting", 5: "betting"}.get(
             certificate.recipe["arguments"].get("seed"), certificate.method
         )

@@ -80,7 +80,6 @@ CALLS = {
     "atkinson": DISPERSION | {"aversion": 0.5},
     "band": {
         "risks": RISKS, "delta": 0.1, "method": "dkw", "local": "marginal", "sides": "two", "eta": 0.1,
-        "means": "measured",
     },
     "binary_worst_case": SHIFT | {"p": 0.1},
     "bound": DISPERSION | {"functional": "gini"},
@@ -137,7 +136,7 @@ CALLS = {
         "target": "mean<=0.9", "delta": 0.3, "shift": None, "prior": "beta:0.1:0.05", "pilot": None, "num_examples": 20,
         "num_clients": 5, "power": 0.5, "cost": (1, 1), "binary": True, "seed": 0,
     },
-    "quantile": {"source": RISKS, "level": 0.5, "delta": 0.1, "local": "marginal", "method": "stepwise"},
+    "quantile": {"source": RISKS, "level": 0.5, "delta": 0.1, "local": "marginal"},
     "quantile, band": {"source": BAND, "level": 0.5},
     "quantile_certificate": {"band": BAND, "level": 0.5},
     "quantile_interval": {"band": BAND, "level": 0.5},
