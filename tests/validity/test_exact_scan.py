@@ -18,7 +18,7 @@ from scipy.special import logsumexp, xlogy
 from scipy.stats import binom
 
 import riskband as rb
-from benchmarks.honesty import SHARES, gini_by_sorted_pairings, largest_false_rate, share_of_asking_on, two_kinds
+from benchmarks.repaired import SHARES, gini_by_sorted_pairings, largest_false_rate, share_of_asking_on, two_kinds
 from riskband.betting import come_sorted, constant_stakes_upper_mean, log_capital, sharpest_stakes
 from riskband.functionals.bets import DirectBounds
 from riskband.functionals.functional import FUNCTIONALS
