@@ -172,7 +172,7 @@ def capitals_of_pairs(num_clients, *, is_upper):
     found = []
     for bad in range(num_clients + 1):
         values = two_kinds(num_clients, bad).values
-        pairs = Pairs.of(values[:, None])
+        pairs = Pairs.of(values, np.ones_like(values))
         parts, sums = (function(values[pairs.first], values[pairs.second]) for function in (np.subtract, np.add))
         row = []
         for gini in (1 - SHARES).tolist():
