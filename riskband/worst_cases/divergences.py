@@ -39,6 +39,7 @@ _STEP = 5e-4  # between neighbouring points, relative to the distance from 0 and
 _FINEST = 1e-6  # absolute, next to 1: the differences of f over shorter steps are rounding
 _LEAST_COST = 2e-9  # multipliers whose budget costs less add nothing that could be seen
 _SHIFT_TOLERANCE = 1e-12  # the dual is flat around its best shift: its error is of second order
+_SMALL_BUDGET = 1e-5  # below, the power series of `_bennett`, ten times slower, decides; above, rounding is 1e-13 of what moves
 _ROUNDING = 1e-14  # the polygon is lowered by so much, relative to t and f
 
 
@@ -281,9 +282,15 @@ def _smallest(function: Callable[[float], float], low: float, high: float) -> tu
 
 
 def _kl_binary_inverse(p: FloatArray, budget: FloatArray) -> FloatArray:
+    is_small = budget < _SMALL_BUDGET
+
     def of_moved(q: FloatArray) -> FloatArray:
-        # As relative changes, whose linear terms cancel: from the logarithms of q and p a small budget cannot be seen.
-        return p * _bennett((q - p) / p) + (1.0 - p) * _bennett((p - q) / (1.0 - p))
+        # By relative changes: from the logarithms of q and p themselves a small budget cannot be seen.
+        more, less = (q - p) / p, (p - q) / (1.0 - p)
+        found = np.asarray(xlog1py(q, more) + xlog1py(1.0 - q, less))
+        if np.any(is_small):  # where even the linear terms, which cancel, would hide it
+            found = np.where(is_small, p * _bennett(more) + (1.0 - p) * _bennett(less), found)
+        return found
 
     with np.errstate(divide="ignore", invalid="ignore"):  # where p is 0 or 1
         worst = bisect(lambda q: of_moved(q) <= budget, low=p, high=np.ones_like(p))[1]
