@@ -39,7 +39,9 @@ _STEP = 5e-4  # between neighbouring points, relative to the distance from 0 and
 _FINEST = 1e-6  # absolute, next to 1: the differences of f over shorter steps are rounding
 _LEAST_COST = 2e-9  # multipliers whose budget costs less add nothing that could be seen
 _SHIFT_TOLERANCE = 1e-12  # the dual is flat around its best shift: its error is of second order
-_SMALL_BUDGET = 1e-5  # below, the power series of `_bennett`, ten times slower, decides; above, rounding is 1e-13 of what moves
+_SMALL_BUDGET = (
+    1e-5  # below, the power series of `_bennett`, ten times slower, decides; above, rounding is 1e-13 of what moves
+)
 _ROUNDING = 1e-14  # the polygon is lowered by so much, relative to t and f
 
 
