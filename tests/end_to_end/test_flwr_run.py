@@ -130,7 +130,7 @@ def test_a_run_succeeds_and_its_results_are_in_the_users_folder(run: dict[str, A
     for name, entry in report["certificates"].items():
         assert rb.verify(rb.Certificate.load(folder / entry["file"])).ok, name
     names = {"report.json", "report.html", "ledger.jsonl", "events.jsonl", "certificates", "band.png", "band.svg"}
-    assert {path.name for path in folder.iterdir()} == names
+    assert {path.name for path in folder.iterdir()} == names | {".riskband.files"}
     assert not (run["home"] / ".flwr").exists()
 
 
@@ -256,6 +256,7 @@ def test_a_failing_server_app_is_a_failing_command(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {
         "failed.json",
         "events.jsonl",
+        ".riskband.files",
         "certificates",
         "superlink.log",
         "run.log",

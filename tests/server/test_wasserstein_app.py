@@ -83,6 +83,7 @@ def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) 
         "report.html",
         "ledger.jsonl",
         "events.jsonl",
+        ".riskband.files",
         "certificates",
         "transport.png",
         "transport.svg",
