@@ -33,8 +33,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # two SuperLinks with their SuperNodes on two cores may take longer to find each other than a run is patient.
 SERVERS = ("tests/end_to_end/", "tests/deployment/")
 
-# Of every test in these folders the default suite runs so many cases, spread over their list; the others are slow. Those
-# of a refusal (`pytest.raises`) are no repetitions: each is about another guard, and all of them run.
+# Of every test in these folders the default suite runs so many cases, spread over their list; the others are slow.
+# Those of a refusal (`pytest.raises`) are no repetitions: each is about another guard, and all of them run.
 DEFAULT_CASES = {
     "tests/adversaries/": 1,
     "tests/client/": 4,

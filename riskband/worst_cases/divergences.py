@@ -39,9 +39,6 @@ _STEP = 5e-4  # between neighbouring points, relative to the distance from 0 and
 _FINEST = 1e-6  # absolute, next to 1: the differences of f over shorter steps are rounding
 _LEAST_COST = 2e-9  # multipliers whose budget costs less add nothing that could be seen
 _SHIFT_TOLERANCE = 1e-12  # the dual is flat around its best shift: its error is of second order
-_SMALL_BUDGET = (
-    1e-5  # below, the power series of `_bennett`, ten times slower, decides; above, rounding is 1e-13 of what moves
-)
 _ROUNDING = 1e-14  # the polygon is lowered by so much, relative to t and f
 
 
@@ -284,26 +281,13 @@ def _smallest(function: Callable[[float], float], low: float, high: float) -> tu
 
 
 def _kl_binary_inverse(p: FloatArray, budget: FloatArray) -> FloatArray:
-    is_small = budget < _SMALL_BUDGET
-
     def of_moved(q: FloatArray) -> FloatArray:
         # By relative changes: from the logarithms of q and p themselves a small budget cannot be seen.
-        more, less = (q - p) / p, (p - q) / (1.0 - p)
-        found = np.asarray(xlog1py(q, more) + xlog1py(1.0 - q, less))
-        if np.any(is_small):  # where even the linear terms, which cancel, would hide it
-            found = np.where(is_small, p * _bennett(more) + (1.0 - p) * _bennett(less), found)
-        return found
+        return np.asarray(xlog1py(q, (q - p) / p) + xlog1py(1.0 - q, (p - q) / (1.0 - p)))
 
     with np.errstate(divide="ignore", invalid="ignore"):  # where p is 0 or 1
         worst = bisect(lambda q: of_moved(q) <= budget, low=p, high=np.ones_like(p))[1]
-        is_whole = -np.log(p) <= budget
-    return np.where(p == 0.0, 0.0, np.where(is_whole, 1.0, worst))
-
-
-def _bennett(change: FloatArray) -> FloatArray:
-    """(1 + u) log(1 + u) - u of changes u >= -1, to the last digits: by its power series near 0."""
-    series = sum((-change) ** k / (k * (k - 1)) for k in range(2, 10))
-    return np.where(np.abs(change) < 0.01, series, xlog1py(1.0 + change, change) - change)
+    return np.where(p == 0.0, 0.0, worst)
 
 
 def _hellinger_binary_inverse(p: FloatArray, budget: FloatArray) -> FloatArray:

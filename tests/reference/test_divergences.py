@@ -29,10 +29,10 @@ def test_the_worst_case_of_an_event_solves_its_definition(name, budget):
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
 
-@pytest.mark.parametrize("budget", [1e-22, 1e-17, 1e-14, 1e-9, 9.9e-6, 1.01e-5, 1e-4, 0.3])
+@pytest.mark.parametrize("budget", [1e-30, 1e-22, 1e-17, 1e-14, 1e-9, 1e-4, 0.3, 30.0])
 def test_kl_budgets_are_seen_however_small(budget):
     """Against 60 digits: no worst case of an event is wrong by more than its own last digits."""
-    probabilities = np.array([1e-9, 0.03, 0.25, 0.5, 0.731, 1 - 1e-6])
+    probabilities = np.array([1e-15, 1e-9, 0.03, 0.25, 0.5, 0.731, 1 - 1e-6, 1 - 1e-12])
     found = rb.binary_worst_case(probabilities, divergence="kl", budget=budget)
     with localcontext() as context:
         context.prec = 60
