@@ -42,6 +42,17 @@ def test_kl_budgets_are_seen_however_small(budget):
             assert q - slack <= p or kl_of_events(q - slack, p) <= budget
 
 
+@pytest.mark.parametrize("name", GENERATORS)
+def test_the_ends_of_probability_and_budget(name):
+    """What cannot happen does not, unless new clients may; what is sure stays sure; no budget goes beyond 1."""
+    found = rb.binary_worst_case([[0.0], [0.3], [1.0]], divergence=name, budget=[0.0, 5.0, 1e6])
+    most = 0.3 + np.sqrt(5.0 * 0.21) if name == "chi2" else 1.0
+    new = 0.0 if name in ("kl", "chi2") else 1.0
+    assert found[0].tolist() == [0.0, new, new]
+    assert found[2].tolist() == [1.0, 1.0, 1.0]
+    np.testing.assert_allclose(found[1], [0.3, min(most, 1.0), 1.0], rtol=1e-15)
+
+
 def kl_of_events(q, p):
     return q * (q / p).ln() + (1 - q) * ((1 - q) / (1 - p)).ln()
 
