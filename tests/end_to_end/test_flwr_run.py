@@ -14,6 +14,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -310,8 +311,11 @@ def test_of_two_runs_into_one_folder_the_second_is_refused_and_others_have_folde
 
 def wait_for_workers(process: subprocess.Popen[str]) -> dict[int, str]:
     def has_workers() -> bool:
-        commands = [Path(f"/proc/{pid}/cmdline") for pid in descendants(process.pid)]
-        return any(b"ClientAppActor" in path.read_bytes() for path in commands if path.exists())
+        for pid in descendants(process.pid):
+            with suppress(OSError):  # it may have ended by now
+                if b"ClientAppActor" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return True
+        return False
 
     wait_until(lambda: process.poll() is not None or has_workers())
     return descendants(process.pid)
