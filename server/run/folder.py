@@ -80,7 +80,8 @@ class ResultFolder:
         for name in found:
             self._require_ours(name, listed)
         has_files = any(path.is_file() and not path.name.startswith(_HIDDEN) for path in self.path.rglob("*"))
-        if has_files and not any((self.path / name).stat().st_size for name in found):
+        earlier = [*(self.path / name for name in found), *self.path.glob(f"{Path(EVENTS_FILE).stem}-*.jsonl")]
+        if has_files and not any(path.stat().st_size for path in earlier):
             raise FolderError(
                 f"{self.path} must be an empty folder or one of results, and holds files that no run wrote; choose "
                 "another folder (--out, output-dir)"

@@ -97,6 +97,16 @@ def test_what_a_run_wrote_is_removed_but_for_the_answers(folder: Path) -> None:
     assert content(folder) == {"ledger.jsonl": kept["ledger"], "events-1.jsonl": kept["events"]}
 
 
+def test_a_run_that_failed_before_it_asked_leaves_a_folder_for_the_next(tmp_path: Path) -> None:
+    """Which clears it twice: the launcher does, and then the ServerApp."""
+    ResultFolder(tmp_path).clear()
+    ResultFolder(tmp_path).log_event("run_started")
+    ResultFolder(tmp_path).show_failure(ValueError("broken"))
+    for _ in range(2):
+        ResultFolder(tmp_path).clear()
+        assert content(tmp_path).keys() == {"events-1.jsonl"}
+
+
 def test_the_list_holds_the_hash_of_every_file_that_a_run_replaces(folder: Path) -> None:
     lines = (folder / ".riskband.files").read_text().splitlines()
     listed = {name: digest for digest, name in (line.split("  ") for line in lines)}
