@@ -44,7 +44,7 @@ DEFAULT_CASES = {
     "tests/validity/": 1,
 }
 
-SLOW_TIMEOUT = 900  # seconds; several times what the longest takes
+SLOW_TIMEOUT = 900  # seconds, for a slow test; it is to end what hangs
 
 
 @pytest.fixture
