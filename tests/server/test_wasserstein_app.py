@@ -83,11 +83,13 @@ def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) 
         "report.html",
         "ledger.jsonl",
         "events.jsonl",
+        ".riskband.files",
         "certificates",
         "transport.png",
         "transport.svg",
     }
     assert {path.name for path in finished.iterdir()} == files
+    assert {entry["delta"] for entry in report["certificates"].values()} == {0.05}
     assert set(report["timing"]["seconds"]) == {"model", "answers", "unseen", "targets", "requirements"}
 
 
