@@ -11,9 +11,10 @@ from riskband.answers.responses import (
     INDEPENDENT_EXAMPLES,
     TRUE_ANSWERS,
 )
+from riskband.certificate import FALSE_IN_GENERAL
 from riskband.wording import CHOSEN_BEFORE, rounded_up
 
-LABELS = {"certificate": "certificate", "as-published": "as published, with a gap in its proof", "estimate": "ESTIMATE"}
+LABELS = {"certificate": "certificate", "refuted": f"published, {FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
 """What stands beside a number, by the validity of its certificate."""
 
 WHO_ANSWERED = {
