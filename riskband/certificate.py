@@ -12,6 +12,7 @@ import numpy as np
 
 from riskband.checks import FloatArray, check_delta, check_numbers, set_fields
 from riskband.wording import (
+    FALSE_IN_GENERAL,
     TRAINERS_ANSWERED,
     chosen_before,
     confidence,
@@ -37,9 +38,6 @@ _ROUNDING = 1e-9  # of a weight: a client that weighs as all do does not carry t
 CERTIFICATE = "certificate"
 REFUTED = "refuted"
 ESTIMATE = "estimate"
-
-FALSE_IN_GENERAL = "false in general (a counterexample is known)"
-"""What is said of a number whose validity is "refuted", wherever it is shown; math §3.5."""
 
 _PREFACE = {  # from the strongest to the weakest
     CERTIFICATE: "",

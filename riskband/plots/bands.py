@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.bands.band import Band
-from riskband.certificate import ESTIMATE, FALSE_IN_GENERAL, REFUTED, Certificate, weakest_validity
+from riskband.certificate import ESTIMATE, REFUTED, Certificate, weakest_validity
 from riskband.checks import FloatArray, check_installed
-from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_up
+from riskband.wording import FALSE_IN_GENERAL, TRAINERS_ANSWERED, confidence, rounded_up
 from riskband.worst_cases.divergences import DIVERGENCES
 
 if TYPE_CHECKING:

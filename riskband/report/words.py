@@ -11,8 +11,7 @@ from riskband.answers.responses import (
     INDEPENDENT_EXAMPLES,
     TRUE_ANSWERS,
 )
-from riskband.certificate import FALSE_IN_GENERAL
-from riskband.wording import CHOSEN_BEFORE, rounded_up
+from riskband.wording import CHOSEN_BEFORE, FALSE_IN_GENERAL, rounded_up
 
 LABELS = {"certificate": "certificate", "refuted": f"published, {FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
 """What stands beside a number, by the validity of its certificate."""

@@ -16,9 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import riskband as rb
-from riskband.certificate import FALSE_IN_GENERAL, REFUTED
+from riskband.certificate import REFUTED
 from riskband.checks import FloatArray
 from riskband.plots.bands import BOUNDS, UNSEEN, blank_figure
+from riskband.wording import FALSE_IN_GENERAL
 
 DELTA = 0.05
 TRUTH, PUBLISHED, SHARP = "truth", "published", "sharp"
