@@ -25,7 +25,6 @@ ENV PATH=/opt/venv/bin:$PATH \
     HOME=/tmp \
     FLWR_HOME=/tmp/flwr \
     MPLCONFIGDIR=/tmp/matplotlib \
-    NUMBA_CACHE_DIR=/tmp/numba \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 \

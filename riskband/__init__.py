@@ -82,13 +82,6 @@ _NAMES = {
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
     "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_cdf wasserstein_mean wasserstein_published",
 }
-# Names of earlier releases, and what they are called now.
-_EARLIER = {
-    "DispersionMeasure": "Functional",
-    "ExtremalLaws": "ExtremalDistributions",
-    "RiskLaw": "RiskDistribution",
-    "extremal_laws": "extremal_distributions",
-}
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
@@ -215,11 +208,9 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import what is asked for: a name of `_NAMES`, an earlier one, or the version."""
+        """Import what is asked for: a name of `_NAMES`, or the version."""
         if name == "__version__":
             value = _version()
-        elif name in _EARLIER:
-            value = __getattr__(_EARLIER[name])
         elif name in _MODULES:
             value = getattr(import_module(f"riskband.{_MODULES[name]}"), name)
         else:

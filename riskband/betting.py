@@ -1,8 +1,14 @@
 """Confidence limits by betting: for one mean, and for a number that is a minimum over a dual variable (math §2.9).
 
-A gambler doubts that a number is at least `v`: each client's outcome is bet against before it is seen, with what the
-clients before it showed. If the number is at least `v`, the capital is a nonnegative supermartingale of mean at most 1,
-so it ends at 1/delta or above with probability at most delta; the `v` that are not rejected end at one point.
+A gambler doubts that a number is at least `v`, and bets on each client's outcome. If the number is at least `v`, the
+capital has mean at most 1, so it ends at 1/delta or above with probability at most delta; the `v` that are not rejected
+end at one point. There are two kinds of gamblers (math §2.6):
+
+* with *constant stakes*, fixed before any client is seen: the capital is symmetric in the clients, whose order is of no
+  consequence (`log_capital`). Several stakes share the capital.
+* with stakes from the past, *in an order* that no answer has chosen (`client_orders`): one order by a seed that was
+  committed before the answers, or the average of the final capitals in many fixed orders of the clients as they come.
+  Where the clients come sorted by their risks, there is no such order, and stakes are constant.
 """
 
 from __future__ import annotations
@@ -13,28 +19,27 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import gammaln
 
 from riskband.checks import FloatArray, IntArray
 from riskband.search import bisect_number, root_from_above
 from riskband.wording import chosen_before
 
-ORDER_IS_UNINFORMATIVE = (
-    "the order of the clients in the input, after a permutation by the seed, says nothing about their risks"
-)
+ORDER_IS_UNINFORMATIVE = "the order of the clients in the input, or of their names, says nothing about their risks"
 
-NEWEST = 3
-"""Edition of the bets. Earlier ones are kept for the certificates that were made with them (math §2.6)."""
-
-FIXED_BETS = "betting with fixed bets"
+CONSTANT_STAKES = "betting with constant stakes"
 AVERAGED_BETS = "betting averaged over fixed orders"
+SORTED_CLIENTS = f"{CONSTANT_STAKES}, since the clients come sorted by their risks"
+# The constant stakes are the best ones, about, for outcomes of these standard deviations: from those of risks that are
+# nearly equal to that of coins. More of them share the capital and gain less than that costs.
+_DEVIATIONS = np.geomspace(0.03, 0.5, 6)
 # As many orders as cost little time; beyond some twenty of them the limit hardly changes.
 _NUM_ORDERS, _NUM_PLAYED, _ORDERS_KEY = (20, 200), 20_000, 20_240
 _MOST_PLAYED, _LEAST_ORDERS = 400_000, 5  # the same on duals: more clients take memory, and 5 orders do then
+# Independent clients come sorted, or in ranks so far from random, in less than one of a million networks.
+_MANY_ARRANGEMENTS, _FAR_FROM_RANDOM = 2e6, 5.0  # the second in standard deviations
 LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
-_LARGEST_SHARE_OF_DUALS = 0.99  # the same where the outcomes are mostly small, as those of tails are
-# By edition, for ratios and worst means of moved networks.
-SHARES = {1: LARGEST_SHARE, 2: _LARGEST_SHARE_OF_DUALS, NEWEST: _LARGEST_SHARE_OF_DUALS}
-_LARGE, _DOUBTED = 0.5, 20.0  # values, and clients: see `_largest_shares`
+LARGEST_SHARE_OF_TAILS = 0.99  # the same where the outcomes are mostly small, or where several stakes share the capital
 _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
 _WEIGHT_OF_START = 0.3  # in clients
 _MANY, _NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
@@ -96,28 +101,48 @@ def betting_upper_bound(
     capital grows with `v`, and what is rejected is an interval. Source: math §2.9.
 
     The duals are fixed before any answer was seen. `answers`, of shape (num_clients,) each, are what the outcomes are
-    functions of: sorted by them, the clients have an order that no input can choose. `seed` is that of the one order in
-    which clients are seen; None: the final capitals in many fixed orders are averaged.
+    functions of, measured risks first. `seed` is that of the one order in which clients are seen; None: the final
+    capitals in many fixed orders are averaged. Where the clients come sorted, constant stakes on every dual share the
+    capital.
     """
+    size = answers[0].size
+    guess = min(float(dual.bound(np.array(np.mean(dual.outcomes)))) for dual in duals)
     if seed is None:
-        size = answers[0].size
         num_orders = min(_num_orders(size), max(_MOST_PLAYED // size, _LEAST_ORDERS))
-        orders = sorted_orders(answers, num_orders=num_orders)
+        found = client_orders(np.asarray(answers[0], dtype=np.float64), num_orders=num_orders)
+        if found is None:
+            return _bound_by_constant_stakes(duals, delta, guess), SORTED_CLIENTS
+        orders = found
     else:
-        orders = np.random.default_rng(seed).permutation(answers[0].size)[None]
+        orders = np.random.default_rng(seed).permutation(size)[None]
     kinds = _Kinds.of(answers)
     played = [_play(duals, kinds, some, delta) for some in _in_blocks(orders)]
 
     def log_excess(value: float) -> float:
         needed = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0)
-        growths = (log_growth(needed[p.chosen], p.outcomes, p.bets, _LARGEST_SHARE_OF_DUALS) for p in played)
+        growths = (log_growth(needed[p.chosen], p.outcomes, p.bets, LARGEST_SHARE_OF_TAILS) for p in played)
         if seed is not None:
             return float(np.cumsum(next(growths)[0]).max() - np.log(1.0 / delta))
         return log_average_excess(np.concatenate([growth.sum(axis=1) for growth in growths]), delta)
 
-    guess = min(float(dual.bound(np.array(np.mean(dual.outcomes)))) for dual in duals)
-    value = _first_rejected(log_excess, orders.shape[1], guess=guess)
+    value = _first_rejected(log_excess, size, guess=guess)
     return value, AVERAGED_BETS if seed is None else "betting"
+
+
+def _bound_by_constant_stakes(duals: Sequence[Dual], delta: float, guess: float) -> float:
+    """The same with equal parts of the capital on every dual, for clients in any order."""
+    size = duals[0].outcomes.size
+    stakes = sharpest_stakes(size, delta)
+
+    def log_excess(value: float) -> float:
+        needed = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0).tolist()
+        earned = [
+            log_capital(mean - dual.outcomes, stakes, num_bets=size, largest_loss=1.0 - mean)
+            for mean, dual in zip(needed, duals, strict=True)
+        ]
+        return log_average_excess(np.array(earned), delta)
+
+    return _first_rejected(log_excess, size, guess=guess)
 
 
 class _Kinds(NamedTuple):
@@ -219,19 +244,14 @@ def looks_at_the_past(num_clients: int, *, ratio: float) -> tuple[IntArray, IntA
     return np.array(looks), np.searchsorted(looks, np.arange(num_clients), side="right") - 1
 
 
-def betting_upper_means(
-    columns: Sequence[FloatArray], *, delta: float, seed: int | None, is_fixed: bool, edition: int = NEWEST
-) -> tuple[list[float], str]:
+def betting_upper_means(columns: Sequence[FloatArray], *, delta: float, seed: int | None) -> tuple[list[float], str]:
     """Upper confidence limits for several means over the same clients, each by betting with this delta, and a name.
 
     For each mean there is a column of one number in [0, 1] from every client. `seed` is that of the order in which one
-    gambler sees the clients; None: the average over fixed orders. With `is_fixed`, the limits fall with no value: see
-    `fixed_bets_upper_mean`.
+    gambler sees the clients; None: constant stakes.
     """
-    if is_fixed:
-        return [fixed_bets_upper_mean(values, delta=delta) for values in columns], FIXED_BETS
     if seed is None:
-        return [averaged_betting_upper_mean(values, delta=delta, edition=edition) for values in columns], AVERAGED_BETS
+        return [constant_stakes_upper_mean(values, delta=delta) for values in columns], CONSTANT_STAKES
     order = np.random.default_rng(seed).permutation(columns[0].size)
     return [betting_upper_mean(values[order], delta=delta) for values in columns], "betting"
 
@@ -242,51 +262,51 @@ def check_betting(method: str | None) -> None:
         raise ValueError(f"method must be 'betting' with answers, got {method!r:.80}; make a band of them for others")
 
 
-def check_edition(edition: object) -> int:
-    """Return the edition of the bets; raises ValueError if there is none of this number."""
-    if isinstance(edition, bool) or edition not in tuple(SHARES):
-        raise ValueError(f"edition must be from 1 to {NEWEST}, got {edition!r:.80}; the last is the sharpest")
-    return int(edition)
-
-
 def betting_assumptions(name: str, seed: int | None) -> tuple[str, ...]:
-    """Return what a limit of `betting_upper_means` assumes beyond the independence of the clients."""
-    return (ORDER_IS_UNINFORMATIVE, *chosen_before(seed=(seed, None))) if name == "betting" else ()
+    """Return what a limit by bets of that name assumes beyond the independence of the clients."""
+    has_seed = name == "betting"
+    in_order = (ORDER_IS_UNINFORMATIVE,) if has_seed or name == AVERAGED_BETS else ()
+    return (*in_order, *chosen_before(seed=(seed if has_seed else None, None)))
 
 
-def averaged_betting_upper_mean(values: FloatArray, *, delta: float, edition: int = NEWEST) -> float:
-    """Upper confidence limit for the mean of independent values in [0, 1]: the same for every order of the values.
+def constant_stakes_upper_mean(values: FloatArray, *, delta: float) -> float:
+    """Upper confidence limit for the mean of independent values in [0, 1]: exact, the same for every order of them.
 
-    The gambler of `betting_upper_mean` plays the sorted values through in many fixed orders. In each, the final capital
-    has mean at most 1 if the candidate is the mean, so the average of them has; it is tested once, by Markov's
-    inequality. (The largest capital on the way has no such mean: averages of it are not valid.) Source: [WSR];
-    math §2.6.
+    It grows with every value, so it stays valid if any value is replaced by a larger one. Source: math §2.6.
     """
-    orders = fixed_orders(values.size, num_orders=_num_orders(values.size))
-    ordered, blocks = np.sort(values), list(_in_blocks(orders))
-    bets = [adaptive_bets(ordered[some], delta) for some in blocks]
-    shares = [_largest_shares(ordered[some]) if edition > 2 else LARGEST_SHARE for some in blocks]
+    stakes = sharpest_stakes(values.size, delta)
 
     def log_excess(candidate: float) -> float:
-        growths = (
-            log_growth(candidate, ordered[some], bet, share)
-            for some, bet, share in zip(blocks, bets, shares, strict=True)
-        )
-        return log_average_excess(np.concatenate([growth.sum(axis=1) for growth in growths]), delta)
+        gains = candidate - values
+        earned = log_capital(gains, stakes, num_bets=values.size, largest_loss=1.0 - candidate)
+        return earned + float(np.log(delta))
 
     return _first_rejected(log_excess, values.size, guess=float(np.mean(values)))
 
 
-def _largest_shares(values: FloatArray) -> FloatArray:
-    """Of the capital, what each client may cost: the more, the more clients before it of whom none had a large value.
+def sharpest_stakes(num_bets: int, delta: float, deviations: FloatArray = _DEVIATIONS) -> FloatArray:
+    """Constant stakes on so many bets, each the best one for gains of a deviation; `log_capital` cuts them."""
+    return np.asarray(np.sqrt(2.0 * np.log(1.0 / delta) / num_bets) / deviations)
 
-    After t such clients one with a large value comes with a probability of about 1/t, and ruins who bet too much.
+
+def log_capital(
+    gains: FloatArray,
+    stakes: FloatArray,
+    *,
+    num_bets: int,
+    largest_loss: float,
+    weights: FloatArray | None = None,
+    largest_share: float = LARGEST_SHARE_OF_TAILS,
+) -> float:
+    """Logarithm of the capital that constant stakes, which share it, make of so many bets: mean at most 1.
+
+    `gains`, none below -`largest_loss` and of mean at most 0, are those of all clients, or of all pairs of clients. For
+    these it is exp(num_bets · mean log(1 + stake·gain)), by concavity at most the average over all ways to pair the
+    clients, whose capitals have mean at most 1. `weights` say how often each gain occurs. Source: math §2.6.
     """
-    largest = before(np.maximum.accumulate(values, axis=1), 0.0)
-    shares = np.clip(
-        1.0 - _DOUBTED / np.maximum(np.arange(values.shape[1]), 1.0), LARGEST_SHARE, _LARGEST_SHARE_OF_DUALS
-    )
-    return np.where(largest < _LARGE, shares, LARGEST_SHARE)
+    cut = np.minimum(stakes, largest_share / max(largest_loss, 1e-300))
+    grown = [num_bets * float(np.average(np.log1p(stake * gains), weights=weights)) for stake in cut.tolist()]
+    return float(np.logaddexp.reduce(grown) - np.log(stakes.size))
 
 
 def _in_blocks(orders: IntArray) -> Iterator[IntArray]:
@@ -313,11 +333,12 @@ def _num_orders(num_values: int) -> int:
 
 @lru_cache(maxsize=8)
 def fixed_orders(num_values: int, *, num_orders: int) -> IntArray:
-    """Orders in which sorted values are played through, shape (num_orders, num_values).
+    """Orders in which values are played through, shape (num_orders, num_values).
 
     Drawn once, for everybody, from a stream of bits that is the same on every machine and in every version of numpy:
-    independent of all answers, and nothing that a user could choose. Sorted answers in a random order are what
-    independent clients give, so each order on its own keeps the gambler's capital fair.
+    independent of all answers, and nothing that a user could choose. Of independent clients as they come each order
+    keeps the gambler's capital fair, and so does the average. Of *sorted* answers no fixed order does: only the average
+    over all of them would.
     """
     bits = np.random.Philox(key=_ORDERS_KEY)
     orders = np.stack([np.argsort(bits.random_raw(num_values), kind="stable") for _ in range(num_orders)])
@@ -325,13 +346,26 @@ def fixed_orders(num_values: int, *, num_orders: int) -> IntArray:
     return orders
 
 
-def sorted_orders(answers: Sequence[FloatArray | IntArray], *, num_orders: int) -> IntArray:
-    """`fixed_orders` of the clients sorted by their answers, shape (num_orders, num_clients), for any order of input.
+def client_orders(risks: FloatArray, *, num_orders: int) -> IntArray | None:
+    """`fixed_orders` of the clients as they come, shape (num_orders, num_clients); None if they come sorted by risk.
 
-    `answers` are arrays of shape (num_clients,); ties of the first are broken by the next.
+    To look whether they do costs nothing: of independent clients the order is independent of whatever does not depend
+    on it, such as capitals with constant stakes. Source: math §2.6.
     """
-    by_answers = np.lexsort(tuple(answers)[::-1])
-    return np.asarray(by_answers[fixed_orders(by_answers.size, num_orders=num_orders)])
+    return None if come_sorted(risks) else fixed_orders(risks.size, num_orders=num_orders)
+
+
+def come_sorted(values: FloatArray) -> bool:
+    """Whether independent numbers, shape (num_clients,), would hardly come in this order: it tells of their size."""
+    kinds, ranks, counts = np.unique(values, return_inverse=True, return_counts=True)
+    if kinds.size == 1:
+        return False
+    log_arrangements = gammaln(values.size + 1.0) - gammaln(counts + 1.0).sum()
+    steps = np.diff(ranks)
+    is_monotone = bool(np.all(steps >= 0) or np.all(steps <= 0))
+    correlation = float(np.corrcoef(ranks, np.arange(values.size))[0, 1])
+    is_unlikely = is_monotone and log_arrangements > np.log(_MANY_ARRANGEMENTS)
+    return bool(is_unlikely or abs(correlation) * np.sqrt(values.size - 1.0) > _FAR_FROM_RANDOM)
 
 
 def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
@@ -379,23 +413,3 @@ def log_growth(
     """Logarithms of the factors of the capital: bets on values below the candidate mean, cut to what may be lost."""
     largest_bet = largest_share / np.maximum(1.0 - candidate, 1e-300)
     return np.asarray(np.log1p(np.minimum(bets, largest_bet) * (candidate - values)))
-
-
-def fixed_bets_upper_mean(values: FloatArray, *, delta: float) -> float:
-    """Upper confidence limit for the mean of independent values in [0, 1] that falls with no value.
-
-    As `betting_upper_mean`, but every gambler bets one share of the capital on all values, so their order is of no
-    consequence and the limit grows with every value: it stays valid if any value is replaced by a larger one. Several
-    gamblers start with equal parts of the capital; their sum is tested once, by Markov's inequality. Source:
-    math §7.4.
-    """
-    # From the best share for the largest variance of a mean of 1/2, doubled up to the largest.
-    smallest = min(float(np.sqrt(2.0 * np.log(1.0 / delta) / values.size)), LARGEST_SHARE)
-    num_bets = 1 + int(np.ceil(np.log2(LARGEST_SHARE / smallest)))
-    shares = np.geomspace(smallest, LARGEST_SHARE, num_bets)[:, None]
-
-    def survives(candidate: float) -> bool:
-        odds = (1.0 - values) / max(1.0 - candidate, 1e-300)  # of mean 1 if the candidate is the mean
-        return log_average_excess(np.sum(np.log1p(shares * (odds - 1.0)), axis=1), delta) < 0.0
-
-    return bisect_number(survives, low=0.0, high=1.0).upper

@@ -26,9 +26,7 @@ from riskband.wording.shown import Drawn, shortened, to_pandas
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = "riskband.certificate/2"
-SCHEMA_1 = "riskband.certificate/1"
-"""Certificates of this schema can still be read and verified; they list fewer of their assumptions."""
+SCHEMA = "riskband.certificate/1"
 
 USUAL_DELTA = 0.05
 
@@ -54,12 +52,8 @@ def weakest_validity(assumptions: Collection[str], validity: str = CERTIFICATE) 
 
 def as_sentence(claim: str, *, delta: float, validity: str = CERTIFICATE) -> str:
     """Return a claim about unseen clients as a sentence that says how sure it is, and what it is."""
-    return _sentence(claim, sure=confidence(delta), validity=validity)
-
-
-def _sentence(claim: str, *, sure: str, validity: str) -> str:
     draw = "over the draw of the clients and their examples"
-    return f"{_PREFACE[validity]}with probability at least {sure} {draw}, {claim}."
+    return f"{_PREFACE[validity]}with probability at least {confidence(delta)} {draw}, {claim}."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,8 +87,6 @@ class Certificate(Drawn):
     recipe : mapping
         Function, arguments, band and answers, as plain data: enough for `verify` to compute the bound again; from the
         function `recipe`.
-    schema : str
-        Of the file that it was read from, or the present one: earlier ones listed fewer assumptions.
     """
 
     quantity: str
@@ -107,13 +99,12 @@ class Certificate(Drawn):
     axes: Mapping[str, FloatArray] = field(default_factory=dict)
     details: Mapping[str, FloatArray] = field(default_factory=dict)
     lower: float | FloatArray | None = None
-    schema: str = SCHEMA
 
     shown = ("delta", "method", "validity")
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
-        of_delta = chosen_before(delta=(self.delta, USUAL_DELTA)) if self.schema == SCHEMA else ()
+        of_delta = chosen_before(delta=(self.delta, USUAL_DELTA))
         if not set(of_delta) <= set(self.assumptions):
             set_fields(self, assumptions=(*self.assumptions, *of_delta))
         if not isinstance(self.recipe, Mapping):
@@ -144,12 +135,6 @@ class Certificate(Drawn):
         """The certificate as one English sentence, without its assumptions; of a curve, with some of its numbers."""
         bound = f"{self._curve}: {self._points}" if self.axes else self._bound_at(())
         return as_sentence(f"{self.quantity} {bound}", delta=self.delta, validity=self.validity)
-
-    @property
-    def earlier_statement(self) -> str:
-        """The sentence as earlier versions wrote it into files: without the numbers of a curve."""
-        bound = self._curve if self.axes else self._bound_at(())
-        return _sentence(f"{self.quantity} {bound}", sure=exactly(1.0 - self.delta), validity=self.validity)
 
     @property
     def carried_by(self) -> dict[str, float]:
@@ -268,7 +253,7 @@ class Certificate(Drawn):
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate as plain data for JSON, with its schema version."""
         return {
-            "schema": self.schema,
+            "schema": SCHEMA,
             "statement": self.statement,
             "quantity": self.quantity,
             "validity": self.validity,
@@ -298,11 +283,11 @@ class Certificate(Drawn):
         or a field is missing, malformed or foreign.
         """
         found = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
-        if found not in (SCHEMA, SCHEMA_1):
+        if found != SCHEMA:
             has_several = isinstance(data, Mapping) and "certificates" in data
             several = "it holds several, so give one of its 'certificates' to Certificate.from_dict"
             remedy = several if has_several else "is this a certificate?"
-            raise ValueError(f"schema must be {SCHEMA!r} or {SCHEMA_1!r}, got {found!r}; {remedy}")
+            raise ValueError(f"schema must be {SCHEMA!r}, got {found!r}; {remedy}")
         certificate = cls._from_fields(data)
         expected = certificate.to_dict()
         if data.keys() != expected.keys():
@@ -324,7 +309,6 @@ class Certificate(Drawn):
                 validity=data["validity"],
                 axes={name: _numbers(name, points) for name, points in data["axes"].items()},
                 details={name: _numbers(name, values) for name, values in data["details"].items()},
-                schema=data["schema"],
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"a certificate needs every field of {SCHEMA}; missing or malformed: {error}") from error

@@ -10,15 +10,13 @@ import numpy as np
 
 from riskband.answers.histogram import Histogram, PlainAnswers, clients_above
 from riskband.answers.risks import ClientRisks, shared_assumptions
-from riskband.betting import NEWEST, betting_assumptions, betting_upper_means, check_edition
+from riskband.betting import betting_assumptions, betting_upper_means
 from riskband.certificate import Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_optional_seed
 from riskband.wording import chosen_before
 
 
-def mean_bound(
-    risks: PlainAnswers, *, delta: float, method: str = "betting", seed: int | None = None, edition: int = NEWEST
-) -> Certificate:
+def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", seed: int | None = None) -> Certificate:
     """Upper bound on the mean risk over unseen clients.
 
     Parameters
@@ -29,14 +27,13 @@ def mean_bound(
         Probability that the bound fails, in (0, 1).
     method : {"betting", "hoeffding", "empirical_bernstein", "published"}
         `betting` (default) is the sharpest; `published` is [RE] Theorem 4.1. Only the first two know clients that are
-        missing="worst", contamination and counts (betting then takes fixed bets, see `fixed_bets_upper_mean`), and
-        noisy answers: they cut these to a range, and add what that may take away from the mean.
+        missing="worst", contamination, counts and noisy answers: they cut these to a range, and add what that may take
+        away from the mean.
     seed : int, optional
-        Adaptive bets look at clients one after the other. By default many fixed orders are averaged, so that the bound
-        depends neither on a seed nor on the order of the answers. A seed takes one order, which is sharper where there
-        are many clients, but only valid if the seed was fixed before any answer was seen: that becomes an assumption.
-    edition : int
-        Of the bets; earlier certificates were made with earlier ones.
+        By default betting depends neither on a seed nor on the order of the answers. With a seed, bets look at clients
+        one after the other in an order that the seed draws. This is sharper where there are many clients, but only
+        valid if the seed was fixed before any answer was seen: that becomes an assumption. Counts, and answers that are
+        missing or wrong, have no order.
 
     Returns
     -------
@@ -52,7 +49,7 @@ def mean_bound(
     """
     answers, risks = risks, clients_above(risks)
     is_counted = isinstance(answers, Histogram)
-    delta, seed, edition = check_delta(delta), check_optional_seed(seed), check_edition(edition)
+    delta, seed = check_delta(delta), check_optional_seed(seed)
     method = check_choice("method", method, (*MEAN_BOUNDS, "betting"))
     if method in ("empirical_bernstein", "published"):
         risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")
@@ -61,10 +58,10 @@ def mean_bound(
     name = method
     if method == "betting":
         bounded = risks.bounded(risks.values)
-        # Adaptive bets need every answer as it was given; counts in bins are no answers.
-        is_fixed = is_counted or not risks.are_answers_certain
+        # An order needs every answer as it was given; counts in bins are no answers.
+        has_order = risks.are_answers_certain and not is_counted
         completed = risks.worst_completion(bounded.in_unit)
-        (found,), name = betting_upper_means([completed], delta=delta, seed=seed, is_fixed=is_fixed, edition=edition)
+        (found,), name = betting_upper_means([completed], delta=delta, seed=seed if has_order else None)
         value = bounded.from_unit(found)
     else:
         value = MEAN_BOUNDS[method](risks, delta)
@@ -79,7 +76,7 @@ def mean_bound(
             *betting_assumptions(name, seed),
             *chosen_before(method=(method, "betting")),
         ),
-        recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": seed, "edition": edition}, answers),
+        recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": seed}, answers),
     )
 
 

@@ -455,7 +455,7 @@ def _bounds(risks: ClientRisks, delta: float, plan: _Plan) -> tuple[dict[str, fl
         bounds = objective.upper_bounds(found, dispersion=plan.dispersion)
         assumptions = found.assumptions
     if for_mean > 0.0:
-        betting = mean_bound(risks, delta=delta * for_mean, seed=plan.seed, edition=1)
+        betting = mean_bound(risks, delta=delta * for_mean, seed=plan.seed)
         bounds["mean"] = min(float(betting.value), bounds.get("mean", 1.0))
         assumptions += betting.assumptions
     return bounds, assumptions

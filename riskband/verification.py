@@ -12,12 +12,10 @@ import numpy as np
 from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.histogram import HistogramLimits, HistogramRisks
 from riskband.answers.joint import JointRisks
-from riskband.answers.responses import FRESH_CLIENTS
 from riskband.answers.risks import ClientRisks
 from riskband.bands.band import Band, band
 from riskband.bands.joint import joint_band, joint_cdf
-from riskband.bands.local_steps import GRID_OF_ETAS
-from riskband.certificate import SCHEMA_1, Certificate
+from riskband.certificate import Certificate
 from riskband.functionals.dispersion import dispersion_certificate, lorenz_certificate
 from riskband.functionals.gini_correlation import gini_correlation
 from riskband.functionals.quantiles import cvar, mean, quantile, quantile_certificate, survival, weighted_quantile
@@ -26,16 +24,10 @@ from riskband.groups.comparisons import group_certificate
 from riskband.groups.group_bands import rebuilt_group_bands
 from riskband.means import mean_bound
 from riskband.search import smallest_size
-from riskband.selection import FRESH_FOR_CANDIDATES, selection_certificate
-from riskband.wording import CHOSEN_BEFORE
+from riskband.selection import selection_certificate
 from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
-from riskband.worst_cases.wasserstein import (
-    WORST_MEANS_FOUND,
-    wasserstein_cdf,
-    wasserstein_mean,
-    wasserstein_published,
-)
+from riskband.worst_cases.wasserstein import wasserstein_cdf, wasserstein_mean, wasserstein_published
 
 Recipe = Mapping[str, Any]
 
@@ -70,21 +62,6 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
     "select": selection_certificate,
 }
 """The functions that make certificates, by the name in the recipe."""
-
-EARLIER: Mapping[str, Mapping[str, Any]] = {
-    "band": {"means": "limits"},
-    "mean_bound": {"edition": 1},
-    "worst_case_mean": {"edition": 1},
-    "wasserstein_mean": {"every_budget": True, "edition": 1},
-    "wasserstein_cdf": {"every_budget": True, "seed": None},
-    "quantile": {"method": "order statistic"},
-    "dispersion_certificate": {"edition": 1},
-}
-"""Arguments that earlier recipes lack, by function or "band", and what was done before there were such arguments."""
-
-
-SINCE_SCHEMA_2 = (CHOSEN_BEFORE, WORST_MEANS_FOUND, FRESH_CLIENTS, FRESH_FOR_CANDIDATES)
-"""How the assumptions begin that certificates of the first schema did not list."""
 
 _BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")
 _LARGEST_TRIED = 4_096  # clients
@@ -122,7 +99,7 @@ def source_of(certificate: Certificate) -> Any:
     Raises ValueError if the recipe cannot be followed.
     """
     try:
-        return _source(_completed(certificate.recipe))
+        return _source(certificate.recipe)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(f"the recipe of the certificate cannot be followed ({error!r}); is the file whole?") from error
 
@@ -154,13 +131,10 @@ class Verification(NamedTuple):
         Whether every field agrees with what the stored answers give.
     problems : tuple of str
         One line for each field that does not.
-    unstated : tuple of str
-        Assumptions that the certificate needs and does not list, since it was made before riskband listed them.
     """
 
     ok: bool
     problems: tuple[str, ...]
-    unstated: tuple[str, ...] = ()
 
 
 def verify(
@@ -196,14 +170,8 @@ def verify(
     stored = certificate.to_dict() if isinstance(certificate, Certificate) else certificate
     found = Certificate.from_dict(stored)
     again = _follow(found.recipe, divergences or {}, weights or {}).to_dict()
-    stored = {**stored, "recipe": _completed(found.recipe)}
     # The sentence must say what the other fields do, which are compared on their own.
     again["statement"] = found.statement
-    unstated: tuple[str, ...] = ()
-    if stored["schema"] == SCHEMA_1:
-        if stored.get("statement") == found.earlier_statement:
-            again["statement"] = found.earlier_statement
-        again, unstated = _as_of_schema_1(again, stored)
     problems = [f"{name}: stored, but not part of this certificate" for name in sorted(stored.keys() - again.keys())]
     problems += [f"{name}: missing" for name in again if name not in stored]
     problems += [
@@ -211,7 +179,7 @@ def verify(
         for name in again
         if name in stored and not _agree(stored[name], again[name], absolute=1e-9 if name in _COMPUTED else 0.0)
     ]
-    return Verification(not problems, tuple(problems), unstated)
+    return Verification(not problems, tuple(problems))
 
 
 def _difference(name: str, stored: Any, again: Any) -> str:
@@ -240,7 +208,7 @@ def why_it_says_nothing(certificate: Certificate) -> str | None:
     if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
         return None
     recipe, num_clients = certificate.recipe, _num_values(certificate.recipe)
-    if num_clients is None or num_clients >= _LARGEST_TRIED or certificate.schema == SCHEMA_1:
+    if num_clients is None or num_clients >= _LARGEST_TRIED:
         return "this formula gives nothing less for these answers"
     taken = recipe["answers"]
     in_doubt = taken.get("contamination", 0) or (taken.get("num_missing", 0) and taken.get("missing") == "worst")
@@ -265,19 +233,10 @@ def _is_below_one(recipe: Recipe, num_clients: int) -> bool:
     return bool(np.all(np.asarray(found.value) < 1.0))
 
 
-def _as_of_schema_1(again: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The certificate as it was written then, and the assumptions that it did not list."""
-    listed = stored["assumptions"]
-    unstated = tuple(line for line in again["assumptions"] if line.startswith(SINCE_SCHEMA_2) and line not in listed)
-    stated = [line for line in again["assumptions"] if line not in unstated]
-    return {**again, "schema": SCHEMA_1, "assumptions": stated}, unstated
-
-
 def _follow(
     recipe: Recipe, divergences: Mapping[str, FDivergence], weights: Mapping[str, QuantileWeight]
 ) -> Certificate:
     try:
-        recipe = _completed(recipe)
         name, arguments = recipe["function"], dict(recipe["arguments"])
         if name not in FUNCTIONS:
             raise ValueError(f"function of a recipe must be one of {', '.join(sorted(FUNCTIONS))}, got {name!r}")
@@ -290,24 +249,6 @@ def _follow(
             f"the recipe of the certificate cannot be followed ({error!r}); a certificate with your own divergence or "
             "weight needs it as an argument of verify"
         ) from error
-
-
-def _completed(recipe: Recipe) -> Recipe:
-    """A recipe with the arguments that it lacks since it was made before there were such; see `EARLIER`."""
-    # Of what was read off a band, no argument says how.
-    earlier = EARLIER.get(str(recipe.get("function")), {}) if recipe.get("band") is None else {}
-    completed = {**recipe, "arguments": {**earlier, **recipe["arguments"]}}
-    if isinstance(recipe.get("band"), Mapping):
-        completed["band"] = _completed_band(recipe["band"])
-    if isinstance(recipe.get("bands"), Mapping):
-        completed["bands"] = {name: _completed_band(settings) for name, settings in recipe["bands"].items()}
-    return completed
-
-
-def _completed_band(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    is_grid = settings.get("local") == "marginal" and settings.get("eta") is None  # which is what no eta once meant
-    is_joint = "marginal_share" in settings
-    return {**({} if is_joint else EARLIER["band"]), **settings, **({"eta": GRID_OF_ETAS} if is_grid else {})}
 
 
 def _agree(stored: Any, again: Any, *, absolute: float) -> bool:

@@ -13,8 +13,6 @@ from typing import Any
 from server.problems import ConfigError
 
 APP_FOLDER = Path(__file__).resolve().parents[1]
-APP_FOLDER_VARIABLE = "RISKBAND_APP_FOLDER"
-"""Tells the copy of the app that Flower runs where the original is."""
 SCENARIO_FOLDER = APP_FOLDER / "simulations" / "scenarios"
 
 EXIT_FAILED, EXIT_USAGE = 1, 2

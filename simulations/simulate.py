@@ -41,7 +41,6 @@ from simulations.launcher import (
 )
 from simulations.options import (
     APP_FOLDER,
-    APP_FOLDER_VARIABLE,
     EXIT_FAILED,
     EXIT_USAGE,
     default_run_config,
@@ -52,11 +51,6 @@ from simulations.ray_cluster import reached_cluster, require_room
 from strategies.asking.replies import QuorumError
 
 _POLL_INTERVAL = 0.2
-_NUMBA_CACHES = "simulations.compiled_code.OriginalCacheLocator,InTreeCacheLocator,UserWideCacheLocator"
-_FOR_NUMBA = {  # numba before 0.62 ignores the setting and compiles again in every run
-    "NUMBA_CACHE_LOCATOR_CLASSES": _NUMBA_CACHES,
-    APP_FOLDER_VARIABLE: str(APP_FOLDER),
-}
 
 _ERR = Console(stderr=True)
 
@@ -153,7 +147,7 @@ def run_on_ray(
         with tempfile.TemporaryDirectory() as own:
             path = Path(own, "prepared")
             with private_superlink(
-                environment={**environment, **_FOR_NUMBA, PREPARED_VARIABLE: str(path)},
+                environment={**environment, PREPARED_VARIABLE: str(path)},
                 ray_address=engine.ray_address,
                 starts_ray=not engine.ray_address,
                 # The ServerApp is a thread of the process that starts Ray, and would keep it waiting.

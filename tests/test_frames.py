@@ -97,12 +97,6 @@ def test_columns_named_as_the_fields_of_answers_are_told_their_keyword(wrong, ri
         rb.ClientRisks.from_frame(TABLE, loss="loss", num_examples="n", **{wrong: "hospital"})
 
 
-def test_rows_of_single_examples_are_no_clients():
-    examples = {"client": ["A", "A", "B", None, None], "loss": [0.0, 1.0, 0.0, 1.0, 1.0]}
-    with pytest.raises(ValueError, match=r"one row per client, got 3 rows of 2 in column 'client'; .*from_examples"):
-        rb.ClientRisks.from_frame(examples, loss="loss", num_examples=1)
-
-
 def test_what_is_said_of_the_answers_goes_through():
     answers = rb.ClientRisks.from_frame(TABLE, loss="loss", num_examples=20, binary=False, answered_by="trainers")
     assert answers == rb.ClientRisks(TABLE["loss"], 20, False, answered_by="trainers")
@@ -115,10 +109,11 @@ def test_names_are_in_no_certificate_but_of_who_carries_a_worst_case():
         lambda risks: rb.mean_bound(risks, delta=0.1),
         lambda risks: rb.survival(rb.band(risks, delta=0.1), thresholds=[0.2, 0.5]),
         lambda risks: rb.worst_case_cdf(rb.band(risks, delta=0.1), divergence="kl", budget=0.1),
-        lambda risks: rb.worst_case_mean(risks, divergence="kl", budget=0.1, delta=0.1),
         lambda risks: rb.worst_case_mean(rb.band(risks, delta=0.1), divergence="kl", budget=0.1, method="published"),
     ]
     assert [make(named).to_json() for make in made] == [make(plain).to_json() for make in made]
+    in_their_order = rb.worst_case_mean(named, divergence="kl", budget=0.1, delta=0.1).to_json()
+    assert not any(name in in_their_order for name in named.names)
 
 
 @pytest.mark.parametrize("budget", [0.3, [0.3, 0.1]])
@@ -182,14 +177,42 @@ def test_names_and_groups_stay_with_their_clients():
         ("loss", ["0.1", "0.2", "0.3"], "must hold numbers, got '0.1' in row 0"),
         ("loss", [True, False, True], "must hold numbers, got True"),
         ("n", pd.array([1, None, 2], dtype="Int64"), "column 'n' must have a value in every row"),
-        ("n", [10, 0, 10], "num_examples must be whole numbers from 1"),
-        ("hospital", ["A", "B", "A"], "names must differ, got 'A' more than once; .*from_examples"),
-        ("hospital", ["A", None, "B"], "column 'hospital' must have a value in every row"),
+        ("n", [10, 0.5, 10], "num_examples must be whole numbers from 1"),
+        (
+            "hospital",
+            ["A", "B", "A"],
+            "column 'hospital' must name every client once, got 'A' in row 0 .*from_examples",
+        ),
+        ("hospital", ["A", None, "B"], "column 'hospital' must name every client, got no name in row 1"),
     ],
 )
 def test_wrong_tables_are_refused_in_words(column, values, rule):
     with pytest.raises(ValueError, match=rule):
         rb.ClientRisks.from_frame(TABLE.assign(**{column: values}), **COLUMNS)
+
+
+@pytest.mark.parametrize("of_nothing", [np.nan, None, 0.0, 7.0])
+@pytest.mark.parametrize("made", [pd.DataFrame, dict, pa.table])
+def test_clients_without_examples_are_missing_by_name(of_nothing, made):
+    columns = {"hospital": ["A", "B", "C"], "loss": [0.1, of_nothing, 0.3], "n": [10, 0, 30], "ward": ["x", "x", "y"]}
+    with pytest.warns(UserWarning, match="1 client has 0 examples and counts as missing: B$") as found:
+        answers = rb.ClientRisks.from_frame(made(columns), **COLUMNS, group="ward", num_missing=2)
+    assert answers == rb.ClientRisks([0.1, 0.3], [10, 30], names=["A", "C"], groups=["x", "y"], num_missing=3)
+    assert found[0].filename == __file__
+    with (
+        pytest.warns(UserWarning, match=r"as missing: row 1 \(from 0\)$"),
+        pytest.raises(ValueError, match="got none in 1 of 3 rows, the first of them row 2"),
+    ):
+        rb.ClientRisks.from_frame({**columns, "loss": [0.1, of_nothing, None]}, loss="loss", num_examples="n")
+    with pytest.raises(ValueError, match="one per client"):
+        rb.ClientRisks.from_frame({"loss": [0.1, 0.2, 0.3], "n": [10, 20, 30, 0]}, loss="loss", num_examples="n")
+
+
+def test_the_users_frame_stays_as_it_is():
+    frame = {"loss": np.array([0.1, 0.7, 0.3]), "n": np.array([10, 0, 30])}
+    with pytest.warns(UserWarning, match="0 examples"):
+        rb.ClientRisks.from_frame(frame, loss="loss", num_examples="n")
+    assert frame["loss"].tolist() == [0.1, 0.7, 0.3]
 
 
 def test_a_column_that_is_there_twice_is_refused():

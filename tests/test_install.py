@@ -76,10 +76,10 @@ def test_what_flower_installs_for_a_run_is_what_the_app_imports():
 
 
 def test_the_library_imports_only_what_its_base_install_brings():
-    assert required("riskband") == {"numpy", "scipy", "numba", "llvmlite"}
+    assert required("riskband") == {"numpy", "scipy"}
     extras = {"adversaries", "flower"}
     files = [path for path in python_files("riskband") if not extras & set(path.relative_to(ROOT).parts)]
-    assert {name for path in files for name in third_party(path, nested=False)} <= {"numpy", "scipy", "numba"}
+    assert {name for path in files for name in third_party(path, nested=False)} <= {"numpy", "scipy"}
 
 
 def test_extras_that_other_extras_name_exist():
@@ -102,7 +102,7 @@ def test_the_base_install_certifies_and_verifies(tmp_path):
     installed = run(python, "-m", "pip", "install", "--quiet", ROOT)
     assert installed.returncode == 0, installed.stderr
     packages = {each["name"] for each in json.loads(run(python, "-m", "pip", "list", "--format", "json").stdout)}
-    assert packages - {"pip", "setuptools"} == {"riskband", "numpy", "scipy", "numba", "llvmlite"}
+    assert packages - {"pip", "setuptools"} == {"riskband", "numpy", "scipy"}
 
     assert run(command, "--version").stdout == f"riskband {PROJECT['project']['version']}\n"
     code = (

@@ -13,19 +13,23 @@ import warnings
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
-from riskband.answers.frames import CLIENT_COLUMNS
+from riskband.answers.metrics import metric_problem, warn_of_empty
 from riskband.answers.responses import WhoAnswered
-from riskband.answers.risks import ClientRisks
+from riskband.answers.risks import ClientRisks, share_problem
+from riskband.answers.rows import answer_problem, is_of_clients, row_problem
 from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding
 from riskband.wording import in_full
+
+T = TypeVar("T")
 
 MAX_LISTED = 5
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+")
 _NO_ANSWER = ("", "-", "na", "n/a", "nan", "none", "null")  # in lower case
+_CLIENT_FLAG = "--client "
 _WHOLE_NUMBERS = f"whole numbers from 1 to {MAX_EXAMPLES:g}"
 
 
@@ -42,11 +46,12 @@ Row = tuple[str, dict[str, str]]
 
 
 class Table(NamedTuple):
-    """A table with a row per client, and the clients' names where the file has them."""
+    """A table with a row per client; where files say so, the clients' names, and how many others gave no answer."""
 
     header: list[str]
     rows: list[Row]
     names: list[str] | None = None
+    num_missing: int = 0
 
 
 def read_risks(
@@ -54,6 +59,7 @@ def read_risks(
     *,
     column: str,
     num_examples: str,
+    client: str | None = None,
     is_percent: bool = False,
     is_accuracy: bool = False,
     is_binary: bool | None = None,
@@ -73,6 +79,8 @@ def read_risks(
         Column with the client's mean loss in [0, 1], or with its accuracy; any number if there is noise.
     num_examples : str
         A whole number for all clients, or the name of a column.
+    client : str, optional
+        Column that names every client once; the answers then have `names`. Without it, see `row_problem`.
     is_percent, is_accuracy : bool
         Whether `column` holds accuracies in percent, or in [0, 1]; the loss is then 1 - value / 100, or 1 - value. The
         second adds nothing to the first.
@@ -83,9 +91,12 @@ def read_risks(
     """
     if noise is not None and (is_percent or is_accuracy):
         raise TableError(["--noise needs losses, not accuracies; put 1 - accuracy into the table"])
-    header, rows, names = (read or _csv_table)(Path(path))
+    if client is not None and (read is not None or client in (column, num_examples)):
+        rule = "--client must be a column of a CSV file that says whose a row is, beside the losses and their numbers"
+        raise TableError([f"{rule}, got {client!r}; leave it out, or name another"])
+    header, rows, names, num_missing = (read or _csv_table)(Path(path))
     has_constant = num_examples.isascii() and num_examples.isdecimal()
-    wanted = [column] if has_constant else [column, num_examples]
+    wanted = [each for each in (column, None if has_constant else num_examples, client) if each is not None]
     if not has_constant and math.isfinite(_number(num_examples)):
         raise TableError([f"examples behind each mean must be {_WHOLE_NUMBERS}, or a column, got {num_examples}"])
     absent = [name for name in wanted if header.count(name) != 1]
@@ -97,7 +108,16 @@ def read_risks(
     remedy = "write numbers with points and without other commas, or put them in quotes"
     too_wide = [place for place, row in rows if None in row]
     problems = _listed(f"every row must have {len(header)} values, as the header has, not more", too_wide, remedy)
-    problems += _repeated_clients(header, rows)
+    if read is None:
+        others = {name: _texts(rows, name) for name in header if name not in (column, num_examples)}
+        problems += filter(None, [row_problem(others, lambda row: rows[row][0], client=client, flag=_CLIENT_FLAG)])
+        names = None if client is None else others[client]
+    if problem := metric_problem(column, binary=is_binary, word="--not-binary"):
+        problems.append(problem)
+    sizes_said = [] if has_constant else [_number(row.get(num_examples) or "") for _, row in rows]
+    named = client or next(filter(is_of_clients, header), "")
+    empty = {k: _called(*rows[k], named) for k, size in enumerate(sizes_said) if size == 0}
+    rows, names = _without(empty, rows), names and _without(empty, names)
     places, values = _numbers(rows, column, problems)
     if noise is None:
         problems += _outside_scale(values, places, column, is_percent, is_accuracy)
@@ -110,16 +130,34 @@ def read_risks(
         is_right = (sizes >= 1) & (sizes <= MAX_EXAMPLES) & (sizes == np.floor(sizes))
         wrong = [f"{at}: {size:g}" for at, size, right in zip(places, sizes, is_right, strict=True) if not right]
         rule = f"numbers of examples in column {num_examples!r} must be {_WHOLE_NUMBERS}"
-        problems += _listed(rule, wrong, "leave out clients without examples")
+        problems += _listed(rule, wrong, "count the examples behind each mean")
     if problems:
         raise TableError(problems)
-    losses = _losses(values, scale=100 if is_percent else 1) if is_percent or is_accuracy else values
+    losses = values
+    if is_percent or is_accuracy:
+        # From the digits in the table: no other rounding than that of the result.
+        shares = [Decimal(repr(value)) / (100 if is_percent else 1) for value in values.tolist()]
+        losses = np.array([float(1 - share) for share in shares])
+        problem = share_problem(
+            np.array(shares, dtype=np.float64),
+            np.broadcast_to(sizes, losses.shape).astype(np.int64),
+            contamination=who.get("contamination", 0),
+            places=places,
+            word="--not-binary",
+        )
+        if problem and is_binary is not False:
+            raise TableError([problem])
+    warn_of_empty(list(empty.values()), stacklevel=2)
+    who["num_missing"] = who.get("num_missing", 0) + num_missing + len(empty)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the summary says it
-            return ClientRisks(losses, sizes, is_binary, noise=noise, names=names, **who)
+            answers = ClientRisks(losses, sizes, is_binary, noise=noise, names=names, **who)
     except ValueError as error:
         raise TableError([str(error)]) from error
+    if names is None and (doubt := answer_problem(answers.values, answers.num_examples, flag=_CLIENT_FLAG)):
+        raise TableError([doubt])
+    return answers
 
 
 def _csv_table(path: Path) -> Table:
@@ -140,9 +178,13 @@ def _separator_hint(header: list[str]) -> str:
     return ""
 
 
-def _losses(accuracies: FloatArray, *, scale: int) -> FloatArray:
-    """1 - accuracy / scale, from the digits in the table: no other rounding than that of the result."""
-    return np.array([float(1 - Decimal(repr(value)) / scale) for value in accuracies.tolist()])
+def _without(some: Mapping[int, str], values: list[T]) -> list[T]:
+    return [value for k, value in enumerate(values) if k not in some]
+
+
+def _called(place: str, row: dict[str, str], column: str) -> str:
+    """The name of a client, if a column has it, and its place."""
+    return f"{row[column]} ({place})" if row.get(column) else place
 
 
 def _numbers(rows: list[Row], column: str, problems: list[str]) -> tuple[list[str], FloatArray]:
@@ -177,19 +219,8 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _repeated_clients(header: list[str], rows: list[Row]) -> list[str]:
-    """Clients with several rows: those of single examples, rounds or models, which are no clients of their own."""
-    problems = []
-    for column in (name for name in header if name.lower() in CLIENT_COLUMNS):
-        seen, again = set(), []
-        for place, row in rows:
-            name = (row.get(column) or "").strip()
-            if name and name in seen:
-                again.append(f"{place}: {name!r}")
-            seen.add(name)
-        remedy = "give one row per client, with the mean over its examples (rb.ClientRisks.from_examples takes these)"
-        problems += _listed(f"column {column!r} must name every client once", again, remedy)
-    return problems
+def _texts(rows: list[Row], column: str) -> list[str]:
+    return [(row.get(column) or "").strip() for _, row in rows]
 
 
 def _outside_scale(
@@ -231,18 +262,38 @@ def nvflare_table(path: Path) -> Table:
 
 
 def fl4health_table(path: Path) -> Table:
-    """FL4Health's reports, a folder with one JSON file per client; columns are the metrics of its last evaluation."""
-    clients = {}
+    """FL4Health's reports, a folder with one JSON file per client; columns are the metrics of the last evaluation.
+
+    Clients that were not evaluated in the last round in which any was have no answer about its model: they are missing,
+    and a `UserWarning` names them.
+    """
+    evaluated: dict[str, dict[int, Mapping[str, Any]]] = {}
+    num_servers = 0
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
         report = _read(file)
         if report.get("host_type") == "server":
+            num_servers += 1
             continue
-        rounds = [found.get("eval_round_metrics") for _, found in _entries(report.get("rounds"), file)]
-        evaluated = [metrics for metrics in rounds if isinstance(metrics, Mapping)]
-        if not evaluated:
-            raise TableError([f"{file} must have a round with eval_round_metrics, got none; evaluate with this client"])
-        clients[file.stem] = evaluated[-1]  # rounds are written as they come
-    return _table(clients)
+        rounds = _entries(report.get("rounds", {} if report.get("host_type") == "client" else None), file)
+        metrics = [(number, found.get("eval_round_metrics")) for number, found in rounds]
+        evaluated[file.stem] = {_round(number, file): found for number, found in metrics if isinstance(found, Mapping)}
+    if num_servers > 1:
+        remedy = "put those of each run into a folder of its own"
+        raise TableError([f"{path} must hold the reports of one run, got {num_servers} of servers; {remedy}"])
+    last = max((number for found in evaluated.values() for number in found), default=None)
+    if last is None:
+        raise TableError([f"{path} must have a round with eval_round_metrics, got none; evaluate with the clients"])
+    clients = {name: found[last] for name, found in evaluated.items() if last in found}
+    if missing := [name for name in evaluated if name not in clients]:
+        which = f"{len(missing)} of {len(evaluated)} clients were not evaluated in round {last}, the last"
+        warnings.warn(f"{which}, and are missing: {', '.join(missing)}", stacklevel=3)
+    return _table(clients)._replace(num_missing=len(missing))
+
+
+def _round(number: str, path: Path) -> int:
+    if not number.isdecimal():
+        raise TableError([f"rounds in {path} must be numbered, got {number!r}; give what the framework wrote"])
+    return int(number)
 
 
 FRAMEWORKS: Mapping[str, Callable[[Path], Table]] = {"nvflare": nvflare_table, "fl4health": fl4health_table}

@@ -6,17 +6,18 @@ array, a mapping of names to lists. No package of frames is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from riskband.answers.rows import is_telling, row_problem
+
 _NOTHING = ("NAType", "NaTType")  # what pandas writes for a missing value besides None and NaN
 _LEAVE_OUT = "leave rows without an answer out, and say how many clients gave none with num_missing"
-CLIENT_COLUMNS = ("client", "client_id")
-"""Names of columns, in lower case, that say whose a row is."""
+CLIENT_FLAG = "client="
 AnyArray = npt.NDArray[Any]
 
 
@@ -28,17 +29,17 @@ def column(frame: Any, name: str) -> AnyArray:
         is_of_polars = "ColumnNotFound" in type(error).__name__  # polars derives its own errors from Exception alone
         if not (is_of_polars or isinstance(error, (LookupError, ValueError, TypeError, AttributeError))):
             raise
-        found = _names_of(frame)
-        remedy = "give a frame, or a mapping of names to lists" if found is None else "name one of these"
-        got = type(frame).__name__ if found is None else found
+        found, got, remedy = _names_of(frame), type(frame).__name__, "give a frame, or a mapping of names to lists"
+        if found is not None:
+            got, remedy = f"the columns {', '.join(map(str, found)) or '(none)'}", "name one of these"
         raise ValueError(f"the frame must have a column {name!r}, got {got}; {remedy}") from error
     if values.ndim != 1:
         raise ValueError(f"column {name!r} must be there once and hold one value a row, got shape {values.shape}")
     return values
 
 
-def _names_of(frame: Any) -> str | None:
-    """Names of the columns in words; `None` where the frame does not say them."""
+def _names_of(frame: Any) -> list[Any] | None:
+    """Names of the columns; `None` where the frame does not say them."""
     for found in (
         getattr(frame, "column_names", None),
         getattr(frame, "columns", None),
@@ -46,7 +47,7 @@ def _names_of(frame: Any) -> str | None:
         frame.keys() if isinstance(frame, Mapping) else None,
     ):
         if found is not None:
-            return f"the columns {', '.join(map(str, found)) or '(none)'}"
+            return list(found)
     return None
 
 
@@ -127,22 +128,34 @@ def labels(name: str, values: AnyArray) -> tuple[str, ...]:
     return tuple(str(each) for each in _texts(values).tolist())
 
 
-def refuse_repeated_clients(frame: Any) -> None:
-    """Raise ValueError if a frame says by the name of a column that its rows are of examples, and not of clients."""
-    for name in CLIENT_COLUMNS:
+def refuse_repeated_clients(frame: Any, client: str | None, *, but: Collection[object]) -> None:
+    """Raise ValueError if a column other than `but` says that rows are not one each of different clients."""
+    if client is None:
+        found = ((name, values) for name, values in _all_columns(frame) if name not in but)
+        columns = {name: values for name, values in found if values.dtype.kind not in "fc" or is_telling(name)}
+    else:
+        columns = {client: column(frame, client)}
+    texts = {name: [(each or "").strip() for each in labels_or_none(values)] for name, values in columns.items()}
+    if problem := row_problem(texts, lambda row: f"row {row} (from 0)", client=client, flag=CLIENT_FLAG):
+        raise ValueError(problem)
+
+
+def _all_columns(frame: Any) -> Iterator[tuple[str, AnyArray]]:
+    """Columns of a frame by name, and the labels of its rows if it is of pandas."""
+    index: Any = getattr(frame, "index", None)
+    for level, name in enumerate(getattr(index, "names", ())):
+        yield str(name or "index"), np.asarray(index.get_level_values(level))
+    for name in _names_of(frame) or ():
         try:
-            clients = [each for each in _texts(column(frame, name)).tolist() if not _is_missing(each)]
-        except ValueError:
+            yield str(name), column(frame, name)
+        except ValueError:  # is there twice, or has other things than values: nobody asked for it
             continue
-        if len(set(clients)) < len(clients):
-            raise ValueError(
-                f"a frame must have one row per client, got {len(clients)} rows of {len(set(clients))} in column "
-                f"{name!r}; give single examples to ClientRisks.from_examples"
-            )
 
 
 def labels_or_none(values: AnyArray) -> tuple[str | None, ...]:
     """Return a column of names as text, and None where one is missing."""
+    if values.dtype.kind in "iubU":  # what is never missing
+        return tuple(map(str, values.tolist()))
     return tuple(None if _is_missing(each) else str(each) for each in _texts(values).tolist())
 
 

@@ -25,8 +25,19 @@ INDEPENDENT_ASKED = (
     "meta-distribution of clients"
 )
 INDEPENDENT_EXAMPLES = "each client's examples are independent draws from its own distribution, unseen in training"
+FIXED_NUMBER = "how many clients were asked did not depend on any answer"
 FRESH_CLIENTS = "the clients that answered had no part in training, tuning or choosing the model"
 TRUE_ANSWERS = "every answer is the mean loss that the client measured"
+
+
+def who_made_the_model(answered_by: str, *, option: str) -> str:
+    """Which clients are taken to have answered, and how to say that it was the others: before anything is printed.
+
+    `option` is how that is said, with {} for the word: "--answered-by {}".
+    """
+    if answered_by == "fresh":
+        return f"taken as true: {FRESH_CLIENTS}; if they had, nothing is certified: say {option.format('trainers')}"
+    return f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}; if they had no part in making it, say {option.format('fresh')}"
 
 
 class WhoAnswered(TypedDict, total=False):
@@ -127,6 +138,7 @@ class Responses:
         missing = f"the {self.num_missing} clients that were asked but gave no valid answer are missing at random"
         return (
             INDEPENDENT_ASKED if self.num_missing_worst else INDEPENDENT_CLIENTS,
+            FIXED_NUMBER,
             FRESH_CLIENTS if self.answered_by == "fresh" else TRAINERS_ANSWERED,
             INDEPENDENT_EXAMPLES,
             answers if self.noise is None else f"{answers} plus {self.noise.words}",

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -14,8 +15,10 @@ import numpy.typing as npt
 from scipy.special import betaincinv, xlog1py, xlogy
 
 from riskband.answers import frames
+from riskband.answers.metrics import metric_problem, warn_of_empty
 from riskband.answers.noise import AnswerNoise, BoundedValues, cut_values, noisy_upper_limits
-from riskband.answers.responses import Answers, Responses, WhoAnswered
+from riskband.answers.responses import Answers, Responses, WhoAnswered, check_num_missing
+from riskband.answers.rows import answer_problem
 from riskband.checks import (
     FloatArray,
     IntArray,
@@ -51,6 +54,7 @@ _EXACT, _LARGEST_DOUBT = 1e-6, 0.25  # in counts: how far exact ones may be off,
 _MANY = 20_000  # clients; for more, limits are found by ways that save time and differ by rounding
 _NEWTON_STEPS, _ABOVE = 8, 1e-12
 _FEW = 5  # clients at each end that make it odd that none lies between
+_SUMMED = 1e-6  # how far float32 may be off in a mean of the means of batches: some roundings
 _MOST = 0.9  # share of clients whose means are counts that makes the others look like slips
 
 _WITHOUT_LOSS = "leave examples without a loss out, if that does not depend on how hard they are"
@@ -151,9 +155,10 @@ class ClientRisks(Answers):
                 _check_steps(noise, num_whole=checked.size - num_not_whole)
             responses = replace(responses, noise=noise)
         if is_binary and num_not_whole > responses.contamination:
+            remedy = share_problem(checked, counts) or "pass binary=False, or more digits of the values"
             raise ValueError(
                 "binary=True needs values * num_examples to be whole numbers, since they count wrong examples; "
-                "pass binary=False, or more digits of the values"
+                f"{remedy}"
             )
         set_fields(self, values=checked, num_examples=counts, binary=is_binary, responses=responses)
         set_fields(self, names=_checked_names(names, checked.size), groups=_one_each("groups", groups, checked.size))
@@ -173,6 +178,8 @@ class ClientRisks(Answers):
     ) -> ClientRisks:
         """Read answers from a data frame with one row per client, in the order of the rows.
 
+        A client with 0 examples has no mean: it counts as missing, and a `UserWarning` names it.
+
         Parameters
         ----------
         frame : data frame
@@ -182,7 +189,9 @@ class ClientRisks(Answers):
         num_examples : str or int
             Column with the numbers of examples, or one number for all clients.
         client, group : str, optional
-            Columns with the name of the client, which no other has, and with its group, which may be missing.
+            Columns with the name of the client, which no other has, and with its group, which may be missing. Without
+            `client`, a column that is called hospital, site or the like must name each client once, and where none
+            does, no other column of text or whole numbers may have a value twice.
         binary, noise, **who :
             See `ClientRisks`.
 
@@ -194,20 +203,34 @@ class ClientRisks(Answers):
         Raises
         ------
         ValueError
-            If a column is not there, a value is missing or no number, a client is there twice, or as for `ClientRisks`.
+            If a column is not there, a value is missing or no number, a client may be there twice, `loss` is the name
+            of a score that is no mean (auc, f1, ...), or of what may be none (cross_entropy, dice, ...) and `binary`
+            does not say what the loss of an example is, or as for `ClientRisks`.
         """
         for wrong, right in (("names", "client"), ("groups", "group")):
             if wrong in who:
                 raise TypeError(f"from_frame has no keyword {wrong!r}; name the column with {right}=")
-        losses = frames.numbers(f"column {loss!r}", frames.column(frame, loss))
-        frames.refuse_repeated_clients(frame)
-        sizes: npt.ArrayLike = num_examples
-        if isinstance(num_examples, str):
-            remedy = "leave clients without examples out"
-            sizes = frames.numbers(f"column {num_examples!r}", frames.column(frame, num_examples), remedy=remedy)
+        if problem := metric_problem(loss, binary=binary):
+            raise ValueError(problem)
+        losses = np.array(frames.column(frame, loss))
+        frames.refuse_repeated_clients(frame, client, but=(loss, num_examples, group))
         names = None if client is None else frames.labels(f"column {client!r}", frames.column(frame, client))
         groups = None if group is None else frames.labels_or_none(frames.column(frame, group))
-        return cls(losses, sizes, binary, noise=noise, names=names, groups=groups, **who)
+        sizes, called = np.asarray(num_examples), f"column {loss!r}"
+        if isinstance(num_examples, str):
+            sizes = frames.numbers(f"column {num_examples!r}", frames.column(frame, num_examples))
+            empty, measured = np.flatnonzero(sizes == 0), np.flatnonzero(sizes)
+            if empty.size and sizes.size == losses.size:
+                warn_of_empty([names[row] if names else f"row {row} (from 0)" for row in empty.tolist()], stacklevel=2)
+                losses[empty] = 0  # so that what is wrong in other rows is found where it is
+                losses, sizes = frames.numbers(called, losses)[measured], sizes[measured]
+                names, groups = _chosen(names, measured), _chosen(groups, measured)
+                who = {**who, "num_missing": check_num_missing(who.get("num_missing", 0)) + empty.size}
+        losses = frames.numbers(called, losses)
+        answers = cls(losses, sizes, binary, noise=noise, names=names, groups=groups, **who)
+        if client is None and (doubt := answer_problem(answers.values, answers.num_examples, flag=frames.CLIENT_FLAG)):
+            raise ValueError(doubt)
+        return answers
 
     @classmethod
     def from_metric_frame(
@@ -299,10 +322,20 @@ class ClientRisks(Answers):
         values, sizes = self.values[clients], self.num_examples[clients]
         return ClientRisks(values, sizes, self.binary, names=names, groups=groups, **who)
 
+    def in_order_of_names(self) -> ClientRisks:
+        """The same answers in the order of a hash of the clients' names, which no answer chose; or as they come."""
+        if self.names is None:
+            return self
+        hashes = [sha256(name.encode()).digest() for name in self.names]
+        return self.of_clients(np.array(sorted(range(self.num_clients), key=hashes.__getitem__)))
+
     def resized(self, num_clients: int) -> ClientRisks:
-        """So many clients whose answers have the distribution of these; missing and wrong ones in proportion."""
+        """So many clients whose answers have the distribution of these, in a fixed order that does not sort them.
+
+        Missing and wrong ones are there in proportion.
+        """
         order = np.argsort(self.values, kind="stable")
-        like = order[np.arange(num_clients) * order.size // num_clients]
+        like = np.random.default_rng(0).permutation(order[np.arange(num_clients) * order.size // num_clients])
         who, share = self.responses.to_dict(), num_clients / order.size
         who |= {name: math.ceil(who[name] * share) for name in ("num_missing", "contamination") if name in who}
         return ClientRisks(self.values[like], self.num_examples[like], self.binary, **who)
@@ -417,8 +450,8 @@ def _checked_names(values: object, num_clients: int) -> tuple[str, ...] | None:
     return tuple(str(name) for name in names)
 
 
-def _chosen(values: tuple[Any, ...] | None, clients: IntArray) -> list[Any] | None:
-    return None if values is None else [values[index] for index in clients.tolist()]
+def _chosen(values: tuple[Any, ...] | None, clients: IntArray) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(values[index] for index in clients.tolist())
 
 
 def check_risks(risks: object) -> None:
@@ -544,6 +577,8 @@ def is_count(values: FloatArray, num_examples: IntArray, rounding: npt.ArrayLike
 
 def binary_doubt(values: FloatArray, num_examples: IntArray) -> str:
     """Say what suggests that mean losses not taken for counts of wrong examples are such; "" if nothing does."""
+    if np.all(num_examples == 1):
+        return "every client has 1 example, as if num_examples were the number of batches"
     rounding = _rounding(values)
     if np.all(_distance_to_counts(values, num_examples) <= num_examples * rounding + _EXACT):
         return (
@@ -558,6 +593,33 @@ def binary_doubt(values: FloatArray, num_examples: IntArray) -> str:
     return (
         f"values * num_examples are whole numbers for {np.sum(is_whole)} of {values.size} clients, but not for "
         f"{in_full(values[first])} of {num_examples[first]} examples"
+    )
+
+
+def share_problem(
+    values: FloatArray,
+    num_examples: IntArray,
+    *,
+    contamination: int = 0,
+    places: Sequence[str] = (),
+    word: str = "binary=False",
+) -> str:
+    """Say which shares of examples, right or wrong ones, are of no whole number of them; "" if all can be.
+
+    Up to `contamination` of them may be wrong. However a value was rounded, and in whatever float type it was summed:
+    what is named here is proved to be no share.
+    """
+    shown = np.round(values, 12)  # without what dividing a percentage by 100 adds to its digits
+    allowed = num_examples * (np.maximum(_rounding(values), digit_rounding(shown)) + _SUMMED) + _EXACT
+    wrong = np.flatnonzero(_distance_to_counts(values, num_examples) > allowed)
+    if wrong.size <= contamination:
+        return ""
+    first = int(wrong[0])
+    where, size = f"{places[first]}: " if places else "", int(num_examples[first])
+    return (
+        f"{where}{in_full(shown[first])} of {size} example{'s' if size > 1 else ''} is impossible (as in {wrong.size} "
+        f"of {values.size} clients): is num_examples the number of batches? If it is right, the metric is no share of "
+        f"these examples: give that, or say {word} if it is their mean of other numbers in [0, 1]"
     )
 
 

@@ -41,7 +41,6 @@ _CLAIMS = {  # what a band says of the CDF, by its sides
     "lower": "is nowhere below the band",
     "upper": "is nowhere above the band",
 }
-MEANS = ("measured", "limits")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,8 +57,6 @@ class Band(Drawn):
         How it was built; see `band`.
     eta : float, str or None
         Error level of the local limits, where one was used; "every" or "grid" where many were; `None` without limits.
-    means : str
-        What `mean_distribution` rests on; see `band`.
     lower_points, lower_levels : ndarray, shape (num_points,)
         F(x) >= lower_levels[i] for x >= lower_points[i]. Empty without a lower side.
     upper_points, upper_levels : ndarray, shape (num_points,)
@@ -79,7 +76,6 @@ class Band(Drawn):
     local: str
     sides: str
     eta: float | str | None
-    means: str
     lower_points: FloatArray
     lower_levels: FloatArray
     upper_points: FloatArray
@@ -173,7 +169,7 @@ class Band(Drawn):
 
     def recipe(self) -> dict[str, Any]:
         """Return the arguments of `band` that rebuild this band from its risks, as plain data."""
-        names = ("delta", "method", "local", "sides", "eta", "means")
+        names = ("delta", "method", "local", "sides", "eta")
         return {name: getattr(self, name) for name in names} | {"method": self.method_recipe}
 
     def provenance(self) -> dict[str, Any]:
@@ -189,7 +185,6 @@ def band(
     local: str = "marginal",
     sides: str = "two",
     eta: float | str | None = None,
-    means: str = "measured",
 ) -> Band:
     """Confidence band for the CDF of the risk of a client that nobody has measured.
 
@@ -219,10 +214,6 @@ def band(
         Error level of the local limits, in (0, 0.5], fixed before any risk was seen. Default: where all share one
         event (`marginal`, equal numbers of examples), "every", or with noise "grid", those of `ETA_GRID`; otherwise
         `default_eta`.
-    means : {"measured", "limits"}
-        What bounds means, tail means and worst-case means under `counted` and `union`: the clients' limits alone
-        ("limits"), or, with equal numbers of examples and nothing missing or wrong, the measured risks too, at the
-        probability that is left over (default). The other steps take the measured risks in any case.
 
     Returns
     -------
@@ -248,7 +239,6 @@ def band(
     local = check_choice("local", local, LOCAL_STEPS)
     sides = check_choice("sides", sides, SIDES)
     eta = check_etas(eta)
-    means = check_choice("means", means, MEANS)
     level_method.check_risks(risks)
     # A default that a recipe stores is no choice, nor is the level at which clients were asked for limits.
     usual_etas: tuple[float | str | None, ...] = (default_eta(risks.num_counted), EVERY_ETA, GRID_OF_ETAS, None)
@@ -265,8 +255,7 @@ def band(
     step = step_from(risks)
     if answers.below is not risks:
         step = replace(step, upper=step_from(answers.below).upper)
-    if means == "measured":
-        step = with_measured_means(step, risks, levels_of)
+    step = with_measured_means(step, risks, levels_of)
     lower, upper = lower_envelope(step.lower), upper_envelope(step.upper)
     return Band(
         answers=answers,
@@ -275,7 +264,6 @@ def band(
         local=local,
         sides=sides,
         eta=step.eta,
-        means=means,
         lower_points=lower[0],
         lower_levels=lower[1],
         upper_points=upper[0],

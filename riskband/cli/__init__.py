@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
@@ -35,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     problems: Sequence[str] = ()
     said, status = io.StringIO(), 2  # all is printed at the end: who stops reading changes no outcome
     try:
-        with redirect_stdout(said):
+        with redirect_stdout(said), warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _warn
             status = int(options.run(options))
     except BrokenPipeError:  # of what goes to the standard error meanwhile
         sys.stderr = None
@@ -52,6 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for problem in problems:
         print(f"riskband: {problem}", file=sys.stderr)
     return status
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"riskband: warning: {message}", file=sys.stderr)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

@@ -16,7 +16,13 @@ import numpy as np
 
 import riskband as rb
 from riskband.answers.files import FRAMEWORKS, TableError, read_risks
-from riskband.answers.responses import ANSWERED_BY, MISSING, check_contamination, check_num_missing
+from riskband.answers.responses import (
+    ANSWERED_BY,
+    MISSING,
+    check_contamination,
+    check_num_missing,
+    who_made_the_model,
+)
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, binary_doubt, size_doubt
 from riskband.bands.band import SIDES
 from riskband.bands.local_steps import LOCAL_STEPS
@@ -30,7 +36,6 @@ from riskband.tuning import tuned_weight
 from riskband.verification import COLLECTION_SCHEMA, why_it_says_nothing
 from riskband.wording import (
     CHOSEN_BEFORE,
-    TRAINERS_ANSWERED,
     confidence,
     down_to_digits,
     exactly,
@@ -65,12 +70,13 @@ class Report(NamedTuple):
 def run(options: argparse.Namespace) -> int:
     """Read the table, make the certificates, print them, and write what was asked for."""
     risks = _checked_risks(options)
+    say = partial(print, file=sys.stderr) if options.json else print  # of --json, the output is JSON and nothing else
+    say(who_made_the_model(risks.answered_by, option="--answered-by {}"))
     if options.tune:
         seed = 0 if options.seed is None else options.seed
         pilot, risks = rb.split_clients(risks, pilot_share=options.pilot_share, seed=seed)
         options.method = rb.OptimisedLevels(pilot, dict.fromkeys(options.tune, 1.0))
     report = _report(risks, options)
-    say = partial(print, file=sys.stderr) if options.json else print  # of --json, the output is JSON and nothing else
     if options.tune:
         spent = f"{pilot.num_clients} clients, drawn with seed {seed}, are spent on tuning the band for"
         say(f"{spent} {', '.join(options.tune)}; the certificates rest on the others")
@@ -157,6 +163,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
             options.file,
             column=options.column,
             num_examples=options.num_examples,
+            client=options.client,
             is_percent=options.percent,
             is_accuracy=options.accuracy,
             is_binary=options.binary,
@@ -382,8 +389,7 @@ def _heading(risks: rb.ClientRisks, options: argparse.Namespace) -> list[str]:
         often = "; more often than every second time they may be false" if options.delta > 0.5 else ""
         return [f"with probability at least {confidence(options.delta)} (delta = {options.delta:g}{often}):"]
     return [
-        f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}",
-        f"estimates: what delta = {options.delta:g} would certify if these clients had no part in making the model:",
+        f"estimates: what delta = {options.delta:g} would certify if these clients had no part in making the model:"
     ]
 
 
@@ -399,9 +405,14 @@ def _who_answered(risks: rb.ClientRisks) -> list[str]:
 
 def _kind_of_loss(risks: rb.ClientRisks, options: argparse.Namespace) -> str:
     if not risks.binary:
-        doubt = binary_doubt(risks.values, risks.num_examples) if options.binary is None and risks.noise is None else ""
+        if options.binary is not None or risks.noise is not None:
+            return "losses anywhere in [0, 1]"
+        doubt = binary_doubt(risks.values, risks.num_examples)
         remedy = "for a 0-1 loss say --binary and give all digits, otherwise say --not-binary"
-        return f"losses anywhere in [0, 1]{f' ({doubt}; {remedy})' if doubt else ''}"
+        if not doubt:
+            doubt = "those of a cross-entropy do not lie there, unless each was scaled and cut"
+            remedy = "if every example's does, say --not-binary"
+        return f"losses anywhere in [0, 1] ({doubt}; {remedy})"
     if options.binary:
         return "0-1 losses"
     doubt = size_doubt(risks.values, risks.num_examples)
@@ -436,6 +447,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--column", "column with each client's mean loss, in [0, 1] (default: loss)", default="loss")
     behind = "examples behind each mean: one number for all clients, or the name of a column"
     add("--num-examples", behind, required=True, metavar="N|COLUMN")
+    once = (
+        "column that names every client once: the answers keep the names, and no other column is asked whose a row is"
+    )
+    add("--client", once, metavar="COLUMN")
     add("--accuracy", "the column holds accuracies in [0, 1]: loss = 1 - value", action="store_true")
     add("--percent", "the column holds accuracies in percent: loss = 1 - value / 100", action="store_true")
     binary = "every example's loss is 0 or 1 (default: if the means fit; with --noise it must be said)"
@@ -443,7 +458,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--binary", action="store_const", const=True, help=binary)
     not_binary = "losses lie anywhere in [0, 1]"
     kind.add_argument("--not-binary", dest="binary", action="store_const", const=False, help=not_binary)
-    add("--num-missing", "clients that were asked and did not answer (default: 0)", type=int, metavar="N")
+    more = "clients that were asked and did not answer, beside those that FILE names (default: 0)"
+    add("--num-missing", more, type=int, metavar="N")
     add("--missing", "count them as missing at random (default), or as worst", **one_of(MISSING, "ignore"))
     add("--contamination", "answers that may be wrong in any way (default: 0)", type=int, default=0, metavar="N")
     fresh = "fresh (default, but with --from): the clients had no part in training, tuning or choosing the model"

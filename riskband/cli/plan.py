@@ -46,7 +46,11 @@ def _pilot(options: argparse.Namespace) -> rb.ClientRisks | None:
     if options.pilot_num_examples is None:
         raise ValueError("--pilot needs --pilot-num-examples: a whole number for all clients, or the name of a column")
     return read_risks(
-        options.pilot, column=options.column, num_examples=options.pilot_num_examples, is_binary=options.binary
+        options.pilot,
+        column=options.column,
+        num_examples=options.pilot_num_examples,
+        client=options.client,
+        is_binary=options.binary,
     )
 
 
@@ -74,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--prior", help=prior, metavar="beta:MEAN:SD")
     source.add_argument("--pilot", help="or a table of earlier answers, as certify reads it", metavar="FILE.csv")
     add("--column", help="of the pilot: column with the mean losses (default: loss)", default="loss")
+    add("--client", help="of the pilot: column that names every client once", metavar="COLUMN")
     add("--pilot-num-examples", help="of the pilot: examples behind each mean", metavar="N|COLUMN")
     sizes = "examples of each client; several make a frontier (default: the median of the pilot)"
     add("--num-examples", help=sizes, type=int, nargs="+", metavar="N")

@@ -78,8 +78,7 @@ def _judged_text(
     made_by = page.get("version") if isinstance(page, Mapping) else None
     unchecked = "the text around the certificates was not checked: "
     if made_by != rb.__version__:
-        maker = f"riskband {made_by}" if made_by else "an earlier riskband"
-        return None, f"{unchecked}{maker} made it, and this is {rb.__version__}"
+        return None, f"{unchecked}riskband {made_by or '(it does not say which)'} made it, and this is {rb.__version__}"
     try:  # by name, as in riskband.cli.report
         again = import_module("riskband.report.page").page_again(page, certificates, gate)
     except ImportError as error:
@@ -167,16 +166,13 @@ def _is_page(file: str) -> bool:
 
 def _plain(entry: Mapping[str, Any], outcome: rb.Verification) -> dict[str, Any]:
     said = {name: entry.get(name) if outcome.ok else None for name in ("statement", "validity")}
-    return {"ok": outcome.ok, **said, "problems": list(outcome.problems), "unstated": list(outcome.unstated)}
+    return {"ok": outcome.ok, **said, "problems": list(outcome.problems)}
 
 
 def _say(name: str, entry: Mapping[str, Any], outcome: rb.Verification) -> None:
     print(f"{name}: {_outcome(entry) if outcome.ok else 'DOES NOT FOLLOW from its answers'}")
     for problem in outcome.problems:
         print(f"  {problem}")
-    if outcome.unstated:
-        print("  it was made before riskband listed these assumptions, which it needs too:")
-        print("\n".join(f"  - {line}" for line in outcome.unstated))
 
 
 def _outcome(entry: Mapping[str, Any]) -> str:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 
-from riskband.answers.responses import ANSWERED_BY, WhoAnswered
-from riskband.answers.risks import ClientRisks
+from riskband.answers.metrics import metric_problem, warn_of_empty
+from riskband.answers.responses import ANSWERED_BY, WhoAnswered, check_contamination
+from riskband.answers.risks import ClientRisks, share_problem
 from riskband.certificate import USUAL_DELTA, Certificate
-from riskband.checks import check_choice, check_installed, check_number, clip_rounding
+from riskband.checks import check_choice, check_installed, check_num_examples, check_number, clip_rounding
 from riskband.means import mean_bound
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class KeptRound:
         The metrics, as they were sent: accuracies are accuracies.
     names, groups : tuple of str
         Of each client; empty if no metric holds them.
+    num_empty : int
+        Clients that replied with 0 examples: they count as missing, and stand in none of the others.
     asked : frozenset of int or None
         Node ids of the clients that were asked; None if the strategy is not watched.
     problem : str
@@ -61,6 +64,7 @@ class KeptRound:
     num_examples: tuple[float, ...] = ()
     names: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    num_empty: int = 0
     asked: frozenset[int] | None = None
     problem: str = ""
 
@@ -80,9 +84,13 @@ class KeepRisks:
     ----------
     accuracy, loss, error : str
         One of them: the metric that clients send, a mean over their examples. `accuracy` and `error` (rate) are shares
-        of the examples in [0, 1], not percent; `loss` is the mean of a loss that lies in [0, 1] for every example.
+        of the examples in [0, 1], not percent; `loss` is the mean of a loss that lies in [0, 1] for every example, as
+        `binary` must say: a cross-entropy or a squared error does not, unless it is scaled and cut.
     num_examples : str
-        The metric with the number of these examples.
+        The metric with the number of these examples, not of batches. A client with 0 counts as missing.
+    binary : bool, optional
+        As for `riskband.ClientRisks`: whether every example's loss is 0 or 1, or anywhere in [0, 1]. An accuracy or
+        error rate that is no share of so many examples is refused, unless `False` is said.
     name, group : str, optional
         Keys of a client's name and group, in its metrics, or, as only numbers fit there, in a ConfigRecord beside them.
     aggregate : callable, optional
@@ -91,7 +99,8 @@ class KeepRisks:
     Raises
     ------
     ValueError
-        If none or several of `accuracy`, `loss` and `error` are given.
+        If none or several of `accuracy`, `loss` and `error` are given, or by its name the metric is no mean of a loss
+        (auc, f1, ...), or it may be none (loss, dice, ...) and `binary` is not said.
     """
 
     def __init__(
@@ -101,6 +110,7 @@ class KeepRisks:
         loss: str | None = None,
         error: str | None = None,
         num_examples: str = "num-examples",
+        binary: bool | None = None,
         name: str | None = None,
         group: str | None = None,
         aggregate: Aggregation | None = None,
@@ -113,6 +123,9 @@ class KeepRisks:
                 'name the metric that your clients send, as in KeepRisks(accuracy="eval_acc")'
             )
         [(self._kind, self._metric)] = metrics
+        if problem := metric_problem(self._metric, binary=binary, is_any=loss is not None):
+            raise ValueError(problem)
+        self._binary = binary
         self._num_examples, self._name, self._group = num_examples, name, group
         self._aggregate = aggregate
         self._rounds: list[KeptRound] = []
@@ -174,10 +187,12 @@ class KeepRisks:
         kept = self._kept_round(round)
         answered_by = check_choice("answered_by", who.get("answered_by", "trainers"), ANSWERED_BY)
         self._check_fresh(kept, answered_by)
+        if problem := self._share_problem(kept, check_contamination(who.get("contamination", 0))):
+            raise ValueError(f"round {kept.number} has no risks: {problem}")
         num_missing = _num_missing(kept, who.get("num_missing"))
         who = {**who, "answered_by": answered_by, "num_missing": num_missing}
         of = partial(ClientRisks, names=kept.names or None, groups=kept.groups or None, **who)
-        answers = of(np.array(kept.values), np.array(kept.num_examples))
+        answers = of(np.array(kept.values), np.array(kept.num_examples), self._binary)
         if self._kind != "accuracy":
             return answers
         # Counts are recognised in the accuracies as they were sent: 1 - accuracy has other digits.
@@ -258,9 +273,12 @@ class KeepRisks:
         current = self._rounds[-1]
         try:
             kept = self._filled(current, clients)
+            problem = self._share_problem(kept)
         except ValueError as error:
-            kept = replace(current, problem=str(error))
-            warnings.warn(f"riskband can make no risks of this evaluation: {error}", stacklevel=3)
+            problem = str(error)
+            kept = replace(current, problem=problem)
+        if problem:
+            warnings.warn(f"riskband can make no risks of this evaluation: {problem}", stacklevel=3)
         if kept.asked is not None and len(clients) < len(kept.asked):
             missing = f"{len(kept.asked) - len(clients)} of {len(kept.asked)}"
             warnings.warn(f"{missing} clients that were asked did not reply; they count as missing", stacklevel=3)
@@ -272,13 +290,27 @@ class KeepRisks:
             raise ValueError(f"every client may answer once, got {max(names, key=names.count)!r} more than once")
         if current.asked is not None and len(clients) > len(current.asked):
             raise ValueError(f"at most {len(current.asked)} clients were asked, got {len(clients)} replies")
+        sizes = [_number(client, self._num_examples) for client in clients]
+        called = names or [f"number {k + 1}" for k in range(len(clients))]
+        empty = [name for name, size in zip(called, sizes, strict=True) if size == 0.0]
+        clients = [client for client, size in zip(clients, sizes, strict=True) if size != 0.0]
+        if not clients:
+            raise ValueError(f"some client must have examples, got 0 from all {len(empty)}; ask others")
+        warn_of_empty(empty, stacklevel=4)
+        counts = check_num_examples([size for size in sizes if size != 0.0], num_clients=len(clients))
         return replace(
             current,
             values=tuple(self._value(client) for client in clients),
-            num_examples=tuple(_number(client, self._num_examples) for client in clients),
-            names=names,
+            num_examples=tuple(counts.tolist()),
+            names=_texts(clients, self._name),
             groups=_texts(clients, self._group),
+            num_empty=len(empty),
         )
+
+    def _share_problem(self, kept: KeptRound, contamination: int = 0) -> str:
+        if self._kind == "loss" or self._binary is False:
+            return ""
+        return share_problem(np.array(kept.values), np.array(kept.num_examples), contamination=contamination)
 
     def _value(self, client: Mapping[str, Any]) -> float:
         value = float(clip_rounding(np.array(_number(client, self._metric))))
@@ -347,7 +379,7 @@ def _texts(clients: list[dict[str, Any]], key: str | None) -> tuple[str, ...]:
 
 
 def _num_missing(kept: KeptRound, said: int | None) -> int:
-    """How many clients did not reply: as counted, else as said, else none, with a warning."""
+    """How many measured nothing: as counted, else as said, or none with a warning, and those without examples."""
     counted = None if kept.asked is None else len(kept.asked) - len(kept.values)
     if counted is None:
         if said is None:
@@ -355,7 +387,7 @@ def _num_missing(kept: KeptRound, said: int | None) -> int:
             warnings.warn(
                 f"how many clients were asked is not known, all are taken to have replied; {remedy}", stacklevel=3
             )
-        return said or 0
+        return (said or 0) + kept.num_empty
     if said not in (None, counted):
         raise ValueError(f"num_missing must be what was counted, {counted}, got {said!r}; leave it out")
     return counted

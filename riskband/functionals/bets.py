@@ -1,11 +1,11 @@
 """Measures of dispersion straight from the clients' answers, by betting: no band in between (math §5.6).
 
-A gambler doubts that a measure is above a value, or below it. Clients, or pairs of clients, are bet against before they
-are seen, with what those before them showed; the final capitals in many fixed orders of the sorted answers are averaged
-and tested once. Values that are rejected are an interval, since every factor of the capital is monotone in the value.
+A gambler doubts that a measure is above a value, or below it. All pairs of clients are bet against at once with
+constant stakes; or clients one after the other, each before it is seen, with what those before it showed: the final
+capitals in many fixed orders of the clients as they come are averaged. Where they come sorted by their risks there is
+no such order, and bands serve. Values that are rejected are an interval, since every capital is monotone in the value.
 
-The functions named after measures take answers as they were measured, the error level of each limit, the edition of the
-bets (see `riskband.betting.NEWEST`), and a parameter.
+The functions named after measures take answers as they were measured, the error level of each limit, and a parameter.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ import numpy as np
 from riskband.answers.risks import ClientRisks
 from riskband.bands.local_steps import KNOWN_SIZES, assumed_of_sizes
 from riskband.betting import (
+    CONSTANT_STAKES,
     LARGEST_SHARE,
-    SHARES,
-    averaged_betting_upper_mean,
-    before,
+    LARGEST_SHARE_OF_TAILS,
+    ORDER_IS_UNINFORMATIVE,
+    betting_assumptions,
     betting_upper_bound,
-    log_average_excess,
-    sorted_orders,
+    client_orders,
+    constant_stakes_upper_mean,
 )
 from riskband.checks import FloatArray, IntArray
 from riskband.duals import excess_assumptions, tail_duals
+from riskband.functionals.pairs import Pairs
 from riskband.functionals.ratios import (
     Ratio,
     gini_upper_limit,
@@ -67,32 +69,35 @@ class DirectBounds(NamedTuple):
     assumptions: tuple[str, ...] = ()
 
 
-def played_orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray:
-    """Fixed orders of the sorted answers, shape (num_orders, num_clients); of `num_played` clients in all, about."""
-    num_orders = int(np.clip(num_played // risks.num_clients, 2, most))
-    return sorted_orders((risks.values, risks.num_examples), num_orders=num_orders)
+def played_orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray | None:
+    """Fixed orders of the clients as they come, of `num_played` clients in all, about; None if they come sorted."""
+    return client_orders(risks.values, num_orders=int(np.clip(num_played // risks.num_clients, 2, most)))
 
 
-def gini(risks: ClientRisks, delta: float, edition: int) -> DirectBounds:
+def gini(risks: ClientRisks, delta: float) -> DirectBounds | None:
     """E|R - R'| against G·E(R + R'), by pairs of clients; above also by one client after the other."""
-    orders = played_orders(risks, num_played=1_000_000, most=200)
-    half = risks.num_clients // 2
-    first, second = orders[:, :half], orders[:, half : 2 * half]
-    sums = risks.values[first] + risks.values[second]
-    if edition > 1 and _is_noise_large(risks):
-        upper = gini_upper_limit(risks, orders[:_NUM_ORDERS], delta=delta)
+    pairs = Pairs.of(np.column_stack([risks.values, risks.num_examples]))
+    if pairs is None:
+        return None
+    orders = played_orders(risks, num_played=1_000_000, most=_NUM_ORDERS) if _is_noise_large(risks) else None
+    sums = risks.values[pairs.first] + risks.values[pairs.second]
+    if orders is None:
+        upper = _upper_ratio(pairs, np.abs(risks.values[pairs.first] - risks.values[pairs.second]), sums, delta)
     else:
-        upper = _upper_ratio(np.abs(risks.values[first] - risks.values[second]), sums, delta)
+        upper = gini_upper_limit(risks, orders, delta=delta)
+    has_order = orders is not None or not pairs.is_complete
+    assumptions = (assumed_of_sizes(risks), *((ORDER_IS_UNINFORMATIVE,) if has_order else ()))
     if not risks.binary:
-        return DirectBounds(None, upper)
-    if edition > 2 and risks.has_equal_sizes and _FOR_QUARTICS[0] <= risks.num_examples[0] <= _FOR_QUARTICS[1]:
+        return DirectBounds(None, upper, assumptions=assumptions)
+    if risks.has_equal_sizes and _FOR_QUARTICS[0] <= risks.num_examples[0] <= _FOR_QUARTICS[1]:
         numbers = surely_apart(int(risks.num_examples[0]))
         wrong = np.rint(risks.values * risks.num_examples).astype(int)
-        apart = numbers[wrong[first], wrong[second]]
-        lower = _lower_ratio(apart, sums, _limit_of_table(numbers), delta, SHARES[edition])
+        apart, limit = numbers[wrong[pairs.first], wrong[pairs.second]], _limit_of_table(numbers)
+        share = LARGEST_SHARE_OF_TAILS
     else:
-        lower = _lower_ratio(_surely_apart(risks, first, second), sums, _apart_limit(risks), delta)
-    return DirectBounds(lower, upper, assumptions=(assumed_of_sizes(risks),))
+        apart, limit = _surely_apart(risks, pairs.first, pairs.second), _apart_limit(risks)
+        share = LARGEST_SHARE
+    return DirectBounds(_lower_ratio(pairs, apart, sums, limit, delta, share), upper, assumptions=assumptions)
 
 
 def _is_noise_large(risks: ClientRisks) -> bool:
@@ -147,135 +152,113 @@ def _limit_of_table(numbers: FloatArray) -> Callable[[float], float]:
     return lambda value: float(np.max(value * sums - least))
 
 
-def _upper_ratio(parts: FloatArray, sums: FloatArray, delta: float) -> float:
-    """Upper limit for E part / E sum, both in [0, 1] up to a common factor, part <= sum, part - value·sum <= 1 - value.
+def _upper_ratio(pairs: Pairs, parts: FloatArray, sums: FloatArray, delta: float) -> float:
+    """Upper limit for E part / E sum, both of pairs, part <= sum, part - value·sum <= 1 - value.
 
     In units of the most that a bet may lose, every gain grows with the value.
     """
-    stakes = _stakes(parts, sums, delta)
 
     def survives(value: float) -> bool:
-        largest = LARGEST_SHARE / max(1.0 - value, 1e-12)
-        return _survives(np.minimum(stakes, largest) * (value * sums - parts), delta)
+        return pairs.log_excess(value * sums - parts, largest_loss=1.0 - value, delta=delta) < 0.0
 
     return bisect_number(survives, low=0.0, high=1.0, num_steps=36).upper
 
 
 def _lower_ratio(
+    pairs: Pairs,
     parts: FloatArray,
     sums: FloatArray,
     limit: Callable[[float], float],
     delta: float,
-    largest_share: float = LARGEST_SHARE,
+    largest_share: float,
 ) -> float:
     """Lower limit for E part / E sum; `limit` says how large value·sum - part can be, and grows with the value.
 
-    Within each cell of values the bets are the same, and the gains fall with the value.
+    Within each cell of values the stakes are the same, and the gains fall with the value.
     """
-    stakes = _stakes(parts, sums, delta)
     cells = np.linspace(0.0, 1.0, _NUM_CELLS + 1)
 
-    def is_rejected(bets: FloatArray, value: float) -> bool:
-        return not _survives(bets * (parts - value * sums), delta)
+    def is_rejected(largest_loss: float, value: float) -> bool:
+        gains = parts - value * sums
+        return pairs.log_excess(gains, largest_loss=largest_loss, delta=delta, largest_share=largest_share) >= 0.0
 
     for low, high in pairwise(cells.tolist()):
-        bets = np.minimum(stakes, largest_share / limit(high))
-        if not is_rejected(bets, high):
-            return bisect_number(partial(is_rejected, bets), low=low, high=high, num_steps=30).lower
+        if not is_rejected(limit(high), high):
+            return bisect_number(partial(is_rejected, limit(high)), low=low, high=high, num_steps=30).lower
     return 1.0
-
-
-def _stakes(parts: FloatArray, sums: FloatArray, delta: float) -> FloatArray:
-    """Sizes of the bets by what the pairs before showed of the variance of part - ratio·sum.
-
-    The log of the average over many pairings varies about half as much as that of one (math §5.6).
-    """
-    num_units = parts.shape[1]
-    count = np.arange(1, num_units + 1)
-    ratio = (0.05 + np.cumsum(parts, axis=1)) / (0.1 + np.cumsum(sums, axis=1))
-    variance = (0.05 + np.cumsum((parts - ratio * sums) ** 2, axis=1)) / (count + 1)
-    return np.asarray(np.sqrt(4.0 * np.log(1.0 / delta) / (num_units * before(variance, 0.05))))
-
-
-def _survives(gains: FloatArray, delta: float) -> bool:
-    """Whether the average of the final capitals stays below 1/delta; gains of shape (num_orders, num_units)."""
-    return log_average_excess(np.sum(np.log1p(gains), axis=1), delta) < 0.0
 
 
 def _ratio_bounds(
     risks: ClientRisks, delta: float, ratio: Ratio, measure: Callable[[float], float] = float, *, has_upper: bool = True
-) -> DirectBounds:
+) -> DirectBounds | None:
     """Limits for a measure that grows with a ratio."""
     orders = played_orders(risks, num_played=20_000, most=50)
+    if orders is None:
+        return None
     upper = measure(ratio_upper_limit(ratio, risks, orders, delta=delta)) if has_upper else None
     if not (risks.binary or ratio.is_quadratic):
-        return DirectBounds(None, upper)
+        return None if upper is None else DirectBounds(None, upper, assumptions=(ORDER_IS_UNINFORMATIVE,))
     lower = measure(ratio_lower_limit(ratio, risks, orders, delta=delta))
     known = () if risks.has_equal_sizes else (KNOWN_SIZES,)  # the largest bet is that for all counts which can occur
-    return DirectBounds(lower, upper, assumptions=(assumed_of_sizes(risks), *known))
+    return DirectBounds(lower, upper, assumptions=(assumed_of_sizes(risks), *known, ORDER_IS_UNINFORMATIVE))
 
 
-def atkinson(risks: ClientRisks, delta: float, edition: int, aversion: float) -> DirectBounds | None:
+def atkinson(risks: ClientRisks, delta: float, aversion: float) -> DirectBounds | None:
     """Atkinson index of an aversion from 0.1 to 0.95, and the lower limit at 1."""
     if aversion == 1.0:
         of_ratio = lambda ratio: 1.0 - float(np.exp(-ratio))  # noqa: E731
-        return _ratio_bounds(risks, delta, log_ratio(edition), of_ratio, has_upper=False)
+        return _ratio_bounds(risks, delta, log_ratio(), of_ratio, has_upper=False)
     is_usual = _is_between(1.0 - aversion, _POWERS_BELOW_1)
-    return _ratio_bounds(risks, delta, root_ratio(1.0 - aversion, edition)) if is_usual else None
+    return _ratio_bounds(risks, delta, root_ratio(1.0 - aversion)) if is_usual else None
 
 
-def generalised_entropy(risks: ClientRisks, delta: float, edition: int, order: float) -> DirectBounds | None:
+def generalised_entropy(risks: ClientRisks, delta: float, order: float) -> DirectBounds | None:
     """Generalised entropy of order 1, of orders from 0.05 to 0.9 and from 1.1 to 10, and the lower limit at 0."""
     if order == 0.0:
-        return _ratio_bounds(risks, delta, log_ratio(edition), has_upper=False)
+        return _ratio_bounds(risks, delta, log_ratio(), has_upper=False)
     if order == 1.0:
-        return _ratio_bounds(risks, delta, theil_ratio(edition))
+        return _ratio_bounds(risks, delta, theil_ratio())
     factor = order * (order - 1.0)
     if _is_between(order, _POWERS_ABOVE_1):
-        return _ratio_bounds(risks, delta, power_ratio(order, edition), lambda ratio: (ratio**order - 1.0) / factor)
+        return _ratio_bounds(risks, delta, power_ratio(order), lambda ratio: (ratio**order - 1.0) / factor)
     if _is_between(order, _POWERS_BELOW_1):
-        return _ratio_bounds(
-            risks, delta, root_ratio(order, edition), lambda ratio: ((1.0 - ratio) ** order - 1.0) / factor
-        )
+        return _ratio_bounds(risks, delta, root_ratio(order), lambda ratio: ((1.0 - ratio) ** order - 1.0) / factor)
     return None
 
 
-def coefficient_of_variation(risks: ClientRisks, delta: float, edition: int) -> DirectBounds:
+def coefficient_of_variation(risks: ClientRisks, delta: float) -> DirectBounds | None:
     """Standard deviation over mean."""
-    return _ratio_bounds(
-        risks, delta, power_ratio(2.0, edition), lambda ratio: float(np.sqrt(max(ratio**2 - 1.0, 0.0)))
-    )
+    return _ratio_bounds(risks, delta, power_ratio(2.0), lambda ratio: float(np.sqrt(max(ratio**2 - 1.0, 0.0))))
 
 
-def mean(risks: ClientRisks, delta: float, edition: int) -> DirectBounds:
+def mean(risks: ClientRisks, delta: float) -> DirectBounds:
     """Mean risk."""
     of_losses, of_gains = (
-        averaged_betting_upper_mean(values, delta=delta, edition=edition)
-        for values in (risks.values, 1.0 - risks.values)
+        constant_stakes_upper_mean(values, delta=delta) for values in (risks.values, 1.0 - risks.values)
     )
-    return DirectBounds(1.0 - of_gains, of_losses)
+    return DirectBounds(1.0 - of_gains, of_losses, CONSTANT_STAKES)
 
 
-def cvar(risks: ClientRisks, delta: float, _edition: int, level: float) -> DirectBounds:
+def cvar(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
     """Mean risk of the clients beyond the quantile at a level, from above (math §2.9)."""
     answers = (risks.values, risks.num_examples)
-    upper, _ = betting_upper_bound(tail_duals(risks, level), answers, delta=delta, seed=None)
-    return DirectBounds(None, upper, assumptions=excess_assumptions(risks))
+    upper, name = betting_upper_bound(tail_duals(risks, level), answers, delta=delta, seed=None)
+    return DirectBounds(None, upper, name, (*excess_assumptions(risks), *betting_assumptions(name, None)))
 
 
-def share(risks: ClientRisks, delta: float, _edition: int, threshold: float) -> DirectBounds:
+def share(risks: ClientRisks, delta: float, threshold: float) -> DirectBounds:
     """Share of the clients at or above a threshold, from above; not by betting (math §2.10)."""
     return DirectBounds(None, true_share(risks, threshold, delta=delta), "stepwise", (assumed_of_sizes(risks),))
 
 
-def quantile(risks: ClientRisks, delta: float, _edition: int, level: float) -> DirectBounds:
+def quantile(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
     """Quantile, from above; not by betting (math §2.10)."""
     return DirectBounds(None, true_quantile(risks, level, delta=delta), "stepwise", (assumed_of_sizes(risks),))
 
 
-def top_share(risks: ClientRisks, delta: float, edition: int, share: float) -> DirectBounds | None:
+def top_share(risks: ClientRisks, delta: float, share: float) -> DirectBounds | None:
     """Part of all risk on the worst-off share of the clients, from 0.01 to 0.95."""
-    ratio = tail_ratio(share, edition, has_late=risks.num_clients >= _ENOUGH_CLIENTS)
+    ratio = tail_ratio(share, has_late=risks.num_clients >= _ENOUGH_CLIENTS)
     return _ratio_bounds(risks, delta, ratio) if _is_between(share, _SHARES) else None
 
 

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
 from riskband.bands.band import Band, subject_of
-from riskband.betting import NEWEST, check_edition
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_shares
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
@@ -60,7 +59,7 @@ def measured_dispersion(risks: ClientRisks, measure: str | Functional) -> float:
 
 
 def dispersion_certificate(
-    source: Source, measure: Given, *, method: str | None = None, delta: float | None = None, edition: int = NEWEST
+    source: Source, measure: Given, *, method: str | None = None, delta: float | None = None
 ) -> Certificate:
     """Certificate from both sides for a measure of dispersion, or another functional, of the risk of unseen clients.
 
@@ -68,8 +67,6 @@ def dispersion_certificate(
     ----------
     source, measure, method, delta :
         As for `bound`, but no function of your own as measure: `verify` could not find it.
-    edition : int
-        Of the bets on answers: 2, or 1 for those of certificates that were made before there was another.
 
     Returns
     -------
@@ -84,7 +81,7 @@ def dispersion_certificate(
     """
     chosen = resolve(measure, called="measure")
     if isinstance(source, ClientRisks):
-        return _certificate_of_answers(source, chosen, method, delta, check_edition(edition))
+        return _certificate_of_answers(source, chosen, method, delta)
     band, method = source, check_band_method(source, method, delta)
     measured = measured_dispersion(band.risks, chosen)
     lower, upper = bound(band, chosen, method=method)
@@ -104,10 +101,11 @@ def dispersion_certificate(
 
 
 def _certificate_of_answers(
-    risks: ClientRisks, chosen: Functional, method: str | None, delta: float | None, edition: int
+    risks: ClientRisks, chosen: Functional, method: str | None, delta: float | None
 ) -> Certificate:
+    risks = risks.in_order_of_names()  # so the certificate stores them
     measured = measured_dispersion(risks, chosen)
-    found = bound_of_answers(risks, chosen, method=method, delta=delta, edition=edition)
+    found = bound_of_answers(risks, chosen, method=method, delta=delta)
     if not np.isfinite(found.interval.upper):
         raise _no_certificate(chosen, "clients of risk 0 make it as large as can be")
     own = (
@@ -126,7 +124,7 @@ def _certificate_of_answers(
         details={"measured": np.array(measured)},
         recipe=recipe(
             "dispersion_certificate",
-            {"measure": chosen.name, "method": "betting", "delta": found.delta, "edition": edition},
+            {"measure": chosen.name, "method": "betting", "delta": found.delta},
             risks,
         ),
     )

@@ -20,7 +20,7 @@ import numpy as np
 from riskband.answers.risks import ClientRisks
 from riskband.bands.band import Band, band_alone, own_delta
 from riskband.bands.band import band as band_of
-from riskband.betting import NEWEST, check_betting
+from riskband.betting import check_betting
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_number, check_single
 from riskband.functionals import bets, weights
@@ -30,12 +30,13 @@ from riskband.functionals.extremal_distributions import Curve, MomentRule, PlugI
 from riskband.functionals.weights import QuantileWeight
 from riskband.wording import exactly, in_full
 
+_CROSSING = 1e-9  # by which limits may cross, both found by searches
 _ROUNDING = 1e-12  # of sums over clients: a lower limit so near to the end of the range says nothing
 BOUND_METHODS = ("sharp", "plugin", "convex_order")
 """How a functional is read off a band; from answers it is bounded by "betting"."""
 
 
-OfAnswers = Callable[[ClientRisks, float, int], bets.DirectBounds | None]
+OfAnswers = Callable[[ClientRisks, float], bets.DirectBounds | None]
 
 
 class Interval(NamedTuple):
@@ -98,7 +99,7 @@ class Functional:
     bounds : callable or None
         Bounds from a `Band`, in place of those of the members of the band.
     of_answers : callable or None
-        From answers, an error level and an edition, limits that each have this level, if any are known; see
+        From answers and an error level, limits that each have this level, if any are known; see
         `riskband.functionals.bets`.
     """
 
@@ -234,16 +235,14 @@ class BoundOfAnswers(NamedTuple):
 
 
 def bound_of_answers(
-    risks: ClientRisks, chosen: Functional, *, method: str | None, delta: float | None, edition: int = NEWEST
+    risks: ClientRisks, chosen: Functional, *, method: str | None, delta: float | None
 ) -> BoundOfAnswers:
-    """`bound` from answers; raises its errors. Each end fails with probability at most delta/2.
-
-    `edition` is that of the bets.
-    """
+    """`bound` from answers; raises its errors. Each end fails with probability at most delta/2."""
     delta = own_delta(delta)
     check_betting(method)
     risks.require_certain_answers("a bound from answers", "a band, rb.band(answers, delta=...)")
-    found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2, edition)
+    risks = risks.in_order_of_names()
+    found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2)
     if found is None or None in found:
         band = band_of(risks, delta=delta if found is None else delta / 2)
         reading = method_that_applies("convex_order", band, chosen)
@@ -259,10 +258,20 @@ def bound_of_answers(
 
 
 def _within(chosen: Functional, lower: float | FloatArray, upper: float | FloatArray) -> Interval:
-    """Both ends, in the range; limits that cross, of which one has failed, are put in the order of an interval."""
+    """Both ends, in the range; raises ValueError if they cross by more than rounding."""
     low, high = chosen.range
     ends = float(lower) + 0.0 if lower > low + _ROUNDING else low, min(float(upper), high)
-    return Interval(min(ends), max(ends))
+    check_crossing(chosen.quantity, *ends)
+    return Interval(min(ends), ends[1])
+
+
+def check_crossing(quantity: str, lower: float, upper: float) -> None:
+    """Raise ValueError if two limits of one number cross by more than rounding: one of them is false."""
+    if lower > upper + _CROSSING:
+        raise ValueError(
+            f"the limits of {quantity} must not cross, got {in_full(lower)} below and {in_full(upper)} above: one of "
+            "them is false, which happens with probability at most delta; take a smaller delta, or a band"
+        )
 
 
 def certificate_of_band(

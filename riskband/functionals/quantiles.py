@@ -34,11 +34,8 @@ from riskband.duals import excess_assumptions, tail_duals
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import FUNCTIONALS, Interval, bound, certificate_of_band
 from riskband.functionals.stepwise import (
-    MAX_ETA,
-    MIN_ETA,
     observed_share,
     order_statistic,
-    planned_size,
     true_quantile,
     true_share,
 )
@@ -55,8 +52,7 @@ from riskband.functionals.weights import (
 from riskband.wording import chosen_before, exactly, in_short
 
 TRANSFORM_METHODS = ("pointwise", "jordan", "monomials")
-ORDER_STATISTIC, SINGLE_LOCAL = "order statistic", ("marginal", "observed")
-_USUAL_SHAPES = (3.0, 21.0)  # of a Beta distribution
+SINGLE_LOCAL = ("marginal", "observed")
 
 
 def mean(band: Band) -> Certificate:
@@ -122,6 +118,8 @@ def cvar(
 
 def _direct_cvar(risks: ClientRisks, level: float, quantity: str, *, delta: float, seed: int | None) -> Certificate:
     risks.require_certain_answers("method='betting'", "method='band'")
+    if seed is None:
+        risks = risks.in_order_of_names()
     answers = (risks.values, risks.num_examples)
     value, name = betting_upper_bound(tail_duals(risks, level), answers, delta=delta, seed=seed)
     return Certificate(
@@ -145,7 +143,6 @@ def quantile(
     *,
     delta: float | None = None,
     local: str = "marginal",
-    method: str | None = None,
 ) -> Certificate:
     """Upper bound on quantiles (value at risk) of the risk of unseen clients.
 
@@ -161,10 +158,6 @@ def quantile(
     local : {"marginal", "observed"}
         With answers: whether it is about the true risk of an unseen client, or about the one that it would measure; as
         for `riskband.band`.
-    method : {"stepwise", "order statistic"}, optional
-        With answers, for true risks: which order statistic of limits is used depends on the range that the quantile
-        turns out to lie in (`stepwise`, the default), or on the numbers of clients and examples alone. For measured
-        risks there is one exact order statistic.
 
     Returns
     -------
@@ -174,8 +167,8 @@ def quantile(
     """
     if isinstance(source, ClientRisks):
         single = check_single("level", level)
-        return _single_quantile(source, single, delta=own_delta(delta), local=local, method=method)
-    band = band_alone(source, delta=delta, method=method)
+        return _single_quantile(source, single, delta=own_delta(delta), local=local)
+    band = band_alone(source, delta=delta)
     levels = check_points("level", level)
     name = "" if levels.ndim else f" at level {exactly(float(levels))}"
     quantity = f"the quantile{name} of {band.subject}"
@@ -183,65 +176,42 @@ def quantile(
     return certificate_of_band(band, "quantile", {"level": levels}, quantity=quantity, value=value, axes=axes)
 
 
-def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: str, method: str | None) -> Certificate:
+def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: str) -> Certificate:
     local = check_choice("local", local, SINGLE_LOCAL)
-    methods = ("stepwise", ORDER_STATISTIC) if local == "marginal" else (ORDER_STATISTIC,)
-    method = check_choice("method", methods[0] if method is None else method, methods)
-    if method == "stepwise":
-        value = true_quantile(risks, level, delta=delta)
+    if local == "observed":
+        risks.require_no_noise("local='observed'", "local='marginal'")
+        rank = quantile_rank(risks.num_counted, level=level, delta=delta)
+        value = order_statistic(risks, risks.values, rank)
     else:
-        value = _order_statistic(risks, level, delta=delta, local=local)
+        value = true_quantile(risks, level, delta=delta)
     return _standing_alone(
         risks,
         "quantile",
-        {"level": level, "delta": delta, "local": local, "method": method},
+        {"level": level, "delta": delta, "local": local},
         quantity=f"the quantile at level {exactly(level)} of {subject_of(local)}",
+        method="stepwise" if local == "marginal" else "order statistic",
         value=value,
         chosen=chosen_before(level=(level, None), local=(local, "marginal")),
     )
 
 
-def _order_statistic(risks: ClientRisks, level: float, *, delta: float, local: str) -> float:
-    """One order statistic of measured risks or of their limits, fixed by the numbers of clients and examples."""
-    is_observed = local == "observed"
-    size = None if is_observed else planned_size(risks)[0]
-    rank, eta = quantile_rank(risks.num_counted, level=level, delta=delta, num_examples=size)
-    if is_observed:
-        risks.require_no_noise("local='observed'", "local='marginal'")
-    return order_statistic(risks, risks.values if is_observed else risks.upper_limits(max(eta, MIN_ETA)), rank)
-
-
 def _standing_alone(
     risks: ClientRisks, function: str, arguments: dict[str, Any], *, chosen: tuple[str, ...], **rest: Any
 ) -> Certificate:
-    """Certificate from answers by an exact binomial bound, of `arguments` with delta, local and method."""
+    """Certificate from answers by an exact binomial bound, of `arguments` with delta and local."""
     sizes = OBSERVED_SIZES if arguments["local"] == "observed" else assumed_of_sizes(risks)
     return Certificate(
         delta=arguments["delta"],
         assumptions=(*shared_assumptions(risks, needs_binary=arguments["local"] == "marginal"), sizes, *chosen),
         recipe=recipe(function, arguments, risks),
-        **{"method": arguments.get("method"), **rest},
+        **rest,
     )
 
 
-def quantile_rank(num_clients: int, *, level: float, delta: float, num_examples: int | None) -> tuple[int, float]:
-    """Rank (K + 1 if there is none) of the order statistic that bounds a quantile, and the eta of the sorted limits.
-
-    Both depend on the numbers of clients K and examples alone; for measured risks (`num_examples` None) eta is 0. Why
-    they bound a quantile: see `riskband.functionals.stepwise.ranks_and_etas`.
-    """
+def quantile_rank(num_clients: int, *, level: float, delta: float) -> int:
+    """Rank (K + 1 if there is none) of the order statistic of K measured risks that bounds a quantile of theirs."""
     ranks = np.arange(1, num_clients + 1)
-    shares = betaincinv(ranks, num_clients - ranks + 1.0, delta)
-    etas = np.minimum((shares - level) / (1.0 - level), MAX_ETA) if level < 1.0 else np.full(num_clients, -1.0)
-    if num_examples is None:
-        return int(np.sum(shares < level)) + 1, 0.0
-    ranks, etas = ranks[etas >= MIN_ETA], etas[etas >= MIN_ETA]
-    if ranks.size == 0:
-        return num_clients + 1, 0.0
-    # A larger rank allows a limit of a larger error level: the best of both for usual risks, fixed here.
-    usual = num_examples * betaincinv(*_USUAL_SHAPES, ranks / (num_clients + 1.0))
-    best = int(np.argmin(betaincinv(usual + 1.0, num_examples - usual, 1.0 - etas)))
-    return int(ranks[best]), float(etas[best])
+    return int(np.sum(betaincinv(ranks, num_clients - ranks + 1.0, delta) < level)) + 1
 
 
 def num_clients_needed(level: float, *, delta: float) -> int:

@@ -13,7 +13,7 @@ The Gini coefficient is such a minimum, too, over all distributions in the place
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, product
 from math import comb, factorial
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from scipy.special import betainc, gammaln, xlogy
 
 from riskband.answers.risks import BoolArray, ClientRisks
-from riskband.betting import NEWEST, SHARES, before, log_average_excess, looks_at_the_past
+from riskband.betting import LARGEST_SHARE_OF_TAILS, before, log_average_excess, looks_at_the_past
 from riskband.checks import FloatArray, IntArray
 from riskband.duals import late_excesses
 from riskband.search import bisect_number
@@ -87,7 +87,6 @@ class Ratio:
     # From counts of a 0-1 loss, then a, to numbers whose expectation is at least A_a(R) and nearer to it than that of
     # A_a of the measured risk, if any are known.
     of_counts: Callable[[Counts], Callable[[float], FloatArray]] | None = None
-    largest_share: float = SHARES[NEWEST]  # of the capital that one client may cost
     has_jumps: bool = False  # whether numbers of `of_counts`, or of `below` mid-cell, are not convex in the count
 
     @property
@@ -130,7 +129,7 @@ def ratio_upper_limit(ratio: Ratio, risks: ClientRisks, orders: IntArray, *, del
             largest_loss = np.maximum(at_ends[0], at_ends[2] - reference)
         else:
             largest_loss = losses_at(point, reference)
-        bets[is_better] = _bets(past.variance, largest_loss, delta, ratio.largest_share)[is_better]
+        bets[is_better] = _bets(past.variance, largest_loss, delta)[is_better]
     return _first_rejected(_Bets(base, outcomes, bets, foreseen), ratio.low, ratio.high, delta)
 
 
@@ -244,7 +243,7 @@ class _Tangents(NamedTuple):
         foreseen = ratio + _FORESEEN * np.maximum(expected - ratio, 0.0)
         sharpest = np.sqrt(2.0 * np.log(1.0 / delta) / (num_clients * variance))
         largest_loss = np.maximum(np.maximum(first, last - foreseen), 1e-9)
-        return _Tangent(numbers, np.minimum(sharpest, SHARES[NEWEST] / largest_loss), foreseen)
+        return _Tangent(numbers, np.minimum(sharpest, LARGEST_SHARE_OF_TAILS / largest_loss), foreseen)
 
     def _mixture(self, seen: IntArray, total: FloatArray, mean: FloatArray) -> FloatArray:
         """Weights of the components, shape (num_looks, d - 1): measured risks, drawn together towards their mean.
@@ -308,9 +307,9 @@ class _Past(NamedTuple):
         return cls(before(ratio, first_outcome / first_base), before(variance, _PRIOR))
 
 
-def _bets(variance: FloatArray, largest_loss: FloatArray, delta: float, largest_share: float) -> FloatArray:
+def _bets(variance: FloatArray, largest_loss: FloatArray, delta: float) -> FloatArray:
     sharpest = np.sqrt(2.0 * np.log(1.0 / delta) / (variance.shape[1] * variance))
-    return np.asarray(np.minimum(sharpest, largest_share / np.maximum(largest_loss, 1e-9)))
+    return np.asarray(np.minimum(sharpest, LARGEST_SHARE_OF_TAILS / np.maximum(largest_loss, 1e-9)))
 
 
 def _reaches(gains: FloatArray, is_foreseen: BoolArray, delta: float) -> bool:
@@ -360,7 +359,7 @@ class _Below:
         least = possible_cell(low, high).at_least(low, high)
         base = self.ratio.base(possible.risks)
         losses = [np.max(value * base - least) for value in values]  # convex in the value: chords are above it
-        bets = _bets(past.variance, np.interp(foreseen, values, losses), self.delta, self.ratio.largest_share)
+        bets = _bets(past.variance, np.interp(foreseen, values, losses), self.delta)
         return _Gambler(low, high, cell, bets, foreseen)
 
     def are_all_rejected(self, value: float) -> bool:
@@ -463,12 +462,10 @@ class _Moment:
         f, g, e = (factor(point) for factor in self.factors)
         return np.asarray(numbers * f + risks * g + e)
 
-    def ratio(self, low: float, high: float, edition: int, **rest: Any) -> Ratio:
-        """The measure that these functions make, with the bets of an edition."""
-        kept = self if edition > 1 else replace(self, series=None)
-        of_counts = kept.of_counts if kept.is_quadratic or kept.series is not None else None
-        rest = {"of_counts": of_counts, "largest_share": SHARES[edition], **rest}
-        return Ratio(low, high, kept.above, kept.below, **rest)
+    def ratio(self, low: float, high: float, **rest: Any) -> Ratio:
+        """The measure that these functions make."""
+        of_counts = self.of_counts if self.is_quadratic or self.series is not None else None
+        return Ratio(low, high, self.above, self.below, **{"of_counts": of_counts, **rest})
 
 
 class _MomentCell(NamedTuple):
@@ -545,7 +542,7 @@ def _hypergeometric(wrong: int, num_aside: int, x: FloatArray, n: FloatArray) ->
     return ways
 
 
-def power_ratio(order: float, edition: int = NEWEST) -> Ratio:
+def power_ratio(order: float) -> Ratio:
     """(E R^α)^{1/α} / m for α > 1: A_a = R^α a^{1-α}/α + (1 - 1/α) a."""
     moment = _Moment(
         _powers(order, 1.0),
@@ -554,17 +551,17 @@ def power_ratio(order: float, edition: int = NEWEST) -> Ratio:
         is_quadratic=order == 2.0,
         series=partial(_binomial_series, order, 1.0) if order < 2.0 else None,
     )
-    return moment.ratio(1.0, np.inf, edition, is_quadratic=order == 2.0)
+    return moment.ratio(1.0, np.inf, is_quadratic=order == 2.0)
 
 
-def root_ratio(order: float, edition: int = NEWEST) -> Ratio:
+def root_ratio(order: float) -> Ratio:
     """1 - (E R^p)^{1/p} / m for 0 < p < 1: A_a = R - R^p a^{1-p}/p + (1/p - 1) a."""
     moment = _Moment(
         _powers(order, -1.0),
         (lambda a: a ** (1.0 - order) / order, lambda a: 1.0, lambda a: (1.0 / order - 1.0) * a),
         series=partial(_binomial_series, order, -1.0),
     )
-    return moment.ratio(0.0, 1.0, edition, largest_mean="a / (1 - ratio)")
+    return moment.ratio(0.0, 1.0, largest_mean="a / (1 - ratio)")
 
 
 def _powers(order: float, sign: float) -> list[Callable[[FloatArray], FloatArray]]:
@@ -583,7 +580,7 @@ def _binomial_series(order: float, sign: float, size: int) -> FloatArray:
     return np.asarray(sign * np.cumprod(np.append(1.0, (j - 1.0 - order) / j)))
 
 
-def theil_ratio(edition: int = NEWEST) -> Ratio:
+def theil_ratio() -> Ratio:
     """E R log(R/m) / m: A_a = R log(R/a) - R + a."""
     moment = _Moment(
         (
@@ -595,17 +592,17 @@ def theil_ratio(edition: int = NEWEST) -> Ratio:
         (lambda a: 1.0, lambda a: -1.0 - float(np.log(a)), lambda a: a),
         series=lambda size: np.append([0.0, -1.0], 1.0 / (np.arange(2.0, size) * np.arange(1.0, size - 1.0))),
     )
-    return moment.ratio(0.0, np.inf, edition)
+    return moment.ratio(0.0, np.inf)
 
 
-def log_ratio(edition: int = NEWEST) -> Ratio:
+def log_ratio() -> Ratio:
     """E log(m/R), over 1: A_a = R/a - 1 + log a - log R. Infinite above where a risk is 0."""
     moment = _Moment(
         (lambda r: -np.log(r), lambda r: -1.0 / r, lambda r: 1.0 / r**2, lambda r: -2.0 / r**3),
         (lambda a: 1.0, lambda a: 1.0 / a, lambda a: float(np.log(a)) - 1.0),
         series=lambda size: np.append(0.0, 1.0 / np.arange(1.0, size)),
     )
-    return moment.ratio(0.0, np.inf, edition, of_risk=False, of_counts=None)
+    return moment.ratio(0.0, np.inf, of_risk=False, of_counts=None)
 
 
 def quartic_weights(distance: FloatArray, deviation: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -645,7 +642,7 @@ def surely_apart(size: int) -> FloatArray:
     return numbers
 
 
-def tail_ratio(share: float, edition: int = NEWEST, *, has_late: bool = True) -> Ratio:
+def tail_ratio(share: float, *, has_late: bool = True) -> Ratio:
     """Top share: A_a = (R - a)_+ + share·a; with `late_excesses` above, if the loss is 0-1 and all n are equal."""
 
     def above(point: float, risks: FloatArray) -> FloatArray:
@@ -653,7 +650,7 @@ def tail_ratio(share: float, edition: int = NEWEST, *, has_late: bool = True) ->
 
     def below(counts: Counts) -> Callable[[float, float], Cell]:
         x, n = counts
-        if edition > 2 and np.min(n) >= _LEAST_ASIDE and np.max(n) <= _MOST_FOR_QUARTICS:
+        if np.min(n) >= _LEAST_ASIDE and np.max(n) <= _MOST_FOR_QUARTICS:
             return lambda low, high: _QuarticTailCell.of(low, high, counts, share)
 
         def cell(low: float, high: float) -> Cell:
@@ -677,17 +674,7 @@ def tail_ratio(share: float, edition: int = NEWEST, *, has_late: bool = True) ->
 
         return numbers_at
 
-    is_late = edition > 2 and has_late
-    return Ratio(
-        share,
-        1.0,
-        above,
-        below,
-        largest_mean=None,
-        largest_share=SHARES[edition],
-        of_counts=of_counts if is_late else None,
-        has_jumps=edition > 2,
-    )
+    return Ratio(share, 1.0, above, below, largest_mean=None, of_counts=of_counts if has_late else None, has_jumps=True)
 
 
 class _TailCell(NamedTuple):

@@ -190,11 +190,18 @@ def _check_one_evaluation(answers_of: Mapping[str, Mapping[str, Any]]) -> None:
         raise ValueError("a report needs at least one certificate, got none")
     (name, first), *others = answers_of.items()
     for other, answers in others:
-        if answers != first:
+        if _rows(answers) != _rows(first):
             raise ValueError(
                 f"certificates of a report must be of the same answers, got others in {other!r} than in {name!r}; "
                 "make a page for each evaluation"
             )
+
+
+def _rows(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain answers regardless of the order of the clients, in which bets may have put them; others as they are."""
+    values, sizes = answers.get("values", []), answers.get("num_examples")
+    rows = sorted(zip(values, sizes, strict=True)) if isinstance(sizes, list) else values
+    return {**answers, "values": rows, "num_examples": None}
 
 
 def _answers(certificate: Certificate) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from riskband.answers.responses import (
+    FIXED_NUMBER,
     FRESH_CLIENTS,
     INDEPENDENT_ASKED,
     INDEPENDENT_CLIENTS,
@@ -48,6 +49,7 @@ _QUESTIONS = {
         "Are the clients that were asked, also those that gave no answer, a fair draw from the kinds of clients that "
         "the model will meet?"
     ),
+    FIXED_NUMBER: "Was it settled before any answer how many clients are asked, and were no more asked since?",
     INDEPENDENT_EXAMPLES: (
         "Is each client's test set a fair draw from its own cases, and was none of it used in training?"
     ),

@@ -160,8 +160,9 @@ class Verdict(Shown):
     why : str
         If it is not decided: what that comes from, and how many clients would decide by an estimate.
     num_clients : int or None
-        If it is not decided: about so many clients would decide it, if they answer as these did. An estimate, found by
-        repeating the answers; `None` if it was not found or is of no use.
+        If it is not decided: a new evaluation of about so many clients would decide it, if they answer as these did. An
+        estimate, found by repeating the answers; `None` if it was not found or is of no use. To ask more clients until
+        it is decided is another matter: each certificate holds for a number of clients that no answer has influenced.
     then : str or None
         What they would decide.
     """
@@ -358,9 +359,10 @@ def _verdict(
         f"{enough:,} clients that answer as these {size} did, from {sizes_in_words(_clients_of(source))} examples each,"
     )
     if then == NOT_DECIDED:
-        why = f"not even {like} would decide it (an estimate)"
+        why = f"not even a new evaluation of {like} would decide it (an estimate)"
         return of(verdict=verdict, why=f"{why}; more examples of each client may")
-    why = f"about {like} would decide it, as {then} (an estimate)"
+    why = f"a new evaluation of about {like} would decide it, as {then} (an estimate; to add clients to these until it "
+    why += "is decided is not certified)"
     return of(verdict=verdict, why=why, num_clients=enough, then=then)
 
 

@@ -15,13 +15,11 @@ import numpy.typing as npt
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.bands.band import Band, band_alone, check_band, own_delta
 from riskband.betting import (
-    NEWEST,
     Dual,
     betting_assumptions,
     betting_upper_bound,
     betting_upper_means,
     check_betting,
-    check_edition,
 )
 from riskband.certificate import CERTIFICATE, REFUTED, Certificate, recipe
 from riskband.checks import (
@@ -69,7 +67,6 @@ def worst_case_mean(
     method: str | None = None,
     delta: float | None = None,
     seed: int | None = None,
-    edition: int = NEWEST,
 ) -> Certificate:
     """Upper bound on the mean risk over the clients of any target network within the divergence ball.
 
@@ -93,8 +90,6 @@ def worst_case_mean(
         With answers: probability that the bound fails, in (0, 1).
     seed : int, optional
         With answers: of the one order in which bets see the clients, as for `mean_bound`.
-    edition : int
-        With answers: of the bets; earlier certificates were made with earlier ones.
 
     Returns
     -------
@@ -112,10 +107,10 @@ def worst_case_mean(
         If an argument is out of range or unknown, the band has no lower side, delta or a seed is given with a band or
         no delta with answers, or the answers have noise, or some may be wrong or count as the worst: make a band then.
     """
-    f, budgets, edition = resolve_divergence(divergence), check_budget(budget), check_edition(edition)
+    f, budgets = resolve_divergence(divergence), check_budget(budget)
     if isinstance(source, ClientRisks):
         check_betting(method)
-        return _direct_mean(source, f, budgets, delta=own_delta(delta), seed=check_optional_seed(seed), edition=edition)
+        return _direct_mean(source, f, budgets, delta=own_delta(delta), seed=check_optional_seed(seed))
     band = band_alone(source, delta=delta, seed=seed)
     method = check_choice("method", "sharp" if method is None else method, WORST_CASE_METHODS)
     details: dict[str, FloatArray] = {}
@@ -142,16 +137,18 @@ def worst_case_mean(
 
 
 def _direct_mean(
-    risks: ClientRisks, f: FDivergence, budgets: FloatArray, *, delta: float, seed: int | None, edition: int
+    risks: ClientRisks, f: FDivergence, budgets: FloatArray, *, delta: float, seed: int | None
 ) -> Certificate:
     """Bounds that stand alone, one for each budget at equal parts of delta, by bets on their duals (math §2.9)."""
     risks.require_certain_answers("method='betting'", "a band, rb.band(answers, delta=...)")
+    if seed is None:
+        risks = risks.in_order_of_names()
     is_built_in = DIVERGENCES.get(f.name) is f  # a name alone says nothing of one's own
     duals_of = BUILT_IN[f.name] if is_built_in else custom_duals(f)
     values, name, part = np.empty(budgets.size), "", delta / budgets.size
     for place, budget in enumerate(budgets.ravel().tolist()):
         if budget == 0.0:
-            (found,), name = betting_upper_means([risks.values], delta=part, seed=seed, is_fixed=False, edition=edition)
+            (found,), name = betting_upper_means([risks.values], delta=part, seed=seed)
         else:
             answers = (risks.values, risks.num_examples)
             found, name = betting_upper_bound(duals_of(risks, budget), answers, delta=part, seed=seed)
@@ -177,7 +174,6 @@ def _direct_mean(
                 "method": "betting",
                 "delta": delta,
                 "seed": seed,
-                "edition": edition,
             },
             risks,
         ),

@@ -59,23 +59,20 @@ class _Past(NamedTuple):
 class TransportBets:
     """Gamblers that see the clients of one network in the same orders; `name` is that of the method.
 
-    The answers, of shape (num_clients,) each, are what the outcomes are functions of: sorted by them, the clients have
-    an order that no input can choose. `seed` is that of one order, in which the largest capital on the way counts;
-    None: the average of the final capitals in fixed orders counts. `largest_share`, in (0, 1), is what of the capital
+    `seed` is that of one order, in which the largest capital on the way counts; None: the average of the final capitals
+    in fixed orders of the clients counts, who do not come sorted. `largest_share`, in (0, 1), is what of the capital
     one client may cost.
     """
 
-    def __init__(
-        self, answers: Sequence[FloatArray], *, seed: int | None, largest_share: float = LARGEST_SHARE
-    ) -> None:
-        size, self._largest_share = answers[0].size, largest_share
+    def __init__(self, num_clients: int, *, seed: int | None, largest_share: float = LARGEST_SHARE) -> None:
+        self._largest_share = largest_share
         if seed is None:
-            num_orders = int(np.clip(_NUM_PLAYED // size, *_NUM_ORDERS))
-            self._clients, self._orders = np.lexsort(tuple(answers)[::-1]), fixed_orders(size, num_orders=num_orders)
+            num_orders = int(np.clip(_NUM_PLAYED // num_clients, *_NUM_ORDERS))
+            self._orders = fixed_orders(num_clients, num_orders=num_orders)
         else:
-            self._clients, self._orders = np.arange(size), np.random.default_rng(seed).permutation(size)[None]
+            self._orders = np.random.default_rng(seed).permutation(num_clients)[None]
         self._is_average, self.name = seed is None, AVERAGED_BETS if seed is None else "betting"
-        self._looks, self._times = looks_at_the_past(size, ratio=_RATIO)
+        self._looks, self._times = looks_at_the_past(num_clients, ratio=_RATIO)
 
     def upper_bounds(self, duals: TransportDuals, budgets: FloatArray, *, delta: float) -> FloatArray:
         """Upper confidence limits in [0, 1] for V at every budget, which hold at once with probability 1 - delta.
@@ -83,7 +80,7 @@ class TransportBets:
         Gamblers that play for a few budgets share the starting capital, and the sum of the nearest is tested. Which
         budgets these are is decided by `budgets` and the number of clients alone. Source: math §4.3.
         """
-        designs = design_budgets(budgets, self._clients.size)
+        designs = design_budgets(budgets, self._orders.shape[1])
         past, share = self._past(duals), delta / designs.size
         promised = self._promised(duals, past, share)
         played = [self._play(duals, past, promised + duals.charges(float(each)), share) for each in designs]
@@ -117,8 +114,7 @@ class TransportBets:
         """Means and variances of the outcomes before every look, with one more outcome: 1/2, and of variance 1/4."""
         count = self._looks[:, None]
         positions = np.argsort(self._orders, axis=1)
-        outcomes = duals.outcomes[self._clients]
-        squares = outcomes**2
+        outcomes, squares = duals.outcomes, duals.outcomes**2
         means, variances = [], []
         for position in positions:
             is_before = (position < count).astype(np.float64)
@@ -142,7 +138,7 @@ class TransportBets:
         variance = np.take_along_axis(past.variance, best[:, :, None], axis=2)[:, :, 0]
         chosen = best[:, self._times]
         bets = np.sqrt(2.0 * np.log(1.0 / delta) / (self._orders.shape[1] * variance))[:, self._times]
-        return Played(chosen, duals.outcomes[self._clients[self._orders], chosen], bets)
+        return Played(chosen, duals.outcomes[self._orders, chosen], bets)
 
     def _limit(
         self, duals: TransportDuals, tests: Sequence[Played], budget: float, *, delta: float, least: float

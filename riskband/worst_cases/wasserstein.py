@@ -23,7 +23,13 @@ from riskband.answers.concave_curves import knapsack_curve, network_curve
 from riskband.answers.risks import BINARY_LOSS, ClientRisks, default_eta, shared_assumptions
 from riskband.bands.band import METHODS
 from riskband.bands.local_steps import KNOWN_SIZES, RANDOM_SIZES, ClientAtoms, levels_of_answers
-from riskband.betting import NEWEST, SHARES, betting_assumptions, betting_upper_means, check_edition
+from riskband.betting import (
+    LARGEST_SHARE,
+    LARGEST_SHARE_OF_TAILS,
+    betting_assumptions,
+    betting_upper_means,
+    come_sorted,
+)
 from riskband.certificate import CERTIFICATE, ESTIMATE, Certificate, recipe
 from riskband.checks import (
     FloatArray,
@@ -68,7 +74,6 @@ def wasserstein_mean(
     method: str = "betting",
     seed: int | None = None,
     every_budget: bool = False,
-    edition: int = NEWEST,
 ) -> Certificate:
     """Upper bound on the mean risk over the clients of any network within the transport budget.
 
@@ -91,13 +96,11 @@ def wasserstein_mean(
         one that the clients answered, or else `default_multipliers` of the budgets.
     method : {"betting", "hoeffding"}
         Confidence bound for each mean. `hoeffding` is as with `every_budget`. With missing="worst", contamination or
-        noise so is betting, and for the first two it takes fixed bets.
+        noise so is betting, and without a seed where the clients come sorted by their risks.
     seed : int, optional
         Order in which bets look at the clients, fixed before any answer was seen; as for `mean_bound`.
     every_budget : bool
         Whether all budgets there are shall hold at once, not only those that are asked: wider.
-    edition : int
-        Of the bets on the budgets asked: 2, or 1 for those of certificates that were made before there was another.
 
     Returns
     -------
@@ -112,18 +115,18 @@ def wasserstein_mean(
     check_answers(answers)
     delta, seed = check_delta(delta), check_optional_seed(seed)
     method = check_choice("method", method, ("betting", "hoeffding"))
-    every_budget, edition = check_flag("every_budget", every_budget), check_edition(edition)
+    every_budget = check_flag("every_budget", every_budget)
     budgets, given = _check_budgets(cost_budget), None if multipliers is None else checked_multipliers(multipliers)
-    if _is_for_budgets_asked(answers, method, every_budget):
+    if _is_for_budgets_asked(answers, method, every_budget, seed):
         prices = _prices(budgets, given, ratio=_MEAN_RATIO)
-        bets = TransportBets(_sorting_keys(answers), seed=seed, largest_share=SHARES[edition])
+        bets = TransportBets(answers.num_clients, seed=seed, largest_share=LARGEST_SHARE_OF_TAILS)
         duals = mean_duals(answers, prices)
         values = _monotone(budgets, bets.upper_bounds(duals, np.atleast_1d(budgets), delta=delta))
         name, chosen = bets.name, _budgets_chosen(budgets, given)
         how = f"{name}, {_FROM_THE_PAST}"
     else:
         grid, phi = _conjugates_on_grid(answers, budgets, multipliers)
-        limits, name = _conjugate_limits(answers.clean, phi, delta=delta, method=method, seed=seed, edition=edition)
+        limits, name = _conjugate_limits(answers.clean, phi, delta=delta, method=method, seed=seed)
         values, how = _least(budgets, grid, limits), name
         chosen = _multipliers_chosen(answers, budgets, multipliers)
     arguments = {
@@ -133,7 +136,6 @@ def wasserstein_mean(
         "method": method,
         "seed": seed,
         "every_budget": every_budget,
-        "edition": edition,
     }
     return Certificate(
         quantity=f"the mean risk over the clients of {_ball(answers, budgets)}",
@@ -152,7 +154,7 @@ def wasserstein_mean(
 
 
 def _conjugate_limits(
-    clean: ClientRisks, phi: FloatArray, *, delta: float, method: str, seed: int | None, edition: int
+    clean: ClientRisks, phi: FloatArray, *, delta: float, method: str, seed: int | None
 ) -> tuple[FloatArray, str]:
     """Upper limits of the mean conjugate at every multiplier, which share delta, and the name of their method."""
     share, name = delta / phi.shape[1], method
@@ -162,8 +164,7 @@ def _conjugate_limits(
         slack = np.sqrt(np.log(1.0 / share) / (2.0 * clean.num_counted))
         limits = [float(column.mean() + slack) for column in columns]
     else:
-        is_fixed = not clean.are_answers_certain
-        limits, name = betting_upper_means(columns, delta=share, seed=seed, is_fixed=is_fixed, edition=edition)
+        limits, name = betting_upper_means(columns, delta=share, seed=seed if clean.are_answers_certain else None)
     return np.array([each.from_unit(limit) for each, limit in zip(numbers, limits, strict=True)]), name
 
 
@@ -315,10 +316,11 @@ def wasserstein_cdf(
     seed, every_budget = check_optional_seed(seed), check_flag("every_budget", every_budget)
     eta = None if eta is None else check_eta(eta)
     flat = (np.atleast_1d(budgets), np.atleast_1d(points))
-    uses_limits, is_asked = answers.binary and local != "average", _is_for_budgets_asked(answers, method, every_budget)
+    uses_limits = answers.binary and local != "average"
+    is_asked = _is_for_budgets_asked(answers, method, every_budget, seed)
     chosen: dict[str, tuple[object, object]] = {"thresholds": (in_short(points), None), "local": (local, "best")}
     if is_asked:
-        bets = TransportBets(_sorting_keys(answers), seed=seed)
+        bets = TransportBets(answers.num_clients, seed=seed)
         prices = _prices(budgets, given, ratio=_SHARE_RATIO)
         families = _share_families(answers, prices, local=local, etas=LIMIT_ETAS if eta is None else (eta,))
         share = delta / flat[1].size
@@ -507,21 +509,22 @@ def wasserstein_breakdown(
         answers.require_no_noise("a breakdown of a share", "the breakdown of the mean")
         if threshold <= ROUNDING:  # every client has a risk of at least 0, and answers may be rounded
             return Bracket(largest, np.inf) if goal == 1.0 else Bracket(-np.inf, 0.0)
-    if _is_for_budgets_asked(answers, "betting", every_budget):
+    if _is_for_budgets_asked(answers, "betting", every_budget, seed):
         ratio = _MEAN_RATIO if threshold is None else _SHARE_RATIO
         prices = _prices(np.array([largest / 1000.0, largest]), given, ratio=ratio)
         if threshold is None:
-            duals, edition = mean_duals(answers, prices), NEWEST
+            duals, share = mean_duals(answers, prices), LARGEST_SHARE_OF_TAILS
         else:
-            duals, edition = _share_families(answers, prices, local="best", etas=LIMIT_ETAS)(threshold - ROUNDING), 1
-        bets = TransportBets(_sorting_keys(answers), seed=seed, largest_share=SHARES[edition])
+            families = _share_families(answers, prices, local="best", etas=LIMIT_ETAS)
+            duals, share = families(threshold - ROUNDING), LARGEST_SHARE
+        bets = TransportBets(answers.num_clients, seed=seed, largest_share=share)
         return bets.largest_budget(duals, target=goal, largest=largest, delta=delta)
     if multipliers is None and answers.multipliers is None:
         multipliers = default_multipliers([largest / 1000.0, largest])
 
     if threshold is None:
         grid, phi = _conjugates_on_grid(answers, np.array(largest), multipliers)
-        limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed, edition=NEWEST)
+        limits, _ = _conjugate_limits(answers.clean, phi, delta=delta, method="betting", seed=seed)
 
     def meets(budget: float) -> bool:
         if threshold is None:
@@ -563,20 +566,15 @@ def _conjugates_on_grid(
     return grid, answers.conjugates_at(grid)
 
 
-def _is_for_budgets_asked(answers: AdversarialAnswers, method: str, every_budget: bool) -> bool:
-    """Whether bets choose the dual variable from the clients before; they need every answer as it was given."""
-    return method == "betting" and not every_budget and answers.are_as_measured
+def _is_for_budgets_asked(answers: AdversarialAnswers, method: str, every_budget: bool, seed: int | None) -> bool:
+    """Whether bets choose the dual variable from the clients before; they need every answer as given, and an order."""
+    is_possible = method == "betting" and not every_budget and answers.are_as_measured
+    return is_possible and not (seed is None and come_sorted(answers.clean.values))
 
 
 def _prices(budgets: FloatArray, given: FloatArray | None, *, ratio: float) -> FloatArray:
     """Multipliers that a gambler may choose from; without a budget none is needed."""
     return multiplier_grid(np.atleast_1d(budgets), ratio=ratio) if given is None else np.append(given, np.inf)
-
-
-def _sorting_keys(answers: AdversarialAnswers) -> list[FloatArray]:
-    """Columns by which the clients are sorted: two with the same numbers in all of them answered the same."""
-    conjugates = [] if answers.conjugates is None else list(answers.conjugates.T)
-    return [*conjugates, *answers.values.T, answers.num_examples.astype(np.float64)]
 
 
 def _monotone(budgets: FloatArray, values: FloatArray) -> FloatArray:

@@ -11,6 +11,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from protocol.mechanisms import mechanism_of
+from riskband.answers.responses import who_made_the_model
 from riskband.certificate import CERTIFICATE
 from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_up
 from server.report.cells import check_lines, num_rounds, reasons
@@ -45,7 +46,7 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
     text = Text("\n".join([*lines, *study.lines(report), *_assumptions(report), *_required(report.get("gate"))]))
     text.highlight_words([TRAINERS_ANSWERED], style="bold red")
     text.highlight_regex(r"(?m)^ *FAIL\b", style="bold red")
-    return Group(*_warnings(report), *study.tables(report), text)
+    return Group(_who_made_the_model(report), *study.tables(report), text)
 
 
 def print_report(report: Mapping[str, Any]) -> None:
@@ -146,11 +147,11 @@ def _privacy(section: Mapping[str, Any] | None) -> Iterator[str]:
     )
 
 
-def _warnings(report: Mapping[str, Any]) -> list[Text]:
-    """What makes an estimate of everything, in red and above all numbers."""
-    if report["network"].get("answered_by") != "trainers":
-        return []
-    return [Text(f"NOTHING IS CERTIFIED: {TRAINERS_ANSWERED}.", style="bold red")]
+def _who_made_the_model(report: Mapping[str, Any]) -> Text:
+    """Return the first line, above all numbers: in red, if it makes an estimate of everything."""
+    answered_by = report["network"]["answered_by"]
+    line = who_made_the_model(answered_by, option='answered-by="{}"')
+    return Text(f"{line}.", style="bold red" if answered_by == "trainers" else "")
 
 
 def _assumptions(report: Mapping[str, Any]) -> list[str]:

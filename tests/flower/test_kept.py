@@ -149,7 +149,10 @@ def test_clients_that_were_held_out_make_a_certificate():
     ("settings", "metrics"),
     [
         ({"error": "wrong"}, lambda k, r: {"wrong": num_wrong(k, r) / SIZES[k]}),
-        ({"loss": "brier", "num_examples": "n"}, lambda k, r: {"brier": num_wrong(k, r) / SIZES[k], "n": SIZES[k]}),
+        (
+            {"loss": "brier", "num_examples": "n", "binary": False},
+            lambda k, r: {"brier": num_wrong(k, r) / SIZES[k], "n": SIZES[k]},
+        ),
     ],
 )
 def test_errors_and_losses_are_taken_as_they_are(settings, metrics):
@@ -161,7 +164,7 @@ def test_errors_and_losses_are_taken_as_they_are(settings, metrics):
     ("settings", "metrics", "message"),
     [
         ({"accuracy": "eval_acc"}, {"eval_acc": 87.0}, r"accuracy 'eval_acc' must lie in \[0, 1\], got 87; divide"),
-        ({"loss": "loss"}, {"loss": 2.3}, r"loss 'loss' must lie in \[0, 1\], got 2.3; scale it"),
+        ({"loss": "loss", "binary": False}, {"loss": 2.3}, r"loss 'loss' must lie in \[0, 1\], got 2.3; scale it"),
         (
             {"accuracy": "eval_acc"},
             {"eval_acc": float("nan")},
@@ -170,6 +173,15 @@ def test_errors_and_losses_are_taken_as_they_are(settings, metrics):
         ({"accuracy": "eval_acc"}, {"eval_acc": [0.5, 0.5]}, "metric 'eval_acc' must be one number"),
         ({"accuracy": "accuracy"}, {}, "every client must send 'accuracy', got eval_acc, num-examples"),
         ({"accuracy": "eval_acc", "name": "site"}, {"site": 7}, "every client may answer once, got '7'"),
+        ({"accuracy": "eval_acc"}, {"eval_acc": 0.95, "num-examples": 1}, "0.95 of 1 example is impossible .*batches?"),
+        ({"error": "wrong"}, {"wrong": 0.05, "num-examples": 7}, "0.05 of 7 examples is impossible .*batches?"),
+        ({"accuracy": "eval_acc", "binary": True}, {"eval_acc": 0.891768, "num-examples": 38}, "0.891768 of 38 exam"),
+        ({"accuracy": "eval_acc"}, {"num-examples": 2.5}, "num_examples must be whole numbers from 1 .*, got 2.5"),
+        (
+            {"accuracy": "eval_acc", "aggregate": lambda records, key: MetricRecord({})},  # Flower's divides by 0
+            {"num-examples": 0},
+            "some client must have examples, got 0 from all 12",
+        ),
     ],
 )
 def test_metrics_that_cannot_be_used_warn_and_are_refused_but_the_run_goes_on(settings, metrics, message):
@@ -179,6 +191,48 @@ def test_metrics_that_cannot_be_used_warn_and_are_refused_but_the_run_goes_on(se
     assert len(result.evaluate_metrics_clientapp) == NUM_ROUNDS
     with pytest.raises(ValueError, match=message):
         kept.certify(delta=0.05)
+
+
+def test_means_of_numbers_between_0_and_1_are_taken_on_the_users_word():
+    kept = kept_by(app(lambda k, r: {"eval_acc": 0.891768}), accuracy="eval_acc", binary=False)
+    assert not kept.risks().binary
+    assert kept.risks().values == pytest.approx([1 - 0.891768] * NUM_CLIENTS)
+    assert kept_by(binary=True, accuracy="eval_acc").risks().binary
+
+
+def test_an_accuracy_that_is_no_share_may_be_one_of_those_that_are_wrong():
+    kept = KeepRisks(accuracy="eval_acc")
+    with pytest.warns(UserWarning, match="0.95 of 7 examples is impossible"):
+        start(kept.watch(fedavg(kept)), app(lambda k, r: {"eval_acc": 0.95, "num-examples": 7} if k == 2 else {}))
+    with pytest.raises(ValueError, match=r"round 3 has no risks: 0.95 of 7 examples is impossible \(as in 1 of 12"):
+        kept.risks()
+    with pytest.warns(UserWarning, match="whole numbers for 11 of 12 clients, but not for 0.95 of 7"):
+        assert not kept.risks(contamination=1).binary
+
+
+@pytest.mark.parametrize("names", [{}, {"name": "site"}])
+@pytest.mark.parametrize("mean", [0.0, float("nan"), 7.0])
+def test_clients_without_examples_are_missing_by_name(names, mean):
+    nothing = {"num-examples": 0, "eval_acc": mean}
+    client = app(lambda k, r: {"site": k, **(nothing if k in (3, 8) else {})})
+    named = "2 clients have 0 examples and count as missing: " + ("[38], [38]$" if names else "number [0-9]+, number")
+    found = {}
+    for is_watched in (True, False):
+        kept = KeepRisks(accuracy="eval_acc", aggregate=lambda records, key: MetricRecord({}), **names)
+        with pytest.warns(UserWarning, match=named):
+            start(kept.watch(fedavg(kept)) if is_watched else fedavg(kept), client)
+        found[is_watched] = kept
+    with_examples = [k for k in range(NUM_CLIENTS) if k not in (3, 8)]
+    for risks in (found[True].risks(), found[False].risks(num_missing=0)):
+        assert sorted(risks.num_examples.tolist()) == [SIZES[k] for k in with_examples]
+        assert (risks.num_missing, risks.num_clients) == (2, NUM_CLIENTS - 2)
+        assert sorted(risks.names or ()) == sorted(str(k) for k in with_examples if names)
+    assert found[False].risks(num_missing=4).num_missing == 6  # who did not reply, and these
+    with pytest.warns(UserWarning, match="how many clients were asked is not known"):
+        assert found[False].risks().num_missing == 2
+    with pytest.raises(ValueError, match="num_missing must be what was counted, 2, got 0"):
+        found[True].risks(num_missing=0)
+    assert found[True].certify(delta=0.05).validity == "estimate"
 
 
 def test_a_mean_just_above_one_by_its_float_type_is_one():

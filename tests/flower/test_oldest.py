@@ -24,7 +24,7 @@ def made_environment(folder: Path) -> Path:
         pytest.skip("no uv to make an environment with")
     python = folder / "bin" / "python"
     subprocess.run([uv, "venv", "-q", "-p", sys.executable, str(folder)], check=True)
-    needs = [f"flwr=={OLDEST}.0", "numpy", "scipy", "numba"]
+    needs = [f"flwr=={OLDEST}.0", "numpy", "scipy"]
     fetched = subprocess.run([uv, "pip", "install", "-q", "-p", str(python), *needs], capture_output=True, text=True)
     if fetched.returncode:
         pytest.skip(f"flwr {OLDEST} cannot be fetched: {fetched.stderr[-200:]}")

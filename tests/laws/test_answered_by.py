@@ -8,7 +8,7 @@ import pytest
 
 import riskband as rb
 from riskband.answers.responses import FRESH_CLIENTS
-from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, SCHEMA_1, weakest_validity
+from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, weakest_validity
 from riskband.functionals.weights import QuantileWeight
 from riskband.selection import FRESH_FOR_CANDIDATES
 from riskband.verification import FUNCTIONS
@@ -137,7 +137,6 @@ def test_an_estimate_that_calls_itself_a_certificate_does_not_verify(name):
         assert not verified({**stored, "validity": CERTIFICATE, "statement": fresh["statement"]}).ok
     assert not verified({**stored, "assumptions": fresh["assumptions"]}).ok
     assert not verified({**fresh, "recipe": stored["recipe"]}).ok
-    assert not verified({**stored, "schema": SCHEMA_1, "assumptions": fresh["assumptions"]}).ok
 
 
 def test_the_weakest_validity_wins():

@@ -154,14 +154,3 @@ def test_the_closed_form_is_nowhere_wider_than_the_grid_of_etas(risks, delta, me
     if sides != "lower":
         assert np.all(every.upper(np.maximum(at - SEARCH, 0.0)) <= grid.upper(at) + ROUNDING)
         assert np.all(every.upper(np.minimum(at + SEARCH, 1.0)) >= observed.upper(at) - ROUNDING)
-
-
-@settings(deadline=None)
-@given(client_risks(), DELTAS, METHODS, st.sampled_from(["counted", "union"]))
-def test_measured_risks_make_no_mean_larger(risks, delta, method, local):
-    measured, limits = (build(risks, delta=delta, method=method, local=local, means=m) for m in ("measured", "limits"))
-    for level in (0.0, 0.3, 0.9, 0.99):
-        assert rb.cvar(measured, level=level).value <= rb.cvar(limits, level=level).value + ROUNDING
-    for divergence in ("kl", "chi2", "tv"):
-        pair = [rb.worst_case_mean(b, divergence=divergence, budget=0.3).value for b in (measured, limits)]
-        assert pair[0] <= pair[1] + 1e-9

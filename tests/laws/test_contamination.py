@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import riskband as rb
 from riskband.bands.levels import dkw_levels
 from riskband.bands.local_steps import LOCAL_STEPS
-from riskband.betting import betting_upper_mean, fixed_bets_upper_mean
+from riskband.betting import betting_upper_mean, constant_stakes_upper_mean
 from tests.laws.draws import DELTAS, LOCALS, METHODS, POINTS, client_risks
 
 
@@ -93,7 +93,7 @@ def test_no_lie_lowers_a_certificate_below_that_of_the_truth(risks, lies, data):
     assert np.all(told_band.lower(POINTS) <= true_band.lower(POINTS) + 1e-12)
     assert np.all(told_band.upper(POINTS) >= true_band.upper(POINTS) - 1e-12)
     assert rb.cvar(told_band, level=0.5).value >= rb.cvar(true_band, level=0.5).value - 1e-12
-    assert rb.mean_bound(told, delta=0.2).value >= fixed_bets_upper_mean(risks.values, delta=0.2) - 1e-12
+    assert rb.mean_bound(told, delta=0.2).value >= constant_stakes_upper_mean(risks.values, delta=0.2) - 1e-12
 
 
 def test_a_wrong_number_of_examples_gains_nothing_whatever_the_levels_are():
@@ -117,11 +117,11 @@ def test_a_wrong_number_of_examples_gains_nothing_whatever_the_levels_are():
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30), st.data())
-def test_fixed_bets_grow_with_every_value_and_know_no_order(values, data):
+def test_constant_stakes_grow_with_every_value_and_know_no_order(values, data):
     larger = [data.draw(st.floats(value, 1.0)) for value in values]
-    bound = fixed_bets_upper_mean(np.array(values), delta=0.1)
-    assert np.mean(values) - 1e-12 <= bound <= fixed_bets_upper_mean(np.array(larger), delta=0.1) + 1e-12
-    assert fixed_bets_upper_mean(np.array(values)[::-1], delta=0.1) == pytest.approx(bound, abs=1e-12)
+    bound = constant_stakes_upper_mean(np.array(values), delta=0.1)
+    assert np.mean(values) - 1e-12 <= bound <= constant_stakes_upper_mean(np.array(larger), delta=0.1) + 1e-12
+    assert constant_stakes_upper_mean(np.array(values)[::-1], delta=0.1) == pytest.approx(bound, abs=1e-12)
 
 
 def test_adaptive_bets_can_fall_when_a_value_grows():

@@ -41,12 +41,6 @@ def test_what_is_imported_on_use_is_what_a_type_checker_sees():
     }
 
 
-def test_names_of_earlier_releases_still_work():
-    assert not rb._EARLIER.keys() & rb._MODULES.keys()
-    for earlier, name in rb._EARLIER.items():
-        assert getattr(rb, earlier) is getattr(rb, name)
-
-
 def test_a_name_that_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'riskband' has no attribute 'gimi'"):
         _ = rb.gimi

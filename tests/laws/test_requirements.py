@@ -176,7 +176,7 @@ def test_the_number_of_clients_is_that_of_which_the_repeated_answers_decide():
     assert of_band.num_clients > found.num_clients
     (never,) = rb.require(RISKS, f"mean<={RISKS.values.mean()}", delta=0.05).verdicts
     assert (never.num_clients, never.then) == (None, None)
-    assert "not even 4,096 clients" in never.statement
+    assert "not even a new evaluation of 4,096 clients" in never.statement
 
 
 def test_numbers_in_a_sentence_stay_on_their_side_of_the_limit():

@@ -100,13 +100,6 @@ def test_bands_of_groups_in_a_file_must_be_as_group_bands_makes_them():
         rb.verify(doubted)
 
 
-def test_the_sentence_of_an_earlier_version_is_only_accepted_of_one():
-    certificate = rb.mean_bound(rb.ClientRisks([0.1, 0.2] * 20, 10), delta=1e-17)
-    stored = {**certificate.to_dict(), "statement": certificate.earlier_statement}
-    assert "probability at least 1 " in stored["statement"]
-    assert not rb.verify(stored).ok
-
-
 def test_worst_means_of_ones_own_are_an_assumption():
     answers = rb.AdversarialAnswers(
         [0.0, 1.0], np.tile([0.5, 0.6], (50, 1)), 10, cost="order 1", guarantee="exact", binary=True

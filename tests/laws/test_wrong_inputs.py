@@ -33,7 +33,7 @@ GINI = rb.dispersion_certificate(BAND, "gini")
         (lambda: rb.ClientRisks([0.1, 0.2], -5), "whole numbers from 1", "got -5", ""),
         (lambda: rb.ClientRisks([0.1, 0.2], 10.5), "whole numbers from 1", "10.5", ""),
         (lambda: rb.ClientRisks([0.1, 0.2], [10, np.nan]), "whole numbers from 1", "nan", ""),
-        (lambda: rb.ClientRisks([0.1, 0.25], 10, binary=True), "binary=True", "", "pass binary=False"),
+        (lambda: rb.ClientRisks([0.1, 0.25], 10, True), "binary=True", "0.25 of 10 examples", "say binary=False"),
         (lambda: rb.ClientRisks([0.1, 0.2], 10, num_missing=-1), "num_missing must be a whole number >= 0", "-1", ""),
         (lambda: rb.band(RISKS, delta=0.0), "in (0, 1)", "got 0.0", "delta=0.05"),
         (lambda: rb.band(RISKS, delta=1.0), "in (0, 1)", "got 1.0", "delta=0.05"),

@@ -196,8 +196,6 @@ def test_laws_of_limits_from_answers(name):
     lower, upper = rb.bound(ANSWERS, name, delta=0.1)
     low, high = rb.functional(name).range
     assert low <= lower <= rb.measured_dispersion(ANSWERS, name) <= upper <= high
-    shuffled = ANSWERS.of_clients(np.random.default_rng(0).permutation(60))
-    assert rb.bound(shuffled, name, delta=0.1) == (lower, upper)
     wider = rb.bound(ANSWERS, name, delta=0.02)
     assert wider.lower <= lower
     assert upper <= wider.upper

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband.betting import fixed_bets_upper_mean
+from riskband.betting import constant_stakes_upper_mean
 from tests.laws.draws import DELTAS, LOCALS, METHODS, POINTS
 
 LIMIT_LOCALS = st.sampled_from(["marginal", "counted"])
@@ -173,7 +173,7 @@ def test_missing_clients_and_wrong_counts_are_those_of_plain_answers(who):
     plain = rb.ClientRisks(values, 20, True, **who)
     assert_same_band(rb.band(histogram, delta=0.1), rb.band(plain, delta=0.1))
     found = rb.mean_bound(histogram, delta=0.1)
-    assert found.value == pytest.approx(fixed_bets_upper_mean(plain.worst_completion(plain.values), delta=0.1))
+    assert found.value == pytest.approx(constant_stakes_upper_mean(plain.worst_completion(plain.values), delta=0.1))
 
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])

@@ -13,7 +13,8 @@ from scipy.stats import binom
 
 import riskband as rb
 from riskband.bands.joint import JointLevels
-from riskband.functionals.gini_correlation import _Pairs
+from riskband.functionals.gini_correlation import _Differences
+from riskband.functionals.pairs import Pairs
 
 
 def answers(num_clients=80, num_losses=2, num_examples=200, seed=0):
@@ -179,7 +180,8 @@ def test_gains_from_limits_are_not_above_the_true_ones_on_average(value):
     chance = binom.pmf(np.arange(n + 1)[:, None], n, 0.6) * binom.pmf(np.arange(n + 1), n, 0.3)
     for first_risk in (0.1, 0.7):
         gap = np.full((n + 1, n + 1), first_risk - 0.4)
-        pairs = _Pairs((gap, gap), (low[:, None] - high, high[:, None] - low), slack=16 * eta)
+        limits = (low[:, None] - high, high[:, None] - low)
+        pairs = _Differences(Pairs.of(np.zeros((2, 1))), (gap, gap), limits, slack=16 * eta)
         truth = gap[0, 0] - value * abs(gap[0, 0])  # the first client has the larger second risk
         assert np.sum(chance * pairs.gains(value)) <= truth
         assert np.sum(chance * pairs.reversed().gains(value)) <= -gap[0, 0] - value * abs(gap[0, 0])
@@ -199,7 +201,7 @@ CERTIFICATES = {
     "curve": lambda: rb.joint_cdf(BAND, thresholds=POINTS),
     "three": lambda: rb.joint_cdf(rb.joint_band(answers(num_losses=3), delta=0.2), thresholds=[0.3, 0.3, 0.4]),
     "observed": lambda: rb.joint_cdf(rb.joint_band(RISKS, delta=0.1, local="observed"), thresholds=[0.3, 0.2]),
-    "gini correlation": lambda: rb.gini_correlation(RISKS, delta=0.1, local="observed", seed=3),
+    "gini correlation": lambda: rb.gini_correlation(RISKS, delta=0.1, local="observed"),
     "of true risks": lambda: rb.gini_correlation(RISKS, delta=0.1, eta=1e-3),
 }
 
@@ -241,7 +243,6 @@ def test_certificates_verify_and_notice_changes(name):
         (lambda: rb.gini_correlation(RISKS, delta=2), "delta must be in"),
         (lambda: rb.gini_correlation(RISKS, delta=0.1, eta=0.1), r"eta must be in \(0, 0.01\]"),
         (lambda: rb.gini_correlation(RISKS, delta=0.1, local="counted"), "marginal, observed"),
-        (lambda: rb.gini_correlation(RISKS, delta=0.1, seed=-1), "seed must be"),
     ],
 )
 def test_wrong_input_is_refused(call, match):

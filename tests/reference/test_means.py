@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband import betting
 
 
 def betting_by_grid(values, delta, *, num_cells=4000):
@@ -80,20 +79,3 @@ def test_betting_has_the_smallest_slack_in_the_designs_example():
     expected = {"published": 64, "hoeffding": 11, "empirical_bernstein": 5.2, "band": 4.8, "betting": 1.8}
     for method, ratio in expected.items():
         assert slack[method] == pytest.approx(ratio, rel=0.15)
-
-
-def test_a_client_may_cost_more_after_many_that_were_far_from_one():
-    """Editions of the bets: the same up to 200 clients and after a large value; what is staked sees the past only."""
-    values = np.random.default_rng(0).beta(3.0, 21.0, size=600)
-    editions = {
-        size: [betting.averaged_betting_upper_mean(values[:size], delta=0.05, edition=e) for e in (1, 3)]
-        for size in (200, 600)
-    }
-    assert editions[200][0] == editions[200][1]
-    assert editions[600][1] < editions[600][0] - 1e-5
-    changed = values.copy()
-    changed[400:] = 1.0
-    shares, after = (betting._largest_shares(row[None])[0] for row in (values, changed))
-    np.testing.assert_array_equal(shares[:401], after[:401])
-    assert np.all(after[401:] == betting.LARGEST_SHARE)
-    assert shares.max() < 1.0 - 1e-2 / 2.0

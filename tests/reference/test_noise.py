@@ -218,7 +218,7 @@ def test_no_noise_to_speak_of_gives_the_limits_without_noise(name, binary):
         np.testing.assert_allclose(noisy.lower_limits(eta), clean.lower_limits(eta), atol=2e-6)
     for method in ("betting", "hoeffding"):
         found, expected = (rb.mean_bound(r, delta=0.1, method=method).value for r in (noisy, clean))
-        assert expected - 1e-9 <= found <= expected + 0.02
+        assert found == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize("is_size_fixed", [True, False])

@@ -6,7 +6,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from scipy.stats import beta, ksone
+from scipy.special import betaincc, betaincinv
+from scipy.stats import beta
 
 import riskband as rb
 from riskband.answers import risks as answers
@@ -20,7 +21,7 @@ from riskband.bands.levels import (
     truncated_levels,
 )
 from riskband.bands.methods import MOST_FOR_ALL_RANKS, default_method, resolve_level_method
-from riskband.betting import averaged_betting_upper_mean
+from riskband.betting import constant_stakes_upper_mean
 from riskband.search import bisect, root_from_above
 from tests.validity.coverage import is_rejected
 
@@ -59,10 +60,14 @@ def test_some_ranks_have_the_probability_of_the_same_event_for_all():
         assert crossing_probability_at(n, lower) == pytest.approx(crossing_probability(everything[0]), abs=1e-11)
 
 
-def test_more_values_than_are_computed_bit_by_bit_have_the_law_of_smirnov():
-    n, width = 30_000, 0.004
-    lower = np.clip(np.arange(1, n + 1) / n - width, 0.0, 1.0)
-    assert crossing_probability(lower) == pytest.approx(ksone.cdf(width, n), abs=1e-9)
+@pytest.mark.parametrize("num_values", [10**4, 10**6, 10**8])
+@pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
+def test_one_rank_of_very_many_has_its_beta_distribution_rounded_down(num_values, share):
+    rank = round(share * num_values)
+    for level in betaincinv(rank, num_values - rank + 1.0, [1e-6, 0.05, 0.5, 0.999]):
+        exact = betaincc(rank, num_values - rank + 1.0, level)
+        found = crossing_probability_at(num_values, RankLevels(np.array([rank]), np.array([level])))
+        assert exact * (1.0 - num_values * 3e-14) - 1e-11 <= found <= exact
 
 
 @pytest.mark.parametrize("sides", ["lower", "upper", "two"])
@@ -203,10 +208,10 @@ def test_a_root_from_above_is_that_of_bisection():
 
 def test_the_mean_of_many_is_bounded_as_that_of_few(monkeypatch):
     values = np.random.default_rng(5).binomial(20, 0.1, 3_000) / 20
-    few = averaged_betting_upper_mean(values, delta=0.05)
+    few = constant_stakes_upper_mean(values, delta=0.05)
     monkeypatch.setattr("riskband.betting._MANY", 100)
     monkeypatch.setattr("riskband.betting._MOST_AT_ONCE", 100)
-    assert averaged_betting_upper_mean(values, delta=0.05) == pytest.approx(few, abs=2.0**-35)
+    assert constant_stakes_upper_mean(values, delta=0.05) == pytest.approx(few, abs=2.0**-35)
 
 
 def test_the_memory_of_a_million_clients_fits(monkeypatch):

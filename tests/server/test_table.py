@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from riskband.answers.responses import FRESH_CLIENTS
 from riskband.search import Bracket
 from riskband.wording import TRAINERS_ANSWERED
 from server.report.table import report_table
@@ -35,6 +36,7 @@ REPORT = {
         "num_clients": 10,
         "num_asked": 9,
         "num_answered": 8,
+        "answered_by": "fresh",
         "failures": [{"client_id": None, "reason": "node-missing", "detail": ""}] * 2,
     },
     "certificates": {
@@ -128,7 +130,7 @@ def test_estimates_from_trainers_say_so_in_red_above_all_numbers() -> None:
     with console.capture() as capture:
         console.print(report_table(report))
     lines = capture.get().splitlines()
-    assert lines[0] == f"\x1b[1;31mNOTHING IS CERTIFIED: {TRAINERS_ANSWERED}.\x1b[0m"
+    assert lines[0].startswith(f"\x1b[1;31mNOTHING IS CERTIFIED: {TRAINERS_ANSWERED}; ")
     assert f"  - \x1b[1;31m{TRAINERS_ANSWERED}\x1b[0m" in lines
     text = rendered(report)
     assert "tiny: estimated for clients and networks that nobody has measured" in text
@@ -136,6 +138,7 @@ def test_estimates_from_trainers_say_so_in_red_above_all_numbers() -> None:
     assert "Check: all 3 estimates hold on the unseen clients" in text
     assert "certificate" not in text
     assert TRAINERS_ANSWERED not in rendered(REPORT)
+    assert rendered(REPORT).startswith(f"taken as true: {FRESH_CLIENTS}; if they had, nothing is certified")
 
 
 def test_answers_of_an_interrupted_run_are_told_apart() -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from server.problems import ConfigError
 from simulations.__main__ import main
-from simulations.compiled_code import _original
 from simulations.engine import Engine, add_engine_options, chosen_engine
-from simulations.options import APP_FOLDER, APP_FOLDER_VARIABLE, EXIT_USAGE, scenario_names
+from simulations.options import EXIT_USAGE, scenario_names
 from simulations.ray_cluster import RayCluster, require_room
 
 
@@ -104,16 +103,3 @@ def test_every_scenario_has_a_line_that_says_what_it_is(capsys):
         assert words[0].isupper()
         assert words[-1] in ".?", words  # a whole sentence
         assert len(line) <= 150
-
-
-def test_a_copy_of_a_source_file_has_the_machine_code_of_the_original_only_if_they_are_the_same(tmp_path, monkeypatch):
-    name = "riskband/bands/crossing_loops.py"
-    copy = tmp_path / "riskband.riskband.0.1.0" / name
-    copy.parent.mkdir(parents=True)
-    copy.write_bytes((APP_FOLDER / name).read_bytes())
-    assert _original(copy) is None  # nobody says where the original is
-    monkeypatch.setenv(APP_FOLDER_VARIABLE, str(APP_FOLDER))
-    assert _original(copy) == APP_FOLDER / name
-    copy.write_text("changed")
-    assert _original(copy) is None
-    assert _original(tmp_path / "elsewhere.py") is None

@@ -8,8 +8,8 @@ from scipy.special import logsumexp
 
 import riskband as rb
 from benchmarks.honesty import seeds_experiment, windows_experiment
-from riskband.betting import AVERAGED_BETS, fixed_bets_upper_mean, fixed_orders
-from tests.validity.coverage import BETA, TWO_POINTS, draw_networks, is_rejected
+from riskband.betting import CONSTANT_STAKES, fixed_orders
+from tests.validity.coverage import TWO_POINTS, draw_networks, is_rejected
 
 DELTA = 0.05
 
@@ -38,18 +38,9 @@ def test_without_a_seed_the_bound_on_the_mean_depends_on_no_order():
     assert np.ptp(seeded) > 0.003  # what a choice of the seed could gain
 
 
-def test_averaged_bets_are_sharper_than_fixed_ones_and_hold():
-    networks = list(draw_networks(BETA, num_networks=60, num_clients=500, sizes=100, seed=2))
-    bounds = np.array([rb.mean_bound(risks, delta=DELTA).value for risks in networks])
-    fixed = np.array([fixed_bets_upper_mean(risks.values, delta=DELTA) for risks in networks])
-    means = np.array([risks.values.mean() for risks in networks])
-    assert np.mean(bounds - means) < 0.85 * np.mean(fixed - means)
-    assert not is_rejected(bounds < BETA.mean_risk(), DELTA)
-
-
 def wealth(values, mean):
-    """Log-capitals of the gambler who plays sorted values through in fixed orders, shape (num_orders, num_values)."""
-    played = np.sort(values)[fixed_orders(values.size, num_orders=100)]
+    """Log-capitals of the gambler who plays values through in fixed orders, shape (num_orders, num_values)."""
+    played = values[fixed_orders(values.size, num_orders=100)]
     count = np.arange(1, values.size + 1)
     means = (0.5 + np.cumsum(played, axis=1)) / (count + 1)
     spread = (0.25 + np.cumsum((played - means) ** 2, axis=1)) / (count + 1)
@@ -59,22 +50,22 @@ def wealth(values, mean):
 
 
 def test_averages_of_capitals_stopped_at_their_maximum_are_not_valid():
-    """Negative control, at delta = 1/2 and coins of probability 0.2; the averages of the final capitals are."""
+    """Negative control, at delta = 0.7 and coins of probability 0.2; the averages of the final capitals are."""
     rng = np.random.default_rng(3)
     stopped, final = [], []
-    for _ in range(300):
+    for _ in range(600):
         capitals = wealth((rng.random(20) < 0.2).astype(float), 0.2)
-        stopped.append(logsumexp(capitals.max(axis=1)) >= np.log(len(capitals) / 0.5))
-        final.append(logsumexp(capitals[:, -1]) >= np.log(len(capitals) / 0.5))
-    assert is_rejected(stopped, 0.5)
-    assert not is_rejected(final, 0.5)
+        stopped.append(logsumexp(capitals.max(axis=1)) >= np.log(len(capitals) / 0.7))
+        final.append(logsumexp(capitals[:, -1]) >= np.log(len(capitals) / 0.7))
+    assert is_rejected(stopped, 0.7)
+    assert not is_rejected(final, 0.7)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_clients", [5, 10, 20, 50])
 @pytest.mark.parametrize("law", ["coins .5", "coins .1", "coins .9", "uniform", "beta"])
 def test_capitals_in_the_fixed_orders_are_fair_on_the_average(law, num_clients):
-    """The orders were drawn once, and could have been bad ones: for these laws their mean capital is not above 1."""
+    """For independent clients as they come; of clients that come sorted it would be true of no fixed order."""
     rng, num_networks = np.random.default_rng(4), 4000
     draw, mean = {
         "coins .5": (lambda size: (rng.random(size) < 0.5).astype(float), 0.5),
@@ -129,4 +120,4 @@ def test_defaults_are_no_choice():
         band = rb.band(answers, delta=DELTA)
         for made in (rb.mean_bound(answers, delta=DELTA), rb.mean(band), rb.mean(rb.band(answers, **band.recipe()))):
             assert not any(line.startswith("chosen before") for line in made.assumptions)
-    assert rb.mean_bound(risks, delta=DELTA).method == AVERAGED_BETS
+    assert rb.mean_bound(risks, delta=DELTA).method == CONSTANT_STAKES

@@ -13,7 +13,7 @@ import pytest
 
 import riskband as rb
 from riskband.bands.levels import berk_jones_levels
-from riskband.betting import fixed_bets_upper_mean
+from riskband.betting import constant_stakes_upper_mean
 from tests.validity.coverage import (
     BETA,
     CONTINUOUS,
@@ -127,13 +127,13 @@ def test_bounds_for_the_mean_hold(law, num_missing, num_wrong):
 
 
 @pytest.mark.parametrize(("num_clients", "delta"), [(5, 0.05), (40, 0.3), (400, 0.1)])
-def test_fixed_bets_hold_for_right_answers_and_are_not_needlessly_wide(num_clients, delta):
+def test_constant_stakes_hold_for_right_answers_and_are_not_needlessly_wide(num_clients, delta):
     """Without doubt about any answer their probability of failure is the largest that it can be."""
     rng = np.random.default_rng(7)
     draws = {"coin": rng.random((300, num_clients)) < 0.3, "beta": rng.beta(3, 21, (300, num_clients))}
     means = {"coin": 0.3, "beta": 1 / 8}
     found = {
-        law: [fixed_bets_upper_mean(row.astype(float), delta=delta) < means[law] for row in rows]
+        law: [constant_stakes_upper_mean(row.astype(float), delta=delta) < means[law] for row in rows]
         for law, rows in draws.items()
     }
     assert rejected(found, delta) == {}

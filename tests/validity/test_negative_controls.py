@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import binom, ksone
+from scipy.stats import binom, ksone, norm
 
 import riskband as rb
 from riskband.answers.risks import binary_kl, default_eta
@@ -234,3 +234,40 @@ def test_the_published_bounds_of_reweighted_networks(of, divergence):
 
     assert probability_that_it_is_false("published") > least
     assert probability_that_it_is_false("sharp") <= delta
+
+
+def test_one_minus_auc_read_as_a_mean_over_examples():
+    """3 of 1,000 examples are positive: 1 - AUC spreads as of a few examples; every client's true one is .3."""
+    rng, failures = np.random.default_rng(1), []
+    for _ in range(40):
+        positive, negative = rng.normal(2**0.5 * norm.ppf(0.7), size=(60, 3, 1)), rng.normal(size=(60, 1, 997))
+        risks = np.mean(positive < negative, axis=(1, 2))
+        failures.append(rb.quantile(rb.ClientRisks(risks, 1000, False), 0.25, delta=DELTA).value < 0.3)
+    assert is_rejected(failures, DELTA)
+    with pytest.raises(ValueError, match="names a score"):
+        rb.ClientRisks.from_frame({"auc": 1.0 - risks}, loss="auc", num_examples=1000, binary=False)
+
+
+def test_a_cross_entropy_whose_means_happen_to_lie_below_one():
+    """Once in 500 a loss is 100: where no mean of 20 shows it, the bound on the mean is below the true .3."""
+    rng = np.random.default_rng(1)
+    losses = np.where(rng.random((100, 20, 20)) < 0.002, 100.0, rng.uniform(0.0, 0.2, (100, 20, 20))).mean(axis=2)
+    shown = [each for each in losses if each.max() <= 1.0]
+    failures = [rb.mean_bound(rb.ClientRisks(each, 20), delta=DELTA).value < 0.2998 for each in shown]
+    assert is_rejected([*failures, *[False] * (100 - len(shown))], DELTA)
+    with pytest.raises(ValueError, match="not known to be a mean"):
+        rb.ClientRisks.from_frame({"cross_entropy": shown[0]}, loss="cross_entropy", num_examples=20)
+
+
+def test_clients_without_examples_read_as_clients_without_errors():
+    """A fifth of 200 clients has no examples; the mean risk of the others, and of all, is .2."""
+    rng, failures, repaired = np.random.default_rng(1), [], []
+    for _ in range(20):
+        sizes = np.where(rng.random(200) < 0.2, 0, 50)
+        losses = rng.binomial(sizes, rng.beta(4, 16, 200)) / np.maximum(sizes, 1)
+        failures.append(rb.mean_bound(rb.ClientRisks(losses, np.maximum(sizes, 1)), delta=DELTA).value < 0.2)
+        with pytest.warns(UserWarning, match="count as missing"):
+            risks = rb.ClientRisks.from_frame({"loss": losses, "n": sizes}, loss="loss", num_examples="n")
+        repaired.append(rb.mean_bound(risks, delta=DELTA).value < 0.2)
+    assert is_rejected(failures, DELTA)
+    assert not is_rejected(repaired, DELTA)

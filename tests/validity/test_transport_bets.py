@@ -165,7 +165,7 @@ def test_other_losses_and_numbers_of_examples_cover(sizes):
 
 
 def share_with(network, duals, budgets=BUDGETS):
-    bets = TransportBets([*network.values.T], seed=0)
+    bets = TransportBets(network.num_clients, seed=0)
     return bets.upper_bounds(duals, budgets, delta=DELTA)
 
 
@@ -217,7 +217,7 @@ def test_negative_control_the_multiplier_must_not_be_chosen_by_the_client_it_is_
         costs = np.array([rng.choice(law.costs[kind], 5, p=law.masses[kind]) for kind in kinds])
         phi = np.maximum(1.0 - costs[:, :, np.newaxis] * prices, 0.0).mean(axis=1)
         late = TransportDuals(np.min(prices * budget + phi, axis=1)[:, np.newaxis], np.zeros(1), np.ones(1))
-        bound = TransportBets([*phi.T], seed=0).upper_bounds(late, np.array([budget]), delta=DELTA)[0]
+        bound = TransportBets(len(phi), seed=0).upper_bounds(late, np.array([budget]), delta=DELTA)[0]
         found.append(bool(bound < law.worst_mean(budget)))
     assert is_rejected(found, DELTA)
 
@@ -256,17 +256,24 @@ def test_limits_are_the_knapsack_over_the_smallest_law_of_the_band(threshold):
         np.testing.assert_allclose(found, smallest.inverse(threshold), atol=1e-4)
 
 
-def test_bounds_grow_with_the_budget_and_fall_with_the_threshold_in_any_order():
+def test_bounds_grow_with_the_budget_and_fall_with_the_threshold():
     network = LAWS["two kinds"].draw(np.random.default_rng(0), 50, 20)
     mean, shares = mean_of(network), shares_of(network)
     assert np.all(np.diff(mean) >= 0.0)
     assert np.all(np.diff(shares, axis=0) >= 0.0)
     assert np.all(np.diff(shares, axis=1) <= 0.0)
-    order = np.random.default_rng(1).permutation(50)
+
+
+def test_clients_that_come_sorted_are_noticed_and_every_budget_is_bounded():
+    network = LAWS["two kinds"].draw(np.random.default_rng(0), 50, 20)
+    rows = network.values[np.argsort(network.values[:, 0], kind="stable")]
     settings = {"cost": "order 1", "guarantee": "exact", "binary": True}
-    other = rb.AdversarialAnswers(RADII, network.values[order], 20, **settings)
-    np.testing.assert_allclose(mean_of(other), mean, atol=1e-9)
-    np.testing.assert_allclose(shares_of(other), shares, atol=1e-9)
+    up, down = (rb.AdversarialAnswers(RADII, each, 20, **settings) for each in (rows, rows[::-1]))
+    found = [rb.wasserstein_mean(each, delta=DELTA, cost_budget=BUDGETS) for each in (up, down)]
+    np.testing.assert_allclose(found[0].value, found[1].value, atol=1e-9)
+    assert found[0].method == "betting with constant stakes"
+    assert np.all(found[0].value >= rb.wasserstein_mean(network, delta=DELTA, cost_budget=BUDGETS).value - 0.02)
+    assert rb.verify(found[0]).ok
 
 
 @pytest.mark.parametrize(("name", "num_clients"), [("two kinds", 100), ("skewed", 60)])

@@ -1,0 +1,65 @@
+"""What is known of a metric but for its values: by its name, and which clients had no examples to take it over."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+
+# Words of a name, glued together where they are several.
+_NO_MEANS = """
+    ap auc aucpr aucroc auprc aupr auroc balancedacc balancedaccuracy bleu cindex concordance correlation ece
+    explainedvariance f1 f1score f2 fbeta fmeasure fscore gini kappa macro map matthews mcc median pearson perplexity
+    ppl prauc precision r2 rmse roc rocauc rsquared spearman wer
+"""
+_MAY_BE_NONE = """
+    absoluteerror bce ce crossentropy deviance dice elbo evalloss fnr focal fpr hinge huber iou jaccard kl kld
+    loglikelihood logloss mae mape miou mlogloss mse nll recall rouge sensitivity specificity squarederror testloss tnr
+    tpr trainingloss trainloss validationloss validloss valloss xent
+"""
+_WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
+_MOST_NAMED = 10
+_MOST_WORDS = 3  # of one term, as Keras's mean_io_u has and CamelCase may
+
+
+def metric_problem(name: str, *, binary: bool | None, is_any: bool = False, word: str = "binary=False") -> str:
+    """Say why a metric of that name may be no mean of a loss in [0, 1] for each example; "" if nothing says so.
+
+    Parameters
+    ----------
+    name : str
+        As the clients call it, in any spelling.
+    binary : bool or None
+        What the user said of the loss of every example: that it is 0 or 1, that it lies in [0, 1], or nothing.
+    is_any : bool
+        Whether it may be any loss, so that the user's word is needed whatever its name.
+    word : str
+        How the user says it.
+    """
+    if found := _term_in(name, _NO_MEANS):
+        return (
+            f"{name!r} names a score ({found}) that is no mean of one number for each example: limits by the number of "
+            "examples do not hold for it; give the accuracy or the error rate, at a threshold that was fixed beforehand"
+        )
+    if binary is None and (is_any or _term_in(name, _MAY_BE_NONE)):
+        return (
+            f"{name!r} is not known to be a mean of one number in [0, 1] for each example that num_examples counts: a "
+            f"loss must be scaled and cut by limits that were fixed before the data; if it is such a mean, say {word}, "
+            "otherwise give the accuracy or the error rate"
+        )
+    return ""
+
+
+def _term_in(name: str, terms: str) -> str:
+    """The first of the terms that adjacent words of a name make, whatever digits follow it; "" if none do."""
+    known, words = terms.split(), [word.lower() for word in _WORD.findall(name)]
+    glued = ("".join(words[i : i + k]) for i in range(len(words)) for k in range(1, _MOST_WORDS + 1))
+    return next((term for text in glued for term in (text, text.rstrip("0123456789")) if term in known), "")
+
+
+def warn_of_empty(clients: Sequence[str], *, stacklevel: int) -> None:
+    """Warn of clients, if there are any, that had no examples: they measured nothing, and count as missing."""
+    if clients:
+        rule = "client has 0 examples and counts" if len(clients) == 1 else "clients have 0 examples and count"
+        named = ", ".join([*clients[:_MOST_NAMED], *(["..."] if len(clients) > _MOST_NAMED else [])])
+        warnings.warn(f"{len(clients)} {rule} as missing: {named}", stacklevel=stacklevel + 1)

@@ -1,0 +1,147 @@
+"""Whose the rows of a table are: every row is of a client, and a client has one row.
+
+Bounds count rows as independent clients. Rows of several rounds, models or examples of a client are not, and more of
+them make a bound smaller, but no truer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from riskband.checks import FloatArray, IntArray
+
+# Names of columns and of rows, without capitals, blanks and other signs.
+_CLIENT = re.compile(
+    r"(client|hospital|site|node|clinic|cent(er|re)|institution|participant|partition|silo)(id|name|no|nr|number|code)?"
+    r"|cid|name"
+)
+_MODEL = re.compile(
+    r"((current|server|global|fl|comm|communication|train|training|eval)*(round|epoch)|checkpoint|model|run|(random)?seed|fold)"
+    r"(id|name|no|nr|num|number|version)?|rep(eat|etition|licate)?"
+)
+_COUNT = re.compile(r"n|num(?!ber).*|.*(count|size|examples|samples|patients|correct|wrong|errors)")
+_TOTAL = re.compile(
+    r"(grand|sub)?totals?|sum|(weighted|macro|micro|overall|total|grand)?(mean|average|avg)|overall"
+    r"|all(clients|hospitals|sites)?"
+)
+_ONE_ROW = (
+    "one row a client is the rule: the mean over all its examples (rb.ClientRisks.from_examples makes it of single "
+    "ones), or the row of the last round, of one model or of one seed"
+)
+_IMPROBABLE = 1e-6  # what is less likely is taken to be no coincidence
+_ROUNDED = 1e-3  # a mean in a row of totals may be rounded to three digits
+
+
+def is_of_clients(name: str) -> bool:
+    """Whether a column of that name says what clients are called."""
+    return _CLIENT.fullmatch(_plain(name)) is not None
+
+
+def is_telling(name: str) -> bool:
+    """Whether a column of that name says whose a row is, or of which model, whatever it holds."""
+    return any(kind.fullmatch(_plain(name)) for kind in (_CLIENT, _MODEL))
+
+
+def row_problem(
+    columns: Mapping[str, Sequence[str]], place: Callable[[int], str], *, client: str | None, flag: str
+) -> str:
+    """Say why rows are not one each of different clients; "" if nothing says so.
+
+    Without a column `client`, one that is called hospital, site or the like must name every client once, and if there
+    is none that does, no column of text or whole numbers may have a value twice: it may be what names them.
+
+    Parameters
+    ----------
+    columns : mapping of str to sequence of str
+        All of the table but those of the losses, the numbers of examples and the groups; "" is no value.
+    place : callable
+        What a row, by number, is called in a message.
+    client : str or None
+        The column that names each client once, if it was said.
+    flag : str
+        How to say it: "--client" or "client=".
+    """
+    named = [name for name in columns if _CLIENT.fullmatch(_plain(name))] if client is None else [client]
+    is_named = any("" not in columns[name] for name in named)
+    labels = {
+        name: values for name, values in columns.items() if (name in named if is_named else _is_label(set(values)))
+    }
+    for name, values in labels.items():
+        row = next((row for row, value in enumerate(values) if _TOTAL.fullmatch(_plain(value))), None)
+        if row is not None and _differ(values):
+            return f"every row must be a client, got {values[row]!r} in column {name!r} of {place(row)}; leave it out"
+    for name in named:
+        values = columns[name]
+        if twice := _twice(values, place):
+            other = f"; then say {flag}{name!r}, or name another column" if client is None else ""
+            return f"column {name!r} must name every client once, got {twice}; {_ONE_ROW}{other}"
+        if client is not None and "" in values:
+            return f"column {name!r} must name every client, got no name in {place(values.index(''))}; name every one"
+    if client is not None:
+        return ""
+    remedy = f"if every row is another client, say {flag}COLUMN, the column that names each once; otherwise {_ONE_ROW}"
+    for name, values in columns.items():
+        if _MODEL.fullmatch(_plain(name)) and _differ(values):
+            found = ", ".join(map(repr, list(dict.fromkeys(values))[:3]))
+            return f"all rows must be about one model, got {found}, … in column {name!r}; {remedy}"
+    if is_named:
+        return ""
+    for name, values in labels.items():
+        is_count = _COUNT.fullmatch(_plain(name)) and all(each.isdecimal() for each in values)
+        if not is_count and _differ(values) and (twice := _twice(values, place)):
+            return f"column {name!r} must not have a value twice if it names clients, got {twice}; {remedy}"
+    return ""
+
+
+def answer_problem(values: FloatArray, num_examples: IntArray, *, flag: str) -> str:
+    """Say what the numbers alone, in the order of the rows, have against different clients; "" if nothing."""
+    _, counts = np.unique(values + 1j * num_examples, return_counts=True)
+    times = int(np.gcd.reduce(counts))
+    if float(times) ** (1 - counts.size) < _IMPROBABLE:
+        each = f"got each of {counts.size} pairs of loss and number of examples {times} times, or a multiple"
+        return f"rows must not be copies of others, {each}; {_ONE_ROW}; if it is chance, say {flag}COLUMN"
+    rest, sizes = values[:-1], num_examples[:-1]
+    is_total = sizes.size > 1 and np.sum(sizes) == num_examples[-1]
+    if is_total and abs(np.average(rest, weights=sizes) - values[-1]) <= _ROUNDED:
+        return (
+            f"every row must be a client, got as many examples, {num_examples[-1]}, in the last row as in all others, "
+            f"and their mean loss; leave it out, or say {flag}COLUMN if it is a client"
+        )
+    return ""
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.casefold())
+
+
+def _is_label(values: Collection[str]) -> bool:
+    """Whether a column holds text or whole numbers, by which a client may be named."""
+    return not any(_is_fraction(each) for each in values)
+
+
+def _is_fraction(text: str) -> bool:
+    """Whether a text is a number that is not written as a whole one: 0.5, but also 1.0."""
+    try:
+        return math.isfinite(float(text)) and not text.lstrip("+-").isdecimal()
+    except ValueError:
+        return False
+
+
+def _differ(values: Sequence[str]) -> bool:
+    """Whether there are several values; what is the same in all rows says nothing of one."""
+    return len(set(values) - {""}) > 1
+
+
+def _twice(values: Sequence[str], place: Callable[[int], str]) -> str:
+    """Name the first value that is there again, and where; "" if none is."""
+    first: dict[str, int] = {}
+    for row, value in enumerate(values):
+        if value and first.setdefault(value, row) != row:
+            given = [each for each in values if each]
+            where = f"{place(first[value])} and {place(row)}"
+            return f"{value!r} in {where} ({len(given)} rows of {len(set(given))})"
+    return ""
