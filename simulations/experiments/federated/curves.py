@@ -91,7 +91,8 @@ def panels_figure(panels: Sequence[Mapping[str, Any]], *, num_columns: int, titl
         axes.set_xlabel("risk (mean 0-1 loss of a client)", fontsize="small")
     for axes in grid[:, 0]:
         axes.set_ylabel("share of clients with\nat least this risk", fontsize="small")
-    figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+    style: dict[str, Any] = {"ncols": num_columns, "fontsize": "small", "frameon": False}
+    figure.legend(labels.values(), labels.keys(), loc="outside lower center", **style)
     return figure
 
 
