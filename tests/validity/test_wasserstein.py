@@ -130,10 +130,10 @@ def test_theorem_6_3_covers_by_its_first_slack_alone(num_networks):
     """The proof of math §4.5 needs neither its constant, next to 0 here, nor the slack of the examples."""
 
     def make(network):
-        found = rb.wasserstein_published(network, delta=0.2, cost_budget=BUDGETS, cost_bound=1e-9)
-        return np.asarray(found.value) - np.sqrt(np.log(51 / 0.2) / (2 * 1000)), TRUE_MEANS
+        found = rb.wasserstein_published(network, delta=0.2, cost_budget=BUDGETS[:3], cost_bound=1e-9)
+        return np.asarray(found.value) - np.sqrt(np.log(51 / 0.2) / (2 * 1000)), TRUE_MEANS[:3]
 
-    assert np.all(make(answers(np.random.default_rng(0), 50, 1000))[0] < 0.9)  # nothing is cut at 1
+    assert np.all(make(answers(np.random.default_rng(0), 50, 1000))[0] < 0.9)  # so that nothing was cut at 1
     assert not is_rejected(failures(make, num_networks=num_networks, num_clients=50, num_examples=1000, seed=4), 0.2)
 
 
