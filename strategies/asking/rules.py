@@ -64,6 +64,8 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
         yield FailureReason.MALFORMED, f"guarantee must be one of {', '.join(GUARANTEES)}, got another word"
     else:
         yield from _broken_guarantee_rules(answer.guarantee, query)
+    if answer.is_unsteady and answer.guarantee != "lower":
+        yield FailureReason.CONTRADICTION, "of an unsteady model nothing is proved, and the guarantee must be 'lower'"
     if answer.num_without_gradient is not None:
         yield from _broken_count_rules(answer.num_without_gradient, answer, query)
     if query.mechanism is not None:

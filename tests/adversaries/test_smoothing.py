@@ -153,7 +153,7 @@ def answered(seed: int = 0, *, batch_size: int = 512, x: Any = None, sigma: floa
     model, own, y = residual()
     problem = input_problem("zero_one", 1, adversary=f"smoothing:{sigma}:100", seed=seed)
     curves = adversarial_curves(model, own if x is None else x, y, problem, batch_size=batch_size)
-    assert curves.guarantee == "upper"
+    assert curves.guarantee == "upper in expectation"
     return np.concatenate([*curves.values([0.0, 0.1, 0.3]), *curves.conjugates([0.5, 2.0])])
 
 
@@ -255,7 +255,7 @@ def test_answers_say_that_they_are_about_the_smoothed_model() -> None:
     assert "of the smoothed model, with Gaussian noise of standard deviation 0.5" in answers.cost
     assert "100 samples" in answers.cost
     assert "seed 11" in answers.cost
-    assert answers.guarantee == "upper"
+    assert answers.guarantee == "upper in expectation"
     assert not answers.binary  # limits for the law of errors would not hold
 
 
