@@ -120,6 +120,39 @@ def test_softplus_may_not_jump():
         SequentialLayers(nn.Sequential(nn.Softplus(beta, threshold), nn.Linear(3, 2)), (3,))
 
 
+def stretched(softplus, *, is_traced=False):
+    """A float64 net whose margin is 1e8 times what a softplus does near its seam, at inputs 1e8 times as large."""
+    place = softplus.threshold / softplus.beta
+    layers = [nn.Linear(1, 1, bias=False), softplus, nn.Linear(1, 2)]
+    model = nn.Sequential(Residual(*layers[:2], by=0.0), layers[2]) if is_traced else nn.Sequential(*layers)
+    with torch.no_grad():
+        layers[0].weight.fill_(1e-8)
+        layers[2].weight.copy_(torch.tensor([[-1e8], [0.0]]))
+        model.double()
+        layers[2].bias.copy_(torch.tensor([1e8 * place, 0.0]))
+    return model, place
+
+
+@pytest.mark.parametrize("softplus", [nn.Softplus(), nn.Softplus(beta=0.21), nn.Softplus(threshold=40.0)], ids=str)
+@pytest.mark.parametrize(("method", "is_traced"), [("lipschitz", False), ("auto", False), ("lipschitz", True)], ids=str)
+def test_where_torch_takes_softplus_for_linear_its_jump_counts(softplus, method, is_traced):
+    """It drops there by exp(-threshold) / beta, which weights stretch to a part of the margin. Truth: a grid."""
+    model, place = stretched(softplus, is_traced=is_traced)
+    with torch.no_grad():
+        grid = 1e8 * place + np.linspace(-2.0, 2.0, 4001)
+        logits = logits_of(model, grid[:, None])
+        middle = np.abs(logits[:, 1] - logits[:, 0]).argmin()
+        model[-1].bias[1] -= float(logits[middle, 1] - logits[middle, 0]) + 0.3
+        logits = logits_of(model, grid[:, None])
+    losses = np.clip((1.0 + logits[:, 1] - logits[:, 0]) / 2.0, 0.0, 1.0)
+    radii = [0.0, 0.05, 0.2]
+    for start in (1500, 1990, 2005):
+        truth = [losses[np.abs(grid - grid[start]) <= radius + 1e-9].max() for radius in radii]
+        asked = {"loss": "margin", "order": 1, "space": "input", "adversary": method}
+        proved = curves_of(model, grid[start, None, None], np.zeros(1, int), **asked).values(radii)[1]
+        assert np.all(proved >= np.array(truth) - 1e-6)
+
+
 def test_a_process_finds_the_constants_of_a_network_once():
     model = mlp(3, 5, 3)
     first = margin_constants(model, (3,), norm="l2")

@@ -43,7 +43,9 @@ UNSTEADY = {
     "dropout": lambda: lambda x: nn.functional.dropout(x, 0.5),
     "noise of one seed": lambda: once_seeded,
     "less the mean": lambda: lambda x: x - x.mean(0),
-    "batch norm": lambda: nn.BatchNorm1d(3, track_running_stats=False),  # fails for one example
+    "batch norm": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 3)), nn.BatchNorm1d(1, track_running_stats=False), nn.Flatten()
+    ),
     "over the number": lambda: lambda x: x / len(x),
     "state": alternating,
 }
@@ -74,7 +76,7 @@ def test_what_would_be_proved_is_refused_and_what_is_attacked_is_named(kind: str
 
 
 def test_smoothing_proved_less_than_the_truth_of_a_model_that_looks_at_the_batch() -> None:
-    """Why: noise around an example is one batch, whose mean `x - x.mean(0)` takes away; alone every example is wrong."""
+    """Noise around an example is one batch, whose mean `x - x.mean(0)` takes away; alone every example is wrong."""
     model = net("less the mean")
     with torch.no_grad():
         model.out.weight.zero_()
@@ -85,6 +87,12 @@ def test_smoothing_proved_less_than_the_truth_of_a_model_that_looks_at_the_batch
     assert np.all(alone.numpy() != y)  # whatever the noise: the true risk is 1
     with pytest.raises(RefusedError, match="the same logits"):
         curves_of(model, x, y, loss="zero_one", order=1, space="input", adversary="smoothing:0.25:100")
+
+
+def test_a_model_that_fails_for_a_single_example_is_not_steady() -> None:
+    model = seeded(lambda: Changed(nn.BatchNorm1d(3, track_running_stats=False)))
+    with pytest.raises(RefusedError, match=r"the same logits .* or fails"):
+        curves_of(model, *examples(), loss="zero_one", order=1, space="input", adversary="smoothing:0.25:100")
 
 
 def test_answers_and_wda_say_so() -> None:

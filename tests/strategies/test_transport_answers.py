@@ -130,7 +130,7 @@ def test_an_estimate_says_at_how_many_examples_its_attacks_were_blind_and_a_cert
     settings = {"missing": "ignore", "contamination": 0}
     blind, seeing = (dataclasses.replace(made_up("lower"), num_without_gradient=count) for count in (3, 0))
     assert list(broken_curve_rules(blind, query(adversary="pgd"))) == []
-    words = "; attacks found no gradient to follow at 3 of 20 examples"
+    words = "; attacks found no gradient to follow, or a misleading one, at 3 of 20 examples"
     assert usable_answers(outcome_of(blind, seeing), query(), **settings).cost.endswith(words)
     assert "gradient" not in usable_answers(outcome_of(seeing, seeing), query(), **settings).cost
     assert without_gradient([made_up("lower")]) is None
@@ -139,6 +139,17 @@ def test_an_estimate_says_at_how_many_examples_its_attacks_were_blind_and_a_cert
     found = reached_answers(proved, query(), **settings)
     assert found is not None
     assert found.cost.endswith("at 6 of 20 examples")
+
+
+def test_an_estimate_says_of_how_many_clients_the_model_was_unsteady_and_nothing_of_it_may_be_proved() -> None:
+    settings = {"missing": "ignore", "contamination": 0}
+    unsteady, proved = (dataclasses.replace(made_up(guarantee), is_unsteady=True) for guarantee in ("lower", "upper"))
+    assert list(broken_curve_rules(unsteady, query(adversary="pgd"))) == []
+    cost = usable_answers(outcome_of(unsteady, made_up("lower")), query(), **settings).cost
+    assert "for 1 of 2 clients the model is random or its logits depend on the batch" in cost
+    ((reason, words),) = broken_curve_rules(proved, query(adversary="lipschitz"))
+    assert reason.value == "contradiction"
+    assert "unsteady" in words
 
 
 def test_an_answer_about_a_layer_says_so() -> None:
