@@ -297,8 +297,8 @@ def test_attacked_or_not_it_is_the_same_in_batches_of_any_size() -> None:
 
 
 def test_one_answer_may_lie_below_its_truth_and_its_guarantee_says_in_expectation() -> None:
-    """Of 100 examples on one side of a line the true risk is known; certificates take the answers for what they are."""
-    model, x, y = plane(100)
+    """Of examples on one side of a line the true risk is known; certificates take the answers for what they are."""
+    model, x, y = plane(4)
     truth = float(norm.cdf(-x[:, 0] / 0.25).mean())
     asked = {"loss": "zero_one", "order": 1, "space": "input", "radii": [0.0, 0.1]}
     below = []
