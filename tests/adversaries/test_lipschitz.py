@@ -427,6 +427,49 @@ def test_what_is_not_understood_is_refused(model, shape, settings, message):
         margin_constants(model, shape, **{"norm": "l2", **settings})
 
 
+class Approximate(nn.Module):
+    """A linear layer of what the approximate GELU, as a function, makes of its inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.out(nn.functional.gelu(x, approximate="tanh"))
+
+
+def test_settings_that_no_rule_knows_are_refused_by_name():
+    """One test and not one for each: none of them may be left out of a sample. Without its guard each has a rule."""
+    paddings = [
+        (nn.Sequential(kind(1, 1, 3, padding=1, padding_mode=mode), nn.Flatten()), (1, *[4] * axes), f"mode='{mode}'")
+        for axes, kind in enumerate((nn.Conv1d, nn.Conv2d, nn.Conv3d), start=1)
+        for mode in ("reflect", "replicate", "circular")
+    ]
+    others = [
+        (nn.Sequential(nn.Linear(3, 4), nn.GELU("tanh"), nn.Linear(4, 2)), (3,), "GELU must be exact"),
+        (Approximate(), (3,), "GELU must be exact"),
+        (nn.Sequential(nn.InstanceNorm1d(2), nn.Flatten()), (4, 3), r"must fit the model.*ValueError"),  # torch warns
+    ]
+    for model, shape, message in (*paddings, *others):
+        with pytest.raises(RefusedError, match=message):
+            SequentialLayers(model, shape)
+
+
+def test_a_padding_that_repeats_features_would_be_claimed_with_too_small_a_constant():
+    """Why it is refused: with the edges repeated, the same weights move the logits nearly twice as far."""
+    claimed = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1, bias=False), nn.Flatten())
+    true = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1, bias=False, padding_mode="circular"), nn.Flatten())
+    for model in (claimed, true):
+        nn.init.ones_(model[0].weight)
+    move = torch.ones(1, 1, 3)
+    with torch.no_grad():
+        moved = float((true(move)[0] - true(0.0 * move)[0])[0])  # 3 for a move of 1 in linf
+    claims = lipschitz_constants(SequentialLayers(claimed, (1, 3)), norm="linf").logits
+    assert moved > 1.4 * float(claims[0])
+    with pytest.raises(RefusedError, match="padding_mode"):
+        SequentialLayers(true, (1, 3))
+
+
 def pooled_across(*, as_image, seed=0):
     """Batch norms of very different scales for three rows, and between them a pool over these rows."""
     rng = np.random.default_rng(seed)
