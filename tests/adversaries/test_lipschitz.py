@@ -125,11 +125,11 @@ def stretched(softplus, *, is_traced=False):
     place = softplus.threshold / softplus.beta
     layers = [nn.Linear(1, 1, bias=False), softplus, nn.Linear(1, 2)]
     model = nn.Sequential(Residual(*layers[:2], by=0.0), layers[2]) if is_traced else nn.Sequential(*layers)
+    model.double()
     with torch.no_grad():
         layers[0].weight.fill_(1e-8)
         layers[2].weight.copy_(torch.tensor([[-1e8], [0.0]]))
-        model.double()
-        layers[2].bias.copy_(torch.tensor([1e8 * place, 0.0]))
+        layers[2].bias.copy_(torch.tensor([1e8 * place, 0.0], dtype=torch.float64))
     return model, place
 
 
