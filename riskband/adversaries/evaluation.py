@@ -34,9 +34,9 @@ _LARGE_MODEL, _ANY_BATCH = 2_000_000, 10**9
 _NUMBERS_AT_ONCE, _COPIES = 1e9, 10
 
 _FEWEST_CLASSES = 2
-# So many examples tell whether logits are steady: noise, and what a batch decides, is in those of any. A second one is
-# for noise that is drawn anew from one seed, which at the same place is the same; a third, should one be degenerate.
-_NUM_TRIED = 3
+# So many examples tell whether logits are steady. What a batch decides is in those of any, and calls cost more than
+# examples, so two are shown alone; noise may be rare, such as dropout, so a few are shown in a batch twice.
+_NUM_TRIED, _NUM_ALONE = 8, 2
 # Logits are the same if they differ by no more than so many roundings of the largest: in batches of another size torch
 # adds up in another order. A deep net in float32 loses about ten.
 _NUM_ROUNDINGS = 1000
@@ -112,20 +112,20 @@ def logit_batches(
 def is_steady(model: nn.Module, x: np.ndarray) -> bool:
     """Return whether a model, in eval mode, has the same logits for an example alone, in a batch, and asked again.
 
-    The first `_NUM_TRIED` examples of x are tried, (num_examples, *x_shape). A model that fails alone or in a batch is
-    not steady: a batch norm without running statistics does.
+    The first `_NUM_TRIED` examples of x are tried, (num_examples, *x_shape). A model that fails is not steady, as a
+    batch norm without running statistics may for one example.
     """
     tried = _as_inputs(model, x[:_NUM_TRIED])
     # Another input before them, so that also a single example has company, and is elsewhere than alone.
     batch = torch.cat([tried[:1].flatten().flip(0).reshape(tried[:1].shape) / 2.0, tried])
     with in_eval_mode(model), torch.no_grad():
         try:
-            first, alone, again = (
-                torch.cat([computed(model, part.clone()) for part in parts])
-                for parts in ([batch], torch.split(batch, 1), [batch])
-            )
+            first, again = (computed(model, batch.clone()) for _ in range(2))
+            alone = [computed(model, row.clone()) for row in torch.split(tried[:_NUM_ALONE], 1)]
             allowed = _NUM_ROUNDINGS * torch.finfo(tried.dtype).eps * float(first.abs().amax())
-            return all(torch.allclose(first, each, rtol=0.0, atol=allowed, equal_nan=True) for each in (alone, again))
+            other = torch.cat([again, *alone])
+            same = torch.cat([first, first[1 : 1 + len(alone)]])
+            return torch.allclose(same, other, rtol=0.0, atol=allowed, equal_nan=True)
         except Exception:  # a model of somebody else's may raise anything; where it is asked for an answer it is said
             return False
 

@@ -449,6 +449,7 @@ def test_settings_that_no_rule_knows_are_refused_by_name():
         (nn.Sequential(nn.Linear(3, 4), nn.GELU("tanh"), nn.Linear(4, 2)), (3,), "GELU must be exact"),
         (Approximate(), (3,), "GELU must be exact"),
         (nn.Sequential(nn.InstanceNorm1d(2), nn.Flatten()), (4, 3), r"must fit the model.*ValueError"),  # torch warns
+        (nn.Sequential(nn.AvgPool2d(2, divisor_override=-1), nn.Flatten()), (1, 4, 4), "divide by a number > 0"),
     ]
     for model, shape, message in (*paddings, *others):
         with pytest.raises(RefusedError, match=message):

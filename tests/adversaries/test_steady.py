@@ -115,15 +115,15 @@ def test_rounding_is_no_other_logit(scale: float, is_double: bool) -> None:
         with torch.no_grad():
             last.weight.mul_(scale)
             last.bias.sub_(model.eval()(torch.zeros(1, *shape))[0])
-        x = rng.normal(size=(3, *shape))
+        x = rng.normal(size=(9, *shape))
         assert is_steady(model.double() if is_double else model.float(), x)
 
 
-def test_no_more_than_a_dozen_examples_are_shown_and_modes_are_restored() -> None:
+def test_few_examples_are_shown_and_modes_are_restored() -> None:
     shown = []
     model = Changed(lambda x: shown.append(len(x)) or x)
     assert is_steady(model, examples(500)[0])
-    assert sum(shown) <= 12
+    assert sorted(shown) == [1, 1, 9, 9]
     assert model.training
 
 
