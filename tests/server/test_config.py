@@ -227,7 +227,7 @@ def test_results_go_to_the_folder_given_or_home(monkeypatch: pytest.MonkeyPatch,
         ("affine-sigma", 1e7, "no affine shift"),
         ("dirichlet-concentration", 1e9, "no label shift"),
         ("delta", 1e-12, "probability of failure"),
-        ("band", "truncated:0.9:0.1", "levels in a range only"),
+        ("band", "truncated:0.9:0.1", "a range of quantiles only"),
         ("band", "berk-johns", '"berk_jones"'),
     ],
 )
