@@ -33,7 +33,7 @@ TUNED_FOR = ("linear", "mean")
 
 TABLE_2 = {
     "cvar:0.75": ("truncated:0.75:1", 0.062),
-    "interval:0.5:0.9": ("truncated:0.5:1", 0.142),
+    "interval:0.5:0.9": ("truncated:0.5:0.9", 0.142),
     "linear": ("truncated:0:1", 0.064),
     "smoothed_median:0.01": ("truncated:0.4:0.8", 0.447),
 }

@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
+TRIVIAL, TRIVIAL_WITH_TORCH = "a trivial Flower app, on Ray", "the same, and it imports torch"
+OURS = "ours on Ray, no unseen"
 PROJECT = """
 [project]
 name = "trivial"
@@ -91,28 +93,34 @@ def seconds_of(run: Callable[[], None]) -> float:
     return time.perf_counter() - started
 
 
+def seconds_taken(*, num_clients: int = 300, repeats: int, only: Sequence[str] = ()) -> dict[str, list[float]]:
+    """Return the seconds of each repetition of every run, or of some by their names."""
+    without_unseen = ("--set", "num-unseen=0")
+    with tempfile.TemporaryDirectory() as name:
+        folder, size = Path(name), {"num_clients": num_clients}
+        runs: dict[str, Callable[[], None]] = {
+            TRIVIAL: lambda: run_trivial(folder, **size),
+            TRIVIAL_WITH_TORCH: lambda: run_trivial(folder, **size, imports="import torch\n"),
+            "the trivial app, Ray beforehand": lambda: run_trivial(folder, "ray", **size),
+            OURS: lambda: run_ours(folder, "--engine", "ray", *without_unseen, **size),
+            "ours in process, no unseen": lambda: run_ours(folder, "--engine", "in-process", *without_unseen, **size),
+            "ours in process": lambda: run_ours(folder, "--engine", "in-process", **size),
+        }
+        taken: dict[str, list[float]] = {each: [] for each in only or runs}
+        for _ in range(repeats):
+            for each, seconds in taken.items():
+                seconds.append(seconds_of(runs[each]))
+    return taken
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.floor", description=__doc__.partition("\n")[0])
     parser.add_argument("--clients", type=int, default=300)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args(arguments)
-    without_unseen = ("--set", "num-unseen=0")
-    with tempfile.TemporaryDirectory() as name:
-        folder, size = Path(name), {"num_clients": options.clients}
-        runs: dict[str, Callable[[], None]] = {
-            "a trivial Flower app, on Ray": lambda: run_trivial(folder, **size),
-            "the same, and it imports torch": lambda: run_trivial(folder, **size, imports="import torch\n"),
-            "the trivial app, Ray beforehand": lambda: run_trivial(folder, "ray", **size),
-            "ours on Ray, no unseen": lambda: run_ours(folder, "--engine", "ray", *without_unseen, **size),
-            "ours in process, no unseen": lambda: run_ours(folder, "--engine", "in-process", *without_unseen, **size),
-            "ours in process": lambda: run_ours(folder, "--engine", "in-process", **size),
-        }
-        taken: dict[str, list[float]] = {each: [] for each in runs}
-        for _ in range(options.repeats):
-            for each, run in runs.items():
-                taken[each].append(seconds_of(run))
-    floor = median(taken["a trivial Flower app, on Ray"])
+    taken = seconds_taken(num_clients=options.clients, repeats=options.repeats)
+    floor = median(taken[TRIVIAL])
     load = f"{os.cpu_count()} cores, load average {os.getloadavg()[2]:.1f}"
     print(
         f"{options.clients} clients, median of {options.repeats}, seconds, and as a multiple of the trivial app; {load}"

@@ -7,34 +7,26 @@ one that says most. "Seeds": 500 clients with 100 examples each, risks ~ Beta(3,
 the bets somebody takes the one with the smallest bound on the mean. "Trainers": one MLP learns the digits from 60
 examples of each of 30 clients under affine shifts. Then 30 clients answer from 100 examples that it has not seen:
 those that trained it, or others of the same law. The bound is on the mean risk over that law, whose truth is the mean
-exact risk of 50 further clients. Deterministic: the seed of network i is i.
+exact risk of 50 further clients. Deterministic: the seed of network i is i. First come the practices of
+`benchmarks.repaired`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.stats import beta, binom
 from torch import nn
 
 import riskband as rb
+from benchmarks.repaired import print_rows
 from protocol.models import build_model
 from riskband.adversaries.evaluation import example_losses, mean_loss
-from riskband.betting import (
-    adaptive_bets,
-    before,
-    fixed_orders,
-    largest_log_capital,
-    log_average_excess,
-    log_growth,
-)
+from riskband.betting import largest_log_capital
 from riskband.checks import FloatArray
-from riskband.search import bisect_number
 from riskband.wording import CHOSEN_BEFORE
 from worlds.ground_truth import BetaRisks
 from worlds.population import Population, PopulationSpec
@@ -42,7 +34,6 @@ from worlds.shifts import AffineShift
 from worlds.training import train_epochs
 
 DELTA = 0.05
-SHARES = np.linspace(0.01, 0.99, 99)  # of bad clients, where exact failure rates are looked at
 WINDOWS = [f"truncated:{low / 20:g}:{(low + 1) / 20:g}" for low in range(19)]
 NUM_CLIENTS, NUM_UNSEEN = 30, 50
 NUM_TRAINING_EXAMPLES, NUM_EXAMPLES = 60, 100
@@ -139,67 +130,6 @@ def seeds_experiment(num_networks: int, *, seed: int = 0, num_seeds: int = 1000)
     return _shopping(found)
 
 
-def largest_false_rate(limits: Sequence[tuple[float, float]], truths: FloatArray, num_clients: int) -> float:
-    """Largest probability that a limit is false, over `SHARES` of bad clients, of which the truths are functions.
-
-    `limits` are the lower and the upper one for 0 to `num_clients` bad clients: an exact sum.
-    """
-    lower, upper = np.array(limits, dtype=float).T[:, :, None]
-    is_false = (lower > truths + 1e-7) | (upper < truths - 1e-7)
-    chances = binom.pmf(np.arange(num_clients + 1)[:, None], num_clients, SHARES)
-    return float(np.max(np.sum(is_false * chances, axis=0)))
-
-
-def two_kinds(num_clients: int, num_bad: int, num_examples: int = 1) -> rb.ClientRisks:
-    """Clients of risk 0 or 1, who measure it, in an order that was drawn once for each number of bad ones."""
-    values = np.zeros(num_clients)
-    values[:num_bad] = 1.0
-    shuffled = np.random.default_rng([num_clients, num_bad]).permutation(values)
-    return rb.ClientRisks(shuffled, num_examples, binary=True)
-
-
-def mean_in_sorted_orders(num_clients: int, num_bad: int) -> float:
-    """Upper limit of the mean risk by bets on the *sorted* answers, averaged over 200 fixed orders, as once shipped."""
-    values = np.zeros(num_clients)
-    values[num_clients - num_bad :] = 1.0
-    played = values[fixed_orders(num_clients, num_orders=200)]
-    bets = adaptive_bets(played, DELTA)
-
-    def survives(mean: float) -> bool:
-        return log_average_excess(np.sum(log_growth(mean, played, bets), axis=1), DELTA) < 0.0
-
-    return bisect_number(survives, low=0.0, high=1.0, num_steps=36).upper
-
-
-def share_of_asking_on(num_networks: int, *, seed: int = 0) -> tuple[float, float]:
-    """How often an exact upper limit of a share of 0.2 is false: the best for 30 to 300 clients, and that for 300."""
-    is_bad = np.random.default_rng(seed).random((num_networks, 300)) < 0.2
-    counts, asked = np.cumsum(is_bad, axis=1)[:, 29:], np.arange(30, 301)
-    limits = beta.ppf(1.0 - DELTA, counts + 1, asked - counts)
-    return float(np.mean(limits.min(axis=1) < 0.2)), float(np.mean(limits[:, -1] < 0.2))
-
-
-def gini_by_sorted_pairings(num_clients: int, num_bad: int) -> float:
-    """Upper end of the Gini coefficient of clients of risk 0 or 1 by fixed pairings of the *sorted* answers.
-
-    As it was once shipped: stakes from the pairs before, and the average of 200 capitals at level delta/2.
-    """
-    values, level = np.zeros(num_clients), DELTA / 2
-    values[num_clients - num_bad :] = 1.0
-    played, half = values[fixed_orders(num_clients, num_orders=200)], num_clients // 2
-    first, second = played[:, :half], played[:, half : 2 * half]
-    parts, sums, count = np.abs(first - second), first + second, np.arange(1, half + 1)
-    ratio = (0.05 + np.cumsum(parts, axis=1)) / (0.1 + np.cumsum(sums, axis=1))
-    variance = (0.05 + np.cumsum((parts - ratio * sums) ** 2, axis=1)) / (count + 1)
-    stakes = np.sqrt(4.0 * np.log(1.0 / level) / (half * before(variance, 0.05)))
-
-    def survives(value: float) -> bool:
-        gains = np.minimum(stakes, 0.9 / max(1.0 - value, 1e-12)) * (value * sums - parts)
-        return log_average_excess(np.sum(np.log1p(gains), axis=1), level) < 0.0
-
-    return bisect_number(survives, low=0.0, high=1.0, num_steps=36).upper
-
-
 def _shopping(found: list[tuple[bool, bool, str]]) -> ShoppingExperiment:
     best, fixed, assumed = zip(*found, strict=True)
     return ShoppingExperiment(np.array(best, dtype=bool), np.array(fixed, dtype=bool), assumed)
@@ -234,6 +164,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=20, help="networks per experiment (default: 20)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    print_rows(10 * arguments.networks)
     print_shopping("levels from the best of 19 windows", windows_experiment(10 * arguments.networks))
     print_shopping("bound on the mean from the best of 1,000 seeds", seeds_experiment(5 * arguments.networks))
     print_trainers(arguments.networks)

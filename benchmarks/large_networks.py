@@ -45,7 +45,7 @@ CALLS: dict[str, Callable[[rb.ClientRisks], object]] = {
     "band, two-sided": _of_band(lambda band: band),
     "band, dkw": _of_band(lambda band: band, sides="lower", method="dkw"),
     "band, sparse:truncated:0.5:0.95": _of_band(lambda b: b, sides="lower", method="sparse:truncated:0.5:0.95"),
-    "band, sparse:tail:0.9": _of_band(lambda band: band, sides="lower", method="sparse:tail:0.9"),
+    "band, sparse:truncated:0.9:1": _of_band(lambda b: b, sides="lower", method="sparse:truncated:0.9:1"),
     "band, counted": _of_band(lambda band: band, sides="lower", local="counted"),
     "band and survival": _of_band(lambda band: rb.survival(band, thresholds=[0.1, 0.3]), sides="lower"),
     "band and quantiles": _of_band(lambda band: rb.quantile(band, [0.5, 0.9]), sides="lower"),

@@ -12,6 +12,7 @@ import numpy as np
 
 from riskband.checks import FloatArray, check_delta, check_numbers, set_fields
 from riskband.wording import (
+    FALSE_IN_GENERAL,
     TRAINERS_ANSWERED,
     chosen_before,
     confidence,
@@ -33,12 +34,12 @@ _NUM_SHOWN, _LONG = 3, 8  # points of a curve or clients in a sentence, and char
 _ROUNDING = 1e-9  # of a weight: a client that weighs as all do does not carry the worst case
 
 CERTIFICATE = "certificate"
-AS_PUBLISHED = "as-published"
+REFUTED = "refuted"
 ESTIMATE = "estimate"
 
 _PREFACE = {  # from the strongest to the weakest
     CERTIFICATE: "",
-    AS_PUBLISHED: "As published (there is a gap in the proof): ",
+    REFUTED: f"By a published formula that is {FALSE_IN_GENERAL}: ",
     ESTIMATE: "Estimate, not a proved bound: ",
 }
 
@@ -70,10 +71,10 @@ class Certificate(Drawn):
         bound holds for all points at once.
     delta : float
         Probability that the bound fails, in (0, 1).
-    validity : {"certificate", "as-published", "estimate"}
-        `certificate` for a proved bound, `as-published` for a formula with a gap in its proof, `estimate` when an
-        attack stood in for the worst case. An `estimate` too, whatever is said here, if the assumptions say that the
-        clients that answered helped to train the model: see `weakest_validity`.
+    validity : {"certificate", "refuted", "estimate"}
+        `certificate` for a proved bound, `refuted` for a published formula with a known counterexample, kept to compare
+        with, `estimate` when an attack stood in for the worst case. An `estimate` too, whatever is said here, if the
+        assumptions say that the clients that answered helped to train the model: see `weakest_validity`.
     method : str
         Name of the formula.
     assumptions : tuple of str

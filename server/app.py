@@ -18,7 +18,7 @@ from protocol.hashes import code_hash, model_hash
 from riskband.adversaries.evaluation import chosen_device
 from server.checks.unseen import check_certificates
 from server.config import RunConfig, load_config
-from server.preparation import PREPARING, handed_over, prepared
+from server.preparation import PREPARING, handed_over, hash_before_asking, prepared
 from server.report.report import write_report
 from server.report.table import print_report
 from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay, settled
@@ -41,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
     config = load_config(context.run_config)
     folder = ResultFolder(config.output_folder, run_id=str(context.run_id))
     with lock_for_run(folder.path, run_id=folder.run_id):
-        require_resumable(folder.path / LEDGER_FILE, config.to_run_config())
+        require_resumable(folder.path / LEDGER_FILE, config.to_run_config(), model=hash_before_asking(config))
         folder.clear(resume=config.asking.resume)
         torch.set_num_threads(1)  # the sums of more threads would differ between machines
         try:

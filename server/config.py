@@ -246,7 +246,7 @@ class Question(Section):
         Field(description='give requirements such as "mean<=0.2,quantile:0.9<=0.3", or ""; not for selection')
     )
     band: Annotated[str, rule(resolve_level_method)] = Field(
-        description='use "berk_jones", "dkw", or "truncated:0.5:0.95" for levels in a range only'
+        description='use "berk_jones", "dkw", "kolmogorov", or "truncated:0.5:0.95" for a range of quantiles only'
     )
     local: Literal["marginal", "counted", "union", "observed"]
 

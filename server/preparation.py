@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from flwr.serverapp import Grid
 
+from protocol.hashes import model_hash
 from server.config import RunConfig, brings_own_data
 from server.run.ledger import part_of_a_run
 from server.studies.study import UnderTest
@@ -39,6 +40,17 @@ def hand_over(config: RunConfig, path: Path, *, show: Callable[[str], None]) -> 
         torch.set_num_threads(1)  # as in the ServerApp
         with contextlib.suppress(Exception):
             path.write_bytes(pickle.dumps((part_of_a_run(config.to_run_config()), prepared(config, None))))
+
+
+def hash_before_asking(config: RunConfig) -> str | None:
+    """Return the hash of the model of a run that is resumed, if it comes from a file; None where it is known later.
+
+    What fails here fails in the run again, which reports it.
+    """
+    if config.asking.resume and config.model.training == "checkpoint":
+        with contextlib.suppress(Exception):
+            return model_hash(prepared(config, None).arrays)
+    return None
 
 
 def handed_over(config: RunConfig) -> UnderTest | None:

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from server.config import ConfigError, RunConfig, load_config
-from server.preparation import PREPARED_VARIABLE, hand_over
+from server.preparation import PREPARED_VARIABLE, hand_over, hash_before_asking
 from server.report.table import show_outcome
 from server.run.folder import FAILURE_FILE, LEDGER_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
 from server.run.ledger import part_of_a_run, require_resumable
@@ -70,7 +70,7 @@ def simulate(chosen: Mapping[str, Any], engine: Engine, *, as_json: bool = False
         try:
             folder = ResultFolder(Path(config.results.output_dir or default_folder(config)).expanduser())
             environment = held.enter_context(lock_for_launcher(folder.path))
-            require_resumable(folder.path / LEDGER_FILE, config.to_run_config())
+            require_resumable(folder.path / LEDGER_FILE, config.to_run_config(), model=hash_before_asking(config))
             folder.clear(resume=config.asking.resume)
         except FolderError as error:
             _say(f"error: {error}")

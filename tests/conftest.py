@@ -8,6 +8,7 @@ To look for new ones: HYPOTHESIS_PROFILE=explore pytest tests/laws tests/strateg
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 from collections import defaultdict
 from collections.abc import Generator
@@ -33,6 +34,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 SERVERS = ("tests/end_to_end/", "tests/deployment/")
 
 # Of every test in these folders the default suite runs so many cases, spread over their list; the others are slow.
+# Those of a refusal (`pytest.raises`) are no repetitions: each is about another guard, and all of them run.
 DEFAULT_CASES = {
     "tests/adversaries/": 1,
     "tests/client/": 4,
@@ -41,6 +43,8 @@ DEFAULT_CASES = {
     "tests/strategies/": 3,
     "tests/validity/": 1,
 }
+
+SLOW_TIMEOUT = 900  # seconds, for a slow test; it is to end what hangs
 
 
 @pytest.fixture
@@ -75,10 +79,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("slow") is None:
             cases[item.nodeid.partition("[")[0]].append(item)
     for folder, most in DEFAULT_CASES.items():
-        for same in (same for name, same in cases.items() if name.startswith(folder)):
+        for same in (same for name, same in cases.items() if name.startswith(folder) and not _refuses(same)):
             kept = {(2 * number + 1) * len(same) // (2 * most) for number in range(most)}
             for number in set(range(len(same))) - kept:
                 same[number].add_marker("slow")
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
+
+
+def _refuses(cases: list[pytest.Item]) -> bool:
+    """Whether a test is about a refusal."""
+    return len(cases) > 1 and "pytest.raises(" in inspect.getsource(cases[0].function)
 
 
 @pytest.hookimpl(optionalhook=True)

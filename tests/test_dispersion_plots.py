@@ -93,7 +93,7 @@ def test_a_measure_beyond_the_axis_has_an_arrow_and_does_not_squeeze_the_others(
     assert "to 50.000" in axes.texts[1].get_text()
 
 
-@pytest.mark.parametrize("validity", ["certificate", "estimate", "as-published"])
+@pytest.mark.parametrize("validity", ["certificate", "estimate", "refuted"])
 def test_the_legends_say_how_valid_and_how_sure(band, certificates, validity):
     changed = [dataclasses.replace(each, validity=validity) for each in certificates]
     lorenz = dataclasses.replace(rb.lorenz_certificate(band, shares=5), validity=validity)
@@ -101,7 +101,7 @@ def test_the_legends_say_how_valid_and_how_sure(band, certificates, validity):
     sure = {
         "certificate": "with probability 0.9",
         "estimate": "not proved",
-        "as-published": "with probability 0.9 if its proof can be completed",
+        "refuted": "false in general (a counterexample is known)",
     }[validity]
     assert "certificate: the curve of unseen clients lies in here,\nwith probability 0.9" in labels(quantiles)
     assert f"{validity}: the curve of unseen clients lies in here,\n{sure}" in labels(curve)

@@ -197,9 +197,8 @@ def band(
     method : str or OptimisedLevels, optional
         Vertical step. "berk_jones": exactly calibrated, sharp in the tails (default up to 20,000 clients).
         "sparse:berk_jones": the same at few of the order statistics, a million in seconds, and at most 5 % wider
-        (default beyond). "dkw": Dvoretzky-Kiefer-Wolfowitz. "truncated:LOW:HIGH", or "sparse:truncated:LOW:HIGH":
-        Berk-Jones where the empirical CDF is in [LOW, HIGH], and constant outside. "tail:LEVEL", or
-        "sparse:tail:LEVEL": truncated to what the clients beyond a level need, by their number alone.
+        (default beyond). "dkw": Dvoretzky-Kiefer-Wolfowitz. "kolmogorov": the same, calibrated exactly.
+        "truncated:LOW:HIGH", or "sparse:truncated:LOW:HIGH": Berk-Jones for the quantiles from LOW to HIGH alone.
         `OptimisedLevels`: tuned on other clients for what will be read off; refused if its pilot is visibly among these
         clients. What `Band.recipe` holds of a method is accepted too.
     local : {"marginal", "counted", "union", "observed"}

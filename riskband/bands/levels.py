@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaincinv
+from scipy.special import betainc, betaincinv
 
 from riskband.bands.crossing import RankLevels, crossing_probability, crossing_probability_at
 from riskband.checks import FloatArray, IntArray
@@ -64,10 +64,32 @@ def dkw_levels(num_values: int, delta: float, sides: str) -> Levels:
     math §2.1.
     """
     num_sides = 2 if sides == "two" else 1
-    half_width = np.sqrt(np.log(num_sides / min(delta, 0.5 * num_sides)) / (2.0 * num_values))
-    ranks = np.arange(1, num_values + 1) / num_values
-    lower = np.clip(ranks - half_width, 0.0, 1.0) if sides != "upper" else None
-    return Levels(lower, np.clip(ranks - 1.0 / num_values + half_width, 0.0, 1.0) if sides != "lower" else None)
+    return _even_levels(num_values, min(delta / num_sides, 0.5), sides)
+
+
+def kolmogorov_levels(num_values: int, delta: float, sides: str) -> Levels:
+    """Levels at one distance from the ranks, as `dkw_levels`, which is calibrated exactly: Kolmogorov's statistic.
+
+    One-sided they are the band that [DC] call KS. Source: Smirnov 1944; math §2.1. Raises ValueError for a `delta`
+    below 1e-9.
+    """
+    return _even_levels(num_values, _kolmogorov_constant(num_values, delta, is_two_sided=sides == "two"), sides)
+
+
+@lru_cache(maxsize=1024)
+def _kolmogorov_constant(num_values: int, delta: float, *, is_two_sided: bool) -> float:
+    check_calibrated_delta(delta)
+
+    def coverage(point: float) -> float:
+        return _even_levels(num_values, constant_at(point), "two" if is_two_sided else "lower").coverage
+
+    return constant_at(largest_valid(coverage, delta, log_hazard(1.0 - delta)))
+
+
+def _even_levels(num_values: int, constant: float, sides: str) -> Levels:
+    half_width = np.sqrt(np.log(1.0 / constant) / (2.0 * num_values))
+    lower = np.clip(np.arange(1, num_values + 1) / num_values - half_width, 0.0, 1.0)
+    return Levels.of_lower([lower], sides)
 
 
 def berk_jones_levels(num_values: int, delta: float, sides: str) -> Levels:
@@ -98,14 +120,14 @@ def berk_jones_constant(num_values: int, delta: float, *, is_two_sided: bool) ->
 
 
 def truncated_levels(num_values: int, delta: float, sides: str, *, low: float, high: float) -> Levels:
-    """Berk-Jones levels of the order statistics in a range of the CDF only, calibrated exactly; constant outside.
+    """Berk-Jones levels that reach from one end of a range of the CDF to the other, calibrated exactly.
 
-    A lower level holds from x_(i) on, where the empirical CDF is i/K, and is kept if that is in [low, high]. An upper
-    level holds before x_(i), where the empirical CDF is (i - 1)/K, and is kept if that is. With low = 0 and high = 1,
-    they are `berk_jones_levels`. Source: math §2.1. Raises ValueError if no order statistic of a wanted side lies in
-    the range, or delta is below 1e-9.
+    Kept are the order statistics from the first with a lower level of at least `low` to the first with one of at least
+    `high`, or to the last; outside, levels are constant. Upper levels are reflected. With low = 0 and high = 1, they
+    are `berk_jones_levels`. Source: [DC] and its code; math §2.1. Raises ValueError if delta is below 1e-9.
     """
-    wanted = _kept_ranks(num_values, sides, low, high)
+    check_calibrated_delta(delta)
+    wanted = _reaching_ranks(num_values, delta, sides, (low, high), spacing=0.0)
     if all(kept == (1, num_values) for kept in wanted):
         return berk_jones_levels(num_values, delta, sides)
     constant = _truncated_constant(num_values, delta, wanted)
@@ -114,33 +136,11 @@ def truncated_levels(num_values: int, delta: float, sides: str, *, low: float, h
 
 @lru_cache(maxsize=1024)
 def _truncated_constant(num_values: int, delta: float, wanted: tuple[Ranks, ...]) -> float:
-    check_calibrated_delta(delta)
-
     def coverage(point: float) -> float:
         lower = [_kept_levels(num_values, constant_at(point), kept) for kept in wanted]
         return Levels.of_lower(lower, "two" if len(wanted) == 2 else "lower").coverage
 
     return constant_at(largest_valid(coverage, delta, log_hazard(1.0 - delta) - 1.0))
-
-
-def _kept_ranks(num_values: int, sides: str, low: float, high: float) -> tuple[Ranks, ...]:
-    """Order statistics whose levels a truncated band keeps, of the lower side and of the reflected upper one.
-
-    They are for the wanted sides alone; raises ValueError if there are none for one of these.
-    """
-    lower_kept = _ranks_within(num_values, low, high)
-    upper_kept = _ranks_within(num_values, 1.0 - high, 1.0 - low)  # of the reflected values
-    wanted = {"lower": (lower_kept,), "upper": (upper_kept,), "two": (lower_kept, upper_kept)}[sides]
-    if any(first > last for first, last in wanted):
-        raise ValueError(
-            f"truncated:{low:g}:{high:g} must hold an order statistic, got none of {num_values} values; widen the range"
-        )
-    return wanted
-
-
-def _ranks_within(num_values: int, low: float, high: float) -> Ranks:
-    """Order statistics with low <= i/K <= high; a rounding error of the ends changes nothing."""
-    return max(int(np.ceil(low * num_values - 1e-9)), 1), int(np.floor(high * num_values + 1e-9))
 
 
 def _kept_levels(num_values: int, constant: float, kept: Ranks) -> FloatArray:
@@ -150,11 +150,40 @@ def _kept_levels(num_values: int, constant: float, kept: Ranks) -> FloatArray:
     return np.asarray(np.maximum.accumulate(levels))
 
 
+@lru_cache(maxsize=1024)
+def _reaching_ranks(
+    num_values: int, delta: float, sides: str, window: tuple[float, float], *, spacing: float
+) -> tuple[Ranks, ...]:
+    """Order statistics whose levels reach through a window, of the lower side and of the reflected upper one.
+
+    Which ones depends on the constant, and the constant on which they are. The search ends at a constant that is valid
+    for its own ranks; the calibrated one of these is at least as large, so that their levels reach at least as far.
+    """
+    reflected = (1.0 - window[1], 1.0 - window[0])
+    windows = {"lower": (window,), "upper": (reflected,), "two": (window, reflected)}[sides]
+    rank = np.arange(1.0, num_values + 1.0)
+    # From which constant on the level of each order statistic reaches an end of a window.
+    least = betainc(rank, num_values - rank + 1.0, np.expand_dims(windows, -1))
+
+    def ranks_at(point: float) -> tuple[Ranks, ...]:
+        too_low = np.sum(least > constant_at(point), axis=-1)
+        return tuple((first, last) for first, last in np.minimum(too_low + 1, num_values).tolist())
+
+    def is_valid(point: float) -> bool:
+        return coverage_at(num_values, constant_at(point), ranks_at(point), spacing=spacing) >= 1.0 - delta
+
+    low, high = log_hazard(1.0 - delta / (2 * num_values)), log_hazard(1.0 - delta)  # by the union bound
+    for _ in range(8 if ranks_at(low) != ranks_at(high) else 0):  # to some per cent of the constant: ranks are coarse
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if is_valid(middle) else (low, middle)
+    return ranks_at(low)
+
+
 def check_calibrated_delta(delta: float) -> None:
     """Raise ValueError if delta is too small for an exact calibration."""
     if delta < 1e-9:
         raise ValueError(
-            f"berk_jones needs delta >= 1e-9, got {delta:g}: below it rounding would decide; use method='dkw'"
+            f"calibrated levels need delta >= 1e-9, got {delta:g}: below it rounding would decide; use method='dkw'"
         )
 
 
@@ -222,8 +251,8 @@ def sparse_levels(num_values: int, delta: float, sides: str, *, low: float = 0.0
         raise ValueError(
             f"sparse levels need delta >= {_LEAST_DELTA:g}, got {delta:g}: rounding might decide; use method='dkw'"
         )
-    wanted = _kept_ranks(num_values, sides, low, high)
     spacing = _SPACING * max(1.0, num_values / _MANY) ** 0.25
+    wanted = _reaching_ranks(num_values, delta, sides, (low, high), spacing=spacing)
     constant = constant_at(_sparse_point(num_values, delta, wanted, spacing))
     return Levels.of_lower(
         [_carried(_constraints(num_values, constant, kept, spacing), num_values) for kept in wanted], sides

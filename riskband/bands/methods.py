@@ -5,7 +5,7 @@ A local step may ask for levels of different numbers of values, deltas and sides
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -13,20 +13,26 @@ from typing import Any, Protocol
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
-from riskband.bands.levels import Levels, berk_jones_levels, dkw_levels, sparse_levels, truncated_levels
+from riskband.bands.levels import (
+    Levels,
+    berk_jones_levels,
+    dkw_levels,
+    kolmogorov_levels,
+    sparse_levels,
+    truncated_levels,
+)
 from riskband.bands.local_steps import LevelsOf
 from riskband.bands.pilots import Pilot
 from riskband.checks import FloatArray, as_spelled, check_numbers, spelled
 from riskband.wording import confidence
 
-# With so few clients beyond a level, levels on this part bound the mean of that tail best (three distributions tried).
-_TAIL_PARTS = ((15.0, 0.25), (40.0, 0.5))
 _SPARSE = "sparse:"
 _ROUNDING = 1e-13  # of a crossing probability, which may differ by so much on another machine
 
 NAMED_LEVELS: Mapping[str, LevelsOf] = {
     "berk_jones": berk_jones_levels,
     "dkw": dkw_levels,
+    "kolmogorov": kolmogorov_levels,
 }
 
 MOST_FOR_ALL_RANKS = 20_000
@@ -150,7 +156,7 @@ class StoredLevels(TunedMethod):
 
 
 def resolve_level_method(method: object) -> LevelMethod:
-    """Return the method of a name, "truncated:LOW:HIGH", "tail:LEVEL" or what `Band.recipe` holds of a tuned one.
+    """Return the method of a name, "truncated:LOW:HIGH" or what `Band.recipe` holds of a tuned one.
 
     A method is returned as it is; raises ValueError for anything else.
     """
@@ -166,8 +172,8 @@ def resolve_level_method(method: object) -> LevelMethod:
     elif all(hasattr(method, name) for name in ("name", "assumptions", "levels", "check_risks", "recipe")):
         return method  # type: ignore[return-value]
     raise ValueError(
-        f"method must be one of {', '.join(sorted(NAMED_LEVELS))}, truncated:LOW:HIGH, tail:LEVEL, one of these "
-        f"but dkw after sparse:, or an OptimisedLevels, got {method!r:.80}"
+        f"method must be one of {', '.join(sorted(NAMED_LEVELS))}, truncated:LOW:HIGH, "
+        f"sparse:berk_jones, sparse:truncated:LOW:HIGH or an OptimisedLevels, got {method!r:.80}"
     )
 
 
@@ -183,44 +189,17 @@ def _with_parameters(method: str) -> LevelsOf | None:
         levels_of, name = sparse_levels, method.removeprefix(_SPARSE)
         if name == "berk_jones":
             return sparse_levels
-    made = {"truncated": _truncated, "tail": _tail}.get(name.split(":")[0])
-    return None if made is None else made(name, levels_of)
-
-
-def _truncated(method: str, levels_of: Callable[..., Levels]) -> LevelsOf:
-    low, high = _parameters(method, 2)
+    if name.split(":")[0] != "truncated":
+        return None
+    try:
+        low, high = (float(text) for text in name.split(":")[1:])
+    except ValueError:
+        low = high = np.nan
     if not 0.0 <= low < high <= 1.0:
         raise ValueError(
             f"a truncated band needs a range 0 <= LOW < HIGH <= 1 of the CDF, got {method!r}; write truncated:0.5:0.95"
         )
     return partial(levels_of, low=low, high=high)
-
-
-def _tail(method: str, levels_of: Callable[..., Levels]) -> LevelsOf:
-    (level,) = _parameters(method, 1)
-    if not 0.0 <= level < 1.0:
-        raise ValueError(
-            f"a band for a tail needs the level in [0, 1) at which it begins, got {method!r}; write tail:0.9"
-        )
-    return partial(_tail_levels, level=level, levels_of=levels_of)
-
-
-def _parameters(method: str, number: int) -> list[float]:
-    """So many numbers after the name of a method; NaN if they are not there."""
-    try:
-        found = [float(text) for text in method.split(":")[1:]]
-    except ValueError:
-        found = []
-    return found if len(found) == number else [np.nan] * number
-
-
-def _tail_levels(
-    num_values: int, delta: float, sides: str, *, level: float, levels_of: Callable[..., Levels]
-) -> Levels:
-    """Truncated levels: the fewer clients are beyond the level, the higher they begin (math §2.1)."""
-    num_beyond = num_values * (1.0 - level)
-    part = next((share for few, share in _TAIL_PARTS if num_beyond <= few), 1.0)
-    return levels_of(num_values, delta, sides, low=1.0 - part * (1.0 - level), high=1.0)
 
 
 def _checked_levels(key: str, sides: Mapping[str, Any]) -> Levels:

@@ -467,7 +467,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--answered-by", f"{fresh}; {trainers}", type=spelled, choices=ANSWERED_BY)
     add("--noise", "noise in the losses: laplace:EPSILON or gaussian:RHO of this column alone", metavar="NAME:BUDGET")
     add("--delta", "probability that a certificate fails (default: 0.05)", type=float, default=0.05)
-    methods = "band: berk_jones (default), dkw, truncated:LOW:HIGH or tail:LEVEL"
+    methods = "band: berk_jones (default), dkw, kolmogorov or truncated:LOW:HIGH"
     add("--method", methods, type=spelled, default="berk_jones")
     add("--tune", "tune the band on a pilot: cvar:0.9, mean, …", metavar="OBJECTIVE", **words | {"nargs": "+"})
     share = "share of the clients that tuning spends (default: 0.2)"

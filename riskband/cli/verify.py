@@ -176,10 +176,6 @@ def _say(name: str, entry: Mapping[str, Any], outcome: Verification) -> None:
 
 
 def _outcome(entry: Mapping[str, Any]) -> str:
-    """What a certificate that was computed again says, and whether it is one."""
-    kinds = {
-        "certificate": "",
-        "as-published": ", by a formula with a gap in its proof",
-        "estimate": ", as an ESTIMATE",
-    }
-    return f"follows from its answers{kinds[entry['validity']]}: {entry['statement']}"
+    """What a certificate that was computed again says; of a refuted formula its statement says what it is."""
+    kind = ", as an ESTIMATE" if entry["validity"] == "estimate" else ""
+    return f"follows from its answers{kind}: {entry['statement']}"

@@ -76,7 +76,7 @@ def played_orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray
 
 def gini(risks: ClientRisks, delta: float) -> DirectBounds | None:
     """E|R - R'| against G·E(R + R'), by pairs of clients; above also by one client after the other."""
-    pairs = Pairs.of(np.column_stack([risks.values, risks.num_examples]))
+    pairs = Pairs.of(risks.values, risks.num_examples)
     if pairs is None:
         return None
     orders = played_orders(risks, num_played=1_000_000, most=_NUM_ORDERS) if _is_noise_large(risks) else None

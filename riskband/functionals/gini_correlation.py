@@ -60,11 +60,11 @@ def gini_correlation(
     eta = check_number("eta", eta, remedy="it is the error level of one client's limit")
     if not 0.0 < eta <= MAX_ETA:
         raise ValueError(f"eta must be in (0, {MAX_ETA}], got {eta}; it is the error level of one client's limit")
-    chosen = Pairs.of(np.column_stack([risks.values, risks.num_examples]))
+    chosen = Pairs.of(risks.values, risks.num_examples)
     if chosen is None:
         raise ValueError(
             f"the {risks.num_clients} clients must come in an order that says nothing about their risks, got them "
-            "sorted by the first; put them into the order of their names"
+            "sorted; put them into the order of their names"
         )
     pairs = _Differences.of_risks(risks, chosen, local=local, eta=eta)
     observed = local == "observed"

@@ -30,13 +30,13 @@ class Pairs(NamedTuple):
         return self.weights is not None
 
     @classmethod
-    def of(cls, answers: FloatArray) -> Pairs | None:
-        """All pairs of clients, whose answers have shape (num_clients, num_answers), the measured risk first.
+    def of(cls, risks: FloatArray, num_examples: IntArray) -> Pairs | None:
+        """All pairs of clients, who measured risks of shape (num_clients,), or several each: (num_clients, num_risks).
 
         Of more clients than can all be paired, unless few of their answers differ, so many neighbours on a circle, on
         which the clients stand as they come; None if they come sorted by their risks.
         """
-        num_clients = len(answers)
+        num_clients, answers = len(risks), np.column_stack([risks, num_examples])
         _, representative, counts = np.unique(answers, axis=0, return_index=True, return_counts=True)
         if counts.size <= _MOST_KINDS:
             first, second = np.triu_indices(counts.size)
@@ -44,7 +44,7 @@ class Pairs(NamedTuple):
             ways = sizes[first] * np.where(first == second, 0.5 * (sizes[second] - 1.0), sizes[second])
             some = np.flatnonzero(ways)
             return cls(representative[first[some]], representative[second[some]], ways[some], num_clients // 2)
-        if come_sorted(answers[:, 0]):
+        if any(map(come_sorted, answers[:, :-1].T)):
             return None
         # With a distance that has no common divisor with their number, they all stand on one circle, whose pairs of
         # neighbours are an average over disjoint ones.

@@ -81,7 +81,7 @@ def cvar(
     delta : float, optional
         With answers: probability that the bound fails, in (0, 1).
     method : {"betting", "band"}, optional
-        With answers: `betting`, see math §2.9 (default), or a `band` for this tail, "tail:LEVEL", which is the default
+        With answers: `betting`, see math §2.9 (default), or a `band` for this tail, "truncated:LEVEL:1", the default
         for answers with noise, and for those that may be wrong or count as the worst. For 0-1 losses bets rely on
         independent examples: for clients that measure their risk exactly, take a band or say `binary=False`.
     seed : int, optional
@@ -107,7 +107,7 @@ def cvar(
             return _direct_cvar(source, level, quantity, delta=delta, seed=check_optional_seed(seed))
         if seed is not None:
             raise ValueError(f"seed must be left out with method='band', got {seed!r:.80}; only bets have an order")
-        tail = default_method(source.num_counted, f"tail:{exactly(level)}")
+        tail = default_method(source.num_counted, f"truncated:{exactly(level)}:1")
         band = band_of(source, delta=delta, method=tail, sides="lower")
     else:
         band = band_alone(source, delta=delta, seed=seed, method=method)

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.bands.band import Band
-from riskband.certificate import AS_PUBLISHED, ESTIMATE, Certificate, weakest_validity
+from riskband.certificate import ESTIMATE, REFUTED, Certificate, weakest_validity
 from riskband.checks import FloatArray, check_installed
-from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_up
+from riskband.wording import FALSE_IN_GENERAL, TRAINERS_ANSWERED, confidence, rounded_up
 from riskband.worst_cases.divergences import DIVERGENCES
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def blank_figure(width: float, height: float) -> Figure:
 def how_sure(validity: str, delta: float) -> str:
     """Return how sure a bound of this validity is, for a legend; the probability is only proved of a certificate."""
     sure = f"with probability {confidence(delta)}"
-    return {ESTIMATE: "not proved", AS_PUBLISHED: f"{sure} if its proof can be completed"}.get(validity, sure)
+    return {ESTIMATE: "not proved", REFUTED: FALSE_IN_GENERAL}.get(validity, sure)
 
 
 def titled(argument: str, title: str, assumptions: Collection[str]) -> dict[str, Any]:
@@ -366,5 +366,6 @@ def draw_worst_cases(axes: Axes, worst_case: Certificate) -> None:
     for index, (budget, curve) in enumerate(zip(budgets, curves, strict=True)):
         # S(t) <= s says F(x) >= 1 - s for every x >= t: the bound holds from t on.
         label = f"{worst_case.validity}: at least this share in any network within {budget:g} in {divergence}"
+        label += f",\n{FALSE_IN_GENERAL}" if worst_case.validity == REFUTED else ""
         color = WORST[index % len(WORST)]
         axes.step(thresholds, 1.0 - curve, where="post", color=color, lw=1.4, ls="--", label=label)

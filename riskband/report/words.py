@@ -12,9 +12,9 @@ from riskband.answers.responses import (
     INDEPENDENT_EXAMPLES,
     TRUE_ANSWERS,
 )
-from riskband.wording import CHOSEN_BEFORE, rounded_up
+from riskband.wording import CHOSEN_BEFORE, FALSE_IN_GENERAL, rounded_up
 
-LABELS = {"certificate": "certificate", "as-published": "as published, with a gap in its proof", "estimate": "ESTIMATE"}
+LABELS = {"certificate": "certificate", "refuted": f"published, {FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
 """What stands beside a number, by the validity of its certificate."""
 
 WHO_ANSWERED = {

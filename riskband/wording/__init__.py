@@ -16,6 +16,9 @@ TRAINERS_ANSWERED = (
 )
 """The assumption that makes an estimate of whatever was computed."""
 
+FALSE_IN_GENERAL = "false in general (a counterexample is known)"
+"""What is said of a published number whose validity is "refuted", wherever it is shown; math §3.5."""
+
 _SMALLEST_SHOWN_DELTA = 1e-9  # of 1 - delta, a smaller one is too many nines to read
 
 _ROUNDING = 1e-9  # of a float: 0.25 is not rounded up to 0.2501 for its last digit

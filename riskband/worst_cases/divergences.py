@@ -282,19 +282,12 @@ def _smallest(function: Callable[[float], float], low: float, high: float) -> tu
 
 def _kl_binary_inverse(p: FloatArray, budget: FloatArray) -> FloatArray:
     def of_moved(q: FloatArray) -> FloatArray:
-        # As relative changes, whose linear terms cancel: from the logarithms of q and p a small budget cannot be seen.
-        return p * _bennett((q - p) / p) + (1.0 - p) * _bennett((p - q) / (1.0 - p))
+        # By relative changes: from the logarithms of q and p themselves a small budget cannot be seen.
+        return np.asarray(xlog1py(q, (q - p) / p) + xlog1py(1.0 - q, (p - q) / (1.0 - p)))
 
     with np.errstate(divide="ignore", invalid="ignore"):  # where p is 0 or 1
         worst = bisect(lambda q: of_moved(q) <= budget, low=p, high=np.ones_like(p))[1]
-        is_whole = -np.log(p) <= budget
-    return np.where(p == 0.0, 0.0, np.where(is_whole, 1.0, worst))
-
-
-def _bennett(change: FloatArray) -> FloatArray:
-    """(1 + u) log(1 + u) - u of changes u >= -1, to the last digits: by its power series near 0."""
-    series = sum((-change) ** k / (k * (k - 1)) for k in range(2, 10))
-    return np.where(np.abs(change) < 0.01, series, xlog1py(1.0 + change, change) - change)
+    return np.where(p == 0.0, 0.0, worst)
 
 
 def _hellinger_binary_inverse(p: FloatArray, budget: FloatArray) -> FloatArray:

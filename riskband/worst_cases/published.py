@@ -1,9 +1,8 @@
-"""The f-divergence bounds as published in [RE] Theorems 5.2 and 5.3, to compare with (math §3.5).
+"""The f-divergence bounds of [RE] Theorems 5.2 and 5.3, which are false, to compare with (math §3.5).
 
-The proofs bound the density ratio by Lambda outside a set of probability delta, but then use it as if almost surely,
-so results from here carry the validity "as-published". The generators are the paper's: f = t log t and f = (t - 1)².
-The paper states constants for these two divergences only, and its formulas know neither missing nor wrong answers:
-the functions below raise ValueError for anything else.
+Results from here carry the validity "refuted". The generators are the paper's: f = t log t and f = (t - 1)². It states
+constants for these two divergences only, and its formulas know neither missing nor wrong answers: the functions below
+raise ValueError for anything else.
 """
 
 from __future__ import annotations
@@ -55,15 +54,16 @@ def _published_mean(risks: ClientRisks, delta: float, divergence: str, budget: f
 
     num_clients = risks.num_clients
     constants = published_constants(num_clients=num_clients, delta=delta, divergence=divergence, budget=budget)
-    ratio = cp.Variable(num_clients, nonneg=True)
-    mean_ratio = cp.sum(ratio) / num_clients
+    values, counts = np.unique(risks.values, return_counts=True)  # clients of equal risk have equal ratios
+    shares = counts / num_clients
+    ratio = cp.Variable(values.size, nonneg=True)
     cost = -cp.entr(ratio) if divergence == "kl" else cp.square(ratio - 1.0)
     problem = cp.Problem(
-        cp.Maximize(risks.values @ ratio / num_clients),
+        cp.Maximize((shares * values) @ ratio),
         [
             ratio <= constants.largest_ratio,
-            cp.abs(mean_ratio - 1.0) <= constants.mean_slack,
-            cp.sum(cost) / num_clients <= budget + constants.budget_slack,
+            cp.abs(shares @ ratio - 1.0) <= constants.mean_slack,
+            shares @ cost <= budget + constants.budget_slack,
         ],
     )
     problem.solve(solver=cp.CLARABEL)

@@ -21,7 +21,7 @@ from riskband.betting import (
     betting_upper_means,
     check_betting,
 )
-from riskband.certificate import AS_PUBLISHED, CERTIFICATE, Certificate, recipe
+from riskband.certificate import CERTIFICATE, REFUTED, Certificate, recipe
 from riskband.checks import (
     FloatArray,
     check_budget,
@@ -82,7 +82,7 @@ def worst_case_mean(
         share `delta` equally, and hold at once.
     method : {"sharp", "reference", "published", "betting"}, optional
         Of a band: `sharp` (default): dual at the largest distribution of the band. `reference`: the same program by
-        cvxpy. `published`: [RE] Theorem 5.2, whose proof has a gap, so its validity is "as-published". Of answers:
+        cvxpy. `published`: [RE] Theorem 5.2, to compare with: it is false, so its validity is "refuted". Of answers:
         `betting`, see math §2.9; the loss may be any and numbers of examples may differ. 0-1 losses are bounded more
         sharply, which relies on independent examples: for clients that measure their risk exactly, take a band or say
         `binary=False`.
@@ -198,7 +198,7 @@ def worst_case_cdf(
         Risks in [0, 1]. Between two of them the bound at the smaller one holds. By default the points just above
         every jump of the band, which gives the whole curve.
     method : {"sharp", "published"}
-        `sharp`: inv_f at the band's survival bound. `published`: [RE] Theorem 5.3, validity "as-published".
+        `sharp`: inv_f at the band's survival bound. `published`: [RE] Theorem 5.3, which is false: "refuted".
 
     Returns
     -------
@@ -328,7 +328,7 @@ def _terms(band: Band, divergence: FDivergence, method: str) -> dict[str, Any]:
     published = method == "published"
     return {
         "delta": band.delta,
-        "validity": AS_PUBLISHED if published else CERTIFICATE,
+        "validity": REFUTED if published else CERTIFICATE,
         "method": "[RE] Theorem 5.2/5.3" if published else f"{method}, {band.method} band",
         "assumptions": (*band.assumptions, _within(divergence)),
     }

@@ -59,13 +59,15 @@ def write_report(
     """
     config, result, study = evaluation.config, evaluation.conclusion, evaluation.config.study
     for name, certificate in (result.certificates | _required(evaluation.gate)).items():
-        certificate.save(folder.path / CERTIFICATE_FOLDER / f"{name}.json")
+        with folder.writing(f"{CERTIFICATE_FOLDER}/{name}.json") as path:
+            certificate.save(path)
         folder.log_event("certificate_written", name=name)
     figures = [f"{study.figure_stem}.{kind}" for kind in config.results.figure_format if kind != "none"]
     if figures:
         figure = study.figure(evaluation)
         for name in figures:
-            save_figure(figure, folder.path / name)
+            with folder.writing(name) as path:
+                save_figure(figure, path)
     report = {
         "schema": SCHEMA,
         "scenario": config.run.scenario,
@@ -98,7 +100,8 @@ def write_report(
         page = rb.report_page(
             result.certificates, require=evaluation.gate or (), title=config.run.scenario, facts=facts
         )
-        (folder.path / PAGE_FILE).write_text(page, encoding="utf-8")
+        with folder.writing(PAGE_FILE) as path:
+            path.write_text(page, encoding="utf-8")
     folder.finish(report)
     return report
 

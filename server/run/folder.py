@@ -1,21 +1,27 @@
-"""The folder that receives a run's results: names of the files, and writing them whole or not at all."""
+"""The folder that receives a run's results: names of the files, and writing them whole or not at all.
+
+A run keeps a list of what it wrote there, with SHA-256 (`LIST_FILE`, in the form that ``sha256sum --check`` reads). The
+next run in the folder removes what is on that list and still is as it was written, and nothing else.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
+import os
 import threading
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from protocol.questions import Answer, Query
-from server.run.ledger import Ledger, cut_torn_line
-from server.run.lock import LOCK_FILE, FolderError
+from server.run.ledger import Ledger, cut_torn_line, first_free
+from server.run.lock import FolderError
 from strategies.asking.exchange import Progress
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.replies import QuorumError, RoundOutcome
@@ -28,14 +34,14 @@ LEDGER_FILE = "ledger.jsonl"
 EVENTS_FILE = "events.jsonl"
 CERTIFICATE_FOLDER = "certificates"
 PROGRESS_SCHEMA, FAILURE_SCHEMA = "riskband.progress/1", "riskband.failure/1"
-_JSON_FILES = (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE)
+_HIDDEN = ".riskband."  # how files begin that are no results, as the lock
+LIST_FILE = f"{_HIDDEN}files"
+_PART = f"{_HIDDEN}part"  # a file that is being written, with the ending that it will have
 FIGURE_SUFFIXES = ("png", "svg", "pdf")
 LOG_FILES = ("superlink.log", "run.log", "ray.log")
-LOG_HEADER = "riskband: Flower's log of a run that failed"
-"""The first line of `LOG_FILES`."""
 
-# What a file of ours has near its beginning, or a PDF near its end; the page as a figure.
-_SCHEMA_SIGN, _EVENTS_SIGN, _FIGURE_SIGN = b'"schema": "riskband.', b'"event": "run_', b"riskband"
+# What the files that grow, and so have no hash, have near their beginning.
+_GROWING = {LEDGER_FILE: b'"schema": "riskband.', EVENTS_FILE: b'"event": "run_'}
 _SIGN_RANGE = 16_384
 _ASKING = "asking the clients"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -62,51 +68,90 @@ class ResultFolder:
     run_id: str = ""
 
     def clear(self, *, resume: bool = False) -> None:
-        """Create the folder, and remove what an earlier run left in it; ledgers of answers stay.
+        """Create the folder, and remove what an earlier run wrote there; ledgers of answers and logs of events stay.
 
-        Afterwards a report in the folder is the report of this run. What is of an earlier run is told by its content,
-        not by its name. If that is resumed, its log of events stays too. Raises FolderError if something that no run
-        wrote has the name of a result, or the folder holds files but no results of an earlier run: they may be
-        somebody's own. Nothing is removed then.
+        Afterwards a report in the folder is the report of this run. The log is continued if that run is resumed, and
+        otherwise gets the first free number (``events-1.jsonl``), as a ledger does. Raises FolderError if something
+        has the name of a result and is not what a run wrote, or was changed since, or if the folder holds files but no
+        results: they may be somebody's own. Nothing is removed then.
         """
-        signs = self._signs()
-        found = [path for path in signs if path.exists() or path.is_symlink()]
-        for path in found:
-            _require_ours(path, signs[path])
-        has_files = any(path.is_file() and path.name != LOCK_FILE for path in self.path.rglob("*"))
-        if has_files and not any(path.stat().st_size for path in found):
+        listed = self._listed()
+        found = [name for name in dict.fromkeys(self._names_of_results()) if os.path.lexists(self.path / name)]
+        for name in found:
+            self._require_ours(name, listed)
+        has_files = any(path.is_file() and not path.name.startswith(_HIDDEN) for path in self.path.rglob("*"))
+        earlier = [*(self.path / name for name in found), *self.path.glob(f"{Path(EVENTS_FILE).stem}-*.jsonl")]
+        if has_files and not any(path.stat().st_size for path in earlier):
             raise FolderError(
                 f"{self.path} must be an empty folder or one of results, and holds files that no run wrote; choose "
                 "another folder (--out, output-dir)"
             )
         (self.path / CERTIFICATE_FOLDER).mkdir(parents=True, exist_ok=True)
-        kept = {LEDGER_FILE, EVENTS_FILE} if resume else {LEDGER_FILE}
-        if resume and (self.path / EVENTS_FILE).exists():
-            cut_torn_line(self.path / EVENTS_FILE)  # the next event begins a line
-        for path in found:
-            if path.name not in kept:
-                path.unlink()
-        self.end_progress()
+        events = self.path / EVENTS_FILE
+        if events.exists() and resume:
+            cut_torn_line(events)  # the next event begins a line
+        elif events.exists():
+            events.rename(first_free(events))
+        for name in found:
+            if name not in _GROWING:
+                (self.path / name).unlink()
+        (self.path / LIST_FILE).unlink(missing_ok=True)
+        self._remove_parts()
 
-    def _signs(self) -> dict[Path, bytes]:
-        """What the files that a run replaces or continues must hold, by their paths."""
-        names = [REPORT_FILE, FAILURE_FILE, PROGRESS_FILE, LEDGER_FILE]
-        signs = {self.path / name: _SCHEMA_SIGN for name in names}
-        signs |= dict.fromkeys((self.path / CERTIFICATE_FOLDER).glob("*.json"), _SCHEMA_SIGN)
-        signs[self.path / EVENTS_FILE] = _EVENTS_SIGN
-        signs |= {self.path / name: LOG_HEADER.encode() for name in LOG_FILES}
+    def _names_of_results(self) -> Iterator[str]:
+        """Names of the files that a run replaces or continues."""
+        yield from (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE, LEDGER_FILE, EVENTS_FILE, PAGE_FILE, *LOG_FILES)
+        yield from (f"{CERTIFICATE_FOLDER}/{path.name}" for path in (self.path / CERTIFICATE_FOLDER).glob("*.json"))
         # Imported here: the studies need torch, and who only reads a folder does not.
         from server.studies import STUDIES
 
-        figures = [f"{study.figure_stem}.{suffix}" for study in STUDIES.values() for suffix in FIGURE_SUFFIXES]
-        return signs | {self.path / name: _FIGURE_SIGN for name in (*figures, PAGE_FILE)}
+        yield from (f"{study.figure_stem}.{suffix}" for study in STUDIES.values() for suffix in FIGURE_SUFFIXES)
+
+    def _require_ours(self, name: str, listed: Mapping[str, str]) -> None:
+        """Raise FolderError unless a file is as a run wrote it; of one that grows, its beginning says so."""
+        path = self.path / name
+        problem = "is no file"
+        if path.is_file():
+            # What a crash of the machine left empty holds nothing that could be lost.
+            is_ours = name in listed and (_sha256(path) == listed[name] or not path.stat().st_size)
+            if name in _GROWING:
+                with path.open("rb") as file:
+                    is_ours = _GROWING[name] in file.read(_SIGN_RANGE)
+            if is_ours:
+                return
+            problem = "is not as a run wrote it"
+        remedy = "move it away, or choose another folder (--out, output-dir)"
+        raise FolderError(f"{path} is in the way: it {problem}; {remedy}")
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """Yield where to write a file; then it gets its name and its place on the list of what this run wrote.
+
+        A reader sees the old file or the new one, never a part.
+        """
+        part = self.path / f"{_PART}{Path(name).suffix}"
+        yield part
+        self._list(name, _sha256(part))
+        part.replace(self.path / name)
+
+    def _list(self, name: str, digest: str) -> None:
+        """Note what a file holds: on its line, if it has one, so that a disk that is full has room for it."""
+        with os.fdopen(os.open(self.path / LIST_FILE, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+            before, after = file.read(), f"  {name}\n".encode()
+            place = before.find(after)
+            file.seek(len(before) if place < 0 else place - len(digest))
+            file.write(digest.encode() + after)
+
+    def _listed(self) -> dict[str, str]:
+        """What earlier runs noted: SHA-256 by name."""
+        path = self.path / LIST_FILE
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+        return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON object; a reader sees the old file or the new one, never a part."""
-        path = self.path / name
-        temporary = path.with_name(f".{name}.part")
-        temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        """Write a JSON object."""
+        with self.writing(name) as path:
+            path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Return the JSON object in a file of the folder; empty if there is none to read, or it is of another run."""
@@ -160,14 +205,18 @@ class ResultFolder:
 
     def end_progress(self) -> None:
         """Remove the progress file, and parts of files: nothing is running any more."""
-        for path in (self.path / PROGRESS_FILE, *(self.path / f".{name}.part" for name in _JSON_FILES)):
-            path.unlink(missing_ok=True)
+        (self.path / PROGRESS_FILE).unlink(missing_ok=True)
+        self._remove_parts()
+
+    def _remove_parts(self) -> None:
+        for path in self.path.glob(f"{_PART}*"):
+            path.unlink()
 
     def keep_logs(self, logs: Iterable[Path]) -> None:
-        """Copy Flower's logs of a run that failed, each under its name below a line that says what it is."""
+        """Copy Flower's logs of a run that failed, each under its name."""
         for log in logs:
-            text = log.read_bytes() if log.exists() else b""
-            (self.path / log.name).write_bytes(LOG_HEADER.encode() + b"\n" + text)
+            with self.writing(log.name) as path:
+                path.write_bytes(log.read_bytes() if log.exists() else b"")
 
 
 class RunDisplay:
@@ -208,17 +257,9 @@ class RunDisplay:
         self._folder.show_progress(_ASKING, detail=detail, progress=self._progress)
 
 
-def _require_ours(path: Path, sign: bytes) -> None:
-    """Raise FolderError unless a run of ours wrote this file, as its content says; an empty file is not ours."""
-    problem = "is no file"
-    if path.is_file():
-        with path.open("rb") as file:
-            head = file.read(_SIGN_RANGE)
-            file.seek(max(0, path.stat().st_size - _SIGN_RANGE))
-            if not head or sign in head or (sign == _FIGURE_SIGN and sign in file.read()):
-                return
-        problem = "was not written by a run of this version"
-    raise FolderError(f"{path} is in the way: it {problem}; move it away, or choose another folder (--out, output-dir)")
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _reason(error: Exception, path: Path) -> str:

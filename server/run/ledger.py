@@ -55,7 +55,7 @@ class Ledger:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            path.rename(_first_free(path))
+            path.rename(first_free(path))
         self._file = path.open("x", encoding="utf-8", newline="\n")
         self._write({"schema": SCHEMA, "recorded": self.recorded, **header})
 
@@ -90,15 +90,17 @@ def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[Answer, ...]]:
     return header, tuple(entry.answer for entry in entries)
 
 
-def require_resumable(path: Path, config: Mapping[str, Any]) -> None:
+def require_resumable(path: Path, config: Mapping[str, Any], *, model: str | None = None) -> None:
     """Raise FolderError if a run with this configuration is to be resumed, and cannot be from the ledger at `path`.
 
-    For before anything of an earlier run is removed. That the model is another shows only when it has been prepared.
+    For before anything of an earlier run is removed. `model` is the hash of the model; None if it is not prepared yet:
+    that it is another shows later then.
     """
     if config["resume"]:
         try:
             hashes = _read(path)[0].get("hashes", {}) if path.exists() else {}
-            _earlier(path, {"config": config, "hashes": {**hashes, "code": code_hash()}})
+            known = {"code": code_hash()} | ({} if model is None else {"model": model})
+            _earlier(path, {"config": config, "hashes": {**hashes, **known}})
         except (OSError, ValueError) as error:
             raise FolderError(str(error)) from None
 
@@ -220,6 +222,7 @@ def cut_torn_line(path: Path) -> None:
         file.truncate(file.read().rfind(b"\n") + 1)
 
 
-def _first_free(path: Path) -> Path:
+def first_free(path: Path) -> Path:
+    """Return where a file of an earlier run goes: beside it, with the first number that is free."""
     names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(1))
     return next(name for name in names if not name.exists())

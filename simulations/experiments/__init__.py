@@ -8,6 +8,7 @@ EXPERIMENTS: dict[str, str] = {
     "fig7": "simulations.experiments.federated.moved_networks:FIGURE_7",
     "fig9": "simulations.experiments.federated.target_networks:FIGURE_9",
     "fig10": "simulations.experiments.federated.moved_networks:FIGURE_10",
+    "refuted": "simulations.experiments.federated.refuted:REFUTED",
     "group-table": "simulations.experiments.dispersion.group_table:GROUP_TABLE",
     "lorenz": "simulations.experiments.dispersion.lorenz:LORENZ",
     "distances": "simulations.experiments.domain_generalisation.distances:EXPERIMENT",

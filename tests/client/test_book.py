@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 from fractions import Fraction
 
 import pytest
 
 from client.answer_record import AnswerRecord
+from client.book import opened
 from client.budget import QueryBudget, QueryBudgetError, Request
 from client.privacy import PrivacyBudget, PrivacyBudgetError
 from client.secure.part import begun
@@ -76,3 +79,35 @@ def test_a_step_that_was_claimed_is_not_answered_again(path):
     with pytest.raises(ValueError, match="it was asked for shares twice"):
         claim(own, PART)
     claim(own, begun(7))
+
+
+def test_no_thread_uses_a_new_book_that_another_has_open(tmp_path, monkeypatch):
+    """When a process closes a file, all its threads lose their locks on it: two could spend the same budget then."""
+    path, entered = tmp_path / "new.sqlite", threading.Event()
+
+    def use():
+        with opened(path):
+            entered.set()
+
+    other, close = threading.Thread(target=use), os.close
+
+    def closing_slowly(descriptor):
+        monkeypatch.setattr(os, "close", close)
+        other.start()
+        assert not entered.wait(0.3)
+        close(descriptor)
+
+    monkeypatch.setattr(os, "close", closing_slowly)
+    with opened(path, in_one=True):
+        pass
+    other.join(60)
+    assert entered.is_set()
+
+
+def test_who_spends_at_once_waits_for_the_other_to_read_and_write(tmp_path):
+    """Else both read the same count before either writes it."""
+    path = tmp_path / "b.sqlite"
+    other = sqlite3.connect(path, timeout=0.0)
+    with opened(path, in_one=True), pytest.raises(sqlite3.OperationalError, match="locked"):
+        other.execute("BEGIN IMMEDIATE")
+    other.close()

@@ -14,6 +14,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_a_run_succeeds_and_its_results_are_in_the_users_folder(run: dict[str, A
     for name, entry in report["certificates"].items():
         assert rb.verify(rb.Certificate.load(folder / entry["file"])).ok, name
     names = {"report.json", "report.html", "ledger.jsonl", "events.jsonl", "certificates", "band.png", "band.svg"}
-    assert {path.name for path in folder.iterdir()} == names
+    assert {path.name for path in folder.iterdir()} == names | {".riskband.files"}
     assert not (run["home"] / ".flwr").exists()
 
 
@@ -256,6 +257,7 @@ def test_a_failing_server_app_is_a_failing_command(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {
         "failed.json",
         "events.jsonl",
+        ".riskband.files",
         "certificates",
         "superlink.log",
         "run.log",
@@ -309,8 +311,11 @@ def test_of_two_runs_into_one_folder_the_second_is_refused_and_others_have_folde
 
 def wait_for_workers(process: subprocess.Popen[str]) -> dict[int, str]:
     def has_workers() -> bool:
-        commands = [Path(f"/proc/{pid}/cmdline") for pid in descendants(process.pid)]
-        return any(b"ClientAppActor" in path.read_bytes() for path in commands if path.exists())
+        for pid in descendants(process.pid):
+            with suppress(OSError):  # it may have ended by now
+                if b"ClientAppActor" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return True
+        return False
 
     wait_until(lambda: process.poll() is not None or has_workers())
     return descendants(process.pid)

@@ -8,7 +8,7 @@ import pytest
 
 import riskband as rb
 from riskband.answers.responses import FRESH_CLIENTS
-from riskband.certificate import AS_PUBLISHED, CERTIFICATE, ESTIMATE, weakest_validity
+from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, weakest_validity
 from riskband.functionals.weights import QuantileWeight
 from riskband.selection import FRESH_FOR_CANDIDATES
 from riskband.verification import FUNCTIONS
@@ -140,10 +140,10 @@ def test_an_estimate_that_calls_itself_a_certificate_does_not_verify(name):
 
 
 def test_the_weakest_validity_wins():
-    for validity in (CERTIFICATE, AS_PUBLISHED, ESTIMATE):
+    for validity in (CERTIFICATE, REFUTED, ESTIMATE):
         assert weakest_validity([FRESH_CLIENTS], validity) == validity
         assert weakest_validity([TRAINERS_ANSWERED], validity) == ESTIMATE
-    assert of_fresh_clients()["worst_case_mean as published"].validity == AS_PUBLISHED
+    assert of_fresh_clients()["worst_case_mean as published"].validity == REFUTED
     assert of_fresh_clients()["wasserstein_mean of attacks"].validity == ESTIMATE
     assert of_fresh_clients()["mean"].validity == CERTIFICATE
 

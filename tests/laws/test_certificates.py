@@ -92,7 +92,7 @@ def place(data, path):
         (("delta",), lambda v: 0.01),
         (("quantity",), lambda v: v.replace("mean", "smallest")),
         (("method",), lambda v: v + " (improved)"),
-        (("validity",), lambda v: "as-published"),
+        (("validity",), lambda v: "refuted"),
         (("assumptions",), lambda v: v[:-1]),
         (("assumptions", 0), lambda v: "none"),
         (("axes", "budget", 1), lambda v: 0.9),

@@ -83,7 +83,7 @@ def test_certificates_say_how_they_were_made_and_verify():
         )
     assert "chosen before any answer was seen: divergence own, budget 0.1 to 0.3 (2)" in own.assumptions
     assert own.method == "betting"
-    assert certificate.method == "tail:0.9 band"
+    assert certificate.method == "truncated:0.9:1 band"
 
 
 def test_equal_numbers_of_examples_are_assumed_by_design_where_they_are_used():
@@ -107,7 +107,7 @@ def test_answers_that_are_not_certain_need_a_band(risks):
         rb.worst_case_mean(risks, divergence="chi2", budget=0.1, delta=0.05)
     with pytest.raises(ValueError, match="use method='band'"):
         rb.cvar(risks, 0.9, delta=0.05, method="betting")
-    assert rb.cvar(risks, 0.9, delta=0.05).method == "tail:0.9 band"
+    assert rb.cvar(risks, 0.9, delta=0.05).method == "truncated:0.9:1 band"
 
 
 def test_clients_that_are_missing_at_random_change_nothing_but_an_assumption():

@@ -35,7 +35,7 @@ def kinds():
     curves = rb.AdversarialAnswers([0.0, 1.0], np.column_stack([values, values + 0.2]), 20, **priced)
     few, pilot = {"delta": 0.2}, rb.ClientRisks(values[::-1] + 0.05, 20)
     lower, groups = few | {"sides": "lower"}, rb.group_bands(risks, ["a", "b"] * 6, **few)
-    observed = rb.band(unequal, **few, local="observed", method="tail:0.5")
+    observed = rb.band(unequal, **few, local="observed", method="truncated:0.5:1")
     tuned = rb.band(risks, **lower, method=rb.OptimisedLevels(pilot, "mean"))
     return {
         "mean": rb.mean_bound(risks, **few),

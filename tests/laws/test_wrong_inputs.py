@@ -90,9 +90,9 @@ GINI = rb.dispersion_certificate(BAND, "gini")
             "must not decrease",
         ),
         (
-            lambda: rb.custom_divergence("shifted", lambda t: (t - 1) ** 2 + 1, slope_at_infinity=np.inf),
+            lambda: rb.custom_divergence("shifted", lambda t: (t - 1) ** 2 + 0.5, slope_at_infinity=np.inf),
             "must be 0 at t = 1",
-            "got 1",
+            "got 0.5",
             "subtract it",
         ),
         (
@@ -106,6 +106,12 @@ GINI = rb.dispersion_certificate(BAND, "gini")
             "limit of f(t)/t",
             "got 1",
             "while f grows",
+        ),
+        (  # new clients would be impossible
+            lambda: rb.custom_divergence("level", lambda t: np.abs(t - 1) / 2, slope_at_infinity=np.inf),
+            "limit of f(t)/t",
+            "got inf",
+            "while f grows with slope 0.5",
         ),
         (lambda: rb.ClientRisks([0.1, 0.2], 10**19), "whole numbers from 1", "1e+19", "leave out"),
         (lambda: rb.ClientRisks(np.ma.array([0.1, 0.2], mask=[0, 1]), 10), "plain array", "masked", "leave out"),

@@ -8,6 +8,7 @@ from scipy.optimize import linprog
 from scipy.stats import binom
 
 import riskband as rb
+from riskband.bands.closed_form import MeasuredBand
 from riskband.bands.levels import berk_jones_levels
 from riskband.bands.local_steps import ClientAtoms
 
@@ -153,3 +154,15 @@ def test_measured_risks_lower_the_means_of_counted_and_union_bands(local):
     weights = rb.worst_case_mean(measured, divergence="chi2", budget=0.2).details
     assert weights["client_weights"].shape == (500,)
     assert weights["client_weights"].sum() + weights["unseen_weight"] == pytest.approx(1.0)
+
+
+def test_of_many_values_some_are_kept_with_their_levels():
+    """A quarter at either end, the others evenly between: fewer values can only make a bound larger."""
+    values, levels = np.linspace(0.0, 1.0, 101) ** 2, np.linspace(0.01, 0.99, 101)
+    whole = MeasuredBand(values, levels, 100, True)
+    assert whole.thinned(101) is whole
+    thin = whole.thinned(12)
+    kept = np.searchsorted(values, thin.values)
+    assert kept.tolist() == [0, 1, 2, 3, 21, 40, 59, 78, 97, 98, 99, 100]
+    assert np.array_equal(thin.values, values[kept])
+    assert np.array_equal(thin.levels, levels[kept])

@@ -99,6 +99,13 @@ def test_the_polygon_is_below_the_function_but_hardly(name):
         assert np.all(polygon.height(t) >= f(t) * (1.0 - 1e-5) - 1e-12 - 1e-13 * t)
 
 
+def test_a_polygon_by_hand():
+    """Corners (0, 1), (1, 0) and (3, 4), and slope 5 from there on."""
+    polygon = Polygon(np.array([0.0, 1.0, 3.0]), np.array([1.0, 0.0, 4.0]), np.array([-1.0, 2.0, 5.0]))
+    assert polygon.height(np.array([0.0, 0.5, 2.0, 3.0, 5.0, np.inf])).tolist() == [1.0, 0.5, 2.0, 4.0, 14.0, np.inf]
+    assert polygon.best_ratio(np.array([-2.0, 0.0, 3.0, 4.9, 6.0])).tolist() == [0.0, 1.0, 3.0, 3.0, np.inf]
+
+
 @pytest.mark.parametrize("slope", [-3.0, -0.2, 0.0, 0.4, 0.8])
 @pytest.mark.parametrize("name", SMOOTH)
 def test_the_corners_maximise_the_conjugate(name, slope):

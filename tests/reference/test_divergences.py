@@ -29,10 +29,10 @@ def test_the_worst_case_of_an_event_solves_its_definition(name, budget):
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
 
-@pytest.mark.parametrize("budget", [1e-22, 1e-17, 1e-14, 1e-9, 1e-4, 0.3])
+@pytest.mark.parametrize("budget", [1e-30, 1e-22, 1e-17, 1e-14, 1e-9, 1e-4, 0.3, 30.0])
 def test_kl_budgets_are_seen_however_small(budget):
     """Against 60 digits: no worst case of an event is wrong by more than its own last digits."""
-    probabilities = np.array([1e-9, 0.03, 0.25, 0.5, 0.731, 1 - 1e-6])
+    probabilities = np.array([1e-15, 1e-9, 0.03, 0.25, 0.5, 0.731, 1 - 1e-6, 1 - 1e-12])
     found = rb.binary_worst_case(probabilities, divergence="kl", budget=budget)
     with localcontext() as context:
         context.prec = 60
@@ -40,6 +40,17 @@ def test_kl_budgets_are_seen_however_small(budget):
             slack = (q - p) / 10**12 + Decimal(2) / 10**16
             assert q == 1 or kl_of_events(q + slack, p) >= budget
             assert q - slack <= p or kl_of_events(q - slack, p) <= budget
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_the_ends_of_probability_and_budget(name):
+    """What cannot happen does not, unless new clients may; what is sure stays sure; no budget goes beyond 1."""
+    found = rb.binary_worst_case([[0.0], [0.3], [1.0]], divergence=name, budget=[0.0, 5.0, 1e6])
+    most = 0.3 + np.sqrt(5.0 * 0.21) if name == "chi2" else 1.0
+    new = 0.0 if name in ("kl", "chi2") else 1.0
+    assert found[0].tolist() == [0.0, new, new]
+    assert found[2].tolist() == [1.0, 1.0, 1.0]
+    np.testing.assert_allclose(found[1], [0.3, min(most, 1.0), 1.0], rtol=1e-15)
 
 
 def kl_of_events(q, p):

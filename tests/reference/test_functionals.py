@@ -142,6 +142,14 @@ def test_one_quantile_of_measured_risks_is_the_order_statistic_of_the_binomial_t
     assert bool(valid) == (num_clients >= needed)
 
 
+def test_too_few_clients_bound_no_quantile_of_true_risks():
+    """All of them may be below it (level^K > delta), whatever they measure."""
+    for num_clients, level in [(2, 0.9), (20, 0.9), (28, 0.9), (300, 0.999), (300, 1.0)]:
+        assert level**num_clients > 0.05
+        best = rb.ClientRisks(np.zeros(num_clients), 10**6)
+        assert rb.quantile(best, level, delta=0.05).value == 1.0, (num_clients, level)
+
+
 def test_wrong_and_missing_answers_move_the_order_statistic():
     values = np.linspace(0.0, 0.49, 50)
     plain = rb.quantile(rb.ClientRisks(values, 10**6, binary=False), 0.5, delta=0.05, local="observed")

@@ -181,7 +181,7 @@ def test_gains_from_limits_are_not_above_the_true_ones_on_average(value):
     for first_risk in (0.1, 0.7):
         gap = np.full((n + 1, n + 1), first_risk - 0.4)
         limits = (low[:, None] - high, high[:, None] - low)
-        pairs = _Differences(Pairs.of(np.zeros((2, 1))), (gap, gap), limits, slack=16 * eta)
+        pairs = _Differences(Pairs.of(np.zeros(2), np.ones(2)), (gap, gap), limits, slack=16 * eta)
         truth = gap[0, 0] - value * abs(gap[0, 0])  # the first client has the larger second risk
         assert np.sum(chance * pairs.gains(value)) <= truth
         assert np.sum(chance * pairs.reversed().gains(value)) <= -gap[0, 0] - value * abs(gap[0, 0])
@@ -248,3 +248,12 @@ def test_certificates_verify_and_notice_changes(name):
 def test_wrong_input_is_refused(call, match):
     with pytest.raises(ValueError, match=match):
         call()
+
+
+def test_many_clients_that_come_sorted_by_a_risk_have_no_order_to_be_paired_in():
+    values = np.random.default_rng(0).random((600, 2))
+    for column in (0, 1):
+        ordered = rb.JointRisks(values[np.argsort(values[:, column])], 10, binary=[False, False])
+        with pytest.raises(ValueError, match="must come in an order that says nothing"):
+            rb.gini_correlation(ordered, delta=0.1, local="observed")
+    assert rb.gini_correlation(rb.JointRisks(values, 10, binary=[False, False]), delta=0.1).value <= 1.0

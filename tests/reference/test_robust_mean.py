@@ -34,6 +34,29 @@ def direct_program(values, weights, name, budget):
     return problem.value
 
 
+def distance(target, source, name):
+    """D_f of two discrete laws, from the textbook; mass where the source has none costs f's slope at infinity."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "kl": np.sum(np.where(target > 0, target * np.log(target / source), 0.0)),
+            "chi2": np.sum(np.where(target > 0, target**2 / source, 0.0)) - 1.0,
+            "tv": np.abs(target - source).sum() / 2,
+            "hellinger2": np.sum((np.sqrt(target) - np.sqrt(source)) ** 2),
+        }[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_distance_of_two_laws_is_the_textbooks(name):
+    laws = {
+        "overlapping": ([0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.5, 0.0]),
+        "apart": ([0.0, 0.4, 0.6, 0.0], [1.0, 0.0, 0.0, 0.0]),
+        "with new clients": ([0.2, 0.5, 0.3], [0.6, 0.4, 0.0]),
+    }
+    for what, (target, source) in laws.items():
+        pair = np.array(target), np.array(source)
+        assert rb.DIVERGENCES[name].between(*pair) == pytest.approx(distance(*pair, name)), what
+
+
 @pytest.mark.parametrize("budget", [0.05, 0.3, 1.0])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_small_law_matches_a_program_written_from_the_definition(name, budget):
@@ -45,6 +68,35 @@ def test_a_small_law_matches_a_program_written_from_the_definition(name, budget)
     assert worst @ values == pytest.approx(value, abs=1e-5)
     assert worst.sum() == pytest.approx(1.0, abs=1e-9)
     assert np.all(worst >= 0.0)
+
+
+@pytest.mark.parametrize("budget", [1e-6, 0.01, 0.3, 6.0])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_worst_weights_are_a_network_within_the_budget(name, budget):
+    """By the definition of the ball; with clients that do not occur at the largest and the smallest risk."""
+    rng = np.random.default_rng(2)
+    values = np.concatenate([[0.0], np.sort(rng.random(12)), [1.0]])
+    weights = np.concatenate([[0.0], rng.dirichlet(np.ones(12)), [0.0]])
+    value, worst = robust_mean(values, weights, divergence=rb.DIVERGENCES[name], budget=budget)
+    assert worst @ values == pytest.approx(value, abs=1e-7)
+    assert worst.sum() == pytest.approx(1.0, abs=1e-12)
+    assert np.all(worst >= 0.0)
+    assert distance(worst, weights, name) <= budget * (1.0 + 1e-3) + 1e-12
+    assert value >= weights @ values + (1e-5 if name != "tv" else 1e-7)
+    if name in ("kl", "chi2"):  # nobody new
+        assert value <= values[-2]
+    if name == "kl" and budget == 6.0:
+        assert budget > -np.log(weights[-2])  # all of them may be at the largest risk there is
+        assert value == values[-2]
+
+
+@pytest.mark.parametrize("budget", [1e-6, 0.3, 6.0])
+@pytest.mark.parametrize("name", NAMES)
+def test_clients_that_are_all_alike_stay_as_they_are(name, budget):
+    weights = np.array([0.2, 0.3, 0.5])
+    value, worst = robust_mean(np.full(3, 0.25), weights, divergence=rb.DIVERGENCES[name], budget=budget)
+    assert value == pytest.approx(0.25, abs=1e-12)
+    assert worst.sum() == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("budget", [0.05, 0.2, 1.0])

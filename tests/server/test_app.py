@@ -53,6 +53,7 @@ def test_everything_lands_in_the_folder(finished: Path) -> None:
         "report.html",
         "ledger.jsonl",
         "events.jsonl",
+        ".riskband.files",
         "certificates",
         "band.png",
         "band.svg",

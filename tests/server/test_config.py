@@ -251,13 +251,14 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     own = tmp_path / "certificates" / "diploma.json"
     own.parent.mkdir()
     own.touch()
+    with pytest.raises(FolderError, match=r"diploma.json is in the way"):
+        ResultFolder(tmp_path).clear()
+    own.rename(tmp_path / "diploma.csv")
     with pytest.raises(FolderError, match="holds files that no run wrote"):
         ResultFolder(tmp_path).clear()
-    assert own.exists()
-    (tmp_path / "report.json").write_text('{"schema": "riskband.report/1"}')
-    (tmp_path / "band.csv").touch()
+    ResultFolder(tmp_path).write_json("report.json", {"mine": 1})
     ResultFolder(tmp_path).clear()
-    assert {path.name for path in tmp_path.iterdir()} == {"band.csv", "certificates"}
+    assert {path.name for path in tmp_path.iterdir()} == {"diploma.csv", "certificates"}
 
 
 def test_a_cleared_folder_can_be_cleared_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from riskband.cli import main as command
 from riskband.flower.testing import Delivery
 from riskband.plots.bands import save_figure
 from server.run.folder import FIGURE_SUFFIXES, LOG_FILES, ResultFolder
@@ -70,9 +72,7 @@ def test_what_no_run_wrote_is_refused_by_its_name_and_nothing_is_removed(folder:
         (folder / name).write_bytes(stranger)
         before = content(folder)
         for resume in (False, True):
-            with pytest.raises(
-                FolderError, match=rf"{name} is in the way: it was not written by a run of this version; move"
-            ):
+            with pytest.raises(FolderError, match=rf"{name} is in the way: it is not as a run wrote it; move"):
                 ResultFolder(folder).clear(resume=resume)
         assert content(folder) == before
     (folder / name).unlink()
@@ -87,11 +87,58 @@ def test_what_a_run_wrote_is_removed_but_for_the_answers(folder: Path) -> None:
     ResultFolder(folder).show_failure(ValueError("broken"))
     ResultFolder(folder).keep_logs([folder / "run.log"])
     for name in FIGURES:
-        save_figure(Figure(), folder / name)
+        with ResultFolder(folder).writing(name) as path:
+            save_figure(Figure(), path)
+    ResultFolder(folder).show_progress("asking")
     (folder / "progress.json").write_text("")  # a crash of the machine may leave a file empty
-    ledger = (folder / "ledger.jsonl").read_bytes()
+    (folder / ".riskband.part.svg").write_text("<svg")  # or one that was begun
+    kept = {number: (folder / f"{number}.jsonl").read_bytes() for number in ("ledger", "events")}
     ResultFolder(folder).clear()
-    assert content(folder) == {"ledger.jsonl": ledger}
+    assert content(folder) == {"ledger.jsonl": kept["ledger"], "events-1.jsonl": kept["events"]}
+
+
+def test_a_run_that_failed_before_it_asked_leaves_a_folder_for_the_next(tmp_path: Path) -> None:
+    """Which clears it twice: the launcher does, and then the ServerApp."""
+    ResultFolder(tmp_path).clear()
+    ResultFolder(tmp_path).log_event("run_started")
+    ResultFolder(tmp_path).show_failure(ValueError("broken"))
+    for _ in range(2):
+        ResultFolder(tmp_path).clear()
+        assert content(tmp_path).keys() == {"events-1.jsonl"}
+
+
+def test_the_list_holds_the_hash_of_every_file_that_a_run_replaces(folder: Path) -> None:
+    lines = (folder / ".riskband.files").read_text().splitlines()
+    listed = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    files = content(folder)
+    assert files.keys() - listed.keys() == {".riskband.files", "ledger.jsonl", "events.jsonl"}
+    assert listed.keys() - files.keys() == {"progress.json"}  # removed at the end
+    for name in listed.keys() & files.keys():
+        assert hashlib.sha256(files[name]).hexdigest() == listed[name], name
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.html", "band.svg", "certificates/mean.json"])
+def test_what_was_changed_since_is_left(folder: Path, name: str) -> None:
+    """It still has every mark of a file of ours."""
+    with (folder / name).open("ab") as file:
+        file.write(b"\n")
+    before = content(folder)
+    with pytest.raises(FolderError, match=f"{name} is in the way: it is not as a run wrote it"):
+        ResultFolder(folder).clear()
+    assert content(folder) == before
+
+
+def test_a_page_that_the_user_made_is_left(folder: Path, tmp_path: Path) -> None:
+    """README's `riskband report certificate.json -o report.html`, in a folder of results and in one of the user's."""
+    own = tmp_path / "own"
+    own.mkdir()
+    for place in (folder, own):
+        page = place / "report.html"
+        assert command(["report", str(folder / "certificates" / "mean.json"), "-o", str(page)]) == 0
+        made = page.read_bytes()
+        with pytest.raises(FolderError, match=r"report.html is in the way"):
+            ResultFolder(place).clear()
+        assert page.read_bytes() == made
 
 
 def test_a_report_of_another_run_is_not_read(folder: Path) -> None:
@@ -237,7 +284,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 def assert_says_that_the_disk_is_full(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     assert not names & {"report.json", "progress.json", LOCK_FILE}
-    assert not [name for name in names if name.endswith(".part")]
+    assert not [name for name in names if name.startswith(".riskband.part")]
     failure = json.loads((folder / "failed.json").read_text())
     assert failure["run_id"] == "1"
     assert "there was no room left to write (" in failure["reason"]

@@ -54,6 +54,24 @@ def test_answers_come_back_in_order_of_arrival(tmp_path: Path) -> None:
     assert header["config"] == {"seed": 0}
 
 
+def test_an_answer_is_on_the_disk_when_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash of the machine then loses none: what was written was handed on with fsync, whole."""
+    synced = [0]
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    with Ledger(tmp_path / "ledger.jsonl", header=HEADER) as ledger:
+        for number in range(3):
+            assert synced[-1] == ledger.path.stat().st_size > synced[-2]
+            ledger.append(QUERY, answer(number))
+            assert len(read_ledger(ledger.path)[1]) == number + 1
+        assert synced[-1] == ledger.path.stat().st_size
+
+
 def test_adversarial_answers_come_back_too(tmp_path: Path) -> None:
     answers = (
         AdversarialAnswer(

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flwr.app import Message
 
+from protocol.models import build_model
 from riskband.flower.testing import Behaviour, Delivery
 from server.run.folder import LOG_FILES, ResultFolder
 from server.run.ledger import read_ledger
@@ -161,6 +163,20 @@ def test_a_slip_in_a_resumed_configuration_removes_no_earlier_result(
     with pytest.raises(FolderError, match="another run: seed was 0 and is now 1"):
         run_app(tmp_path, defaults, resume="true", seed=1)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_checkpoint_that_was_replaced_removes_no_earlier_result(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    weights, folder = tmp_path / "weights.pt", tmp_path / "out"
+    run = {"training": "checkpoint", "checkpoint": str(weights), "num_unseen": 0}
+    for seed in (0, 1):
+        model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=seed)
+        torch.save(model.state_dict(), weights)
+        if seed == 0:
+            run_app(folder, defaults, **run)
+            before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(FolderError, match="another run: the hash of the model was"):
+        run_app(folder, defaults, resume="true", **run)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_another_model_of_the_same_configuration_is_known_when_it_is_there(

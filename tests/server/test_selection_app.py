@@ -85,6 +85,7 @@ def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) 
         "report.html",
         "ledger.jsonl",
         "events.jsonl",
+        ".riskband.files",
         "selection.png",
         "selection.svg",
     }

@@ -98,7 +98,7 @@ def test_a_number_with_a_delta_of_its_own_takes_the_row_of_the_curve_that_holds_
     assert ("0.3)" in row, "0.346" in row, "its own" in row) == (True, True, True)
     assert "each of 2 on its own: mean, share." in text
     assert "their deltas add up to 0.15." in text
-    share["validity"] = "as-published"  # that adds nothing that could hold
+    share["validity"] = "refuted"  # that adds nothing that could hold
     assert "their deltas add up to 0.1." in rendered(report)
 
 

@@ -62,6 +62,26 @@ def test_certificates_are_checked_at_the_budgets_asked_and_at_those_measured(fou
             assert check["cdf_holds"] == bool(np.all(bound >= observed - 1e-12))
 
 
+def test_what_is_certified_there_is_for_the_budget_that_stands_beside_it(found):
+    """By the duals of math §3.2, on grids, for the band that the answers give."""
+    report, folder = found
+    recipe = rb.Certificate.load(folder / "certificates" / "worst_case_cdf_kl.json").recipe
+    answers = rb.ClientRisks(recipe["answers"]["values"], recipe["answers"]["num_examples"])
+    law = rb.band(answers, delta=0.05).distribution_for_means
+    scales, shifts = np.geomspace(0.01, 10.0, 4001), np.linspace(-3.0, 1.0, 4001)
+    moments = np.exp(law.risks / scales[:, None]) @ law.weights
+    squares = np.maximum(law.risks - shifts[:, None], 0.0) ** 2 @ law.weights
+    checks = report["target"]["checks"]
+    assert {(check["divergence"], check["budget"]) for check in checks} >= {("kl", 0.1), ("chi2", 0.1), ("chi2", 1.0)}
+    for check in checks:
+        budget = check["budget"]
+        expected = {
+            "kl": np.min(scales * (budget + np.log(moments))),
+            "chi2": np.min(shifts + np.sqrt((1.0 + budget) * squares)),
+        }[check["divergence"]]
+        assert check["worst_mean"] == pytest.approx(min(expected, 1.0), rel=1e-4)
+
+
 def test_its_clients_have_exact_risks_and_streams_of_their_own(defaults):
     from protocol.models import build_model
 

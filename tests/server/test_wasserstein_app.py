@@ -83,11 +83,13 @@ def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) 
         "report.html",
         "ledger.jsonl",
         "events.jsonl",
+        ".riskband.files",
         "certificates",
         "transport.png",
         "transport.svg",
     }
     assert {path.name for path in finished.iterdir()} == files
+    assert {entry["delta"] for entry in report["certificates"].values()} == {0.05}
     assert set(report["timing"]["seconds"]) == {"model", "answers", "unseen", "targets", "requirements"}
 
 
@@ -161,12 +163,11 @@ def test_the_table_says_what_each_number_is(report: dict[str, Any]) -> None:
     text = printed(report)
     unit = report["transport"]["mean_cost_that_makes_an_example_wrong"]
     for words in (
-        "mean risk (as-published)",
+        "mean risk ([RE] Theorem 6.3)",
         f"cost ≤ 0.1 ({0.1 / unit:.2g} u)",
         f"1 u = {unit:.4g}, the mean cost that makes an example wrong",
-        "confidence 0.95 (delta = 0.05), each of 2 on its own: wasserstein_mean, wasserstein_cdf",
-        "All certificates hold at once with confidence 0.9: their deltas add up to 0.1.",
-        "Validity: as-published",
+        "confidence 0.95 (delta = 0.05), each of 3 on its own: wasserstein_mean, wasserstein_cdf, ",
+        "All certificates hold at once with confidence 0.85: their deltas add up to 0.15.",
         "from 1 round and 12 messages",
         "Unseen clients, moved further",
         f"{report['targets'][1]['mean_cost']:.3g} ({report['targets'][1]['mean_cost'] / unit:.2g} u)",

@@ -15,6 +15,7 @@ from simulations.experiments.__main__ import performed
 from simulations.experiments.experiment import Request, load
 from simulations.experiments.federated.curves import covers, curve, largest_excess, share_at_least, thresholds_of
 from simulations.experiments.federated.moved_networks import moved_networks, plotted_shares
+from simulations.experiments.federated.refuted import CASES
 from simulations.experiments.federated.target_networks import exact_risks, looked_up, ranks_in, source_spec
 from simulations.experiments.networks import MODEL, trained
 from worlds.loss_table import LossTable, PopulationRisks, loss_table
@@ -112,6 +113,20 @@ def test_training_by_gradient_descent_with_momentum_lowers_the_loss_and_is_kept(
     assert losses[-1] < losses[0]
     with pytest.raises(ValueError, match="momentum must be"):
         train_epochs(first, x, y, seed=0, num_epochs=1, learning_rate=0.1, momentum=1.5)
+
+
+def test_published_bounds_are_refuted_by_exact_sums():
+    result, figure = made("refuted", clients=200, panels=("kl-share",))
+    assert len(figure.axes) == 2
+    (panel,) = result["panels"]
+    published, sharp = panel["bounds"]
+    assert (published["validity"], sharp["validity"]) == ("refuted", "certificate")
+    assert panel["truth"] == pytest.approx(0.4271, abs=1e-4)  # q with q log(q / p) + (1 - q) log((1 - q) / (1 - p)) = 1
+    case, counts = CASES["kl-share"], range(30)
+    false = [case.bound(count, 200, "published") < case.truth for count in counts]
+    assert published["false"] == pytest.approx([stats.binom.pmf(counts, 200, 0.02) @ false])
+    assert published["false"][0] > 0.5
+    assert sharp["false"][0] <= 0.05
 
 
 @pytest.mark.slow

@@ -117,7 +117,8 @@ def test_a_flower_that_does_not_start_leaves_the_reason_and_the_folder_may_be_us
         assert "flower-superlink did not start" in capsys.readouterr().err
         failure = json.loads((tmp_path / "out" / "failed.json").read_text())
         assert "flower-superlink did not start" in failure["reason"]
-    assert {each.name for each in (tmp_path / "out").iterdir()} == {"certificates", "events.jsonl", "failed.json"}
+    names = {"certificates", "events.jsonl", "events-1.jsonl", "failed.json", ".riskband.files"}
+    assert {each.name for each in (tmp_path / "out").iterdir()} == names
 
 
 AT_WORK = """

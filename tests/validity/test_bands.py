@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband.bands.methods import NAMED_LEVELS
 from tests.validity.coverage import (
     BETA,
     CONTINUOUS,
@@ -21,7 +22,8 @@ from tests.validity.coverage import (
 )
 from worlds.ground_truth import AffineGaussian
 
-METHODS, LOCALS, SIDES = ("berk_jones", "dkw"), ("marginal", "counted", "union", "observed"), ("two", "lower", "upper")
+METHODS, SIDES = (*NAMED_LEVELS, "truncated:0.5:0.9"), ("two", "lower", "upper")
+LOCALS = ("marginal", "counted", "union", "observed")
 AFFINE = AffineGaussian(margin=1.5, sigma=0.4)
 LAWS = {"beta": BETA, "two points": TWO_POINTS, "affine": AFFINE, "continuous": CONTINUOUS}
 

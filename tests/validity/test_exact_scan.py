@@ -18,7 +18,7 @@ from scipy.special import logsumexp, xlogy
 from scipy.stats import binom
 
 import riskband as rb
-from benchmarks.honesty import SHARES, gini_by_sorted_pairings, largest_false_rate, share_of_asking_on, two_kinds
+from benchmarks.repaired import SHARES, gini_by_sorted_pairings, largest_false_rate, share_of_asking_on, two_kinds
 from riskband.betting import come_sorted, constant_stakes_upper_mean, log_capital, sharpest_stakes
 from riskband.functionals.bets import DirectBounds
 from riskband.functionals.functional import FUNCTIONALS, resolve
@@ -172,7 +172,7 @@ def capitals_of_pairs(num_clients, *, is_upper):
     found = []
     for bad in range(num_clients + 1):
         values = two_kinds(num_clients, bad).values
-        pairs = Pairs.of(values[:, None])
+        pairs = Pairs.of(values, np.ones_like(values))
         parts, sums = (function(values[pairs.first], values[pairs.second]) for function in (np.subtract, np.add))
         row = []
         for gini in (1 - SHARES).tolist():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import ksone, norm
+from scipy.stats import binom, ksone, norm
 
 import riskband as rb
 from riskband.answers.risks import binary_kl, default_eta
@@ -207,6 +208,32 @@ def test_a_small_n_limit_used_at_the_wrong_error_level(tail):
             )
         failures.append(leaves(band, TWO_POINTS))
     assert is_rejected(failures, DELTA)
+
+
+@pytest.mark.parametrize("divergence", ["kl", "chi2"])
+@pytest.mark.parametrize("of", ["mean", "share"])
+def test_the_published_bounds_of_reweighted_networks(of, divergence):
+    """[RE] Theorems 5.2 and 5.3 (math §3.5), exactly: clients of risk 1 or 0, so that their number says everything."""
+    delta, num_clients = 0.05, 2000
+    budget, share, truth, least = {"kl": (1.0, 0.02, 0.4271, 0.99), "chi2": (4.0, 0.01, 0.2090, 0.9)}[divergence]
+    generator = {"kl": lambda t: t * np.log(t), "chi2": lambda t: (t - 1) ** 2}[divergence]
+    ratio, rest = truth / share, (1 - truth) / (1 - share)  # the network itself, and that it is in the ball
+    assert budget - 1e-3 < share * generator(ratio) + (1 - share) * generator(rest) <= budget
+
+    def probability_that_it_is_false(method):
+        def bound(num_bad):
+            risks = np.repeat([1.0, 0.0], [num_bad, num_clients - num_bad])
+            band = rb.band(rb.ClientRisks(risks, 1000, binary=True), delta=delta, sides="lower")
+            ball = {"divergence": divergence, "budget": budget, "method": method}
+            found = (
+                rb.worst_case_cdf(band, **ball, thresholds=0.5) if of == "share" else rb.worst_case_mean(band, **ball)
+            )
+            return float(found.value)  # grows with the number of bad clients
+
+        return binom.cdf(bisect_left(range(100), truth, key=bound) - 1, num_clients, share)
+
+    assert probability_that_it_is_false("published") > least
+    assert probability_that_it_is_false("sharp") <= delta
 
 
 def test_one_minus_auc_read_as_a_mean_over_examples():

@@ -16,13 +16,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import riskband as rb
+from riskband.certificate import REFUTED
 from riskband.checks import FloatArray
 from riskband.plots.bands import BOUNDS, UNSEEN, blank_figure
+from riskband.wording import FALSE_IN_GENERAL
 
 DELTA = 0.05
 TRUTH, PUBLISHED, SHARP = "truth", "published", "sharp"
 _NUM_THRESHOLDS = 50  # as in the authors' code
-_COLOURS = {TRUTH: UNSEEN, PUBLISHED: "#96234a", SHARP: BOUNDS}
+COLOURS = {TRUTH: UNSEEN, PUBLISHED: "#96234a", SHARP: BOUNDS}
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), "-.", ":", (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 SYMBOLS = {"chi2": "χ²", "kl": "KL"}
 _ROUNDING = 1e-9  # of a share
@@ -89,8 +91,15 @@ def panels_figure(panels: Sequence[Mapping[str, Any]], *, num_columns: int, titl
         axes.set_xlabel("risk (mean 0-1 loss of a client)", fontsize="small")
     for axes in grid[:, 0]:
         axes.set_ylabel("share of clients with\nat least this risk", fontsize="small")
-    figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+    style: dict[str, Any] = {"ncols": num_columns, "fontsize": "small", "frameon": False}
+    figure.legend(labels.values(), labels.keys(), loc="outside lower center", **style)
     return figure
+
+
+def label(bound: Mapping[str, Any]) -> str:
+    """Return what a bound is, and of what, for the legend."""
+    of = f", {bound['of']}" if "of" in bound else ""
+    return f"{bound['name']}{of}: {FALSE_IN_GENERAL if bound['validity'] == REFUTED else bound['validity']}"
 
 
 def _draw_panel(axes: Axes, panel: Mapping[str, Any], *, only: bool) -> dict[str, Any]:
@@ -104,15 +113,15 @@ def _draw_panel(axes: Axes, panel: Mapping[str, Any], *, only: bool) -> dict[str
         name = each["name"]
         dashes = _DASHES[count[name] % len(_DASHES)]
         count[name] += 1
-        label = f"{name} ({each['validity']})" if name == TRUTH else f"{name}: {each['validity']}"
+        words = f"{name} ({each['validity']})" if name == TRUTH else label(each)
         budget = f", {SYMBOLS[each['divergence']]} {each['budget']:g}" if only and "divergence" in each else ""
         style: dict[str, Any] = {
-            "color": _COLOURS.get(name, "#444444"),
+            "color": COLOURS.get(name, "#444444"),
             "ls": dashes,
             "lw": 2.2 if name == TRUTH else 1.4,
         }
         (line,) = axes.plot(panel["thresholds"], each["values"], **style)
-        labels.setdefault(label + budget, line)
+        labels.setdefault(words + budget, line)
         if name == SHARP:
             steps.append(f"{each.get('ratio', each.get('budget', 0.0)):g}")
     axes.set_title(fill(panel.get("title", panel["name"]), 48), fontsize="small")

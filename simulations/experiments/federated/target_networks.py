@@ -192,7 +192,7 @@ def figure(result: Result, *, number: int) -> Figure:
     return curves.panels_figure(
         result["panels"],
         num_columns=2,
-        title=f"[RE] Figure {number}: target networks within f-divergence budgets, certified with probability 0.95",
+        title=f"[RE] Figure {number}: target networks within f-divergence budgets, δ = 0.05",
     )
 
 
