@@ -190,6 +190,16 @@ def _trainers_in_a_table(rng: np.random.Generator) -> tuple[bool, bool]:
     return bool(is_false), "say --answered-by trainers" not in said.getvalue()
 
 
+def _published_mean(rng: np.random.Generator) -> tuple[bool, bool]:
+    """[RE] Theorem 5.2 within KL 1, beside ours; 2 % of 2,000 clients are always wrong, and the others never."""
+    ball = {"divergence": "kl", "budget": 1.0}
+    truth = float(rb.binary_worst_case(0.02, **ball))
+    risks = np.repeat([1.0, 0.0], (num_bad := int(rng.binomial(2000, 0.02)), 2000 - num_bad))
+    band = rb.band(rb.ClientRisks(risks, 1000, binary=True), delta=DELTA, sides="lower")
+    old, new = (rb.worst_case_mean(band, **ball, method=method).value < truth for method in ("published", "sharp"))
+    return bool(old), bool(new)
+
+
 def _is_refused(table: dict[str, FloatArray], loss: str) -> bool:
     try:
         rb.ClientRisks.from_frame(table, loss=loss, num_examples="n")
@@ -216,6 +226,7 @@ ROWS = (
     Row("8. batches as examples: a share says nothing", partial(drawn, _batches_as_examples)),
     Row("9. clients without an example as perfect ones", partial(drawn, _empty_clients_as_perfect)),
     Row("10. trainers' answers saved as a table, without a word", partial(drawn, _trainers_in_a_table)),
+    Row("12. the published worst mean within KL 1 (beside ours)", partial(drawn, _published_mean)),
 )
 
 

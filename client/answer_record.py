@@ -34,7 +34,7 @@ FILE_KEY = "answer-record-file"
 _DAMAGED = f"the file of {FILE_KEY} must hold answers, got another thing; restore it, or name a new one"
 # Of constants, 64 MB at the most: a federation in training asks about a new model in every round.
 _MOST_KEPT, _MOST_NUMBERS = 64, 2**17
-_GUARANTEES = ("exact", "upper", "lower")
+_GUARANTEES = ("exact", "upper", "upper in expectation", "lower")
 _SAID_ANEW = frozenset({"client_id", "loss", "code_hash", "model_hash", "group", "budget_left"})
 
 
@@ -185,7 +185,7 @@ def checked_numbers(query: Query, numbers: Mapping[str, Any]) -> Mapping[str, An
 def _fits(value: object, kind: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
-    if kind in (int, str):
+    if kind in (int, str, bool):
         return type(value) is kind
     if kind == int | None:
         return value is None or type(value) is int

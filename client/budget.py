@@ -40,7 +40,7 @@ class Request:
     radii: int = 0
     multipliers: int = 0
     units: int = 0  # adversarial units
-    counts: int = 0  # numbers of examples without a gradient
+    counts: int = 0  # how many examples are without a gradient, and whether the model is unsteady
 
     @property
     def size(self) -> int:
@@ -152,13 +152,13 @@ def adversarial_request(query: AdversarialQuery, *, num_radii: int, num_multipli
 
     if query.mechanism is not None:
         return Request(losses=1, multipliers=num_multipliers)
-    num_bounds = 2 if "upper" in possible_guarantees(query) else 1
+    num_bounds = 2 if possible_guarantees(query)[0].startswith("upper") else 1
     return Request(
         losses=1,
         radii=num_bounds * num_radii,
         multipliers=num_bounds * num_multipliers,
         units=1,
-        counts=0 if query.problem.space == REPRESENTATION else 1,
+        counts=0 if query.problem.space == REPRESENTATION else 2,
     )
 
 

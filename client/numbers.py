@@ -84,8 +84,9 @@ def _adversarial_numbers(
     if noise is None:
         return asdict(curves_of(model, x, y).at(query.radii, query.multipliers))
     made_up = made_up_example(query)
-    guarantee = curves_of(model, made_up.x, made_up.y).guarantee
-    return noisy_curves(model, curves_of, x, y, multipliers=query.multipliers, guarantee=guarantee, noise=noise)
+    tried = curves_of(model, made_up.x, made_up.y)
+    found = noisy_curves(model, curves_of, x, y, multipliers=query.multipliers, guarantee=tried.guarantee, noise=noise)
+    return {**found, "is_unsteady": tried.is_unsteady}
 
 
 def mean_risks(

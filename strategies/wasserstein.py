@@ -294,7 +294,7 @@ def reached_answers(
     None if the answers are exact, if something was proved of some clients only, or if nothing was reached: there is
     then no second side.
     """
-    if max((answer.guarantee for answer in outcome.answers), key=GUARANTEES.index) != "upper":
+    if not max((answer.guarantee for answer in outcome.answers), key=GUARANTEES.index).startswith("upper"):
         return None
     if all(max(answer.values_lower) <= answer.clean_risk + _NEGLIGIBLE for answer in outcome.answers):
         return None

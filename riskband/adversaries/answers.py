@@ -107,13 +107,30 @@ def joined_answers(
 
 
 def without_gradient(clients: Iterable[Any]) -> tuple[int, int] | None:
-    """Return at how many examples of all clients attacks found no gradient to follow, and of how many.
+    """Return at how many examples of all clients attacks found no gradient, or a misleading one, and of how many.
 
     None if no client said: nothing was attacked, or by what needs no gradient, or the answers have noise. Clients have
     the attributes `num_without_gradient` and `num_examples` of `CurveNumbers`.
     """
     counts = [(c.num_without_gradient, c.num_examples) for c in clients if c.num_without_gradient is not None]
     return (sum(count for count, _ in counts), sum(size for _, size in counts)) if counts else None
+
+
+def attack_words(clients: Iterable[Any]) -> str:
+    """Return what must be said of attacks on these clients, "" if nothing: where no gradient led, and of what model.
+
+    Clients as for `without_gradient`, with `is_unsteady`.
+    """
+    held = list(clients)
+    count, size = without_gradient(held) or (0, 0)
+    unsteady = sum(client.is_unsteady for client in held)
+    words = [f"attacks found no gradient to follow, or a misleading one, at {count} of {size} examples"] * (count > 0)
+    if unsteady > 0:
+        words.append(
+            f"for {unsteady} of {len(held)} clients the model is random or its logits depend on the batch, and what "
+            "attacks reached are the losses of single passes"
+        )
+    return "; ".join(words)
 
 
 def _cost_words(problem: TransportProblem, clients: Sequence[CurveNumbers], guarantee: str) -> str:
@@ -133,7 +150,4 @@ def _cost_words(problem: TransportProblem, clients: Sequence[CurveNumbers], guar
         return words
     if problem.box is not None:
         words += f", {'inputs' if layer is None else 'outputs'} in [{problem.box[0]:g}, {problem.box[1]:g}]"
-    blind = without_gradient(clients)
-    if blind is not None and blind[0] > 0:
-        words += f"; attacks found no gradient to follow at {blind[0]} of {blind[1]} examples"
-    return words
+    return "; ".join(filter(None, (words, attack_words(clients))))

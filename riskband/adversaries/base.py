@@ -54,13 +54,18 @@ class Evidence:
     """With bounding points: upper bounds of the losses at cost 0, (num_examples,), at most the bounds nearby. None: the
     losses of the batch, which the model computed, are that."""
     without_gradient: Tensor | None = None
-    """Whether the model showed an attack no gradient to follow, (num_examples,). None: no gradient was needed."""
+    """Whether the model showed an attack no gradient to follow, or one that misled it, (num_examples,). None: no
+    gradient was needed."""
+    is_expected: bool = False
+    """Whether the bounding points lie above in the mean over noise that the adversary drew, and not always."""
 
     @property
     def guarantee(self) -> str:
         """One of `GUARANTEES`."""
         if self.bounding is None:
             return "lower"
+        if self.is_expected:
+            return "upper in expectation"
         return "exact" if self.bounding is self.attained else "upper"
 
 
@@ -100,7 +105,7 @@ class Adversary(ABC):
             raise RuntimeError("an adversary must give one guarantee, at the same multipliers, for all examples")
         guarantee, _ = kinds.pop()
         below = lower.curve(round_up=False)
-        above = upper.curve(round_up=True) if guarantee == "upper" else ConcaveCurve(np.zeros(1), np.ones(1))
+        above = upper.curve(round_up=True) if upper.pieces else ConcaveCurve(np.zeros(1), np.ones(1))
         losses, costs = torch.cat(clean), torch.cat(flips)
         costs = costs[torch.isfinite(costs)]
         return AdversarialCurves(

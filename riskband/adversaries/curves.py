@@ -56,11 +56,14 @@ class AdversarialCurves:
         Pairs (multiplier, bound): Q(radius) <= multiplier * radius + bound. The conjugates use both, the values only
         `lines`, so that they do not depend on the multipliers that were asked.
     unmoved_risk : float
-        Upper bound of the mean loss without an adversary, for the guarantee "upper": of the model in exact arithmetic,
-        if that is what its bounds are about.
+        Upper bound of the mean loss without an adversary, where more is proved than attained: of the model in exact
+        arithmetic, if that is what its bounds are about.
     num_without_gradient : int or None
-        Examples at which an attack found no gradient to follow: what it reached of them says little. None: no attack,
-        or one that needs no gradients.
+        Examples at which an attack found no gradient to follow, or one that misled it: what it reached of them says
+        little. None: no attack, or one that needs no gradients.
+    is_unsteady : bool
+        Whether the model has other logits for an example in another batch, or when asked again: an attack reached the
+        losses of single passes, and those of no function of the example. Nothing is proved then.
     """
 
     clean_risk: float
@@ -73,6 +76,7 @@ class AdversarialCurves:
     asked_lines: tuple[tuple[float, float], ...] = ()
     unmoved_risk: float = 0.0
     num_without_gradient: int | None = None
+    is_unsteady: bool = False
 
     def at(self, radii: npt.ArrayLike, multipliers: npt.ArrayLike) -> CurveNumbers:
         """Return the numbers at radii, shape (num_radii,), and at multipliers, shape (num_multipliers,)."""
@@ -88,6 +92,7 @@ class AdversarialCurves:
             adversarial_unit=self.adversarial_unit,
             guarantee=self.guarantee,
             num_without_gradient=self.num_without_gradient,
+            is_unsteady=self.is_unsteady,
         )
 
     def values(self, radii: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -99,7 +104,7 @@ class AdversarialCurves:
         lower, upper = np.minimum(self.lower(budgets), 1.0), np.minimum(self.upper(budgets), 1.0)
         for multiplier, bound in self.lines:
             upper = np.minimum(upper, multiplier * budgets + bound)
-        if self.guarantee == "upper":  # without any budget nothing moves
+        if self.guarantee.startswith("upper"):  # without any budget nothing moves
             upper = np.where(budgets == 0.0, np.maximum(lower, self.unmoved_risk), upper)
         return lower, _not_below(lower, upper)
 

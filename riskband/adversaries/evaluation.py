@@ -33,6 +33,14 @@ PRECISIONS = (torch.float32, torch.float64)
 _LARGE_MODEL, _ANY_BATCH = 2_000_000, 10**9
 _NUMBERS_AT_ONCE, _COPIES = 1e9, 10
 
+_FEWEST_CLASSES = 2
+# So many examples tell whether logits are steady. What a batch decides is in those of any, and calls cost more than
+# examples, so two are shown alone; noise may be rare, such as dropout, so a few are shown in a batch twice.
+_NUM_TRIED, _NUM_ALONE = 8, 2
+# Logits are the same if they differ by no more than so many roundings of the largest: in batches of another size torch
+# adds up in another order. A deep net in float32 loses about ten.
+_NUM_ROUNDINGS = 1000
+
 
 def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str, batch_size: int = 512) -> np.ndarray:
     """Return the loss of every example, float64 in [0, 1], (num_examples,).
@@ -91,9 +99,7 @@ def logit_batches(
         raise ValueError("there must be at least one example to evaluate, got none")
     if len(x) != len(y):
         raise ValueError(f"x and y must have the same length, got {len(x)} and {len(y)}")
-    # Copies: the arrays may be read-only and shared, and a model may work in place.
-    is_double = input_dtype(model) is torch.float64
-    inputs = torch.from_numpy(np.array(x, dtype=np.float64 if is_double else np.float32))
+    inputs = _as_inputs(model, x)
     labels = torch.from_numpy(np.array(y, dtype=np.int64))
     with in_eval_mode(model):
         batch_size = min(batch_size, largest_batch(model, inputs[:1]))
@@ -101,6 +107,32 @@ def logit_batches(
             with torch.no_grad():
                 logits = checked_logits(model, xs.clone(), ys)  # what is yielded stays as it was
             yield xs, ys, logits
+
+
+def is_steady(model: nn.Module, x: np.ndarray) -> bool:
+    """Return whether a model, in eval mode, has the same logits for an example alone, in a batch, and asked again.
+
+    The first `_NUM_TRIED` examples of x are tried, (num_examples, *x_shape). A model that fails is not steady, as a
+    batch norm without running statistics may for one example.
+    """
+    tried = _as_inputs(model, x[:_NUM_TRIED])
+    # Another input before them, so that also a single example has company, and is elsewhere than alone.
+    batch = torch.cat([tried[:1].flatten().flip(0).reshape(tried[:1].shape) / 2.0, tried])
+    with in_eval_mode(model), torch.no_grad():
+        try:
+            first, again = (computed(model, batch.clone()) for _ in range(2))
+            alone = [computed(model, row.clone()) for row in torch.split(tried[:_NUM_ALONE], 1)]
+            allowed = _NUM_ROUNDINGS * torch.finfo(tried.dtype).eps * float(first.abs().amax())
+            other = torch.cat([again, *alone])
+            same = torch.cat([first, first[1 : 1 + len(alone)]])
+            return torch.allclose(same, other, rtol=0.0, atol=allowed, equal_nan=True)
+        except Exception:  # a model of somebody else's may raise anything; where it is asked for an answer it is said
+            return False
+
+
+def _as_inputs(model: nn.Module, x: np.ndarray) -> torch.Tensor:
+    """Return examples as a model is shown them: copies, for arrays may be read-only, and a model may work in place."""
+    return torch.from_numpy(np.array(x, dtype=np.float64 if input_dtype(model) is torch.float64 else np.float32))
 
 
 def chosen_device(name: str) -> torch.device:
@@ -236,6 +268,11 @@ def checked_logits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.
             "a model must run on float32 examples, or have float64 parameters only, and this one has both and fails; "
             "convert it: model.float()"
         ) from error
+    if logits.dim() != 2 or len(logits) != len(x) or logits.shape[1] < _FEWEST_CLASSES:
+        raise RefusedError(
+            f"a model must return a row of at least {_FEWEST_CLASSES} logits for each example, got the shape "
+            f"{tuple(logits.shape)} for {len(x)}; of one logit z return (0, z)"
+        )
     if not torch.isfinite(logits).all():
         raise ValueError("the model must return finite logits, got NaN or infinity")
     if y.min() < 0 or y.max() >= logits.shape[1]:

@@ -224,10 +224,13 @@ class CurveNumbers:
     adversarial_unit: float
     """Mean cost of the cheapest misclassified point, in units of the cost; 0 if no movement misclassifies anything."""
     guarantee: str
-    """What the upper bounds are: "exact", "upper" (proven) or "lower" (only the lower bounds mean something)."""
+    """What the upper bounds are, one of `riskband.answers.adversarial.GUARANTEES`; if "lower", only the lower ones mean
+    something."""
     num_without_gradient: int | None = None
-    """Examples at which the model showed the attack no gradient to follow: lower bounds say little of them. None: no
-    attack, one that needs no gradients, or an answer with noise."""
+    """Examples at which the model showed the attack no gradient to follow, or one that misled it: lower bounds say
+    little of them. None: no attack, one that needs no gradients, or an answer with noise."""
+    is_unsteady: bool = False
+    """Whether the model that was attacked has other logits for an example in another batch, or when asked again."""
 
     @property
     def values(self) -> tuple[float, ...]:

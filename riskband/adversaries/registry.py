@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from riskband.adversaries.attacks.apgd import Apgd
-from riskband.adversaries.attacks.base import client_curves
+from riskband.adversaries.attacks.base import client_curves, steadied
 from riskband.adversaries.attacks.ensembles import A3, AUTOATTACK, A3PlusPlus, InOrder
 from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.foolbox import FOOLBOX_PREFIX, FoolboxAttack
@@ -136,9 +136,11 @@ def adversarial_curves(
     """Return a client's adversarial risk over all radii and multipliers.
 
     Costs, and so radii, are in the units of what moves to the power of the order. Attacks have the guarantee "lower",
-    "lipschitz" and sandwiches "upper". Raises ValueError as `riskband.adversaries.evaluation.example_losses`, which has
-    the other parameters, or if the logits do not come from a linear layer, or the model is no chain around the layer of
-    the space, has parameters in less than single precision, or nothing is proved of it.
+    "lipschitz" and sandwiches "upper", smoothing "upper in expectation": a client's answer may lie below its truth, and
+    only the mean over its noise does not. Raises ValueError as `riskband.adversaries.evaluation.example_losses`, which
+    has the other parameters, or if the logits do not come from a linear layer, or the model is no chain around the
+    layer of the space, has parameters in less than single precision, or nothing is proved of it, such as where its
+    logits are random or depend on the batch (`evaluation.is_steady`); an attack only says so.
 
     Parameters
     ----------
@@ -153,7 +155,8 @@ def adversarial_curves(
     if problem.space == REPRESENTATION:
         with LinearHead(model, problem.head) as head:
             adversary = REPRESENTATION_ADVERSARIES[_before_head(problem)](head, problem, multipliers)
-            return adversary.curves(head.batches(x, y, loss=problem.loss, batch_size=batch_size))
+            found = adversary.curves(head.batches(x, y, loss=problem.loss, batch_size=batch_size))
+        return steadied(found, model, x)
     _, attacked = split_at(model, problem.layer)
     mover = _elsewhere(problem).build(attacked, problem)
     return client_curves(mover, model, x, y, loss=problem.loss, batch_size=batch_size, layer=problem.layer)
@@ -166,6 +169,8 @@ def best_guarantee(problem: TransportProblem) -> str:
     """
     if problem.space == REPRESENTATION:
         return "exact" if _before_head(problem) == "exact" else "upper"
+    if problem.smoothing is not None:
+        return "upper in expectation"
     is_auto = problem.adversary == "auto"
     return "upper" if _elsewhere(problem).proves and (is_bounded_loss(problem.loss) or not is_auto) else "lower"
 

@@ -29,8 +29,10 @@ from riskband.checks import (
     set_fields,
 )
 
-GUARANTEES = ("exact", "upper", "lower")
-"""What an answer's upper values are, from the strongest: the truth, a proven upper bound, or nothing (an attack)."""
+GUARANTEES = ("exact", "upper", "upper in expectation", "lower")
+"""What an answer's upper values are, from the strongest: the truth, a proven upper bound, one in the mean over noise
+that the client drew (smoothing), or nothing (an attack). A certificate needs no more than the mean; the value of one
+client may lie below its truth."""
 
 DEFAULT_NUM_MULTIPLIERS = 24
 
@@ -53,7 +55,7 @@ class AdversarialAnswers(Answers):
         How many examples each client has.
     cost : str
         The ground cost in words, for reports: its norm, order and space.
-    guarantee : {"exact", "upper", "lower"}
+    guarantee : {"exact", "upper", "upper in expectation", "lower"}
         What the values are of the true supremum; of mixed answers, the weakest. With "lower" (an attack), results are
         estimates.
     binary : bool

@@ -64,6 +64,8 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
         yield FailureReason.MALFORMED, f"guarantee must be one of {', '.join(GUARANTEES)}, got another word"
     else:
         yield from _broken_guarantee_rules(answer.guarantee, query)
+    if answer.is_unsteady and answer.guarantee != "lower":
+        yield FailureReason.CONTRADICTION, "of an unsteady model nothing is proved, and the guarantee must be 'lower'"
     if answer.num_without_gradient is not None:
         yield from _broken_count_rules(answer.num_without_gradient, answer, query)
     if query.mechanism is not None:
@@ -84,13 +86,11 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
 def _broken_guarantee_rules(guarantee: str, query: AdversarialQuery) -> Iterator[Rule]:
     """A weaker guarantee would weaken that of the whole network; a stronger one is not to be had."""
     possible = possible_guarantees(query)
-    strength = GUARANTEES.index(guarantee)
-    if strength < GUARANTEES.index(possible[0]):
-        detail = f"the adversary {query.problem.adversary!r} gives no more than {possible[0]!r}, got {guarantee!r}"
-        yield FailureReason.CONTRADICTION, detail
-    if strength > GUARANTEES.index(possible[-1]):
-        detail = f"the adversary {query.problem.adversary!r} gives {possible[-1]!r} at least, got {guarantee!r}"
-        yield FailureReason.WRONG_GUARANTEE, detail
+    if guarantee not in possible:
+        is_weaker = GUARANTEES.index(guarantee) > GUARANTEES.index(possible[-1])
+        given = " or ".join(map(repr, possible))
+        detail = f"the adversary {query.problem.adversary!r} gives {given}, got {guarantee!r}"
+        yield FailureReason.WRONG_GUARANTEE if is_weaker else FailureReason.CONTRADICTION, detail
 
 
 def _broken_count_rules(

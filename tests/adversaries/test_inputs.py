@@ -325,3 +325,24 @@ def test_what_makes_no_sense_is_refused(change, rule):
 def test_settings_of_attacks_are_checked(make, rule):
     with pytest.raises(ValueError, match=rule):
         make(small_net(8), input_problem("zero_one", 1, "l2"))
+
+
+ROWLESS = {
+    "one logit": lambda: nn.Sequential(nn.Linear(2, 1)),
+    "a number": lambda: nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)),
+    "one row for all": lambda: nn.Sequential(nn.Linear(2, 2), nn.Flatten(0), nn.Unflatten(0, (1, -1))),
+}
+
+
+@pytest.mark.parametrize("made", ROWLESS.values(), ids=ROWLESS)
+@pytest.mark.parametrize(
+    ("space", "adversary"),
+    [
+        *(("input", name) for name in ("auto", "lipschitz", "square", "a3", "smoothing:0.25:100")),
+        *(("representation", name) for name in ("exact", "ascent")),
+    ],
+)
+def test_what_returns_no_row_of_two_logits_is_refused_with_the_remedy(made, space, adversary):
+    loss = "margin" if adversary == "ascent" else "zero_one"
+    with pytest.raises(RefusedError, match=r"row of at least 2 logits .* return \(0, z\)"):
+        curves_of(made(), np.zeros((4, 2)), np.zeros(4, int), loss=loss, order=1, space=space, adversary=adversary)

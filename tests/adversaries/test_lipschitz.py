@@ -120,6 +120,39 @@ def test_softplus_may_not_jump():
         SequentialLayers(nn.Sequential(nn.Softplus(beta, threshold), nn.Linear(3, 2)), (3,))
 
 
+def stretched(softplus, *, is_traced=False):
+    """A float64 net whose margin is 1e8 times what a softplus does near its seam, at inputs 1e8 times as large."""
+    place = softplus.threshold / softplus.beta
+    layers = [nn.Linear(1, 1, bias=False), softplus, nn.Linear(1, 2)]
+    model = nn.Sequential(Residual(*layers[:2], by=0.0), layers[2]) if is_traced else nn.Sequential(*layers)
+    model.double()
+    with torch.no_grad():
+        layers[0].weight.fill_(1e-8)
+        layers[2].weight.copy_(torch.tensor([[-1e8], [0.0]]))
+        layers[2].bias.copy_(torch.tensor([1e8 * place, 0.0], dtype=torch.float64))
+    return model, place
+
+
+@pytest.mark.parametrize("softplus", [nn.Softplus(), nn.Softplus(beta=0.21), nn.Softplus(threshold=40.0)], ids=str)
+@pytest.mark.parametrize(("method", "is_traced"), [("lipschitz", False), ("auto", False), ("lipschitz", True)], ids=str)
+def test_where_torch_takes_softplus_for_linear_its_jump_counts(softplus, method, is_traced):
+    """It drops there by exp(-threshold) / beta, which weights stretch to a part of the margin. Truth: a grid."""
+    model, place = stretched(softplus, is_traced=is_traced)
+    with torch.no_grad():
+        grid = 1e8 * place + np.linspace(-2.0, 2.0, 4001)
+        logits = logits_of(model, grid[:, None])
+        middle = np.abs(logits[:, 1] - logits[:, 0]).argmin()
+        model[-1].bias[1] -= float(logits[middle, 1] - logits[middle, 0]) + 0.3
+        logits = logits_of(model, grid[:, None])
+    losses = np.clip((1.0 + logits[:, 1] - logits[:, 0]) / 2.0, 0.0, 1.0)
+    radii = [0.0, 0.05, 0.2]
+    for start in (1500, 1990, 2005):
+        truth = [losses[np.abs(grid - grid[start]) <= radius + 1e-9].max() for radius in radii]
+        asked = {"loss": "margin", "order": 1, "space": "input", "adversary": method}
+        proved = curves_of(model, grid[start, None, None], np.zeros(1, int), **asked).values(radii)[1]
+        assert np.all(proved >= np.array(truth) - 1e-6)
+
+
 def test_a_process_finds_the_constants_of_a_network_once():
     model = mlp(3, 5, 3)
     first = margin_constants(model, (3,), norm="l2")
@@ -392,6 +425,50 @@ def pruned():
 def test_what_is_not_understood_is_refused(model, shape, settings, message):
     with pytest.raises(RefusedError, match=message):
         margin_constants(model, shape, **{"norm": "l2", **settings})
+
+
+class Approximate(nn.Module):
+    """A linear layer of what the approximate GELU, as a function, makes of its inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.out(nn.functional.gelu(x, approximate="tanh"))
+
+
+def test_settings_that_no_rule_knows_are_refused_by_name():
+    """One test and not one for each: none of them may be left out of a sample. Without its guard each has a rule."""
+    paddings = [
+        (nn.Sequential(kind(1, 1, 3, padding=1, padding_mode=mode), nn.Flatten()), (1, *[4] * axes), f"mode='{mode}'")
+        for axes, kind in enumerate((nn.Conv1d, nn.Conv2d, nn.Conv3d), start=1)
+        for mode in ("reflect", "replicate", "circular")
+    ]
+    others = [
+        (nn.Sequential(nn.Linear(3, 4), nn.GELU("tanh"), nn.Linear(4, 2)), (3,), "GELU must be exact"),
+        (Approximate(), (3,), "GELU must be exact"),
+        (nn.Sequential(nn.InstanceNorm1d(2), nn.Flatten()), (4, 3), r"must fit the model.*ValueError"),  # torch warns
+        (nn.Sequential(nn.AvgPool2d(2, divisor_override=-1), nn.Flatten()), (1, 4, 4), "divide by a number > 0"),
+    ]
+    for model, shape, message in (*paddings, *others):
+        with pytest.raises(RefusedError, match=message):
+            SequentialLayers(model, shape)
+
+
+def test_a_padding_that_repeats_features_would_be_claimed_with_too_small_a_constant():
+    """Why it is refused: with the edges repeated, the same weights move the logits nearly twice as far."""
+    claimed = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1, bias=False), nn.Flatten())
+    true = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1, bias=False, padding_mode="circular"), nn.Flatten())
+    for model in (claimed, true):
+        nn.init.ones_(model[0].weight)
+    move = torch.ones(1, 1, 3)
+    with torch.no_grad():
+        moved = float((true(move)[0] - true(0.0 * move)[0])[0])  # 3 for a move of 1 in linf
+    claims = lipschitz_constants(SequentialLayers(claimed, (1, 3)), norm="linf").logits
+    assert moved > 1.4 * float(claims[0])
+    with pytest.raises(RefusedError, match="padding_mode"):
+        SequentialLayers(true, (1, 3))
 
 
 def pooled_across(*, as_image, seed=0):

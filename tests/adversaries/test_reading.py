@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from riskband.adversaries import margin_constants
+from riskband.adversaries.bounds.crown import local_network
 from riskband.adversaries.bounds.lipschitz import SequentialLayers
 from riskband.adversaries.bounds.sandwich import is_understood
 from riskband.checks import RefusedError
@@ -420,3 +421,57 @@ def test_one_large_logit_or_example_hides_no_other():
     for wrong in (logits + torch.tensor([[1e-3], [0.0]]), logits + torch.tensor([[float("nan")], [0.0]])):
         with pytest.raises(RefusedError, match="has other logits"):
             layers.check_same(x, wrong)
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+@pytest.mark.parametrize(
+    "norm", [lambda: nn.GroupNorm(1, 2), lambda: nn.LayerNorm((4, 4)), lambda: nn.InstanceNorm2d(2)]
+)
+def test_residuals_within_residuals_with_a_normalisation_are_bounded(norm, is_outside):
+    """Linear bounds lay features of branches flat, where no normalisation is one; then balls say what they can."""
+
+    def convolution():
+        return nn.Conv2d(2, 2, 3, padding=1)
+
+    inner = Residual(norm(), convolution())
+    outer = [norm(), convolution(), nn.ReLU(), inner] if is_outside else [convolution(), nn.ReLU(), inner]
+    model = seeded(lambda: nn.Sequential(convolution(), Residual(*outer), nn.Flatten(), nn.Linear(32, 3)))
+    x = np.random.default_rng(0).normal(size=(4, 2, 4, 4)).astype(np.float32)
+    with torch.no_grad():
+        y = model(torch.from_numpy(x)).argmax(dim=1).numpy()
+    asked = {"loss": "zero_one", "order": 1, "space": "input"}
+    curves = curves_of(model, x, y, adversary="lipschitz", **asked)
+    attained = curves_of(model, x, y, adversary="pgd", **asked)
+    assert curves.guarantee == "upper"
+    assert curves.values([1e-5])[1][0] < 0.5
+    assert np.all(curves.values([0.0, 0.01, 0.1, 1.0])[1] >= attained.values([0.0, 0.01, 0.1, 1.0])[0])
+    with pytest.raises(RefusedError, match=r"local bounds are known for .* got (Group|Layer|Instance)Norm"):
+        local_network(SequentialLayers(model, (2, 4, 4)))
+
+
+class InPlace(nn.Module):
+    """Overwrites its own input."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.out = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        x -= 0.5
+        return self.out(torch.relu_(self.into(x)))
+
+
+class Copied(InPlace):
+    def forward(self, x):
+        return self.out(torch.relu(self.into(x - 0.5)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_that_works_in_place_is_what_its_copy_is(dtype):
+    """In float64 it was refused for other logits: what it was compared at had been overwritten."""
+    one, other = seeded(InPlace).to(dtype), seeded(Copied).to(dtype)
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    asked = {"loss": "zero_one", "order": 1, "space": "input", "adversary": "auto"}
+    found = [curves_of(model, x, np.zeros(5, int), **asked) for model in (one, other)]
+    assert [curves.guarantee for curves in found] == ["upper", "upper"]
+    np.testing.assert_array_equal(*(curves.values([0.0, 0.1, 0.5]) for curves in found))

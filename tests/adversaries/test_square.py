@@ -151,6 +151,36 @@ def test_the_attack_by_its_own_name_finds_as_much_and_says_nothing_of_gradients(
     assert alone.num_without_gradient is None
 
 
+class Misleading(nn.Module):
+    """Rounds its inputs, and has next to nothing left of them, with the other sign: all of the gradient points back."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return self.net(torch.round(8.0 * x) / 8.0 - 1e-3 * x)
+
+
+def test_gradients_that_mislead_are_noticed_and_searched_everywhere():
+    """The negative control follows them: it reaches half of what random search does, and flags nothing."""
+    model = Misleading(mlp(6, 16, 3, seed=1))
+    x = np.random.default_rng(0).uniform(-1.0, 1.0, size=(20, 6)).astype(np.float32)
+    with torch.no_grad():
+        y = model(torch.from_numpy(x)).argmax(dim=1).numpy()
+    asked = {"loss": "zero_one", "order": 1, "space": "input", "box": (-1.0, 1.0)}
+    along, searched, found = (curves_of(model, x, y, adversary=name, **asked) for name in ("pgd", "square", "auto"))
+    reached = [curves.values([0.1])[0][0] for curves in (along, searched, found)]
+    assert along.num_without_gradient == 0
+    assert reached[0] < 0.7 * reached[1]
+    assert reached[2] >= 0.95 * reached[1]
+    assert found.num_without_gradient >= 10
+    batched = curves_of(model, x, y, adversary="auto", batch_size=3, **asked)
+    assert batched.num_without_gradient >= 8
+    plain = mlp(6, 16, 3, seed=1)
+    assert curves_of(plain, x, y, adversary="auto", **asked).num_without_gradient == 0
+
+
 @pytest.mark.parametrize("loss", ["zero_one", "margin", "cross_entropy"])
 def test_it_takes_over_where_a_model_has_no_gradient_at_all(loss):
     net = seeded(lambda: Rounded(4, 3), seed=1)

@@ -290,8 +290,9 @@ def test_with_a_box_at_a_layer_no_example_is_made_up(tmp_path):
         own_points, others = (MODEL[:2](torch.from_numpy(np.array(images))) for images in (x, noise))
     box = float(own_points.min()) - 1e-3, float(own_points.max()) + 1e-3
     assert not bool(((others >= box[0]) & (others <= box[1])).all())
-    # One value more than in representation space: at how many examples the attack saw no gradient.
-    own = {"query-budget": 10, "query-budget-file": str(tmp_path / "budget.sqlite")}
+    # Two values more than in representation space: at how many examples the attack saw no gradient, and whether the
+    # model is unsteady.
+    own = {"query-budget": 11, "query-budget-file": str(tmp_path / "budget.sqlite")}
     query = changed(ADVERSARIAL_QUERY, space="layer:1", adversary="min-norm", box=box)
     content = wire.encode_query(query, model_arrays(MODEL))
     (reply,) = send(network(1, node_configs={0: own}), content, "query.adversarial_loss")
@@ -310,7 +311,7 @@ def test_a_refused_question_costs_nothing(tmp_path):
 
 def test_asking_for_a_box_is_paid_for_even_if_the_examples_are_not_in_it(tmp_path):
     # A refusal tells on which side of the box's ends the data lie.
-    own = {"query-budget": 9, "query-budget-file": str(tmp_path / "budget.sqlite")}
+    own = {"query-budget": 10, "query-budget-file": str(tmp_path / "budget.sqlite")}
     query = changed(ADVERSARIAL_QUERY, space="input", adversary="pgd", box=(0.2, 0.4))
     for words in ("must lie in the box", "with 0 left"):
         content = wire.encode_query(query, model_arrays(MODEL))

@@ -381,8 +381,10 @@ def test_a_run_whose_attacks_saw_no_gradient_says_so_wherever_its_estimate_is_re
     _, answers = read_ledger(tmp_path / "ledger.jsonl")
     count = sum(answer.num_without_gradient for answer in answers)
     assert 0 < count <= 40
-    assert report["transport"]["attacks"] == {"num_examples_without_gradient": count, "num_examples": 40}
-    words = f"attacks found no gradient to follow at {count} of 40 examples"
+    words = f"attacks found no gradient to follow, or a misleading one, at {count} of 40 examples"
+    assert report["transport"]["attacks"] == {
+        "num_examples_without_gradient": count, "num_examples": 40, "num_unsteady_clients": 0, "words": words
+    }  # fmt: skip
     assert f"{words}; " in printed(report)
     assert remedy in printed(report)
     stored = json.loads((tmp_path / "certificates" / "wasserstein_mean.json").read_text())

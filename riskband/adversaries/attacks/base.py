@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import AdversarialCurves
-from riskband.adversaries.evaluation import in_eval_mode
+from riskband.adversaries.evaluation import in_eval_mode, is_steady
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.spaces import point_batches
@@ -82,7 +83,7 @@ class InputAdversary(Adversary):
             witness = Witness(self.model, batch, problem)
             self.perturb(witness)
             witness.shorten()
-            without_gradient = witness.is_blind if self.follows_gradients else None
+            without_gradient = witness.is_blind | witness.is_misled if self.follows_gradients else None
         return Evidence(
             attained=witness.points(),
             bounding=None,
@@ -130,12 +131,26 @@ def client_curves(
     batch_size: int = 512,
     layer: str | None = None,
 ) -> AdversarialCurves:
-    """Return the curves of a client from its arrays; see `riskband.adversaries.evaluation.example_losses`.
+    """Return the curves of a client from its arrays; see `steadied` and `evaluation.example_losses`.
 
     The adversary moves inputs, or what the layer of this name returns: then its model is the rest of `model`, from
     `spaces.split_at`.
     """
-    return adversary.curves(point_batches(model, x, y, loss=loss, batch_size=batch_size, layer=layer))
+    found = adversary.curves(point_batches(model, x, y, loss=loss, batch_size=batch_size, layer=layer))
+    return steadied(found, model, x)
+
+
+def steadied(curves: AdversarialCurves, model: nn.Module, x: np.ndarray) -> AdversarialCurves:
+    """Return curves that say whether the model is unsteady; raises RefusedError if it is, and they prove something."""
+    if is_steady(model, x):
+        return curves
+    if curves.guarantee == "lower":
+        return replace(curves, is_unsteady=True)
+    raise RefusedError(
+        "what is proved is proved of a model with the same logits for an example alone, in any batch, and whenever it "
+        "is asked, and this one has others, or fails; write it without randomness, with running statistics and in full "
+        "precision, or use an attack, which needs no proof"
+    )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from riskband.adversaries.attacks.apgd import Apgd
@@ -13,12 +14,16 @@ from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import Pgd, has_slopes
 from riskband.adversaries.attacks.square import Square
 from riskband.adversaries.attacks.wc_dg import WcDg
-from riskband.adversaries.attacks.witness import Witness, margin_of
+from riskband.adversaries.attacks.witness import Witness, margin_of, wrong_margin
+from riskband.adversaries.curves import Points
 from riskband.adversaries.norms import steepest
 from riskband.adversaries.problem import TransportProblem
 
 # A step, in units of the ball: that of the paper's strongest l2 attack (0.2 in a ball of 0.5).
 _STEP = 0.4
+# Random search seldom comes nearer than attacks that follow a gradient which leads where it points: by a tenth of the
+# cost, or with a tenth more loss, is more than luck.
+_CLEARLY_CHEAPER, _CLEARLY_MORE = 0.9, 0.1
 
 
 class Wda(InputAdversary):
@@ -77,25 +82,53 @@ class WdaKnapsack(InputAdversary):
     For the 0-1 loss Auto-PGD comes last: in the balls of the problem's distances, for examples in which no part found a
     flip, and in balls that end just before the nearest flips of all examples.
 
-    Where the model shows no gradient (`Witness.is_blind`), all these are blind: there `Square` takes over.
+    Where the model shows no gradient (`Witness.is_blind`), all these are blind: there `Square` takes over. It also
+    watches the first examples; where it clearly finds more, gradients are there and mislead, and it searches all.
     """
+
+    num_watched = 8
 
     def __init__(self, model: nn.Module, problem: TransportProblem) -> None:
         kinds = (MinNorm, Pgd, Wda, WcDg) if has_slopes(problem.loss) else (MinNorm, Pgd, Wda)
         self._alone = [kind(model, problem) for kind in kinds]
-        self._auto_pgd, self._square = Apgd(model, problem), Square(model, problem)
-        self.parts = [*self._alone, self._auto_pgd, self._square]
+        self._auto_pgd = Apgd(model, problem)
+        # Two, so that what they draw for an example does not depend on the batches. A third of the search is enough to
+        # see whether there is more: of small nets whose gradients pointed back it saw as many as all of it did.
+        self._watching = Square(model, problem, num_steps=50, num_refinements=6)
+        self._square = Square(model, problem)
+        self.parts = [*self._alone, self._auto_pgd, self._watching, self._square]
         super().__init__(model, problem)
+
+    def restart(self) -> None:
+        """Draw from the seed anew, and watch the first examples again."""
+        super().restart()
+        self._num_left, self._are_misleading = self.num_watched, False
 
     def perturb(self, witness: Witness) -> None:
         """Run all parts, each as if it were alone; then look nearer than they did, and where they saw nothing."""
         if witness.is_differentiable:
             self._follow_gradients(witness)
-        rows = witness.is_blind.nonzero().squeeze(1)
-        if len(rows) > 0:
-            blind = witness.select(rows)
-            self._square.perturb(blind)
-            witness.absorb(blind, rows)
+        is_open = wrong_margin(witness.logits, witness.labels) < witness.level
+        seen = (is_open & ~witness.is_blind).nonzero().squeeze(1)
+        watched, others = seen[: self._num_left], seen[self._num_left :]
+        self._num_left -= len(watched)
+        self._search(self._watching, witness, watched)
+        self._are_misleading |= bool(witness.is_misled.any())
+        blind = witness.is_blind.nonzero().squeeze(1)
+        rows = torch.cat([blind, others]).sort().values if self._are_misleading else blind
+        self._search(self._square, witness, rows)
+
+    @staticmethod
+    def _search(square: Square, witness: Witness, rows: Tensor) -> None:
+        """Search at these examples, and note where that clearly finds more than was found before."""
+        if len(rows) == 0:
+            return
+        before, part = witness.points(), witness.select(rows)
+        square.perturb(part)
+        part.shorten()
+        before = Points(before.costs[rows], before.losses[rows])
+        witness.is_misled[rows] = _is_beaten(before, part.points(), part.losses)
+        witness.absorb(part, rows)
 
     def _follow_gradients(self, witness: Witness) -> None:
         for part in self._alone:
@@ -109,6 +142,18 @@ class WdaKnapsack(InputAdversary):
             self._auto_pgd.refine(witness)
 
 
+def _is_beaten(reached: Points, found: Points, losses: Tensor) -> Tensor:
+    """Return where a found point has clearly more loss than was reached at a cost that is not clearly larger.
+
+    Shape (num_examples,), as of the losses without a move.
+    """
+    best = losses[:, None].expand_as(found.losses)
+    for costs, reached_losses in zip(reached.costs.T, reached.losses.T, strict=True):
+        is_near = _CLEARLY_CHEAPER * costs[:, None] <= found.costs
+        best = torch.where(is_near, best.maximum(reached_losses[:, None]), best)
+    return (torch.isfinite(found.costs) & (found.losses > best + _CLEARLY_MORE)).any(dim=1)
+
+
 @dataclass(frozen=True)
 class WdaResult:
     """What WDA attained with one budget: shares of examples that are classified rightly.
@@ -120,6 +165,8 @@ class WdaResult:
     clean_accuracy: float
     attacked_accuracy: float
     accuracy: float
+    is_unsteady: bool = False
+    """As of `AdversarialCurves`: the model has no accuracy of its own."""
 
 
 def wda_attack(
@@ -153,7 +200,7 @@ def wda_attack(
     problem = TransportProblem("zero_one", 1, norm, "input", box=box, distances=(kappa * radius,))
     curves = client_curves(Wda(model, problem), model, x, y, loss="zero_one")
     clean, attacked = 1.0 - curves.clean_risk, max(0.0, 1.0 - float(curves.lower.values[-1]))
-    return WdaResult(clean, attacked, wda_accuracy(clean, attacked, kappa=kappa))
+    return WdaResult(clean, attacked, wda_accuracy(clean, attacked, kappa=kappa), curves.is_unsteady)
 
 
 def wda_accuracy(clean_accuracy: float, attacked_accuracy: float, *, kappa: float) -> float:

@@ -105,10 +105,11 @@ class Witness:
     `x` are the examples, (num_examples, num_features), and `closest` of each the nearest misclassified input that was
     shown, itself if there was none. `distances`, float64 (num_examples,), lead from the example there, `inf` if there
     was none. `highest` is the largest `wrong_margin` of the example and of what was shown: how near a misclassification
-    it came.
+    it came. `is_misled`, (num_examples,), is for attacks to say where following gradients led astray.
     """
 
     highest: Tensor
+    is_misled: Tensor
 
     def __init__(self, model: nn.Module, batch: Batch, problem: TransportProblem) -> None:
         self.model, self.labels, self.logits = model, batch.labels, batch.logits
@@ -121,6 +122,7 @@ class Witness:
                 "give the range of the model's inputs, or no box"
             )
         self._loss = get_loss(problem.loss)
+        self.losses, self.is_misled = batch.losses, torch.zeros(len(batch.labels), dtype=torch.bool)
         self._is_flipped = problem.loss == "zero_one"
         self._forget()
 
@@ -264,7 +266,8 @@ class Witness:
         other = copy(self)
         for name in ("rivals", "start", "units", "is_blind", "reach"):  # cached for all examples
             other.__dict__.pop(name, None)
-        other.x, other.labels, other.logits = self.x[rows], self.labels[rows], self.logits[rows]
+        for name in ("x", "labels", "logits", "losses", "is_misled"):
+            setattr(other, name, getattr(self, name)[rows])
         other._forget()
         return other
 

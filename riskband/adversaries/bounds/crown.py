@@ -9,7 +9,7 @@ margins are below zero there: whatever way the radii are chosen, each one that i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -55,7 +55,9 @@ _LARGEST_RATIO = 1000.0
 _CHUNK_NUMBERS = 2**18
 
 
-RELAXED = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, *MAX_POOLS)
+ASIDE = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid)
+"""Layers that are bounded here, also in branches, whose features are flat."""
+RELAXED = (*ASIDE, *MAX_POOLS)
 """Layers that are bounded here."""
 
 
@@ -255,6 +257,7 @@ def straightened(body: Body) -> Body:
 def _side_by_side(layer: Any, shape: tuple[int, ...]) -> list[tuple[nn.Module, tuple[int, ...]]]:
     """Return branches as a chain of flat features: in turn what each does up to a bend, its bend, and their union."""
     branches = [cut_at_bends(straightened(_with_shapes(chain, shape)), is_affine) for chain in layer.chains]
+    _check_bends([bend for branch in branches for _, bend in branch], ASIDE)
     taken: list[list[nn.Module]] = [[] for _ in branches]  # how each branch finds its own
     shapes, whole, found = [shape for _ in branches], shape, []
     for number in range(max(map(len, branches))):
@@ -367,12 +370,7 @@ def _blocks(layers: SequentialLayers) -> list[_Block]:
     """Cut a chain behind its bends; raises RefusedError if a layer or its size is not for here."""
     blocks = []
     for affine, bend in cut_at_bends(straightened(layers.body), is_affine):
-        if bend is not None and (unknown := _unknown(bend[0])):
-            known = ", ".join(kind.__name__ for kind in RELAXED)
-            raise RefusedError(
-                f"local bounds are known for affine layers, MaxMin (GroupSort of 2), {known} and sums of branches with "
-                f"such activations, got {unknown}; use the method 'auto' or 'product'"
-            )
+        _check_bends([bend], RELAXED)
         here = [*affine, *([bend] if bend else [])]
         num_features = layers.head.shape[1]
         sizes = math.prod(here[0][1]) if here else num_features, math.prod(bend[1]) if bend else num_features
@@ -392,12 +390,16 @@ def _blocks(layers: SequentialLayers) -> list[_Block]:
     return blocks
 
 
-def _unknown(bend: nn.Module, known: tuple[Any, ...] = RELAXED) -> str:
-    """Return the kind of a layer of which there are no linear bounds here, "" if there are."""
-    if isinstance(bend, Concatenation):  # of `_side_by_side`: pools do not act on flat features
-        found = (_unknown(step, RELAXED[: -len(MAX_POOLS)]) for _, *steps in bend.chains for step in steps)
-        return next(filter(None, found), "")
-    return "" if isinstance(bend, known) else type(bend).__name__
+def _check_bends(bends: Iterable[tuple[nn.Module, tuple[int, ...]] | None], known: tuple[Any, ...]) -> None:
+    """Check that there are linear bounds of these layers, or of branches that were opened; raises RefusedError."""
+    found = [bend[0] for bend in bends if bend is not None]
+    unknown = [type(layer).__name__ for layer in found if not isinstance(layer, (*known, Concatenation))]
+    if unknown:
+        names = ", ".join(kind.__name__ for kind in RELAXED)
+        raise RefusedError(
+            f"local bounds are known for affine layers, MaxMin (GroupSort of 2), {names} and sums of branches with "
+            f"such activations, got {unknown[0]}; use the method 'auto' or 'product'"
+        )
 
 
 def _largest_matrix(block: _Block) -> int:

@@ -32,6 +32,10 @@ _LARGEST_UNROLLED = 2**18
 _NUM_SQUARINGS = 8
 # From here on torch takes softplus for linear by default: a jump of 2e-9 / beta, and smaller ones beyond.
 _SMOOTH_THRESHOLD, _LARGEST_JUMP = 20.0, 1e-8
+# From here on no float64 shows it.
+_SEAMLESS_THRESHOLD = 40.0
+SEAM = "seam"
+"""What a softplus without a seam has: how far it is at most from the one that it was made of."""
 
 
 @dataclass(frozen=True)
@@ -287,6 +291,23 @@ def _adaptive_max_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
     """The same: window i of o covers floor(in / o) to ceil((i + 1)n / o), so an entry is in at most ceil(o / n) + 1."""
     sizes = zip(shape[1:], shape_behind(layer, shape)[1:], strict=True)
     return math.sqrt(math.prod(1 if size % number == 0 else -(-number // size) + 1 for size, number in sizes))
+
+
+def seams_behind(layer: nn.Module, moves: Tensor) -> Tensor:
+    """Return how far what a layer returns is at most from what it would return without seams, entry by entry.
+
+    A seam is where torch takes a smooth function for linear, `SEAM` far away from it, and no Lipschitz constant knows
+    of it; `moves` is the same of what the layer is given.
+    """
+    if isinstance(layer, parts.Sum | parts.Concatenation):
+        return joined(layer, moves, seams_behind)
+    return _spread(layer, moves) + getattr(layer, SEAM, 0.0)
+
+
+def sew(layer: nn.Softplus) -> None:
+    """Make a softplus the smooth function, to the last bit of float64, and note how far it was from that at most."""
+    setattr(layer, SEAM, math.log1p(math.exp(-layer.threshold)) / layer.beta)
+    layer.threshold = max(layer.threshold, _SEAMLESS_THRESHOLD)
 
 
 def _soft_moves(rate: float) -> Callable[[Any, Tensor], Tensor]:

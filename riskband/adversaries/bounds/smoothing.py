@@ -93,6 +93,7 @@ class SmoothingAdversary(Adversary):
             ),
             bounding=Points(costs * self.noise.sigma**self.order, losses),
             flip_costs=torch.full_like(batch.losses, torch.inf),
+            is_expected=True,
         )
 
     def _smoothed(self, batches: Iterable[Batch], source: int) -> Iterator[SmoothedBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +13,7 @@ from rich.table import Table
 
 import riskband as rb
 from protocol.questions import AdversarialAnswer, AdversarialQuery
-from riskband.adversaries.answers import without_gradient
+from riskband.adversaries.answers import attack_words, without_gradient
 from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import REPRESENTATION, Smoothing
 from riskband.adversaries.registry import input_adversary
@@ -132,7 +132,7 @@ class WassersteinStudy(Study):
             reached_shares=reached.get("wasserstein_cdf"),
             unit=result.answers.unit,
             unit_words=_unit_words(evaluation.config.of(Settings).space),
-            attack_note=_attack_note(_attacks(result.outcome.answers)),
+            attack_note=attack_words(result.outcome.answers),
             title=evaluation.title
             + (", smoothed model" if Smoothing.of(evaluation.config.of(Settings).adversary) else ""),
         )
@@ -252,18 +252,15 @@ def _sandwich(result: WassersteinConclusion) -> dict[str, Any] | None:
     }
 
 
-def _attacks(answers: Iterable[AdversarialAnswer]) -> dict[str, int] | None:
-    """What is known of how well attacks could see; None if no client said."""
+def _attacks(answers: Sequence[AdversarialAnswer]) -> dict[str, Any] | None:
+    """What is known of how well attacks could see, and of what model; None if no client said."""
     found = without_gradient(answers)
-    return None if found is None else {"num_examples_without_gradient": found[0], "num_examples": found[1]}
-
-
-def _attack_note(section: Mapping[str, int] | None) -> str:
-    """What a legend says of an estimate whose attacks found no gradient at some examples; else nothing."""
-    if section is None or section["num_examples_without_gradient"] == 0:
-        return ""
-    count, size = section["num_examples_without_gradient"], section["num_examples"]
-    return f"attacks found no gradient to follow at {count} of {size} examples"
+    unsteady = sum(answer.is_unsteady for answer in answers)
+    if found is None and unsteady == 0:
+        return None
+    count, size = found or (None, sum(answer.num_examples for answer in answers))
+    numbers = {"num_examples_without_gradient": count, "num_examples": size, "num_unsteady_clients": unsteady}
+    return {**numbers, "words": attack_words(answers)}
 
 
 def _target_table(targets: Sequence[Mapping[str, Any]], *, unit: float | None) -> Table:
@@ -294,16 +291,19 @@ def _cost(cost: float, unit: float | None) -> str:
 
 
 def _attack_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    note = _attack_note(report["transport"].get("attacks"))
-    if not note:
+    section = report["transport"].get("attacks")
+    if section is None or not section["words"]:
+        return
+    if not section["num_examples_without_gradient"]:
+        yield f"Estimate: {section['words']}."
         return
     adversary = report["config"]["adversary"]
     kind = input_adversary(adversary)
     if kind is not None and not kind.needs_gradients:
-        detail = "random search (the Square Attack) looked there instead, and may miss much"
+        detail = "random search (the Square Attack) looked there, too, and may miss much"
     else:
         detail = f'{adversary!r} is blind there, and its estimate says nothing of them; use "auto" or "square"'
-    yield f"Estimate: {note}; {detail}."
+    yield f"Estimate: {section['words']}; {detail}."
 
 
 def _sandwich_lines(section: Mapping[str, Any] | None) -> Iterator[str]:
