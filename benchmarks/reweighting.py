@@ -17,13 +17,14 @@ import numpy as np
 
 import riskband as rb
 from benchmarks.timing import least_seconds
+from riskband.worst_cases.divergences import FDivergence
 from worlds.ground_truth import BetaRisks
 
 NUM_THRESHOLDS = 50
 BUDGET = 0.1
 
 
-def by_cvxpy(band: rb.Band, divergence: rb.FDivergence, thresholds: np.ndarray) -> np.ndarray:
+def by_cvxpy(band: rb.Band, divergence: FDivergence, thresholds: np.ndarray) -> np.ndarray:
     """One program per threshold, compiled once: the thresholds only change the objective."""
     law = band.distribution_for_means
     ratio = cp.Variable(law.weights.size, nonneg=True)

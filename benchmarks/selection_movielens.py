@@ -14,6 +14,7 @@ import sys
 import numpy as np
 
 import riskband as rb
+from riskband.selection import Selection
 from worlds.movielens import DEFAULT_FILE, candidate_losses, load_ratings, people, shuffled
 
 NUM_TRAINING = 1050
@@ -26,7 +27,7 @@ def answers(losses: np.ndarray) -> rb.ClientRisks:
     return rb.ClientRisks(losses, 1, binary=False)
 
 
-def compare(found: rb.Selection, truth: dict[str, float], objective: rb.Objective) -> None:
+def compare(found: Selection, truth: dict[str, float], objective: rb.Objective) -> None:
     print(found.table())
     print(f"objective {objective} of the people that were left out, by candidate:")
     for name, value in truth.items():

@@ -25,11 +25,37 @@ CHAPTERS = {  # title: modules, by the beginning of their names
 }
 
 
+# What functions return and take that is not imported from `riskband` itself, beside them on the same page.
+BESIDE = (
+    "bands.joint.JointBand",
+    "bands.pilots.ClientSplit",
+    "functionals.functional.ExtremalDistributions",
+    "functionals.transforms.Transform",
+    "functionals.transforms.absolute_transform",
+    "functionals.transforms.polynomial_transform",
+    "functionals.transforms.smooth_transform",
+    "groups.group_bands.GroupBands",
+    "search.Bracket",
+    "selection.CandidateBound",
+    "selection.Selection",
+    "verification.Verification",
+    "worst_cases.divergence_bounds.DivergenceBound",
+    "worst_cases.divergences.FDivergence",
+    "worst_cases.planning.Option",
+    "worst_cases.planning.Plan",
+    "worst_cases.requirements.Gate",
+    "worst_cases.requirements.Verdict",
+    "flower.kept.KeepRisks",
+    "flower.kept.KeptRound",
+    "flower.testing.InProcessGrid",
+)
+
+
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add one page for each chapter; a public name that belongs to none stops the build."""
     packages = (riskband, riskband.adversaries)
     homes = [f"{each.__name__}.{module}.{name}" for each in packages for name, module in each._MODULES.items()]
-    homes += [f"riskband.flower.{name}" for name in ("kept.KeepRisks", "kept.KeptRound", "testing.InProcessGrid")]
+    homes += [f"riskband.{name}" for name in BESIDE]
     for title, modules in CHAPTERS.items():
         shown = [home for home in homes if home.startswith(modules)]
         text = "\n".join([f"# {title}", *(f"\n::: {home}" for home in shown)])

@@ -23,7 +23,7 @@ from riskband.bands.methods import resolve_level_method
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import as_number, check_choice, check_delta, check_number, check_optional_seed, check_single
 from riskband.functionals.distributions import RiskDistribution
-from riskband.functionals.functional import BOUND_METHODS, Functional, bound, functional, method_that_applies, resolve
+from riskband.functionals.functional import BOUND_METHODS, Functional, bound, method_that_applies, resolve
 from riskband.means import mean_bound
 from riskband.wording import CHOSEN_BEFORE, chosen_before, in_full, rounded_up
 from riskband.wording.shown import Shown
@@ -91,11 +91,11 @@ class Objective:
     @property
     def sides(self) -> str:
         """Sides that a band must have: "lower", which is tighter, if all terms grow with every risk, or "two"."""
-        return "lower" if all(functional(name).grows_with_risk for name, _ in self.terms) else "two"
+        return "lower" if all(resolve(name).grows_with_risk for name, _ in self.terms) else "two"
 
     def of_distribution(self, distribution: RiskDistribution) -> float:
         """Value for an explicit distribution of risks, for example `RiskDistribution.of_values` of measured ones."""
-        return sum(weight * functional(name).value(distribution) for name, weight in self.terms)
+        return sum(weight * resolve(name).value(distribution) for name, weight in self.terms)
 
     def upper_bounds(self, band: Band, *, dispersion: str = "sharp") -> dict[str, float]:
         """Upper bounds on every term, without its weight, for every distribution of a band.
@@ -103,7 +103,7 @@ class Objective:
         `dispersion` is the method of `bound`; "sharp" takes the place of "convex_order" where that does not apply. The
         bounds hold together. Raises ValueError if the band lacks a side that `sides` says, or the method is unknown.
         """
-        chosen = {name: functional(name) for name, _ in self.terms}
+        chosen = {name: resolve(name) for name, _ in self.terms}
         return {
             name: float(bound(band, each, method=method_that_applies(dispersion, band, each)).upper)
             for name, each in chosen.items()

@@ -38,7 +38,7 @@ from riskband.checks import (
     set_fields,
 )
 from riskband.functionals.distributions import RiskDistribution
-from riskband.functionals.functional import WEIGHTS, resolve
+from riskband.functionals.functional import resolve_weight
 from riskband.functionals.weights import MEAN, QuantileWeight
 
 Cumulative = Callable[[FloatArray], FloatArray]
@@ -162,16 +162,6 @@ def _as_pilot(pilot: ClientRisks | RiskDistribution | npt.ArrayLike) -> Pilot:
     )
 
 
-def tuned_weight(objective: str | QuantileWeight) -> QuantileWeight:
-    """The weight of a name; raises ValueError if its parameters are out of range, or it is not one of `WEIGHTS`."""
-    weight = resolve(objective, called="an objective", among=WEIGHTS).weight
-    if weight is None:
-        raise ValueError(
-            f"an objective must be one of {', '.join(sorted(WEIGHTS))} or a QuantileWeight, got {objective!r:.80}"
-        )
-    return weight
-
-
 def _as_weights(objectives: Objectives) -> tuple[tuple[QuantileWeight, float], ...]:
     if isinstance(objectives, (str, QuantileWeight)):
         objectives = (objectives,)
@@ -179,7 +169,10 @@ def _as_weights(objectives: Objectives) -> tuple[tuple[QuantileWeight, float], .
         pairs = objectives.items() if isinstance(objectives, Mapping) else [(one, 1.0) for one in objectives]
         remedy = "1 is usual"
         found = tuple(
-            (tuned_weight(one), check_number("a factor of an objective", factor, remedy=remedy))
+            (
+                resolve_weight(one, called="an objective"),
+                check_number("a factor of an objective", factor, remedy=remedy),
+            )
             for one, factor in pairs
         )
     except TypeError as error:

@@ -11,7 +11,8 @@ import numpy as np
 import riskband as rb
 from protocol.questions import LossAnswer
 from riskband.functionals.dispersion import UnboundedError
-from riskband.functionals.functional import method_that_applies, resolve
+from riskband.functionals.functional import Functional, method_that_applies, resolve
+from riskband.groups.group_bands import GroupBands
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion
 
@@ -25,7 +26,7 @@ QUANTILE_LEVELS = np.arange(1, 100) / 100.0
 class MeasureBounds:
     """One measure of dispersion, bounded."""
 
-    measure: rb.Functional  # what is bounded
+    measure: Functional  # what is bounded
     interval: rb.Interval  # bounds by `method`; `inf` where nothing bounds it
     published: rb.Interval  # the plug-in bounds from the same band
     measured: float  # its value for the measured risks
@@ -50,7 +51,7 @@ class DispersionConclusion(Conclusion):
     band: rb.Band
     measures: tuple[MeasureBounds, ...]  # as they were asked for
     # One band for each group, all at once at a delta of their own; None unless two groups are large enough.
-    group_bands: rb.GroupBands | None
+    group_bands: GroupBands | None
     small_groups: Mapping[str, int]  # groups with too few answers to say anything of, and how many they have
 
 
@@ -81,7 +82,7 @@ class Dispersion(BandStrategy):
         certificates = {"mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed)}
         certificates |= {each.key: each.certificate for each in bounds if each.certificate is not None}
         # The Lorenz curve grows in convex order as the Gini coefficient does.
-        lorenz_method = method_that_applies(band_method(self.method), band, rb.functional("gini"))
+        lorenz_method = method_that_applies(band_method(self.method), band, resolve("gini"))
         certificates["lorenz"] = rb.lorenz_certificate(band, shares=LORENZ_SHARES, method=lorenz_method)
         certificates["quantiles"] = rb.quantile_certificate(band, level=QUANTILE_LEVELS)
         groups, small = self._group_bands(outcome, risks)
@@ -98,7 +99,7 @@ class Dispersion(BandStrategy):
             small_groups=small,
         )
 
-    def _bounds(self, band: rb.Band, measure: rb.Functional, *, is_own: bool) -> MeasureBounds:
+    def _bounds(self, band: rb.Band, measure: Functional, *, is_own: bool) -> MeasureBounds:
         method = BETTING if is_own else method_that_applies(band_method(self.method), band, measure)
         source, delta = (band.risks, self.delta) if is_own else (band, None)
         try:
@@ -117,7 +118,7 @@ class Dispersion(BandStrategy):
 
     def _group_bands(
         self, outcome: RoundOutcome[LossAnswer], risks: rb.ClientRisks
-    ) -> tuple[rb.GroupBands | None, dict[str, int]]:
+    ) -> tuple[GroupBands | None, dict[str, int]]:
         """Bands of the groups that have enough answers, if there are two, and the sizes of the other groups."""
         counts = Counter(answer.group for answer in outcome.answers if answer.group is not None)
         smallest = max(2, self.contamination + 1)

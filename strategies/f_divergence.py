@@ -11,6 +11,7 @@ import numpy as np
 import riskband as rb
 from riskband.answers.histogram import PlainAnswers
 from riskband.functionals.quantiles import SINGLE_LOCAL
+from riskband.search import Bracket
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion
 
@@ -30,7 +31,7 @@ class FDivergenceConclusion(Conclusion):
     band: rb.Band
     # For each divergence, the largest budget at which the share of clients at or above the breakdown threshold is
     # certified to be at most the breakdown target.
-    breakdowns: dict[str, rb.Bracket]
+    breakdowns: dict[str, Bracket]
 
 
 @dataclass(eq=False, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 import riskband as rb
 from protocol.questions import CandidatesAnswer
 from riskband.adversaries.losses import get_loss
-from riskband.selection import check_selection
+from riskband.selection import Selection, check_selection
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import CertifyingStrategy, Conclusion
 
@@ -18,7 +18,7 @@ from strategies.certifying import CertifyingStrategy, Conclusion
 class SelectionConclusion(Conclusion):
     """The certificate of the best candidate as "selection"; none if a sequence certifies no candidate."""
 
-    selection: rb.Selection  # the best candidate with its certificate, and the table of all
+    selection: Selection  # the best candidate with its certificate, and the table of all
     # The candidate that numbers about a single one, such as `risks`, are of: the best, or the first if none is
     # certified.
     shown: str

@@ -15,6 +15,7 @@ from client.budget import adversarial_request, request_of
 from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.answers import joined_answers
 from riskband.answers.adversarial import GUARANTEES
+from riskband.search import Bracket
 from riskband.worst_cases.network_attack import one_round
 from riskband.worst_cases.wasserstein import published_budgets
 from strategies.asking.failures import Failure, FailureReason
@@ -80,7 +81,7 @@ class WassersteinConclusion(Conclusion):
 
     answers: rb.AdversarialAnswers  # the valid answers, in the order of `outcome.answers`
     # "wasserstein_mean": the largest cost budget at which the mean is certified to be at most the breakdown target.
-    breakdowns: dict[str, rb.Bracket]
+    breakdowns: dict[str, Bracket]
     empirical: EmpiricalWorstCase  # the worst case on the clients that answered
     query_budget: QueryBudgetUse  # what was asked of the clients, and what they have left
     # Estimates under the names of the certificates, from what was reached of clients that also answered proved upper

@@ -37,7 +37,7 @@ PROGRAMS = {
     "python -m simulations nowhere": "import simulations.__main__ as s; s.main(['nowhere'])",
 }
 _FUNCTIONALS = re.compile(r"\w*(Functional|Measure|Term)")
-_PARSERS = re.compile(r"functional|parse\w*|resolve_(functional|measure|objective)")
+_PARSERS = re.compile(r"functional|parse\w*|resolve(_functional|_measure|_objective)?")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 EDGE = ("protocol", "client", "strategies")
 PRODUCT = ("riskband", *EDGE, "worlds", "server", "simulations", "deploy")
@@ -247,7 +247,7 @@ ROWS = (
     Row("arrows between them", lambda: sum(map(len, arrows().values())), "289", 100, 100),
     Row("rooms that import each other in a circle", lambda: len(circles(arrows())), "", 0, 0),
     Row("files that import each other in a circle, for types too", lambda: len(circles(file_arrows())), "", 0, 38),
-    Row("public names, listed or not", lambda: len(rb._MODULES), "99", 70, 113),
+    Row("public names", lambda: len(rb._MODULES), "99", 54, 54),
     Row("classes for a functional of a band", lambda: num_defined(_FUNCTIONALS, ast.ClassDef, "riskband"), "4", 1, 1),
     Row("parsers of its name", lambda: num_defined(_PARSERS, FUNCTIONS, "riskband"), "4", 1, 1),
     Row("functions called encode_… or decode_…", lambda: num_defined(_CODECS, FUNCTIONS, *EDGE), "34", 0, 9),

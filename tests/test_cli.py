@@ -330,10 +330,10 @@ def test_the_figure_of_dispersion_shows_the_measures_and_is_the_same_every_time(
     assert f"figure: {second}" in capsys.readouterr().out
     assert first.read_bytes() == second.read_bytes()
     risks = rb.ClientRisks(losses, NUM_EXAMPLES)
-    lower, upper = rb.hoover(rb.band(risks, delta=0.05))
+    lower, upper = rb.bound(rb.band(risks, delta=0.05), "hoover")
     assert f"<!-- Hoover index: {rounded_down(lower, 3)} to {rounded_up(upper, 3)} -->".encode() in first.read_bytes()
     assert run(table, "--num-examples", 100, "--measure", "gini", "hoover", "--plot-dispersion", first) == 0
-    lower, upper = rb.gini(risks, delta=0.05)  # beside the band, a number that stands alone
+    lower, upper = rb.bound(risks, "gini", delta=0.05)  # beside the band, a number that stands alone
     drawn = first.read_bytes()
     assert f"<!-- Gini coefficient: {rounded_down(lower, 3)} to {rounded_up(upper, 3)} -->".encode() in drawn
     assert b"each by itself" in drawn

@@ -30,9 +30,9 @@ from riskband.bands.methods import MOST_FOR_ALL_RANKS, resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_delta, check_fraction, spelled
 from riskband.functionals.dispersion import UnboundedError
-from riskband.functionals.functional import resolve
+from riskband.functionals.functional import resolve, resolve_weight
 from riskband.functionals.weights import check_tail_level
-from riskband.tuning import tuned_weight
+from riskband.search import Bracket
 from riskband.verification import COLLECTION_SCHEMA, why_it_says_nothing
 from riskband.wording import (
     CHOSEN_BEFORE,
@@ -55,7 +55,7 @@ class Report(NamedTuple):
     """What `riskband certify` found."""
 
     certificates: dict[str, rb.Certificate]
-    breakdowns: dict[str, rb.Bracket]
+    breakdowns: dict[str, Bracket]
     band: rb.Band
     two_sided: rb.Band | None = None  # what the measures of dispersion are read off
     unbounded: tuple[str, ...] = ()  # measures that these answers do not bound from above
@@ -143,7 +143,7 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
     checks: list[Callable[[], object]] = [
         partial(check_delta, options.delta),
         partial(resolve_level_method, options.method),
-        *(partial(tuned_weight, name) for name in options.tune),
+        *(partial(resolve_weight, name, called="an objective") for name in options.tune),
         *([partial(check_pilot_share, options.pilot_share)] if options.tune else []),
         partial(check_budget, options.budget),
         partial(check_fraction, "--quantile", options.quantile),

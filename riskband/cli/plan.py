@@ -10,7 +10,7 @@ from functools import partial
 import riskband as rb
 from riskband.answers.files import read_risks
 from riskband.cli.certify import figure_problems
-from riskband.worst_cases.planning import DEFAULT_POWER, MOST_CLIENTS
+from riskband.worst_cases.planning import DEFAULT_POWER, MOST_CLIENTS, Option, Plan
 
 
 def run(options: argparse.Namespace) -> int:
@@ -54,7 +54,7 @@ def _pilot(options: argparse.Namespace) -> rb.ClientRisks | None:
     )
 
 
-def _summary(plan: rb.Plan) -> str:
+def _summary(plan: Plan) -> str:
     lines = [plan.statement]
     if len(plan.options) > 1:
         lines += ["clients and examples of each that are enough:", *map(_line, plan.options)]
@@ -62,7 +62,7 @@ def _summary(plan: rb.Plan) -> str:
     return "\n".join([*lines, "if all of this is true:", *(f"  - {line}" for line in plan.assumptions)])
 
 
-def _line(option: rb.Option) -> str:
+def _line(option: Option) -> str:
     price = "" if option.cost is None else f", cost {option.cost:,.15g}"
     chance = f"PASS with probability about {option.power:.2f}"
     return f"  {option.num_clients:>6,} with {option.num_examples:,}: {chance}{price}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import riskband as rb
 from riskband.answers.files import TableError
-from riskband.verification import COLLECTION_SCHEMA, band_behind, source_of
+from riskband.verification import COLLECTION_SCHEMA, Verification, band_behind, source_of
 from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, require
 
 VERIFICATION_SCHEMA = "riskband.verification/1"
@@ -164,12 +164,12 @@ def _is_page(file: str) -> bool:
     return Path(file).suffix.lower() in (".html", ".htm")
 
 
-def _plain(entry: Mapping[str, Any], outcome: rb.Verification) -> dict[str, Any]:
+def _plain(entry: Mapping[str, Any], outcome: Verification) -> dict[str, Any]:
     said = {name: entry.get(name) if outcome.ok else None for name in ("statement", "validity")}
     return {"ok": outcome.ok, **said, "problems": list(outcome.problems)}
 
 
-def _say(name: str, entry: Mapping[str, Any], outcome: rb.Verification) -> None:
+def _say(name: str, entry: Mapping[str, Any], outcome: Verification) -> None:
     print(f"{name}: {_outcome(entry) if outcome.ok else 'DOES NOT FOLLOW from its answers'}")
     for problem in outcome.problems:
         print(f"  {problem}")

@@ -1,9 +1,8 @@
 """How unequal are the risks of clients that nobody has measured: two-sided bounds on every common measure (math §5).
 
-Read off one two-sided band they hold on the same event of probability 1 - delta: with each other, and with every other
-certificate of that band. From answers and a delta, one of them has that delta for itself, and is sharper. The functions
-named after a measure are `bound` with that measure, whose formula is at its name in `riskband.functionals.functional`;
-they raise the same errors.
+`bound` gives the interval of a measure, whose formula is at its name in `riskband.functionals.functional`. Read off one
+two-sided band they hold on the same event of probability 1 - delta: with each other, and with every other certificate
+of that band. From answers and a delta, one of them has that delta for itself, and is sharper.
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ from riskband.checks import FloatArray, check_choice, check_shares
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import (
     BOUND_METHODS,
-    MEASURES,
     ExtremalDistributions,
     Functional,
     Given,
-    Interval,
     bound,
     bound_of_answers,
     certificate_of_band,
@@ -38,13 +35,6 @@ Source = Band | ClientRisks
 
 class UnboundedError(ValueError):
     """Nothing bounds a measure from above, so that there is no certificate of it."""
-
-
-def dispersion_interval(
-    source: Source, measure: Given, *, method: str | None = None, delta: float | None = None
-) -> Interval:
-    """`bound` by its earlier name: for a `source`, of a `measure`, by a `method`, at `delta`; the same errors."""
-    return bound(source, resolve(measure, called="measure"), method=method, delta=delta)
 
 
 def extremal_distributions(band: Band, measure: str | Functional) -> ExtremalDistributions:
@@ -147,78 +137,8 @@ def _why_trivial(limits: QuantileLimits, measure: Functional) -> str:
     return ""
 
 
-def gini(source: Source, *, method: str | None = None, delta: float | None = None) -> Interval:
-    """Gini coefficient: in [0, 1]; `source`, `method`, `delta`: see `bound`."""
-    return bound(source, "gini", method=method, delta=delta)
-
-
-def extended_gini(
-    source: Source, *, aversion: float = 3.0, method: str | None = None, delta: float | None = None
-) -> Interval:
-    """Extended Gini coefficient (`aversion` > 1): in [0, 1]; `source`, `method`, `delta`: see `bound`."""
-    return bound(source, MEASURES["extended_gini"](aversion), method=method, delta=delta)
-
-
-def atkinson(
-    source: Source, *, aversion: float = 0.5, method: str | None = None, delta: float | None = None
-) -> Interval:
-    """Atkinson index (`aversion` >= 0): in [0, 1]; `source`, `method`, `delta`: see `bound`."""
-    return bound(source, MEASURES["atkinson"](aversion), method=method, delta=delta)
-
-
-def generalised_entropy(
-    source: Source, *, order: float = 2.0, method: str | None = None, delta: float | None = None
-) -> Interval:
-    """Generalised entropy of an `order`: >= 0, or `inf`; `source`, `method`, `delta`: see `bound`."""
-    return bound(source, MEASURES["generalised_entropy"](order), method=method, delta=delta)
-
-
-def theil(source: Source, *, method: str | None = None, delta: float | None = None) -> Interval:
-    """Theil index, E (R/m) log(R/m): >= 0, or `inf`; `source`, `method`, `delta`: see `bound`."""
-    return bound(source, "theil", method=method, delta=delta)
-
-
-def mean_log_deviation(source: Source, *, method: str | None = None, delta: float | None = None) -> Interval:
-    """Mean log deviation, E log(m/R): >= 0, or `inf`; `source`, `method`, `delta`: see `bound`."""
-    return bound(source, "mean_log_deviation", method=method, delta=delta)
-
-
-def hoover(source: Source, *, method: str | None = None, delta: float | None = None) -> Interval:
-    """Hoover index: in [0, 1]; `source`, `method`, `delta`: see `bound`."""
-    return bound(source, "hoover", method=method, delta=delta)
-
-
-def coefficient_of_variation(source: Source, *, method: str | None = None, delta: float | None = None) -> Interval:
-    """Standard deviation over mean: >= 0, or `inf`; `source`, `method`, `delta`: see `bound`."""
-    return bound(source, "coefficient_of_variation", method=method, delta=delta)
-
-
-def top_share(source: Source, *, share: float = 0.1, method: str | None = None, delta: float | None = None) -> Interval:
-    """Part of all risk on the worst-off `share` of clients: in [share, 1]; `source`, `method`, `delta`: see `bound`."""
-    return bound(source, top_share_functional(share), method=method, delta=delta)
-
-
-def quantile_ratio(
-    source: Source, *, low: float = 0.1, high: float = 0.9, method: str | None = None, delta: float | None = None
-) -> Interval:
-    """Quantile at `high` over that at `low`: >= 1, or `inf`; 1 for 0/0; `source`, `method`, `delta`: see `bound`."""
-    return bound(source, MEASURES["quantile_ratio"](low, high), method=method, delta=delta)
-
-
-def quantile_range(
-    source: Source, *, low: float = 0.25, high: float = 0.75, method: str | None = None, delta: float | None = None
-) -> Interval:
-    """Quantile at `high` minus that at `low`: in [0, 1]; `source`, `method`, `delta`: see `bound`."""
-    return bound(source, MEASURES["quantile_range"](low, high), method=method, delta=delta)
-
-
-def mean_range(source: Source, *, num_clients: int, method: str | None = None, delta: float | None = None) -> Interval:
-    """Mean range of `num_clients` >= 2 new risks: in [0, 1]; `source`, `method`, `delta`: see `bound`."""
-    return bound(source, MEASURES["mean_range"](num_clients), method=method, delta=delta)
-
-
-def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") -> Interval:
-    """Bounds on the Lorenz curve: the part of all risk that the best-off `shares` of the unseen clients bear.
+def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") -> Certificate:
+    """Certificate for the Lorenz curve: the part of all risk that the best-off `shares` of the unseen clients bear.
 
     Parameters
     ----------
@@ -229,31 +149,24 @@ def lorenz(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") ->
 
     Returns
     -------
-    Interval
-        Arrays of shape (num_shares,). Source: [DC] definition 5; math §5.1.
+    Certificate
+        Both ends at each of `axes["share"]`; `details["measured"]` is the measured curve. Source: [DC] definition 5;
+        math §5.1.
     """
-    points = check_shares(shares)
-    method = check_choice("method", method, BOUND_METHODS)
+    points, method = check_shares(shares), check_choice("method", method, BOUND_METHODS)
     limits, measured = QuantileLimits.of_band(band), measured_limits(band, top_share_functional(0.5), method)
     ends = np.stack([points, points])
     for index in np.flatnonzero((points > 0.0) & (points < 1.0)):
         beyond = top_share_functional(float(1.0 - points[index]))
         found = beyond.interval(limits, is_plug_in=method == "plugin", measured=measured)
         ends[:, index] = 1.0 - found.upper, 1.0 - found.lower
-    return Interval(ends[0], ends[1])
-
-
-def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str = "sharp") -> Certificate:
-    """Certificate for `lorenz` of a `band` at `shares`, by a `method`; `details["measured"]` is the measured curve."""
-    points, method = check_shares(shares), check_choice("method", method, BOUND_METHODS)
-    lower, upper = lorenz(band, shares=points, method=method)
     return certificate_of_band(
         band,
         "lorenz_certificate",
         {"shares": points, "method": method},
         quantity=f"the Lorenz curve of {band.subject}",
-        value=np.asarray(upper),
-        lower=np.asarray(lower),
+        value=ends[1],
+        lower=ends[0],
         axes={"share": points},
         method=f"{method} bound from the {band.method} band",
         details={"measured": lorenz_of_distribution(RiskDistribution.of_values(band.risks.shown_values), points)},

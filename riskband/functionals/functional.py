@@ -74,7 +74,7 @@ class Functional:
     Attributes
     ----------
     name : str
-        Name and parameters, separated by colons, as `functional` reads them: "atkinson:0.5". Empty for a function of
+        Name and parameters, separated by colons, as `bound` reads them: "atkinson:0.5". Empty for a function of
         the user.
     quantity : str
         What it is called in a sentence.
@@ -328,15 +328,15 @@ def _integral(distribution: RiskDistribution, cumulative: Curve) -> float:
     return float(np.sum(distribution.risks * np.diff(cumulative(np.concatenate([[0.0], distribution.levels])))))
 
 
-def _weighted(weight: QuantileWeight, quantity: str = "", name: str = "") -> Functional:
+def _weighted(weight: QuantileWeight, quantity: str = "") -> Functional:
     quantity = quantity or f"the quantile integral {weight.name!r}"
     of_distribution = partial(_integral, cumulative=weight.cumulative)
-    return _growing(name or weight.name, quantity, of_distribution, weight=weight)
+    return _growing(weight.name, quantity, of_distribution, weight=weight)
 
 
-def _tail(weight: QuantileWeight, quantity: str, name: str, of_answers: OfAnswers) -> Functional:
+def _tail(weight: QuantileWeight, quantity: str, of_answers: OfAnswers) -> Functional:
     """Mean of the worst clients, which the distribution for means of the band serves as well as its lower side."""
-    plain = _weighted(weight, quantity, name)
+    plain = _weighted(weight, quantity)
 
     def bounds(band: Band) -> Interval:
         lower, upper = plain.interval(plain.limits(band))
@@ -349,9 +349,8 @@ def _tail(weight: QuantileWeight, quantity: str, name: str, of_answers: OfAnswer
 
 
 def _cvar(level: float) -> Functional:
-    weight = weights.tail_weight(level)
     words, of_answers = f"the mean of the worst {exactly(1.0 - level)}", partial(bets.cvar, level=level)
-    return _tail(weight, words, f"cvar:{in_full(level)}", of_answers)
+    return _tail(weights.tail_weight(level), words, of_answers)
 
 
 def _quantile(level: float) -> Functional:
@@ -616,15 +615,11 @@ def _quantile_range(low: float, high: float) -> Functional:
 Table = Mapping[str, Callable[..., Functional]]
 
 WEIGHTS: Table = {
-    "mean": lambda: _tail(weights.MEAN, "the mean", "mean", bets.mean),
+    "mean": lambda: _tail(weights.MEAN, "the mean", bets.mean),
     "cvar": _cvar,
-    "interval": lambda low, high: _weighted(
-        weights.interval_weight(low, high), name=f"interval:{in_full(low)}:{in_full(high)}"
-    ),
+    "interval": lambda low, high: _weighted(weights.interval_weight(low, high)),
     "linear": lambda: _weighted(weights.LINEAR),
-    "smoothed_median": lambda width=0.01: _weighted(
-        weights.smoothed_median_weight(width), "the smoothed median", f"smoothed_median:{in_full(width)}"
-    ),
+    "smoothed_median": lambda width=0.01: _weighted(weights.smoothed_median_weight(width), "the smoothed median"),
     "maximum": lambda num_clients: _weighted(weights.maximum_weight(num_clients)),
     "minimum": lambda num_clients: _weighted(weights.minimum_weight(num_clients)),
 }
@@ -650,13 +645,19 @@ FUNCTIONALS: Table = {**WEIGHTS, "quantile": _quantile, "share": _share, **MEASU
 """By name, a function of the parameters that follow after colons."""
 
 
-def functional(given: Given) -> Functional:
-    """Return the `Functional` that `given` stands for: a name, a weight or a function as in `bound`, or one itself."""
-    return resolve(given)
+def resolve_weight(given: str | QuantileWeight, *, called: str) -> QuantileWeight:
+    """The weight of a name; raises ValueError if its parameters are out of range, or it is not one of `WEIGHTS`."""
+    weight = resolve(given, called=called, among=WEIGHTS).weight
+    if weight is None:
+        raise ValueError(f"{called} must be one of {', '.join(sorted(WEIGHTS))} or a QuantileWeight, got {given!r:.80}")
+    return weight
 
 
 def resolve(given: object, *, called: str = "functional", among: Table = FUNCTIONALS) -> Functional:
-    """As `functional`, with only some names allowed, and with another word for it in errors (always ValueError)."""
+    """Return the `Functional` that `given` stands for: a name, a weight or a function as in `bound`, or one itself.
+
+    With only some names allowed, and with another word for it in errors (always ValueError).
+    """
     if isinstance(given, Functional):
         return given
     if isinstance(given, QuantileWeight):

@@ -6,6 +6,7 @@ the lower side only. All bounds from one band hold together, and together with e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -25,26 +26,24 @@ from riskband.checks import (
     FloatArray,
     check_choice,
     check_delta,
-    check_kind,
     check_optional_seed,
     check_points,
     check_single,
 )
 from riskband.duals import excess_assumptions, tail_duals
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
-from riskband.functionals.functional import FUNCTIONALS, Interval, bound, certificate_of_band
+from riskband.functionals.functional import Interval, certificate_of_band, resolve_weight
 from riskband.functionals.stepwise import (
     observed_share,
     order_statistic,
     true_quantile,
     true_share,
 )
-from riskband.functionals.transforms import Transform
+from riskband.functionals.transforms import Transform, resolve_transform
 from riskband.functionals.weights import (
     MEAN,
     QuantileWeight,
     check_tail_level,
-    check_weight,
     step_integral,
     tail_mean,
     tail_weight,
@@ -299,60 +298,35 @@ def _shares(risks: ClientRisks, thresholds: FloatArray, *, delta: float, local: 
     return found.reshape(thresholds.shape)
 
 
-def weighted_quantile(band: Band, weight: QuantileWeight) -> Certificate:
-    """Upper bound on the integral of the quantile function against a `weight`, exact on each step of a `band`."""
+def weighted_quantile(band: Band, weight: str | QuantileWeight) -> Certificate:
+    """Upper bound on the integral of the quantile function against a weight, exact on each step of a band.
+
+    Parameters
+    ----------
+    band : Band
+        With a lower side.
+    weight : str or QuantileWeight
+        "linear", "interval:0.5:0.9", "maximum:10", "smoothed_median:0.01", ..., or your own.
+
+    Returns
+    -------
+    Certificate
+        A number. `verify` needs a weight of your own as an argument.
+    """
     check_band(band)
-    check_weight(weight)
+    weight = resolve_weight(weight, called="weight")
     quantity = f"the quantile integral {weight.name!r} of {band.subject}"
     band.require("lower")
     value = step_integral(np.append(band.lower_points, 1.0), np.append(band.lower_levels, 1.0), weight)
     return certificate_of_band(band, "weighted_quantile", {"weight": weight.name}, quantity=quantity, value=value)
 
 
-def quantile_interval(band: Band, *, level: npt.ArrayLike) -> Interval:
-    """Bounds on quantiles (value at risk) of the risk of unseen clients.
-
-    Parameters
-    ----------
-    band : Band
-        With both sides.
-    level : float or array_like
-        Probabilities in [0, 1], any shape. The largest of k new clients has its β quantile at the level β^{1/k}, the
-        smallest at 1 - (1 - β)^{1/k} ([DC] example 7).
-
-    Returns
-    -------
-    Interval
-        Of the shape of `level`; all hold at once. Source: [DC] proposition 1.
-
-    Raises
-    ------
-    ValueError
-        If a level is out of range or the band has only one side.
-    """
-    check_band(band)
-    lower, upper = band.quantile_lower(level), band.quantile_upper(level)
-    return Interval(lower, upper) if np.ndim(level) else Interval(float(lower), float(upper))
-
-
-def weighted_quantile_interval(band: Band, weight: QuantileWeight) -> Interval:
-    """`bound` on the integral of the quantile function against a `weight`, from a `band`: exact on every step of it."""
-    check_weight(weight)
-    return bound(band, weight)
-
-
-def mean_interval(band: Band) -> Interval:
-    """`bound` on the mean risk, from a `band`; `mean_bound` has a sharper upper end."""
-    return bound(band, "mean")
-
-
-def cvar_interval(band: Band, *, level: float) -> Interval:
-    """`bound` on the mean risk of the worst `1 - level` of the clients, from a `band`; `level` in [0, 1)."""
-    return bound(band, FUNCTIONALS["cvar"](level))
-
-
 def transformed_quantile_interval(
-    band: Band, transform: Transform, *, weight: QuantileWeight | Transform = MEAN, method: str = "pointwise"
+    band: Band,
+    transform: Transform | Sequence[float],
+    *,
+    weight: str | QuantileWeight | Transform = "mean",
+    method: str = "pointwise",
 ) -> Interval:
     """Bounds on ∫ψ(p)ξ(q(p))dp, with q the quantile function of the risk of unseen clients.
 
@@ -360,11 +334,12 @@ def transformed_quantile_interval(
     ----------
     band : Band
         With both sides.
-    transform : Transform
-        ξ: `polynomial_transform`, `absolute_transform` or `smooth_transform`.
-    weight : QuantileWeight or Transform
-        ψ >= 0, or a transform of p that is the integral of a ψ of any sign from 0; it is split by its own Jordan
-        decomposition. Default: the mean of ξ(R).
+    transform : Transform or sequence of float
+        ξ on [0, 1]: coefficients of a polynomial, from the constant on, or `absolute_transform` or `smooth_transform`
+        of `riskband.functionals.transforms`.
+    weight : str, QuantileWeight or Transform
+        ψ >= 0, as for `weighted_quantile`, or a transform of p that is the integral of a ψ of any sign from 0; it is
+        split by its own Jordan decomposition. Default: the mean of ξ(R).
     method : {"pointwise", "jordan", "monomials"}
         `pointwise`: smallest and largest ξ between the sides of the band at every level; attained by a member of the
         band if ψ >= 0 and ξ turns at most once. `jordan`: V(u) - V(l) + ξ(l), [DC] theorem 2. `monomials`: every power
@@ -381,9 +356,9 @@ def transformed_quantile_interval(
         If the method is unknown or needs a polynomial, or the band has only one side.
     """
     method = check_choice("method", method, TRANSFORM_METHODS)
-    check_kind("transform", transform, Transform, remedy="for example absolute_transform(0.5)")
+    transform = resolve_transform(transform)
     if not isinstance(weight, Transform):
-        check_weight(weight)
+        weight = resolve_weight(weight, called="weight")
     limits = QuantileLimits.of_band(band)
     if method == "pointwise":
         least, most = transform.extremes(limits.lower, limits.upper)
@@ -416,16 +391,36 @@ def _masses(weight: QuantileWeight | Transform, edges: FloatArray) -> tuple[Floa
 
 
 def quantile_certificate(band: Band, *, level: npt.ArrayLike) -> Certificate:
-    """Certificate for `quantile_interval` of a `band` at each `level`; `details["measured"]` has the measured ones."""
+    """Certificate from both sides for quantiles (value at risk) of the risk of unseen clients.
+
+    Parameters
+    ----------
+    band : Band
+        With both sides.
+    level : float or array_like
+        Probabilities in [0, 1]; all hold at once. The largest of k new clients has its β quantile at the level β^{1/k},
+        the smallest at 1 - (1 - β)^{1/k} ([DC] example 7).
+
+    Returns
+    -------
+    Certificate
+        Both ends at each of `axes["level"]`; `details["measured"]` has the measured quantiles. Source: [DC]
+        proposition 1.
+
+    Raises
+    ------
+    ValueError
+        If a level is out of range or the band has only one side.
+    """
+    check_band(band)
     levels = np.atleast_1d(check_points("level", level))
-    lower, upper = quantile_interval(band, level=levels)
     return certificate_of_band(
         band,
         "quantile_certificate",
         {"level": levels},
         quantity=f"the quantile function of {band.subject}",
-        value=np.asarray(upper),
-        lower=np.asarray(lower),
+        value=band.quantile_upper(levels),
+        lower=band.quantile_lower(levels),
         axes={"level": levels},
         details={"measured": RiskDistribution.of_values(band.risks.shown_values).quantile(levels)},
     )

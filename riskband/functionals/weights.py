@@ -11,7 +11,8 @@ from numpy.polynomial import Polynomial
 from scipy.special import erf
 
 from riskband.bands.band import Band
-from riskband.checks import FloatArray, check_callable, check_count, check_kind, check_number
+from riskband.checks import FloatArray, check_callable, check_count, check_number
+from riskband.wording import in_full
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ LINEAR = QuantileWeight("linear", lambda p: p**2)
 def tail_weight(level: float) -> QuantileWeight:
     """Weight of the conditional value at risk: the mean of the worst 1 - level; level in [0, 1)."""
     level = check_tail_level(level)
-    return QuantileWeight(f"cvar:{level:g}", lambda p: np.maximum(p - level, 0.0) / (1.0 - level))
+    return QuantileWeight(f"cvar:{in_full(level)}", lambda p: np.maximum(p - level, 0.0) / (1.0 - level))
 
 
 def interval_weight(low: float, high: float) -> QuantileWeight:
@@ -71,7 +72,9 @@ def interval_weight(low: float, high: float) -> QuantileWeight:
     low, high = (check_number("an end of an interval of levels", end, remedy="0.9 is a level") for end in (low, high))
     if not 0.0 <= low < high <= 1.0:
         raise ValueError(f"an interval of levels needs 0 <= low < high <= 1, got {low} and {high}")
-    return QuantileWeight(f"interval:{low:g}:{high:g}", lambda p: (np.clip(p, low, high) - low) / (high - low))
+    return QuantileWeight(
+        f"interval:{in_full(low)}:{in_full(high)}", lambda p: (np.clip(p, low, high) - low) / (high - low)
+    )
 
 
 def smoothed_median_weight(width: float = 0.01) -> QuantileWeight:
@@ -80,7 +83,7 @@ def smoothed_median_weight(width: float = 0.01) -> QuantileWeight:
     if not 0.0 < width < np.inf:
         raise ValueError(f"width of a smoothed median must be finite and > 0, got {width:g}; 0.01 is that of [DC]")
     half = erf(0.5 / width)  # the same width on both sides of the median (erratum of [DC])
-    return QuantileWeight(f"smoothed_median:{width:g}", lambda p: 0.5 + 0.5 * erf((p - 0.5) / width) / half)
+    return QuantileWeight(f"smoothed_median:{in_full(width)}", lambda p: 0.5 + 0.5 * erf((p - 0.5) / width) / half)
 
 
 def maximum_weight(num_clients: int) -> QuantileWeight:
@@ -102,12 +105,6 @@ def check_tail_level(level: float) -> float:
     if not 0.0 <= number < 1.0:
         raise ValueError(f"level must be one number in [0, 1), got {number}; {remedy}")
     return number
-
-
-def check_weight(weight: object) -> None:
-    """Raise ValueError unless it is a `QuantileWeight`."""
-    remedy = "for example interval_weight(0.8, 0.95); a stored certificate needs your own as an argument of verify"
-    check_kind("weight", weight, QuantileWeight, remedy=remedy)
 
 
 def step_integral(risks: FloatArray, levels: FloatArray, weight: QuantileWeight) -> float:

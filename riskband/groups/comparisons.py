@@ -45,8 +45,7 @@ def group_intervals(bands: GroupBands, functional: Given) -> dict[str, Interval]
     Returns
     -------
     dict of str to Interval
-        Finite numbers, by group. The comparisons below take the same arguments, and raise the same errors; their
-        `weights`, the probability of each group, must be fixed before any risk was seen, and are equal by default.
+        Finite numbers, by group.
 
     Raises
     ------
@@ -115,7 +114,7 @@ def group_transform_mean(
     Parameters
     ----------
     bands, functional, weights :
-        As for `group_intervals`; T has values in [0, 1].
+        As for `group_certificate`; T has values in [0, 1].
     transform : Transform or sequence of float
         ξ on [0, 1]: `absolute_transform`, `smooth_transform`, ..., or coefficients of a polynomial, from the constant
         on.
@@ -141,7 +140,7 @@ def cvar_fairness(bands: GroupBands, functional: Given = "mean", *, level: float
     Parameters
     ----------
     bands, functional, weights :
-        As for `group_intervals`.
+        As for `group_certificate`.
     level : float
         In [0, 1): the worst `1 - level` of the groups, by weight. 0 gives 0.
 
@@ -177,12 +176,17 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
     bands : GroupBands
         With both sides.
     comparison : str
-        Name of the function that gives the interval: "group_gap", "largest_gap", "quadratic_gaps", "group_variance",
-        "worst_group", "weighted_group_mean", "group_transform_mean" or "cvar_fairness".
+        With T(F_g) the functional of group g: "group_gap", |T(F_g) - T(F_g')|; "largest_gap", the largest over all
+        pairs; "quadratic_gaps", the mean square over all pairs; "group_variance", "weighted_group_mean" and
+        "worst_group", the variance, mean and largest of T(F_g) over groups; "group_transform_mean", the mean of ξ(T)
+        for a polynomial ξ; "cvar_fairness", the mean of T over the worst-off groups minus that over all.
     functional : str, Functional or QuantileWeight
         As for `group_intervals`, but no function of your own: `verify` could not find it.
     **options
-        The other arguments of that function; a transform as coefficients of a polynomial, for the same reason.
+        `first` and `second`, names of groups, and `squared` (False) for a "group_gap"; `transform`, coefficients of ξ
+        from the constant on, for "group_transform_mean"; `level` in [0, 1), the best-off share of the groups to leave
+        out, for "cvar_fairness". For these two, "weighted_group_mean" and "group_variance" also `weights`, the
+        probability of each group by name, fixed before any risk was seen and equal by default.
 
     Returns
     -------
@@ -194,7 +198,7 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
     Raises
     ------
     ValueError
-        As for that function, or if the functional or the transform has no name.
+        As for `group_intervals`, if an option does not fit, or if the functional has no name.
     """
     comparison = check_choice("comparison", comparison, COMPARISONS)
     interval, sentence = COMPARISONS[comparison]
@@ -202,12 +206,11 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
     if not chosen.name:  # `verify` could not find it again, nor a transform
         raise ValueError(
             f"a certificate needs a functional with a name, got {chosen.quantity}; use a QuantileWeight, or "
-            f"{comparison}"
+            "group_intervals"
         )
     if isinstance(transform, Transform):
         raise ValueError(
-            f"a certificate needs the transform as coefficients of a polynomial, got {transform.name!r}; use them, or "
-            f"{comparison}"
+            f"a certificate needs the transform as coefficients of a polynomial, got {transform.name!r}; use those"
         )
     try:
         lower, upper = interval(bands, functional=functional, **options)

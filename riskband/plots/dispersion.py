@@ -16,7 +16,7 @@ from riskband.certificate import Certificate, weakest_validity
 from riskband.checks import FloatArray
 from riskband.functionals.dispersion import lorenz_of_distribution
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
-from riskband.functionals.functional import bound, functional
+from riskband.functionals.functional import bound, resolve
 from riskband.plots.bands import (
     ANSWERS,
     BOUNDS,
@@ -155,7 +155,7 @@ def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unse
             _draw_interval(axes, row + 0.15, published[0], published[1], right, color=_PUBLISHED, lw=3.0)
         _draw_interval(axes, row, lower, upper, right, color=BOUNDS, lw=7.0)
         if unseen is not None:
-            _draw_point(axes, row, functional(name).value(unseen), right, UNSEEN_POINT)
+            _draw_point(axes, row, resolve(name).value(unseen), right, UNSEEN_POINT)
         _draw_point(axes, row, float(certificate.details["measured"]), right, MEASURED_POINT)
         axes.annotate(_row_label(name, lower, upper), (0.0, row - 0.22), (3, 0), textcoords="offset points", fontsize=9)
     for validity, delta, is_own in kinds:
@@ -183,7 +183,7 @@ def _draw_point(axes: Axes, row: float, value: float, right: float, style: Mappi
 
 
 def _row_label(name: str, lower: float, upper: float) -> str:
-    quantity = functional(name).quantity.removeprefix("the ")
+    quantity = resolve(name).quantity.removeprefix("the ")
     return f"{quantity[0].upper()}{quantity[1:]}: {rounded_down(lower, 3)} to {rounded_up(upper, 3)}"
 
 

@@ -17,7 +17,7 @@ import riskband as rb
 from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve, network_curve
 from riskband.functionals.dispersion import lorenz_of_distribution
 from riskband.functionals.distributions import RiskDistribution
-from riskband.functionals.functional import functional
+from riskband.functionals.functional import resolve
 from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
 from worlds.loss_table import PopulationRisks
@@ -131,7 +131,7 @@ def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
             pushes = [knapsack_curve([curve.inverse(t) for curve in unseen.curves]) for t in axes["threshold"]]
             return np.stack([push(axes["cost_budget"]) for push in pushes], axis=-1)
         case "dispersion_certificate":
-            return np.asarray(functional(arguments["measure"]).value(unseen.distribution))
+            return np.asarray(resolve(arguments["measure"]).value(unseen.distribution))
         case "select":
             return np.asarray(Objective(arguments["objective"]).of_distribution(unseen.distribution))
         case "lorenz_certificate":

@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 import riskband as rb
-from riskband.functionals.functional import BOUND_METHODS, FUNCTIONALS, functional
+from riskband.functionals.functional import BOUND_METHODS, FUNCTIONALS, resolve
 from riskband.groups.comparisons import gap_ends
+from riskband.groups.group_bands import GroupBands
 from riskband.plots.dispersion import dispersion_figure
 from riskband.wording import confidence
 from server.checks.unseen import Check, Unseen
@@ -35,7 +36,7 @@ _SHARE, _LEVELS = 0.5, (0.5, 0.9)  # points of the curves that the table shows
 class Settings(Section):
     """What is measured, and how it is bounded."""
 
-    measures: Annotated[Names, rule(lambda names: is_distinct([functional(name).name for name in names]))] = Field(
+    measures: Annotated[Names, rule(lambda names: is_distinct([resolve(name).name for name in names]))] = Field(
         description=f'give different ones such as "gini,atkinson:0.5"; the names are {", ".join(sorted(FUNCTIONALS))}'
     )
     dispersion_method: Annotated[str, one_of((BETTING, *BOUND_METHODS))] = Field(
@@ -152,7 +153,7 @@ def _curve_entry(result: DispersionConclusion, checks: Mapping[str, Check], *, n
     }
 
 
-def _group_section(result: DispersionConclusion, bands: rb.GroupBands, unseen: Unseen | None) -> dict[str, Any]:
+def _group_section(result: DispersionConclusion, bands: GroupBands, unseen: Unseen | None) -> dict[str, Any]:
     intervals = rb.group_intervals(bands, "mean")
     ends = {name: np.array(intervals[name]) for name in bands.names}
     entries = {}

@@ -12,7 +12,6 @@ from pydantic import AfterValidator, Field
 from rich.markup import escape
 from rich.table import Table
 
-import riskband as rb
 from protocol.models import load_arrays, model_arrays
 from protocol.questions import CandidatesQuery
 from protocol.weight_sets import packed, separated
@@ -20,7 +19,7 @@ from riskband.adversaries.evaluation import logit_batches
 from riskband.adversaries.losses import get_loss
 from riskband.functionals.distributions import RiskDistribution
 from riskband.plots.selection import selection_figure
-from riskband.selection import SELECTION_METHODS, Objective
+from riskband.selection import SELECTION_METHODS, CandidateBound, Objective, Selection
 from server.checks.unseen import Unseen, compare
 from server.report.cells import VERDICTS, new_table, number, unseen_headers, upper_bound
 from server.sections import AnyCounts, AnyNumbers, Rule, Section, is_distinct, one_of, rule
@@ -212,7 +211,7 @@ def _candidate_models(config: RunConfig, grid: Grid | None) -> Candidates:
     return {name: models[name] for name in dict.fromkeys([*(f"epochs-{epoch}" for epoch in epochs), *models])}
 
 
-def _candidate_entry(selection: rb.Selection, candidate: rb.CandidateBound, unseen: Unseen | None) -> dict[str, Any]:
+def _candidate_entry(selection: Selection, candidate: CandidateBound, unseen: Unseen | None) -> dict[str, Any]:
     certified: float | None = candidate.bound
     if selection.method == "fixed_sequence":  # its own bounds do not hold together: only the target is certified
         certified = selection.target if candidate.is_certified else None

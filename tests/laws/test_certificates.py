@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
+from riskband.functionals.weights import interval_weight
 from riskband.wording import rounded_down, rounded_up
 from tests.laws.draws import DELTAS, DIVERGENCES, LOCALS, METHODS, client_risks
 
@@ -144,11 +145,19 @@ def test_divergences_and_weights_of_ones_own_can_be_verified():
     assert rb.verify(share, divergences={"cubic": own}).ok
     with pytest.raises(ValueError, match="cubic"):
         rb.verify(share)
-    weight = rb.interval_weight(0.5, 0.9)
+    weight = rb.QuantileWeight("square", np.square)
     integral = rb.weighted_quantile(band, weight)
-    assert rb.verify(integral, weights={weight.name: weight}).ok
-    with pytest.raises(ValueError, match="argument of verify"):
+    assert rb.verify(integral, weights={"square": weight}).ok
+    with pytest.raises(ValueError, match=r"weight must be one of .*, got 'square'"):
         rb.verify(integral)
+
+
+def test_a_weight_with_a_name_is_verified_by_it():
+    """By all of its digits: cut to six, the name would be that of another weight."""
+    band = rb.band(rb.ClientRisks([0.1, 0.2, 0.3], 10), delta=0.1, sides="lower")
+    integral = rb.weighted_quantile(band, interval_weight(0.123456789, 0.9))
+    assert rb.verify(integral).ok
+    assert integral == rb.weighted_quantile(band, "interval:0.123456789:0.9")
 
 
 @pytest.mark.parametrize(

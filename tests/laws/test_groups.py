@@ -13,13 +13,15 @@ from tests.laws.draws import LOCALS, METHODS, client_risks
 
 FUNCTIONALS = st.sampled_from(["mean", "cvar:0.8", "quantile:0.5", "smoothed_median:0.2", "gini", "mean_range:2"])
 COMPARISONS = {
-    "largest_gap": rb.largest_gap,
-    "quadratic_gaps": rb.quadratic_gaps,
-    "group_variance": rb.group_variance,
-    "worst_group": rb.worst_group,
-    "weighted_group_mean": rb.weighted_group_mean,
-    "cvar_fairness": lambda bands, functional: rb.cvar_fairness(bands, functional, level=0.5),
-    "group_transform_mean": lambda bands, functional: rb.group_transform_mean(bands, functional, [0.3, -1.0, 2.0]),
+    "largest_gap": comparisons.largest_gap,
+    "quadratic_gaps": comparisons.quadratic_gaps,
+    "group_variance": comparisons.group_variance,
+    "worst_group": comparisons.worst_group,
+    "weighted_group_mean": comparisons.weighted_group_mean,
+    "cvar_fairness": lambda bands, functional: comparisons.cvar_fairness(bands, functional, level=0.5),
+    "group_transform_mean": lambda bands, functional: comparisons.group_transform_mean(
+        bands, functional, [0.3, -1.0, 2.0]
+    ),
 }
 
 
@@ -87,21 +89,21 @@ def test_no_pair_in_the_box_leaves_the_largest_gap(box, seed):
 def test_comparisons_agree_with_each_other(bands, functional):
     intervals = rb.group_intervals(bands, functional)
     gaps = [
-        rb.group_gap(bands, a, b, functional) for a in bands.names for b in bands.names if a < b
+        comparisons.group_gap(bands, a, b, functional) for a in bands.names for b in bands.names if a < b
     ]  # fmt: skip
-    largest = rb.largest_gap(bands, functional)
+    largest = comparisons.largest_gap(bands, functional)
     assert largest.lower == pytest.approx(max(gap.lower for gap in gaps), abs=1e-12)
     assert largest.upper == pytest.approx(max(gap.upper for gap in gaps), abs=1e-12)
-    worst, average = rb.worst_group(bands, functional), rb.weighted_group_mean(bands, functional)
+    worst, average = comparisons.worst_group(bands, functional), comparisons.weighted_group_mean(bands, functional)
     assert average.lower <= worst.lower + 1e-12
     assert average.upper <= worst.upper + 1e-12
     if len(gaps) == 1:
-        squared = rb.group_gap(bands, *bands.names, functional, squared=True)
-        assert rb.quadratic_gaps(bands, functional) == pytest.approx(squared, abs=1e-12)
-        assert rb.group_gap(bands, *bands.names[::-1], functional) == gaps[0]
-    assert rb.cvar_fairness(bands, functional, level=0.0).upper == pytest.approx(0.0, abs=1e-12)
-    variance = rb.group_variance(bands, functional)
-    second = rb.group_transform_mean(bands, functional, [0, 0, 1])
+        squared = comparisons.group_gap(bands, *bands.names, functional, squared=True)
+        assert comparisons.quadratic_gaps(bands, functional) == pytest.approx(squared, abs=1e-12)
+        assert comparisons.group_gap(bands, *bands.names[::-1], functional) == gaps[0]
+    assert comparisons.cvar_fairness(bands, functional, level=0.0).upper == pytest.approx(0.0, abs=1e-12)
+    variance = comparisons.group_variance(bands, functional)
+    second = comparisons.group_transform_mean(bands, functional, [0, 0, 1])
     assert variance.upper <= second.upper + 1e-12  # E T² - (E T)²
     assert all(lower <= upper for lower, upper in intervals.values())
 

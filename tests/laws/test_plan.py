@@ -15,7 +15,8 @@ from scipy.stats import beta, binom
 import riskband as rb
 from benchmarks.plan import Setting, simulated_power
 from riskband.cli import main
-from riskband.worst_cases.planning import pilot_distribution
+from riskband.worst_cases.planning import Option, pilot_distribution
+from riskband.worst_cases.requirements import Requirement
 
 PRIOR = "beta:0.12:0.07"
 ZERO_OR_ONE = rb.RiskDistribution(np.array([0.0, 1.0]), np.array([0.9, 1.0]))  # a tenth of the clients always fail
@@ -94,7 +95,7 @@ def test_the_frontier_falls_with_the_examples_and_the_costs_choose_on_it():
 
 def test_what_there_is_is_compared_with_what_is_needed():
     too_few = small_plan(num_clients=9)
-    enough = replace(too_few, at_hand=(rb.Option(200, 40, 0.99),))
+    enough = replace(too_few, at_hand=(Option(200, 40, 0.99),))
     assert too_few.at_hand[0].power < 0.8
     assert too_few.statement.startswith(f"You have 9 clients, you need {too_few.best.num_clients}: ")
     assert enough.statement.startswith("You have 200 clients, which is enough: ")
@@ -105,7 +106,7 @@ def test_what_there_is_is_compared_with_what_is_needed():
         assert json.loads(json.dumps(plan.to_dict(), allow_nan=False))["validity"] == "estimate"
         assert len(plan.to_frame()) == 1
         assert plan.plot().get_xlabel() == "clients"
-    frontier = replace(too_few, options=(rb.Option(30, 20, 0.81), too_few.best))
+    frontier = replace(too_few, options=(Option(30, 20, 0.81), too_few.best))
     assert frontier.plot().get_ylabel() == "clients"
     assert frontier != too_few == replace(too_few)
     assert "<svg" in frontier._repr_html_()
@@ -143,7 +144,7 @@ def test_the_truth_of_a_known_law_is_that_of_scipy():
         "worst_mean:tv:0<=0.5": law.mean(),
     }
     for text, truth in truths.items():
-        assert rb.Requirement.of(text).number.value(risks) == pytest.approx(truth, abs=1e-3), text
+        assert Requirement.of(text).number.value(risks) == pytest.approx(truth, abs=1e-3), text
 
 
 REFUSED = {

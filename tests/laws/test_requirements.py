@@ -10,7 +10,7 @@ import pytest
 
 import riskband as rb
 from riskband.wording import CHOSEN_BEFORE
-from riskband.worst_cases.requirements import EXIT_STATUS
+from riskband.worst_cases.requirements import EXIT_STATUS, Requirement
 
 RNG = np.random.default_rng(14)
 LARGEST_TRIED = "riskband.worst_cases.requirements._LARGEST_TRIED"  # 0: nothing is estimated
@@ -29,9 +29,9 @@ RISKS = rb.ClientRisks(RNG.binomial(100, RNG.beta(3, 21, 80)) / 100, 100)
     ],
 )
 def test_requirements_are_read_and_written(text, written):
-    requirement = rb.Requirement.of(text)
+    requirement = Requirement.of(text)
     assert str(requirement) == written
-    assert rb.Requirement.of(written) == requirement == rb.Requirement.of(requirement)
+    assert Requirement.of(written) == requirement == Requirement.of(requirement)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_requirements_come_with_answers_and_delta_or_with_a_band():
         (lambda: rb.require(RISKS, [], delta=0.1), "at least one requirement"),
         (lambda: rb.require(RISKS, "mean<=0.2", delta=1.5), r"in \(0, 1\)"),
         (lambda: rb.require([0.1, 0.2], "mean<=0.2", delta=0.1), "source must be of type Band"),
-        (lambda: rb.Requirement("mean", "<", 0.1), "relation of a requirement"),
+        (lambda: Requirement("mean", "<", 0.1), "relation of a requirement"),
     ):
         with pytest.raises(ValueError, match=rule):
             call()
@@ -89,7 +89,7 @@ def test_requirements_come_with_answers_and_delta_or_with_a_band():
     ],
 )
 def test_what_follows_from_two_ends(relation, lower, upper, verdict):
-    assert rb.Requirement("mean", relation, 0.3).verdict(lower, upper) == verdict
+    assert Requirement("mean", relation, 0.3).verdict(lower, upper) == verdict
 
 
 def test_verdicts_are_read_off_the_bounds_of_the_library():

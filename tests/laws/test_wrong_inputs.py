@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband.bands.crossing import crossing_probability
+from riskband.functionals.weights import interval_weight
 from riskband.plots.dispersion import dispersion_figure
 from riskband.tuning import descend
 
@@ -74,7 +76,7 @@ GINI = rb.dispersion_certificate(BAND, "gini")
         (lambda: UPPER.lower(0.5), "no lower side", "", "sides='two'"),
         (lambda: rb.mean(UPPER), "no lower side", "", "sides='two'"),
         (lambda: rb.worst_case_mean(UPPER, divergence="kl", budget=0.1), "no lower side", "", "sides='two'"),
-        (lambda: rb.interval_weight(0.5, 0.5), "low < high", "0.5 and 0.5", "needs"),
+        (lambda: interval_weight(0.5, 0.5), "low < high", "0.5 and 0.5", "needs"),
         (
             lambda: rb.QuantileWeight("half", lambda p: p / 2),
             "must integrate to 1",
@@ -132,10 +134,10 @@ GINI = rb.dispersion_certificate(BAND, "gini")
             "nan",
             "",
         ),
-        (lambda: rb.crossing_probability([0.5, 0.1]), "nondecreasing", "", "running maximum"),
-        (lambda: rb.crossing_probability([0.5, np.nan]), "in [0, 1]", "", ""),
-        (lambda: rb.crossing_probability([]), "n >= 1", "(0,)", ""),
-        (lambda: rb.crossing_probability([0.1, 0.2], [0.5]), "same length", "2 and 1", ""),
+        (lambda: crossing_probability([0.5, 0.1]), "nondecreasing", "", "running maximum"),
+        (lambda: crossing_probability([0.5, np.nan]), "in [0, 1]", "", ""),
+        (lambda: crossing_probability([]), "n >= 1", "(0,)", ""),
+        (lambda: crossing_probability([0.1, 0.2], [0.5]), "same length", "2 and 1", ""),
         (lambda: rb.ClientRisks([0.1, "0.5"], 10), "must be numbers", "'0.5'", "leave out"),
         (lambda: rb.ClientRisks([True, 0.1], 10), "must be numbers", "True", "leave out"),
         (lambda: rb.ClientRisks([0.1, 0.2], True), "must be numbers", "True", "without examples"),
@@ -151,14 +153,14 @@ GINI = rb.dispersion_certificate(BAND, "gini")
         (lambda: rb.quantile(BAND, level="0.5"), "level must be numbers", "'0.5'", "a share"),
         (lambda: rb.RiskDistribution.of_values([5, -1]), "in [0, 1]", "5", ""),
         (lambda: rb.RiskDistribution.of_values([]), "flat list", "(0,)", "flatten"),
-        (lambda: rb.lorenz(BAND, shares=1), "shares must be a whole number from 2", "got 1", "floats"),
+        (lambda: rb.lorenz_certificate(BAND, shares=1), "shares must be a whole number from 2", "got 1", "floats"),
         (
             lambda: rb.lorenz_certificate(BAND, shares=np.int64(0)),
             "shares must be a whole number from 2",
             "0",
             "floats",
         ),
-        (lambda: rb.lorenz(BAND, shares=True), "shares must be numbers", "True", ""),
+        (lambda: rb.lorenz_certificate(BAND, shares=True), "shares must be numbers", "True", ""),
         (lambda: rb.mean_bound(RISKS, delta=0.1, seed=1.5), "seed must be a whole number >= 0", "1.5", "fix it"),
         (lambda: rb.quantile(RISKS, 0.9), "delta must be given", "got none", "only a band"),
         (lambda: rb.cvar(BAND, 0.9, delta=0.1), "delta must be left out", "a band", "give the answers"),

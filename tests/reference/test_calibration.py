@@ -9,6 +9,7 @@ from scipy.stats import beta
 
 import riskband as rb
 from riskband.bands import levels as calibration
+from riskband.bands.crossing import crossing_probability
 from riskband.bands.levels import berk_jones_constant, berk_jones_levels, dkw_levels
 
 
@@ -46,7 +47,7 @@ def test_one_and_two_values_in_closed_form(delta):
 def test_the_joint_coverage_is_the_nominal_one_from_the_safe_side(num_values, delta):
     one = berk_jones_levels(num_values, delta, "lower")
     two = berk_jones_levels(num_values, delta, "two")
-    for coverage in (rb.crossing_probability(one.lower), rb.crossing_probability(two.lower, two.upper)):
+    for coverage in (crossing_probability(one.lower), crossing_probability(two.lower, two.upper)):
         assert 0.0 <= coverage - (1.0 - delta) < 1e-8 * delta + 1e-11
 
 
@@ -94,10 +95,10 @@ def test_dkw_levels_are_massarts_formula_and_at_least_nominal(num_values, delta)
     np.testing.assert_allclose(both.lower, np.clip(rank / num_values - two, 0, 1), atol=1e-15)
     np.testing.assert_allclose(both.upper, np.clip((rank - 1) / num_values + two, 0, 1), atol=1e-15)
     assert lower.upper is None
-    assert rb.crossing_probability(lower.lower) >= 1.0 - delta
-    assert rb.crossing_probability(both.lower, both.upper) >= 1.0 - delta
+    assert crossing_probability(lower.lower) >= 1.0 - delta
+    assert crossing_probability(both.lower, both.upper) >= 1.0 - delta
 
 
 @pytest.mark.parametrize("delta", [0.51, 0.9, 0.999])
 def test_one_sided_dkw_stays_valid_where_massarts_constant_does_not_reach(delta):
-    assert rb.crossing_probability(dkw_levels(3, delta, "lower").lower) >= 1.0 - delta
+    assert crossing_probability(dkw_levels(3, delta, "lower").lower) >= 1.0 - delta

@@ -70,7 +70,7 @@ def test_what_is_read_off_the_lower_side_is_the_worst_over_all_possible_truths(n
 @pytest.mark.parametrize("measure", ["gini", "atkinson:0.5", "hoover"])
 def test_dispersion_holds_the_interval_of_every_possible_truth(measure, num_wrong, num_missing):
     def interval(risks):
-        return rb.dispersion_interval(rb.band(risks, delta=0.4), measure)
+        return rb.bound(rb.band(risks, delta=0.4), measure)
 
     lower, upper = interval(uncertain(num_wrong, num_missing))
     for truth in possible_truths(num_wrong, num_missing):

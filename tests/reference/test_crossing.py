@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ksone, kstwo
 
-from riskband import crossing_probability
+from riskband.bands.crossing import crossing_probability
 
 DENOMINATOR = 24
 

@@ -124,7 +124,7 @@ def test_a_polygon_through_the_function_would_be_above_it_and_its_bound_too_smal
     inner = Polygon(t, f, np.append(slopes, np.log(100.0)))
     values, weights = some_law(60, top_weight=0.03)
     shape = {"generator": inner.height, "best_ratio": inner.best_ratio, "slope_at_infinity": float(inner.slopes[-1])}
-    exact, _ = robust_mean(values, weights, divergence=rb.KL, budget=0.05)
+    exact, _ = robust_mean(values, weights, divergence=rb.DIVERGENCES["kl"], budget=0.05)
     assert dual_robust_mean(values, weights, 0.05, **shape)[0] < exact - 1e-4
 
 

@@ -15,6 +15,7 @@ import riskband as rb
 from riskband.answers.risks import EQUAL_BY_DESIGN
 from riskband.functionals import bets, ratios
 from riskband.functionals.distributions import RiskDistribution
+from riskband.functionals.functional import resolve
 from tests.validity.coverage import BETA, draw_networks
 
 RISKS = np.concatenate([np.geomspace(1e-4, 0.1, 15), np.linspace(0.12, 1.0, 23)])
@@ -51,7 +52,7 @@ def test_a_measure_is_the_least_ratio(name):
     points = np.unique(np.concatenate([np.geomspace(1e-3, 1.0, 6_001), atoms]))
     means = [np.sum(weights * ratio.above(point, atoms)) for point in points]
     assert min(means) / np.sum(weights * ratio.base(atoms)) == pytest.approx(
-        of_value(rb.functional(name).value(law)), rel=1e-5
+        of_value(resolve(name).value(law)), rel=1e-5
     )
 
 
@@ -194,14 +195,14 @@ def test_no_bet_on_a_top_share_can_lose_everything_by_any_of_many_counts():
 @pytest.mark.parametrize("name", MEASURES)
 def test_laws_of_limits_from_answers(name):
     lower, upper = rb.bound(ANSWERS, name, delta=0.1)
-    low, high = rb.functional(name).range
+    low, high = resolve(name).range
     assert low <= lower <= rb.measured_dispersion(ANSWERS, name) <= upper <= high
     wider = rb.bound(ANSWERS, name, delta=0.02)
     assert wider.lower <= lower
     assert upper <= wider.upper
     certificate = rb.dispersion_certificate(ANSWERS, name, delta=0.1)
     assert (certificate.lower, certificate.value, certificate.method) == (lower, upper, "betting")
-    assert f"measure {rb.functional(name).name}" in certificate.assumptions[-2]
+    assert f"measure {resolve(name).name}" in certificate.assumptions[-2]
     assert rb.verify(json.loads(certificate.to_json())).ok
 
 
@@ -225,13 +226,13 @@ def test_what_answers_cannot_give_is_refused():
         ({"noise": "laplace:1"}, "noise"),
     ):
         with pytest.raises(ValueError, match=words):
-            rb.gini(rb.ClientRisks([0.1, 0.2, 0.3], 10, **wrong), delta=0.1)
+            rb.bound(rb.ClientRisks([0.1, 0.2, 0.3], 10, **wrong), "gini", delta=0.1)
     with pytest.raises(ValueError, match="delta must be given"):
-        rb.gini(ANSWERS)
+        rb.bound(ANSWERS, "gini")
     with pytest.raises(ValueError, match="must be 'betting' with answers"):
-        rb.gini(ANSWERS, delta=0.1, method="sharp")
+        rb.bound(ANSWERS, "gini", delta=0.1, method="sharp")
     with pytest.raises(ValueError, match="delta must be left out"):
-        rb.gini(rb.band(ANSWERS, delta=0.1), delta=0.1)
+        rb.bound(rb.band(ANSWERS, delta=0.1), "gini", delta=0.1)
     with pytest.raises(ValueError, match="cannot be bounded"):
         rb.dispersion_certificate(rb.ClientRisks([0.0, 0.0, 0.0], 10), "theil", delta=0.1)
 
@@ -266,9 +267,4 @@ def test_very_many_examples_per_client_need_no_table_of_all_counts(measure):
     found = rb.bound(rb.ClientRisks([0.25, 0.5, 0.75, 0.5] * 8, 10**9, binary=True), measure, delta=0.2)
     assert tracemalloc.get_traced_memory()[1] < 300e6
     tracemalloc.stop()
-    assert (
-        0.0
-        <= found.lower
-        < rb.functional(measure).value(RiskDistribution.of_values([0.25, 0.5, 0.5, 0.75]))
-        < found.upper
-    )
+    assert 0.0 <= found.lower < resolve(measure).value(RiskDistribution.of_values([0.25, 0.5, 0.5, 0.75])) < found.upper

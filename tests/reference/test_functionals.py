@@ -13,6 +13,7 @@ from scipy.optimize import linprog
 from scipy.stats import binom
 
 import riskband as rb
+from riskband.functionals.weights import interval_weight
 
 RISKS = [Fraction(i, 10) for i in range(1, 9)]
 # DKW with K = 8 and delta = 1/e: F >= i/8 - 1/4 at the i-th risk, so the largest law has these atoms.
@@ -70,7 +71,7 @@ def test_worst_cases_in_fractions(eight):
 
 
 def test_weighted_quantile_integrals_in_fractions(eight):
-    interval = rb.weighted_quantile(eight, rb.interval_weight(0.25, 0.5))
+    interval = rb.weighted_quantile(eight, interval_weight(0.25, 0.5))
     assert interval.value == close(Fraction(11, 20))  # the fifth and the sixth risk
     ends = [sum((mass for _, mass in ATOMS[:i]), Fraction(0)) for i in range(len(ATOMS) + 1)]
     linear = sum(risk * (ends[i + 1] ** 2 - ends[i] ** 2) for i, (risk, _) in enumerate(ATOMS))

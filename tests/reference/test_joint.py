@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 import riskband as rb
 from riskband.bands.joint import JointLevels
-from riskband.functionals.gini_correlation import _Differences
+from riskband.functionals.gini_correlation import _Differences, measured_gini_correlation
 from riskband.functionals.pairs import Pairs
 
 
@@ -151,14 +151,14 @@ def test_the_definition_is_a_ratio_of_covariances_with_half_of_each_atom():
     assert half == pairwise(values, weights)
     assert covariance(1, 1) / covariance(0, 1) != half
     copies = [v for v, p in zip(values, weights, strict=True) for _ in range(int(6 * p))]
-    assert rb.measured_gini_correlation(rb.JointRisks(np.array(copies, dtype=float), 4)) == pytest.approx(float(half))
+    assert measured_gini_correlation(rb.JointRisks(np.array(copies, dtype=float), 4)) == pytest.approx(float(half))
 
 
 def test_measured_gini_correlation_by_pairs():
     rows = [(Fraction(str(a)), Fraction(str(b))) for a, b in RISKS.values.round(3).tolist()]
     truth = pairwise(rows, [Fraction(1, 80)] * 80)
-    assert rb.measured_gini_correlation(RISKS) == pytest.approx(float(truth), abs=1e-12)
-    assert rb.measured_gini_correlation(rb.JointRisks(np.full((4, 2), 0.5), 2)) == 0.0
+    assert measured_gini_correlation(RISKS) == pytest.approx(float(truth), abs=1e-12)
+    assert measured_gini_correlation(rb.JointRisks(np.full((4, 2), 0.5), 2)) == 0.0
 
 
 @pytest.mark.parametrize(("sign", "truth"), [(1, 1.0), (-1, -1.0)])

@@ -12,11 +12,12 @@ from scipy.special import comb
 from scipy.stats import beta, binom, ksone, kstwo
 
 import riskband as rb
-from riskband.bands.crossing import crossing_gradient
+from riskband.bands.crossing import crossing_gradient, crossing_probability
 from riskband.bands.levels import berk_jones_levels, kolmogorov_levels, truncated_levels
 from riskband.bands.methods import resolve_level_method
 from riskband.bands.pilots import Pilot, _chance_of_inclusion
 from riskband.functionals.distributions import RiskDistribution
+from riskband.functionals.weights import interval_weight, smoothed_median_weight, tail_weight
 from riskband.tuning import LevelProblem
 
 
@@ -51,7 +52,7 @@ def published_truncation(num_values, delta, low, high):
         def at(c):
             return np.where(kept < first, 0.0, beta.ppf(c, kept, num_values + 1 - kept))
 
-        return at(brentq(lambda c: rb.crossing_probability(at(c)) - (1.0 - delta), 1e-9, delta * (1 + 1e-9)))
+        return at(brentq(lambda c: crossing_probability(at(c)) - (1.0 - delta), 1e-9, delta * (1 + 1e-9)))
 
     ranks = range(1, num_values)
     first = 1 + bisect_left(ranks, low, key=lambda i: levels(i, num_values)[i - 1])
@@ -135,13 +136,13 @@ def test_the_gradient_matches_finite_differences(num_values, is_two_sided):
     lower = start.lower * np.linspace(0.9, 1.0, num_values)
     upper = start.upper if is_two_sided else None
     found = crossing_gradient(lower, upper)
-    assert found.probability == pytest.approx(rb.crossing_probability(lower, upper), abs=1e-13)
+    assert found.probability == pytest.approx(crossing_probability(lower, upper), abs=1e-13)
     for i in range(0, num_values, max(1, num_values // 7)):
-        by_lower = numeric_derivative(lambda a: rb.crossing_probability(a, upper), lower, i)
+        by_lower = numeric_derivative(lambda a: crossing_probability(a, upper), lower, i)
         assert found.lower[i] == pytest.approx(by_lower, rel=1e-5, abs=1e-6)
         if is_two_sided:  # reflected, so that a running maximum keeps the order
             by_upper = numeric_derivative(
-                lambda a: rb.crossing_probability(lower, 1.0 - a[::-1]), 1.0 - upper[::-1], num_values - 1 - i
+                lambda a: crossing_probability(lower, 1.0 - a[::-1]), 1.0 - upper[::-1], num_values - 1 - i
             )
             assert found.upper[i] == pytest.approx(-by_upper, rel=1e-5, abs=1e-6)
 
@@ -200,7 +201,7 @@ def test_for_one_quantile_it_binds_the_order_statistic_that_the_binomial_law_nam
     """The smallest i with P(U_(i) >= p) >= 1 - delta bounds the p-quantile; a narrow weight must find it."""
     delta, level, width = 0.05, 0.5, 2e-3
     best = next(i for i in range(1, num_values + 1) if binom.cdf(i - 1, num_values, level) >= 1.0 - delta)
-    weight = rb.smoothed_median_weight(width)
+    weight = smoothed_median_weight(width)
     method = rb.OptimisedLevels(RiskDistribution.of_values(np.linspace(0.0, 1.0, 20_001)), weight)
     levels = method.levels(num_values, delta, "lower").lower
     assert np.searchsorted(levels, level) + 1 in (best, best + 1)  # the weight is not a point
@@ -215,12 +216,12 @@ def test_tuned_levels_hold_exactly_and_are_never_worse_than_berk_jones_on_the_pi
     method = rb.OptimisedLevels(pilot, {"cvar:0.75": 1.0, "interval:0.5:0.9": 2.0})
     found, start = method.levels(num_values, delta, sides), berk_jones_levels(num_values, delta, sides)
     lower = np.zeros(num_values) if found.lower is None else found.lower
-    assert 0.0 <= rb.crossing_probability(lower, found.upper) - (1.0 - delta) < 1e-8
+    assert 0.0 <= crossing_probability(lower, found.upper) - (1.0 - delta) < 1e-8
     expected = Pilot.of_values(pilot).expected_values(num_values)
     slack = []
     for levels in (found, start):
         lost = 0.0
-        for weight, factor in ((rb.tail_weight(0.75), 1.0), (rb.interval_weight(0.5, 0.9), 2.0)):
+        for weight, factor in ((tail_weight(0.75), 1.0), (interval_weight(0.5, 0.9), 2.0)):
             lost += factor * loss_of(levels, weight.cumulative, expected) / loss_of(start, weight.cumulative, expected)
         slack.append(lost)
     assert slack[0] <= slack[1] + 0.03  # the mean has a share of one percent
@@ -241,8 +242,8 @@ def test_the_middle_of_two_valid_levels_is_valid():
     rng = np.random.default_rng(4)
     for _ in range(50):
         first, second = (np.sort(rng.random(12)) * rng.uniform(0.2, 0.9) for _ in range(2))
-        middle = rb.crossing_probability((first + second) / 2)
-        assert middle**2 >= rb.crossing_probability(first) * rb.crossing_probability(second) * (1.0 - 1e-9)
+        middle = crossing_probability((first + second) / 2)
+        assert middle**2 >= crossing_probability(first) * crossing_probability(second) * (1.0 - 1e-9)
 
 
 def test_expected_values_of_a_law_are_the_means_of_its_order_statistics():

@@ -8,9 +8,15 @@ from numpy.polynomial import Polynomial
 from scipy.integrate import quad
 
 import riskband as rb
-from riskband.functionals import quantiles as rq
 from riskband.functionals.transforms import absolute_transform, polynomial_transform, smooth_transform
-from riskband.functionals.weights import MEAN
+from riskband.functionals.weights import (
+    LINEAR,
+    MEAN,
+    interval_weight,
+    maximum_weight,
+    minimum_weight,
+    smoothed_median_weight,
+)
 from tests.reference.dispersion_definitions import (
     band_with_limits,
 )
@@ -32,21 +38,21 @@ def integral(function, band):
 def test_weighted_intervals_by_quadrature(hundred):
     weights = {
         "mean": (MEAN, lambda p: 1.0 + 0 * p),
-        "interval": (rb.interval_weight(0.5, 0.9), None),
-        "linear": (rb.LINEAR, lambda p: 2 * p),
-        "maximum": (rb.maximum_weight(4), lambda p: 4 * p**3),
-        "minimum": (rb.minimum_weight(4), lambda p: 4 * (1 - p) ** 3),
-        "median": (rb.smoothed_median_weight(0.2), lambda p: np.exp(-(((p - 0.5) / 0.2) ** 2))),
+        "interval": (interval_weight(0.5, 0.9), None),
+        "linear": (LINEAR, lambda p: 2 * p),
+        "maximum": (maximum_weight(4), lambda p: 4 * p**3),
+        "minimum": (minimum_weight(4), lambda p: 4 * (1 - p) ** 3),
+        "median": (smoothed_median_weight(0.2), lambda p: np.exp(-(((p - 0.5) / 0.2) ** 2))),
     }
     for name, (weight, density) in weights.items():
         if density is None:
             continue
         scale = quad(lambda p, f=density: float(f(np.float64(p))), 0, 1)[0]
-        found = rq.weighted_quantile_interval(hundred, weight)
+        found = rb.bound(hundred, weight)
         for side, value in zip((hundred.quantile_lower, hundred.quantile_upper), found, strict=True):
             expected = integral(lambda p, f=density, s=side: f(p) * s(p), hundred) / scale
             assert value == pytest.approx(expected, rel=1e-9), name
-    found = rq.weighted_quantile_interval(hundred, weights["interval"][0])
+    found = rb.bound(hundred, weights["interval"][0])
     grid = np.linspace(0.5, 0.9, 400_001)
     np.testing.assert_allclose(
         found, [hundred.quantile_lower(grid).mean(), hundred.quantile_upper(grid).mean()], atol=1e-5
@@ -54,21 +60,21 @@ def test_weighted_intervals_by_quadrature(hundred):
 
 
 def test_the_smoothed_median_is_symmetric_and_narrow():
-    weight = rb.smoothed_median_weight()
+    weight = smoothed_median_weight()
     p = np.linspace(0.0, 0.5, 101)
     np.testing.assert_allclose(weight.cumulative(p) + weight.cumulative(1.0 - p), 1.0, atol=1e-14)
     assert weight.cumulative(np.array(0.48)) < 0.003
     with pytest.raises(ValueError, match="width"):
-        rb.smoothed_median_weight(0.0)
+        smoothed_median_weight(0.0)
 
 
 def test_intervals_agree_with_the_certificates_of_their_upper_ends(hundred):
-    assert rq.mean_interval(hundred).upper == pytest.approx(rb.mean(hundred).value)
-    assert rq.cvar_interval(hundred, level=0.8).upper == pytest.approx(rb.cvar(hundred, level=0.8).value)
-    assert rq.quantile_interval(hundred, level=0.3).upper == rb.quantile(hundred, level=0.3).value
-    assert rq.quantile_interval(hundred, level=[0.1, 0.2]).lower.shape == (2,)
+    assert rb.bound(hundred, "mean").upper == pytest.approx(rb.mean(hundred).value)
+    assert rb.bound(hundred, "cvar:0.8").upper == pytest.approx(rb.cvar(hundred, level=0.8).value)
+    assert rb.bound(hundred, "quantile:0.3").upper == rb.quantile(hundred, level=0.3).value
+    assert rb.quantile_certificate(hundred, level=[0.1, 0.2]).lower.shape == (2,)
     marginal = rb.band(hundred.risks, delta=0.1)
-    assert rq.mean_interval(marginal).lower == pytest.approx(rq.mean_interval(hundred).lower)
+    assert rb.bound(marginal, "mean").lower == pytest.approx(rb.bound(hundred, "mean").lower)
 
 
 def test_variation_by_quadrature_of_the_slope():
@@ -103,15 +109,15 @@ def test_transformed_quantiles_by_hand():
     """q in [.2, .6] on half of the levels, [.4, .8] on the other; ξ(s) = (s - .5)² = .25 - s + s²."""
     band = band_with_limits([0.5, 1.0], [0.2, 0.4], [0.6, 0.8])
     square = polynomial_transform(Polynomial([0.25, -1, 1]))
-    assert rq.transformed_quantile_interval(band, square) == pytest.approx((0.0, (0.09 + 0.09) / 2))
-    jordan = rq.transformed_quantile_interval(band, square, method="jordan")
+    assert rb.transformed_quantile_interval(band, square) == pytest.approx((0.0, (0.09 + 0.09) / 2))
+    jordan = rb.transformed_quantile_interval(band, square, method="jordan")
     assert jordan == pytest.approx(((0.09 - 0.1 + 0.01 - 0.1) / 2, (0.09 + 0.1 + 0.01 + 0.1) / 2))
-    monomials = rq.transformed_quantile_interval(band, square, method="monomials")
+    monomials = rb.transformed_quantile_interval(band, square, method="monomials")
     assert monomials.upper == pytest.approx((0.25 - 0.2 + 0.36 + 0.25 - 0.4 + 0.64) / 2)
     assert monomials.lower == pytest.approx((0.25 - 0.6 + 0.04 + 0.25 - 0.8 + 0.16) / 2)
     signed = polynomial_transform(Polynomial([0, -0.5, 0.5]))  # integral of p - 1/2: negative on the first half
     identity = polynomial_transform(Polynomial([0, 1]))
-    found = rq.transformed_quantile_interval(band, identity, weight=signed)
+    found = rb.transformed_quantile_interval(band, identity, weight=signed)
     assert found == pytest.approx((0.125 * (0.4 - 0.6), 0.125 * (0.8 - 0.2)))
 
 
@@ -121,8 +127,8 @@ def test_transforms_that_do_not_fit_are_refused(hundred):
     with pytest.raises(ValueError, match="oscillates"):
         smooth_transform(lambda s: np.sin(90 * s), lambda s: 90 * np.cos(90 * s), name="coarse", num_points=16)
     with pytest.raises(ValueError, match="needs a polynomial"):
-        rq.transformed_quantile_interval(hundred, absolute_transform(0.5), method="monomials")
+        rb.transformed_quantile_interval(hundred, absolute_transform(0.5), method="monomials")
     with pytest.raises(ValueError, match="centre"):
         absolute_transform(1.5)
     with pytest.raises(ValueError, match="num_clients"):
-        rb.maximum_weight(0)
+        maximum_weight(0)

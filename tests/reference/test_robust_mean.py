@@ -155,7 +155,7 @@ def test_total_variation_is_a_linear_program(budget):
         A_eq=[np.append(np.ones(13), -np.ones(13))],
         b_eq=[0.0],
     )
-    value, _ = robust_mean(values, weights, divergence=rb.TV, budget=budget)
+    value, _ = robust_mean(values, weights, divergence=rb.DIVERGENCES["tv"], budget=budget)
     assert value == pytest.approx(values @ weights - result.fun, abs=1e-9)
 
 

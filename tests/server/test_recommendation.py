@@ -11,6 +11,7 @@ import torch
 
 import riskband as rb
 from riskband.checks import RefusedError
+from riskband.functionals.functional import resolve
 from tests.server.running import run_app
 from worlds import recommendation as world
 from worlds.movielens import fold_in, made_up_ratings
@@ -89,7 +90,7 @@ def test_the_scenario_certifies_people_that_nobody_asked(ratings, defaults, tmp_
     found = {each["measure"]: each for each in report["dispersion"]["measures"]}
     for name in ("gini", "top_share:0.1"):
         ends = found[name]
-        assert ends["lower"] <= rb.functional(name).value(law) <= ends["upper"]
+        assert ends["lower"] <= resolve(name).value(law) <= ends["upper"]
 
 
 def test_missing_ratings_are_said_with_how_to_get_them_and_without_a_path(monkeypatch, tmp_path, capsys):

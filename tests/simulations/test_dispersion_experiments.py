@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import riskband as rb
+from riskband.functionals.functional import resolve
 from simulations.experiments.dispersion import group_table, lorenz
 from simulations.experiments.experiment import Request
 
@@ -21,7 +22,7 @@ def test_the_twins_truth_is_what_a_large_sample_has(factor):
     assert_allclose(losses.mean(), group.mean(factor), atol=4 * losses.std() / np.sqrt(losses.size))
     law = rb.RiskDistribution.of_values(losses)
     # At factor 2 the standard error of the sample's is 3 %.
-    assert_allclose(rb.functional(group_table.MEDIAN).value(law), group.smoothed_median(factor), rtol=0.12)
+    assert_allclose(resolve(group_table.MEDIAN).value(law), group.smoothed_median(factor), rtol=0.12)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 import riskband as rb
 from riskband.functionals import bets, ratios
 from riskband.functionals.distributions import RiskDistribution
+from riskband.functionals.functional import resolve
 from tests.validity.coverage import is_rejected, rejected, study
 
 DELTA = 0.2
@@ -41,7 +42,7 @@ def networks(name, *, num_networks, num_clients, num_examples, seed=1):
 
 def truth(name, measure):
     atoms, weights = map(np.array, LAWS[name])
-    return rb.functional(measure).value(RiskDistribution(atoms, np.append(np.cumsum(weights)[:-1], 1.0)))
+    return resolve(measure).value(RiskDistribution(atoms, np.append(np.cumsum(weights)[:-1], 1.0)))
 
 
 def failures(law, measures, **drawn):

@@ -13,8 +13,6 @@ from scipy.stats import beta
 
 import riskband as rb
 from riskband.bands.levels import berk_jones_levels
-from riskband.functionals import dispersion as rd
-from riskband.functionals import quantiles as rq
 from tests.reference.dispersion_definitions import DEFINITIONS
 from tests.validity.coverage import BETA, TWO_POINTS, ObservedLaw, draw_networks, is_rejected, rejected
 from worlds.ground_truth import BetaRisks, TwoPointRisks
@@ -101,7 +99,7 @@ def failures(law, *, local, method, names, num_networks, num_clients=40, sizes=3
     for risks in draw_networks(law, num_networks=num_networks, num_clients=num_clients, sizes=sizes, seed=seed):
         band = rb.band(risks, delta=delta, local=local)
         for name in names:
-            found[name].append(misses(rd.dispersion_interval(band, name, method=method), truth[name]))
+            found[name].append(misses(rb.bound(band, name, method=method), truth[name]))
     found["any of them"] = np.any(list(found.values()), axis=0)
     return found
 
@@ -143,7 +141,7 @@ def test_measured_risks_read_as_true_risks():
     for risks in draw_networks(BETA, num_networks=60, num_clients=200, sizes=10, seed=4):
         band = rb.band(risks, delta=0.1, local="observed")
         for name, missed in found.items():
-            missed.append(misses(rd.dispersion_interval(band, name), truth[name]))
+            missed.append(misses(rb.bound(band, name), truth[name]))
     assert set(rejected(found, 0.1)) == set(found)
 
 
@@ -175,8 +173,8 @@ def test_lemma_1_of_the_main_text_makes_the_gini_coefficient_fail():
     wrong, right = [], []
     for risks, repeats in point_networks(law, num_networks=3000, num_clients=num_clients):
         band = rb.band(risks, delta=delta, local="observed")
-        right += repeats * [misses(rb.gini(band), 1.0 - weight)]
-        wrong += repeats * [misses(rb.gini(shifted_by_one(band)), 1.0 - weight)]
+        right += repeats * [misses(rb.bound(band, "gini"), 1.0 - weight)]
+        wrong += repeats * [misses(rb.bound(shifted_by_one(band), "gini"), 1.0 - weight)]
     assert is_rejected(wrong, delta)
     assert not is_rejected(right, delta)
 
@@ -184,9 +182,9 @@ def test_lemma_1_of_the_main_text_makes_the_gini_coefficient_fail():
 def quantiles_are_missed(band):
     """Whether any quantile of the uniform law leaves its interval: the worst levels are those of the band's knots."""
     at = np.concatenate([band.lower_levels, np.nextafter(band.upper_levels, 1.0)])
-    interval = rq.quantile_interval(band, level=at[(at > 0) & (at < 1)])
+    found = rb.quantile_certificate(band, level=at[(at > 0) & (at < 1)])
     truth = at[(at > 0) & (at < 1)]
-    return bool(np.any(interval.lower > truth + 1e-12) or np.any(interval.upper < truth - 1e-12))
+    return bool(np.any(found.lower > truth + 1e-12) or np.any(found.value < truth - 1e-12))
 
 
 @pytest.mark.slow

@@ -84,6 +84,8 @@ def test_wrong_formulas_are_rejected(case):
         histogram = rb.divergence_estimate(source_band.risks.values, target_band.risks.values, divergence="chi2")
         failures["histogram"].append(histogram > truth)
         risk = np.linspace(0, 1, 200)  # S' from above and S from below: the farthest members in place of the nearest
-        wrong = rb.CHI2.binary(1 - target_band.lower(risk), np.maximum(1 - source_band.upper(risk), 1e-9))
+        wrong = rb.DIVERGENCES["chi2"].binary(
+            1 - target_band.lower(risk), np.maximum(1 - source_band.upper(risk), 1e-9)
+        )
         failures["corners swapped"].append(wrong.max() > truth)
     assert all(is_rejected(each, DELTA) for each in failures.values())

@@ -21,7 +21,7 @@ import riskband as rb
 from benchmarks.repaired import SHARES, gini_by_sorted_pairings, largest_false_rate, share_of_asking_on, two_kinds
 from riskband.betting import come_sorted, constant_stakes_upper_mean, log_capital, sharpest_stakes
 from riskband.functionals.bets import DirectBounds
-from riskband.functionals.functional import FUNCTIONALS
+from riskband.functionals.functional import FUNCTIONALS, resolve
 from riskband.functionals.pairs import Pairs
 from riskband.worst_cases.divergences import DIVERGENCES
 from tests.validity.coverage import is_rejected
@@ -109,7 +109,7 @@ def test_every_bound_from_answers_is_in_the_scan():
     for name in FUNCTIONALS:
         for given in (f"{name}{parameters.get(name, '')}", f"{name}:0.1:0.9", f"{name}:0.5", f"{name}:2"):
             try:
-                found = rb.functional(given)
+                found = resolve(given)
             except ValueError:
                 continue
             if found.of_answers is not None:
@@ -281,7 +281,7 @@ def test_constant_stakes_at_the_reference():
 
 
 def test_limits_that_cross_are_an_error_and_not_swapped():
-    crossing = replace(rb.functional("gini"), of_answers=lambda risks, delta: DirectBounds(0.6, 0.5))
+    crossing = replace(resolve("gini"), of_answers=lambda risks, delta: DirectBounds(0.6, 0.5))
     with pytest.raises(ValueError, match=r"must not cross, got 0.6 below and 0.5 above: one of them is false"):
         rb.bound(two_kinds(20, 2), crossing, delta=DELTA)
 

@@ -9,6 +9,17 @@ import pytest
 from scipy.special import betaln
 
 import riskband as rb
+from riskband.functionals.transforms import absolute_transform
+from riskband.groups.comparisons import (
+    cvar_fairness,
+    group_gap,
+    group_transform_mean,
+    group_variance,
+    largest_gap,
+    quadratic_gaps,
+    weighted_group_mean,
+    worst_group,
+)
 from tests.validity.coverage import is_rejected, leaves, rejected, study, true_cvar
 from worlds.ground_truth import BetaRisks
 
@@ -50,14 +61,14 @@ def comparisons(values):
 
 def intervals(bands, functional):
     return {
-        "group_gap": rb.group_gap(bands, "calm", "rough", functional),
-        "largest_gap": rb.largest_gap(bands, functional),
-        "quadratic_gaps": rb.quadratic_gaps(bands, functional),
-        "group_variance": rb.group_variance(bands, functional, weights=WEIGHTS),
-        "worst_group": rb.worst_group(bands, functional),
-        "weighted_group_mean": rb.weighted_group_mean(bands, functional, weights=WEIGHTS),
-        "group_transform_mean": rb.group_transform_mean(bands, functional, rb.absolute_transform(0.25)),
-        "cvar_fairness": rb.cvar_fairness(bands, functional, level=0.6, weights=WEIGHTS),
+        "group_gap": group_gap(bands, "calm", "rough", functional),
+        "largest_gap": largest_gap(bands, functional),
+        "quadratic_gaps": quadratic_gaps(bands, functional),
+        "group_variance": group_variance(bands, functional, weights=WEIGHTS),
+        "worst_group": worst_group(bands, functional),
+        "weighted_group_mean": weighted_group_mean(bands, functional, weights=WEIGHTS),
+        "group_transform_mean": group_transform_mean(bands, functional, absolute_transform(0.25)),
+        "cvar_fairness": cvar_fairness(bands, functional, level=0.6, weights=WEIGHTS),
     }
 
 

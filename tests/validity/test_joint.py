@@ -8,6 +8,7 @@ from scipy.stats import beta, multivariate_normal, norm
 
 import riskband as rb
 from riskband.bands.joint import JointLevels
+from riskband.functionals.gini_correlation import measured_gini_correlation
 from tests.validity.coverage import is_rejected, study
 
 GRID = np.stack(np.meshgrid(np.linspace(0.05, 0.5, 10), np.linspace(0.05, 0.5, 10)), axis=-1).reshape(-1, 2)
@@ -97,7 +98,7 @@ def gini_failures(*, correlation, num_networks, num_clients, num_examples, delta
     many = draw_true_risks(rng, 400_000, correlation=correlation)
     if local == "observed":
         many = rng.binomial(num_examples, many) / num_examples
-    truth = rb.measured_gini_correlation(rb.JointRisks(many, num_examples, [False, False]))
+    truth = measured_gini_correlation(rb.JointRisks(many, num_examples, [False, False]))
     missed = []
     for child in np.random.SeedSequence(seed).spawn(num_networks):
         rng = np.random.default_rng(child)
@@ -123,9 +124,7 @@ def test_gini_correlations_hold(local, num_examples):
 def test_the_correlation_of_measured_risks_is_not_that_of_true_risks():
     """The negative control: few examples pull the correlation towards 0, so "observed" fails for true risks."""
     rng = np.random.default_rng(5)
-    truth = rb.measured_gini_correlation(
-        rb.JointRisks(draw_true_risks(rng, 400_000, correlation=0.9), 10, [False, False])
-    )
+    truth = measured_gini_correlation(rb.JointRisks(draw_true_risks(rng, 400_000, correlation=0.9), 10, [False, False]))
     missed = []
     for _ in range(12):
         rates = draw_true_risks(rng, 600, correlation=0.9)

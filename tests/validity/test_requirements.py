@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband.worst_cases.requirements import Requirement
 from tests.validity.coverage import (
     BETA,
     CONTINUOUS,
@@ -73,7 +74,7 @@ def test_measured_numbers_in_place_of_bounds_fail_the_same_test():
     met, unmet = limits_at({name: truth[name] for name in ("mean", "quantile:0.8", "cvar:0.9")})
     wrong = []
     for risks in draw_networks(BETA, num_networks=15, num_clients=30, sizes=20, seed=14):
-        asked = [rb.Requirement.of(text) for text in met + unmet]
+        asked = [Requirement.of(text) for text in met + unmet]
         measured = [rb.measured_dispersion(risks, each.name) for each in asked]
         verdicts = [each.verdict(value, value) for each, value in zip(asked, measured, strict=True)]
         wrong.append(is_wrong(verdicts, met, unmet))

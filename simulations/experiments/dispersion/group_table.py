@@ -127,8 +127,9 @@ def _bounds(
     answers = rb.ClientRisks(np.concatenate(list(losses.values())), 1, binary=False)
     labels = [name for name, values in losses.items() for _ in values]
     bands = rb.group_bands(answers, labels, delta=delta, local="observed", method=method)
-    found = rb.weighted_group_mean(bands, "mean"), rb.largest_gap(bands, MEDIAN)
-    mean, gap = ((float(each.lower), float(each.upper)) for each in found)
+    asked = ("weighted_group_mean", "mean"), ("largest_gap", MEDIAN)
+    found = [rb.group_certificate(bands, *each) for each in asked]
+    mean, gap = ((float(np.asarray(each.lower)), float(each.value)) for each in found)
     return dict(zip(MEASURES, (mean, gap, (mean[0] + gap[0], mean[1] + gap[1])), strict=True))
 
 

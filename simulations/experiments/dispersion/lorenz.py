@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 import riskband as rb
 from riskband.functionals.dispersion import lorenz_of_distribution
+from riskband.functionals.functional import resolve
 from riskband.plots.bands import ANSWERS, BOUNDS, UNSEEN, blank_figure, legend_under
 from simulations.experiments.experiment import Experiment, Request, Result
 from worlds import movielens
@@ -55,7 +56,7 @@ def run(request: Request) -> Result:
         "validity": {"published": "certificate, plug-in of [DC] on a Berk-Jones band", "sharp": "certificate"},
         "scores": scores.tolist(),
         "list_lengths": list_lengths.tolist(),
-        "truth": {name: [rb.functional(name).value(law) for law in known] for name in ("mean", *MEASURES)},
+        "truth": {name: [resolve(name).value(law) for law in known] for name in ("mean", *MEASURES)},
         "bounds": bounds,
         "chosen": chosen,
         "everything": _everything(truth, bounds),
@@ -72,7 +73,7 @@ def _row(
     name: str, score: float, measure: str, law: rb.RiskDistribution, intervals: dict[str, list[float]]
 ) -> dict[str, Any]:
     row = {"hypothesis": name, "score": float(score), "measure": measure}
-    row["left out"] = float(rb.functional(measure).value(law))
+    row["left out"] = float(resolve(measure).value(law))
     for way, (lower, upper) in intervals.items():
         row |= {f"{way} from": lower, f"{way} to": upper}
     return row
@@ -115,8 +116,8 @@ def _curves(losses: FloatArray, law: rb.RiskDistribution) -> dict[str, Any]:
     found: dict[str, Any] = {"shares": SHARES.tolist(), "truth": lorenz_of_distribution(law, SHARES).tolist()}
     band = _band(losses)
     for method, reading in METHODS.items():
-        curve = rb.lorenz(band, shares=SHARES, method=reading)
-        found[method] = {"lower": np.asarray(curve.lower).tolist(), "upper": np.asarray(curve.upper).tolist()}
+        curve = rb.lorenz_certificate(band, shares=SHARES, method=reading)
+        found[method] = {"lower": np.asarray(curve.lower).tolist(), "upper": np.asarray(curve.value).tolist()}
     return found
 
 
