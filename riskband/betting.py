@@ -296,7 +296,6 @@ def log_capital(
     num_bets: int,
     largest_loss: float,
     weights: FloatArray | None = None,
-    largest_share: float = LARGEST_SHARE_OF_TAILS,
 ) -> float:
     """Logarithm of the capital that constant stakes, which share it, make of so many bets: mean at most 1.
 
@@ -304,7 +303,7 @@ def log_capital(
     these it is exp(num_bets · mean log(1 + stake·gain)), by concavity at most the average over all ways to pair the
     clients, whose capitals have mean at most 1. `weights` say how often each gain occurs. Source: math §2.6.
     """
-    cut = np.minimum(stakes, largest_share / max(largest_loss, 1e-300))
+    cut = np.minimum(stakes, LARGEST_SHARE_OF_TAILS / max(largest_loss, 1e-300))
     grown = [num_bets * float(np.average(np.log1p(stake * gains), weights=weights)) for stake in cut.tolist()]
     return float(np.logaddexp.reduce(grown) - np.log(stakes.size))
 

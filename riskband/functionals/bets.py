@@ -21,8 +21,6 @@ from riskband.answers.risks import ClientRisks
 from riskband.bands.local_steps import KNOWN_SIZES, assumed_of_sizes
 from riskband.betting import (
     CONSTANT_STAKES,
-    LARGEST_SHARE,
-    LARGEST_SHARE_OF_TAILS,
     ORDER_IS_UNINFORMATIVE,
     betting_assumptions,
     betting_upper_bound,
@@ -93,11 +91,9 @@ def gini(risks: ClientRisks, delta: float) -> DirectBounds | None:
         numbers = surely_apart(int(risks.num_examples[0]))
         wrong = np.rint(risks.values * risks.num_examples).astype(int)
         apart, limit = numbers[wrong[pairs.first], wrong[pairs.second]], _limit_of_table(numbers)
-        share = LARGEST_SHARE_OF_TAILS
     else:
         apart, limit = _surely_apart(risks, pairs.first, pairs.second), _apart_limit(risks)
-        share = LARGEST_SHARE
-    return DirectBounds(_lower_ratio(pairs, apart, sums, limit, delta, share), upper, assumptions=assumptions)
+    return DirectBounds(_lower_ratio(pairs, apart, sums, limit, delta), upper, assumptions=assumptions)
 
 
 def _is_noise_large(risks: ClientRisks) -> bool:
@@ -170,7 +166,6 @@ def _lower_ratio(
     sums: FloatArray,
     limit: Callable[[float], float],
     delta: float,
-    largest_share: float,
 ) -> float:
     """Lower limit for E part / E sum; `limit` says how large value·sum - part can be, and grows with the value.
 
@@ -179,8 +174,7 @@ def _lower_ratio(
     cells = np.linspace(0.0, 1.0, _NUM_CELLS + 1)
 
     def is_rejected(largest_loss: float, value: float) -> bool:
-        gains = parts - value * sums
-        return pairs.log_excess(gains, largest_loss=largest_loss, delta=delta, largest_share=largest_share) >= 0.0
+        return pairs.log_excess(parts - value * sums, largest_loss=largest_loss, delta=delta) >= 0.0
 
     for low, high in pairwise(cells.tolist()):
         if not is_rejected(limit(high), high):

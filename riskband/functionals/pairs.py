@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from riskband.betting import LARGEST_SHARE_OF_TAILS, come_sorted, log_capital, sharpest_stakes
+from riskband.betting import come_sorted, log_capital, sharpest_stakes
 from riskband.checks import FloatArray, IntArray
 
 _MOST_KINDS, _NUM_PAIRS = 500, 125_000  # of pairs, more take time and hardly make a limit sharper
@@ -54,9 +54,7 @@ class Pairs(NamedTuple):
         first = np.broadcast_to(np.arange(num_clients), second.shape)
         return cls(first.ravel(), second.ravel(), None, num_clients // 2)
 
-    def log_excess(
-        self, gains: FloatArray, *, largest_loss: float, delta: float, largest_share: float = LARGEST_SHARE_OF_TAILS
-    ) -> float:
+    def log_excess(self, gains: FloatArray, *, largest_loss: float, delta: float) -> float:
         """By how much the logarithm of the capital exceeds that of 1/delta: what it rejects is >= 0."""
         earned = log_capital(
             gains,
@@ -64,6 +62,5 @@ class Pairs(NamedTuple):
             num_bets=self.num_bets,
             largest_loss=largest_loss,
             weights=self.weights,
-            largest_share=largest_share,
         )
         return earned - float(np.log(1.0 / delta))
