@@ -301,7 +301,6 @@ def random_layer_of_axes(rng, axes):
     sizes = [int(value) for value in rng.integers(1, 7, axes)]
     return [
         lambda: named("Conv")(2, 4, kernel, **convolution),
-        lambda: named("ConvTranspose")(2, 4, kernel, output_padding=stride - 1, **convolution),
         lambda: named("MaxPool")(kernel, stride, kernel // 2, ceil_mode=bool(rng.integers(2))),
         lambda: named("AvgPool")(kernel, stride, kernel // 2, ceil_mode=bool(rng.integers(2))),
         lambda: named("AdaptiveAvgPool")(sizes),
@@ -309,7 +308,7 @@ def random_layer_of_axes(rng, axes):
         lambda: named(str(rng.choice(["ReflectionPad", "ReplicationPad", "CircularPad", "ZeroPad"])))(kernel - 1),
         lambda: random_norm(rng, named("BatchNorm"), 2) if axes > 1 else nn.ReflectionPad1d(2),
         lambda: ONE_BY_ONE[rng.integers(4)],
-    ][rng.integers(9)]()
+    ][rng.integers(8)]()
 
 
 def random_net_of_axes(seed):
@@ -354,7 +353,7 @@ def test_many_networks_of_each_number_of_axes():
     count = sum((looked_at_axes(seed) for seed in range(1000, 1150)), Counter())
     assert not wrong(count)
     assert (count["nets"], count["distances"] > 500) == (150, True)
-    names = ("Conv", "ConvTranspose", "MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool", "ReflectionPad")
+    names = ("Conv", "MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool", "ReflectionPad")
     assert not [f"{name}{axes}d" for name in names for axes in (1, 2, 3) if not count[f"{name}{axes}d"]]
 
 
@@ -386,7 +385,6 @@ SHRUNK = [
     (nn.PixelShuffle(2), (4, 2, 1)),
     (GroupSort(), (4,)),
     (nn.Conv3d(1, 2, 2), (1, 2, 3, 2)),
-    (nn.ConvTranspose1d(2, 1, 3, 2), (2, 3)),
     (nn.MaxPool1d(2, 1), (1, 4)),
     (nn.AdaptiveMaxPool2d(1), (1, 3, 2)),
     (nn.ReflectionPad1d(1), (1, 3)),

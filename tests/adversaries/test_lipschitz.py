@@ -100,17 +100,6 @@ def test_smooth_activations_have_product_bounds(activation):
         assert np.all(largest <= margin_constants(model, (3,), norm=norm).numpy())
 
 
-def test_upsampling_that_takes_other_pixels_in_another_precision_is_refused():
-    """A proof is about float64, and the model may be asked in float32: by 5.4 one column of 129 is another there."""
-    layer, image = nn.Upsample(scale_factor=(1.0, 5.4), mode="nearest"), torch.arange(24.0).reshape(1, 1, 1, 24)
-    assert not torch.equal(layer(image).double(), layer(image.double()))
-    for model in (nn.Sequential(layer, nn.Flatten()), nn.Sequential(Residual(layer, nn.ZeroPad2d((0, -105, 0, 0))))):
-        with pytest.raises(RefusedError, match="the same pixels in float32 as in float64"):
-            SequentialLayers(model, (1, 1, 24))
-    for mode, scale in (("nearest", 2.0), ("nearest", 1.5), ("nearest-exact", 3.0), ("bilinear", 5.4)):
-        SequentialLayers(nn.Sequential(nn.Upsample(scale_factor=(1.0, scale), mode=mode), nn.Flatten()), (1, 1, 24))
-
-
 def test_softplus_may_not_jump():
     """At threshold / beta it goes down by exp(-threshold) / beta: 2e-3 here, where a distance was certified once."""
     for beta, threshold in ((1e-6, 20.0), (0.1, 20.0), (-1.0, 20.0), (1.0, 10.0)):

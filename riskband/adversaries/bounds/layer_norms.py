@@ -149,13 +149,9 @@ def _linear_part(layer: Any, x: Tensor, *, is_absolute: bool = False) -> Tensor:
         return x * (layer.constant.double().abs() if is_absolute else layer.constant.double())
     if isinstance(layer, parts.Shift):
         return x
-    if isinstance(layer, parts.Constant):
-        return torch.zeros_like(layer(x), dtype=torch.float64)
     if type(layer) in (nn.Linear, *CONVOLUTIONS):
         weight = layer.weight.detach().double()
         return _weighted(layer, weight.abs() if is_absolute else weight, x)
-    if isinstance(layer, parts.Branched):
-        return joined(layer, x, lambda part, here: _linear_part(part, here, is_absolute=is_absolute))
     result: Tensor = layer(x)
     return result
 
@@ -175,9 +171,7 @@ def _weighted(layer: Any, weight: Tensor, x: Tensor) -> Tensor:
     if isinstance(layer, nn.Linear):
         return functional.linear(x, weight)
     settings = {key: getattr(layer, key) for key in ("stride", "padding", "dilation", "groups")}
-    if type(layer) in _ADJOINTS:
-        settings["output_padding"] = layer.output_padding
-    result: Tensor = getattr(functional, _FUNCTIONS[type(layer)])(x, weight, **settings)
+    result: Tensor = getattr(functional, f"conv{x.dim() - 2}d")(x, weight, **settings)
     return result
 
 
@@ -186,21 +180,9 @@ def _absolute(layer: nn.Module, moves: Tensor) -> Tensor:
 
 
 def _conv_spectral(layer: Any, shape: tuple[int, ...]) -> float:
-    out_shape = shape_behind(layer, shape)
-    if math.prod(out_shape) * math.prod(shape) <= _LARGEST_UNROLLED:
+    if math.prod(shape_behind(layer, shape)) * math.prod(shape) <= _LARGEST_UNROLLED:
         return matrix_bound(unrolled(layer, shape))
-    if type(layer) in _ADJOINTS:
-        return min(mixed_bound(layer, shape), torus_bound(_adjoint(layer), out_shape))
     return min(mixed_bound(layer, shape), torus_bound(layer, shape))
-
-
-def _adjoint(layer: Any) -> Any:
-    """Return the convolution that a transposed one is the transpose of: the same weight, and the same norm."""
-    settings: dict[str, Any] = {key: getattr(layer, key) for key in ("stride", "padding", "dilation", "groups")}
-    kind = _ADJOINTS[type(layer)]
-    convolution = kind(layer.out_channels, layer.in_channels, layer.kernel_size, bias=False, **settings)
-    convolution.weight = layer.weight
-    return convolution
 
 
 def shape_behind(layer: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -210,13 +192,6 @@ def shape_behind(layer: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _spread(layer: nn.Module, moves: Tensor) -> Tensor:
     return RULES[type(layer)].spread(layer, moves)
-
-
-def chain_spread(chain: Iterable[nn.Module], moves: Tensor) -> Tensor:
-    """Return `spread` of layers in a row."""
-    for layer in chain:
-        moves = _spread(layer, moves)
-    return moves
 
 
 def chain_spectral(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> float:
@@ -347,16 +322,10 @@ def _with_axes(*names: str) -> tuple[Any, ...]:
     return tuple(getattr(nn, f"{name}{axes}d") for name in names for axes in (1, 2, 3))
 
 
-PLAIN_CONVOLUTIONS, BATCH_NORMS, MAX_POOLS = map(_with_axes, ("Conv", "BatchNorm", "MaxPool"))
-_ADJOINTS = dict(zip(_with_axes("ConvTranspose"), PLAIN_CONVOLUTIONS, strict=True))
-CONVOLUTIONS = (*PLAIN_CONVOLUTIONS, *_ADJOINTS)
-_FUNCTIONS = dict(
-    zip(CONVOLUTIONS, [f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)], strict=True)
-)
+CONVOLUTIONS, BATCH_NORMS, MAX_POOLS = map(_with_axes, ("Conv", "BatchNorm", "MaxPool"))
 NORMALISATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_with_axes("InstanceNorm"))
 """Layers that divide groups of features by their own deviation, or root mean square."""
 
-UPSAMPLINGS = (nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d)
 SOFT = (nn.Softmax, nn.Softmin, nn.LogSoftmax)
 _ADAPTIVE_MAX = _with_axes("AdaptiveMaxPool")
 _OF_EACH_CHANNEL = _with_axes("AvgPool", "AdaptiveAvgPool", "ReflectionPad", "ReplicationPad", "CircularPad")
@@ -373,7 +342,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.Linear: _linear(lambda layer, _: matrix_bound(layer.weight.detach().double())),
     **dict.fromkeys(CONVOLUTIONS, _linear(_conv_spectral)),
     **dict.fromkeys(BATCH_NORMS, _linear(lambda layer, _: float(scale_of(layer).abs().amax()))),
-    **dict.fromkeys((*_OF_EACH_CHANNEL, *UPSAMPLINGS), _linear(_average_spectral, keeps_channels=True)),
+    **dict.fromkeys(_OF_EACH_CHANNEL, _linear(_average_spectral, keeps_channels=True)),
     **dict.fromkeys(MAX_POOLS, LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, False, True)),
     **dict.fromkeys(_ADAPTIVE_MAX, LayerRule(lambda layer, moves: layer(moves), _adaptive_max_spectral, False, True)),
     **dict.fromkeys((nn.Softmax, nn.Softmin), LayerRule(_soft_moves(0.25), lambda *_: 0.5, is_linear=False)),
@@ -408,26 +377,16 @@ RULES: dict[type[nn.Module], LayerRule] = {
         lambda layer, shape: math.hypot(*(chain_spectral(branch, shape) for branch in layer.chains)),
         is_linear=False,
     ),
-    # No constant on the whole space (Kim et al. 2021); around an example: `balls`.
-    parts.Attention: LayerRule(
-        lambda layer, moves: layer.mixed(*(chain_spread(branch, moves) for branch in layer.chains)) + torch.inf,
-        lambda *_: math.inf,
-        is_linear=False,
-    ),
-    parts.SelfAttention: LayerRule(
-        lambda _, moves: torch.full_like(moves, torch.inf), lambda *_: math.inf, is_linear=False
-    ),
     parts.Shift: LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True),
     parts.Scale: _linear(lambda layer, _: float(layer.constant.abs().amax())),
-    parts.Constant: _linear(lambda *_: 0.0),
-    **dict.fromkeys((parts.Reshaped, parts.Permuted, parts.Selected), _SHAPE),
+    **dict.fromkeys((parts.Reshaped, parts.Permuted), _SHAPE),
     parts.Mean: _linear(lambda layer, shape: 1.0 / math.sqrt(math.prod(shape[axis - 1] for axis in layer.axes))),
 }
 """By exact type. A new kind of layer is an entry here."""
 
 NUM_AXES: dict[type[nn.Module], int] = {
     **{kind: 1 + int(kind.__name__[-2]) for kind in RULES if kind.__name__[-2:] in ("1d", "2d", "3d")},
-    **dict.fromkeys((nn.Upsample, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle), 3),
+    **dict.fromkeys((nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle), 3),
     **dict.fromkeys((nn.BatchNorm1d, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), 0),
 }
 """How many axes an example must have; 0: any. With one less, torch takes the examples for the channels of one image."""
@@ -437,10 +396,8 @@ LIKE_RELU = (nn.Softplus, nn.ELU, nn.GELU, nn.SiLU)
 """Smooth activations that differ from ReLU by no more than a constant."""
 
 
-COMPOSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
-"""Modules of torch that are read as several layers."""
 # As torch defines them: a class may have been changed since.
-_FORWARDS = {kind: getattr(kind, "forward", None) for kind in (nn.Sequential, *COMPOSED, *RULES)}
+_FORWARDS = {kind: getattr(kind, "forward", None) for kind in (nn.Sequential, *RULES)}
 
 
 def has_hooks(layer: nn.Module) -> bool:
@@ -490,8 +447,6 @@ def check_layer(name: str, layer: nn.Module) -> None:
         raise RefusedError(f"batch norms must track running statistics, got {name!r} without; it mixes the examples")
     if isinstance(layer, NORMALISATIONS):
         _check_normalisation(name, layer)
-    if isinstance(layer, UPSAMPLINGS) and layer.mode not in ("nearest", "nearest-exact", "bilinear"):
-        raise RefusedError(f"upsampling must be nearest or bilinear, got {layer.mode!r} at {name!r}; use one of these")
     if isinstance(layer, nn.CELU) and not layer.alpha > 0.0:
         raise RefusedError(f"CELU must have alpha > 0, got another at {name!r}; it has no largest slope")
     if isinstance(layer, SOFT) and type(layer.dim) is not int:
@@ -568,16 +523,9 @@ def _check_weights(name: str, layer: nn.Module) -> None:
 Body = tuple[tuple[nn.Module, tuple[int, ...]], ...]
 
 
-def is_linear(layer: nn.Module) -> bool:
-    """Return whether the rule of a layer says that it is affine."""
-    return RULES[type(layer)].is_linear
-
-
-def cut_at_bends(
-    body: Body, is_flat: Callable[[nn.Module], bool] = is_linear
-) -> list[tuple[Body, tuple[nn.Module, tuple[int, ...]] | None]]:
+def cut_at_bends(body: Body) -> list[tuple[Body, tuple[nn.Module, tuple[int, ...]] | None]]:
     """Return affine layers in a row, with the layer behind them that is not affine; the last ones have None there."""
-    bends = [index for index, (layer, _) in enumerate(body) if not is_flat(layer)]
+    bends = [index for index, (layer, _) in enumerate(body) if not RULES[type(layer)].is_linear]
     starts = [0, *(index + 1 for index in bends)]
     ends = [(body[index], index) for index in bends]
     found = [(body[start:index], bend) for start, (bend, index) in zip(starts, ends, strict=False)]
@@ -654,7 +602,7 @@ def _column_lengths(body: Body, head: Tensor) -> list[Tensor | None]:
 
 def _has_channels(layer: nn.Module, shape: tuple[int, ...]) -> TypeGuard[nn.Conv2d | nn.Linear]:
     """Whether a layer's weight has one row for each channel it returns and one column for each that it takes."""
-    if isinstance(layer, PLAIN_CONVOLUTIONS):
+    if isinstance(layer, CONVOLUTIONS):
         return bool(layer.groups == 1)
     return isinstance(layer, nn.Linear) and len(shape) == 1
 

@@ -19,14 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from riskband.adversaries.bounds.layer_norms import (
-    COMPOSED,
     IDENTITY,
     LIKE_RELU,
     NUM_AXES,
     RULES,
     SEAM,
     SOFT,
-    UPSAMPLINGS,
     Prefix,
     balanced_prefixes,
     check_layer,
@@ -36,10 +34,10 @@ from riskband.adversaries.bounds.layer_norms import (
     sew,
     transposed,
 )
-from riskband.adversaries.bounds.parts import Attention, Branched, SelfAttention
+from riskband.adversaries.bounds.parts import Branched
 from riskband.adversaries.bounds.reading import flat, is_layer, traced
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
-from riskband.adversaries.evaluation import PRECISIONS, input_dtype
+from riskband.adversaries.evaluation import input_dtype
 from riskband.adversaries.kept import kept
 from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.checks import RefusedError
@@ -103,7 +101,7 @@ class SequentialLayers:
 
     def _read(self, model: nn.Module) -> None:
         named = list(flat("", model))
-        self.is_traced = not all(is_layer(layer) and type(layer) not in COMPOSED for _, layer in named)
+        self.is_traced = not all(is_layer(layer) for _, layer in named)
         if self.is_traced:
             named = traced(model, self.x_shape)
         else:
@@ -166,13 +164,6 @@ class SequentialLayers:
         for layer, _ in self.body:
             moves = seams_behind(layer, moves)
         return min(float((self.head.abs() @ moves[0]).nan_to_num(nan=math.inf).amax()), LARGEST_SEAM)
-
-    @property
-    def has_constants(self) -> bool:
-        """Whether each layer has a Lipschitz constant on the whole space."""
-        return not any(
-            isinstance(part, Attention | SelfAttention) for layer in self._layers for part in layer.modules()
-        )
 
     def spread(self, moves: Tensor) -> Tensor:
         """Return how far the last layer's features move at most, entry by entry, if the inputs move by `moves`."""
@@ -258,11 +249,6 @@ def lipschitz_constants(layers: SequentialLayers, *, norm: str, method: str = "a
     """
     check_norm(norm)
     check_choice_of_method(method, METHODS)
-    if not layers.has_constants:
-        raise RefusedError(
-            "attention has no Lipschitz constant on the whole space; use the method 'auto' or 'local' of "
-            "LipschitzAdversary, which stays around the examples"
-        )
     if method == "exact":
         check_enumerable(layers)
     found = _constants(layers, norm, method)
@@ -405,18 +391,6 @@ def _is_close(mine: Tensor, logits: Tensor, seam: float, *, is_rounded: bool) ->
     return torch.isfinite(mine) & torch.isfinite(logits) & ((mine - logits).abs() <= allowed + seam)
 
 
-def _check_pixels(name: str, layer: nn.Upsample, shape: tuple[int, ...]) -> None:
-    """Check that an upsampling takes the same pixels in each precision and memory format; raises RefusedError."""
-    image = torch.arange(math.prod(shape), dtype=torch.float64).reshape(1, *shape)
-    images = [image.to(dtype) for dtype in PRECISIONS]
-    images += [each.contiguous(memory_format=torch.channels_last) for each in images]
-    if not all(torch.equal(layer(image), layer(other).double()) for other in images):
-        raise RefusedError(
-            f"upsampling must take the same pixels in float32 as in float64, and takes others at {name!r} for features "
-            f"of shape {shape}; use whole scale_factors or mode='bilinear'"
-        )
-
-
 def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
     """Return how far what a layer returns moves; raises RefusedError if it does not fit the shape or mixes examples."""
     shape = tuple(moves.shape[1:])
@@ -425,12 +399,11 @@ def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
             inside = moves
             for part in branch:
                 inside = _moves_behind(name, part, inside)
-    num_axes = 2 if isinstance(layer, SelfAttention) else NUM_AXES.get(type(layer), 0)
+    num_axes = NUM_AXES.get(type(layer), 0)
     if num_axes not in (0, len(shape)):
-        what = "sequences (tokens, features)" if isinstance(layer, SelfAttention) else _EXAMPLES[num_axes]
         raise RefusedError(
-            f"{type(layer).__name__} must get {what}, got features of shape {shape} at {name!r}: they may be mixed "
-            "up with the examples; add the missing axis in x_shape or by nn.Unflatten"
+            f"{type(layer).__name__} must get {_EXAMPLES[num_axes]}, got features of shape {shape} at "
+            f"{name!r}: they may be mixed up with the examples; add the missing axis in x_shape or by nn.Unflatten"
         )
     if isinstance(layer, SOFT) and layer.dim in (0, -moves.dim()):
         raise RefusedError(f"softmax must be within one example, got dim={layer.dim} at {name!r}; say dim=1")
@@ -439,8 +412,6 @@ def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
     except (RuntimeError, IndexError, ValueError) as error:
         what = f"got an input of shape {shape} at {name!r}, which fails with {type(error).__name__}"
         raise RefusedError(f"x_shape must fit the model, {what}; change it, or the settings of the layer") from error
-    if isinstance(layer, UPSAMPLINGS) and layer.mode != "bilinear":
-        _check_pixels(name, layer, shape)
     if len(moved) != _TWO_EXAMPLES:
         raise RefusedError(
             f"layers must leave the first axis to the examples, got {type(layer).__name__} at {name!r}, which does "
