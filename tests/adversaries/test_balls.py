@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from riskband.adversaries import TransportProblem, adversarial_curves
 from riskband.adversaries.bounds import balls, lipschitz
@@ -48,15 +47,6 @@ class Residual(nn.Module):
         return x * self.by + self.inside(x)
 
 
-class Beside(nn.Module):
-    def __init__(self, one, two):
-        super().__init__()
-        self.one, self.two = one, two
-
-    def forward(self, x):
-        return torch.cat([self.one(x), functional.relu(self.two(x))], dim=1)
-
-
 def with_weights(layer, rng):
     if getattr(layer, "weight", None) is not None:
         with torch.no_grad():
@@ -74,27 +64,23 @@ def normalisation(rng, shape):
 
 
 def vector_layer(rng, size):
-    kind = rng.integers(6)
+    kind = rng.integers(5)
     if kind == 0:
         return Residual(nn.Linear(size, size), random_activation(rng, KINDS), by=float(rng.choice([1.0, -0.5])))
     if kind == 1:
         return Residual(normalisation(rng, (size,)), nn.Linear(size, 3), nn.ReLU(), nn.Linear(3, size))
-    if kind == 2:
-        return Beside(nn.Linear(size, 2), nn.Linear(size, 3))
-    return [normalisation(rng, (size,)), nn.Linear(size, 5), random_activation(rng, KINDS)][kind - 3]
+    return [normalisation(rng, (size,)), nn.Linear(size, 5), random_activation(rng, KINDS)][kind - 2]
 
 
 def image_layer(rng, shape):
-    channels, kind = shape[0], rng.integers(7)
+    channels, kind = shape[0], rng.integers(6)
     convolution = nn.Conv2d(channels, channels, 3, padding=1)
     if kind <= 1:
         return Residual(normalisation(rng, shape), convolution, random_activation(rng, KINDS))
     if kind == 2:
         return Residual(convolution, nn.ReLU(), nn.Conv2d(channels, channels, 1))
-    if kind == 3:
-        return Beside(nn.Conv2d(channels, 2, 1), nn.Conv2d(channels, 2, 3, padding=1))
     return [normalisation(rng, shape), nn.Sequential(nn.ZeroPad2d(1), nn.MaxPool2d(2)),
-            nn.Sequential(nn.Conv2d(channels, 8, 1), nn.PixelShuffle(2))][kind - 4]  # fmt: skip
+            nn.Sequential(nn.Conv2d(channels, 8, 1), nn.PixelShuffle(2))][kind - 3]  # fmt: skip
 
 
 def random_tree(seed):
@@ -178,7 +164,7 @@ def test_many_trees():
     assert not wrong(count)
     assert (count["nets"], count["distances"] > 300, count["curves"], count["constants"] > 50) == (300, True, 100, True)
     drawn = (*NORMALISATIONS, *SMOOTH, nn.PixelShuffle, nn.ZeroPad2d)
-    names = {kind.__name__ for kind in drawn} - {"InstanceNorm1d", "InstanceNorm3d"} | {"Sum", "Concatenation"}
+    names = {kind.__name__ for kind in drawn} - {"InstanceNorm1d", "InstanceNorm3d"} | {"Sum"}
     assert not [name for name in names if not count[name]]
 
 
@@ -212,11 +198,11 @@ def test_a_sum_that_takes_the_larger_branch_is_seen(monkeypatch):
     model, x = model.double().eval(), torch.tensor(np.random.default_rng(0).normal(size=(6, 3)))
     assert not caught(model, x, 0.3)
     assert not excesses_of_constants(model, (3,), np.random.default_rng(0))
-    larger = lambda _, parts: (  # noqa: E731
+    larger = lambda parts: (  # noqa: E731
         sum(y for y, _ in parts),
         Moves(*(torch.stack(each).amax(dim=0) for each in zip(*(moves for _, moves in parts), strict=True))),
     )
-    monkeypatch.setattr(balls, "_joined", larger)
+    monkeypatch.setattr(balls, "_added", larger)
     assert caught(model, x, 0.3)
     spread = RULES[Sum].spread  # of x + inside(x)
     smaller = LayerRule(

@@ -14,7 +14,7 @@ from riskband.adversaries.bounds.lipschitz import SequentialLayers
 from riskband.adversaries.bounds.sandwich import is_understood
 from riskband.checks import RefusedError
 from tests.adversaries.nets import quotients, random_pairs, seeded
-from tests.adversaries.test_balls import Beside, Residual
+from tests.adversaries.test_balls import Residual
 from tests.transport import curves_of
 
 
@@ -95,8 +95,6 @@ def test_a_residual_net_as_people_write_it():
         (lambda self, x: 1.0 - x, ["Linear", "Scale", "Shift"]),
         (lambda self, x: self.bend(x) - functional.gelu(2 * x) / 3, "refused"),  # x was overwritten
         (lambda self, x: functional.relu(x) - functional.gelu(2 * x) / 3, ["Linear", "Sum"]),
-        (lambda self, x: torch.cat([x, x.tanh()], dim=-1).view(-1, 2, 4).mean(1),
-         ["Linear", "Concatenation", "Reshaped", "Mean"]),
         (lambda self, x: x.unsqueeze(1).mean(1), ["Linear", "Reshaped", "Mean"]),
         (lambda self, x: x.view(x.size(0), 2, 2).transpose(1, 2).flatten(1),
          ["Linear", "Reshaped", "Permuted", "Reshaped"]),
@@ -118,7 +116,7 @@ def test_what_is_read(forward, kinds):
 
 
 def test_constants_of_sums_in_closed_form():
-    """x + x, x - x / 2 and [x, x] of a diagonal matrix: 2, 3/2 (a bound: 1/2 is the truth), and the root of 2."""
+    """x + x and x - x / 2 of a diagonal matrix: 2 and 3/2 (a bound: 1/2 is the truth)."""
     diagonal = nn.Linear(2, 2, bias=False)
     with torch.no_grad():
         diagonal.weight.copy_(torch.diag(torch.tensor([1.0, -1.0])))
@@ -130,10 +128,6 @@ def test_constants_of_sums_in_closed_form():
     base = float(margin_constants(diagonal, (2,), norm="l2")[0, 1])
     np.testing.assert_allclose(constant(Residual(), diagonal), 2.0 * base, rtol=1e-5)
     np.testing.assert_allclose(constant(Residual(by=0.5), diagonal), 1.5 * base, rtol=1e-5)
-    wide = nn.Linear(4, 2, bias=False)
-    with torch.no_grad():
-        wide.weight.copy_(torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]))
-    assert constant(Beside(nn.Identity(), nn.Identity()), wide) <= base * 2.0**0.5
 
 
 class Twice(nn.Module):
@@ -206,8 +200,8 @@ def stated(x, _):
         (lambda self, x: functional.scaled_dot_product_attention(x, x, x), "got 'scaled_dot_product_attention'"),
         (lambda self, x: (x[:, :, None] @ x[:, None]).mean(1), "got 'getitem'|got 'matmul'"),
         (lambda self, x: x + x[:, :4], "got 'getitem'"),
-        (lambda self, x: torch.cat([x.chunk(2, 1)[1], x.chunk(2, -1)[0]], 1), "got 'chunk'"),
-        (lambda self, x: torch.cat([x, self.scale.expand(3, -1)], 1).view(-1, 2, 4).mean(1), "got 'cat'"),
+        (lambda self, x: x + x.chunk(1, 1)[0], "got 'chunk'"),
+        (lambda self, x: torch.cat([x, x.tanh()], 1).view(-1, 2, 4).mean(1), "got 'cat'"),
         (lambda self, x: functional.linear(x, torch.diag(self.scale), self.shift), "got 'linear'"),
         (lambda self, x: x + self.shift[None].expand(x.size(0), -1), "got 'expand'"),
         (lambda self, x: x - x.mean(), "got 'sub'|must be left to the examples|one shape|got 'mean'"),

@@ -25,7 +25,7 @@ from riskband.adversaries.bounds.layer_norms import (
     shape_behind,
 )
 from riskband.adversaries.bounds.lipschitz import NUM_REMEMBERED, ROUNDING, SequentialLayers
-from riskband.adversaries.bounds.parts import Branched, Concatenation, Sum
+from riskband.adversaries.bounds.parts import Sum
 from riskband.adversaries.curves import Points
 from riskband.adversaries.kept import kept
 from riskband.adversaries.representation.growth import Growth
@@ -55,7 +55,7 @@ class Moves(NamedTuple):
 def has_local_rules(layers: SequentialLayers) -> bool:
     """Return whether some layer of a model does less around an example than its constant says, or is a sum."""
     kinds = {type(part) for layer, _ in layers.body for part in layer.modules()}
-    return not kinds.isdisjoint((*NORMALISATIONS, Sum, Concatenation))
+    return not kinds.isdisjoint((*NORMALISATIONS, Sum))
 
 
 class Balls:
@@ -128,7 +128,7 @@ def _norms(layers: SequentialLayers) -> Sequence[float]:
 def _by_rules(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> Iterator[tuple[nn.Module, tuple[int, ...]]]:
     """Yield the layers whose norms `propagated` takes from their rules, in its order, and the shapes before them."""
     for layer in chain:
-        if isinstance(layer, Branched):
+        if isinstance(layer, Sum):
             for branch in layer.chains:
                 yield from _by_rules(branch, shape)
         elif type(layer) not in _LOCAL:
@@ -139,8 +139,8 @@ def _by_rules(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> Iterator[tu
 def propagated(chain: Iterable[nn.Module], x: Tensor, moves: Moves, norms: Iterator[float]) -> tuple[Tensor, Moves]:
     """Return the features behind layers in a row, and how far they move if those before, x, do by at most `moves`."""
     for layer in chain:
-        if isinstance(layer, Branched):
-            x, moves = _joined(layer, [propagated(branch, x, moves, norms) for branch in layer.chains])
+        if isinstance(layer, Sum):
+            x, moves = _added([propagated(branch, x, moves, norms) for branch in layer.chains])
         else:
             moves = moves._replace(largest=_largest_number(layer, x).maximum(moves.largest))
             rule = _LOCAL.get(type(layer))
@@ -169,15 +169,10 @@ def _beside(values: Tensor, x: Tensor) -> Tensor:
     return values.reshape(-1, *[1] * (x.dim() - 1))
 
 
-def _joined(layer: Branched, parts: list[tuple[Tensor, Moves]]) -> tuple[Tensor, Moves]:
-    features = [x for x, _ in parts]
+def _added(parts: list[tuple[Tensor, Moves]]) -> tuple[Tensor, Moves]:
     largest = torch.stack([_size(x).maximum(moves.largest) for x, moves in parts]).amax(dim=0)
-    entries, lengths = [moves.entries for _, moves in parts], torch.stack([moves.lengths for _, moves in parts])
-    if isinstance(layer, Concatenation):
-        moves = _tightened(torch.cat(entries, dim=layer.axis), lengths.norm(dim=0))
-        return torch.cat(features, dim=layer.axis), moves._replace(largest=largest)
-    moves = _tightened(torch.stack(entries).sum(dim=0), lengths.sum(dim=0))
-    return torch.stack(features).sum(dim=0), moves._replace(largest=largest)
+    entries, lengths = (torch.stack(each).sum(dim=0) for each in zip(*(moves[:2] for _, moves in parts), strict=True))
+    return torch.stack([x for x, _ in parts]).sum(dim=0), _tightened(entries, lengths)._replace(largest=largest)
 
 
 def _by_rule(layer: nn.Module, moves: Moves, norm: float) -> Moves:

@@ -156,14 +156,14 @@ def _linear_part(layer: Any, x: Tensor, *, is_absolute: bool = False) -> Tensor:
     return result
 
 
-def joined(layer: Any, x: Tensor, step: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
-    """Take x through each branch of a sum or concatenation, in steps of one layer, and return what they make of it."""
+def added(layer: parts.Sum, x: Tensor, step: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
+    """Take x through each branch of a sum, in steps of one layer, and return the sum."""
     ends = []
     for chain in layer.chains:
         ends.append(x)
         for part in chain:
             ends[-1] = step(part, ends[-1])
-    return torch.stack(ends).sum(dim=0) if isinstance(layer, parts.Sum) else torch.cat(ends, dim=layer.axis)
+    return torch.stack(ends).sum(dim=0)
 
 
 def _weighted(layer: Any, weight: Tensor, x: Tensor) -> Tensor:
@@ -274,8 +274,8 @@ def seams_behind(layer: nn.Module, moves: Tensor) -> Tensor:
     A seam is where torch takes a smooth function for linear, `SEAM` far away from it, and no Lipschitz constant knows
     of it; `moves` is the same of what the layer is given.
     """
-    if isinstance(layer, parts.Sum | parts.Concatenation):
-        return joined(layer, moves, seams_behind)
+    if isinstance(layer, parts.Sum):
+        return added(layer, moves, seams_behind)
     return _spread(layer, moves) + getattr(layer, SEAM, 0.0)
 
 
@@ -368,13 +368,8 @@ RULES: dict[type[nn.Module], LayerRule] = {
     **dict.fromkeys((nn.Softsign, nn.Softshrink, nn.Tanhshrink, nn.LogSigmoid), _elementwise(1.0)),
     **dict.fromkeys(NORMALISATIONS, LayerRule(_normalised_spread, _normalised_spectral, is_linear=False)),
     parts.Sum: LayerRule(
-        lambda layer, moves: joined(layer, moves, _spread),
+        lambda layer, moves: added(layer, moves, _spread),
         lambda layer, shape: math.fsum(chain_spectral(branch, shape) for branch in layer.chains),
-        is_linear=False,
-    ),
-    parts.Concatenation: LayerRule(
-        lambda layer, moves: joined(layer, moves, _spread),
-        lambda layer, shape: math.hypot(*(chain_spectral(branch, shape) for branch in layer.chains)),
         is_linear=False,
     ),
     parts.Shift: LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True),

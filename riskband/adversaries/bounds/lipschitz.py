@@ -34,7 +34,7 @@ from riskband.adversaries.bounds.layer_norms import (
     sew,
     transposed,
 )
-from riskband.adversaries.bounds.parts import Branched
+from riskband.adversaries.bounds.parts import Sum
 from riskband.adversaries.bounds.reading import flat, is_layer, traced
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
 from riskband.adversaries.evaluation import input_dtype
@@ -74,7 +74,7 @@ class SequentialLayers:
     """A model as a chain of layers of known kinds, with a linear last layer.
 
     The model is an `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, one of these layers, or any
-    module whose forward `reading` can follow: what it adds up or puts side by side is a layer then, of branches that
+    module whose forward `reading` can follow: what it adds up is a layer then, of branches that
     are chains. It is read, not changed: the layers here are copies in float64 and in eval mode, whose softplus is the
     smooth function everywhere (`seam`). Raises RefusedError if a layer is of another kind (the message names it) or
     refused by `layer_norms.check_layer`, does not fit the shapes, or mixes examples, or if what was read of a forward
@@ -394,7 +394,7 @@ def _is_close(mine: Tensor, logits: Tensor, seam: float, *, is_rounded: bool) ->
 def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
     """Return how far what a layer returns moves; raises RefusedError if it does not fit the shape or mixes examples."""
     shape = tuple(moves.shape[1:])
-    if isinstance(layer, Branched):
+    if isinstance(layer, Sum):
         for branch in layer.chains:
             inside = moves
             for part in branch:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 
-class Branched(nn.Module):
-    """Several chains with one input; an empty one is the identity."""
+class Sum(nn.Module):
+    """The sum of what several chains make of one input: a residual connection; an empty chain is the identity."""
 
     def __init__(self, branches: Sequence[Sequence[nn.Module]]) -> None:
         super().__init__()
@@ -24,25 +24,9 @@ class Branched(nn.Module):
         """The layers of each branch; one that a branch uses twice is there twice, which `children` would pass over."""
         return [list(cast(nn.Sequential, branch)) for branch in self.branches]
 
-
-class Sum(Branched):
-    """The sum of what the branches return: a residual connection."""
-
     def forward(self, x: Tensor) -> Tensor:
         """Return features, shape of what each branch returns."""
         return torch.stack([branch(x) for branch in self.branches]).sum(dim=0)
-
-
-class Concatenation(Branched):
-    """What the branches return side by side, along an axis behind that of the examples."""
-
-    def __init__(self, branches: Sequence[Sequence[nn.Module]], axis: int) -> None:
-        super().__init__(branches)
-        self.axis = axis
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return features; all axes but one are as long as those of each branch."""
-        return torch.cat([branch(x) for branch in self.branches], dim=self.axis)
 
 
 class WithConstant(nn.Module):

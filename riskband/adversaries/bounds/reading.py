@@ -1,9 +1,9 @@
 """Which layers a model is made of: a chain as it stands, any other model from what torch.fx shows of its forward.
 
-A traced forward is a graph of calls with one input. Where branches meet again, in a sum or side by side, the last call
-that all of them pass is where they part; so the graph becomes a chain of layers and of `parts.Sum` and
-`parts.Concatenation` of such chains. What has no entry in the tables here is refused by name. A trace can be misled, so
-whoever reads a model also compares what was read with what the model computes: `lipschitz.SequentialLayers`.
+A traced forward is a graph of calls with one input. Where branches meet again, in a sum, the last call that all of them
+pass is where they part; so the graph becomes a chain of layers and of `parts.Sum` of such chains. What has no entry in
+the tables here is refused by name. A trace can be misled, so whoever reads a model also compares what was read with
+what the model computes: `lipschitz.SequentialLayers`.
 """
 
 from __future__ import annotations
@@ -287,14 +287,12 @@ class _Reader:
             return self._module(node)
         if node.target in _ADDING + _SUBTRACTING + _MULTIPLYING + _DIVIDING:
             found = self._arithmetic(node, parting)
-        elif node.target in (torch.cat, torch.concat):
-            found = [self._concatenation(node, parting)]
         elif self.sources[node] == [node.args[0]] and not isinstance(node.args[0], list | tuple):
             found = self._function(node)
         else:
             raise _unknown(node)
         for part in found:
-            if not isinstance(part, parts.Branched):
+            if not isinstance(part, parts.Sum):
                 check_layer(node.name, part)
         return [(node.name, part) for part in found]
 
@@ -325,14 +323,6 @@ class _Reader:
         if is_right and node.target in _DIVIDING:
             raise _unknown(node)
         return [parts.Scale(constant if node.target in _MULTIPLYING else 1.0 / constant)]
-
-    def _concatenation(self, node: fx.Node, parting: fx.Node) -> nn.Module:
-        given = _given(node, ("tensors", "dim"))
-        axis = _axis(given.get("dim", 0), self.values[node])
-        if axis == 0 or not all(each in self.sources for each in given["tensors"]):
-            raise _unknown(node)
-        branches = [_bare(self._chain(parting, each)) for each in given["tensors"]]
-        return parts.Concatenation(branches, axis)
 
     def _function(self, node: fx.Node) -> list[nn.Module]:
         """Return what a function or method of one tensor does; the other arguments are settings."""
