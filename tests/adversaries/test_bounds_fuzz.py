@@ -29,7 +29,7 @@ ROUNDING = 1e-9
 NUM_PAIRS = 200
 SHARES = (0.3, 0.8, 1.0 - 1e-6)
 BENT = (nn.ReLU, nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid)
-ACTIVATIONS = (*BENT, nn.Softplus, nn.ELU, nn.GELU, nn.SiLU)
+ACTIVATIONS = (*BENT, nn.ELU, nn.GELU, nn.SiLU)
 REARRANGING = (GroupSort, nn.PixelShuffle, nn.PixelUnshuffle, nn.Flatten, nn.Unflatten)
 POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d)
 MADE = (nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, *POOLS, *REARRANGING, *ACTIVATIONS)
@@ -42,7 +42,7 @@ def random_activation(rng, kinds=ACTIVATIONS):
         return kind(float(rng.choice([0.01, 0.3, 1.7, -0.5])))
     if kind is nn.ELU:
         return kind(float(rng.choice([0.5, 1.0, 2.5])))
-    return nn.Softplus(float(rng.choice([0.5, 1.0, 3.0]))) if kind is nn.Softplus else kind()
+    return kind()
 
 
 def random_norm(rng, kind, num_channels):
@@ -392,7 +392,6 @@ SHRUNK = [
     (nn.LeakyReLU(2.0), (3,)),
     (nn.Tanh(), (3,)),
     (nn.Sigmoid(), (3,)),
-    (nn.Softplus(), (3,)),
     (nn.ELU(), (3,)),
     (nn.GELU(), (3,)),
     (nn.SiLU(), (3,)),

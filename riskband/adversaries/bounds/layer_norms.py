@@ -30,12 +30,6 @@ from riskband.checks import RefusedError
 _LARGEST_SVD_SIDE = 1024
 _LARGEST_UNROLLED = 2**18
 _NUM_SQUARINGS = 8
-# From here on torch takes softplus for linear by default: a jump of 2e-9 / beta, and smaller ones beyond.
-_SMOOTH_THRESHOLD, _LARGEST_JUMP = 20.0, 1e-8
-# From here on no float64 shows it.
-_SEAMLESS_THRESHOLD = 40.0
-SEAM = "seam"
-"""What a softplus without a seam has: how far it is at most from the one that it was made of."""
 
 
 @dataclass(frozen=True)
@@ -268,23 +262,6 @@ def _adaptive_max_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
     return math.sqrt(math.prod(1 if size % number == 0 else -(-number // size) + 1 for size, number in sizes))
 
 
-def seams_behind(layer: nn.Module, moves: Tensor) -> Tensor:
-    """Return how far what a layer returns is at most from what it would return without seams, entry by entry.
-
-    A seam is where torch takes a smooth function for linear, `SEAM` far away from it, and no Lipschitz constant knows
-    of it; `moves` is the same of what the layer is given.
-    """
-    if isinstance(layer, parts.Sum):
-        return added(layer, moves, seams_behind)
-    return _spread(layer, moves) + getattr(layer, SEAM, 0.0)
-
-
-def sew(layer: nn.Softplus) -> None:
-    """Make a softplus the smooth function, to the last bit of float64, and note how far it was from that at most."""
-    setattr(layer, SEAM, math.log1p(math.exp(-layer.threshold)) / layer.beta)
-    layer.threshold = max(layer.threshold, _SEAMLESS_THRESHOLD)
-
-
 def _soft_moves(rate: float) -> Callable[[Any, Tensor], Tensor]:
     return lambda layer, moves: rate * (moves + moves.amax(dim=layer.dim, keepdim=True))
 
@@ -355,7 +332,6 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.RReLU: _elementwise(lambda layer: max(1.0, abs(layer.lower + layer.upper) / 2.0)),  # in eval mode
     nn.Tanh: _elementwise(1.0),
     nn.Sigmoid: _elementwise(0.25),
-    nn.Softplus: _elementwise(1.0),
     nn.ELU: _elementwise(lambda layer: max(1.0, abs(float(layer.alpha)))),
     nn.GELU: _elementwise(_GELU_SLOPE),
     nn.SiLU: _elementwise(_SILU_SLOPE),
@@ -387,7 +363,7 @@ NUM_AXES: dict[type[nn.Module], int] = {
 """How many axes an example must have; 0: any. With one less, torch takes the examples for the channels of one image."""
 BOUNDED = (nn.Tanh, nn.Sigmoid)
 """Activations whose values are bounded."""
-LIKE_RELU = (nn.Softplus, nn.ELU, nn.GELU, nn.SiLU)
+LIKE_RELU = (nn.ELU, nn.GELU, nn.SiLU)
 """Smooth activations that differ from ReLU by no more than a constant."""
 
 
@@ -430,12 +406,6 @@ def check_layer(name: str, layer: nn.Module) -> None:
         )
     _check_settings(name, layer)
     _check_weights(name, layer)
-    if isinstance(layer, nn.Softplus) and not _is_smooth(layer):
-        raise RefusedError(
-            f"softplus must have beta > 0, a threshold of at least {_SMOOTH_THRESHOLD:g}, and jump by no more than "
-            f"{_LARGEST_JUMP:g} where it becomes linear, exp(-threshold) / beta, got beta={layer.beta} and "
-            f"threshold={layer.threshold} at {name!r}; raise the threshold"
-        )
     if isinstance(layer, nn.GELU) and layer.approximate != "none":
         raise RefusedError(f"GELU must be exact, got approximate={layer.approximate!r} at {name!r}; use 'none'")
     if isinstance(layer, BATCH_NORMS) and layer.running_var is None:
@@ -457,11 +427,6 @@ def check_layer(name: str, layer: nn.Module) -> None:
         raise RefusedError(f"max pooling must have dilation 1, got another at {name!r}")
     if getattr(layer, "return_indices", False):
         raise RefusedError(f"max pooling must return values only, got another at {name!r}")
-
-
-def _is_smooth(layer: nn.Softplus) -> bool:
-    is_late = layer.beta > 0.0 and layer.threshold >= _SMOOTH_THRESHOLD
-    return is_late and math.exp(-layer.threshold) <= _LARGEST_JUMP * layer.beta
 
 
 def _check_normalisation(name: str, layer: Any) -> None:

@@ -23,15 +23,12 @@ from riskband.adversaries.bounds.layer_norms import (
     LIKE_RELU,
     NUM_AXES,
     RULES,
-    SEAM,
     SOFT,
     Prefix,
     balanced_prefixes,
     check_layer,
     leaky_slope,
     plain_prefixes,
-    seams_behind,
-    sew,
     transposed,
 )
 from riskband.adversaries.bounds.parts import Sum
@@ -61,8 +58,6 @@ _LARGEST_DIFFERENCE, _NUM_PROBES = 1e-8, 5
 # Of the same in the model's own precision, as a share of the largest logit: float32 loses less than a thirtieth of it,
 # and float16 ten times as much.
 _LARGEST_ROUNDING = 3e-5
-LARGEST_SEAM = 1e100
-"""Far more than any margin; infinity would become NaN on the way."""
 _EXAMPLES = {
     2: "sequences (channels, length)",
     3: "images (channels, height, width)",
@@ -74,11 +69,10 @@ class SequentialLayers:
     """A model as a chain of layers of known kinds, with a linear last layer.
 
     The model is an `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, one of these layers, or any
-    module whose forward `reading` can follow: what it adds up is a layer then, of branches that
-    are chains. It is read, not changed: the layers here are copies in float64 and in eval mode, whose softplus is the
-    smooth function everywhere (`seam`). Raises RefusedError if a layer is of another kind (the message names it) or
-    refused by `layer_norms.check_layer`, does not fit the shapes, or mixes examples, or if what was read of a forward
-    does not compute what the model does.
+    module whose forward `reading` can follow: what it adds up is a layer then, of branches that are chains. It is read,
+    not changed: the layers here are copies in float64 and in eval mode. Raises RefusedError if a layer is of another
+    kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the shapes, or mixes examples, or
+    if what was read of a forward does not compute what the model does.
 
     `body` has all layers before the last linear layer, each with the shape of its input; `x_shape` is that of one
     input. `head` and `head_offset` are weight and bias of the last layer, float64, (num_classes, num_features) and
@@ -148,22 +142,12 @@ class SequentialLayers:
         """Check that what was read has each of these logits, all float64; a large one hides no other."""
         with torch.no_grad():
             mine = nn.Sequential(*self._layers)(x.clone())
-        if mine.shape != logits.shape or not bool(_is_close(mine, logits, self.seam, is_rounded=is_rounded).all()):
+        if mine.shape != logits.shape or not bool(_is_close(mine, logits, is_rounded=is_rounded).all()):
             raise RefusedError(
                 "the model must compute what torch.fx shows of its forward, and has other logits, or some that are NaN "
                 "or infinite; write it without randomness, without choices in Python and without autocast, or use an "
                 "attack, which needs no proof"
             )
-
-    @cached_property
-    def seam(self) -> float:
-        """How far any logit of the model is at most from that of the layers here, which have no seams."""
-        if not any(hasattr(part, SEAM) for layer in self._layers for part in layer.modules()):
-            return 0.0
-        moves = torch.zeros(1, *self.x_shape, dtype=torch.float64)
-        for layer, _ in self.body:
-            moves = seams_behind(layer, moves)
-        return min(float((self.head.abs() @ moves[0]).nan_to_num(nan=math.inf).amax()), LARGEST_SEAM)
 
     def spread(self, moves: Tensor) -> Tensor:
         """Return how far the last layer's features move at most, entry by entry, if the inputs move by `moves`."""
@@ -384,11 +368,11 @@ def enumerated_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
     return largest
 
 
-def _is_close(mine: Tensor, logits: Tensor, seam: float, *, is_rounded: bool) -> Tensor:
-    """Return for each logit whether it is close to the other, up to a seam, and both are finite."""
+def _is_close(mine: Tensor, logits: Tensor, *, is_rounded: bool) -> Tensor:
+    """Return for each logit whether it is close to the other, and both are finite."""
     sizes = mine.abs()
     allowed = _LARGEST_ROUNDING * sizes.amax() if is_rounded else _LARGEST_DIFFERENCE * (1.0 + sizes)
-    return torch.isfinite(mine) & torch.isfinite(logits) & ((mine - logits).abs() <= allowed + seam)
+    return torch.isfinite(mine) & torch.isfinite(logits) & ((mine - logits).abs() <= allowed)
 
 
 def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
@@ -435,6 +419,4 @@ def _copied(layer: nn.Module) -> nn.Module:
     for part in twin.modules():
         if getattr(part, "inplace", False):
             part.__dict__["inplace"] = False  # what goes into a layer may be needed again
-        if isinstance(part, nn.Softplus):
-            sew(part)
     return twin

@@ -55,7 +55,6 @@ _AS_LAYERS: dict[object, type[nn.Module]] = {
     functional.gelu: nn.GELU,
     functional.silu: nn.SiLU,
     functional.mish: nn.Mish,
-    functional.softplus: nn.Softplus,
     functional.softsign: nn.Softsign,
     functional.logsigmoid: nn.LogSigmoid,
     functional.hardtanh: nn.Hardtanh,

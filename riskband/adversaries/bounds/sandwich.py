@@ -116,9 +116,8 @@ class LipschitzAdversary(Adversary):
             layers.check_same(batch.x.double(), logits)
         size = logits.abs().amax(dim=1, keepdim=True)
         error = (logits - batch.logits).abs().amax(dim=1, keepdim=True)
-        # A margin is a difference of two logits, and is bounded from one point to another, of layers without seams. At
-        # a distance t each logit is at most size + t * its constant.
-        slack = 2.0 * _ROUNDING_OF_LOGITS * size + _ROUNDING_SEEN * error + 4.0 * layers.seam
+        # A margin is a difference of two logits. At a distance t each logit is at most size + t * its constant.
+        slack = 2.0 * _ROUNDING_OF_LOGITS * size + _ROUNDING_SEEN * error
         slack = torch.where(error <= _LARGEST_ROUNDING * size, slack, _ANY_MARGIN)
         drift = _ROUNDING_OF_LOGITS * (constants.logits + constants.logits[batch.labels][:, None])
         labels = batch.labels[:, None]
