@@ -150,9 +150,7 @@ def test_the_published_norms_are_those_of_brute_force():
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("norm", ["l2", *(pytest.param(norm, marks=pytest.mark.slow) for norm in ("l1", "linf"))])
-@pytest.mark.parametrize(
-    "activation", [nn.Softplus, lambda: nn.Softplus(beta=0.5), lambda: nn.ELU(1.7), nn.GELU, nn.SiLU]
-)
+@pytest.mark.parametrize("activation", [lambda: nn.ELU(1.7), nn.GELU, nn.SiLU])
 def test_smooth_activations_grow_far_out_as_relu_does(norm, activation, seed):
     model = mlp(2, 4, 4, 3, seed=seed, activation=activation)
     slopes = growth_slopes(model, (2,), norm=norm)

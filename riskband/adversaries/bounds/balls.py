@@ -1,9 +1,9 @@
 """How far features move when an input moves within a ball around one example: layer by layer (math §6.11).
 
-Some layers have small constants where they are used and large ones, or none, elsewhere: a normalisation divides by the
-deviation of its own input, and attention is only locally Lipschitz (Kim et al. 2021). So the features of an example are
-carried along with two bounds of their moves: entry by entry, and in l2 all together. Each layer makes the next two of
-them, from what it can do on that ball; layers that are not in `_LOCAL`, from their rules for the whole space.
+Some layers have small constants where they are used and large ones elsewhere: a normalisation divides by the
+deviation of its own input. So the features of an example are carried along with two bounds of their moves: entry by
+entry, and in l2 all together. Each layer makes the next two of them, from what it can do on that ball; layers that are
+not in `_LOCAL`, from their rules for the whole space.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from torch import Tensor, nn
 from riskband.adversaries.bounds.layer_norms import (
     CONVOLUTIONS,
     NORMALISATIONS,
-    PLAIN_CONVOLUTIONS,
     RULES,
     group_weights,
     in_groups,
-    matrix_bound,
     shape_behind,
 )
 from riskband.adversaries.bounds.lipschitz import NUM_REMEMBERED, ROUNDING, SequentialLayers
-from riskband.adversaries.bounds.parts import Attention, Branched, Concatenation, SelfAttention, Sum
+from riskband.adversaries.bounds.parts import Sum
 from riskband.adversaries.curves import Points
 from riskband.adversaries.kept import kept
 from riskband.adversaries.representation.growth import Growth
@@ -37,8 +35,6 @@ _SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-30, 2.0**30
 _NUM_STEPS = 24
 # Of the largest number on the way to the features of an example: far more than float64 loses on the way to it.
 _SLACK = 1e-12
-# Scores that move further may leave all attention on one token.
-_LARGEST_SCORE_MOVE = 50.0
 
 # Where every loss is 1; infinity would become NaN on the way.
 _ANY_MARGIN = 1e100
@@ -59,7 +55,7 @@ class Moves(NamedTuple):
 def has_local_rules(layers: SequentialLayers) -> bool:
     """Return whether some layer of a model does less around an example than its constant says, or is a sum."""
     kinds = {type(part) for layer, _ in layers.body for part in layer.modules()}
-    return not kinds.isdisjoint((*NORMALISATIONS, Attention, SelfAttention, Sum, Concatenation))
+    return not kinds.isdisjoint((*NORMALISATIONS, Sum))
 
 
 class Balls:
@@ -132,7 +128,7 @@ def _norms(layers: SequentialLayers) -> Sequence[float]:
 def _by_rules(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> Iterator[tuple[nn.Module, tuple[int, ...]]]:
     """Yield the layers whose norms `propagated` takes from their rules, in its order, and the shapes before them."""
     for layer in chain:
-        if isinstance(layer, Branched):
+        if isinstance(layer, Sum):
             for branch in layer.chains:
                 yield from _by_rules(branch, shape)
         elif type(layer) not in _LOCAL:
@@ -143,8 +139,8 @@ def _by_rules(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> Iterator[tu
 def propagated(chain: Iterable[nn.Module], x: Tensor, moves: Moves, norms: Iterator[float]) -> tuple[Tensor, Moves]:
     """Return the features behind layers in a row, and how far they move if those before, x, do by at most `moves`."""
     for layer in chain:
-        if isinstance(layer, Branched):
-            x, moves = _joined(layer, [propagated(branch, x, moves, norms) for branch in layer.chains])
+        if isinstance(layer, Sum):
+            x, moves = _added([propagated(branch, x, moves, norms) for branch in layer.chains])
         else:
             moves = moves._replace(largest=_largest_number(layer, x).maximum(moves.largest))
             rule = _LOCAL.get(type(layer))
@@ -173,34 +169,23 @@ def _beside(values: Tensor, x: Tensor) -> Tensor:
     return values.reshape(-1, *[1] * (x.dim() - 1))
 
 
-def _joined(layer: Branched, parts: list[tuple[Tensor, Moves]]) -> tuple[Tensor, Moves]:
-    features = [x for x, _ in parts]
+def _added(parts: list[tuple[Tensor, Moves]]) -> tuple[Tensor, Moves]:
     largest = torch.stack([_size(x).maximum(moves.largest) for x, moves in parts]).amax(dim=0)
-    entries, lengths = [moves.entries for _, moves in parts], torch.stack([moves.lengths for _, moves in parts])
-    if isinstance(layer, Attention):
-        return layer.mixed(*features), _mixed_moves(layer, parts)._replace(largest=largest)
-    if isinstance(layer, Concatenation):
-        moves = _tightened(torch.cat(entries, dim=layer.axis), lengths.norm(dim=0))
-        return torch.cat(features, dim=layer.axis), moves._replace(largest=largest)
-    moves = _tightened(torch.stack(entries).sum(dim=0), lengths.sum(dim=0))
-    return torch.stack(features).sum(dim=0), moves._replace(largest=largest)
+    entries, lengths = (torch.stack(each).sum(dim=0) for each in zip(*(moves[:2] for _, moves in parts), strict=True))
+    return torch.stack([x for x, _ in parts]).sum(dim=0), _tightened(entries, lengths)._replace(largest=largest)
 
 
 def _by_rule(layer: nn.Module, moves: Moves, norm: float) -> Moves:
     entries = RULES[type(layer)].spread(layer, moves.entries)
     if isinstance(layer, nn.Linear):
         rows = layer.weight.norm(dim=1)
-        entries = entries.minimum(rows * _row_lengths(moves)[..., None])
-    elif isinstance(layer, PLAIN_CONVOLUTIONS):
+        # How far each vector along the last axis moves.
+        vectors = torch.linalg.vector_norm(moves.entries, dim=-1)
+        entries = entries.minimum(rows * vectors.minimum(_beside(moves.lengths, vectors))[..., None])
+    elif isinstance(layer, CONVOLUTIONS):
         rows = layer.weight.flatten(1).norm(dim=1).reshape(1, -1, *[1] * (entries.dim() - 2))
         entries = entries.minimum(rows * _beside(moves.lengths, entries))
     return _tightened(entries, norm * moves.lengths)
-
-
-def _row_lengths(moves: Moves) -> Tensor:
-    """How far each vector along the last axis moves in l2, such as a token."""
-    lengths: Tensor = torch.linalg.vector_norm(moves.entries, dim=-1)
-    return lengths.minimum(_beside(moves.lengths, lengths))
 
 
 def _relu(_: nn.Module, x: Tensor, moves: Moves) -> Moves:
@@ -230,79 +215,7 @@ def _normalised(layer: Any, x: Tensor, moves: Moves) -> Moves:
     return _tightened((weights * moved[:, :, None]).reshape(x.shape), lengths)
 
 
-def _attended(layer: SelfAttention, x: Tensor, moves: Moves) -> Moves:
-    """Values move, and the shares with which they are mixed do: math §6.11."""
-    heads = layer.heads(x)
-    shares, out = layer.shares(heads), layer.out.weight
-    into_values = layer.into.weight.reshape(3, layer.num_heads, layer.head_size, -1)[2]
-    tokens = _row_lengths(moves)
-    turned = _score_moves(layer, heads.queries, heads.keys, tokens, moves.lengths)
-    # Of the values of each head and token, and of all of them.
-    carried = torch.linalg.matrix_norm(into_values, ord=2)[:, None] * tokens[:, None]
-    each, together = _mixed(
-        shares, heads.values, turned, carried, matrix_bound(into_values.flatten(0, 1)) * moves.lengths
-    )
-    each = each.norm(dim=1)  # (num_examples, num_tokens)
-    return _tightened(each[:, :, None] * out.norm(dim=1), matrix_bound(out) * together)
-
-
-def _mixed(shares: Tensor, values: Tensor, turned: Tensor, carried: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-    """How far means of values move, each of them and all together, if scores move by at most `turned`.
-
-    Shares and `turned` are (num_examples, num_heads, num_tokens, num_values); `carried` and `length` say how far each
-    value moves, (num_examples, num_heads, num_values), and all together.
-    """
-    most = _largest_shares(shares, turned)
-    # Of the means of the values, whose shares change.
-    away = torch.cdist(shares @ values, values, compute_mode="donot_use_mm_for_euclid_dist")
-    swing = (most * turned.square()).sum(dim=3).sqrt().minimum(turned.amax(dim=3))
-    width = (most * away.square()).sum(dim=3).sqrt().minimum(away.amax(dim=3))
-    mixed = (swing * width).minimum(away.amax(dim=3))  # (num_examples, num_heads, num_tokens)
-    # Of the values themselves, with the shares that they have then.
-    each = (most @ carried[..., None]).squeeze(3).minimum(carried.amax(dim=2, keepdim=True)) + mixed
-    gathered = most.sum(dim=2).amax(dim=(1, 2)).sqrt() * length
-    return each, (gathered + mixed.flatten(1).norm(dim=1)).minimum(each.flatten(1).norm(dim=1))
-
-
-def _mixed_moves(layer: Attention, parts: list[tuple[Tensor, Moves]]) -> Moves:
-    """Of queries, keys and values that are known only by how far each of their vectors moves."""
-    queries, keys, values = (x.reshape(len(x), -1, *x.shape[-2:]) for x, _ in parts)
-    asking, asked, carried = (
-        _row_lengths(moves).reshape(len(values), -1, moves.entries.shape[-2]) for _, moves in parts
-    )
-    one, other = asking[..., None], asked[:, :, None]
-    turned = queries.norm(dim=3)[..., None] * other + one * keys.norm(dim=3)[:, :, None] + one * other
-    turned = abs(layer.scale) * turned
-    each, together = _mixed(layer.shares(queries, keys), values, turned, carried, parts[2][1].lengths)
-    shape = (*parts[0][0].shape[:-1], values.shape[3])
-    return _tightened(each.reshape(*shape[:-1], 1).expand(shape), together)
-
-
-def _score_moves(layer: SelfAttention, queries: Tensor, keys: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
-    """How far the score of each token for each other moves, (num_examples, num_heads, num_tokens, num_tokens)."""
-    into_queries, into_keys, _ = layer.into.weight.reshape(3, layer.num_heads, layer.head_size, -1)
-    by_query = (keys @ into_queries).norm(dim=3)[:, :, None, :]  # per move of the token that asks
-    by_key = (queries @ into_keys).norm(dim=3)[:, :, :, None]  # and of the one that is asked
-    curvature = torch.linalg.matrix_norm(into_queries.transpose(1, 2) @ into_keys, ord=2)[:, None, None]
-    asking, asked = tokens[:, None, :, None], tokens[:, None, None, :]
-    one_by_one = by_query * asking + by_key * asked + curvature * asking * asked
-    # Both moves together are at most the length: for two tokens a sum of squares.
-    is_other = ~torch.eye(tokens.shape[1], dtype=torch.bool)
-    length = lengths[:, None, None, None]
-    at_once = length * (by_query.square() + by_key.square()).sqrt() + 0.5 * curvature * length.square()
-    moved = torch.where(is_other, one_by_one.minimum(at_once), one_by_one)
-    return moved / math.sqrt(layer.head_size)
-
-
-def _largest_shares(shares: Tensor, turned: Tensor) -> Tensor:
-    """Upper bounds of the shares of attention while no score moves further than this."""
-    most, least = shares * turned.exp(), shares * (-turned).exp()
-    largest = most / (most + (least.sum(dim=3, keepdim=True) - least).clamp(min=0.0)) + _SLACK
-    return torch.where(turned.amax(dim=3, keepdim=True) > _LARGEST_SCORE_MOVE, 1.0, largest).clamp(max=1.0)
-
-
 _LOCAL: dict[type[nn.Module], Callable[[Any, Tensor, Moves], Moves]] = {
     nn.ReLU: _relu,
     **dict.fromkeys(NORMALISATIONS, _normalised),
-    SelfAttention: _attended,
 }

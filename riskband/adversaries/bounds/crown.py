@@ -9,10 +9,10 @@ margins are below zero there: whatever way the radii are chosen, each one that i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -24,15 +24,11 @@ from riskband.adversaries.bounds.layer_norms import (
     Body,
     as_many,
     cut_at_bends,
-    is_linear,
-    joined,
     leaky_slope,
     shape_behind,
 )
 from riskband.adversaries.bounds.lipschitz import SequentialLayers, check_norm
-from riskband.adversaries.bounds.parts import Branched, Concatenation, Reshaped, Selected, Sum
 from riskband.adversaries.bounds.relu_cells import composed
-from riskband.adversaries.group_sort import GroupSort
 from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.checks import RefusedError
 
@@ -48,16 +44,13 @@ AUTO_WORK = 2**25
 _REFINED_WORK = 2**24
 # Every sum here adds terms whose sizes add up to at most the magnitude that is carried along; float64 loses less.
 _SLACK = 1e-11
-_PAIRS = 2
 _NUM_HALVINGS = 6
 _LARGEST_RATIO = 1000.0
 # Numbers in the largest array of a chunk of examples: what fits into a cache is several times as fast.
 _CHUNK_NUMBERS = 2**18
 
 
-ASIDE = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid)
-"""Layers that are bounded here, also in branches, whose features are flat."""
-RELAXED = (*ASIDE, *MAX_POOLS)
+RELAXED = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, *MAX_POOLS)
 """Layers that are bounded here."""
 
 
@@ -120,31 +113,16 @@ class Relaxation:
         return 2.0 * self.rate * inputs + 0.5
 
 
-_FIELDS = ("lower", "lower_offset", "upper", "upper_offset", "slope", "center", "error", "low", "high")
-
-
 def relaxed(layer: nn.Module, sources: Tensor | None, low: Tensor, high: Tensor) -> Relaxation:
     """Return bounds of a layer in `RELAXED` on the boxes [low, high], both float64 of shape (num_examples, num_inputs).
 
-    The sources are `pool_windows` of a max pool, None for an activation; of activations side by side see `_aside`.
+    The sources are `pool_windows` of a max pool, None for an activation.
     """
-    if isinstance(layer, Concatenation):
-        return _all_aside(layer, low, high)
     if sources is not None:
         return _pool(sources, low, high)
     if isinstance(layer, nn.ReLU | nn.LeakyReLU):
         return _leaky(leaky_slope(layer), low, high)
     return _s_shaped(layer, low, high)
-
-
-def _all_aside(layer: Concatenation, low: Tensor, high: Tensor) -> Relaxation:
-    """Of the activations of `_side_by_side`, each for its own features, or nothing: a leaky ReLU of slope 1."""
-    found = []
-    for piece, *bends in layer.chains:
-        ends = piece(low), piece(high)
-        found.append(relaxed(bends[0], None, *ends) if bends else _leaky(1.0, *ends))
-    rows = {key: torch.cat([getattr(each, key) for each in found], dim=1) for key in _FIELDS}
-    return Relaxation(sources=None, num_inputs=low.shape[1], rate=max(each.rate for each in found), **rows)
 
 
 def _leaky(leak: float, low: Tensor, high: Tensor) -> Relaxation:
@@ -235,74 +213,6 @@ def pool_windows(layer: Any, shape: tuple[int, ...]) -> Tensor:
     return torch.where(is_inside, windows + planes, -1).flatten(0, 1)
 
 
-def is_affine(layer: nn.Module) -> bool:
-    """Return whether a layer is affine; of branches side by side, or added up, whether all their layers are."""
-    if isinstance(layer, Sum | Concatenation):
-        return all(is_affine(part) for chain in layer.chains for part in chain)
-    return is_linear(layer)
-
-
-def straightened(body: Body) -> Body:
-    """Return a chain without branches that bend: what they carry stands side by side instead (math §6.5)."""
-    found: list[tuple[nn.Module, tuple[int, ...]]] = []
-    for layer, shape in body:
-        plain: nn.Module = layer
-        if isinstance(layer, GroupSort) and layer.group_size == _PAIRS and math.prod(shape) <= MAX_INPUTS:
-            plain = _as_sum(shape)
-        is_open = isinstance(plain, Sum | Concatenation) and not is_affine(plain)
-        found += _side_by_side(plain, shape) if is_open else [(layer, shape)]
-    return tuple(found)
-
-
-def _side_by_side(layer: Any, shape: tuple[int, ...]) -> list[tuple[nn.Module, tuple[int, ...]]]:
-    """Return branches as a chain of flat features: in turn what each does up to a bend, its bend, and their union."""
-    branches = [cut_at_bends(straightened(_with_shapes(chain, shape)), is_affine) for chain in layer.chains]
-    _check_bends([bend for branch in branches for _, bend in branch], ASIDE)
-    taken: list[list[nn.Module]] = [[] for _ in branches]  # how each branch finds its own
-    shapes, whole, found = [shape for _ in branches], shape, []
-    for number in range(max(map(len, branches))):
-        blocks = [branch[number] if number < len(branch) else ((), None) for branch in branches]
-        depth = max(1, *(len(affine) for affine, _ in blocks))
-        rounds: list[list[Body]] = [[affine[row : row + 1] for affine, _ in blocks] for row in range(depth)]
-        bends: list[Body] = [() if bend is None else (bend,) for _, bend in blocks]
-        for steps in (*rounds, bends):
-            chains, start = [], 0
-            for index, step in enumerate(steps):
-                inside = [part for part, _ in step]
-                # Activations act on flat features as they do on others.
-                around = (taken[index][:1], []) if steps is bends else (taken[index], [nn.Flatten()])
-                chains.append([*around[0], *inside, *around[1]])
-                for part in inside:
-                    shapes[index] = shape_behind(part, shapes[index])
-                stop = start + math.prod(shapes[index])
-                taken[index] = [Selected([(start, stop, None)]), Reshaped(shapes[index])]
-                start = stop
-            found.append((Concatenation(chains, 1), whole))
-            whole = (start,)
-    last = Sum(taken) if isinstance(layer, Sum) else Concatenation(taken, layer.axis)
-    return [*found, (last, whole)]
-
-
-def _with_shapes(chain: Sequence[nn.Module], shape: tuple[int, ...]) -> Body:
-    shapes = accumulate(chain, lambda before, layer: shape_behind(layer, before), initial=shape)
-    return tuple(zip(chain, shapes, strict=False))
-
-
-def _as_sum(shape: tuple[int, ...]) -> Sum:
-    """MaxMin of (a, b), which is (b, a) + (r, -r) with r = relu(a - b)."""
-    one = torch.eye(shape[0] // 2, dtype=torch.float64)
-    apart = torch.cat([one, -one], dim=1)
-    swap = torch.eye(shape[0], dtype=torch.float64).roll(len(one), 1)
-
-    def mixed(matrix: Tensor) -> nn.Conv1d:
-        layer = nn.Conv1d(matrix.shape[1], len(matrix), 1, bias=False, dtype=torch.float64).requires_grad_(False)
-        layer.weight.copy_(matrix[:, :, None])
-        return layer
-
-    flat, back = Reshaped((shape[0], -1)), Reshaped(shape)
-    return Sum([[flat, mixed(swap), back], [flat, mixed(apart), nn.ReLU(), mixed(apart.T), back]])
-
-
 class Stage(NamedTuple):
     """An affine map (matrix None: the identity) and the bend behind it (None: the end).
 
@@ -357,20 +267,20 @@ def local_network(layers: SequentialLayers) -> LocalNetwork:
     )
 
 
-def is_cheap(layers: SequentialLayers, most: float = AUTO_WORK) -> bool:
-    """Return whether a model has local bounds of at most so much work; from its sizes, before any is done."""
+def is_cheap(layers: SequentialLayers) -> bool:
+    """Return whether a model has local bounds of at most `AUTO_WORK`; from its sizes, before any is done."""
     try:
         sizes = _matrix_sizes(layers, _blocks(layers))
     except RefusedError:
         return False
-    return _work(sizes, math.prod(layers.x_shape)) <= most
+    return _work(sizes, math.prod(layers.x_shape)) <= AUTO_WORK
 
 
 def _blocks(layers: SequentialLayers) -> list[_Block]:
     """Cut a chain behind its bends; raises RefusedError if a layer or its size is not for here."""
     blocks = []
-    for affine, bend in cut_at_bends(straightened(layers.body), is_affine):
-        _check_bends([bend], RELAXED)
+    for affine, bend in cut_at_bends(layers.body):
+        _check_bend(bend)
         here = [*affine, *([bend] if bend else [])]
         num_features = layers.head.shape[1]
         sizes = math.prod(here[0][1]) if here else num_features, math.prod(bend[1]) if bend else num_features
@@ -390,15 +300,13 @@ def _blocks(layers: SequentialLayers) -> list[_Block]:
     return blocks
 
 
-def _check_bends(bends: Iterable[tuple[nn.Module, tuple[int, ...]] | None], known: tuple[Any, ...]) -> None:
-    """Check that there are linear bounds of these layers, or of branches that were opened; raises RefusedError."""
-    found = [bend[0] for bend in bends if bend is not None]
-    unknown = [type(layer).__name__ for layer in found if not isinstance(layer, (*known, Concatenation))]
-    if unknown:
+def _check_bend(bend: tuple[nn.Module, tuple[int, ...]] | None) -> None:
+    """Check that there are linear bounds of this layer; raises RefusedError."""
+    if bend is not None and not isinstance(bend[0], RELAXED):
         names = ", ".join(kind.__name__ for kind in RELAXED)
         raise RefusedError(
-            f"local bounds are known for affine layers, MaxMin (GroupSort of 2), {names} and sums of branches with "
-            f"such activations, got {unknown[0]}; use the method 'auto' or 'product'"
+            f"local bounds are known for affine layers, {names}, got {type(bend[0]).__name__}; use the method 'auto' "
+            "or 'product'"
         )
 
 
@@ -452,16 +360,10 @@ def _composed_terms(affine: Body, num_inputs: int) -> tuple[Tensor, Tensor]:
     terms = torch.eye(num_inputs, dtype=torch.float64).reshape(-1, *affine[0][1])
     offset_terms = torch.zeros(1, *affine[0][1], dtype=torch.float64)
     for layer, _ in affine:
-        terms, offset_terms = RULES[type(layer)].spread(layer, terms), _sizes_behind(layer, offset_terms)
+        at_zero = deepcopy(layer).double().eval()(torch.zeros_like(offset_terms)).detach()
+        spread = RULES[type(layer)].spread
+        terms, offset_terms = spread(layer, terms), spread(layer, offset_terms) + at_zero.abs()
     return terms.flatten(1).T, offset_terms.flatten()
-
-
-def _sizes_behind(layer: nn.Module, sizes: Tensor) -> Tensor:
-    """Return how large the terms are that make what an affine layer returns, added up, from those of its features."""
-    if isinstance(layer, Branched):
-        return joined(layer, sizes, _sizes_behind)
-    at_zero: Tensor = deepcopy(layer).double().eval()(torch.zeros_like(sizes)).detach()
-    return RULES[type(layer)].spread(layer, sizes) + at_zero.abs()
 
 
 def local_distances(

@@ -30,12 +30,6 @@ from riskband.checks import RefusedError
 _LARGEST_SVD_SIDE = 1024
 _LARGEST_UNROLLED = 2**18
 _NUM_SQUARINGS = 8
-# From here on torch takes softplus for linear by default: a jump of 2e-9 / beta, and smaller ones beyond.
-_SMOOTH_THRESHOLD, _LARGEST_JUMP = 20.0, 1e-8
-# From here on no float64 shows it.
-_SEAMLESS_THRESHOLD = 40.0
-SEAM = "seam"
-"""What a softplus without a seam has: how far it is at most from the one that it was made of."""
 
 
 @dataclass(frozen=True)
@@ -149,25 +143,21 @@ def _linear_part(layer: Any, x: Tensor, *, is_absolute: bool = False) -> Tensor:
         return x * (layer.constant.double().abs() if is_absolute else layer.constant.double())
     if isinstance(layer, parts.Shift):
         return x
-    if isinstance(layer, parts.Constant):
-        return torch.zeros_like(layer(x), dtype=torch.float64)
     if type(layer) in (nn.Linear, *CONVOLUTIONS):
         weight = layer.weight.detach().double()
         return _weighted(layer, weight.abs() if is_absolute else weight, x)
-    if isinstance(layer, parts.Branched):
-        return joined(layer, x, lambda part, here: _linear_part(part, here, is_absolute=is_absolute))
     result: Tensor = layer(x)
     return result
 
 
-def joined(layer: Any, x: Tensor, step: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
-    """Take x through each branch of a sum or concatenation, in steps of one layer, and return what they make of it."""
+def added(layer: parts.Sum, x: Tensor, step: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
+    """Take x through each branch of a sum, in steps of one layer, and return the sum."""
     ends = []
     for chain in layer.chains:
         ends.append(x)
         for part in chain:
             ends[-1] = step(part, ends[-1])
-    return torch.stack(ends).sum(dim=0) if isinstance(layer, parts.Sum) else torch.cat(ends, dim=layer.axis)
+    return torch.stack(ends).sum(dim=0)
 
 
 def _weighted(layer: Any, weight: Tensor, x: Tensor) -> Tensor:
@@ -175,9 +165,7 @@ def _weighted(layer: Any, weight: Tensor, x: Tensor) -> Tensor:
     if isinstance(layer, nn.Linear):
         return functional.linear(x, weight)
     settings = {key: getattr(layer, key) for key in ("stride", "padding", "dilation", "groups")}
-    if type(layer) in _ADJOINTS:
-        settings["output_padding"] = layer.output_padding
-    result: Tensor = getattr(functional, _FUNCTIONS[type(layer)])(x, weight, **settings)
+    result: Tensor = getattr(functional, f"conv{x.dim() - 2}d")(x, weight, **settings)
     return result
 
 
@@ -186,21 +174,9 @@ def _absolute(layer: nn.Module, moves: Tensor) -> Tensor:
 
 
 def _conv_spectral(layer: Any, shape: tuple[int, ...]) -> float:
-    out_shape = shape_behind(layer, shape)
-    if math.prod(out_shape) * math.prod(shape) <= _LARGEST_UNROLLED:
+    if math.prod(shape_behind(layer, shape)) * math.prod(shape) <= _LARGEST_UNROLLED:
         return matrix_bound(unrolled(layer, shape))
-    if type(layer) in _ADJOINTS:
-        return min(mixed_bound(layer, shape), torus_bound(_adjoint(layer), out_shape))
     return min(mixed_bound(layer, shape), torus_bound(layer, shape))
-
-
-def _adjoint(layer: Any) -> Any:
-    """Return the convolution that a transposed one is the transpose of: the same weight, and the same norm."""
-    settings: dict[str, Any] = {key: getattr(layer, key) for key in ("stride", "padding", "dilation", "groups")}
-    kind = _ADJOINTS[type(layer)]
-    convolution = kind(layer.out_channels, layer.in_channels, layer.kernel_size, bias=False, **settings)
-    convolution.weight = layer.weight
-    return convolution
 
 
 def shape_behind(layer: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -210,13 +186,6 @@ def shape_behind(layer: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _spread(layer: nn.Module, moves: Tensor) -> Tensor:
     return RULES[type(layer)].spread(layer, moves)
-
-
-def chain_spread(chain: Iterable[nn.Module], moves: Tensor) -> Tensor:
-    """Return `spread` of layers in a row."""
-    for layer in chain:
-        moves = _spread(layer, moves)
-    return moves
 
 
 def chain_spectral(chain: Iterable[nn.Module], shape: tuple[int, ...]) -> float:
@@ -293,23 +262,6 @@ def _adaptive_max_spectral(layer: nn.Module, shape: tuple[int, ...]) -> float:
     return math.sqrt(math.prod(1 if size % number == 0 else -(-number // size) + 1 for size, number in sizes))
 
 
-def seams_behind(layer: nn.Module, moves: Tensor) -> Tensor:
-    """Return how far what a layer returns is at most from what it would return without seams, entry by entry.
-
-    A seam is where torch takes a smooth function for linear, `SEAM` far away from it, and no Lipschitz constant knows
-    of it; `moves` is the same of what the layer is given.
-    """
-    if isinstance(layer, parts.Sum | parts.Concatenation):
-        return joined(layer, moves, seams_behind)
-    return _spread(layer, moves) + getattr(layer, SEAM, 0.0)
-
-
-def sew(layer: nn.Softplus) -> None:
-    """Make a softplus the smooth function, to the last bit of float64, and note how far it was from that at most."""
-    setattr(layer, SEAM, math.log1p(math.exp(-layer.threshold)) / layer.beta)
-    layer.threshold = max(layer.threshold, _SEAMLESS_THRESHOLD)
-
-
 def _soft_moves(rate: float) -> Callable[[Any, Tensor], Tensor]:
     return lambda layer, moves: rate * (moves + moves.amax(dim=layer.dim, keepdim=True))
 
@@ -347,16 +299,10 @@ def _with_axes(*names: str) -> tuple[Any, ...]:
     return tuple(getattr(nn, f"{name}{axes}d") for name in names for axes in (1, 2, 3))
 
 
-PLAIN_CONVOLUTIONS, BATCH_NORMS, MAX_POOLS = map(_with_axes, ("Conv", "BatchNorm", "MaxPool"))
-_ADJOINTS = dict(zip(_with_axes("ConvTranspose"), PLAIN_CONVOLUTIONS, strict=True))
-CONVOLUTIONS = (*PLAIN_CONVOLUTIONS, *_ADJOINTS)
-_FUNCTIONS = dict(
-    zip(CONVOLUTIONS, [f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)], strict=True)
-)
+CONVOLUTIONS, BATCH_NORMS, MAX_POOLS = map(_with_axes, ("Conv", "BatchNorm", "MaxPool"))
 NORMALISATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_with_axes("InstanceNorm"))
 """Layers that divide groups of features by their own deviation, or root mean square."""
 
-UPSAMPLINGS = (nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d)
 SOFT = (nn.Softmax, nn.Softmin, nn.LogSoftmax)
 _ADAPTIVE_MAX = _with_axes("AdaptiveMaxPool")
 _OF_EACH_CHANNEL = _with_axes("AvgPool", "AdaptiveAvgPool", "ReflectionPad", "ReplicationPad", "CircularPad")
@@ -373,7 +319,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.Linear: _linear(lambda layer, _: matrix_bound(layer.weight.detach().double())),
     **dict.fromkeys(CONVOLUTIONS, _linear(_conv_spectral)),
     **dict.fromkeys(BATCH_NORMS, _linear(lambda layer, _: float(scale_of(layer).abs().amax()))),
-    **dict.fromkeys((*_OF_EACH_CHANNEL, *UPSAMPLINGS), _linear(_average_spectral, keeps_channels=True)),
+    **dict.fromkeys(_OF_EACH_CHANNEL, _linear(_average_spectral, keeps_channels=True)),
     **dict.fromkeys(MAX_POOLS, LayerRule(lambda layer, moves: layer(moves), _max_pool_spectral, False, True)),
     **dict.fromkeys(_ADAPTIVE_MAX, LayerRule(lambda layer, moves: layer(moves), _adaptive_max_spectral, False, True)),
     **dict.fromkeys((nn.Softmax, nn.Softmin), LayerRule(_soft_moves(0.25), lambda *_: 0.5, is_linear=False)),
@@ -386,7 +332,6 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.RReLU: _elementwise(lambda layer: max(1.0, abs(layer.lower + layer.upper) / 2.0)),  # in eval mode
     nn.Tanh: _elementwise(1.0),
     nn.Sigmoid: _elementwise(0.25),
-    nn.Softplus: _elementwise(1.0),
     nn.ELU: _elementwise(lambda layer: max(1.0, abs(float(layer.alpha)))),
     nn.GELU: _elementwise(_GELU_SLOPE),
     nn.SiLU: _elementwise(_SILU_SLOPE),
@@ -399,48 +344,31 @@ RULES: dict[type[nn.Module], LayerRule] = {
     **dict.fromkeys((nn.Softsign, nn.Softshrink, nn.Tanhshrink, nn.LogSigmoid), _elementwise(1.0)),
     **dict.fromkeys(NORMALISATIONS, LayerRule(_normalised_spread, _normalised_spectral, is_linear=False)),
     parts.Sum: LayerRule(
-        lambda layer, moves: joined(layer, moves, _spread),
+        lambda layer, moves: added(layer, moves, _spread),
         lambda layer, shape: math.fsum(chain_spectral(branch, shape) for branch in layer.chains),
         is_linear=False,
     ),
-    parts.Concatenation: LayerRule(
-        lambda layer, moves: joined(layer, moves, _spread),
-        lambda layer, shape: math.hypot(*(chain_spectral(branch, shape) for branch in layer.chains)),
-        is_linear=False,
-    ),
-    # No constant on the whole space (Kim et al. 2021); around an example: `balls`.
-    parts.Attention: LayerRule(
-        lambda layer, moves: layer.mixed(*(chain_spread(branch, moves) for branch in layer.chains)) + torch.inf,
-        lambda *_: math.inf,
-        is_linear=False,
-    ),
-    parts.SelfAttention: LayerRule(
-        lambda _, moves: torch.full_like(moves, torch.inf), lambda *_: math.inf, is_linear=False
-    ),
     parts.Shift: LayerRule(lambda _, moves: moves, lambda *_: 1.0, is_linear=True),
     parts.Scale: _linear(lambda layer, _: float(layer.constant.abs().amax())),
-    parts.Constant: _linear(lambda *_: 0.0),
-    **dict.fromkeys((parts.Reshaped, parts.Permuted, parts.Selected), _SHAPE),
+    **dict.fromkeys((parts.Reshaped, parts.Permuted), _SHAPE),
     parts.Mean: _linear(lambda layer, shape: 1.0 / math.sqrt(math.prod(shape[axis - 1] for axis in layer.axes))),
 }
 """By exact type. A new kind of layer is an entry here."""
 
 NUM_AXES: dict[type[nn.Module], int] = {
     **{kind: 1 + int(kind.__name__[-2]) for kind in RULES if kind.__name__[-2:] in ("1d", "2d", "3d")},
-    **dict.fromkeys((nn.Upsample, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle), 3),
+    **dict.fromkeys((nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle), 3),
     **dict.fromkeys((nn.BatchNorm1d, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), 0),
 }
 """How many axes an example must have; 0: any. With one less, torch takes the examples for the channels of one image."""
 BOUNDED = (nn.Tanh, nn.Sigmoid)
 """Activations whose values are bounded."""
-LIKE_RELU = (nn.Softplus, nn.ELU, nn.GELU, nn.SiLU)
+LIKE_RELU = (nn.ELU, nn.GELU, nn.SiLU)
 """Smooth activations that differ from ReLU by no more than a constant."""
 
 
-COMPOSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
-"""Modules of torch that are read as several layers."""
 # As torch defines them: a class may have been changed since.
-_FORWARDS = {kind: getattr(kind, "forward", None) for kind in (nn.Sequential, *COMPOSED, *RULES)}
+_FORWARDS = {kind: getattr(kind, "forward", None) for kind in (nn.Sequential, *RULES)}
 
 
 def has_hooks(layer: nn.Module) -> bool:
@@ -478,20 +406,12 @@ def check_layer(name: str, layer: nn.Module) -> None:
         )
     _check_settings(name, layer)
     _check_weights(name, layer)
-    if isinstance(layer, nn.Softplus) and not _is_smooth(layer):
-        raise RefusedError(
-            f"softplus must have beta > 0, a threshold of at least {_SMOOTH_THRESHOLD:g}, and jump by no more than "
-            f"{_LARGEST_JUMP:g} where it becomes linear, exp(-threshold) / beta, got beta={layer.beta} and "
-            f"threshold={layer.threshold} at {name!r}; raise the threshold"
-        )
     if isinstance(layer, nn.GELU) and layer.approximate != "none":
         raise RefusedError(f"GELU must be exact, got approximate={layer.approximate!r} at {name!r}; use 'none'")
     if isinstance(layer, BATCH_NORMS) and layer.running_var is None:
         raise RefusedError(f"batch norms must track running statistics, got {name!r} without; it mixes the examples")
     if isinstance(layer, NORMALISATIONS):
         _check_normalisation(name, layer)
-    if isinstance(layer, UPSAMPLINGS) and layer.mode not in ("nearest", "nearest-exact", "bilinear"):
-        raise RefusedError(f"upsampling must be nearest or bilinear, got {layer.mode!r} at {name!r}; use one of these")
     if isinstance(layer, nn.CELU) and not layer.alpha > 0.0:
         raise RefusedError(f"CELU must have alpha > 0, got another at {name!r}; it has no largest slope")
     if isinstance(layer, SOFT) and type(layer.dim) is not int:
@@ -507,11 +427,6 @@ def check_layer(name: str, layer: nn.Module) -> None:
         raise RefusedError(f"max pooling must have dilation 1, got another at {name!r}")
     if getattr(layer, "return_indices", False):
         raise RefusedError(f"max pooling must return values only, got another at {name!r}")
-
-
-def _is_smooth(layer: nn.Softplus) -> bool:
-    is_late = layer.beta > 0.0 and layer.threshold >= _SMOOTH_THRESHOLD
-    return is_late and math.exp(-layer.threshold) <= _LARGEST_JUMP * layer.beta
 
 
 def _check_normalisation(name: str, layer: Any) -> None:
@@ -568,16 +483,9 @@ def _check_weights(name: str, layer: nn.Module) -> None:
 Body = tuple[tuple[nn.Module, tuple[int, ...]], ...]
 
 
-def is_linear(layer: nn.Module) -> bool:
-    """Return whether the rule of a layer says that it is affine."""
-    return RULES[type(layer)].is_linear
-
-
-def cut_at_bends(
-    body: Body, is_flat: Callable[[nn.Module], bool] = is_linear
-) -> list[tuple[Body, tuple[nn.Module, tuple[int, ...]] | None]]:
+def cut_at_bends(body: Body) -> list[tuple[Body, tuple[nn.Module, tuple[int, ...]] | None]]:
     """Return affine layers in a row, with the layer behind them that is not affine; the last ones have None there."""
-    bends = [index for index, (layer, _) in enumerate(body) if not is_flat(layer)]
+    bends = [index for index, (layer, _) in enumerate(body) if not RULES[type(layer)].is_linear]
     starts = [0, *(index + 1 for index in bends)]
     ends = [(body[index], index) for index in bends]
     found = [(body[start:index], bend) for start, (bend, index) in zip(starts, ends, strict=False)]
@@ -654,7 +562,7 @@ def _column_lengths(body: Body, head: Tensor) -> list[Tensor | None]:
 
 def _has_channels(layer: nn.Module, shape: tuple[int, ...]) -> TypeGuard[nn.Conv2d | nn.Linear]:
     """Whether a layer's weight has one row for each channel it returns and one column for each that it takes."""
-    if isinstance(layer, PLAIN_CONVOLUTIONS):
+    if isinstance(layer, CONVOLUTIONS):
         return bool(layer.groups == 1)
     return isinstance(layer, nn.Linear) and len(shape) == 1
 

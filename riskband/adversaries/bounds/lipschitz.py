@@ -19,27 +19,22 @@ import torch
 from torch import Tensor, nn
 
 from riskband.adversaries.bounds.layer_norms import (
-    COMPOSED,
     IDENTITY,
     LIKE_RELU,
     NUM_AXES,
     RULES,
-    SEAM,
     SOFT,
-    UPSAMPLINGS,
     Prefix,
     balanced_prefixes,
     check_layer,
     leaky_slope,
     plain_prefixes,
-    seams_behind,
-    sew,
     transposed,
 )
-from riskband.adversaries.bounds.parts import Attention, Branched, SelfAttention
+from riskband.adversaries.bounds.parts import Sum
 from riskband.adversaries.bounds.reading import flat, is_layer, traced
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
-from riskband.adversaries.evaluation import PRECISIONS, input_dtype
+from riskband.adversaries.evaluation import input_dtype
 from riskband.adversaries.kept import kept
 from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.checks import RefusedError
@@ -63,8 +58,6 @@ _LARGEST_DIFFERENCE, _NUM_PROBES = 1e-8, 5
 # Of the same in the model's own precision, as a share of the largest logit: float32 loses less than a thirtieth of it,
 # and float16 ten times as much.
 _LARGEST_ROUNDING = 3e-5
-LARGEST_SEAM = 1e100
-"""Far more than any margin; infinity would become NaN on the way."""
 _EXAMPLES = {
     2: "sequences (channels, length)",
     3: "images (channels, height, width)",
@@ -76,11 +69,10 @@ class SequentialLayers:
     """A model as a chain of layers of known kinds, with a linear last layer.
 
     The model is an `nn.Sequential` (possibly of such) of the layers in `layer_norms.RULES`, one of these layers, or any
-    module whose forward `reading` can follow: what it adds up or puts side by side is a layer then, of branches that
-    are chains. It is read, not changed: the layers here are copies in float64 and in eval mode, whose softplus is the
-    smooth function everywhere (`seam`). Raises RefusedError if a layer is of another kind (the message names it) or
-    refused by `layer_norms.check_layer`, does not fit the shapes, or mixes examples, or if what was read of a forward
-    does not compute what the model does.
+    module whose forward `reading` can follow: what it adds up is a layer then, of branches that are chains. It is read,
+    not changed: the layers here are copies in float64 and in eval mode. Raises RefusedError if a layer is of another
+    kind (the message names it) or refused by `layer_norms.check_layer`, does not fit the shapes, or mixes examples, or
+    if what was read of a forward does not compute what the model does.
 
     `body` has all layers before the last linear layer, each with the shape of its input; `x_shape` is that of one
     input. `head` and `head_offset` are weight and bias of the last layer, float64, (num_classes, num_features) and
@@ -103,7 +95,7 @@ class SequentialLayers:
 
     def _read(self, model: nn.Module) -> None:
         named = list(flat("", model))
-        self.is_traced = not all(is_layer(layer) and type(layer) not in COMPOSED for _, layer in named)
+        self.is_traced = not all(is_layer(layer) for _, layer in named)
         if self.is_traced:
             named = traced(model, self.x_shape)
         else:
@@ -150,29 +142,12 @@ class SequentialLayers:
         """Check that what was read has each of these logits, all float64; a large one hides no other."""
         with torch.no_grad():
             mine = nn.Sequential(*self._layers)(x.clone())
-        if mine.shape != logits.shape or not bool(_is_close(mine, logits, self.seam, is_rounded=is_rounded).all()):
+        if mine.shape != logits.shape or not bool(_is_close(mine, logits, is_rounded=is_rounded).all()):
             raise RefusedError(
                 "the model must compute what torch.fx shows of its forward, and has other logits, or some that are NaN "
                 "or infinite; write it without randomness, without choices in Python and without autocast, or use an "
                 "attack, which needs no proof"
             )
-
-    @cached_property
-    def seam(self) -> float:
-        """How far any logit of the model is at most from that of the layers here, which have no seams."""
-        if not any(hasattr(part, SEAM) for layer in self._layers for part in layer.modules()):
-            return 0.0
-        moves = torch.zeros(1, *self.x_shape, dtype=torch.float64)
-        for layer, _ in self.body:
-            moves = seams_behind(layer, moves)
-        return min(float((self.head.abs() @ moves[0]).nan_to_num(nan=math.inf).amax()), LARGEST_SEAM)
-
-    @property
-    def has_constants(self) -> bool:
-        """Whether each layer has a Lipschitz constant on the whole space."""
-        return not any(
-            isinstance(part, Attention | SelfAttention) for layer in self._layers for part in layer.modules()
-        )
 
     def spread(self, moves: Tensor) -> Tensor:
         """Return how far the last layer's features move at most, entry by entry, if the inputs move by `moves`."""
@@ -258,11 +233,6 @@ def lipschitz_constants(layers: SequentialLayers, *, norm: str, method: str = "a
     """
     check_norm(norm)
     check_choice_of_method(method, METHODS)
-    if not layers.has_constants:
-        raise RefusedError(
-            "attention has no Lipschitz constant on the whole space; use the method 'auto' or 'local' of "
-            "LipschitzAdversary, which stays around the examples"
-        )
     if method == "exact":
         check_enumerable(layers)
     found = _constants(layers, norm, method)
@@ -398,39 +368,26 @@ def enumerated_constants(layers: SequentialLayers, *, norm: str) -> Tensor:
     return largest
 
 
-def _is_close(mine: Tensor, logits: Tensor, seam: float, *, is_rounded: bool) -> Tensor:
-    """Return for each logit whether it is close to the other, up to a seam, and both are finite."""
+def _is_close(mine: Tensor, logits: Tensor, *, is_rounded: bool) -> Tensor:
+    """Return for each logit whether it is close to the other, and both are finite."""
     sizes = mine.abs()
     allowed = _LARGEST_ROUNDING * sizes.amax() if is_rounded else _LARGEST_DIFFERENCE * (1.0 + sizes)
-    return torch.isfinite(mine) & torch.isfinite(logits) & ((mine - logits).abs() <= allowed + seam)
-
-
-def _check_pixels(name: str, layer: nn.Upsample, shape: tuple[int, ...]) -> None:
-    """Check that an upsampling takes the same pixels in each precision and memory format; raises RefusedError."""
-    image = torch.arange(math.prod(shape), dtype=torch.float64).reshape(1, *shape)
-    images = [image.to(dtype) for dtype in PRECISIONS]
-    images += [each.contiguous(memory_format=torch.channels_last) for each in images]
-    if not all(torch.equal(layer(image), layer(other).double()) for other in images):
-        raise RefusedError(
-            f"upsampling must take the same pixels in float32 as in float64, and takes others at {name!r} for features "
-            f"of shape {shape}; use whole scale_factors or mode='bilinear'"
-        )
+    return torch.isfinite(mine) & torch.isfinite(logits) & ((mine - logits).abs() <= allowed)
 
 
 def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
     """Return how far what a layer returns moves; raises RefusedError if it does not fit the shape or mixes examples."""
     shape = tuple(moves.shape[1:])
-    if isinstance(layer, Branched):
+    if isinstance(layer, Sum):
         for branch in layer.chains:
             inside = moves
             for part in branch:
                 inside = _moves_behind(name, part, inside)
-    num_axes = 2 if isinstance(layer, SelfAttention) else NUM_AXES.get(type(layer), 0)
+    num_axes = NUM_AXES.get(type(layer), 0)
     if num_axes not in (0, len(shape)):
-        what = "sequences (tokens, features)" if isinstance(layer, SelfAttention) else _EXAMPLES[num_axes]
         raise RefusedError(
-            f"{type(layer).__name__} must get {what}, got features of shape {shape} at {name!r}: they may be mixed "
-            "up with the examples; add the missing axis in x_shape or by nn.Unflatten"
+            f"{type(layer).__name__} must get {_EXAMPLES[num_axes]}, got features of shape {shape} at "
+            f"{name!r}: they may be mixed up with the examples; add the missing axis in x_shape or by nn.Unflatten"
         )
     if isinstance(layer, SOFT) and layer.dim in (0, -moves.dim()):
         raise RefusedError(f"softmax must be within one example, got dim={layer.dim} at {name!r}; say dim=1")
@@ -439,8 +396,6 @@ def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
     except (RuntimeError, IndexError, ValueError) as error:
         what = f"got an input of shape {shape} at {name!r}, which fails with {type(error).__name__}"
         raise RefusedError(f"x_shape must fit the model, {what}; change it, or the settings of the layer") from error
-    if isinstance(layer, UPSAMPLINGS) and layer.mode != "bilinear":
-        _check_pixels(name, layer, shape)
     if len(moved) != _TWO_EXAMPLES:
         raise RefusedError(
             f"layers must leave the first axis to the examples, got {type(layer).__name__} at {name!r}, which does "
@@ -464,6 +419,4 @@ def _copied(layer: nn.Module) -> nn.Module:
     for part in twin.modules():
         if getattr(part, "inplace", False):
             part.__dict__["inplace"] = False  # what goes into a layer may be needed again
-        if isinstance(part, nn.Softplus):
-            sew(part)
     return twin

@@ -1,15 +1,14 @@
 """Which layers a model is made of: a chain as it stands, any other model from what torch.fx shows of its forward.
 
-A traced forward is a graph of calls with one input. Where branches meet again, in a sum or side by side, the last call
-that all of them pass is where they part; so the graph becomes a chain of layers and of `parts.Sum` and
-`parts.Concatenation` of such chains. What has no entry in the tables here is refused by name. A trace can be misled, so
-whoever reads a model also compares what was read with what the model computes: `lipschitz.SequentialLayers`.
+A traced forward is a graph of calls with one input. Where branches meet again, in a sum, the last call that all of them
+pass is where they part; so the graph becomes a chain of layers and of `parts.Sum` of such chains. What has no entry in
+the tables here is refused by name. A trace can be misled, so whoever reads a model also compares what was read with
+what the model computes: `lipschitz.SequentialLayers`.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from riskband.adversaries.bounds import parts
 from riskband.adversaries.bounds.layer_norms import (
     BATCH_NORMS,
-    COMPOSED,
     CONVOLUTIONS,
     NORMALISATIONS,
     RULES,
@@ -57,7 +55,6 @@ _AS_LAYERS: dict[object, type[nn.Module]] = {
     functional.gelu: nn.GELU,
     functional.silu: nn.SiLU,
     functional.mish: nn.Mish,
-    functional.softplus: nn.Softplus,
     functional.softsign: nn.Softsign,
     functional.logsigmoid: nn.LogSigmoid,
     functional.hardtanh: nn.Hardtanh,
@@ -74,14 +71,6 @@ _AS_LAYERS: dict[object, type[nn.Module]] = {
     functional.pixel_shuffle: nn.PixelShuffle,
     functional.pixel_unshuffle: nn.PixelUnshuffle,
 }
-_WITH_WEIGHTS: dict[object, Any] = {
-    functional.linear: nn.Linear,
-    **{getattr(functional, f"conv{axes}d"): getattr(nn, f"Conv{axes}d") for axes in (1, 2, 3)},
-}
-_OF_CONVOLUTIONS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-# What these return is read where a piece of it is taken.
-_UNBINDING, _CHUNKING = ("unbind", torch.unbind), ("chunk", torch.chunk)
-_CUTTING = (*_UNBINDING, *_CHUNKING)
 _ADDING = (operator.add, operator.iadd, torch.add, "add", "add_")
 _SUBTRACTING = (operator.sub, operator.isub, torch.sub, "sub", "sub_")
 _MULTIPLYING = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
@@ -96,17 +85,12 @@ _POOLING: dict[object, Any] = {
     for axes in (1, 2, 3)
 }
 _POOL_SETTINGS = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-_OF_ATTENTION = (
-    "query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal",
-)  # fmt: skip
 _MOVING_AXES = ("permute", "transpose", torch.permute, torch.transpose)
 _DOING_NOTHING = ("contiguous", "clone", "detach")
 # Numbers that follow from the shapes alone; anything else that is no tensor may follow from the examples.
 _OF_SHAPES = (
     "size", "dim", getattr, operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv, operator.neg,
 )  # fmt: skip
-# What may be told how many examples there are, and has the same for each of them.
-_FOR_EACH = ("expand", "repeat")
 _IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, torch.relu_, functional.relu_)
 # What these return shares no memory with what they got.
 _FRESH = (nn.Linear, *CONVOLUTIONS, *BATCH_NORMS, *NORMALISATIONS)
@@ -198,7 +182,7 @@ class _Reader:
 
     `sources` has, of each call that depends on the examples, the calls among its arguments that do; `passed` the calls
     that are on every way to it, in their order, itself the last; `counts` the calls that say how many examples there
-    are, or have one for each; `done` those that were read.
+    are; `done` those that were read.
     """
 
     model: nn.Module
@@ -226,9 +210,6 @@ class _Reader:
     def _check_all_done(self, start: fx.Node) -> None:
         """Check that nothing was done to the examples beside what was read; raises RefusedError."""
         unused = [node for node in self.sources if node is not start and node not in self.done]
-        # Attention returns its weights too, which nothing else is made of.
-        pairs = [each for each in self.sources if type(self.values[each]) is tuple]
-        unused = [each for each in unused if each.target is not operator.getitem or each.args[0] not in pairs]
         if unused:
             raise RefusedError(
                 f"every step of a forward must lead to its result, got {_called(unused[-1])} whose result is not used: "
@@ -241,10 +222,10 @@ class _Reader:
             self.sources[node], self.passed[node] = [], [node]
         elif before and node.op != "output":
             value = self.values[node]
-            if isinstance(value, Tensor) or type(value) is tuple:
+            if isinstance(value, Tensor):
                 common = [each for each in self.passed[before[0]] if all(each in self.passed[b] for b in before)]
                 self.sources[node], self.passed[node] = before, [*common, node]
-            elif node.target not in _OF_SHAPES:
+            elif node.op == "call_module" or node.target not in _OF_SHAPES:
                 raise _unknown(node)
             elif not self._is_fixed(node):
                 self.counts.add(node)
@@ -253,15 +234,13 @@ class _Reader:
 
     def _note_count(self, node: fx.Node) -> None:
         """Note a call that is told how many examples there are, and nothing else of them; refuse it if it may count."""
-        if node.target is operator.getitem and isinstance(self.values[node], int | tuple):
-            asked = node.args[1]
-            if isinstance(asked, slice) and (asked.start, asked.step) != (None, None) and not self._is_fixed(node):
-                raise _unknown(node)
-            if self._is_fixed(node):
-                return
-        elif node.target not in _FOR_EACH or not self._is_count_first(node):
+        if node.target is not operator.getitem or not isinstance(self.values[node], int | tuple):
             raise _unknown(node)
-        self.counts.add(node)
+        if not self._is_fixed(node):
+            asked = node.args[1]
+            if isinstance(asked, slice) and (asked.start, asked.step) != (None, None):
+                raise _unknown(node)
+            self.counts.add(node)
 
     def _is_fixed(self, node: fx.Node) -> bool:
         """Return whether what a call says of a shape is the same for any number of examples."""
@@ -307,29 +286,20 @@ class _Reader:
             return self._module(node)
         if node.target in _ADDING + _SUBTRACTING + _MULTIPLYING + _DIVIDING:
             found = self._arithmetic(node, parting)
-        elif node.target in (torch.cat, torch.concat):
-            found = [self._concatenation(node, parting)]
-        elif node.target is functional.scaled_dot_product_attention:
-            found = [self._attention(node, parting)]
         elif self.sources[node] == [node.args[0]] and not isinstance(node.args[0], list | tuple):
             found = self._function(node)
         else:
             raise _unknown(node)
         for part in found:
-            if not isinstance(part, parts.Branched):
+            if not isinstance(part, parts.Sum):
                 check_layer(node.name, part)
         return [(node.name, part) for part in found]
 
     def _module(self, node: fx.Node) -> Named:
         name, module = str(node.target), self.model.get_submodule(str(node.target))
-        if type(module) is nn.MultiheadAttention:
-            given = _given(node, _OF_ATTENTION)
-            return [(name, _self_attention(name, module, given, is_alone=self.sources[node] == [given.get("query")]))]
+        check_layer(name, module)
         if len(node.args) != 1 or any(value is not None for value in node.kwargs.values()):
             raise RefusedError(f"layers must get one input, got more at {name!r}; use an attack, which needs no proof")
-        if type(module) in COMPOSED:
-            return list(_encoder(name, module))
-        check_layer(name, module)
         return [(name, module)]
 
     def _arithmetic(self, node: fx.Node, parting: fx.Node) -> list[nn.Module]:
@@ -353,92 +323,11 @@ class _Reader:
             raise _unknown(node)
         return [parts.Scale(constant if node.target in _MULTIPLYING else 1.0 / constant)]
 
-    def _concatenation(self, node: fx.Node, parting: fx.Node) -> nn.Module:
-        given = _given(node, ("tensors", "dim"))
-        axis = _axis(given.get("dim", 0), self.values[node])
-        if axis == 0 or not isinstance(given["tensors"], list | tuple):
-            raise _unknown(node)
-        branches = [
-            _bare(self._chain(parting, each)) if each in self.sources else [parts.Constant(self._constant(each, node))]
-            for each in given["tensors"]
-        ]
-        return parts.Concatenation(branches, axis)
-
-    def _attention(self, node: fx.Node, parting: fx.Node) -> nn.Module:
-        """Return attention of queries, keys and values of one example each."""
-        given = _given(node, ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale"))
-        branches = [given[key] for key in ("query", "key", "value")]
-        shapes = [tuple(self.values[each].shape) for each in branches if each in self.sources]
-        masks = [given.get("attn_mask"), given.get("dropout_p"), given.get("is_causal")]
-        is_fit = len({shape[:-2] for shape in shapes}) == 1 and len(shapes[0]) > 2
-        scale = given.get("scale") or shapes[0][-1] ** -0.5
-        if len(shapes) < len(branches) or not is_fit or any(masks) or not isinstance(scale, float | int):
-            raise RefusedError(
-                "attention must be of queries, keys and values (examples, ..., tokens, size) of each example, without "
-                f"masks and dropout, got another at {node.name!r}; use an attack, which needs no proof"
-            )
-        return parts.Attention([_bare(self._chain(parting, each)) for each in branches], float(scale))
-
-    def _is_cut(self, node: Any) -> bool:
-        """Return whether only pieces are read of what a call returns: several tensors, or another axis first."""
-        is_turned = node.target in _MOVING_AXES and _new_order(node, self.values[node.args[0]])[0] != 0
-        return is_turned or node.target in _CUTTING
-
-    def _piece(self, node: Any) -> list[nn.Module]:
-        """Return `x.unbind(axis)[number]`, `x.chunk(n, axis)[number]` or `x[number]`; x may have its axes permuted."""
-        (source, number), axis, is_slice = node.args, 0, False
-        pieces = self.values[source]
-        if source.target in _CUTTING:
-            is_slice = source.target in _CHUNKING
-            given = _given(source, ("input", "chunks", "dim") if is_slice else ("input", "dim"))
-            source = source.args[0]
-            axis = _axis(given.get("dim", 0), self.values[source])
-        order = list(range(self.values[source].dim()))
-        is_turned = self._is_cut(source)
-        if is_turned:
-            order = _new_order(source, self.values[source.args[0]])
-        if type(number) is not int or order[axis] == 0 or (is_turned and is_slice):
-            raise _unknown(node)
-        before = [(None, None, None)] * (order[axis] - 1)
-        if is_slice:
-            ends = [0, *itertools.accumulate(piece.shape[axis] for piece in pieces)]
-            number %= len(pieces)
-            return [parts.Selected([*before, (ends[number], ends[number + 1], None)])]
-        rest = [each - (each > order[axis]) for each in order if each != order[axis]]
-        return [parts.Selected([*before, number]), parts.Permuted(_checked_axes(node, rest))]
-
-    def _weighted(self, node: fx.Node) -> nn.Module:
-        """Return a layer from a function that is given its weight and bias, neither of which may know the examples."""
-        given = _given(node, _OF_CONVOLUTIONS)
-        source, weight, bias = (given.pop(key, None) for key in _OF_CONVOLUTIONS[:3])
-        told = self.sources.keys() | self.counts
-        if weight in told or bias in told or not set(node.all_input_nodes) <= {source, weight, bias}:
-            raise _unknown(node)
-        values = {"weight": self.values[weight], **({} if bias is None else {"bias": self.values[bias]})}
-        num_outputs, num_inputs, *kernel = values["weight"].shape
-        sizes = [num_inputs * given.get("groups", 1), num_outputs, *([kernel] if kernel else [])]
-        layer: nn.Module = _WITH_WEIGHTS[node.target](*sizes, bias=bias is not None, dtype=torch.float64, **given)
-        layer.load_state_dict(values)
-        return layer
-
     def _function(self, node: fx.Node) -> list[nn.Module]:
         """Return what a function or method of one tensor does; the other arguments are settings."""
         source, value, kind = self.values[node.args[0]], self.values[node], node.target
         settings = node.args[1:]
         named = {key: setting for key, setting in node.kwargs.items() if setting is not None and key != "_stacklevel"}
-        if kind in _WITH_WEIGHTS:
-            return [self._weighted(node)]
-        if self._is_cut(node.args[0]):
-            if kind is operator.getitem:
-                return self._piece(node)
-            if kind not in _CUTTING:
-                raise _unknown(node)
-        if self._is_cut(node):
-            return []
-        if type(source) is tuple:  # of attention: what it returns, and weights that are not known here
-            if kind is operator.getitem and settings == (0,):
-                return []
-            raise _unknown(node)
         if kind in _RESHAPING:
             if value.shape[:1] != source.shape[:1] or len(value.shape) < 2:
                 raise RefusedError(f"the first axis must be left to the examples, and is not at {node.name!r}")
@@ -456,8 +345,6 @@ class _Reader:
             axes = given.get("dim", 0)
             axes = [_axis(axis, source) for axis in (axes if isinstance(axes, list | tuple) else [axes])]
             return [parts.Mean(_checked_axes(node, [0, *axes])[1:], is_kept=bool(given.get("keepdim", False)))]
-        if kind is operator.getitem:
-            return [parts.Selected(_index(node))]
         if (
             kind is functional.dropout
             and _given(node, ("input", "p", "training", "inplace")).get("training", True) is False
@@ -555,61 +442,6 @@ def _new_order(node: fx.Node, source: Tensor) -> list[int]:
     order = list(range(source.dim()))
     order[one], order[two] = two, one
     return order
-
-
-def _index(node: fx.Node) -> list[Any]:
-    index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-    plain = [(part.start, part.stop, part.step) if isinstance(part, slice) else part for part in index]
-    numbers = [number for part in plain for number in (part if isinstance(part, tuple) else (part,))]
-    if plain[0] != (None, None, None) or not all(type(each) in (int, type(None)) for each in numbers):
-        raise _unknown(node)
-    if any(part is None for part in plain):
-        raise _unknown(node)
-    return plain[1:]
-
-
-def _self_attention(
-    name: str, layer: nn.MultiheadAttention, given: Mapping[str, Any], *, is_alone: bool = True
-) -> parts.SelfAttention:
-    """Return attention as one layer; raises RefusedError if it is not of one sequence to itself, without masks."""
-    same = given.get("query") is given.get("key") is given.get("value")
-    masks = [given.get(key) for key in ("key_padding_mask", "attn_mask", "is_causal")]
-    positional = set(given) - {"query", "key", "value", "need_weights", "average_attn_weights", "is_causal"}
-    if not (same and is_alone) or any(masks) or any(given[key] is not None for key in positional):
-        raise RefusedError(f"attention must be of one sequence to itself, without masks, got another at {name!r}")
-    if not layer.batch_first or layer.bias_k is not None or layer.add_zero_attn or layer.in_proj_weight is None:
-        raise RefusedError(
-            "attention must have batch_first=True, one size of queries, keys and values, and no added keys, got "
-            f"another at {name!r}; build it so"
-        )
-    attention = parts.SelfAttention(layer)
-    for part in (attention, attention.into, attention.out):
-        check_layer(name, part)
-    return attention
-
-
-def _encoder(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the layers of a transformer encoder, in a row."""
-    if isinstance(module, nn.TransformerEncoder):
-        for number, layer in enumerate(module.layers):
-            yield from _encoder(f"{name}.layers.{number}", layer)
-        if module.norm is not None:
-            check_layer(f"{name}.norm", module.norm)
-            yield f"{name}.norm", module.norm
-        return
-    if type(module) is not nn.TransformerEncoderLayer:
-        raise RefusedError(f"layers of an encoder must be those of torch, got {type(module).__name__} at {name!r}")
-    activation: Any = module.activation
-    kind = {functional.relu: nn.ReLU, functional.gelu: nn.GELU}.get(activation)
-    feed: list[nn.Module] = [module.linear1, activation if kind is None else kind(), module.linear2]
-    norms: list[nn.Module] = [module.norm1, module.norm2]
-    for layer in (*feed, *norms):
-        check_layer(name, layer)
-    attend = [_self_attention(name, module.self_attn, {})]
-    if module.norm_first:
-        yield from ((name, part) for part in (parts.Sum([[], [norms[0], *attend]]), parts.Sum([[], [norms[1], *feed]])))
-    else:
-        yield from ((name, part) for part in (parts.Sum([[], attend]), norms[0], parts.Sum([[], feed]), norms[1]))
 
 
 def _called(node: fx.Node) -> str:

@@ -7,7 +7,6 @@ with ||w_j - w_y|| = L[j, y] is to those in `growth`. The bounds are about all i
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -20,8 +19,7 @@ from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.wda import WdaKnapsack
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.bounds.balls import Balls, has_local_rules
-from riskband.adversaries.bounds.crown import AUTO_WORK, is_cheap, local_distances, local_network
-from riskband.adversaries.bounds.layer_norms import chain_spectral
+from riskband.adversaries.bounds.crown import is_cheap, local_distances, local_network
 from riskband.adversaries.bounds.lipschitz import (
     METHODS,
     Constants,
@@ -118,9 +116,8 @@ class LipschitzAdversary(Adversary):
             layers.check_same(batch.x.double(), logits)
         size = logits.abs().amax(dim=1, keepdim=True)
         error = (logits - batch.logits).abs().amax(dim=1, keepdim=True)
-        # A margin is a difference of two logits, and is bounded from one point to another, of layers without seams. At
-        # a distance t each logit is at most size + t * its constant.
-        slack = 2.0 * _ROUNDING_OF_LOGITS * size + _ROUNDING_SEEN * error + 4.0 * layers.seam
+        # A margin is a difference of two logits. At a distance t each logit is at most size + t * its constant.
+        slack = 2.0 * _ROUNDING_OF_LOGITS * size + _ROUNDING_SEEN * error
         slack = torch.where(error <= _LARGEST_ROUNDING * size, slack, _ANY_MARGIN)
         drift = _ROUNDING_OF_LOGITS * (constants.logits + constants.logits[batch.labels][:, None])
         labels = batch.labels[:, None]
@@ -141,22 +138,16 @@ class LipschitzAdversary(Adversary):
         return (exact + GROWTHS[self.loss].slope * slack).clamp(max=1.0).maximum(batch.losses)
 
     def _flip_distances(self, batch: Batch, layers: SequentialLayers, found: Geometry, balls: Balls | None) -> Tensor:
-        """Return distances below which nothing is misclassified, from constants or balls and from local bounds."""
-        reach, drift = class_distances(found.margins, found.speeds), found.drift
+        """Return distances below which nothing is misclassified, from balls, or from constants and local bounds."""
         if balls is not None:
-            safe = balls.safe_distances()[:, None].expand_as(reach)
-            reach = torch.where(reach.isposinf() & found.margins.isneginf(), torch.inf, safe)
-        # Local bounds are left where others say as much, or where they are too much work.
-        is_asked = self.method == "local" and balls is None  # what is not known there is refused by name
-        most = math.inf if self.method == "local" else AUTO_WORK
-        is_wanted = is_asked or (self.method in ("auto", "local") and is_cheap(layers, most))
-        if not is_wanted or layers.is_affine:
+            return balls.safe_distances()
+        reach = class_distances(found.margins, found.speeds)
+        is_wanted = self.method == "local" or (self.method == "auto" and is_cheap(layers))
+        if layers.is_affine or not is_wanted:
             return reach.amin(dim=1)
-        if balls is not None:
-            drift = balls.drifts * balls.scale * chain_spectral((layer for layer, _ in layers.body), layers.x_shape)
         network = local_network(layers)
         return local_distances(
-            network, batch.x.flatten(1), batch.labels, norm=self.norm, slack=found.slack, drift=drift, reach=reach
+            network, batch.x.flatten(1), batch.labels, norm=self.norm, slack=found.slack, drift=found.drift, reach=reach
         )
 
     def _is_around(self, layers: SequentialLayers) -> bool:
