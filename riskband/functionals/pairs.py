@@ -56,11 +56,6 @@ class Pairs(NamedTuple):
 
     def log_excess(self, gains: FloatArray, *, largest_loss: float, delta: float) -> float:
         """By how much the logarithm of the capital exceeds that of 1/delta: what it rejects is >= 0."""
-        earned = log_capital(
-            gains,
-            sharpest_stakes(self.num_bets, delta, _DEVIATIONS),
-            num_bets=self.num_bets,
-            largest_loss=largest_loss,
-            weights=self.weights,
-        )
+        stakes = sharpest_stakes(self.num_bets, delta, _DEVIATIONS)
+        earned = log_capital(gains, stakes, num_bets=self.num_bets, largest_loss=largest_loss, weights=self.weights)
         return earned - float(np.log(1.0 / delta))

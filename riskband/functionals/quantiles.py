@@ -117,8 +117,7 @@ def cvar(
 
 def _direct_cvar(risks: ClientRisks, level: float, quantity: str, *, delta: float, seed: int | None) -> Certificate:
     risks.require_certain_answers("method='betting'", "method='band'")
-    if seed is None:
-        risks = risks.in_order_of_names()
+    risks = risks.in_order_of_names() if seed is None else risks
     answers = (risks.values, risks.num_examples)
     value, name = betting_upper_bound(tail_duals(risks, level), answers, delta=delta, seed=seed)
     return Certificate(

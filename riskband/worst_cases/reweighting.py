@@ -141,8 +141,7 @@ def _direct_mean(
 ) -> Certificate:
     """Bounds that stand alone, one for each budget at equal parts of delta, by bets on their duals (math §2.9)."""
     risks.require_certain_answers("method='betting'", "a band, rb.band(answers, delta=...)")
-    if seed is None:
-        risks = risks.in_order_of_names()
+    risks = risks.in_order_of_names() if seed is None else risks
     is_built_in = DIVERGENCES.get(f.name) is f  # a name alone says nothing of one's own
     duals_of = BUILT_IN[f.name] if is_built_in else custom_duals(f)
     values, name, part = np.empty(budgets.size), "", delta / budgets.size
