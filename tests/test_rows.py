@@ -158,7 +158,21 @@ def test_a_column_of_clients_is_another_one_of_a_table(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "word", ["TOTAL", "Total", "mean", "Average", "all", "Overall", "sum", "grand total", "macro avg"]
+    "word",
+    [
+        "TOTAL",
+        "Total",
+        "mean",
+        "Average",
+        "all",
+        "Overall",
+        "sum",
+        "grand total",
+        "macro avg",
+        "Gesamt",
+        "server",
+        "Mean (SD)",
+    ],
 )
 @pytest.mark.parametrize("column", ["name", "hospital", "Ward"])
 def test_a_row_of_totals_is_no_client(refused, word, column):
@@ -168,10 +182,20 @@ def test_a_row_of_totals_is_no_client(refused, word, column):
     )
 
 
-@pytest.mark.parametrize("table", [{}, {"site": [*HOSPITALS, ""]}, {"site": [*HOSPITALS, "Gesamt"]}])
+@pytest.mark.parametrize("table", [{}, {"site": [*HOSPITALS, ""]}, {"site": [*HOSPITALS, "Razem"]}])
 def test_a_row_of_totals_is_noticed_by_its_numbers(refused, table):
-    said = refused({**table, "loss": [*LOSSES, LOSSES.mean().round(3)], "n": [*ONCE["n"], 6000]})
-    assert "got as many examples, 6000, in the last row as in all others, and their mean loss" in said
+    whole = {**table, "loss": [*LOSSES, LOSSES.mean().round(3)], "n": [*ONCE["n"], 6000]}
+    first = {name: [values[-1], *values[:-1]] for name, values in whole.items()}
+    nearly = {**whole, "n": [*ONCE["n"], 5997]}
+    for rows, total in ((whole, 6000), (first, 6000), (nearly, 5997)):
+        assert f"got as many examples, {total}, in one row as in all others, and their mean loss" in refused(rows)
+
+
+def test_rows_without_any_value_are_no_clients(tmp_path, capsys):
+    table = tmp_path / "sheet.csv"
+    table.write_text("hospital,loss,n\nA,0.1,20\nB,0.2,20\n,,\n, ,\n")
+    assert main(["certify", str(table), "--num-examples", "n"]) == 0
+    assert "2 clients with 20 examples each" in capsys.readouterr().out
 
 
 def test_words_of_totals_that_all_rows_have_are_no_totals(tmp_path):

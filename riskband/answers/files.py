@@ -165,7 +165,10 @@ def _csv_table(path: Path) -> Table:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             header = reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
-            return Table(header, [(f"line {reader.line_num}", row) for row in reader])
+            rows = [(f"line {reader.line_num}", row) for row in reader]
+            # A row without any value is no client: spreadsheets leave such rows at the end.
+            some = [each for each in rows if None in each[1] or any(map(str.strip, filter(None, each[1].values())))]
+            return Table(header, some)
     except (UnicodeDecodeError, csv.Error) as error:
         raise TableError([f"{path} must be a CSV file in UTF-8, got {error}; export it again"]) from error
 

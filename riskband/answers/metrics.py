@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 import warnings
 from collections.abc import Sequence
 
 # Words of a name, glued together where they are several.
 _NO_MEANS = """
-    ap auc aucpr aucroc auprc aupr auroc balancedacc balancedaccuracy bleu cindex concordance correlation ece
-    explainedvariance f1 f1score f2 fbeta fmeasure fscore gini kappa macro map matthews mcc median pearson perplexity
-    ppl prauc precision r2 rmse roc rocauc rsquared spearman wer
+    ap auc aucpr aucroc aucs auprc aupr auroc bacc balacc balaccuracy balancedacc balancedaccuracy balancederrorrate ber
+    bleu cer cindex concordance correlation ece eer explainedvariance f1 f1score f2 fbeta fmeasure fscore gini gmean
+    harrellc hausdorff hd95 kappa lpips macro map matthews mcc median mrr ndcg pearson pearsonr perplexity ppl prauc
+    prec precision psnr qwk r2 rmse roc rocauc rsquared spearman spearmanr ssim uar wer youden
 """
 _MAY_BE_NONE = """
-    absoluteerror bce ce crossentropy deviance dice elbo evalloss fnr focal fpr hinge huber iou jaccard kl kld
-    loglikelihood logloss mae mape miou mlogloss mse nll recall rouge sensitivity specificity squarederror testloss tnr
-    tpr trainingloss trainloss validationloss validloss valloss xent
+    absoluteerror bce ce crossentropy crossentropyloss deviance dice elbo evalloss fnr focal fpr hinge huber iou
+    jaccard kl kld loglikelihood logloss mae mape miou mlogloss mse nll npv ppv recall rouge sens sensitivity smape
+    smoothl1 specificity squarederror testloss tnr tpr trainingloss trainloss validationloss validloss valloss xent
 """
 _WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 _MOST_NAMED = 10
@@ -52,7 +54,7 @@ def metric_problem(name: str, *, binary: bool | None, is_any: bool = False, word
 
 def _term_in(name: str, terms: str) -> str:
     """The first of the terms that adjacent words of a name make, whatever digits follow it; "" if none do."""
-    known, words = terms.split(), [word.lower() for word in _WORD.findall(name)]
+    known, words = terms.split(), [word.lower() for word in _WORD.findall(unicodedata.normalize("NFKC", name))]
     glued = ("".join(words[i : i + k]) for i in range(len(words)) for k in range(1, _MOST_WORDS + 1))
     return next((term for text in glued for term in (text, text.rstrip("0123456789")) if term in known), "")
 

@@ -25,15 +25,16 @@ _MODEL = re.compile(
 )
 _COUNT = re.compile(r"n|num(?!ber).*|.*(count|size|examples|samples|patients|correct|wrong|errors)")
 _TOTAL = re.compile(
-    r"(grand|sub)?totals?|sum|(weighted|macro|micro|overall|total|grand)?(mean|average|avg)|overall"
-    r"|all(clients|hospitals|sites)?"
+    r"(grand|sub)?totals?(all)?|sum|(weighted|macro|micro|overall|total|grand)?(mean|average|avg)(sd|std)?|overall"
+    r"|all(clients|hospitals|sites)?|global|server|federated|centrali[sz]ed|pooled|median|std|stdev"
+    r"|summe|gesamt|durchschnitt|mittelwert|moyenne|ø"
 )
 _ONE_ROW = (
     "one row a client is the rule: the mean over all its examples (rb.ClientRisks.from_examples makes it of single "
     "ones), or the row of the last round, of one model or of one seed"
 )
 _IMPROBABLE = 1e-6  # what is less likely is taken to be no coincidence
-_ROUNDED = 1e-3  # a mean in a row of totals may be rounded to three digits
+_ROUNDED, _NEARLY = 1e-3, 5e-3  # a mean in a row of totals may be rounded to three digits, and examples be missing
 
 
 def is_of_clients(name: str) -> bool:
@@ -83,7 +84,8 @@ def row_problem(
             return f"column {name!r} must name every client, got no name in {place(values.index(''))}; name every one"
     if client is not None:
         return ""
-    remedy = f"if every row is another client, say {flag}COLUMN, the column that names each once; otherwise {_ONE_ROW}"
+    other = f"say {flag}COLUMN, the column that names each once, or leave this one out"
+    remedy = f"if every row is another client, {other}; otherwise {_ONE_ROW}"
     for name, values in columns.items():
         if _MODEL.fullmatch(_plain(name)) and _differ(values):
             found = ", ".join(map(repr, list(dict.fromkeys(values))[:3]))
@@ -104,12 +106,13 @@ def answer_problem(values: FloatArray, num_examples: IntArray, *, flag: str) -> 
     if float(times) ** (1 - counts.size) < _IMPROBABLE:
         each = f"got each of {counts.size} pairs of loss and number of examples {times} times, or a multiple"
         return f"rows must not be copies of others, {each}; {_ONE_ROW}; if it is chance, say {flag}COLUMN"
-    rest, sizes = values[:-1], num_examples[:-1]
-    is_total = sizes.size > 1 and np.sum(sizes) == num_examples[-1]
-    if is_total and abs(np.average(rest, weights=sizes) - values[-1]) <= _ROUNDED:
+    most = int(np.argmax(num_examples))
+    rest, sizes, total = np.delete(values, most), np.delete(num_examples, most), num_examples[most]
+    is_total = sizes.size > 1 and abs(np.sum(sizes) - total) <= _NEARLY * total
+    if is_total and abs(np.average(rest, weights=sizes) - values[most]) <= _ROUNDED:
         return (
-            f"every row must be a client, got as many examples, {num_examples[-1]}, in the last row as in all others, "
-            f"and their mean loss; leave it out, or say {flag}COLUMN if it is a client"
+            f"every row must be a client, got as many examples, {total}, in one row as in all others, and their mean "
+            f"loss; leave it out, or say {flag}COLUMN if it is a client"
         )
     return ""
 

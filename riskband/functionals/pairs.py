@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from riskband.betting import come_sorted, log_capital, sharpest_stakes
+from riskband.betting import come_sorted, fixed_orders, log_capital, sharpest_stakes
 from riskband.checks import FloatArray, IntArray
 
 _MOST_KINDS, _NUM_PAIRS = 500, 125_000  # of pairs, more take time and hardly make a limit sharper
@@ -33,8 +33,8 @@ class Pairs(NamedTuple):
     def of(cls, risks: FloatArray, num_examples: IntArray) -> Pairs | None:
         """All pairs of clients, who measured risks of shape (num_clients,), or several each: (num_clients, num_risks).
 
-        Of more clients than can all be paired, unless few of their answers differ, so many neighbours on a circle, on
-        which the clients stand as they come; None if they come sorted by their risks.
+        Of more clients than can all be paired, unless few of their answers differ, so many neighbours on a circle of
+        the clients in one fixed order; None if they come sorted by their risks.
         """
         num_clients, answers = len(risks), np.column_stack([risks, num_examples])
         _, representative, counts = np.unique(answers, axis=0, return_index=True, return_counts=True)
@@ -47,12 +47,13 @@ class Pairs(NamedTuple):
         if any(map(come_sorted, answers[:, :-1].T)):
             return None
         # With a distance that has no common divisor with their number, they all stand on one circle, whose pairs of
-        # neighbours are an average over disjoint ones.
+        # neighbours are an average over disjoint ones. Neighbours in the input may be alike, as those of one region.
+        order = fixed_orders(num_clients, num_orders=1)[0]
         far = np.arange(1, num_clients)
         distances = far[np.gcd(far, num_clients) == 1][: -(-_NUM_PAIRS // num_clients)]
         second = (np.arange(num_clients) + distances[:, None]) % num_clients
         first = np.broadcast_to(np.arange(num_clients), second.shape)
-        return cls(first.ravel(), second.ravel(), None, num_clients // 2)
+        return cls(order[first.ravel()], order[second.ravel()], None, num_clients // 2)
 
     def log_excess(self, gains: FloatArray, *, largest_loss: float, delta: float) -> float:
         """By how much the logarithm of the capital exceeds that of 1/delta: what it rejects is >= 0."""

@@ -144,7 +144,7 @@ def _direct_mean(
     risks = risks.in_order_of_names() if seed is None else risks
     is_built_in = DIVERGENCES.get(f.name) is f  # a name alone says nothing of one's own
     duals_of = BUILT_IN[f.name] if is_built_in else custom_duals(f)
-    values, name, part = np.empty(budgets.size), "", delta / budgets.size
+    values, names, part = np.empty(budgets.size), [], delta / budgets.size
     for place, budget in enumerate(budgets.ravel().tolist()):
         if budget == 0.0:
             (found,), name = betting_upper_means([risks.values], delta=part, seed=seed)
@@ -152,30 +152,23 @@ def _direct_mean(
             answers = (risks.values, risks.num_examples)
             found, name = betting_upper_bound(duals_of(risks, budget), answers, delta=part, seed=seed)
         values[place] = found
+        names.append(name)
+    methods = list(dict.fromkeys(names))
+    arguments = {"divergence": f.name, "budget": budgets, "method": "betting", "delta": delta, "seed": seed}
     return Certificate(
         quantity=_worst_mean(f, budgets),
         value=values if budgets.ndim else values[0],
         delta=delta,
-        method=name,
+        method=" and ".join(methods),
         axes={"budget": budgets},
         assumptions=(
             *shared_assumptions(risks, needs_binary=True),
             *(excess_assumptions(risks) if f.name == "tv" else ()),
-            *betting_assumptions(name, seed),
+            *dict.fromkeys(line for each in methods for line in betting_assumptions(each, seed)),
             *chosen_before(divergence=(f.name, None), budget=(in_short(budgets), None)),
             _within(f),
         ),
-        recipe=recipe(
-            "worst_case_mean",
-            {
-                "divergence": f.name,
-                "budget": budgets,
-                "method": "betting",
-                "delta": delta,
-                "seed": seed,
-            },
-            risks,
-        ),
+        recipe=recipe("worst_case_mean", arguments, risks),
     )
 
 

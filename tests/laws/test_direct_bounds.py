@@ -166,3 +166,12 @@ def test_a_divergence_is_what_it_is_not_what_it_is_called():
     own = dataclasses.replace(OWN, name="kl")
     bounds = [rb.worst_case_mean(risks, divergence=f, budget=0.2, delta=0.1).value for f in (own, OWN)]
     assert bounds[0] == bounds[1]
+
+
+def test_several_budgets_list_what_each_of_their_bounds_assumes():
+    for budgets in ([0.1, 0.0], [0.0, 0.1]):
+        certificate = rb.worst_case_mean(COUNTED, divergence="chi2", budget=budgets, delta=0.05)
+        assert "betting with constant stakes" in certificate.method
+        assert "betting averaged over fixed orders" in certificate.method
+        assert any("order of the clients" in line for line in certificate.assumptions)
+        assert rb.verify(certificate).ok

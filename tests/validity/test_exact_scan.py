@@ -20,6 +20,8 @@ from scipy.stats import binom
 import riskband as rb
 from benchmarks.repaired import SHARES, gini_by_sorted_pairings, largest_false_rate, share_of_asking_on, two_kinds
 from riskband.betting import come_sorted, constant_stakes_upper_mean, log_capital, sharpest_stakes
+from riskband.functionals import bets
+from riskband.functionals import pairs as pairs_module
 from riskband.functionals.bets import DirectBounds
 from riskband.functionals.functional import FUNCTIONALS, resolve
 from riskband.functionals.pairs import Pairs
@@ -303,3 +305,27 @@ def test_what_is_for_counts_of_equal_sizes_is_kept_to_them(draw):
     found = [rb.bound(draw(np.random.default_rng(seed)), "gini", delta=DELTA) for seed in range(8)]
     assert not is_rejected([upper < truth for _, upper in found], DELTA / 2)
     assert not is_rejected([lower > truth for lower, _ in found], DELTA / 2)
+
+
+def by_region(rng, num_clients=2000, num_regions=40):
+    """Clients of a table that is sorted by regions, whose risks differ more than those within them; and the truth."""
+    centres = np.geomspace(0.02, 0.6, num_regions)
+    regions = np.sort(rng.integers(0, num_regions, num_clients))
+    risks = rng.permutation(centres)[regions]
+    truth = np.abs(centres[:, None] - centres).mean() / (2 * centres.mean())
+    return np.minimum(risks * np.exp(1e-6 * rng.normal(size=num_clients)), 1.0), truth
+
+
+@pytest.mark.parametrize("is_as_it_comes", [False, True])
+def test_rows_of_one_region_side_by_side_are_not_paired_with_each_other(monkeypatch, is_as_it_comes):
+    """Negative control: neighbours in the input itself."""
+    if is_as_it_comes:
+        monkeypatch.setattr(pairs_module, "fixed_orders", lambda size, num_orders: np.arange(size)[None])
+    found = []
+    for seed in range(12):
+        risks, truth = by_region(np.random.default_rng(seed))
+        limits = bets.gini(rb.ClientRisks(risks, 10**6, binary=False), DELTA / 2)
+        if limits is not None:  # else the regions were noticed, and a band serves
+            found.append(limits.upper < truth)
+    assert len(found) >= 3
+    assert is_rejected(found, DELTA / 2) == is_as_it_comes
