@@ -30,6 +30,7 @@ SCORES = [
     *("MulticlassF1Score", "f1_macro", "fbeta_score", "f-measure", "precision", "r2", "R2Score", "r_squared", "MCC"),
     *("matthews_corrcoef", "cohen_kappa_score", "bleu", "perplexity", "mAP", "mAP50", "AP50", "map_50", "rmse", "gini"),
     *("balanced_accuracy", "macro avg accuracy", "pearson_r", "c-index", "1 - AUC", "m.pt/val_auc"),
+    *("R²", "F₁", "bal_acc", "UAR", "spearmanr", "aucs", "nDCG", "val_ssim"),
 ]
 MAYBE = [
     *("cross_entropy", "crossEntropy", "CrossEntropyLoss", "sparse_categorical_crossentropy", "NLLLoss", "nll", "bce"),
