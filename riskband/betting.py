@@ -407,7 +407,7 @@ def log_growth(
     candidate: float | FloatArray,
     values: FloatArray,
     bets: FloatArray,
-    largest_share: float | FloatArray = LARGEST_SHARE,
+    largest_share: float = LARGEST_SHARE,
 ) -> FloatArray:
     """Logarithms of the factors of the capital: bets on values below the candidate mean, cut to what may be lost."""
     largest_bet = largest_share / np.maximum(1.0 - candidate, 1e-300)
