@@ -16,7 +16,7 @@ import numpy as np
 from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, Certificate
 from riskband.report.words import added, goal_in_words, num_clients_of, said_of_breakdown, said_once, together
-from riskband.verification import source_of, why_it_says_nothing
+from riskband.verification import COLLECTION_SCHEMA, source_of, why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.worst_cases.divergences import DIVERGENCES
 from riskband.worst_cases.requirements import Gate
@@ -104,6 +104,15 @@ class Findings:
             "says_nothing": dict(self.says_nothing),
             "unbounded": list(self.unbounded),
             "clients": list(self.names),
+        }
+
+    def to_document(self) -> dict[str, Any]:
+        """Return all of it as plain data: what `riskband certify --out` writes."""
+        return {
+            "schema": COLLECTION_SCHEMA,
+            "findings": self.to_dict(),
+            "certificates": {name: each.to_dict() for name, each in self.certificates.items()},
+            **({} if self.gate is None else {"gate": self.gate.to_dict()}),
         }
 
     @property
