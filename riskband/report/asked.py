@@ -95,7 +95,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     A band is made for what is to hold at once, for what needs one (doubtful answers from both sides, shares of a
     shifted network), and where it is wanted for itself.
     """
-    risks = answers.in_order_of_names()  # in which certificates that bet on them hold them
+    risks = answers.in_order_of_names() if asked.is_alone else answers  # as certificates that bet on them hold them
     is_bet_on = asked.is_alone and risks.are_as_measured  # bets need every answer as it was given
     above, budgets, is_of_groups = asked.from_above, asked.budgets, asked.groups and _has_groups(risks)
     off_band = [name for name in asked.from_both_sides if not is_bet_on or name.startswith(WORST_SHARE)]
