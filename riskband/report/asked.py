@@ -74,13 +74,13 @@ class Asked:
         return [name for name in dict.fromkeys(asked) if name not in self.from_both_sides]
 
     @cached_property
-    def budgets(self) -> dict[str, list[float]]:
-        """For each divergence the budgets of its worst mean that is bounded; not those of a worst mean required."""
+    def budgets(self) -> dict[str, float | list[float]]:
+        """For each divergence the budget or budgets of its worst mean, but for those of a worst mean required."""
         left = {
             name: [size for size in self.budget if f"worst_mean:{name}:{exactly(size)}" not in self.from_both_sides]
             for name in self.divergence
         }
-        return {name: sizes for name, sizes in left.items() if sizes}
+        return {name: sizes if len(sizes) > 1 else sizes[0] for name, sizes in left.items() if sizes}
 
     @property
     def is_alone(self) -> bool:
@@ -110,12 +110,13 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     found |= certificates_of(risks, bet_on, delta=part)
     for divergence, sizes in budgets.items():
         source, terms = (risks, alone) if is_bet_on or band is None else (band, {})
-        mean = rb.worst_case_mean(source, divergence=divergence, budget=sizes, **terms)
-        found[f"worst_mean:{divergence}"] = mean
+        made = rb.worst_case_mean(source, divergence=divergence, budget=sizes, **terms)
+        found[made.name] = made
     if band is not None:
         found |= certificates_of(band, off_band, delta=None)
         for divergence, sizes in budgets.items():
-            found[f"worst_share:{divergence}"] = rb.worst_case_cdf(band, divergence=divergence, budget=sizes)
+            made = rb.worst_case_cdf(band, divergence=divergence, budget=sizes)
+            found[made.name] = made
         found |= {name: _above(name, band, **alone) for name in TAILS if asked.band and name not in found}
     if is_of_groups:
         bands = rb.group_bands(risks, risks.groups or (), delta=part)
