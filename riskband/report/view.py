@@ -111,7 +111,6 @@ def view_of(
     rows, tails, shown = _tails(found, threshold)
     made |= tails
     everything = {**certificates, **{_unused(name, certificates): each for name, each in made.items()}}
-    assumed = [line for each in (*everything.values(), *(() if gate is None else (gate,))) for line in each.assumptions]
     return {
         "title": title,
         "is_public": public,
@@ -134,7 +133,7 @@ def view_of(
         "charts": tuple(_charts(certificates, band, public=public)),
         "notes": facts.notes,
         "premise": _premise(everything.values()),
-        "questions": _questions(said_once(assumed, delta=found.delta)),
+        "questions": _questions(said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta)),
         "limits": LIMITS,
         "hashes": facts.hashes,
         "certificates": everything,
