@@ -11,6 +11,7 @@ import riskband as rb
 from riskband.certificate import USUAL_DELTA
 from riskband.functionals.functional import resolve
 from riskband.report.findings import Findings, findings
+from riskband.verification import FUNCTIONS
 from riskband.wording import exactly
 from riskband.worst_cases.requirements import (
     WORST_SHARE,
@@ -134,9 +135,11 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
 def _above(name: str, source: rb.ClientRisks | rb.Band, *, delta: float, seed: int | None) -> rb.Certificate:
     """The sharpest bound from above, from answers with so much of delta, or off a band."""
     kind, _, point = name.partition(":")
-    if kind == "mean":
-        return rb.mean(source) if isinstance(source, rb.Band) else rb.mean_bound(source, delta=delta, seed=seed)
     own, order = (None, None) if isinstance(source, rb.Band) else (delta, seed)
+    if kind == "mean":
+        return (
+            rb.mean(source) if isinstance(source, rb.Band) else FUNCTIONS["mean_bound"](source, delta=own, seed=order)
+        )
     if kind == "cvar":
         return rb.cvar(source, float(point), delta=own, seed=order)
     if kind == "quantile":
