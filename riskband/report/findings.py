@@ -24,7 +24,6 @@ from riskband.worst_cases.requirements import Gate
 from riskband.worst_cases.reweighting import breakdown
 
 _USUAL_DIVERGENCE = "chi2"
-MOST_FOR_A_BAND = 20_000  # clients; of more, only what is in the certificates is shown
 
 
 @dataclass(frozen=True)
@@ -321,7 +320,7 @@ def _band(certificates: Mapping[str, Certificate]) -> Band | None:
     """
     off: dict[str, list[Certificate]] = {}
     for each in certificates.values():
-        if each.event == "band" and num_clients_of(each.recipe["answers"]) <= MOST_FOR_A_BAND:
+        if each.event == "band":
             off.setdefault(_event_key(each), []).append(each)
     several = [each for each in off.values() if len(each) > 1 or "truncated" not in str(each[0].recipe["band"])]
     sources = (source_of(each[0]) for each in sorted(several, key=len, reverse=True))
