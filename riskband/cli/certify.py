@@ -46,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
     say(who_made_the_model(risks.answered_by, option="--answered-by {}"))
     if options.tune:
         seed = 0 if options.seed is None else options.seed
+        if risks.names is None:  # of the clients that are left, the rows are no longer those of the table
+            risks = rb.ClientRisks(**risks.to_dict(), names=[f"row {row + 1}" for row in range(risks.num_clients)])
         pilot, risks = rb.split_clients(risks, pilot_share=options.pilot_share, seed=seed)
         options.method = rb.OptimisedLevels(pilot, dict.fromkeys(options.tune, 1.0))
     found = asking.certified(risks, _asked(options))
