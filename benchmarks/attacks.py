@@ -28,12 +28,13 @@ import torch
 from torch import Tensor, nn
 
 from protocol.models import build_model, load_weights
-from riskband.adversaries import INPUT_ADVERSARIES, adversarial_curves, wda_attack
+from riskband.adversaries import adversarial_curves, wda_attack
 from riskband.adversaries.base import Batch
-from riskband.adversaries.evaluation import DEVICES, chosen_device, computed
-from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
+from riskband.adversaries.registry import builder
+from riskband.models.evaluation import DEVICES, chosen_device, computed
+from riskband.models.losses import get_loss
 from simulations.experiments.robustness.networks import fgsm_from_random_start
 from worlds.datasets import BaseData, load_dataset
 from worlds.training import train_centrally, train_epochs
@@ -76,7 +77,7 @@ def ours(name: str, norm: str, distances: tuple[float, ...], **settings: int) ->
     def attack(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         logits = model(x).double().detach()
         batch = Batch(x=x, labels=y, logits=logits, losses=get_loss("zero_one").per_example(logits, y))
-        return INPUT_ADVERSARIES[name].build(model, problem, **settings).examine(batch).flip_costs
+        return builder(name)(model, problem, **settings).examine(batch).flip_costs
 
     return attack
 

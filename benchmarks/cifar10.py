@@ -30,8 +30,8 @@ from riskband.adversaries import LipschitzAdversary, SandwichAdversary, margin_c
 from riskband.adversaries.attacks.base import InputAdversary, client_curves
 from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.wda import WdaKnapsack
-from riskband.adversaries.evaluation import DEVICES, chosen_device
 from riskband.adversaries.problem import TransportProblem
+from riskband.models.evaluation import DEVICES, chosen_device
 from strategies.wasserstein import radii_grid
 from worlds.cifar10 import X_SHAPE, accuracy, load_network
 from worlds.datasets import load_dataset

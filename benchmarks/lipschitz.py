@@ -25,8 +25,8 @@ from protocol.models import build_model, load_weights
 from riskband.adversaries import LipschitzAdversary, TransportProblem, adversarial_curves, margin_constants
 from riskband.adversaries.attacks.apgd import Apgd
 from riskband.adversaries.base import Batch
-from riskband.adversaries.evaluation import DEVICES, chosen_device, on_cpu
 from riskband.adversaries.spaces import point_batches
+from riskband.models.evaluation import DEVICES, chosen_device, on_cpu
 from worlds.cifar10 import load_network
 from worlds.datasets import BaseData, load_dataset
 from worlds.lipschitz import DISTANCES, RECIPES, trained

@@ -15,13 +15,13 @@ from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import model_hash
 from protocol.models import build_model, load_arrays, load_weights, model_arrays
 from protocol.wire import decode_refusal, num_training_examples
-from riskband.adversaries.evaluation import chosen_device
+from riskband.models.evaluation import chosen_device
 from strategies.asking.replies import num_needed, one_line
 from worlds.domain_generalisation.training import DG_TRAINING, domains_of, train_on_domains
 from worlds.training import train_centrally
 
 if TYPE_CHECKING:
-    from server.config import RunConfig
+    from server.settings import RunConfig
 
 _POLL_INTERVAL = 0.2
 

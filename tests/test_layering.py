@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("riskband", "protocol", "worlds", "client", "strategies", "server", "simulations")
 TORCH_HOMES = (
-    *("riskband.adversaries", "protocol.architectures", "protocol.models", "protocol.guarantees"),
+    *("riskband.adversaries", "riskband.models", "protocol.architectures", "protocol.models", "protocol.guarantees"),
     *(
         "worlds.training",
         "worlds.domain_generalisation",

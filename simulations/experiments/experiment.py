@@ -41,7 +41,7 @@ class Request:
     settings: Mapping[str, float] = field(default_factory=dict)
     """Numbers ≥ 0 by name that replace an experiment's own, such as those of a training that is too long."""
     device: str = "cpu"
-    """Where models are trained and attacked, one of `riskband.adversaries.evaluation.DEVICES`."""
+    """Where models are trained and attacked, one of `riskband.models.evaluation.DEVICES`."""
     checkpoint: Path | None = None
     model: str = "worlds.cifar10:network"
     dataset_of_model: str = "cifar10"

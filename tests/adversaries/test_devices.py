@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from protocol.examples import Examples
 from riskband.adversaries import TransportProblem, adversarial_curves
-from riskband.adversaries.evaluation import chosen_device, device_of, example_losses, full_precision, largest_batch
+from riskband.models.evaluation import chosen_device, device_of, example_losses, full_precision, largest_batch
 from worlds.domain_generalisation.training import train_on_domains
 from worlds.training import train_epochs
 

@@ -15,11 +15,12 @@ import pytest
 
 import riskband as rb
 from protocol.models import build_model, save_checkpoint
-from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.answers.responses import FRESH_CLIENTS
+from riskband.models.evaluation import example_losses, mean_loss
 from riskband.wording import TRAINERS_ANSWERED
 from server.app import _max_open
-from server.config import ConfigError, load_config
+from server.config import load_config
+from server.problems import ConfigError
 from server.run.folder import read_events
 from server.run.ledger import read_ledger
 from server.training import TrainingError, prepare_model

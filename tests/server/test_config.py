@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import ConfigError, load_config
+from server.config import load_config
+from server.problems import ConfigError
 from server.run.folder import ResultFolder
 from server.run.lock import FolderError
 from server.studies.f_divergence import Settings, settings_of

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from torch import nn
 
 from riskband.adversaries import LipschitzAdversary, TransportProblem
-from riskband.adversaries.registry import INPUT_ADVERSARIES
+from riskband.adversaries.registry import builder
 from riskband.adversaries.spaces import point_batches
 from simulations.experiments import __main__ as command
 from simulations.experiments.experiment import Request
@@ -53,7 +53,7 @@ def test_an_attack_and_a_proof_meet_at_the_truth_of_a_linear_model(line):
     model, x, y, distances = line
     batches = list(point_batches(model, x, y, loss="zero_one", batch_size=len(y)))
     problem = TransportProblem("zero_one", 1, "l2", "input", "wda-knapsack", distances=(DISTANCE,))
-    attack = standing(INPUT_ADVERSARIES["wda-knapsack"].build(model, problem), batches, distance=DISTANCE)
+    attack = standing(builder("wda-knapsack")(model, problem), batches, distance=DISTANCE)
     proof = standing(LipschitzAdversary(model, problem), batches, distance=DISTANCE)
     for found in (attack, proof):
         assert found.pointwise == (distances > DISTANCE).mean()

@@ -18,9 +18,9 @@ from torch.nn.functional import cross_entropy
 from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.examples import Examples
 from riskband.adversaries.attacks.base import frozen
-from riskband.adversaries.evaluation import device_of
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import adversarial_curves
+from riskband.models.evaluation import device_of
 from worlds.domain_generalisation.methods import METHODS, Batches, fixed_features_of
 from worlds.population import Population
 from worlds.shifts import check_pairs

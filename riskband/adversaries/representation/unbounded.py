@@ -20,10 +20,10 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from riskband.adversaries.attacks.witness import wrong_margin
 from riskband.adversaries.curves import Points, Pool
-from riskband.adversaries.losses import CROSS_ENTROPY_CAP
 from riskband.adversaries.representation.ascent import GRADIENTS, ascend, squared_lengths
 from riskband.adversaries.representation.exact import LinearHead
 from riskband.checks import FloatArray
+from riskband.models.losses import CROSS_ENTROPY_CAP
 
 HINGE_LEAK = 0.1
 """Slope of the modified hinge where the margin is above 1: the paper's."""
@@ -59,7 +59,7 @@ def worst_mean_losses(
 ) -> FloatArray:
     """Return the largest mean loss that was reached within each distance, as the module says: an estimate from below.
 
-    Model and examples are as of `riskband.adversaries.evaluation.example_losses`; the logits must be the output of an
+    Model and examples are as of `riskband.models.evaluation.example_losses`; the logits must be the output of an
     `nn.Linear`. The loss is a name in `UNBOUNDED_LOSSES`; distances, (num_distances,), are 2-Wasserstein distances >= 0
     in the space before the last linear layer; labels do not move. The losses, of that shape, do not fall with the
     distance; at 0 stands the mean loss as it is. Raises ValueError if the loss is unknown, a distance is no number >=

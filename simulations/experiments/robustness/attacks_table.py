@@ -25,11 +25,11 @@ from riskband.adversaries.attacks.apgd import Apgd
 from riskband.adversaries.attacks.wda import Wda
 from riskband.adversaries.base import Batch
 from riskband.adversaries.curves import Pool
-from riskband.adversaries.evaluation import chosen_device
-from riskband.adversaries.problem import SANDWICH_PREFIX, SMOOTHING_PREFIX
-from riskband.adversaries.registry import input_adversary
+from riskband.adversaries.names import SANDWICH_PREFIX, SMOOTHING_PREFIX
+from riskband.adversaries.registry import builder
 from riskband.adversaries.spaces import point_batches
 from riskband.checks import RefusedError
+from riskband.models.evaluation import chosen_device
 from riskband.plots.bands import blank_figure, draw_legend_below
 from simulations.experiments.experiment import Experiment, Request, Result
 from simulations.experiments.robustness.networks import (
@@ -111,21 +111,15 @@ CHECKPOINT = Row("checkpoint", of_checkpoint, (("linf", 8 / 255), ("l2", 0.5)), 
 PANELS = (*(row.name for row in ROWS), CHECKPOINT.name)
 
 
-def _named(name: str) -> Build:
-    kind = input_adversary(name)
-    assert kind is not None
-    return kind.build
-
-
 def attacks(request: Request) -> dict[str, Build]:
     """Return the pointwise attacks by the name of their column; the ensembles take most of the time."""
     num_steps = request.count("steps", full=100, quick=10)
     single: dict[str, Build] = {
         "APGD-CE": partial(Apgd, objective="cross_entropy", num_steps=num_steps),
         "APGD-DLR": partial(Apgd, objective="dlr", num_steps=num_steps),
-        "WDA 1": _named("wda"),
+        "WDA 1": builder("wda"),
     }
-    ensembles = {"AA": _named("autoattack"), "A3": _named("a3"), "A3++": _named("a3++")}
+    ensembles = {"AA": builder("autoattack"), "A3": builder("a3"), "A3++": builder("a3++")}
     return {**single, **ensembles} if request.setting("ensembles", full=1, quick=0) else single
 
 
@@ -266,8 +260,8 @@ def _builders(request: Request, *, is_first: bool) -> dict[str, tuple[Build, tup
     kappas = KAPPAS[1:] if is_first else KAPPAS[1:2]
     return {
         **{name: (build, (1.0,)) for name, build in attacks(request).items()},
-        **{f"WDA {kappa:g}": (_named("wda"), (kappa,)) for kappa in kappas},
-        OURS: (_named("wda-knapsack"), (1.0, 2.0)),
+        **{f"WDA {kappa:g}": (builder("wda"), (kappa,)) for kappa in kappas},
+        OURS: (builder("wda-knapsack"), (1.0, 2.0)),
         CERTIFICATE: (LipschitzAdversary, (1.0,)),
     }
 

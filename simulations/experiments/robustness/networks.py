@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from protocol.models import build_model, load_weights
-from riskband.adversaries.evaluation import chosen_device, computed
+from riskband.models.evaluation import chosen_device, computed
 from simulations.experiments.experiment import Request
 from simulations.experiments.networks import kept
 from worlds import lipschitz

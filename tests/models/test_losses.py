@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss, zero_one_loss
 
-from riskband.adversaries.losses import ABSTENTION_COST, CROSS_ENTROPY_CAP, LOSSES, get_loss
+from riskband.models.losses import ABSTENTION_COST, CROSS_ENTROPY_CAP, LOSSES, get_loss
 
 RNG = np.random.default_rng(1)
 LOGITS = RNG.normal(size=(500, 4))

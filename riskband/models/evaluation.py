@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from riskband.adversaries.losses import get_loss
 from riskband.checks import RefusedError
+from riskband.models.losses import get_loss
 
 DEVICES = ("auto", "cpu", "cuda")
 """Where a model computes, by name; "auto" is a GPU if there is one."""
@@ -57,7 +57,7 @@ def example_losses(model: nn.Module, x: np.ndarray, y: np.ndarray, *, loss: str,
     x, y : ndarray, shapes (num_examples, *x_shape) and (num_examples,)
         Examples, and labels in 0..num_classes - 1.
     loss : str
-        A name in `riskband.adversaries.losses.LOSSES`.
+        A name in `riskband.models.losses.LOSSES`.
     batch_size : int
         Examples per forward pass, fewer for a large model (`largest_batch`); bounds the memory, does not change the
         result beyond rounding.

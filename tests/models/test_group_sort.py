@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from protocol.models import build_model
-from riskband.adversaries import INPUT_ADVERSARIES, Batch, GroupSort, LipschitzAdversary, margin_constants
+from riskband.adversaries import Batch, LipschitzAdversary, margin_constants
 from riskband.adversaries.bounds.layer_norms import RULES
-from riskband.adversaries.losses import get_loss
+from riskband.adversaries.registry import builder
 from riskband.checks import RefusedError
+from riskband.models.group_sort import GroupSort
+from riskband.models.losses import get_loss
 from tests.adversaries.nets import EXPONENTS, quotients, random_pairs, seeded
 from tests.transport import input_problem
 
@@ -141,7 +143,7 @@ def test_no_attack_comes_nearer_than_what_is_certified(name, share):
     batch = Batch(x=x, labels=labels, logits=logits, losses=get_loss("zero_one").per_example(logits, labels))
     problem = input_problem("zero_one", 1, "l2")
     certified = LipschitzAdversary(model, problem).examine(batch).bounding.costs[:, 0]
-    reached = INPUT_ADVERSARIES["min-norm"].build(model, problem).examine(batch).flip_costs
+    reached = builder("min-norm")(model, problem).examine(batch).flip_costs
     assert bool((certified > 0.0).all())
     assert bool((certified <= reached).all())
     assert float((certified / reached).median()) > share

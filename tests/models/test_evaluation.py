@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from riskband.adversaries.evaluation import computed, example_losses, mean_loss
-from riskband.adversaries.losses import LOSSES
+from riskband.models.evaluation import computed, example_losses, mean_loss
+from riskband.models.losses import LOSSES
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(101, 5)).astype(np.float32)
