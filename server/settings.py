@@ -14,7 +14,7 @@ from client.data import NO_DATASET, is_function_name
 from client.evaluator import NO_MODEL, is_evaluator_setting
 from client.identity import client_id
 from protocol.mechanisms import mechanism_of
-from protocol.models import BUILT_IN_MODELS, MAX_NUM_CLASSES, ROBUSTBENCH, is_lipschitz, is_model_name
+from protocol.models import BUILT_IN_MODELS, MAX_NUM_CLASSES, ROBUSTBENCH, is_model_name
 from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
 from riskband.models.evaluation import DEVICES
@@ -39,7 +39,6 @@ from server.sections import (
 from strategies.asking.replies import num_needed
 from worlds.corruptions import CorruptionShift, corruption_shift
 from worlds.datasets import BUNDLED_DATASETS, BaseData, load_dataset
-from worlds.domain_generalisation.training import DG_TRAINING
 from worlds.population import Population, spec_from_config
 from worlds.shifts import ColourShift, ResolutionShift, RotationShift, Shift
 
@@ -157,12 +156,8 @@ class Model(Section):
         min_length=1,
         description=f'use {", ".join(BUILT_IN_MODELS)}, "{ROBUSTBENCH}IDENTIFIER" or "module:factory"',
     )
-    training: Literal[("central", "fedavg", "checkpoint", *DG_TRAINING)] = Field(  # type: ignore[valid-type]
-        description=f'use "central", "fedavg" or "checkpoint"; where the server has no dataset, "checkpoint"; with two '
-        f"groups or more, which are the domains, and a model other than lipschitz-…, one of {', '.join(DG_TRAINING)}"
-    )
-    dg_factor: float = Field(
-        ge=0, le=1e3, description='F of DR-DG with training "dg:METHOD"; 0 means: the method alone'
+    training: Literal["central", "fedavg", "checkpoint"] = Field(
+        description='use "central", "fedavg" or "checkpoint"; where the server has no dataset, "checkpoint"'
     )
     checkpoint: str = Field(
         description="give the absolute path of an existing file that torch.save(model.state_dict(), path) wrote, or "
@@ -182,29 +177,19 @@ class Model(Section):
     training_margin: float = Field(
         ge=0,
         le=1e3,
-        description="the margin between logits that training asks for; 0 means: the cross-entropy as it is, as "
-        'training "dg:METHOD" needs',
+        description="the margin between logits that training asks for; 0 means: the cross-entropy as it is",
     )
     training_noise: float = Field(
         ge=0,
         le=1e3,
         description="standard deviation of the noise on the inputs of the training, such as that of the smoothing; 0 "
-        'means: none, as training "dg:METHOD" needs',
+        "means: none",
     )
 
     rules: ClassVar[Mapping[str, Rule]] = {
-        "training": lambda training, known: (
-            training not in DG_TRAINING
-            or (
-                max(len(known.get("group_sigmas", ())), len(known.get("group_angles", ()))) >= 2
-                and not is_lipschitz(known.get("model", ""))
-            )
-        ),
         "checkpoint": lambda path, known: (
             known.get("training") != "checkpoint" or (is_absolute(path) and Path(path).is_file())
         ),
-        "training_margin": lambda margin, known: known.get("training") not in DG_TRAINING or not margin,
-        "training_noise": lambda sigma, known: known.get("training") not in DG_TRAINING or not sigma,
         "num_training_clients": lambda number, known: number <= known.get("num_clients", np.inf),
     }
 

@@ -250,19 +250,6 @@ def test_the_clients_that_train_are_others_than_those_that_answer(tmp_path: Path
     assert all("estimated that" in entry["statement"] for entry in trainers["breakdowns"].values())
 
 
-def test_a_model_is_trained_on_groups_as_domains_and_certified_for_others(
-    tmp_path: Path, defaults: Mapping[str, Any]
-) -> None:
-    groups: dict[str, Any] = {"group_angles": "0,15", "affine_sigma": 0, "num_training_clients": 12}
-    plain, again, robust = (
-        run_app(tmp_path / name, defaults, **groups, training="dg:wm", training_epochs=2, dg_factor=factor)
-        for name, factor in (("plain", 0), ("again", 0), ("robust", 1))
-    )
-    assert plain["hashes"]["model"] == again["hashes"]["model"]
-    assert plain["hashes"]["model"] != robust["hashes"]["model"]
-    assert {entry["validity"] for entry in plain["certificates"].values()} == {"certificate"}
-
-
 STRATEGIES = ("f_divergence", "wasserstein", "dispersion", "selection", "secure_histogram")
 
 
