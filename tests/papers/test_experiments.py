@@ -69,7 +69,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path, capsys):
 
 def test_missing_data_are_named_with_the_command_that_gets_them(tmp_path):
     asked = Request(data=tmp_path)
-    with pytest.raises(ValueError, match=r"mnist\.npz is missing; .*experiments\.fetch mnist --data"):
+    with pytest.raises(ValueError, match=r"mnist\.npz is missing; .*papers\.fetch mnist --data"):
         asked.dataset("mnist")
     assert Request(data=tmp_path, quick=True).dataset("mnist") == "digits"
     (tmp_path / "mnist.npz").touch()
