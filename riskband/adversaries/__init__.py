@@ -22,7 +22,6 @@ __all__ = [
     "adversarial_answers",
     "adversarial_curves",
     "client_curves",
-    "growth_slopes",
     "margin_constants",
     "wda_accuracy",
     "wda_attack",
@@ -34,7 +33,6 @@ _NAMES = {
     "attacks.wda": "wda_accuracy wda_attack",
     "base": "Adversary Batch Evidence",
     "bounds.lipschitz": "margin_constants",
-    "bounds.relu_slopes": "growth_slopes",
     "bounds.sandwich": "LipschitzAdversary SandwichAdversary",
     "curves": "AdversarialCurves Points",
     "names": "INPUT_ADVERSARIES REPRESENTATION_ADVERSARIES",
@@ -49,7 +47,6 @@ if TYPE_CHECKING:
     from riskband.adversaries.attacks.wda import wda_accuracy, wda_attack
     from riskband.adversaries.base import Adversary, Batch, Evidence
     from riskband.adversaries.bounds.lipschitz import margin_constants
-    from riskband.adversaries.bounds.relu_slopes import growth_slopes
     from riskband.adversaries.bounds.sandwich import LipschitzAdversary, SandwichAdversary
     from riskband.adversaries.curves import AdversarialCurves, Points
     from riskband.adversaries.names import INPUT_ADVERSARIES, REPRESENTATION_ADVERSARIES

@@ -14,7 +14,6 @@ from riskband.adversaries import (
     Batch,
     LipschitzAdversary,
     SandwichAdversary,
-    growth_slopes,
     margin_constants,
     wda_attack,
 )
@@ -399,5 +398,3 @@ def test_a_model_in_half_precision_is_refused_in_words(kind):
             all_curves_of(model, x, y, loss="margin", order=1, space=space, adversary=adversary)
     with pytest.raises(RefusedError, match="must be float32 or float64"):
         wda_attack(model, x, y, norm="linf", radius=0.1, kappa=2.0)
-    with pytest.raises(RefusedError, match="must be float32 or float64"):
-        growth_slopes(model, (3,), norm="l2")

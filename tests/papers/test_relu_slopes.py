@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from torch import nn
 
+from papers.robustness.relu_slopes import growth_slopes, steepest_recession
 from riskband.adversaries.bounds.lipschitz import SequentialLayers, margin_constants
 from riskband.adversaries.bounds.relu_cells import relu_cells
-from riskband.adversaries.bounds.relu_slopes import growth_slopes, steepest_recession
 from riskband.checks import RefusedError
 from tests.adversaries.nets import EXPONENTS, logits_of, mlp
 
