@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,13 @@ from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS, resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_delta, check_fraction, spelled
-from riskband.cli.asked import DEFAULT_BUDGETS, Asked, certified, document, draw
+from riskband.cli.figures import draw
 from riskband.cli.terminal import summary
 from riskband.functionals.functional import resolve, resolve_weight
 from riskband.functionals.weights import check_tail_level
 from riskband.worst_cases.requirements import Requirement
 
+asking = import_module("riskband.report.asked")  # by name: an import would make the house one floor higher
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_PILOT_SHARE = 0.2
 
@@ -46,8 +48,7 @@ def run(options: argparse.Namespace) -> int:
         seed = 0 if options.seed is None else options.seed
         pilot, risks = rb.split_clients(risks, pilot_share=options.pilot_share, seed=seed)
         options.method = rb.OptimisedLevels(pilot, dict.fromkeys(options.tune, 1.0))
-    asked = Asked(**{each.name: _fixed(getattr(options, each.name)) for each in fields(Asked)})
-    found = certified(risks, asked)
+    found = asking.certified(risks, _asked(options))
     if options.tune:
         spent = f"{pilot.num_clients} clients, drawn with seed {seed}, are spent on tuning the band for"
         say(f"{spent} {', '.join(options.tune)}; the certificates rest on the others")
@@ -55,18 +56,22 @@ def run(options: argparse.Namespace) -> int:
         say(summary(found, risks, how_read=_how_read(options), binary=options.binary))
     if options.json or options.out:
         indent = 1 if risks.num_clients <= MOST_FOR_ALL_RANKS else None  # a million lines take minutes
-        text = json.dumps(document(found), indent=indent, allow_nan=False)
+        text = json.dumps(found.to_document(), indent=indent, allow_nan=False)
         if options.json:
             print(text)
         if options.out:
             Path(options.out).write_text(text + "\n", encoding="utf-8")
             say(f"\ncertificates: {options.out} (check them with: riskband verify {options.out})")
-    draw(found, asked, title=Path(options.file).name, say=say)
+    figures = {"plot": options.plot, "plot_dispersion": options.plot_dispersion, "measures": options.measure}
+    draw(found, **figures, title=Path(options.file).name, say=say)
     return 0 if found.gate is None else found.gate.exit_status
 
 
-def _fixed(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _asked(options: argparse.Namespace) -> Any:
+    """What is asked of the answers, for `riskband.report.asked`."""
+    given = {each.name: getattr(options, each.name, each.default) for each in fields(asking.Asked)}
+    given["band"] = "two" if options.plot_dispersion else "lower" if options.plot else ""
+    return asking.Asked(**{name: tuple(each) if isinstance(each, list) else each for name, each in given.items()})
 
 
 def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
@@ -131,7 +136,10 @@ def _given(options: argparse.Namespace, *names: str) -> list[tuple[str, Any]]:
 
 def _wrong_combinations(options: argparse.Namespace) -> list[str]:
     tunes, has_ball, has_target = bool(options.tune), bool(options.divergence), options.target is not None
-    names_share, names_budget = options.pilot_share != DEFAULT_PILOT_SHARE, options.budget != list(DEFAULT_BUDGETS)
+    names_share, names_budget = (
+        options.pilot_share != DEFAULT_PILOT_SHARE,
+        options.budget != list(asking.DEFAULT_BUDGETS),
+    )
     method_too = f"--tune makes the band, so it cannot be {options.method!r} too; leave out one of the two"
     is_blind = options.missing == "worst" and options.num_missing is None
     rules = [
@@ -264,7 +272,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--require", required, nargs="+", metavar="NAME<=LIMIT", **again)
     add("--divergence", "worst cases over this ball", choices=sorted(rb.DIVERGENCES), **words)
-    sizes = again | {"default": list(DEFAULT_BUDGETS)}
+    sizes = again | {"default": list(asking.DEFAULT_BUDGETS)}
     add("--budget", "sizes of the ball (default: 0.05 0.1 0.2)", type=float, nargs="+", metavar="SIZE", **sizes)
     add("--target", "report the largest budget at which the bound still holds", type=float, metavar="BOUND")
     add("--at", "the target is for the share of clients with at least this risk", type=float, metavar="RISK")

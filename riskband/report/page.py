@@ -6,9 +6,8 @@ import base64
 import hashlib
 import json
 import lzma
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,13 @@ import riskband as rb
 from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
 from riskband.checks import check_delta, check_flag, check_installed, check_kind
-from riskband.report.findings import MOST_FOR_A_BAND, findings
+from riskband.report.asked import Asked, certified
+from riskband.report.findings import findings
 from riskband.report.markup import PAGE, SCRIPT, STYLE
-from riskband.report.view import TAILS, RunFacts, read_off, view_of
+from riskband.report.view import RunFacts, view_of
+from riskband.report.words import num_clients_of
 from riskband.verification import COLLECTION_SCHEMA
-from riskband.worst_cases.requirements import Gate, certificates_of, numbers_behind, read_requirements, verdicts_on
+from riskband.worst_cases.requirements import Gate, read_requirements
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -35,7 +36,7 @@ STILL_PUBLIC = (
     "of them, and from a quantile the loss of one client, however many there are. To prevent that, ask for noisy "
     "answers and make the page from these."
 )
-_MOST_GROUPS = 50
+_MOST_FOR_A_BAND = 20_000  # clients; of more, only what is in the certificates is shown
 _LARGEST_STORED = 700_000  # characters of JSON; a page is to stay below 1 MB
 WHOLE, PACKED = "whole", "packed"
 
@@ -117,6 +118,8 @@ def _rendered(
 ) -> str:
     """The page, with the certificates that are `known` instead of those made now, which round as this machine does."""
     found = findings(certificates, gate=gate, names=facts.names or (None if answers is None else answers.names))
+    if num_clients_of(found.answers) > _MOST_FOR_A_BAND:
+        found = replace(found, band=None)
     view = view_of(found, title=title, answers=answers, facts=facts, public=public)
     shown = view["certificates"] = {name: (known or {}).get(name, each) for name, each in view["certificates"].items()}
     told = {} if answers is None else {"names": answers.names, "groups": answers.groups}
@@ -166,8 +169,11 @@ def _given(
             raise ValueError("with answers, require must be requirements, got their Gate; give its requirements")
         if delta is None:
             raise ValueError("with answers, delta must be given: the probability that a bound fails; 0.05 is usual")
-        answers = source.in_order_of_names()  # in which certificates that bet on them hold them
-        return *_certified(answers, delta, require), answers
+        required = tuple(read_requirements(require or ()))
+        wanted = "two" if source.num_clients <= _MOST_FOR_A_BAND else ""
+        asked = Asked(check_delta(delta), mean=not required, require=required, band=wanted, groups=True)
+        found = certified(source, asked)
+        return dict(found.certificates), found.gate, source.in_order_of_names()
     if delta is not None or not (isinstance(require, Gate) or not require):
         raise ValueError("delta and requirements are for answers; certificates have a delta, and take require=Gate")
     given = dict(source) if isinstance(source, Mapping) else {"certificate": source}
@@ -175,28 +181,6 @@ def _given(
     for each in given.values():
         check_kind("source", each, rb.Certificate, remedy=remedy)
     return given, require if isinstance(require, Gate) else None, None
-
-
-def _certified(
-    answers: ClientRisks, delta: float, require: str | Sequence[str]
-) -> tuple[dict[str, Certificate], Gate | None]:
-    """Certificates of answers that share delta equally: what is required or else the mean, a band, and the groups."""
-    asked = read_requirements(require or ())
-    names, counts = numbers_behind(asked), Counter(filter(None, answers.groups or ()))
-    is_alone = answers.are_as_measured or not asked
-    has_band = not is_alone or answers.num_clients <= MOST_FOR_A_BAND
-    has_groups = 1 < len(counts) <= _MOST_GROUPS and min(counts.values()) > 1
-    part = check_delta(delta) / (max(len(names), 1) * is_alone + has_band + has_groups)
-    band = rb.band(answers, delta=part) if has_band else None
-    found = {} if asked else {"mean": rb.mean_bound(answers, delta=part)}
-    source = answers if is_alone or band is None else band
-    found |= certificates_of(source, names, delta=part if source is answers else None)
-    if band is not None:
-        found |= {name: read_off(band, name) for name in TAILS if name not in found}
-    if has_groups and answers.groups is not None:
-        bands = rb.group_bands(answers, answers.groups, delta=part)
-        found["worst group"] = rb.group_certificate(bands, "worst_group", "mean")
-    return found, verdicts_on(found, asked, delta=delta) if asked else None
 
 
 @cache
