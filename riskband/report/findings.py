@@ -285,7 +285,7 @@ def _one_each(certificates: Mapping[str, Certificate], required: Mapping[str, Ce
     given = {**certificates, **{name: each for name, each in required.items() if id(each) not in known}}
     for name, each in given.items():
         axes = {axis: np.asarray(points).tolist() for axis, points in each.axes.items() if len(points) > 1}
-        quantity = each.name, is_measured(each), each.validity == REFUTED, str(axes)
+        quantity = each.name, is_measured(each), each.is_published, str(axes)
         rank = id(each) not in behind, float(np.sum(each.value))
         found[quantity] = min(found.get(quantity, (rank, name)), (rank, name))
     kept = {name for _, name in found.values()}

@@ -14,12 +14,14 @@ from rich.console import Console
 from protocol.hashes import model_hash
 from protocol.models import save_checkpoint
 from protocol.questions import CandidatesAnswer
-from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.cli import main as riskband_command
+from riskband.models.evaluation import example_losses, mean_loss
 from riskband.wording import rounded_up
-from server.config import ConfigError, RunConfig, load_config
+from server.config import load_config
+from server.problems import ConfigError
 from server.report.table import report_table
 from server.run.ledger import read_ledger
+from server.settings import RunConfig
 from tests.server.running import SMALL, raises, run_app
 from tests.server.test_resume import Counting, assert_same_results, cut_ledger
 from worlds.datasets import load_dataset
@@ -91,7 +93,7 @@ def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) 
     }
     assert {path.name for path in finished.iterdir()} == files
     assert [path.name for path in (finished / "certificates").iterdir()] == ["selection.json"]
-    assert report["breakdowns"] == {}
+    assert report["findings"]["breakdowns"] == []
 
 
 def test_the_certificate_verifies_by_command_and_a_changed_one_does_not(finished: Path, tmp_path: Path) -> None:
@@ -262,7 +264,7 @@ def test_who_failed_counts_as_worst_for_every_candidate(tmp_path: Path, defaults
         assert worse["unseen"] is worse["holds"] is None
     assert riskband_command(["verify", str(tmp_path / "careful" / "certificates" / "selection.json")]) == 0
     assert careful["selection"]["unseen_stand_for"] is None
-    assert "holds" not in printed(careful)
+    assert "holds on" not in printed(careful)
 
 
 def test_for_observed_risks_the_unseen_clients_measure_under_all_candidates(

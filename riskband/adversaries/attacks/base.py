@@ -6,7 +6,7 @@ An attack proves nothing about what it did not find, so its guarantee is "lower"
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import AdversarialCurves
-from riskband.adversaries.evaluation import in_eval_mode, is_steady
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.spaces import point_batches
 from riskband.checks import RefusedError, check_count
+from riskband.models.evaluation import in_eval_mode, is_steady
 
 # Distances at which attacks look, in units of `Witness.units`.
 _FACTORS_OF_FLIPS = (1.001, 1.5, 2.5)  # the first just beyond where a linear model flips, whatever the rounding
@@ -90,11 +90,6 @@ class InputAdversary(Adversary):
             flip_costs=problem.costs(witness.distances),
             without_gradient=without_gradient,
         )
-
-    def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:
-        """Return the curves of a client, as `Adversary.curves`; the random starts are those of the seed, every time."""
-        self.restart()
-        return super().curves(batches)
 
     def ladder(self, witness: Witness) -> Iterator[Tensor]:
         """Yield increasing distances, shape (num_examples,), to look at: the problem's, or multiples of the units."""
