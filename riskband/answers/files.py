@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
+from riskband.answers.counts import share_problem
 from riskband.answers.metrics import metric_problem, warn_of_empty
 from riskband.answers.responses import WhoAnswered
-from riskband.answers.risks import ClientRisks, share_problem
+from riskband.answers.risks import ClientRisks
 from riskband.answers.rows import answer_problem, is_of_clients, row_problem
 from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding
 from riskband.wording import in_full

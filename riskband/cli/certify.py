@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import riskband as rb
+from riskband.answers.counts import binary_doubt, size_doubt
 from riskband.answers.files import FRAMEWORKS, TableError, read_risks
 from riskband.answers.responses import (
     ANSWERED_BY,
@@ -23,7 +24,7 @@ from riskband.answers.responses import (
     check_num_missing,
     who_made_the_model,
 )
-from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, binary_doubt, size_doubt
+from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
 from riskband.bands.band import SIDES
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS, resolve_level_method

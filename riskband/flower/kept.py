@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 
+from riskband.answers.counts import share_problem
 from riskband.answers.metrics import metric_problem, warn_of_empty
 from riskband.answers.responses import ANSWERED_BY, WhoAnswered, check_contamination
-from riskband.answers.risks import ClientRisks, share_problem
+from riskband.answers.risks import ClientRisks
 from riskband.certificate import USUAL_DELTA, Certificate
 from riskband.checks import check_choice, check_installed, check_num_examples, check_number, clip_rounding
 from riskband.means import mean_bound

@@ -17,7 +17,7 @@ from riskband.adversaries.losses import get_loss
 from riskband.adversaries.problem import REPRESENTATION
 from riskband.answers.adversarial import GUARANTEES
 from riskband.answers.concave_curves import rounding_of_curve
-from riskband.answers.risks import is_count
+from riskband.answers.counts import is_count
 from riskband.checks import LARGEST_COST, LARGEST_NOISY_RISK, MAX_EXAMPLES, SMALLEST_COST, float_rounding
 from strategies.asking.failures import FailureReason
 
