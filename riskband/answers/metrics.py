@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # Words of a name, glued together where they are several.
 _NO_MEANS = """
@@ -20,6 +20,9 @@ _MAY_BE_NONE = """
     smoothl1 specificity squarederror testloss tnr tpr trainingloss trainloss validationloss validloss valloss xent
 """
 _WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
+_METRIC = re.compile(
+    r"(metric|measure|score|criterion)([ _-]?name)?", re.IGNORECASE
+)  # column that says what a number is
 _MOST_NAMED = 10
 _MOST_WORDS = 3  # of one term, as Keras's mean_io_u has and CamelCase may
 
@@ -49,6 +52,15 @@ def metric_problem(name: str, *, binary: bool | None, is_any: bool = False, word
             f"loss must be scaled and cut by limits that were fixed before the data; if it is such a mean, say {word}, "
             "otherwise give the accuracy or the error rate"
         )
+    return ""
+
+
+def score_said(columns: Mapping[str, Sequence[str]]) -> str:
+    """Say which column says of all rows, as `metric` may, that they hold a score that is no mean; "" if none does."""
+    for name, values in columns.items():
+        said = set(values) if _METRIC.fullmatch(name) else ()
+        if problem := next(filter(None, (metric_problem(each, binary=True) for each in said)), ""):
+            return f"column {name!r}: {problem}"
     return ""
 
 

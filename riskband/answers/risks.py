@@ -16,9 +16,9 @@ from scipy.special import betaincinv, xlog1py, xlogy
 
 from riskband.answers import frames
 from riskband.answers.counts import binary_doubt, is_count, rounded_counts, share_problem, size_doubt
-from riskband.answers.metrics import metric_problem, warn_of_empty
+from riskband.answers.doors import Door, TableError, Wanted, read_columns
 from riskband.answers.noise import AnswerNoise, BoundedValues, cut_values, noisy_upper_limits
-from riskband.answers.responses import Answers, Responses, WhoAnswered, check_num_missing
+from riskband.answers.responses import Answers, Responses, WhoAnswered, check_contamination, check_num_missing
 from riskband.answers.rows import answer_problem
 from riskband.checks import (
     FloatArray,
@@ -161,10 +161,13 @@ class ClientRisks(Answers):
         cls,
         frame: Any,
         *,
-        loss: str,
         num_examples: str | int,
+        loss: str | None = None,
+        accuracy: str | None = None,
         client: str | None = None,
         group: str | None = None,
+        percent: bool = False,
+        drop_missing: bool = False,
         binary: bool | None = None,
         noise: AnswerNoise | str | Mapping[str, object] | None = None,
         **who: Unpack[WhoAnswered],
@@ -177,14 +180,19 @@ class ClientRisks(Answers):
         ----------
         frame : data frame
             Of pandas, polars or pyarrow, a structured array, or whatever else gives a column by ``frame[name]``.
-        loss : str
-            Column with the client's mean loss in [0, 1]; any number if there is noise.
         num_examples : str or int
             Column with the numbers of examples, or one number for all clients.
+        loss, accuracy : str
+            One of them: column with the client's mean loss in [0, 1], any number if there is noise; or with its share
+            of right answers, from which the loss is 1 - accuracy.
         client, group : str, optional
             Columns with the name of the client, which no other has, and with its group, which may be missing. Without
             `client`, a column that is called hospital, site or the like must name each client once, and where none
             does, no other column of text or whole numbers may have a value twice.
+        percent : bool
+            Whether the accuracies are in percent.
+        drop_missing : bool
+            Whether rows without a loss are dropped, and count in `num_missing`; otherwise they are refused.
         binary, noise, **who :
             See `ClientRisks`.
 
@@ -196,53 +204,28 @@ class ClientRisks(Answers):
         Raises
         ------
         ValueError
-            If a column is not there, a value is missing or no number, a client may be there twice, `loss` is the name
-            of a score that is no mean (auc, f1, ...), or of what may be none (cross_entropy, dice, ...) and `binary`
-            does not say what the loss of an example is, or as for `ClientRisks`.
+            If a column is not there, a value is missing or no number, a client may be there twice, the column has the
+            name of a score that is no mean (auc, f1, ...), or of what may be none (cross_entropy, dice, ...) and
+            `binary` does not say what the loss of an example is, or as for `ClientRisks`. All that is wrong with the
+            rows is said at once.
         """
         for wrong, right in (("names", "client"), ("groups", "group")):
             if wrong in who:
                 raise TypeError(f"from_frame has no keyword {wrong!r}; name the column with {right}=")
-        if problem := metric_problem(loss, binary=binary):
-            raise ValueError(problem)
-        losses = np.array(frames.column(frame, loss))
-        frames.refuse_repeated_clients(frame, client, but=(loss, num_examples, group))
-        names = None if client is None else frames.labels(f"column {client!r}", frames.column(frame, client))
-        groups = None if group is None else frames.labels_or_none(frames.column(frame, group))
-        sizes, called = np.asarray(num_examples), f"column {loss!r}"
-        if isinstance(num_examples, str):
-            sizes = frames.numbers(f"column {num_examples!r}", frames.column(frame, num_examples))
-            empty, measured = np.flatnonzero(sizes == 0), np.flatnonzero(sizes)
-            if empty.size and sizes.size == losses.size:
-                warn_of_empty([names[row] if names else f"row {row} (from 0)" for row in empty.tolist()], stacklevel=2)
-                losses[empty] = 0  # so that what is wrong in other rows is found where it is
-                losses, sizes = frames.numbers(called, losses)[measured], sizes[measured]
-                names, groups = _chosen(names, measured), _chosen(groups, measured)
-                who = {**who, "num_missing": check_num_missing(who.get("num_missing", 0)) + empty.size}
-        losses = frames.numbers(called, losses)
-        answers = cls(losses, sizes, binary, noise=noise, names=names, groups=groups, **who)
-        if client is None and (doubt := answer_problem(answers.values, answers.num_examples, flag=frames.CLIENT_FLAG)):
-            raise ValueError(doubt)
-        return answers
+        wanted = Wanted(num_examples, loss, accuracy, client, group, percent, drop_missing, binary)
+        return risks_of_table(frame, wanted, Door(), noise=noise, **who)
 
     @classmethod
-    def from_metric_frame(
-        cls,
-        frame: Any,
-        *,
-        loss: str,
-        num_examples: str | int,
-        binary: bool | None = None,
-        **who: Unpack[WhoAnswered],
-    ) -> ClientRisks:
+    def from_metric_frame(cls, frame: Any, *, group: str | None = None, **columns: Any) -> ClientRisks:
         """Read answers from a `MetricFrame` of fairlearn, as `from_frame` does; the answers have `names`.
 
-        The frame is made with named metrics and one sensitive feature, which says the client, such as the hospital.
-        `loss` is the metric that is a mean over the client's examples of a loss in [0, 1], without sample weights;
-        `num_examples` the one that counts them, `fairlearn.metrics.count`, or one number for all clients.
+        The frame is made with named metrics and one sensitive feature, which says the client, such as the hospital; a
+        second one may say the `group` of each. `loss` or `accuracy` is the metric that is a mean over the client's
+        examples, without sample weights; `num_examples` the one that counts them, `fairlearn.metrics.count`, or one
+        number for all clients.
         """
-        table, client = frames.table_of_metric_frame(frame)
-        return cls.from_frame(table, loss=loss, num_examples=num_examples, client=client, binary=binary, **who)
+        table, client = frames.table_of_metric_frame(frame, group=group)
+        return cls.from_frame(table, client=client, group=group, **columns)
 
     @classmethod
     def from_examples(
@@ -385,6 +368,30 @@ class ClientRisks(Answers):
         if self.noise is None:
             return upper_limit(values, self.num_examples, eta=eta, binary=self.binary)
         return noisy_upper_limits(values, self.num_examples, self.noise, eta=eta, binary=self.binary)
+
+
+def risks_of_table(
+    frame: Any, wanted: Wanted, door: Door, *, noise: Any = None, num_missing: int = 0, **who: Any
+) -> ClientRisks:
+    """Return the answers in a table with one row per client; raises `TableError` as `from_frame` ValueError."""
+    contamination = check_contamination(who.get("contamination", 0))
+    found = read_columns(frame, wanted, door, is_noisy=noise is not None, contamination=contamination)
+    who |= {"noise": noise, "names": found.names, "groups": found.groups}
+    who["num_missing"] = check_num_missing(num_missing) + found.num_missing
+    of = ClientRisks if wanted.accuracy is None else risks_of_accuracies
+    answers = of(found.values, found.num_examples, wanted.binary, **who)
+    doubt = found.names is None and answer_problem(answers.values, answers.num_examples, flag=door.client)
+    if doubt:
+        raise TableError([doubt])
+    return answers
+
+
+def risks_of_accuracies(
+    accuracies: FloatArray, num_examples: npt.ArrayLike, binary: bool | None, **who: Any
+) -> ClientRisks:
+    """Return answers of losses 1 - accuracy; counts are recognised before, as 1 - accuracy has other digits."""
+    answers = ClientRisks(accuracies, num_examples, binary, **who)
+    return ClientRisks(1.0 - answers.values, answers.num_examples, answers.binary, **who)
 
 
 def _losses_of_examples(losses: object, correct: object, binary: bool | None) -> tuple[FloatArray, bool | None]:

@@ -33,6 +33,7 @@ _ONE_ROW = (
     "one row a client is the rule: the mean over all its examples (rb.ClientRisks.from_examples makes it of single "
     "ones), or the row of the last round, of one model or of one seed"
 )
+_SOME_ID = 2.0  # 0.0 and 1.0 alone are truth values or shares
 _IMPROBABLE = 1e-6  # what is less likely is taken to be no coincidence
 _ROUNDED, _NEARLY = 1e-3, 5e-3  # a mean in a row of totals may be rounded to three digits, and examples be missing
 
@@ -80,6 +81,8 @@ def row_problem(
         if twice := _twice(values, place):
             other = f"; then say {flag}{name!r}, or name another column" if client is None else ""
             return f"column {name!r} must name every client once, got {twice}; {_ONE_ROW}{other}"
+        if alike := _twice([each.casefold() for each in values], place):
+            return f"column {name!r} must name every client in one way, got {alike}, by capitals alone two; rename one"
         if client is not None and "" in values:
             return f"column {name!r} must name every client, got no name in {place(values.index(''))}; name every one"
     if client is not None:
@@ -122,11 +125,12 @@ def _plain(name: str) -> str:
 
 
 def _is_label(values: Collection[str]) -> bool:
-    """Whether a column holds text or whole numbers, by which a client may be named."""
-    return not any(_is_fraction(each) for each in values)
+    """Whether a column holds text or whole numbers, by which a client may be named; pandas may have made them 7.0."""
+    written = [float(each) for each in values if _is_float(each)]
+    return not written or (all(map(float.is_integer, written)) and max(written) >= _SOME_ID)
 
 
-def _is_fraction(text: str) -> bool:
+def _is_float(text: str) -> bool:
     """Whether a text is a number that is not written as a whole one: 0.5, but also 1.0."""
     try:
         return math.isfinite(float(text)) and not text.lstrip("+-").isdecimal()

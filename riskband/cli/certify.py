@@ -16,7 +16,8 @@ import numpy as np
 
 import riskband as rb
 from riskband.answers.counts import binary_doubt, size_doubt
-from riskband.answers.files import FRAMEWORKS, TableError, read_risks
+from riskband.answers.doors import TableError, Wanted
+from riskband.answers.files import FRAMEWORKS, number_or_column, read_risks
 from riskband.answers.responses import (
     ANSWERED_BY,
     MISSING,
@@ -162,23 +163,33 @@ def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
     risks = attempt(
         lambda: read_risks(
             options.file,
-            column=options.column,
-            num_examples=options.num_examples,
-            client=options.client,
-            is_percent=options.percent,
-            is_accuracy=options.accuracy,
-            is_binary=options.binary,
+            wanted_of(options),
+            framework=options.framework,
             num_missing=num_missing,
             missing=options.missing,
             contamination=options.contamination,
             noise=options.noise,
             answered_by=options.answered_by or ("trainers" if options.framework else "fresh"),
-            read=FRAMEWORKS.get(options.framework),
         )
     )
     if problems or not isinstance(risks, rb.ClientRisks):
         raise TableError(list(dict.fromkeys(problems)))  # some checks see the same mistake
     return risks
+
+
+def wanted_of(options: argparse.Namespace) -> Wanted:
+    """What the options say of the table."""
+    is_accuracy = options.accuracy or options.percent
+    return Wanted(
+        number_or_column(options.num_examples),
+        loss=None if is_accuracy else options.column,
+        accuracy=options.column if is_accuracy else None,
+        client=options.client,
+        group=options.group,
+        percent=options.percent,
+        drop_missing=options.drop_missing,
+        binary=options.binary,
+    )
 
 
 def _given(options: argparse.Namespace, *names: str) -> list[tuple[str, Any]]:
@@ -452,6 +463,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "column that names every client once: the answers keep the names, and no other column is asked whose a row is"
     )
     add("--client", once, metavar="COLUMN")
+    add("--group", "column with the group of each client, or nothing", metavar="COLUMN")
+    add("--drop-missing", "drop rows without a loss, and count them as missing", action="store_true")
     add("--accuracy", "the column holds accuracies in [0, 1]: loss = 1 - value", action="store_true")
     add("--percent", "the column holds accuracies in percent: loss = 1 - value / 100", action="store_true")
     binary = "every example's loss is 0 or 1 (default: if the means fit; with --noise it must be said)"

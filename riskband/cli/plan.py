@@ -8,7 +8,8 @@ import sys
 from functools import partial
 
 import riskband as rb
-from riskband.answers.files import read_risks
+from riskband.answers.doors import Wanted
+from riskband.answers.files import number_or_column, read_risks
 from riskband.cli.certify import figure_problems
 from riskband.worst_cases.planning import DEFAULT_POWER, MOST_CLIENTS, Option, Plan
 
@@ -45,13 +46,9 @@ def _pilot(options: argparse.Namespace) -> rb.ClientRisks | None:
         return None
     if options.pilot_num_examples is None:
         raise ValueError("--pilot needs --pilot-num-examples: a whole number for all clients, or the name of a column")
-    return read_risks(
-        options.pilot,
-        column=options.column,
-        num_examples=options.pilot_num_examples,
-        client=options.client,
-        is_binary=options.binary,
-    )
+    sizes = number_or_column(options.pilot_num_examples)
+    wanted = Wanted(sizes, loss=options.column, client=options.client, binary=options.binary)
+    return read_risks(options.pilot, wanted)
 
 
 def _summary(plan: Plan) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
-from riskband.answers.files import TableError
+from riskband.answers.doors import TableError
 from riskband.verification import COLLECTION_SCHEMA, Verification, band_behind, source_of
 from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, require
 
