@@ -63,7 +63,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 }
 """The functions that make certificates, by the name in the recipe."""
 
-_BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")
+_BOUNDED_BY_ONE = ("mean", "cvar", "quantile", "share", "worst_mean", "worst_share")
 _LARGEST_TRIED = 4_096  # clients
 
 _COMPUTED = ("value", "lower", "details")
@@ -113,13 +113,6 @@ def band_behind(certificate: Certificate) -> Band | None:
     if isinstance(source, (ClientRisks, HistogramRisks, HistogramLimits)):
         return band(source, delta=certificate.delta)
     return source if isinstance(source, Band) and source.sides != "upper" else None
-
-
-def event_of(recipe: Recipe) -> str:
-    """Return what a certificate shares its probability of error with: all of "groups", of its "band", or its "own"."""
-    if "groups" in recipe:
-        return "groups"
-    return "own" if recipe.get("band") is None else "band"
 
 
 class Verification(NamedTuple):
@@ -204,7 +197,7 @@ def why_it_says_nothing(certificate: Certificate) -> str | None:
     clients above a risk on a curve over it. The number of clients is what the same formula needs if more clients answer
     as these did: no certificate.
     """
-    of_unit = certificate.recipe["function"] in _BOUNDED_BY_ONE and "threshold" not in certificate.axes
+    of_unit = certificate.kind in _BOUNDED_BY_ONE and "threshold" not in certificate.axes
     if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
         return None
     recipe, num_clients = certificate.recipe, _num_values(certificate.recipe)

@@ -17,7 +17,7 @@ from riskband.groups.group_bands import group_bands
 from riskband.report.charts import Chart, Curve, thinned
 from riskband.report.shifts import cost_shift, divergence_shift
 from riskband.report.words import LABELS, LIMITS, WHO_ANSWERED, about_measured, capital, percent, question
-from riskband.verification import FUNCTIONS, band_behind, event_of, why_it_says_nothing
+from riskband.verification import FUNCTIONS, band_behind, why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_down, rounded_up
 from riskband.worst_cases.divergences import resolve_divergence
 from riskband.worst_cases.requirements import FAIL, PASS
@@ -137,7 +137,7 @@ def view_of(
         "limits": LIMITS,
         "hashes": facts.hashes,
         "certificates": everything,
-        "holds": {name: _HOLDS[event_of(each.recipe)] for name, each in everything.items()},
+        "holds": {name: _HOLDS[each.event] for name, each in everything.items()},
         "made_here": tuple(made),
     }
 

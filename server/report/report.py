@@ -17,7 +17,7 @@ from client.privacy import epsilon_at
 from protocol.mechanisms import GAUSSIAN, mechanism_of
 from riskband.plots.bands import save_figure
 from riskband.report.view import RunFacts
-from riskband.verification import event_of, why_it_says_nothing
+from riskband.verification import why_it_says_nothing
 from server.report.cells import check_lines, loss_in_words, reasons
 from server.run.folder import CERTIFICATE_FOLDER, PAGE_FILE, ResultFolder, failure_fields
 from server.run.ledger import part_of_a_run
@@ -152,11 +152,11 @@ def failure_entries(failures: Iterable[Failure]) -> list[dict[str, str | None]]:
 
 def _certificate_entry(name: str, certificate: rb.Certificate, check: Check | None) -> dict[str, Any]:
     entry = certificate.to_dict()
-    for key in ("recipe", "details", "schema"):  # they are in the certificate's own file
+    for key in ("recipe", "details", "schema", "kind"):  # they are in the certificate's own file
         del entry[key]
     entry["function"] = certificate.recipe["function"]
     entry["divergence"] = certificate.recipe["arguments"].get("divergence")
-    entry["event"] = event_of(certificate.recipe)
+    entry["event"] = certificate.event
     entry["file"] = f"{CERTIFICATE_FOLDER}/{name}.json"
     entry["says_nothing"] = why_it_says_nothing(certificate)
     entry["check"] = None if check is None else check_entry(check)
