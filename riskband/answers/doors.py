@@ -190,10 +190,8 @@ def _outside(values: FloatArray, rows: list[int], wanted: Wanted, door: Door) ->
         return [f"{door.percent} was given, but no value of column {wanted.column!r} is above 1; {remedy}"]
     if wanted.percent:
         return _listed("accuracies in percent must lie in [0, 100]", found, door, "correct these rows")
-    kind, remedy = (
-        "losses",
-        f"say {door.accuracy} or {door.percent} of accuracies, divide other percentages by 100",
-    )
+    said, other = f"say {door.accuracy} or {door.percent}", "divide error rates in percent by 100; scale other losses"
+    kind, remedy = "losses", f"{said} of accuracies, {other}"
     if wanted.accuracy is not None:
         kind, remedy = "accuracies", f"for accuracies in percent add {door.percent}"
     return _listed(f"{kind} in column {wanted.column!r} must lie in [0, 1]", found, door, remedy)
