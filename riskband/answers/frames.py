@@ -63,8 +63,8 @@ def table_of_metric_frame(frame: Any, *, group: str | None) -> tuple[Any, str]:
     clients = [each for each in features if each != group]
     if len(clients) != 1:
         raise ValueError(
-            "frame must have one sensitive feature, whose values are the clients, beside the group, got "
-            f"{', '.join(map(str, features))}; join them into one column first"
+            "frame must have one sensitive feature, whose values are the clients, got "
+            f"{', '.join(map(str, features))}; join them, or name the other one with group="
         )
     table = by_group if group is None else by_group.dropna(how="all")
     return table.reset_index(), str(clients[0])
