@@ -14,6 +14,7 @@ import numpy.typing as npt
 from riskband.bands.band import Band
 from riskband.certificate import ESTIMATE, REFUTED, Certificate, weakest_validity
 from riskband.checks import FloatArray, check_installed
+from riskband.groups.group_bands import GroupBands
 from riskband.wording import FALSE_IN_GENERAL, TRAINERS_ANSWERED, confidence, rounded_up
 from riskband.worst_cases.divergences import DIVERGENCES
 
@@ -97,6 +98,21 @@ def draw_band(
         label = f"true risks of {target.size} clients of the target network (simulated)"
         _draw_cdf(axes, target, color=TARGET, lw=2.0, label=label)
     axes.set_title(**titled("label", title, band.assumptions))
+    label_cdf(axes, right)
+
+
+def draw_group_bands(axes: Axes, bands: GroupBands) -> None:
+    """Draw the band of each group in a colour of its own, without the legend."""
+    right = end_of_axis(*(float(each.risks.shown_values.max()) for each in bands.bands.values()))
+    for number, (name, band) in enumerate(bands.bands.items()):
+        steps, color = band.steps, f"C{number % 10}"
+        sides = [steps[side] for side in ("lower", "upper") if side in steps]
+        for side in sides:
+            axes.step(steps["risk"], side, where="post", color=color, lw=1.2)
+        label = f"{name}: {band.risks.num_clients} clients"
+        axes.fill_between(steps["risk"], sides[0], sides[-1], step="post", color=color, alpha=0.2, label=label)
+    sure = how_sure(weakest_validity(bands.assumptions), bands.delta)
+    axes.set_title(**titled("label", f"all groups at once, {sure}", bands.assumptions))
     label_cdf(axes, right)
 
 
