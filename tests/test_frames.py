@@ -102,7 +102,7 @@ def test_what_is_said_of_the_answers_goes_through():
     assert answers == rb.ClientRisks(TABLE["loss"], 20, False, answered_by="trainers")
 
 
-def test_names_are_in_no_certificate_but_of_who_carries_a_worst_case():
+def test_certificates_hold_names_and_groups_and_are_else_the_same():
     named = rb.ClientRisks.from_frame(TABLE, **COLUMNS, group="ward")
     plain = rb.ClientRisks(TABLE["loss"], TABLE["n"])
     made = [
@@ -111,9 +111,21 @@ def test_names_are_in_no_certificate_but_of_who_carries_a_worst_case():
         lambda risks: rb.worst_case_cdf(rb.band(risks, delta=0.1), divergence="kl", budget=0.1),
         lambda risks: rb.worst_case_mean(rb.band(risks, delta=0.1), divergence="kl", budget=0.1, method="published"),
     ]
-    assert [make(named).to_json() for make in made] == [make(plain).to_json() for make in made]
-    in_their_order = rb.worst_case_mean(named, divergence="kl", budget=0.1, delta=0.1).to_json()
-    assert not any(name in in_their_order for name in named.names)
+    for make in made:
+        certificate = json.loads(make(named).to_json())
+        assert rb.verify(certificate).ok
+        answers = certificate["recipe"]["answers"]
+        assert (answers.pop("names"), answers.pop("groups")) == (["A", "B", "C"], ["x", None, "y"])
+        assert certificate == json.loads(make(plain).to_json())
+
+
+def test_names_stay_with_their_answers_where_their_hash_orders_them():
+    names = [f"H{k:02}" for k in range(40)]
+    answers = rb.ClientRisks(np.arange(40) / 100, 100, names=names, groups=[name[-1] for name in names])
+    stored = rb.cvar(answers, 0.9, delta=0.1).recipe["answers"]
+    assert stored["names"] != names  # the order of the bets
+    for name, group, value in zip(stored["names"], stored["groups"], stored["values"], strict=True):
+        assert (value, group) == (int(name[1:]) / 100, name[-1])
 
 
 @pytest.mark.parametrize("budget", [0.3, [0.3, 0.1]])

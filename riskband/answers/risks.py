@@ -81,10 +81,9 @@ class ClientRisks(Answers):
         one number, with `binary=True` in steps of 1. If answers of d numbers shared a budget (several losses or models
         at once), say AnswerNoise(..., num_values=d). Values may be any numbers; do not move them into [0, 1].
     names : sequence of str, shape (num_clients,), optional
-        What the clients are called, each one differently. Of certificates only `worst_case_mean` of a band contains it,
-        to say who carries the worst case.
+        What the clients are called, each one differently. Certificates hold the names beside the losses.
     groups : sequence of str or None, shape (num_clients,), optional
-        The group of each client, for `group_bands`. Certificates of groups name the groups, others do not.
+        The group of each client, for `group_bands`. Certificates hold it, too.
     num_missing, missing, contamination, answered_by : int, str, int, str
         Who answered, see `responses`. The contamination counts wrong values and numbers of examples; a check of
         `binary=True` is then not upset by so many.
@@ -283,6 +282,11 @@ class ClientRisks(Answers):
         known = {"client": self.names, "group": self.groups}
         said = {name: list(values) for name, values in known.items() if values is not None}
         return to_pandas({**said, "loss": self.values, "num_examples": self.num_examples})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return keyword arguments that make these answers again, with the names and groups that they have."""
+        said = {"names": self.names, "groups": self.groups}
+        return {**super().to_dict(), **{name: list(values) for name, values in said.items() if values is not None}}
 
     @property
     def above(self) -> ClientRisks:
