@@ -53,7 +53,7 @@ def read_table(path: str, numbers: Collection[str]) -> Table:
             return _of_pandas(_pandas("pyarrow").read_parquet(BytesIO(content)), "row {}".format, first=1)
         if content.startswith(_ZIP):
             return _excel_table(name, content)
-    except ImportError:
+    except (ImportError, TableError):
         raise
     except Exception as error:  # of gzip, and whatever pandas and its engines raise
         raise TableError([f"{name} must be whole, got {error}; save it again, or as CSV"]) from error
@@ -78,11 +78,10 @@ def _pandas(engine: str) -> Any:
 
 
 def _excel_table(name: str, content: bytes) -> Table:
-    sheets = _pandas("openpyxl").ExcelFile(BytesIO(content), engine="openpyxl")
-    found = {each: sheets.parse(each) for each in sheets.sheet_names}
-    filled = {each: frame for each, frame in found.items() if len(frame)}
+    sheets = _pandas("openpyxl").read_excel(BytesIO(content), sheet_name=None, engine="openpyxl")
+    filled = {each: frame for each, frame in sheets.items() if len(frame)}
     if len(filled) != 1:
-        raise ValueError(f"{len(filled)} sheets with rows ({', '.join(filled)}); keep one")
+        raise TableError([f"{name} must have rows in one sheet, got {', '.join(filled) or 'none'}; keep one"])
     ((sheet, frame),) = filled.items()
     return _of_pandas(frame, f"row {{}} of sheet {sheet!r}".format, first=2)
 
